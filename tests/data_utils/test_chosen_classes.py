@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import load_info
-from in_process import run_train
+from in_process import Run, run_train
 from PIL import Image
 
 from data_utils.analysis.check_data import check_data
@@ -46,44 +46,74 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("flag", "outside", "names", "values", "indices"), CHOICES)
-def test_classes_are_chosen_and_joined(flag, outside, names, values, indices):
+def test_classes_are_chosen_or_joined(flag, outside, names, values, indices):
     classes = class_map(flag, outside)
     assert classes.names == names
     assert classes.values == values
     np.testing.assert_array_equal(classes.encode(MASK, "m"), np.uint8(indices))
-    for value in np.unique(MASK).tolist():  # one answer, whoever asks
-        assert (
-            classes.index_of(value) == indices[0 if value < 3 else 1][value if value < 3 else (0 if value == 3 else 2)]
-        )
+
+
+@pytest.mark.parametrize(("flag", "outside", "names", "values", "indices"), CHOICES)
+def test_the_index_of_a_value_is_that_in_encoded_masks(flag, outside, names, values, indices):
+    classes = class_map(flag, outside)
+    for value, index in zip(MASK.ravel().tolist(), np.ravel(indices).tolist(), strict=True):
+        assert classes.index_of(value) == index
 
 
 def test_a_data_set_without_a_background_gets_one():
-    street = ((7, "road"), (24, "person"))
-    assert class_map("person", file_classes=street).values == (0, 24)
-    rooms = ((0, "wall"), (1, "floor"), (2, "door"))
-    assert class_map("wall", file_classes=rooms).names == ("background", "wall")
-    assert class_map("wall", file_classes=rooms).values == (1, 0)  # the value of the first that was left out
+    classes = class_map("person", file_classes=((7, "road"), (24, "person")))
+    assert classes.values == (0, 24)
 
 
-def test_classes_that_are_chosen_by_name_stand_once_and_after_the_background():
-    assert [holds_names(flag) for flag in ("a,b", "0=a", "a.json", "", None)] == [True, False, False, False, False]
+def test_a_background_has_the_first_value_that_is_left_out_where_0_is_chosen():
+    classes = class_map("wall", file_classes=((0, "wall"), (1, "floor"), (2, "door")))
+    assert classes.names == ("background", "wall")
+    assert classes.values == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"), [("a,b", True), ("0=a", False), ("a.json", False), ("", False), (None, False)]
+)
+def test_a_flag_of_names_is_told_from_values_and_files(flag, expected):
+    assert holds_names(flag) is expected
+
+
+def test_classes_that_are_chosen_by_name_stand_once_in_the_order_of_the_flag():
     assert choose_classes("dog, car,,dog", FILE_CLASSES) == [(2, "dog"), (1, "car")]
+
+
+def test_an_unknown_name_is_answered_with_eight_that_are_known():
     many = [(number, f"c{number}") for number in range(9)]
     with pytest.raises(DataError, match=r"no class is called x; the data set names c0, c1, c2, .*, c7, \.\.\.$"):
         choose_classes("x", many)
-    twice = [(5, "background"), (0, "__background__"), (1, "car")]
-    assert named_classes("car", twice, None) == [(5, "background"), (1, "car")]
-    colors = [((1, 2, 3), "car"), ((4, 5, 6), "dog")]
-    assert named_classes("car", colors, None) == [((0, 0, 0), "background"), ((1, 2, 3), "car")]
-    black = [((0, 0, 0), "car"), ((4, 5, 6), "dog")]
-    assert named_classes("car", black, None) == [((4, 5, 6), "background"), ((0, 0, 0), "car")]
-    assert named_classes("7=car", twice, "background") == [(0, "background"), (7, "car")]
-    assert named_classes("dog", colors, "ignore") == [((4, 5, 6), "dog")]
 
 
-def test_several_values_are_ignored():
+TWICE = [(5, "background"), (0, "__background__"), (1, "car")]
+COLORS = [((1, 2, 3), "car"), ((4, 5, 6), "dog")]
+BLACK = [((0, 0, 0), "car"), ((4, 5, 6), "dog")]
+
+
+@pytest.mark.parametrize(
+    ("flag", "file_classes", "outside", "classes"),
+    [
+        ("car", TWICE, None, [(5, "background"), (1, "car")]),
+        ("car", COLORS, None, [((0, 0, 0), "background"), ((1, 2, 3), "car")]),
+        ("car", BLACK, None, [((4, 5, 6), "background"), ((0, 0, 0), "car")]),
+        ("7=car", TWICE, "background", [(0, "background"), (7, "car")]),
+        ("dog", COLORS, "ignore", [((4, 5, 6), "dog")]),
+    ],
+    ids=["two backgrounds", "colors", "black is a class", "values", "ignored"],
+)
+def test_classes_that_are_chosen_stand_behind_the_background(flag, file_classes, outside, classes):
+    assert named_classes(flag, file_classes, outside) == classes
+
+
+def test_several_values_are_ignored_beside_given_classes():
     classes = class_map("1=car,2=dog", ignore="0,3,255", file_classes=())
     np.testing.assert_array_equal(classes.encode(MASK, "m"), np.uint8([[255, 0, 1], [255, 255, 255]]))
+
+
+def test_several_values_are_ignored_beside_classes_that_are_found():
     classes = resolve_classes(dict.fromkeys((0, 1, 2, 3), 1), (), "3,0")
     assert classes.values == (1, 2)
     assert classes.ignore_value == 3
@@ -93,12 +123,12 @@ def test_several_values_are_ignored():
 def test_colors_are_joined():
     red, green, blue = (255, 0, 0), (0, 255, 0), (0, 0, 255)
     classes = parse_classes("#ff0000=warm,#00ff00=warm,#0000ff=cold")
-    class_list = resolve_classes({red: 1, green: 1, blue: 1}, classes, None)
-    np.testing.assert_array_equal(class_list.encode(np.uint8([[red, green, blue]]), "m"), [[0, 0, 1]])
-    np.testing.assert_array_equal(class_list.decode(np.uint8([[0, 1]])), [[red, blue]])
+    class_map = resolve_classes({red: 1, green: 1, blue: 1}, classes, None)
+    np.testing.assert_array_equal(class_map.encode(np.uint8([[red, green, blue]]), "m"), [[0, 0, 1]])
+    np.testing.assert_array_equal(class_map.decode(np.uint8([[0, 1]])), [[red, blue]])
 
 
-def test_a_json_file_joins_too(tmp_path):
+def test_classes_of_a_json_file_are_joined(tmp_path):
     file = tmp_path / "classes.json"
     file.write_text(json.dumps({"0": "bg", "3": "person", "7": "person"}))
     classes = resolve_classes(dict.fromkeys((0, 3, 7), 1), parse_classes(str(file)), None)
@@ -140,32 +170,58 @@ def labelme_folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_run_on_chosen_classes_writes_and_scores_them(tmp_path):
-    data = labelme_folder(tmp_path / "data")
-    run = run_train(tmp_path / "run", "--dataset", data, "--classes", "person", *TINY)
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return labelme_folder(tmp_path_factory.mktemp("chosen") / "data")
+
+
+@pytest.fixture(scope="module")
+def person_run(data, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run on one of three classes."""
+    folder = tmp_path_factory.mktemp("person") / "run"
+    run = run_train(folder, "--dataset", data, "--classes", "person", *TINY)
     assert run.exit_code == 0, run.output
-    preprocess = run.config["preprocess"]
+    return run
+
+
+def test_a_model_of_chosen_classes_keeps_them(person_run):
+    preprocess = person_run.config["preprocess"]
     assert preprocess["class_names"] == ["background", "person"]
     assert preprocess["class_values"] == [0, 3]
     assert preprocess["outside_class"] == 0
     assert "joined_values" not in preprocess
+
+
+def test_a_model_of_chosen_classes_is_compared_with_them(person_run, data):
     truth = load_info(data).val.records[0]["target"].render()
-    model = UNet.from_pretrained(run.folder / "model")
+    model = UNet.from_pretrained(person_run.folder / "model")
     classes = ClassMap.of_model(model.config.preprocess, 2)
-    np.testing.assert_array_equal(classes.encode(truth, "truth"), truth == 3)  # what --truth compares with
-    mask, _ = Predictor.from_pretrained(run.folder / "model")(np.zeros((24, 32, 3), np.uint8))
+    np.testing.assert_array_equal(classes.encode(truth, "truth"), truth == 3)
+
+
+def test_a_model_of_chosen_classes_writes_their_values(person_run):
+    mask, _ = Predictor.from_pretrained(person_run.folder / "model")(np.zeros((24, 32, 3), np.uint8))
     assert set(np.unique(mask)) <= {0, 3}
+
+
+def test_a_run_on_chosen_classes_does_not_go_on_with_others(person_run, data):
     with pytest.raises(CheckpointError, match="the checkpoint's classes is"):
-        run_train(tmp_path / "run", "--dataset", data, "--classes", "person,dog", *TINY, "--resume", "auto")
+        run_train(person_run.folder, "--dataset", data, "--classes", "person,dog", *TINY, "--resume", "auto")
 
 
-def test_pixels_of_joined_classes_are_counted_together(tmp_path):
-    data = labelme_folder(tmp_path / "data")
+def test_pixels_of_joined_classes_are_counted_together(data):
     apart = load_info(data).reader.class_pixels
     joined = load_info(data, classes="0=background,1=animal,2=animal,3=person").reader
     assert joined.class_pixels == (apart[0], apart[1] + apart[2], apart[3])
+
+
+def test_pixels_of_ignored_classes_are_not_counted(data):
+    apart = load_info(data).reader.class_pixels
     ignored = load_info(data, classes="person", outside="ignore").reader
     assert ignored.class_pixels == (apart[0], apart[3])
+
+
+def test_the_report_says_which_pixels_are_ignored(data):
     report, problems = check_data(DataConfig(str(data), classes="person", outside="ignore"))
     assert problems == 0
     assert "%  (ignored)" in report

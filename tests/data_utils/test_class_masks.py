@@ -1,5 +1,7 @@
 """A mask for each class: joined to one, what is known of each class, and how each file is called."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tifffile
@@ -21,28 +23,38 @@ from runtime.errors import DataError
 from tasks.overlapping import unpack_bits
 
 
-def test_what_one_mask_of_a_class_shows_is_known_although_another_ignores_it():
+def test_a_class_that_one_mask_shows_is_known_although_another_ignores_it():
     first_mask = ClassMask(np.array([[5, 0, 0]]), 2, "first")
     ignored = ClassMask(np.array([[9, 9, 0]]), 2, "second")
     missing = ClassMask(None, 1, "third")
     truth, unknown = unpack_bits(combined([first_mask, missing, ignored], ignored=(9,)))
     assert truth.tolist() == [[4, 0, 0]]
     assert unknown.tolist() == [[2, 6, 2]]
-    for shape in ((2, 3), (1, 2)):
-        with pytest.raises(DataError, match=f"other: is {shape[0]} x {shape[1]}, but first 1 x 3; store both at one"):
-            combined([first_mask, ClassMask(np.zeros(shape), 0, "other")], ())
 
 
-def test_two_colors_are_two_values_of_a_mask_of_one_class():
-    color = np.zeros((1, 3, 3), np.uint8)
-    color[0, 0], color[0, 1] = (1, 0, 0), (1, 0, 0)
-    assert binary(color, "a")[0].tolist() == [[True, True, False]]
-    color[0, 1] = (0, 1, 0)  # of the same sum
-    with pytest.raises(DataError, match="a: mask of one class holds #000000, #010000, #000100, expected 0 and one"):
-        binary(color, "a")
-    color[0, 0] = (0, 0, 1)
-    with pytest.raises(DataError, match="a: mask of one class holds #000000, #000100, #000001, expected"):
-        binary(color, "a")
+@pytest.mark.parametrize("shape", [(2, 3), (1, 2)])
+def test_masks_of_different_sizes_are_refused(shape):
+    masks = [ClassMask(np.array([[5, 0, 0]]), 2, "first"), ClassMask(np.zeros(shape), 0, "other")]
+    with pytest.raises(DataError, match=f"other: is {shape[0]} x {shape[1]}, but first 1 x 3"):
+        combined(masks, ())
+
+
+def colored(*colors: tuple[int, int, int]) -> np.ndarray:
+    """A mask of one row."""
+    return np.array([colors], np.uint8)
+
+
+def test_a_color_is_the_value_of_a_mask_of_one_class():
+    assert binary(colored((1, 0, 0), (1, 0, 0), (0, 0, 0)), "a")[0].tolist() == [[True, True, False]]
+
+
+@pytest.mark.parametrize(
+    ("first", "values"),
+    [((1, 0, 0), "#000000, #010000, #000100"), ((0, 0, 1), "#000000, #000100, #000001")],
+)
+def test_two_colors_of_one_sum_are_two_values_of_a_mask(first, values):
+    with pytest.raises(DataError, match=f"a: mask of one class holds {values}, expected 0 and one"):
+        binary(colored(first, (0, 1, 0), (0, 0, 0)), "a")
 
 
 def test_masks_of_colors_and_of_numbers_are_joined():
@@ -63,15 +75,25 @@ def test_masks_are_called_by_the_first_file_that_there_is_and_pages_from_one(tmp
         masks.render()
 
 
-def test_a_class_without_a_file_is_unknown_and_another_classs_file_tells_the_size():
+def test_a_class_without_a_file_is_unknown_in_a_label():
     label = layered_label(("", "b", "c"), (0, 1, None))
     assert label.paths == ("b",)
     assert label.layers.bits == (1,)
     assert label.layers.unknown == (0,)
-    alone = layered_label(("", "b"), (0, None))
-    assert alone.paths == ("b",)
-    assert alone.layers.bits == (None,)
-    assert alone.layers.unknown == (0,)
+
+
+def test_the_file_of_a_class_that_is_left_out_is_read_where_no_other_says_the_size():
+    label = layered_label(("", "b"), (0, None))
+    assert label.paths == ("b",)
+    assert label.layers.bits == (None,)
+    assert label.layers.unknown == (0,)
+
+
+def test_the_file_of_a_class_that_is_left_out_is_not_read_where_another_says_the_size():
+    label = layered_label(("a", "b"), (None, 1))
+    assert label.paths == ("b",)
+    assert label.layers.bits == (1,)
+    assert label.layers.unknown == ()
 
 
 def test_a_value_to_ignore_is_unknown_in_labels_of_a_class_each(tmp_path):
@@ -92,49 +114,71 @@ def test_all_classes_without_a_file_are_unknown_in_labels(tmp_path):
     assert unknown.ravel().tolist() == [0b1101] * 3
 
 
-def test_ignored_values_are_unknown_in_files_and_in_channels(tmp_path):
-    channels = np.zeros((3, 4, 2), np.uint8)
-    channels[0, :, 0] = 1
-    channels[1, :, 1] = 9
-    np.save(tmp_path / "a.npy", channels)
-    files = []
-    for index in range(2):
-        Image.fromarray(channels[:, :, index]).save(tmp_path / f"{index}.png")
-        files.append(ClassFile(str(tmp_path / f"{index}.png")))
-    for mask in (ClassChannels(str(tmp_path / "a.npy"), (0, 1), (9,)), ClassMasks(tuple(files), (0, 1), (9,))):
-        truth, unknown = unpack_bits(mask.render())
-        assert truth.tolist() == [[1] * 4, [0] * 4, [0] * 4]
-        assert unknown.tolist() == [[0] * 4, [2] * 4, [0] * 4]
+TWO_CHANNELS = np.zeros((3, 4, 2), np.uint8)  # the first row of one class, and the second ignored for the other
+TWO_CHANNELS[0, :, 0], TWO_CHANNELS[1, :, 1] = 1, 9
 
 
-def test_channels_are_called_by_their_numbers_from_one_and_are_as_many_as_classes(tmp_path):
-    channels = np.zeros((2, 5, 2), np.uint8)
-    channels[..., 1] = np.arange(10).reshape(2, 5)
-    path = str(tmp_path / "a.npy")
-    np.save(path, channels)
-    with pytest.raises(
-        DataError, match=r"a\.npy channel 2: mask of one class holds 0, 1, 2, 3, 4, 5, 6, 7, \.\.\., exp"
-    ):
-        ClassChannels(path, (0, 1)).render()
+def mask_of_channels(folder: Path) -> ClassChannels:
+    np.save(folder / "a.npy", TWO_CHANNELS)
+    return ClassChannels(str(folder / "a.npy"), (0, 1), (9,))
+
+
+def mask_of_files(folder: Path) -> ClassMasks:
+    files = [ClassFile(str(folder / f"{index}.png")) for index in range(2)]
+    for index, file in enumerate(files):
+        Image.fromarray(TWO_CHANNELS[:, :, index]).save(file.path)
+    return ClassMasks(tuple(files), (0, 1), (9,))
+
+
+@pytest.mark.parametrize("write_mask", [mask_of_channels, mask_of_files])
+def test_ignored_values_are_unknown(tmp_path, write_mask):
+    truth, unknown = unpack_bits(write_mask(tmp_path).render())
+    assert truth.tolist() == [[1] * 4, [0] * 4, [0] * 4]
+    assert unknown.tolist() == [[0] * 4, [2] * 4, [0] * 4]
+
+
+@pytest.fixture
+def channels(tmp_path) -> str:
+    """A file of two channels, of which the second holds many values."""
+    pixels = np.zeros((2, 5, 2), np.uint8)
+    pixels[..., 1] = np.arange(10).reshape(2, 5)
+    np.save(tmp_path / "a.npy", pixels)
+    return str(tmp_path / "a.npy")
+
+
+def test_channels_are_called_by_their_numbers_from_one(channels):
+    line = r"a\.npy channel 2: mask of one class holds 0, 1, 2, 3, 4, 5, 6, 7, \.\.\., exp"
+    with pytest.raises(DataError, match=line):
+        ClassChannels(channels, (0, 1)).render()
+
+
+def test_channels_are_as_many_as_classes(channels):
     with pytest.raises(DataError, match=r"a\.npy: mask has 2 channels, others have 3$"):
-        ClassChannels(path, (0, 1, 2)).render()
-    truth, unknown = unpack_bits(ClassChannels(path, (0, None)).render())  # a class that is left out may hold anything
+        ClassChannels(channels, (0, 1, 2)).render()
+
+
+def test_a_channel_of_a_class_that_is_left_out_may_hold_anything(channels):
+    truth, unknown = unpack_bits(ClassChannels(channels, (0, None)).render())
     assert not truth.any()
     assert not unknown.any()
 
 
-def test_the_mask_of_a_class_that_is_left_out_is_read_only_where_no_other_says_the_size(tmp_path):
-    path = str(tmp_path / "a.png")
-    Image.fromarray(np.ones((2, 3), np.uint8)).save(path)
-    missing = ClassFile(str(tmp_path / "nowhere.png"))
-    assert unpack_bits(ClassMasks((missing, ClassFile(path)), (None, 1)).render())[0].tolist() == [[2] * 3] * 2
-    truth, unknown = unpack_bits(ClassMasks((ClassFile(""), ClassFile(path)), (0, None)).render())
+@pytest.fixture
+def ones(tmp_path) -> ClassFile:
+    """A mask of 2 x 3 pixels, all of its class."""
+    Image.fromarray(np.ones((2, 3), np.uint8)).save(tmp_path / "a.png")
+    return ClassFile(str(tmp_path / "a.png"))
+
+
+def test_a_mask_of_a_class_that_is_left_out_is_not_read_where_another_says_the_size(ones):
+    truth, _ = unpack_bits(ClassMasks((ClassFile("nowhere.png"), ones), (None, 1)).render())
+    assert truth.tolist() == [[2] * 3] * 2
+
+
+def test_a_mask_of_a_class_that_is_left_out_is_read_where_no_other_says_the_size(ones):
+    truth, unknown = unpack_bits(ClassMasks((ClassFile(""), ones), (0, None)).render())
     assert truth.tolist() == [[0] * 3] * 2
     assert unknown.tolist() == [[1] * 3] * 2
-    label = layered_label(("a", "b"), (None, 1))
-    assert label.paths == ("b",)
-    assert label.layers.bits == (1,)
-    assert label.layers.unknown == ()
 
 
 def test_a_color_to_ignore_is_in_no_mask_of_numbers():
@@ -143,13 +187,15 @@ def test_a_color_to_ignore_is_in_no_mask_of_numbers():
     assert not is_ignored.any()
 
 
+GREYS = np.array([[0, 5, 7, 9]], np.uint8)
+
+
 @pytest.mark.parametrize("ignored", [(7, 9), ((7, 7, 7), (9, 9, 9))], ids=["numbers", "colors"])
-def test_all_values_to_ignore_are_so_as_greys_and_as_colors(ignored):
-    greys = np.array([[0, 5, 7, 9]], np.uint8)
-    for mask in (greys, np.repeat(greys[:, :, None], 3, axis=2)):
-        inside, is_ignored = binary(mask, "a", ignored)
-        assert inside.tolist() == [[False, True, False, False]]
-        assert is_ignored.tolist() == [[False, False, True, True]]
+@pytest.mark.parametrize("mask", [GREYS, np.repeat(GREYS[:, :, None], 3, axis=2)], ids=["greys", "grey colors"])
+def test_all_values_to_ignore_are_unknown_as_greys_and_as_colors(ignored, mask):
+    inside, is_ignored = binary(mask, "a", ignored)
+    assert inside.tolist() == [[False, True, False, False]]
+    assert is_ignored.tolist() == [[False, False, True, True]]
 
 
 def test_classes_behind_one_that_is_left_out_are_there():
@@ -158,22 +204,32 @@ def test_classes_behind_one_that_is_left_out_are_there():
     assert truth.tolist() == [[0, 2]]
 
 
-def test_labels_of_a_class_each_lie_on_one_grid(tmp_path):
+@pytest.mark.parametrize(
+    ("affine", "slices"), [(np.diag([1.0, 1, 1.01, 1]), 4), (np.eye(4), 3)], ids=["spacing", "shape"]
+)
+def test_labels_of_a_class_each_lie_on_one_grid(tmp_path, affine, slices):
     values = np.ones((2, 3, 4), np.uint8)
     first = str(write_nifti(tmp_path / "first.nii", values))
-    for affine, other in ((np.diag([1.0, 1, 1.01, 1]), values), (np.eye(4), values[:, :, :3])):
-        second = str(write_nifti(tmp_path / "second.nii", other, affine))
-        with pytest.raises(DataError) as error:
-            read_label_volume(layered_label((first, second), (0, 1)), "case")
-        assert str(error.value) == f"{second}: has another shape or affine than {first}; resample one of them"
+    second = str(write_nifti(tmp_path / "second.nii", values[:, :, :slices], affine))
+    with pytest.raises(DataError) as error:
+        read_label_volume(layered_label((first, second), (0, 1)), "case")
+    assert str(error.value) == f"{second}: has another shape or affine than {first}; resample one of them"
 
 
-def test_channels_of_a_label_are_as_many_as_classes_and_called_by_their_numbers_from_one(tmp_path):
+@pytest.fixture
+def channels_label(tmp_path) -> VolumeFile:
+    """A label of two channels, of which the second holds many values."""
     values = np.zeros((2, 3, 4, 2), np.uint8)
     values[..., 1] = np.arange(4)
     path = str(write_nifti(tmp_path / "a.nii", values))
-    label = VolumeFile((path,), layers=ClassLayers((0, 1)))
+    return VolumeFile((path,), layers=ClassLayers((0, 1)))
+
+
+def test_channels_of_a_label_are_called_by_their_numbers_from_one(channels_label):
     with pytest.raises(DataError, match=r"^case: label channel 2: mask of one class holds 0, 1, 2, 3, expected 0 and"):
-        read_label_volume(label, "case")
+        read_label_volume(channels_label, "case")
+
+
+def test_channels_of_a_label_are_as_many_as_classes(channels_label):
     with pytest.raises(DataError, match=r"^case: label has 2 channels, others have 3$"):
-        read_label_volume(label._replace(layers=ClassLayers((0, 1, 2))), "case")
+        read_label_volume(channels_label._replace(layers=ClassLayers((0, 1, 2))), "case")

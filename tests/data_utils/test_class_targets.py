@@ -16,20 +16,31 @@ BY_A = LabelSets(((True, True), (True, False)), {("a",): 1})
 TWO = ClassMap(("a", "b"), (1, 2), None)
 
 
-def test_a_reader_of_classes_describes_what_is_ignored_and_shows_what_is_known():
-    reader = ClassReader(ClassMap(("a", "b"), (1, 2), 0))
-    assert reader.describe() == "classes 1=a, 2=b, ignored 0"
-    assert ClassReader(TWO).describe() == "classes 1=a, 2=b"
+@pytest.mark.parametrize(
+    ("ignore_value", "description"), [(0, "classes 1=a, 2=b, ignored 0"), (None, "classes 1=a, 2=b")]
+)
+def test_a_reader_of_classes_describes_its_values(ignore_value, description):
+    assert ClassReader(ClassMap(("a", "b"), (1, 2), ignore_value)).describe() == description
+
+
+@pytest.mark.parametrize(
+    ("record", "shown"), [({"labeled": ("a",)}, [[0, 255]]), ({}, [[0, 1]])], ids=["of one class", "of all"]
+)
+def test_a_truth_is_shown_where_an_image_is_labeled(record, shown):
     partly = PartlyLabeledReader(TWO, label_sets=BY_A)
-    target = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), {"labeled": ("a",)})
-    assert partly.shown_truth(target).tolist() == [[0, 255]]
+    target = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), record)
+    assert partly.shown_truth(target).tolist() == shown
     assert target.mask.tolist() == [[0, 1]]
-    assert target.label_set.dtype == partly.of_mask(np.array([[1]]), "mask").label_set.dtype == np.int32
-    whole = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), {})
-    assert partly.shown_truth(whole).tolist() == [[0, 1]]
 
 
-def test_of_an_image_that_is_labeled_for_nothing_all_is_unknown():
+def test_label_sets_of_all_targets_have_one_type():
+    partly = PartlyLabeledReader(TWO, label_sets=BY_A)
+    read = partly.of_mask(np.array([[1, 2]]), "mask")
+    labeled = partly.of_record(read, {"labeled": ("a",)})
+    assert labeled.label_set.dtype == read.label_set.dtype == np.int32
+
+
+def test_an_image_that_is_labeled_for_nothing_is_unknown():
     partly = PartlyLabeledReader(TWO, label_sets=LabelSets(((True, True), (False, False)), {(): 1}))
     read = partly.of_mask(np.array([[1, 2]]), "mask")
     target = partly.of_record(read, {"labeled": ()})
@@ -39,7 +50,7 @@ def test_of_an_image_that_is_labeled_for_nothing_all_is_unknown():
     assert partly.describe() == "classes 1=a, 2=b, some images labeled for some of these only ()"
 
 
-def test_pixels_are_counted_of_all_values_of_a_class_and_not_of_what_is_ignored_or_unknown():
+def test_pixels_of_a_class_are_those_of_all_its_values_and_of_no_ignored_ones():
     class_map = ClassMap(("a", "b"), (1, 2), 9, joined=((3, 0), (4, 255)))
     assert count_classes({1: 5, 2: 7, 3: 2, 4: 100, 9: 100, 77: 100}, class_map) == (7, 7)
 

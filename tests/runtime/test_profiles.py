@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,9 +99,6 @@ def test_a_profile_states_its_precision(path):
     assert precision == (path.stem if path.stem in ("fp16", "bf16") else "no")
 
 
-# set_launch_environment, check_launch, check_processes, describe_profile
-
-
 @pytest.fixture
 def launched(monkeypatch):
     """Set what a launcher sets: `launched(gpus, VARIABLE=value, ...)`."""
@@ -135,10 +133,15 @@ def test_gpu_processes_without_a_gpu_are_told_the_cpu_line(launched, processes):
     assert message.endswith(MULTI_CPU_LINE)
 
 
-def test_what_the_user_has_set_of_a_launch_stays_and_one_process_is_not_told_to_use_the_cpu(launched):
+def test_a_launch_keeps_what_the_user_has_set(launched):
     launched(gpus=0, ACCELERATE_BYPASS_DEVICE_MAP="false")
     set_launch_environment()
     assert os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] == "false"
+
+
+def test_one_process_is_not_told_to_use_the_cpu(launched):
+    launched(gpus=0)
+    set_launch_environment()
     assert "ACCELERATE_USE_CPU" not in os.environ
 
 
@@ -215,31 +218,66 @@ def test_processes_that_did_not_find_each_other_are_refused(launched):
     with pytest.raises(LaunchError, match=r"^2 processes were started, but accelerate connected only 1;"):
         check_processes(SimpleNamespace(num_processes=1))
     check_processes(SimpleNamespace(num_processes=2))
-    launched(gpus=0, WORLD_SIZE="2", ACCELERATE_USE_FSDP="true")
-    check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.FSDP))
-    with pytest.raises(
-        LaunchError, match=r"^the launch profile asks for FSDP, which accelerate silently ignores on the CPU"
-    ):
-        check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_CPU))
-    launched(gpus=0, WORLD_SIZE="2", ACCELERATE_USE_FSDP="false", ACCELERATE_USE_DEEPSPEED="true")
-    check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.DEEPSPEED))
-    with pytest.raises(LaunchError, match=r"^the launch profile asks for DEEPSPEED, .* use ACCELERATE_USE_CPU=true"):
+
+
+SPREADING = [
+    ({"ACCELERATE_USE_FSDP": "true"}, DistributedType.FSDP, ""),
+    (
+        {"ACCELERATE_USE_FSDP": "false", "ACCELERATE_USE_DEEPSPEED": "true"},
+        DistributedType.DEEPSPEED,
+        ".* use ACCELERATE_USE_CPU=true",
+    ),
+]
+
+
+@pytest.mark.parametrize(("variables", "kind", "remedy"), SPREADING, ids=["FSDP", "DeepSpeed"])
+def test_a_profile_that_spreads_a_network_passes_where_it_is_spread(launched, variables, kind, remedy):
+    launched(gpus=0, WORLD_SIZE="2", **variables)
+    check_processes(SimpleNamespace(num_processes=2, distributed_type=kind))
+
+
+@pytest.mark.parametrize(("variables", "kind", "remedy"), SPREADING, ids=["FSDP", "DeepSpeed"])
+def test_a_profile_that_spreads_a_network_is_refused_where_it_is_not(launched, variables, kind, remedy):
+    launched(gpus=0, WORLD_SIZE="2", **variables)
+    line = rf"^the launch profile asks for {kind.value}, which accelerate silently ignores on the CPU{remedy}"
+    with pytest.raises(LaunchError, match=line):
         check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_CPU))
 
 
-def test_compressed_gradients_are_refused_where_nothing_would_compress_them(launched):
+@pytest.mark.parametrize(
+    ("kind", "hook", "line"),
+    [
+        (DistributedType.FSDP, "fp16", r"the launch profile asks for .*FSDP"),
+        (DistributedType.MULTI_CPU, "bf16", "bf16 needs GPUs"),
+    ],
+)
+def test_compressed_gradients_are_refused_where_nothing_would_compress_them(launched, kind, hook, line):
     launched(gpus=0, WORLD_SIZE="2")
-    with pytest.raises(LaunchError, match=r"the launch profile asks for .*FSDP"):
-        check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.FSDP), "fp16")
-    on_cpu = SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_CPU)
-    with pytest.raises(LaunchError, match="bf16 needs GPUs"):
-        check_processes(on_cpu, "bf16")
-    check_processes(on_cpu, "fp16")
-    on_gpus = SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_GPU)
-    for hook in ("none", "fp16", "bf16"):
-        check_processes(on_gpus, hook)
+    with pytest.raises(LaunchError, match=line):
+        check_processes(SimpleNamespace(num_processes=2, distributed_type=kind), hook)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook"),
+    [
+        (DistributedType.MULTI_CPU, "fp16"),
+        (DistributedType.MULTI_GPU, "none"),
+        (DistributedType.MULTI_GPU, "fp16"),
+        (DistributedType.MULTI_GPU, "bf16"),
+    ],
+)
+def test_compressed_gradients_pass_where_processes_exchange_them(launched, kind, hook):
+    launched(gpus=0, WORLD_SIZE="2")
+    check_processes(SimpleNamespace(num_processes=2, distributed_type=kind), hook)
+
+
+def test_compressed_gradients_pass_where_one_process_exchanges_nothing(launched):
     launched(gpus=0, WORLD_SIZE="1")
-    check_processes(accelerator_like("cpu"), "fp16")  # one process exchanges nothing
+    check_processes(accelerator_like("cpu"), "fp16")
+
+
+def test_compressed_gradients_are_refused_with_deepspeed(launched):
+    launched(gpus=0, WORLD_SIZE="1")
     spread = accelerator_like("cpu")
     spread.distributed_type = DistributedType.DEEPSPEED
     with pytest.raises(LaunchError, match="works with DDP only, but the launch profile asks for DEEPSPEED; leave"):
@@ -304,9 +342,7 @@ def test_a_gpu_that_only_emulates_bf16_is_said_to(launched, monkeypatch, capsys,
 @pytest.mark.parametrize(
     ("precision", "native", "advised"), [("no", True, True), ("no", False, False), ("bf16", True, False)]
 )
-def test_who_trains_in_float32_on_a_gpu_that_knows_bf16_is_told(
-    launched, monkeypatch, capsys, precision, native, advised
-):
+def test_a_run_in_float32_is_told_of_a_gpu_that_knows_bf16(launched, monkeypatch, capsys, precision, native, advised):
     launched(gpus=1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -318,40 +354,48 @@ def test_who_trains_in_float32_on_a_gpu_that_knows_bf16_is_told(
     assert all("this GPU computes in bf16" in line and "--mixed_precision bf16" in line for line in advice)
 
 
-@pytest.mark.parametrize(
-    ("gpus", "processes", "machines", "line"),
-    [
-        (4, 1, 1, "launch: 3 of the 4 GPUs of this machine idle; to use all of them: accelerate launch --multi_gpu"),
-        (8, 8, 2, "launch: 4 of the 8 GPUs of this machine idle; to use all of them: accelerate launch --multi_gpu"),
-        (1, 1, 1, None),
-        (8, 16, 2, None),
-        (1, 8, 1, None),  # each process sees its own GPU
-    ],
-)
-def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes, machines, line):
-    launched(gpus=gpus)
+def idle_advice(monkeypatch, capsys, gpus: int, processes: int, machines: int) -> list[str]:
+    """What a run says after the line that describes its profile."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     say_profile(LaunchProfile(processes, machines, "MULTI_GPU", "cuda", "bf16"))
-    _, *advice = capsys.readouterr().out.splitlines()
-    assert len(advice) == (line is not None)
-    if line is not None:
-        assert advice[0].startswith(f"{line} --num_processes {gpus * machines} ")
+    return capsys.readouterr().out.splitlines()[1:]
 
 
 @pytest.mark.parametrize(
-    ("device", "capability", "has"),
-    [
-        ("cpu", "avx512_bf16", True),
-        ("cpu", "amx_bf16", True),
-        ("cpu", "bf16", True),
-        ("cpu", "avx2", False),
-    ],
+    ("gpus", "processes", "machines", "idle", "remedy"),
+    [(4, 1, 1, 3, "--num_processes 4 "), (8, 8, 2, 4, "--num_processes 16 ")],
 )
-def test_a_cpu_that_computes_in_bf16_is_known_by_its_instructions(monkeypatch, device, capability, has):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: True})
-    assert has_bf16_instructions(torch.device(device)) is has
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: False})
-    assert not has_bf16_instructions(torch.device(device))
+def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes, machines, idle, remedy):
+    launched(gpus=gpus)
+    (line,) = idle_advice(monkeypatch, capsys, gpus, processes, machines)
+    assert line.startswith(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: ")
+    assert f"accelerate launch --multi_gpu {remedy}" in line
+
+
+@pytest.mark.parametrize(
+    ("gpus", "processes", "machines"),
+    [(1, 1, 1), (8, 16, 2), (1, 8, 1)],
+    ids=["one GPU", "all of two machines", "each process sees its own GPU"],
+)
+def test_gpus_that_all_work_are_not_named(launched, monkeypatch, capsys, gpus, processes, machines):
+    launched(gpus=gpus)
+    assert idle_advice(monkeypatch, capsys, gpus, processes, machines) == []
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "has"),
+    [
+        ({"avx512_bf16": True}, True),
+        ({"amx_bf16": True}, True),
+        ({"bf16": True}, True),
+        ({"avx2": True}, False),
+        ({"avx512_bf16": False, "amx_bf16": False, "bf16": False}, False),
+    ],
+    ids=str,
+)
+def test_a_cpu_that_computes_in_bf16_is_known_by_its_instructions(monkeypatch, capabilities, has):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert has_bf16_instructions(torch.device("cpu")) is has
     assert not has_bf16_instructions(torch.device("meta"))
 
 
@@ -364,7 +408,7 @@ def test_the_line_for_bf16_is_whole(monkeypatch):
     )
 
 
-def test_a_start_without_advice_says_nothing_and_keeps_freed_memory_and_the_group(launched, monkeypatch, capsys):
+def test_a_start_without_advice_says_nothing(launched, monkeypatch, capsys):
     launched(gpus=0)
     allocator_settings = []
     monkeypatch.setattr("runtime.launch.keep_freed_memory", allocator_settings.append)
@@ -439,15 +483,15 @@ def test_deterministic_kernels_tell_cublas_unless_the_user_has(launched, given):
 @pytest.mark.parametrize(
     ("device", "enabled", "tuned"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
 )
-def test_kernels_are_tuned_on_cuda_alone_and_not_beyond(device, enabled, tuned):
-    for before in (False, True):
-        with torch.backends.cudnn.flags(benchmark=before):
-            with tune_kernels(torch.device(device), enabled):
-                assert torch.backends.cudnn.benchmark == tuned
-            assert torch.backends.cudnn.benchmark == before
-            with pytest.raises(KeyError), tune_kernels(torch.device(device), enabled):
-                raise KeyError
-            assert torch.backends.cudnn.benchmark == before
+@pytest.mark.parametrize("before", [False, True])
+def test_kernels_are_tuned_within_on_cuda_alone(device, enabled, tuned, before):
+    with torch.backends.cudnn.flags(benchmark=before):
+        with tune_kernels(torch.device(device), enabled):
+            assert torch.backends.cudnn.benchmark == tuned
+        assert torch.backends.cudnn.benchmark == before
+        with pytest.raises(KeyError), tune_kernels(torch.device(device), enabled):
+            raise KeyError
+        assert torch.backends.cudnn.benchmark == before
 
 
 class Scaled(torch.nn.Module):
@@ -457,31 +501,41 @@ class Scaled(torch.nn.Module):
         return images * 2 if self.training else images * 3
 
 
-@pytest.mark.parametrize("raised", [True, False])
-def test_a_network_is_compiled_for_every_shape_of_training_and_as_many_of_evaluation(launched, monkeypatch, raised):
+class CountingBackend:
+    """A backend of torch.compile that notes how often it is asked."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, graph: torch.fx.GraphModule, inputs: list) -> Callable:
+        self.count += 1
+        return graph.forward
+
+
+def run_shapes(network: torch.nn.Module, factor: int) -> None:
+    """Five shapes, which the network multiplies by a factor."""
+    for width in range(1, 6):
+        assert network(torch.ones(1, 3, 8, width)).sum() == 24 * width * factor
+
+
+@pytest.mark.parametrize("recompiles", [True, False], ids=["the limit of a run", "the limit of torch"])
+def test_a_network_is_compiled_for_every_shape(launched, monkeypatch, recompiles):
     """Without the raised limit torch stops at so many shapes, and the network stays as it is for all others."""
     from torch._dynamo import config, reset  # takes seconds
 
     launched(gpus=0)
-    accelerator, compiled = accelerator_like("cpu", dynamo=DynamoBackend.EAGER), []
-
-    def backend(graph, inputs):
-        compiled.append(inputs)
-        return graph.forward
-
+    accelerator, backend = accelerator_like("cpu", dynamo=DynamoBackend.EAGER), CountingBackend()
     monkeypatch.setattr(TorchDynamoPlugin, "to_kwargs", lambda plugin: {"backend": backend, "dynamic": plugin.dynamic})
     network = Scaled()
     reset()
     with config.patch(recompile_limit=3, accumulated_recompile_limit=256):
-        if raised:
-            configure_process(accelerator)
+        prepare = {True: configure_process, False: lambda accelerator: None}[recompiles]
+        prepare(accelerator)
         compile_networks(accelerator, [network])
-        for is_training in (True, False):
-            network.train(is_training)
-            for width in range(1, 6):
-                assert network(torch.ones(1, 3, 8, width)).sum() == 24 * width * (2 if is_training else 3)
+        run_shapes(network.train(), 2)
+        run_shapes(network.eval(), 3)
     reset()
-    assert len(compiled) == (10 if raised else 3)
+    assert backend.count == (10 if recompiles else 3)
 
 
 class Weighted(torch.nn.Module):
@@ -499,12 +553,7 @@ def test_blocks_that_share_their_code_are_compiled_for_every_shape(launched):
     from torch._dynamo import config, reset  # takes seconds
 
     launched(gpus=0)
-    compiled = []
-
-    def backend(graph, inputs):
-        compiled.append(inputs)
-        return graph.forward
-
+    backend = CountingBackend()
     blocks = [Weighted(channels) for channels in range(2, 5)]
     reset()
     with config.patch(recompile_limit=2, accumulated_recompile_limit=4):
@@ -514,33 +563,35 @@ def test_blocks_that_share_their_code_are_compiled_for_every_shape(launched):
             for width in range(2, 6):
                 block(torch.ones(1, len(block.weight), 8, width))
     reset()
-    assert len(compiled) == 3 * 4
+    assert backend.count == 3 * 4
 
 
 @pytest.mark.parametrize(
-    ("variable", "deepspeed", "dynamo", "extra"),
+    ("variables", "deepspeed", "dynamo", "extra"),
     [
-        (None, None, DynamoBackend.NO, {}),
-        ("4", None, DynamoBackend.INDUCTOR, {"gradient_accumulation_steps": 4, "dynamo_backend": "inductor"}),
-        ("1", None, DynamoBackend.NO, {}),
-        ("1", {"gradient_accumulation_steps": 1}, DynamoBackend.NO, {}),
-        ("1", {"gradient_accumulation_steps": 8}, DynamoBackend.NO, {"gradient_accumulation_steps": 8}),
-        ("1", {"gradient_accumulation_steps": "auto"}, DynamoBackend.NO, {}),
+        ({}, None, DynamoBackend.NO, {}),
+        (
+            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"},
+            None,
+            DynamoBackend.INDUCTOR,
+            {"gradient_accumulation_steps": 4, "dynamo_backend": "inductor"},
+        ),
+        ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}, None, DynamoBackend.NO, {}),
+        ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}, 1, DynamoBackend.NO, {}),
+        ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}, 8, DynamoBackend.NO, {"gradient_accumulation_steps": 8}),
+        ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}, "auto", DynamoBackend.NO, {}),
     ],
+    ids=["none", "compiled", "one step", "DeepSpeed", "DeepSpeed of 8 steps", "DeepSpeed of any steps"],
 )
-def test_the_profile_is_described_with_what_it_decides(launched, variable, deepspeed, dynamo, extra):
-    launched(gpus=2, GROUP_WORLD_SIZE="2")
-    if variable is not None:
-        launched(gpus=2, ACCELERATE_GRADIENT_ACCUMULATION_STEPS=variable)
+def test_a_description_has_what_the_profile_decides(launched, variables, deepspeed, dynamo, extra):
+    launched(gpus=2, GROUP_WORLD_SIZE="2", **variables)
+    plugin = deepspeed and SimpleNamespace(deepspeed_config={"gradient_accumulation_steps": deepspeed})
     accelerator = SimpleNamespace(
         num_processes=4,
         distributed_type=DistributedType.MULTI_GPU,
         device=torch.device("cuda", 1),
         mixed_precision="bf16",
-        state=SimpleNamespace(
-            deepspeed_plugin=deepspeed and SimpleNamespace(deepspeed_config=deepspeed),
-            dynamo_plugin=SimpleNamespace(backend=dynamo),
-        ),
+        state=SimpleNamespace(deepspeed_plugin=plugin, dynamo_plugin=SimpleNamespace(backend=dynamo)),
     )
     assert describe_profile(accelerator).to_json() == {
         "processes": 4,
@@ -550,9 +601,6 @@ def test_the_profile_is_described_with_what_it_decides(launched, variable, deeps
         "mixed_precision": "bf16",
         **extra,
     }
-
-
-# Real launches
 
 
 @pytest.fixture

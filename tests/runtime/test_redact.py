@@ -138,7 +138,7 @@ def leaks(run: Run) -> list[str]:
     return [f"{name}: {secret}" for name, text in texts.items() for secret in SECRETS if secret.encode() in text]
 
 
-def test_no_file_and_no_line_of_a_run_holds_what_gives_access_to_its_data(done, store):
+def test_a_run_writes_nothing_that_gives_access_to_its_data(done, store):
     names = {path.name.partition(".tfevents")[0] for path in done.folder.rglob("*")}
     assert {"run.json", "finished.json", "report.html", "README.md", "state.json", "events.out"} <= names
     assert leaks(done) == []
@@ -168,7 +168,7 @@ def test_a_run_that_goes_on_without_its_password_says_what_it_lacks(done, store,
     assert "--dataset: the run began with a user, password or query in the URL" in capsys.readouterr().out
 
 
-def test_the_secrets_of_a_recorded_run_must_be_given_again(done, store, tmp_path, capsys):
+def test_the_secrets_of_a_recorded_run_must_be_given_again(done, store, capsys):
     with pytest.raises(SystemExit) as ended:
         parsed("--like", done.folder)
     error = capsys.readouterr().err
@@ -176,12 +176,17 @@ def test_the_secrets_of_a_recorded_run_must_be_given_again(done, store, tmp_path
     assert error.count("\n") == 1
     assert f"the URL of --dataset http://{store.place} had a user, password or query" in error
     assert "give --dataset again, with them" in error
+
+
+def test_a_recorded_run_is_repeated_with_new_secrets(done, store, tmp_path):
     again = run_train(tmp_path / "again", "--like", done.folder, "--dataset", store.url(TOKENS[1]))
     assert "without a change\n--dataset: user, password and query of the URL are those of this command" in again.output
     assert again.exit_code == 0
     assert again.values("train/loss") == done.values("train/loss")
     assert leaks(again) == []
-    capsys.readouterr()
+
+
+def test_a_recorded_run_needs_no_secrets_for_other_data(done, capsys):
     assert parsed("--like", done.folder, "--dataset", "shapes").dataset == "shapes"
     assert "password" not in capsys.readouterr().out
 
@@ -194,17 +199,21 @@ def test_a_record_that_holds_a_password_is_read_as_if_it_did_not(done, store, tm
     assert "without a change" in capsys.readouterr().out
 
 
-def test_what_cannot_be_read_is_one_line_without_the_secrets(store, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("password", "reason"),
+    [("no-" + PASSWORD, "401"), (PASSWORD, "holds no .parquet or .tar")],
+    ids=["a wrong password", "no data"],
+)
+def test_a_url_that_cannot_be_read_is_one_line_without_the_secrets(store, monkeypatch, capsys, password, reason):
     monkeypatch.setattr(store, "files", {"notes.txt": b""})
-    for url, reason in ((store.url(password="no-" + PASSWORD), "401"), (store.url(), "holds no .parquet or .tar")):
-        with pytest.raises(DataError) as failed:
-            find_files(url, [])
-        assert print_error(failed.value) == 1
-        line = capsys.readouterr().err
-        assert line.count("\n") == 1
-        assert f"--dataset http://{store.place} " in line
-        assert reason in line
-        assert not [secret for secret in SECRETS if secret in line]
+    with pytest.raises(DataError) as failed:
+        find_files(store.url(password=password), [])
+    assert print_error(failed.value) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert f"--dataset http://{store.place} " in line
+    assert reason in line
+    assert not [secret for secret in SECRETS if secret in line]
 
 
 def test_trackers_that_send_the_command_line_find_no_secret_in_it(store, monkeypatch):
@@ -248,7 +257,7 @@ def test_messages_of_errors_show_no_secret():
     assert one_line(ValueError(long)).endswith(" https://host/x")  # not cut in the middle of what is removed
 
 
-def test_the_query_of_a_signed_file_is_not_part_of_its_kind_split_or_name():
+def test_the_query_of_a_signed_file_is_no_part_of_its_name():
     assert kind_of("https://host/x.tar?token=a.parquet") == ".tar"
     assert kind_of("https://host/download?path=/x.parquet") == ".parquet"
     assert kind_of("s3://bucket/x?.zip") is None

@@ -1,8 +1,4 @@
-"""Being asked to stop by Ctrl-C: once however often it is delivered, and at once when it is pressed again.
-
-A closed terminal asks too, unless the run was started to outlast it. Loader processes outlast signals, but not their
-parent.
-"""
+"""Requests to stop, by signals or a closed terminal, and processes that outlast them but not their parent."""
 
 import os
 import pty
@@ -45,7 +41,7 @@ def process():
         watchdog.cancel()
 
 
-def test_a_ctrl_c_that_is_delivered_twice_is_one_and_a_later_one_ends_at_once(process):
+def test_a_ctrl_c_that_is_delivered_twice_is_one(process):
     process.send_signal(signal.SIGINT)
     os.killpg(process.pid, signal.SIGINT)
     assert process.stdout.readline() == "asked\n"
@@ -133,21 +129,20 @@ def test_a_worker_outlasts_signals_but_not_its_parent():
         assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("is_nohup", [True, False])
-def test_a_closed_terminal_ends_a_process_unless_it_was_started_to_outlast_it(monkeypatch, is_nohup):
+def test_a_closed_terminal_ends_a_process(monkeypatch, handlers):
     monkeypatch.setattr(signals, "_follow_launcher", lambda: None)
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        signal.signal(signal.SIGHUP, signal.SIG_IGN if is_nohup else signal.SIG_DFL)
-        signals.exit_on_sigterm()
-        assert (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN) == is_nohup
-        if not is_nohup:
-            with pytest.raises(SystemExit) as end:
-                signal.raise_signal(signal.SIGHUP)
-            assert end.value.code == 129
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signals.exit_on_sigterm()
+    with pytest.raises(SystemExit) as end:
+        signal.raise_signal(signal.SIGHUP)
+    assert end.value.code == 129
+
+
+def test_a_closed_terminal_does_not_end_a_process_that_was_started_to_outlast_it(monkeypatch, handlers):
+    monkeypatch.setattr(signals, "_follow_launcher", lambda: None)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals.exit_on_sigterm()
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
@@ -160,41 +155,43 @@ def test_a_closed_terminal_ends_a_process_unless_it_was_started_to_outlast_it(mo
         ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"}, True),
     ],
 )
-def test_a_process_ends_with_its_launcher(monkeypatch, environment, follows):
+def test_a_process_ends_with_its_launcher(monkeypatch, handlers, kernel_calls, environment, follows):
     for name in ("ACCELERATE_MIXED_PRECISION", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    calls = []
-    library = SimpleNamespace(prctl=lambda *arguments: calls.append(arguments))
-    monkeypatch.setattr(signals.ctypes, "CDLL", lambda name: library)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        signals.exit_on_sigterm()
-        assert calls == ([(1, signal.SIGTERM)] if follows else [])
-        with pytest.raises(SystemExit) as end:
-            signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
-        assert end.value.code == 143
-        calls.clear()
-        ignored = {number: signal.getsignal(number) for number in signals.stop_signals()}
-        signals.outlast_stop_signals()
-        assert calls == [(1, signal.SIGKILL)]
-        assert {signal.getsignal(number) for number in signals.stop_signals()} == {signal.SIG_IGN}
-        for number, handler in ignored.items():
-            signal.signal(number, handler)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    signals.exit_on_sigterm()
+    assert kernel_calls == ([(1, signal.SIGTERM)] if follows else [])
+    with pytest.raises(SystemExit) as end:
+        signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
+    assert end.value.code == 143
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+def test_a_loader_process_outlasts_signals_but_not_its_parent(handlers, kernel_calls):
+    signals.outlast_stop_signals()
+    assert kernel_calls == [(1, signal.SIGKILL)]
+    assert {signal.getsignal(number) for number in signals.stop_signals()} == {signal.SIG_IGN}
 
 
 @pytest.fixture
 def handlers():
     """Puts the handlers of the signals back after a test that changes them in the process of the tests."""
-    before = {number: signal.getsignal(number) for number in signals.stop_signals()}
+    numbers = {*signals.stop_signals(), signal.SIGTERM, signal.SIGHUP}
+    before = {number: signal.getsignal(number) for number in numbers}
     yield
     signal.set_wakeup_fd(-1)
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def kernel_calls(monkeypatch) -> list[tuple[int, int]]:
+    """What the kernel is asked to send where the parent ends."""
+    calls = []
+    library = SimpleNamespace(prctl=lambda *arguments: calls.append(arguments))
+    monkeypatch.setattr(signals.ctypes, "CDLL", lambda name: library)
+    return calls
 
 
 @pytest.fixture
@@ -210,16 +207,20 @@ def watches(monkeypatch) -> list:
     return watches
 
 
-def test_a_closed_terminal_alone_has_prints_go_nowhere(monkeypatch, handlers, watches):
+@pytest.mark.parametrize(
+    ("number", "descriptors"),
+    [(signal.SIGTERM, []), (signal.SIGUSR1, []), (signal.SIGINT, []), (signal.SIGHUP, [2])],
+    ids=["SIGTERM", "SIGUSR1", "SIGINT", "SIGHUP"],
+)
+def test_a_closed_terminal_alone_has_prints_go_nowhere(monkeypatch, handlers, watches, number, descriptors):
     monkeypatch.setattr(signals.os, "isatty", lambda descriptor: descriptor in (0, 2))
     redirected = []
     monkeypatch.setattr(signals.os, "dup2", lambda source, target: redirected.append(target))
-    for number, descriptors in ((signal.SIGTERM, []), (signal.SIGUSR1, []), (signal.SIGINT, []), (signal.SIGHUP, [2])):
-        request = signals.StopRequest()
-        assert not request.is_asked
-        signal.raise_signal(number)
-        assert request.is_asked
-        assert redirected == descriptors
+    request = signals.StopRequest()
+    assert not request.is_asked
+    signal.raise_signal(number)
+    assert request.is_asked
+    assert redirected == descriptors
 
 
 def test_both_streams_of_a_terminal_that_is_closed_go_nowhere(monkeypatch, handlers, watches):
@@ -233,16 +234,13 @@ def test_both_streams_of_a_terminal_that_is_closed_go_nowhere(monkeypatch, handl
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
-def test_a_run_that_can_be_asked_to_stop_ends_with_its_launcher(monkeypatch, handlers, watches):
-    calls = []
-    library = SimpleNamespace(prctl=lambda *arguments: calls.append(arguments))
-    monkeypatch.setattr(signals.ctypes, "CDLL", lambda name: library)
+def test_a_run_that_can_be_asked_to_stop_ends_with_its_launcher(monkeypatch, handlers, watches, kernel_calls):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     signals.StopRequest()
-    assert calls == [(1, signal.SIGTERM)]
+    assert kernel_calls == [(1, signal.SIGTERM)]
 
 
-def test_a_second_ctrl_c_ends_the_process_from_a_second_after_the_first_on(monkeypatch, handlers, watches):
+def test_a_second_ctrl_c_ends_the_process_a_second_after_the_first(monkeypatch, handlers, watches):
     times = iter([10.0, 10.9, 11.0])
     monkeypatch.setattr(signals.time, "monotonic", lambda: next(times))
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -134,7 +135,8 @@ class TestEnvironment:
         requirements.write_text("no-such-package-anywhere==1.0\n")
         for _ in range(2):
             failed = bootstrap(repository, "python", "-c", "print('ran')")
-            assert (failed.returncode, failed.stdout) == (1, "")
+            assert failed.returncode == 1
+            assert failed.stdout == ""
             assert last_line(failed).startswith("bootstrap: pip ended with exit code 1")
         requirements.write_text(good)
         assert bootstrap(repository, "python", "-c", "print('ran')").stdout == "ran\n"
@@ -186,25 +188,42 @@ class TestEnvironment:
         assert sum("installing" in err for _, err in outputs) == 1
 
 
+@pytest.fixture
+def uv(tmp_path, monkeypatch) -> Callable[[int], None]:
+    """Puts a uv onto the path that writes its arguments to a file and ends with an exit code."""
+
+    def write(code: int) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        (folder / "uv").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\nexit {code}\n')
+        (folder / "uv").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    return write
+
+
 @pytest.mark.skipif(os.name == "nt", reason="the stand-in for uv is a shell script")
 @pytest.mark.usefixtures("stand_in_pip")
-@pytest.mark.parametrize("code", [0, 1])
-def test_uv_installs_where_it_is_there_and_pip_where_it_fails(repository, tmp_path, monkeypatch, code):
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    uv = folder / "uv"
-    uv.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\nexit {code}\n')
-    uv.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    script = repository / "hello.py"
-    script.write_text("import sys; print('hello', sys.argv[1:])")
-    process = bootstrap(repository, str(script), "--flag")  # a script needs no `python` before it
-    assert (process.returncode, process.stdout) == (0, "hello ['--flag']\n"), process.stderr
-    requirements = repository / "requirements-dev.txt"
+@pytest.mark.parametrize(("code", "installs"), [(0, 1), (1, 2)], ids=["uv installs", "pip installs where uv fails"])
+def test_requirements_are_installed_by_uv_where_it_is_there(repository, tmp_path, uv, code, installs):
+    uv(code)
+    process = bootstrap(repository, "python", "-c", "")
+    assert process.returncode == 0, process.stderr
     arguments = (tmp_path / "arguments").read_text().split()
     assert arguments[:3] == ["pip", "install", "--python"]
-    assert arguments[-2:] == ["-r", str(requirements)]
-    assert process.stderr.count("bootstrap: installing") == 1 + code
+    assert arguments[-2:] == ["-r", str(repository / "requirements-dev.txt")]
+    assert process.stderr.count("bootstrap: installing") == installs
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for uv is a shell script")
+@pytest.mark.usefixtures("stand_in_pip")
+def test_a_script_needs_no_python_before_it(repository, uv):
+    uv(0)
+    script = repository / "hello.py"
+    script.write_text("import sys; print('hello', sys.argv[1:])")
+    process = bootstrap(repository, str(script), "--flag")
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == "hello ['--flag']\n"
 
 
 def test_an_old_python_is_told_so_in_one_line():
@@ -219,7 +238,7 @@ def test_an_old_python_can_read_as_far_as_that_line():
     ast.parse(SCRIPT.read_text(encoding="utf-8"), feature_version=(3, 6))
 
 
-def test_without_a_command_it_shows_how_it_is_called(repository):
+def test_a_call_without_a_command_shows_how_it_is_called(repository):
     process = bootstrap(repository)
     assert process.returncode == 2
     assert "python3 bootstrap.py pytest" in process.stdout
@@ -244,6 +263,17 @@ VENV = ROOT / ".venv"
 OWN_PYTHON = str(VENV / "bin" / "python")
 
 
+@pytest.fixture
+def answer_versions(commands, monkeypatch) -> Callable[[str, str], None]:
+    """Sets what the pip of the environment, and that of the Python which runs, say of their versions."""
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")  # not the environment's, in which the tests may run
+
+    def answer(own: str, here: str) -> None:
+        commands.answer = lambda command: (0, own if command[0] == OWN_PYTHON else here)
+
+    return answer
+
+
 @pytest.mark.skipif(os.name == "nt", reason="names of POSIX")
 @pytest.mark.parametrize(
     ("own", "here", "expected"),
@@ -251,54 +281,69 @@ OWN_PYTHON = str(VENV / "bin" / "python")
         ("pip 21.0 from x", "pip 9.0", [OWN_PYTHON, "-m", "pip"]),
         ("", "pip 22.3 from x", ["/usr/bin/python3", "-m", "pip", "--python", OWN_PYTHON]),
         ("", "pip 100.0 from x", ["/usr/bin/python3", "-m", "pip", "--python", OWN_PYTHON]),
-        ("", "pip 22.2 from x", None),
-        ("", "pip 9.10 from x", None),
-        ("", "", None),
     ],
 )
-def test_the_pip_of_the_environment_is_taken_or_one_that_can_install_there(commands, monkeypatch, own, here, expected):
-    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")  # not the environment's, in which the tests may run
-    commands.answer = lambda command: (0, own if command[0] == OWN_PYTHON else here)
-    if expected:
-        assert script_of_bootstrap.find_pip() == expected
-    else:
-        with pytest.raises(SystemExit, match=r"^bootstrap: .* has neither ensurepip nor pip 22\.3 or newer; on Debian"):
-            script_of_bootstrap.find_pip()
+def test_the_pip_that_installs_is_the_environments_or_a_new_one(commands, answer_versions, own, here, expected):
+    answer_versions(own, here)
+    assert script_of_bootstrap.find_pip() == expected
     assert commands.made[0] == [OWN_PYTHON, "-m", "pip", "--version"]
 
 
-@pytest.mark.parametrize(("clear", "flags"), [(False, []), (True, ["--clear"])])
-def test_an_environment_is_made_without_pip_where_python_has_none(commands, capsys, clear, flags):
-    command = [sys.executable, "-m", "venv", *flags, str(VENV)]
+@pytest.mark.skipif(os.name == "nt", reason="names of POSIX")
+@pytest.mark.parametrize("here", ["pip 22.2 from x", "pip 9.10 from x", ""])
+def test_an_old_pip_cannot_install_into_the_environment(commands, answer_versions, here):
+    answer_versions("", here)
+    with pytest.raises(SystemExit, match=r"^bootstrap: .* has neither ensurepip nor pip 22\.3 or newer; on Debian"):
+        script_of_bootstrap.find_pip()
+    assert commands.made[0] == [OWN_PYTHON, "-m", "pip", "--version"]
+
+
+CLEARING = pytest.mark.parametrize(("clear", "flags"), [(False, []), (True, ["--clear"])])
+
+
+@CLEARING
+def test_an_environment_is_made_by_venv(commands, capsys, clear, flags):
     script_of_bootstrap.make_venv(clear)
-    assert commands.made == [command]
+    assert commands.made == [[sys.executable, "-m", "venv", *flags, str(VENV)]]
     assert capsys.readouterr().err == f"bootstrap: making {VENV}\n"
-    commands.made.clear()
+
+
+@CLEARING
+def test_an_environment_is_made_without_pip_where_python_has_none(commands, clear, flags):
+    command = [sys.executable, "-m", "venv", *flags, str(VENV)]
     commands.answer = lambda command: (0 if "--without-pip" in command else 1, "")
     script_of_bootstrap.make_venv(clear)
     assert commands.made == [command, [*command, "--without-pip"]]
+
+
+@CLEARING
+def test_an_environment_that_cannot_be_made_ends_with_what_to_install(commands, clear, flags):
     commands.answer = lambda command: (1, "")
     with pytest.raises(SystemExit, match=f"could not make {VENV}; on Debian and Ubuntu: apt install python3-venv"):
         script_of_bootstrap.make_venv(clear)
 
 
-def test_requirements_are_installed_into_the_environment(commands, capsys):
-    requirements = str(ROOT / "requirements-dev.txt")
+REQUIREMENTS = str(ROOT / "requirements-dev.txt")
+
+
+def test_requirements_are_installed_by_pip(commands, capsys):
     script_of_bootstrap.install_requirements(["a", "pip"])
-    assert commands.made == [["a", "pip", "install", "--disable-pip-version-check", "-r", requirements]]
+    assert commands.made == [["a", "pip", "install", "--disable-pip-version-check", "-r", REQUIREMENTS]]
+    assert capsys.readouterr().err == "bootstrap: installing requirements-dev.txt\n"
+
+
+def test_a_pip_that_fails_ends_the_script(commands):
     commands.answer = lambda command: (3, "")
     with pytest.raises(SystemExit, match="bootstrap: pip ended with exit code 3, its reason stands above"):
         script_of_bootstrap.install_requirements(["pip"])
-    assert not script_of_bootstrap.install_with_uv()
-    commands.answer = lambda command: (0, "")
-    assert script_of_bootstrap.install_with_uv()
-    assert commands.made[-1] == ["uv", "pip", "install", "--python", OWN_PYTHON, "-r", requirements]
-    lines = capsys.readouterr().err.splitlines()
-    assert (
-        lines
-        == ["bootstrap: installing requirements-dev.txt"] * 2
-        + ["bootstrap: installing requirements-dev.txt with uv"] * 2
-    )
+
+
+@pytest.mark.parametrize(("code", "is_done"), [(0, True), (3, False)])
+def test_requirements_are_installed_by_uv(commands, capsys, code, is_done):
+    commands.answer = lambda command: (code, "")
+    assert script_of_bootstrap.install_with_uv() is is_done
+    assert commands.made == [["uv", "pip", "install", "--python", OWN_PYTHON, "-r", REQUIREMENTS]]
+    assert capsys.readouterr().err == "bootstrap: installing requirements-dev.txt with uv\n"
 
 
 @pytest.fixture
@@ -330,38 +375,66 @@ def made(monkeypatch, tmp_path):
     return steps
 
 
-def test_an_environment_is_made_once_and_completed_where_something_has_changed(made):
-    def prepared() -> list[str]:
-        made.done.clear()
-        script_of_bootstrap.prepare_environment()
-        return list(made.done)
+INSTALL = "install by own pip, stamp of 1"
 
-    install = "install by own pip, stamp of 1"
-    assert prepared() == ["make True", install]
-    assert prepared() == []
-    for name in ("requirements.txt", "requirements-dev.txt"):
-        (made.root / name).write_text("c")
-        assert prepared() == [install]
-        assert prepared() == []
-    made.stamp.unlink()  # of half an environment that has its Python
-    assert prepared() == ["make False", install]
+
+def steps_of_preparing(made: SimpleNamespace) -> list[str]:
+    """What is done to prepare the environment once more."""
+    made.done.clear()
+    script_of_bootstrap.prepare_environment()
+    return list(made.done)
+
+
+def test_an_environment_is_made_once(made):
+    assert steps_of_preparing(made) == ["make True", INSTALL]
+    assert steps_of_preparing(made) == []
+
+
+def test_a_stamp_holds_the_folder_before_the_checksum_of_the_requirements(made):
+    script_of_bootstrap.prepare_environment()
+    folder, checksum = made.stamp.read_text().splitlines()
+    assert folder == str(made.root / ".venv")
+    assert len(checksum) == 64
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
+def test_changed_requirements_are_installed_once(made, name):
+    script_of_bootstrap.prepare_environment()
+    (made.root / name).write_text("c")
+    assert steps_of_preparing(made) == [INSTALL]
+    assert steps_of_preparing(made) == []
+
+
+def test_an_environment_without_a_stamp_is_completed(made):
+    script_of_bootstrap.prepare_environment()
+    made.stamp.unlink()
+    assert steps_of_preparing(made) == ["make False", INSTALL]
+
+
+def test_an_environment_without_its_python_is_made_anew(made):
+    script_of_bootstrap.prepare_environment()
     made.python.unlink()
-    assert prepared() == ["make True", install]
-    lines = made.stamp.read_text().splitlines()
-    assert lines[0] == str(made.root / ".venv")
-    assert len(lines[1]) == 64
-    assert len(lines) == 2
-    made.stamp.write_text(f"/elsewhere/.venv\n{lines[1]}\n")
-    assert prepared() == ["make True", install]
-    made.stamp.write_text(f"{lines[0]}\n")  # the install did not end
+    assert steps_of_preparing(made) == ["make True", INSTALL]
+
+
+def test_an_environment_of_another_folder_is_made_anew(made):
+    script_of_bootstrap.prepare_environment()
+    _, checksum = made.stamp.read_text().splitlines()
+    made.stamp.write_text(f"/elsewhere/.venv\n{checksum}\n")
+    assert steps_of_preparing(made) == ["make True", INSTALL]
+
+
+def test_an_install_that_did_not_end_is_done_again(made):
+    script_of_bootstrap.prepare_environment()
+    made.stamp.write_text(f"{made.root / '.venv'}\n")
     made.fails = True
     for _ in range(2):
         with pytest.raises(SystemExit):
-            prepared()
-        assert made.done == [install]
+            steps_of_preparing(made)
+        assert made.done == [INSTALL]
 
 
-def test_uv_is_asked_first_and_pip_only_where_it_fails(made, monkeypatch):
+def test_pip_is_asked_where_uv_fails(made, monkeypatch):
     succeeds = [True, False]
     monkeypatch.setattr(script_of_bootstrap.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(script_of_bootstrap, "install_with_uv", lambda: made.done.append("uv") or succeeds.pop(0))
@@ -372,9 +445,8 @@ def test_uv_is_asked_first_and_pip_only_where_it_fails(made, monkeypatch):
     assert made.done[2:] == ["uv", "install by own pip, stamp of 1"]
 
 
-@pytest.mark.parametrize("word", ["-h", "--help"])
-def test_help_is_no_mistake_and_needs_no_environment(made, capsys, word):
-    assert script_of_bootstrap.main([word]) == 0
-    assert script_of_bootstrap.main([]) == 2
-    assert capsys.readouterr().out.count("Run a command in this repository's own environment") == 2
+@pytest.mark.parametrize(("words", "code"), [(["-h"], 0), (["--help"], 0), ([], 2)], ids=str)
+def test_help_needs_no_environment(made, capsys, words, code):
+    assert script_of_bootstrap.main(words) == code
+    assert capsys.readouterr().out.count("Run a command in this repository's own environment") == 1
     assert made.done == []

@@ -54,26 +54,49 @@ def problem(quiet: Path, run: Path, processes: int, *, lines_may_lack: bool = Fa
     return ""
 
 
-def test_a_run_that_differs_from_the_quiet_one_is_a_problem(quiet, tmp_path):
+@pytest.fixture
+def run(quiet, tmp_path) -> Path:
+    """A run that equals the quiet one, but for its speed."""
     run = Path(shutil.copytree(quiet, tmp_path / "run"))
     write_log(run, [0.5, 0.25, 0.125])
-    assert problem(quiet, run, 4) == problem(quiet, run, 2) == ""
+    return run
+
+
+def test_a_run_that_equals_the_quiet_one_is_no_problem(quiet, run):
+    assert problem(quiet, run, 4) == ""
+    assert problem(quiet, run, 2) == ""
+
+
+def test_another_loss_is_a_problem_for_as_many_processes(quiet, run):
     write_log(run, [0.5, 0.25, 0.125 + TOLERANCE / 2])
     assert problem(quiet, run, 4) == "records differ"
+
+
+def test_a_loss_of_other_processes_may_differ_by_its_tolerance(quiet, run):
+    write_log(run, [0.5, 0.25, 0.125 + TOLERANCE / 2])
     assert problem(quiet, run, 2) == ""
     write_log(run, [0.5, 0.25, 0.125 + 2 * TOLERANCE])
     assert problem(quiet, run, 2) == "losses differ by 2.0e-05"
+
+
+def test_a_line_before_the_step_of_a_resumption_may_lack(quiet, run):
     write_log(run, [0.25, 0.125], first=2)
-    assert problem(quiet, run, 4, lines_may_lack=True) == ""  # a line before the step at which it went on
+    assert problem(quiet, run, 4, lines_may_lack=True) == ""
     assert problem(quiet, run, 4) == "records differ"
     assert problem(quiet, run, 1) == "the logged steps differ"
+
+
+def test_a_line_after_the_step_of_a_resumption_may_not_lack(quiet, run):
     write_log(run, [0.125], first=3)
     assert "the log lacks the steps [1, 2]" in problem(quiet, run, 4, lines_may_lack=True)
-    write_log(run, [0.5, 0.25, 0.125])
-    for folder, text in (("checkpoints/step-00000003", "weights, averages"), ("model", "the best models")):
-        save_file({"weight": torch.tensor([1, 1 + 2**-23])}, run / folder / "model.safetensors")
-        assert text in problem(quiet, run, 4)
-        shutil.copy(quiet / folder / "model.safetensors", run / folder)
+
+
+@pytest.mark.parametrize(
+    ("folder", "text"), [("checkpoints/step-00000003", "weights, averages"), ("model", "the best models")]
+)
+def test_other_weights_are_a_problem(quiet, run, folder, text):
+    save_file({"weight": torch.tensor([1, 1 + 2**-23])}, run / folder / "model.safetensors")
+    assert text in problem(quiet, run, 4)
 
 
 def test_a_resumed_run_says_where_it_goes_on():

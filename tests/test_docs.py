@@ -134,11 +134,22 @@ def test_every_command_parses_and_names_files_that_exist(page, monkeypatch, tmp_
             pytest.fail(f"{page.name}: {command}: is refused by its own parser")
 
 
-def test_a_command_with_a_mistake_is_found(monkeypatch):
-    mistakes = ["python train.py --lernrate 1", "accelerate launch --num_proceses 2 train.py", "python predict.py"]
-    for mistake in [*mistakes, "torchrun --nproc 2 train.py --epochs x", "python -m inference.export onlyone"]:
-        with pytest.raises(SystemExit):
-            check(mistake, monkeypatch)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python train.py --lernrate 1",
+        "accelerate launch --num_proceses 2 train.py",
+        "python predict.py",
+        "torchrun --nproc 2 train.py --epochs x",
+        "python -m inference.export onlyone",
+    ],
+)
+def test_a_command_with_a_mistake_is_found(monkeypatch, command):
+    with pytest.raises(SystemExit):
+        check(command, monkeypatch)
+
+
+def test_a_command_that_names_a_missing_file_is_found(monkeypatch):
     with pytest.raises(AssertionError, match=r"there is no accelerate_configs/gpu\.yaml"):
         check("accelerate launch --config_file accelerate_configs/gpu.yaml train.py", monkeypatch)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,31 +39,43 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
 """
 
 
-def test_imports_and_messages_name_the_installed_package():
-    source = (
-        "from unet.model import UNet\n"
-        "from unetlike import other\n\n\n"
-        "def load():\n"
-        '    """Load from runtime what is there."""\n'
-        "    from train_utils.settings import (\n        flags,\n    )\n"
-        '    return "pip install -r requirements-encoders.txt, or pip install -r requirements.txt"\n'
-    )
-    assert as_installed(source) == (
-        "from unet_accelerate.unet.model import UNet\n"
-        "from unetlike import other\n\n\n"
-        "def load():\n"
-        '    """Load from runtime what is there."""\n'
-        "    from unet_accelerate.train_utils.settings import (\n        flags,\n    )\n"
-        "    return \"pip install 'unet_accelerate[encoders]', or pip install 'unet_accelerate[train]'\"\n"
-    )
-    source = '"python -m inference.export; python -m data_utils; requirements-x.txt; pip install -r requirements-x.txt"'
-    assert as_installed(source) == (
-        "\"unet-export; python -m unet_accelerate.data_utils; requirements-x.txt; pip install 'unet_accelerate[x]'\""
-    )
-    assert as_installed("import train_other\nfrom . import x\n") == "import train_other\nfrom . import x\n"
-    for name in ("train", "unet.model"):
-        with pytest.raises(AssertionError, match=f"import {name}"):
-            as_installed(f"import {name}\n")
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("from unet.model import UNet\n", "from unet_accelerate.unet.model import UNet\n"),
+        ("from unetlike import other\n", "from unetlike import other\n"),
+        ("import train_other\nfrom . import x\n", "import train_other\nfrom . import x\n"),
+        (
+            "def load():\n    from train_utils.settings import (\n        flags,\n    )\n",
+            "def load():\n    from unet_accelerate.train_utils.settings import (\n        flags,\n    )\n",
+        ),
+        ('"""Load from runtime what is there."""\n', '"""Load from runtime what is there."""\n'),
+    ],
+    ids=["ours", "a name that begins alike", "others", "within a function", "a docstring"],
+)
+def test_imports_name_the_installed_package(source, expected):
+    assert as_installed(source) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("pip install -r requirements-encoders.txt", "pip install 'unet_accelerate[encoders]'"),
+        ("pip install -r requirements.txt", "pip install 'unet_accelerate[train]'"),
+        ("pip install -r requirements-x.txt", "pip install 'unet_accelerate[x]'"),
+        ("see requirements-x.txt", "see requirements-x.txt"),
+        ("python -m inference.export", "unet-export"),
+        ("python -m data_utils", "python -m unet_accelerate.data_utils"),
+    ],
+)
+def test_messages_name_the_installed_package(message, expected):
+    assert ast.literal_eval(as_installed(f'"{message}; {message}"')) == f"{expected}; {expected}"
+
+
+@pytest.mark.parametrize("name", ["train", "unet.model"])
+def test_an_import_of_a_whole_module_cannot_be_put_into_the_package(name):
+    with pytest.raises(AssertionError, match=f"import {name}"):
+        as_installed(f"import {name}\n")
 
 
 def test_every_module_can_be_put_into_the_package():
@@ -74,37 +87,64 @@ def test_every_module_can_be_put_into_the_package():
                 assert module.partition(".")[0] not in ("", *OWN), file
 
 
-def test_the_package_holds_scripts_modules_profiles_and_templates_and_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """The folder of the package, built of the scripts, two packages of modules, the profiles and the templates."""
     names = [NAME, f"{NAME}.accelerate_configs", f"{NAME}.runtime", f"{NAME}.train_utils.reporting"]
     data = {f"{NAME}.accelerate_configs": ["*.yaml"], f"{NAME}.train_utils.reporting": ["templates/*"]}
     values = {"packages": names, "package_dir": {NAME: "."}, "package_data": data, "script_name": "setup.py"}
     build = BuildPackage(Distribution(values))
-    build.build_lib = str(tmp_path)
-    build.ensure_finalized()
-    build.run()
-    folder = tmp_path / NAME
-    assert os.listdir(tmp_path) == [NAME]
+    build.build_lib = str(tmp_path_factory.mktemp("built"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        build.ensure_finalized()
+        build.run()
+    assert os.listdir(build.build_lib) == [NAME]
+    return Path(build.build_lib) / NAME
+
+
+def test_the_package_holds_the_scripts_beside_its_own_modules(built):
     scripts = {f"{name}.py" for name in ("train", "predict", "app", "compare", "review")}
     own = {file.name for file in (ROOT / "installed").glob("*.py")}
     assert "__init__.py" in own
     assert len(own) > 1
-    assert set(os.listdir(folder)) == scripts | own | {"accelerate_configs", "runtime", "train_utils"}
-    assert {file.name for file in (folder / "runtime").iterdir()} == {file.name for file in ROOT.glob("runtime/*.py")}
-    assert (folder / "train_utils" / "reporting" / "templates" / "report.css").is_file()
-    assert (folder / "accelerate_configs" / "cpu.yaml").is_file()
+    assert set(os.listdir(built)) == scripts | own | {"accelerate_configs", "runtime", "train_utils"}
+
+
+def test_the_package_holds_all_modules_of_its_packages(built):
+    assert {file.name for file in (built / "runtime").iterdir()} == {file.name for file in ROOT.glob("runtime/*.py")}
+
+
+def test_the_package_holds_profiles_with_templates(built):
+    assert (built / "train_utils" / "reporting" / "templates" / "report.css").is_file()
+    assert (built / "accelerate_configs" / "cpu.yaml").is_file()
+
+
+def test_the_package_holds_modules_as_they_are_installed(built):
     source = (ROOT / "runtime" / "lock.py").read_text(encoding="utf-8")
-    assert (folder / "runtime" / "lock.py").read_text(encoding="utf-8") == as_installed(source) != source
+    assert (built / "runtime" / "lock.py").read_text(encoding="utf-8") == as_installed(source) != source
 
 
-def test_the_packages_are_all_folders_of_modules(monkeypatch):
+@pytest.fixture
+def package_names(monkeypatch) -> list[str]:
     monkeypatch.chdir(ROOT)
-    names = packages()
-    assert names[:3] == ["unet_accelerate", "unet_accelerate.accelerate_configs", "unet_accelerate.runtime"]
-    for place in ("unet", "tasks", "data_utils.image_io", "inference.export", "train_utils.reporting.comparison"):
-        assert f"unet_accelerate.{place}" in names
-    assert len(set(names)) == len(names)
-    assert not [name for name in names if "tests" in name or "benchmarks" in name]
+    return packages()
+
+
+def test_the_packages_begin_with_the_scripts(package_names):
+    assert package_names[:3] == ["unet_accelerate", "unet_accelerate.accelerate_configs", "unet_accelerate.runtime"]
+
+
+@pytest.mark.parametrize(
+    "place", ["unet", "tasks", "data_utils.image_io", "inference.export", "train_utils.reporting.comparison"]
+)
+def test_the_packages_are_all_folders_of_modules(package_names, place):
+    assert f"unet_accelerate.{place}" in package_names
+    assert len(set(package_names)) == len(package_names)
+
+
+def test_the_packages_hold_no_tests_or_benchmarks(package_names):
+    assert not [name for name in package_names if "tests" in name or "benchmarks" in name]
 
 
 TRAINING = ["datasets", "jinja2", "matplotlib", "pycocotools", "tensorboard"]
@@ -137,28 +177,41 @@ def calls(monkeypatch) -> list[str]:
         (commands.review, ".review", PAGES),
     ],
 )
-def test_a_command_runs_its_script_when_the_packages_that_it_needs_are_there(calls, command, script, packages):
+def test_a_command_runs_its_script_when_its_packages_are_there(calls, command, script, packages):
     command()
     assert calls == [*packages, f"installed {script}", "main"]
 
 
-def test_a_command_whose_part_is_not_installed_says_which_and_does_not_begin(calls, monkeypatch):
+def test_a_command_whose_part_is_not_installed_does_not_begin(calls, monkeypatch):
     monkeypatch.setattr(commands, "find_spec", lambda name: None if name == "matplotlib" else name)
     with pytest.raises(SettingsError, match=r"^matplotlib is not installed: pip install 'unet_accelerate\[train\]'$"):
         commands.compare()
     assert calls == []
 
 
-@pytest.mark.parametrize(("module", "is_known"), [("tensorboard.plugins", True), ("cv2", False)])
-def test_a_package_that_is_missed_later_is_named_where_a_part_brings_it(calls, monkeypatch, module, is_known):
-    def import_script(name: str, package: str) -> None:
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+@pytest.fixture
+def import_without(calls, monkeypatch) -> Callable[[str], None]:
+    """Sets a module that the script of a command lacks."""
 
-    monkeypatch.setattr(commands, "import_module", import_script)
-    with pytest.raises(SettingsError if is_known else ModuleNotFoundError) as caught:
+    def set_missing(module: str) -> None:
+        def import_script(name: str, package: str) -> None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+        monkeypatch.setattr(commands, "import_module", import_script)
+
+    return set_missing
+
+
+def test_a_package_that_is_missed_later_is_named_where_a_part_brings_it(import_without):
+    import_without("tensorboard.plugins")
+    with pytest.raises(SettingsError, match=r"^tensorboard is not installed: pip install 'unet_accelerate\[train\]'$"):
         commands.predict()
-    line = "tensorboard is not installed: pip install 'unet_accelerate[train]'"
-    assert str(caught.value) == (line if is_known else "No module named 'cv2'")
+
+
+def test_a_package_that_no_part_brings_is_missed_as_python_says(import_without):
+    import_without("cv2")
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'cv2'$"):
+        commands.predict()
 
 
 @pytest.fixture(scope="module")
@@ -193,56 +246,93 @@ def run(*command: str | Path, folder: Path | None = None, **variables: str) -> s
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS)
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """A folder of six images with masks."""
+    return write_folder(tmp_path_factory.mktemp("data") / "data", 6, seed=0)
+
+
+@pytest.fixture(scope="module")
+def trained_folder(environment, data, tmp_path_factory) -> Path:
+    """A folder, empty before, in which the installed command has trained a model: run/."""
+    folder = tmp_path_factory.mktemp("trained")
+    call(environment / "bin" / "unet-train", "--dataset", data, "--output-dir", "run", *TINY, folder=folder)
+    return folder
+
+
 @pytest.mark.slow
-def test_the_installed_package_trains_predicts_and_exports_from_an_empty_folder(environment, tmp_path):
-    commands = environment / "bin"
-    data = write_folder(tmp_path / "data", 6, seed=0)
-    for name in ("train", "predict", "export"):
-        assert "usage: " in call(commands / f"unet-{name}", "--help", folder=tmp_path).stdout
-    call(commands / "unet-train", "--dataset", data, "--output-dir", "run", *TINY, folder=tmp_path)
-    assert (tmp_path / "run" / "report.html").is_file()
-    call(
-        commands / "unet-predict",
-        "--model",
-        "run/model",
-        "--input",
-        data / "images",
-        "--output",
-        "masks",
-        folder=tmp_path,
-    )
-    call(commands / "unet-export", "run/model", "model.onnx", folder=tmp_path)
-    profile = environment.glob(f"lib/python*/site-packages/{NAME}/accelerate_configs/multi_cpu.yaml")
-    launcher = [environment / "bin" / "python", "-m", "accelerate.commands.launch", "--config_file", next(profile)]
+@pytest.mark.parametrize("name", ["train", "predict", "export"])
+def test_an_installed_command_shows_its_flags(environment, tmp_path, name):
+    assert "usage: " in call(environment / "bin" / f"unet-{name}", "--help", folder=tmp_path).stdout
+
+
+@pytest.mark.slow
+def test_the_installed_package_trains(trained_folder):
+    assert (trained_folder / "run" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_installed_package_predicts(environment, data, trained_folder, tmp_path):
+    flags = ["--model", "run/model", "--input", data / "images", "--output", tmp_path / "masks"]
+    call(environment / "bin" / "unet-predict", *flags, folder=trained_folder)
+
+
+@pytest.mark.slow
+def test_the_installed_package_exports(environment, trained_folder, tmp_path):
+    call(environment / "bin" / "unet-export", "run/model", tmp_path / "model.onnx", folder=trained_folder)
+
+
+@pytest.mark.slow
+def test_the_installed_package_trains_in_two_processes(environment, data, tmp_path):
+    (profile,) = environment.glob(f"lib/python*/site-packages/{NAME}/accelerate_configs/multi_cpu.yaml")
+    launcher = [environment / "bin" / "python", "-m", "accelerate.commands.launch", "--config_file", profile]
     launcher += ["--num_processes", "2", "--main_process_port", "0", "-m", f"{NAME}.train"]
     flags = ["--dataset", data, "--output-dir", "two", *TINY]
     result = call(*launcher, *flags, folder=tmp_path, ACCELERATE_USE_CPU="true")
     assert "processes 2" in result.stdout
+
+
+@pytest.mark.slow
+def test_the_installed_package_is_imported_by_its_name(environment, data, trained_folder):
     image = str(data / "images" / "cell_00.png")
     code = f"from {NAME} import Predictor; print(Predictor.from_pretrained('run/model')({image!r}).mask.shape)"
-    assert call(environment / "bin" / "python", "-c", code, folder=tmp_path).stdout.strip() == "(40, 56)"
+    assert call(environment / "bin" / "python", "-c", code, folder=trained_folder).stdout.strip() == "(40, 56)"
+
+
+@pytest.mark.slow
+def test_the_installed_package_leaves_other_names_free(environment, tmp_path):
     for name in OWN:
         assert run(environment / "bin" / "python", "-c", f"import {name}", folder=tmp_path).returncode == 1, name
 
 
-@pytest.mark.slow
-def test_a_part_that_is_not_installed_is_named(environment, tmp_path):
-    """Prediction does without all of them."""
-    blocked = tmp_path / "blocked"
-    blocked.mkdir()
+@pytest.fixture(scope="module")
+def without_parts(tmp_path_factory) -> dict[str, str]:
+    """The variables with which an interpreter finds none of the packages of `PARTS`."""
+    blocked = tmp_path_factory.mktemp("blocked")
     names = [name for part in PARTS.values() for name in part]
     (blocked / "sitecustomize.py").write_text(BLOCKS.format(names=names))
-    data = write_folder(tmp_path / "data", 6, seed=0)
-    commands = environment / "bin"
-    call(commands / "unet-train", "--dataset", data, "--output-dir", "run", *TINY, folder=tmp_path)
-    paths = {"PYTHONPATH": str(blocked)}
-    predict = [commands / "unet-predict", "--model", "run/model", "--input", data / "images", "--output", "masks"]
-    call(*predict, "--truth", data / "masks", folder=tmp_path, **paths)
-    result = run(commands / "unet-train", "--dataset", data, *TINY, folder=tmp_path, **paths)
+    return {"PYTHONPATH": str(blocked)}
+
+
+@pytest.mark.slow
+def test_prediction_needs_no_part(environment, data, trained_folder, tmp_path, without_parts):
+    flags = ["--model", "run/model", "--input", data / "images", "--output", tmp_path / "masks"]
+    call(
+        environment / "bin" / "unet-predict", *flags, "--truth", data / "masks", folder=trained_folder, **without_parts
+    )
+
+
+@pytest.mark.slow
+def test_a_part_that_is_not_installed_is_named(environment, data, tmp_path, without_parts):
+    result = run(environment / "bin" / "unet-train", "--dataset", data, *TINY, folder=tmp_path, **without_parts)
     assert result.returncode == 1, result.stderr
     assert result.stderr.count("\n") == 1, result.stderr
     assert f"is not installed: pip install '{NAME}[train]'" in result.stderr
+
+
+@pytest.mark.slow
+def test_an_encoder_whose_part_is_not_installed_is_refused_in_one_line(environment, data, tmp_path, without_parts):
     flags = ["--dataset", data, *TINY[2:], "--encoder", str(tmp_path), "--tracker", "none"]
-    result = run(commands / "unet-train", *flags, folder=tmp_path, PYTHONPATH=str(blocked))
+    result = run(environment / "bin" / "unet-train", *flags, folder=tmp_path, **without_parts)
     assert result.returncode == 1, result.stderr
     assert result.stderr.count("\n") == 1, result.stderr

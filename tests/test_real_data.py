@@ -26,24 +26,43 @@ def train(dataset: Path, output, *flags: str) -> dict:
     return json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
 
 
-@pytest.mark.slow
-def test_isbi_slices_train_and_predict_reproduces_the_score(tmp_path):
-    """Binary, grey, masks 0/255, flat folder: one network input channel, values back as they were."""
-    data = DATA / "isbi2012"
+@pytest.fixture(scope="module")
+def isbi_run(tmp_path_factory) -> tuple[Path, dict]:
+    """A run on binary, grey slices with masks of 0 and 255 in a flat folder, and its last evaluation."""
+    output = tmp_path_factory.mktemp("isbi") / "run"
     flags = ["--max-steps", "40", "--crop-size", "96", "96", "--eval-every", "40"]
-    last = train(data, tmp_path / "run", *flags)
+    return output, train(DATA / "isbi2012", output, *flags)
+
+
+def predict_isbi(run: Path, images: list, output: Path) -> None:
+    result = predict(run / "model", images, output, "--truth", DATA / "isbi2012" / "masks")
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.slow
+def test_grey_slices_are_learned_by_a_network_of_one_channel(isbi_run):
+    output, last = isbi_run
     assert last["eval/mean_iou"] > 0.6  # all background, or all cell, scores below 0.4
-    config = UNet.from_pretrained(tmp_path / "run" / "model").config
-    assert (config.in_channels, config.preprocess.class_values) == (1, (0, 255))
-    held_out = [record["image"] for record in load_info(data).val.records]
+    config = UNet.from_pretrained(output / "model").config
+    assert config.in_channels == 1
+    assert config.preprocess.class_values == (0, 255)
+
+
+@pytest.mark.slow
+def test_masks_of_grey_slices_have_the_values_of_the_training(isbi_run, tmp_path):
+    predict_isbi(isbi_run[0], sorted((DATA / "isbi2012" / "images").iterdir())[:2], tmp_path / "out")
+    masks = list((tmp_path / "out").glob("*.png"))
+    assert len(masks) == 2
+    assert set(np.unique(np.asarray(Image.open(masks[0])))) == {0, 255}
+
+
+@pytest.mark.slow
+def test_prediction_reproduces_the_score_of_held_out_slices(isbi_run, tmp_path):
+    output, last = isbi_run
+    held_out = [record["image"] for record in load_info(DATA / "isbi2012").val.records]
     assert 0 < len(held_out) < 30
-    two_slices = sorted((data / "images").iterdir())[:2]
-    for output, images in (("others", two_slices), ("held_out", held_out)):
-        result = predict(tmp_path / "run" / "model", images, tmp_path / output, "--truth", data / "masks")
-        assert result.returncode == 0, result.stderr
-    assert len(list((tmp_path / "others").glob("*.png"))) == 2
-    assert set(np.unique(np.asarray(Image.open(next((tmp_path / "others").glob("*.png")))))) == {0, 255}
-    report = json.loads((tmp_path / "held_out" / "metrics.json").read_text())
+    predict_isbi(output, held_out, tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "metrics.json").read_text())
     # a pixel whose two best logits are equal to rounding may fall either way
     assert report["mean_iou"] == pytest.approx(last["eval/mean_iou"], abs=1e-5)
 

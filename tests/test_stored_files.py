@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from in_process import parsed, run_train
+from in_process import Run, parsed, run_train
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -51,21 +51,37 @@ def stored_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(shutil.copytree(STORED / "run", "old/run"))
 
 
-def test_a_stored_run_goes_on_from_its_checkpoint_to_the_stored_weights(stored_run):
-    records = [json.loads(line) for line in (stored_run / "metrics.jsonl").read_text().splitlines()]
+@pytest.fixture(scope="module")
+def resumed_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The stored run, which has gone on from its checkpoint."""
+    folder = tmp_path_factory.mktemp("resumed")
+    shutil.copytree(STORED / "images", folder / "data/images")
+    output = shutil.copytree(STORED / "run", folder / "old/run")
     flags = ["--dataset", "data/images", "--plan", "none", "--base-channels", "2", "--depth", "3", "--norm", "group"]
     flags += ["--num-workers", "0", "--batch-size", "2", "--max-steps", "4", "--eval-every", "2", "--tracker", "none"]
     flags += ["--checkpoint-every", "2", "--ema-decay", "0.9", "--learning-rate", "0.01", "--log-every", "1"]
-    run = run_train(stored_run, *flags, "--classes", "0=ground,100=bright,200=dark", "--resume", "auto")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run = run_train(Path(output), *flags, "--classes", "0=ground,100=bright,200=dark", "--resume", "auto")
     assert run.exit_code == 0, run.output
-    assert run.checkpoints() == [2, 4]
-    assert run.settings["identity"]["task"] == "classes"
-    assert "task was" not in run.output
+    return run
+
+
+def test_a_stored_run_goes_on_from_its_checkpoint_to_the_stored_weights(resumed_run):
+    assert resumed_run.checkpoints() == [2, 4]
+    assert resumed_run.settings["identity"]["task"] == "classes"
+    assert "task was" not in resumed_run.output
     for name, expected in load_file(STORED / "run" / "weights_at_step_4.safetensors").items():
-        torch.testing.assert_close(run.weights(4)[name], expected, **CLOSE)
-    assert run.steps("train/loss") == [1, 2, 3, 4]
-    for key in ("train/loss", "eval/loss", "eval/mean_iou", "eval/iou/dark"):
-        assert run.values(key) == pytest.approx([record[key] for record in records if key in record], abs=1e-4)
+        torch.testing.assert_close(resumed_run.weights(4)[name], expected, **CLOSE)
+
+
+def test_a_stored_run_goes_on_with_the_stored_losses(resumed_run):
+    lines = (STORED / "run" / "metrics.jsonl").read_text().splitlines()
+    stored = [json.loads(line) for line in lines]
+    assert resumed_run.steps("train/loss") == [1, 2, 3, 4]
+    keys = ["train/loss", "eval/loss", "eval/mean_iou", "eval/iou/dark"]
+    for key in keys:
+        assert resumed_run.values(key) == pytest.approx([line[key] for line in stored if key in line], abs=1e-4)
 
 
 def test_the_best_evaluation_of_a_stored_checkpoint_makes_the_report(stored_run):
@@ -83,5 +99,5 @@ def test_the_best_evaluation_of_a_stored_checkpoint_makes_the_report(stored_run)
 def test_a_stored_record_of_a_run_is_repeated(stored_run):
     recorded = json.loads((stored_run / "run.json").read_text())["flags"]
     args = parsed("--like", stored_run / "run.json", "--output-dir", "again")
-    for name in ("dataset", "classes", "base_channels", "depth", "norm", "max_steps", "learning_rate", "ema_decay"):
-        assert getattr(args, name) == recorded[name]
+    names = ["dataset", "classes", "base_channels", "depth", "norm", "max_steps", "learning_rate", "ema_decay"]
+    assert {name: getattr(args, name) for name in names} == {name: recorded[name] for name in names}

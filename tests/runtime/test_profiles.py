@@ -518,8 +518,12 @@ def run_shapes(network: torch.nn.Module, factor: int) -> None:
         assert network(torch.ones(1, 3, 8, width)).sum() == 24 * width * factor
 
 
-@pytest.mark.parametrize("recompiles", [True, False], ids=["the limit of a run", "the limit of torch"])
-def test_a_network_is_compiled_for_every_shape(launched, monkeypatch, recompiles):
+@pytest.mark.parametrize(
+    ("prepare", "count"),
+    [(configure_process, 10), (lambda accelerator: None, 3)],
+    ids=["the limit of a run", "the limit of torch"],
+)
+def test_a_network_is_compiled_for_every_shape(launched, monkeypatch, prepare, count):
     """Without the raised limit torch stops at so many shapes, and the network stays as it is for all others."""
     from torch._dynamo import config, reset  # takes seconds
 
@@ -529,13 +533,12 @@ def test_a_network_is_compiled_for_every_shape(launched, monkeypatch, recompiles
     network = Scaled()
     reset()
     with config.patch(recompile_limit=3, accumulated_recompile_limit=256):
-        prepare = {True: configure_process, False: lambda accelerator: None}[recompiles]
         prepare(accelerator)
         compile_networks(accelerator, [network])
         run_shapes(network.train(), 2)
         run_shapes(network.eval(), 3)
     reset()
-    assert backend.count == (10 if recompiles else 3)
+    assert backend.count == count
 
 
 class Weighted(torch.nn.Module):

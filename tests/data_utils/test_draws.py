@@ -16,48 +16,64 @@ def draws_of(strength: str, spacing: tuple[float, float, float], count: int = 30
     ]
 
 
-def test_volumes_are_mirrored_left_and_right_alone_unless_augmentation_is_strong():
-    signs = {"basic": set(), "strong": set()}
-    for strength, seen in signs.items():
-        for drawn in draws_of(strength, (1.0, 1.0, 1.0)):
-            seen.add(tuple(np.sign(np.diag(drawn.matrix)).astype(int).tolist()))  # of offsets (x, y, z)
-    assert signs["basic"] == {(1, 1, 1), (-1, 1, 1)}
-    assert len(signs["strong"]) == 8
+def signs_of(strength: str) -> set[tuple[int, ...]]:
+    """The directions that the axes (x, y, z) of volumes take."""
+    draws = draws_of(strength, (1.0, 1.0, 1.0))
+    return {tuple(np.sign(np.diag(drawn.matrix)).astype(int).tolist()) for drawn in draws}
 
 
-def test_thick_slices_are_turned_only_within_their_plane_and_keep_their_resolution():
-    resolutions = []
+def test_volumes_are_mirrored_left_and_right_by_basic_augmentation():
+    assert signs_of("basic") == {(1, 1, 1), (-1, 1, 1)}
+
+
+def test_volumes_are_mirrored_along_each_axis_by_strong_augmentation():
+    assert len(signs_of("strong")) == 8
+
+
+def test_thick_slices_are_turned_only_within_their_plane():
     for drawn in draws_of("basic", (5.0, 1.0, 1.0)):
         turns_out_of_plane = [*drawn.matrix[2, :2], *drawn.matrix[:2, 2]]
         assert turns_out_of_plane == [0, 0, 0, 0]
         assert 0.8 <= drawn.matrix[2, 2] <= 1.25
         assert 0.7 <= drawn.gamma <= 1.5
-        if drawn.resolution:
-            resolutions.append(drawn.resolution)
+
+
+def test_thick_slices_keep_their_resolution_across_their_plane():
+    resolutions = [drawn.resolution for drawn in draws_of("basic", (5.0, 1.0, 1.0)) if drawn.resolution]
     assert 50 < len(resolutions) < 100  # one time in four
     assert {resolution[0] for resolution in resolutions} == {1.0}
     assert all(0.5 <= share <= 1 for resolution in resolutions for share in resolution[1:])
 
 
-def test_tilts_are_of_fifteen_degrees_and_zooms_of_a_quarter():
-    angles = []
-    zooms = []
-    for index in range(400):
-        matrix = draw((1, index), strength="basic", seed=0, size=(20, 30), channels=3).matrix
-        zooms.append(1 / np.sqrt(abs(np.linalg.det(matrix))))
-        angles.append(abs(np.degrees(np.arctan2(matrix[1, 0], matrix[1, 1]))))
+def basic_matrices() -> list[np.ndarray]:
+    return [draw((1, i), strength="basic", seed=0, size=(20, 30), channels=3).matrix for i in range(400)]
+
+
+def test_tilts_are_of_fifteen_degrees():
+    angles = [abs(np.degrees(np.arctan2(matrix[1, 0], matrix[1, 1]))) for matrix in basic_matrices()]
     assert 14.5 < max(angles) <= 15
+
+
+def test_zooms_are_of_a_quarter():
+    zooms = [1 / np.sqrt(abs(np.linalg.det(matrix))) for matrix in basic_matrices()]
     assert 0.8 <= min(zooms) < 0.805
     assert 1.23 < max(zooms) <= 1.25
 
 
-def test_pictures_are_blurred_and_noisy_in_a_range_around_the_middle():
-    draws = [draw((0, index), strength="strong", seed=0, size=(20, 30), channels=1) for index in range(900)]
-    blurs = [drawn.blur for drawn in draws if drawn.blur]
-    noises = [drawn.noise for drawn in draws if drawn.noise]
+@pytest.fixture(scope="module")
+def strong_draws() -> list[Draw]:
+    return [draw((0, index), strength="strong", seed=0, size=(20, 30), channels=1) for index in range(900)]
+
+
+def test_pictures_are_blurred_in_a_range_around_the_middle(strong_draws):
+    blurs = [drawn.blur for drawn in strong_draws if drawn.blur]
     assert 0.5 <= min(blurs) < 0.53
     assert 1.47 < max(blurs) < 1.5
     assert 150 < len(blurs) < 210
+
+
+def test_pictures_are_noisy_in_a_range_around_the_middle(strong_draws):
+    noises = [drawn.noise for drawn in strong_draws if drawn.noise]
     assert 0.05 <= min(noises) < 0.06
     assert 0.24 < max(noises) < 0.25
     assert 230 < len(noises) < 310
@@ -77,11 +93,13 @@ def test_the_numbers_of_a_draw_are_packed_in_their_order():
     assert numbers.shape == (2, 4 + 18 + 4)
     assert numbers[0].tolist() == [1, 2, 3, 4, *range(18), 5, 5, 6, 7]
     assert numbers[1].tolist() == [1, 0, 0, 1, *[0] * 18, 1, 1, 0, 0]
-    third = Draw(gain=1 / 3)
-    assert pack_draws([third], 1, torch.float64)[0, 22].item() == 1 / 3
 
 
-@pytest.mark.parametrize(
+def test_the_numbers_of_a_draw_are_packed_as_precisely_as_asked():
+    assert pack_draws([Draw(gain=1 / 3)], 1, torch.float64)[0, 22].item() == 1 / 3
+
+
+CHANGES = pytest.mark.parametrize(
     "settings",
     [
         {"gamma": 1.1},
@@ -95,10 +113,20 @@ def test_the_numbers_of_a_draw_are_packed_in_their_order():
     ],
     ids=lambda settings: next(iter(settings)),
 )
+
+
+@pytest.mark.parametrize("drawn", [Draw(), Draw(np.eye(3))], ids=["image", "volume"])
+def test_a_draw_that_does_nothing_is_the_identity(drawn):
+    assert drawn.is_identity
+
+
+@CHANGES
 def test_a_draw_that_does_anything_is_not_the_identity(settings):
-    assert Draw().is_identity
-    assert Draw(np.eye(3)).is_identity
     assert not Draw(**settings).is_identity
+
+
+@CHANGES
+def test_a_draw_moves_by_its_matrix_or_its_elastic_part(settings):
     assert Draw(**settings).moves is ("elastic" in settings or "matrix" in settings)
 
 
@@ -143,23 +171,23 @@ def volume_draws(spacing: tuple[float, float, float]) -> list[Draw]:
     return [draw((0, index), **options) for index in range(80)]
 
 
-def test_axes_are_alike_up_to_twice_the_spacing():
-    for coarse, is_turned in ((2.0, True), (2.01, False)):
-        draws = volume_draws((coarse, 1.0, 1.0))
-        assert any(drawn.matrix[2, 0] for drawn in draws) is is_turned
-        assert any(drawn.resolution and drawn.resolution[0] < 1 for drawn in draws) is is_turned
+@pytest.mark.parametrize(("coarse", "is_alike"), [(2.0, True), (2.01, False)])
+def test_axes_are_alike_up_to_twice_the_spacing(coarse, is_alike):
+    draws = volume_draws((coarse, 1.0, 1.0))
+    assert any(drawn.matrix[2, 0] for drawn in draws) is is_alike
+    assert any(drawn.resolution and drawn.resolution[0] < 1 for drawn in draws) is is_alike
 
 
-def test_nothing_of_a_volume_is_mirrored_where_that_has_no_answer():
-    for strength in ("basic", "strong"):
-        options = {"strength": strength, "seed": 0, "size": (8, 9, 10), "channels": 1, "spacing": (1.0, 1.0, 1.0)}
-        draws = [draw((0, index), may_mirror=False, **options) for index in range(30)]
-        assert all(np.linalg.det(drawn.matrix) > 0 for drawn in draws)
+@pytest.mark.parametrize("strength", ["basic", "strong"])
+def test_a_volume_is_not_mirrored_where_that_has_no_answer(strength):
+    options = {"strength": strength, "seed": 0, "size": (8, 9, 10), "channels": 1, "spacing": (1.0, 1.0, 1.0)}
+    draws = [draw((0, index), may_mirror=False, **options) for index in range(30)]
+    assert all(np.linalg.det(drawn.matrix) > 0 for drawn in draws)
 
 
 @pytest.mark.parametrize("strength", ["mirror", "basic", "strong"])
-def test_nothing_of_an_image_is_mirrored_where_that_has_no_answer(strength):
-    for may_mirror in (False, True):
-        options = {"strength": strength, "seed": 0, "size": (20, 30), "channels": 1, "may_mirror": may_mirror}
-        draws = [draw((0, index), **options) for index in range(30)]
-        assert any(drawn.is_mirrored for drawn in draws) is may_mirror
+@pytest.mark.parametrize("may_mirror", [False, True])
+def test_an_image_is_mirrored_only_where_that_has_an_answer(strength, may_mirror):
+    options = {"strength": strength, "seed": 0, "size": (20, 30), "channels": 1, "may_mirror": may_mirror}
+    draws = [draw((0, index), **options) for index in range(30)]
+    assert any(drawn.is_mirrored for drawn in draws) is may_mirror

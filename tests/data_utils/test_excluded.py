@@ -1,5 +1,7 @@
 """--exclude: the images of a list are in no split, and the others stay where they were."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from conftest import load_info, write_folder
@@ -15,22 +17,39 @@ def names(dataset, **settings) -> list[list[str]]:
     return [[record["name"] for record in split] for split in load_records(DataConfig(str(dataset), **settings))]
 
 
-def test_the_images_of_a_list_are_left_out_and_no_other_image_changes_its_split(tmp_path):
-    folder = write_folder(tmp_path / "data", 10, seed=0)
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return write_folder(tmp_path / "data", 10, seed=0)
+
+
+@pytest.fixture
+def list_file(tmp_path) -> Path:
+    """The file that --exclude names, which is to be written."""
+    return tmp_path / "list.txt"
+
+
+def test_images_of_a_list_are_left_out_without_moving_the_others(folder, list_file):
     train, val = names(folder, val_fraction=0.3)
-    list_file = tmp_path / "list.txt"
     list_file.write_text(f"# wrong masks\n{train[2]}\n\n  {val[0]} \n")
     left = names(folder, val_fraction=0.3, exclude=str(list_file))
     assert left == [[*train[:2], *train[3:]], val[1:]]
+
+
+def test_a_data_set_without_the_images_of_a_list_is_another(folder, list_file):
+    train, val = names(folder, val_fraction=0.3)
+    list_file.write_text(f"{train[2]}\n{val[0]}\n")
     info = load_info(folder, val_fraction=0.3, exclude=str(list_file))
     assert len(info.train) == 6
     assert len(info.val) == 2
     assert info.fingerprint() != load_info(folder, val_fraction=0.3).fingerprint()
-    list_file.write_text(val[0])
-    splits = [load_records(DataConfig(str(folder), val_fraction=0.3, exclude=file)) for file in (None, str(list_file))]
-    (whole_train, whole_val), (same_train, other_val) = splits
-    assert same_train.digest == whole_train.digest
-    assert other_val.digest != whole_val.digest
+
+
+def test_a_split_without_images_of_a_list_stays_the_same(folder, list_file):
+    list_file.write_text(names(folder, val_fraction=0.3)[1][0])
+    whole_train, whole_val = load_records(DataConfig(str(folder), val_fraction=0.3))
+    train, val = load_records(DataConfig(str(folder), val_fraction=0.3, exclude=str(list_file)))
+    assert train.digest == whole_train.digest
+    assert val.digest != whole_val.digest
 
 
 def test_names_stand_in_a_list_in_one_line_and_without_passwords():
@@ -38,9 +57,9 @@ def test_names_stand_in_a_list_in_one_line_and_without_passwords():
     assert shown_name(records, 0) == r"s3://bucket/a\nb.png"
 
 
-def test_a_line_is_a_remark_where_it_begins_with_a_hash(tmp_path):
-    (tmp_path / "list.txt").write_text("# first\nslide#1.png\n  # second\n")
-    assert read_names(tmp_path / "list.txt") == {"slide#1.png"}
+def test_a_line_is_a_remark_where_it_begins_with_a_hash(list_file):
+    list_file.write_text("# first\nslide#1.png\n  # second\n")
+    assert read_names(list_file) == {"slide#1.png"}
 
 
 def test_images_of_a_stream_cannot_be_left_out(tmp_path):
@@ -50,19 +69,28 @@ def test_images_of_a_stream_cannot_be_left_out(tmp_path):
         leave_out(records, records, tmp_path / "list.txt")
 
 
-def test_a_list_that_cannot_be_used_is_one_line(tmp_path):
-    folder = write_folder(tmp_path / "data", 4, seed=0)
-    train, val = names(folder)
-    list_file = tmp_path / "list.txt"
-    for content, line in (
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
         (b"nobody.png\n", "the data set has no nobody.png; take such lines out of the list"),
         (b"z.png\nx.png\ny.png\n", "the data set has no x.png, y.png, z.png; take such lines out of the list"),
-        ("\n".join(val).encode(), "leaves no validation image; shorten the list"),
-        ("\n".join(train).encode(), "leaves no training image; shorten the list"),
         (b"\xff\xfe", "is no list of names"),
-    ):
-        list_file.write_bytes(content)
-        with pytest.raises(DataError, match=line):
-            names(folder, exclude=str(list_file))
+    ],
+    ids=["one unknown name", "three unknown names", "no text"],
+)
+def test_a_list_that_cannot_be_used_is_one_line(folder, list_file, content, line):
+    list_file.write_bytes(content)
+    with pytest.raises(DataError, match=line):
+        names(folder, exclude=str(list_file))
+
+
+@pytest.mark.parametrize(("split", "kind"), [(0, "training"), (1, "validation")])
+def test_a_list_that_leaves_no_image_of_a_split_is_one_line(folder, list_file, split, kind):
+    list_file.write_text("\n".join(names(folder)[split]))
+    with pytest.raises(DataError, match=f"leaves no {kind} image; shorten the list"):
+        names(folder, exclude=str(list_file))
+
+
+def test_a_list_that_is_not_there_is_one_line(folder, list_file):
     with pytest.raises(DataError, match=r"cannot be read \(No such file or directory\)"):
-        names(folder, exclude=str(tmp_path / "none.txt"))
+        names(folder, exclude=str(list_file))

@@ -42,13 +42,13 @@ def test_masks_number_objects_where_their_highest_values_differ_and_are_many(mas
     assert reading_of_numbers(Masks(masks)) == reading
 
 
-def test_masks_are_sampled_from_the_first_to_the_last():
-    for dims, count in ((2, 20), (3, 4)):
-        records = Masks([numbered(3)] * 60, dims)
-        reading_of_numbers(records)
-        assert len(records.read) == count
-        assert records.read[0] == 0
-        assert records.read[-1] == 59
+@pytest.mark.parametrize(("dims", "count"), [(2, 20), (3, 4)], ids=["images", "volumes"])
+def test_masks_are_sampled_from_the_first_to_the_last(dims, count):
+    records = Masks([numbered(3)] * 60, dims)
+    reading_of_numbers(records)
+    assert len(records.read) == count
+    assert records.read[0] == 0
+    assert records.read[-1] == 59
 
 
 def test_a_mask_that_cannot_be_read_is_passed_over():
@@ -57,41 +57,66 @@ def test_a_mask_that_cannot_be_read_is_passed_over():
     assert reading_of_numbers(records) == "objects"
 
 
-def test_more_than_three_values_in_one_of_three_masks_call_for_a_closer_look():
-    assert not holds_many_values(Masks([numbered(2)] * 3 + [numbered(9)]))
-    assert holds_many_values(Masks([numbered(2), numbered(2), numbered(3)]))
-    colors = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
-    assert not holds_many_values(Masks([colors]))
+COLORS = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("masks", "expected"),
     [
-        ({}, {}),
-        ({"classes": "0=no,1=a"}, None),
-        ({"ignore_index": "3"}, None),
-        ({"task": "classes"}, None),
-        ({"regions": "a=1"}, None),
-        ({}, {"metadata": Metadata(classes=((0, "no"),))}),
-        ({}, {"group_sizes": np.array([8])}),
-        ({}, {"metadata": Metadata(task="objects")}),
+        ([numbered(2)] * 3 + [numbered(9)], False),
+        ([numbered(2), numbered(2), numbered(3)], True),
+        ([COLORS], False),
     ],
+    ids=["in the fourth", "in the third", "colors"],
 )
-def test_numbers_are_in_doubt_only_where_nothing_says_what_they_are(settings, said):
-    records = Masks([numbered(9, broken=number == 0) for number in range(8)])
-    vars(records).update(said or {})
-    lines = task_warnings(records, DataConfig(**settings))
-    assert len(lines) == (not settings and not said)
+def test_more_than_three_values_in_one_of_three_masks_are_many(masks, expected):
+    assert holds_many_values(Masks(masks)) is expected
 
 
-def test_a_flag_says_the_task_before_the_records_do_and_these_before_their_masks():
+@pytest.fixture
+def doubtful() -> Masks:
+    """Masks that may number objects or classes."""
+    return Masks([numbered(9, broken=number == 0) for number in range(8)])
+
+
+def test_numbers_are_in_doubt_where_nothing_says_what_they_are(doubtful):
+    assert len(task_warnings(doubtful, DataConfig())) == 1
+
+
+@pytest.mark.parametrize(
+    "settings", [{"classes": "0=no,1=a"}, {"ignore_index": "3"}, {"task": "classes"}, {"regions": "a=1"}]
+)
+def test_numbers_are_in_no_doubt_where_a_flag_says_what_they_are(doubtful, settings):
+    assert len(task_warnings(doubtful, DataConfig(**settings))) == 0
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"metadata": Metadata(classes=((0, "no"),))},
+        {"group_sizes": np.array([8])},
+        {"metadata": Metadata(task="objects")},
+    ],
+    ids=["classes", "stream", "task"],
+)
+def test_numbers_are_in_no_doubt_where_the_records_say_what_they_are(doubtful, attributes):
+    vars(doubtful).update(attributes)
+    assert len(task_warnings(doubtful, DataConfig())) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "task"),
+    [({"task": "classes"}, "classes"), ({}, "overlapping"), ({"regions": "a=1"}, "regions")],
+    ids=["flag", "records", "regions"],
+)
+def test_a_flag_says_the_task_before_the_records_do(settings, task):
     records = Masks([numbered(3)])
     records.metadata = Metadata(task="overlapping")
-    assert find_task(records, DataConfig(task="classes")) == "classes"
-    assert find_task(records, DataConfig()) == "overlapping"
-    assert find_task(records, DataConfig(regions="a=1")) == "regions"
-    doubtful = Masks([numbered(9)] * 8)
-    assert find_task(doubtful, DataConfig()) == "classes"
+    assert find_task(records, DataConfig(**settings)) == task
+
+
+def test_masks_in_doubt_hold_classes():
+    assert find_task(Masks([numbered(9)] * 8), DataConfig()) == "classes"
 
 
 class Kept(Masks):
@@ -102,23 +127,35 @@ class Kept(Masks):
         self.digest = digest
 
 
-def test_what_is_kept_of_one_data_set_is_not_that_of_another():
-    objects = Kept([numbered(highest) for highest in range(11, 19)], "a data set of objects")
-    classes = Kept([numbered(3)] * 8, "a data set of classes")
-    assert [find_task(records, DataConfig()) for records in (objects, classes)] == ["objects", "classes"]
-    large = np.repeat(np.arange(1, 4), 20)[None]
-    readers = [ObjectReader().with_records(records) for records in (objects, Kept([large], "three large objects"))]
-    assert [reader.smallest for reader in readers] == [1, 10]
+OBJECTS = [numbered(highest) for highest in range(11, 19)]
+CLASSES = [numbered(3)] * 8
+LARGE = np.repeat(np.arange(1, 4), 20)[None]  # three large objects
+
+
+def test_the_task_that_is_kept_of_one_data_set_is_not_that_of_another():
+    records = [Kept(OBJECTS, "a data set of objects"), Kept(CLASSES, "a data set of classes")]
+    assert [find_task(each, DataConfig()) for each in records] == ["objects", "classes"]
+
+
+def test_the_size_of_objects_that_is_kept_of_one_data_set_is_not_that_of_another():
+    records = [Kept(OBJECTS, "a data set of objects"), Kept([LARGE], "three large objects")]
+    assert [ObjectReader().with_records(each).smallest for each in records] == [1, 10]
+
+
+def test_the_task_that_is_kept_is_not_looked_for_again():
+    objects = Kept(OBJECTS, "a data set of objects")
+    find_task(objects, DataConfig())
     objects.read.clear()
     assert find_task(objects, DataConfig()) == "objects"
     assert len(objects.read) == 1
 
 
-def test_what_is_known_of_masks_without_a_key_is_not_kept():
-    objects, classes = Masks([numbered(highest) for highest in range(11, 19)]), Masks([numbered(3)] * 8)
-    assert [find_task(records, DataConfig()) for records in (objects, classes)] == ["objects", "classes"]
-    large = Masks([np.repeat(np.arange(1, 4), 20)[None]])
-    assert [ObjectReader().with_records(records).smallest for records in (objects, large)] == [1, 10]
+def test_the_task_of_masks_without_a_key_is_not_kept():
+    assert [find_task(Masks(masks), DataConfig()) for masks in (OBJECTS, CLASSES)] == ["objects", "classes"]
+
+
+def test_the_size_of_objects_of_masks_without_a_key_is_not_kept():
+    assert [ObjectReader().with_records(Masks(masks)).smallest for masks in (OBJECTS, [LARGE])] == [1, 10]
 
 
 class Rendered(RenderedMask):
@@ -128,18 +165,26 @@ class Rendered(RenderedMask):
         raise AssertionError
 
 
-def test_masks_of_annotations_and_no_masks_at_all_are_classes():
-    records = ListRecords([{"image": "", "target": Rendered(), "name": "a"}] * 8)
-    assert find_task(records, DataConfig()) == find_task(Masks([]), DataConfig()) == "classes"
-    assert task_warnings(records, DataConfig()) == task_warnings(Masks([]), DataConfig()) == ()
+@pytest.mark.parametrize(
+    "records",
+    [ListRecords([{"image": "", "target": Rendered(), "name": "a"}] * 8), Masks([])],
+    ids=["annotations", "no masks"],
+)
+def test_masks_that_are_not_looked_at_hold_classes(records):
+    assert find_task(records, DataConfig()) == "classes"
+    assert task_warnings(records, DataConfig()) == ()
 
 
-def test_a_task_that_the_records_or_the_flags_do_not_fit_is_one_line():
-    records = Masks([numbered(3)])
-    with pytest.raises(
-        DataError, match=r"^--task landmarks: somewhere holds masks, and no points; leave the flag out$"
-    ):
-        find_task(records, DataConfig("somewhere", task="landmarks"))
+def test_a_task_of_points_is_refused_where_records_hold_masks():
+    line = r"^--task landmarks: somewhere holds masks, and no points; leave the flag out$"
+    with pytest.raises(DataError, match=line):
+        find_task(Masks([numbered(3)]), DataConfig("somewhere", task="landmarks"))
+
+
+def test_a_task_of_its_own_is_refused_beside_regions():
     with pytest.raises(SettingsError, match=r"^--regions is for --task regions, and --task is classes; leave one out$"):
-        find_task(records, DataConfig(regions="a=1", task="classes"))
-    assert find_task(records, DataConfig(regions="a=1", task="regions")) == "regions"
+        find_task(Masks([numbered(3)]), DataConfig(regions="a=1", task="classes"))
+
+
+def test_a_task_of_regions_may_be_named_beside_them():
+    assert find_task(Masks([numbered(3)]), DataConfig(regions="a=1", task="regions")) == "regions"

@@ -24,6 +24,9 @@ def test_memory_is_asked_for_from_128_megabytes_on(monkeypatch):
     check_memory(2**27, "little")
     with pytest.raises(ValueError, match=r"much needs 0\.1 GB of memory, 0\.0 GB are free"):
         check_memory(2**27 + 1, "much")
+
+
+def test_memory_may_be_all_that_is_free(monkeypatch):
     monkeypatch.setattr(formats, "available_bytes", lambda: 2**28)
     check_memory(2**28, "all that is free")
     with pytest.raises(ValueError, match="more needs"):
@@ -38,9 +41,12 @@ def test_a_picture_is_in_memory_three_times_while_it_is_decoded(monkeypatch, mod
     assert needed == [3 * 35 * pixel_bytes]
 
 
-def test_what_a_library_raises_names_the_file_and_what_we_raise_stays_as_it_is():
+def test_an_error_of_a_library_names_the_file():
     with pytest.raises(ImageError, match=r"^a\.png cannot be read \(no header\)$"), image_errors("a.png"):
         raise IndexError("no header")
+
+
+def test_an_error_of_ours_stays_as_it_is():
     with pytest.raises(DataError, match=r"^b\.png: has 3 bands$"), image_errors("a.png"):
         raise DataError("b.png: has 3 bands")
 
@@ -50,15 +56,29 @@ def test_a_file_counts_by_its_ending_in_any_case_unless_it_is_hidden():
     assert [name for name in names if is_visible_file(name, (".png", ".tif"))] == ["a.png", "A.PNG", "b.Tif"]
 
 
-def test_files_of_other_formats_are_told_how_to_become_images():
-    assert format_remedy(["a.png", "B.HEIC", "c.zip"]) == "; convert HEIC to JPEG or PNG"
-    assert format_remedy(["mp4"]) == "; take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"
-    assert format_remedy(["a.png", "notes.txt"]) == format_remedy([]) == ""
+@pytest.mark.parametrize(
+    ("names", "remedy"),
+    [
+        (["a.png", "B.HEIC", "c.zip"], "; convert HEIC to JPEG or PNG"),
+        (["mp4"], "; take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"),
+        (["a.png", "notes.txt"], ""),
+        ([], ""),
+    ],
+    ids=["photographs", "videos", "others", "none"],
+)
+def test_files_of_other_formats_are_told_how_to_become_images(names, remedy):
+    assert format_remedy(names) == remedy
+
+
+def test_a_file_of_another_format_that_cannot_be_read_is_told_so_too():
     with pytest.raises(ImageError) as error, image_errors("b.PDF: image"):
         raise UnidentifiedImageError("cannot identify <BytesIO>")
     assert str(error.value) == (
         "b.PDF: image cannot be read (empty, not an image, or in a format that is not read here; export them as PNG)"
     )
+
+
+def test_a_picture_too_large_for_pillow_is_told_of_crops():
     bomb = r"^a cannot be read \(a bomb To train on it, give --crop-size .* cut it into smaller images\)$"
     with pytest.raises(ImageError, match=bomb), image_errors("a"):
         raise Image.DecompressionBombError("a bomb")
@@ -73,5 +93,8 @@ class Drawn(RenderedMask):
 
 def test_a_part_of_a_rendered_mask_has_its_rows_and_columns():
     assert Drawn().render_part((1, 3), (0, 4)).tolist() == [[5, 6, 7, 8], [10, 11, 12, 13]]
+
+
+def test_objects_of_a_rendered_mask_are_refused_where_it_has_none():
     with pytest.raises(DataError, match=r"^these annotations tell no objects apart; leave out --task objects$"):
         Drawn().render_objects()

@@ -1,8 +1,4 @@
-"""Volume files: every voxel at its place in the world, masks back in the input's own header, mistakes in one line.
-
-Modules: data_utils/image_io/volumes.py, data_utils/image_io/volume_formats.py, data_utils/image_io/meta_image.py,
-data_utils/image_io/writers.py.
-"""
+"""Volume files: every voxel at its place in the world, masks back in the input's own header, mistakes in one line."""
 
 import gzip
 import io
@@ -61,42 +57,68 @@ def written(voxels: np.ndarray, like: VolumeFile, path: Path) -> nibabel.Nifti1I
 @pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
 def test_voxels_are_read_at_their_places_in_the_world(tmp_path, affine):
     image, _ = case(0)
-    path = write_nifti(tmp_path / "a.nii.gz", image, affine)
-    voxels, header = read_volume(source(path), "a")
-    assert (voxels.shape, header.dtype) == ((*header.size, 1), "int16")
+    voxels, header = read_volume(source(write_nifti(tmp_path / "a.nii.gz", image, affine)), "a")
+    assert voxels.shape == (*header.size, 1)
+    assert header.dtype == "int16"
     assert np.diag(header.affine)[:3] == pytest.approx(np.abs(np.diag(header.affine)[:3]))  # right, anterior, superior
     to_file = np.linalg.inv(affine)
-    for z, y, x in [(0, 0, 0), (1, 2, 3), (5, 4, 6)]:
+    places = [(0, 0, 0), (1, 2, 3), (5, 4, 6)]
+    expected = []
+    for z, y, x in places:
         i, j, k = (to_file @ header.affine @ [x, y, z, 1])[:3].round().astype(int)
-        assert voxels[z, y, x, 0] == image[i, j, k]
+        expected.append(image[i, j, k])
+    assert [voxels[place][0] for place in places] == expected
+
+
+@pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
+def test_voxels_are_read_in_the_canonical_axes_of_nibabel(tmp_path, affine):
+    path = write_nifti(tmp_path / "a.nii.gz", case(0)[0], affine)
+    voxels, header = read_volume(source(path), "a")
     canonical = nibabel.as_closest_canonical(nibabel.load(path))
     assert np.array_equal(voxels[..., 0], np.asarray(canonical.dataobj).T)
     assert header.affine == pytest.approx(canonical.affine)
     assert header.spacing == pytest.approx(canonical.header.get_zooms()[::-1])
-    again = read_volume_header(source(path), "a")
-    assert again._replace(affine=0) == header._replace(affine=0)
 
 
 @pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
-def test_a_mask_is_written_in_the_axes_and_header_of_its_image(tmp_path, affine):
+def test_a_header_is_that_of_the_volume(tmp_path, affine):
+    volume = source(write_nifti(tmp_path / "a.nii.gz", case(0)[0], affine))
+    _, header = read_volume(volume, "a")
+    assert read_volume_header(volume, "a")._replace(affine=0) == header._replace(affine=0)
+
+
+@pytest.fixture(params=AFFINES.values(), ids=AFFINES)
+def image_and_mask(request, tmp_path):
+    """An image, the mask of its label that was written to out.nii.gz, and this label."""
     image, label = case(1)
-    path = write_nifti(tmp_path / "a.nii.gz", image.astype(np.float32), affine)
-    like, expected = source(path), nibabel.load(path)
-    mask, _ = read_label_volume(source(write_nifti(tmp_path / "l.nii.gz", label, affine)), "l")
-    back = written(mask.astype(np.int64), like, tmp_path / "out.nii.gz")
-    assert np.array_equal(back.dataobj, label)
-    assert np.array_equal(back.affine, expected.affine)
-    for form in ("sform", "qform"):
-        written_form, expected_form = (getattr(of, f"get_{form}")(coded=True) for of in (back, expected))
-        assert np.array_equal(written_form[0], expected_form[0])
-        assert written_form[1] == expected_form[1]
-    assert back.header.get_zooms() == expected.header.get_zooms()
-    assert back.header.get_xyzt_units() == expected.header.get_xyzt_units()
-    assert back.get_data_dtype() == np.uint8
-    assert (raw_header(tmp_path / "out.nii.gz")["scl_slope"], raw_header(tmp_path / "out.nii.gz")["scl_inter"]) == (
-        1,
-        0,
-    )
+    path = write_nifti(tmp_path / "a.nii.gz", image.astype(np.float32), request.param)
+    mask, _ = read_label_volume(source(write_nifti(tmp_path / "l.nii.gz", label, request.param)), "l")
+    return nibabel.load(path), written(mask.astype(np.int64), source(path), tmp_path / "out.nii.gz"), label
+
+
+def test_a_mask_is_written_in_the_axes_of_its_image(image_and_mask):
+    image, mask, label = image_and_mask
+    assert np.array_equal(mask.dataobj, label)
+    assert np.array_equal(mask.affine, image.affine)
+
+
+@pytest.mark.parametrize("form", ["sform", "qform"])
+def test_a_mask_has_both_affines_of_its_image_with_their_codes(image_and_mask, form):
+    image, mask, _ = image_and_mask
+    affine, code = getattr(mask, f"get_{form}")(coded=True)
+    expected_affine, expected_code = getattr(image, f"get_{form}")(coded=True)
+    assert np.array_equal(affine, expected_affine)
+    assert code == expected_code
+
+
+def test_a_mask_has_the_units_of_its_image_but_a_type_and_scale_of_its_own(image_and_mask, tmp_path):
+    image, mask, _ = image_and_mask
+    assert mask.header.get_zooms() == image.header.get_zooms()
+    assert mask.header.get_xyzt_units() == image.header.get_xyzt_units()
+    assert mask.get_data_dtype() == np.uint8
+    header = raw_header(tmp_path / "out.nii.gz")
+    assert header["scl_slope"] == 1
+    assert header["scl_inter"] == 0
 
 
 @pytest.mark.parametrize(
@@ -173,19 +195,30 @@ def test_channels_are_the_fourth_axis_or_files_of_their_own(tmp_path):
         read_volume(source(*parts), "a")
 
 
-def test_stacks_are_volumes_of_the_spacing_that_is_given(tmp_path):
-    stack = np.random.default_rng(0).integers(0, 255, (5, 6, 7), dtype=np.uint8)
-    np.save(tmp_path / "a.npy", stack)
-    tifffile.imwrite(tmp_path / "a.tif", stack, photometric="minisblack")
-    for name in ("a.npy", "a.tif"):
-        like = source(tmp_path / name, spacing=(3.0, 2.0, 1.5))
-        voxels, header = read_volume(like, name)
-        assert np.array_equal(voxels[..., 0], stack)
-        assert (header.size, header.spacing, header.dtype) == ((5, 6, 7), (3.0, 2.0, 1.5), "uint8")
-        back = written(voxels[..., 0], like, tmp_path / "out.nii.gz")
-        assert np.array_equal(back.dataobj, stack.T)
-        assert back.header.get_zooms() == (1.5, 2.0, 3.0)
-        assert back.header.get_xyzt_units()[0] == "mm"
+@pytest.fixture(params=["a.npy", "a.tif"])
+def stack(request, tmp_path):
+    """A stack of 5 x 6 x 7 in a file, and as an array."""
+    array = np.random.default_rng(0).integers(0, 255, (5, 6, 7), dtype=np.uint8)
+    np.save(tmp_path / "a.npy", array)
+    tifffile.imwrite(tmp_path / "a.tif", array, photometric="minisblack")
+    return source(tmp_path / request.param, spacing=(3.0, 2.0, 1.5)), array
+
+
+def test_a_stack_is_a_volume_of_the_spacing_that_is_given(stack):
+    file, array = stack
+    voxels, header = read_volume(file, "a")
+    assert np.array_equal(voxels[..., 0], array)
+    assert header.size == (5, 6, 7)
+    assert header.spacing == (3.0, 2.0, 1.5)
+    assert header.dtype == "uint8"
+
+
+def test_a_mask_of_a_stack_is_written_in_its_spacing(stack, tmp_path):
+    file, array = stack
+    mask = written(array, file, tmp_path / "out.nii.gz")
+    assert np.array_equal(mask.dataobj, array.T)
+    assert mask.header.get_zooms() == (1.5, 2.0, 3.0)
+    assert mask.header.get_xyzt_units()[0] == "mm"
 
 
 def test_reading_holds_the_voxels_once(tmp_path):
@@ -199,13 +232,19 @@ def test_reading_holds_the_voxels_once(tmp_path):
     assert peak < path.stat().st_size + 1.2 * voxels.nbytes + 2**23
 
 
-def test_names_of_volumes():
-    assert [volume_stem(name) for name in ("a.nii.gz", "a.b.NII", "c.nrrd", "d.npy", "e")] == [*"a", "a.b", *"cde"]
-    assert volume_stem("a.b.npy") == "a.b"
-    assert is_volume("x/a.nii.gz")
-    assert is_volume("A.NII")
-    assert not is_volume("a.npy")
-    assert not is_volume("a.gz")
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [("a.nii.gz", "a"), ("a.b.NII", "a.b"), ("c.nrrd", "c"), ("d.npy", "d"), ("e", "e"), ("a.b.npy", "a.b")],
+)
+def test_the_stem_of_a_volume_is_its_name_without_ending(name, stem):
+    assert volume_stem(name) == stem
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("x/a.nii.gz", True), ("A.NII", True), ("a.npy", False), ("a.gz", False)]
+)
+def test_a_volume_is_known_by_its_ending(name, expected):
+    assert is_volume(name) is expected
 
 
 def test_a_format_of_simpleitk_names_the_package_where_it_is_missing(tmp_path, monkeypatch):
@@ -215,20 +254,20 @@ def test_a_format_of_simpleitk_names_the_package_where_it_is_missing(tmp_path, m
         read_volume(source(tmp_path / "a.nrrd"), "a")
 
 
+@pytest.mark.parametrize("name", ["a.nrrd", "a.mha"])
 @pytest.mark.parametrize("affine", AFFINES.values(), ids=AFFINES)
-def test_nrrd_and_mha_are_the_same_volumes(tmp_path, affine):
+def test_nrrd_or_mha_is_the_same_volume(tmp_path, affine, name):
     itk = pytest.importorskip("SimpleITK")
     image, _ = case(3)
     path = write_nifti(tmp_path / "a.nii.gz", image, affine)
-    expected, header = read_volume(source(path), "a")
-    for name in ("a.nrrd", "a.mha"):
-        itk.WriteImage(itk.ReadImage(str(path)), str(tmp_path / name))
-        voxels, found = read_volume(source(tmp_path / name), "a")
-        assert np.array_equal(voxels, expected)
-        assert found.affine == pytest.approx(header.affine, abs=1e-4)
-        back = written(voxels[..., 0], source(tmp_path / name), tmp_path / "out.nii.gz")
-        assert np.array_equal(back.dataobj, image)
-        assert back.affine == pytest.approx(affine, abs=1e-4)
+    expected, expected_header = read_volume(source(path), "a")
+    itk.WriteImage(itk.ReadImage(str(path)), str(tmp_path / name))
+    voxels, header = read_volume(source(tmp_path / name), "a")
+    assert np.array_equal(voxels, expected)
+    assert header.affine == pytest.approx(expected_header.affine, abs=1e-4)
+    mask = written(voxels[..., 0], source(tmp_path / name), tmp_path / "out.nii.gz")
+    assert np.array_equal(mask.dataobj, image)
+    assert mask.affine == pytest.approx(affine, abs=1e-4)
 
 
 def nonsense(image: np.ndarray, field: str, value: float) -> bytes:
@@ -289,13 +328,17 @@ def test_a_broken_image_is_one_line_that_names_it(tmp_path, content, message, co
     assert "\n" not in str(error.value)
 
 
-def test_a_truncated_or_missing_file_is_one_line(tmp_path):
+def test_a_truncated_file_is_one_line(tmp_path):
     path = write_nifti(tmp_path / "a.nii.gz", IMAGE)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
-    for broken in (path, tmp_path / "none.nii.gz"):
-        with pytest.raises(DataError, match=r"^a cannot be read \("):
-            read_volume(source(broken), "a")
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=r"^a cannot be read \("):
+        read_volume(source(path), "a")
+
+
+def test_a_missing_file_is_one_line(tmp_path):
+    with pytest.raises(DataError, match=r"^a cannot be read \("):
+        read_volume(source(tmp_path / "none.nii.gz"), "a")
 
 
 @pytest.mark.parametrize(("label", "message"), BROKEN_LABELS.values(), ids=BROKEN_LABELS)
@@ -307,23 +350,28 @@ def test_a_label_that_is_none_is_one_line(tmp_path, label, message):
     assert problem.text.startswith("a: ")
 
 
-def test_label_and_image_may_be_stored_in_other_axes_but_not_lie_elsewhere(tmp_path):
+def test_a_label_may_be_stored_in_other_axes_than_its_image(tmp_path):
     image = write_nifti(tmp_path / "a.nii.gz", IMAGE)
     to_lps = np.eye(4)
     to_lps[:2, :2], to_lps[:2, 3] = -np.eye(2), [11, 9]
-    turned = write_nifti(tmp_path / "t.nii.gz", LABEL[::-1, ::-1], RAS @ to_lps)
-    inspection = inspect_volume({"image": source(image), "target": source(turned), "name": "a"})
+    label = write_nifti(tmp_path / "l.nii.gz", LABEL[::-1, ::-1], RAS @ to_lps)
+    inspection = inspect_volume({"image": source(image), "target": source(label), "name": "a"})
     assert isinstance(inspection, Inspection)
     assert inspection.pixels[0] == (LABEL == 0).sum()
-    moved = write_nifti(tmp_path / "m.nii.gz", LABEL, RAS + np.diag([0, 0, 0.01, 0]))
-    problem = inspect_volume({"image": source(image), "target": source(moved), "name": "a"})
+
+
+def test_a_label_that_lies_elsewhere_than_its_image_is_a_problem(tmp_path):
+    image = write_nifti(tmp_path / "a.nii.gz", IMAGE)
+    label = write_nifti(tmp_path / "l.nii.gz", LABEL, RAS + np.diag([0, 0, 0.01, 0]))
+    problem = inspect_volume({"image": source(image), "target": source(label), "name": "a"})
     assert isinstance(problem, Problem)
     assert "differ by up to 0.01 mm" in problem.text
 
 
 @pytest.mark.parametrize("affine", [RAS, LPS, ANISOTROPIC], ids=["RAS", "LPS", "anisotropic"])
 @pytest.mark.parametrize("spacing", RESAMPLED.values(), ids=RESAMPLED)
-def test_strips_are_the_whole_to_the_last_bit(tmp_path, affine, spacing):
+@pytest.mark.parametrize("thickness", [1, 3, 8, 13])
+def test_strips_are_the_whole_to_the_last_bit(tmp_path, affine, spacing, thickness):
     voxels = np.stack([case(seed, (11, 14, 19), np.float32)[0] for seed in range(2)], axis=3)
     path = write_nifti(tmp_path / "a.nii.gz", voxels, affine)
     preprocess = Preprocess(spacing=spacing, clip=(5.0, 350.0), standardize=True)
@@ -331,9 +379,8 @@ def test_strips_are_the_whole_to_the_last_bit(tmp_path, affine, spacing):
     whole = volume.whole()
     assert whole.shape == (2, *volume.size)
     assert whole.dtype == np.float32
-    for thickness in (1, 3, 8, 13):
-        strips = [volume.strip(z, min(z + thickness, volume.size[0])) for z in range(0, volume.size[0], thickness)]
-        assert np.array_equal(np.concatenate(strips, axis=1), whole)
+    strips = [volume.strip(z, min(z + thickness, volume.size[0])) for z in range(0, volume.size[0], thickness)]
+    assert np.array_equal(np.concatenate(strips, axis=1), whole)
 
 
 def test_a_volume_of_the_networks_spacing_is_not_resampled(tmp_path):
@@ -363,36 +410,58 @@ def test_a_ramp_stays_at_its_place_in_the_world(tmp_path):
     assert np.abs(whole - expected)[inner].max() < 0.01 * 100
 
 
-def test_coarse_axes_are_resampled_without_overshoot_and_others_as_images_are(tmp_path):
-    step = np.zeros((12, 12, 6), np.float32)
-    step[6:, :, :] = 100
-    step[:, :, 3:] += 100
+@pytest.fixture
+def step() -> np.ndarray:
+    """Voxels (x, y, z) of 0, 100 and 200, which rise by a step along x and along z."""
+    voxels = np.zeros((12, 12, 6), np.float32)
+    voxels[6:, :, :] = 100
+    voxels[:, :, 3:] += 100
+    return voxels
+
+
+def resampled(path: Path, spacing: tuple[float, float, float]) -> np.ndarray:
+    return VolumeInput.read(source(path), Preprocess(spacing=spacing), 1).whole()[0]
+
+
+def test_fine_axes_are_resampled_as_images_are(tmp_path, step):
     path = write_nifti(tmp_path / "a.nii.gz", step, np.diag([1.0, 1.0, 5.0, 1.0]))
-    whole = VolumeInput.read(source(path), Preprocess(spacing=(1.25, 0.5, 0.5)), 1).whole()[0]
-    assert np.array_equal(whole[0], resize_image(step[:, :, 0].T[..., None], (24, 24))[..., 0])
-    along_z = whole[:, 0, 0]
+    slices = resampled(path, (1.25, 0.5, 0.5))
+    assert np.array_equal(slices[0], resize_image(step[:, :, 0].T[..., None], (24, 24))[..., 0])
+
+
+def test_coarse_axes_are_resampled_without_overshoot(tmp_path, step):
+    path = write_nifti(tmp_path / "a.nii.gz", step, np.diag([1.0, 1.0, 5.0, 1.0]))
+    along_z = resampled(path, (1.25, 0.5, 0.5))[:, 0, 0]
     assert len(along_z) == 24
-    assert (along_z.min(), along_z.max()) == (whole[0, 0, 0], whole[-1, 0, 0])
-    coarse_x = write_nifti(tmp_path / "b.nii.gz", np.moveaxis(step, 2, 0), np.diag([5.0, 1.0, 1.0, 1.0]))
-    turned = VolumeInput.read(source(coarse_x), Preprocess(spacing=(0.5, 0.5, 1.25)), 1).whole()[0]
-    assert np.abs(turned[0, 0] - (along_z - along_z[0] + turned[0, 0, 0])).max() < 1e-3
+    assert along_z.min() == along_z[0]
+    assert along_z.max() == along_z[-1]
 
 
-def test_grey_is_repeated_and_other_channels_are_refused(tmp_path):
+def test_coarse_axes_are_resampled_alike_whichever_they_are(tmp_path, step):
+    path = write_nifti(tmp_path / "a.nii.gz", step, np.diag([1.0, 1.0, 5.0, 1.0]))
+    along_z = resampled(path, (1.25, 0.5, 0.5))[:, 0, 0]
+    turned = write_nifti(tmp_path / "b.nii.gz", np.moveaxis(step, 2, 0), np.diag([5.0, 1.0, 1.0, 1.0]))
+    along_x = resampled(turned, (0.5, 0.5, 1.25))[0, 0]
+    assert np.abs(along_x - (along_z - along_z[0] + along_x[0])).max() < 1e-3
+
+
+def test_a_volume_of_other_channels_than_the_model_takes_is_refused(tmp_path):
     path = write_nifti(tmp_path / "a.nii.gz", np.stack([IMAGE, IMAGE], axis=3))
     with pytest.raises(DataError, match="a: has 2 channels, the model takes 3"):
         VolumeInput.read(source(path), Preprocess(), 3, "a")
-    grey = VolumeInput.read(source(write_nifti(path, IMAGE)), Preprocess(), 3, "a").whole()
+
+
+def test_a_grey_volume_is_repeated_for_a_model_of_several_channels(tmp_path):
+    grey = VolumeInput.read(source(write_nifti(tmp_path / "a.nii.gz", IMAGE)), Preprocess(), 3, "a").whole()
     assert grey.shape == (3, 8, 10, 12)
     assert np.array_equal(grey[0], grey[2])
 
 
-def test_masks_of_any_number_of_axes_take_the_nearest_value():
-    rng = np.random.default_rng(0)
-    for shape, size in [((9, 7), (4, 15)), ((9, 7, 3), (9, 5)), ((5, 9, 7), (10, 4, 7))]:
-        mask = rng.integers(0, 9, shape, dtype=np.uint8)
-        places = np.ix_(*(nearest(want, have) for want, have in zip(size, shape, strict=False)))
-        assert np.array_equal(resize_mask(mask, size), mask[places])
+@pytest.mark.parametrize(("shape", "size"), [((9, 7), (4, 15)), ((9, 7, 3), (9, 5)), ((5, 9, 7), (10, 4, 7))], ids=str)
+def test_masks_of_any_number_of_axes_take_the_nearest_value(shape, size):
+    mask = np.random.default_rng(0).integers(0, 9, shape, dtype=np.uint8)
+    places = np.ix_(*(nearest(want, have) for want, have in zip(size, shape, strict=False)))
+    assert np.array_equal(resize_mask(mask, size), mask[places])
 
 
 STORED = {
@@ -444,18 +513,22 @@ def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
         assert VolumeInput(voxels, header, Preprocess(), header.channels).strip(0, 1).shape[0] == header.channels
 
 
-@pytest.mark.parametrize(
-    ("voxel", "is_number"), [(9e29, True), (-9e29, True), (1.1e30, False), (-1.1e30, False), (np.nan, False)]
-)
-def test_voxels_whose_squares_float32_does_not_hold_are_infinite(tmp_path, voxel, is_number):
+def volume_of_one(folder: Path, voxel: float) -> VolumeFile:
+    """A volume of zeros but for one voxel."""
     voxels = np.zeros((2, 2, 2), np.float32)
     voxels[1, 1, 1] = voxel
-    source = VolumeFile((str(write_nifti(tmp_path / "a.nii", voxels)),))
-    if is_number:
-        assert abs(read_volume(source, "a")[0]).max() > 0
-    else:
-        with pytest.raises(ImageError, match="a: has voxels that are not numbers"):
-            read_volume(source, "a")
+    return source(write_nifti(folder / "a.nii", voxels))
+
+
+@pytest.mark.parametrize("voxel", [9e29, -9e29])
+def test_voxels_whose_squares_float32_holds_are_numbers(tmp_path, voxel):
+    assert abs(read_volume(volume_of_one(tmp_path, voxel), "a")[0]).max() > 0
+
+
+@pytest.mark.parametrize("voxel", [1.1e30, -1.1e30, np.nan])
+def test_voxels_whose_squares_float32_does_not_hold_are_refused(tmp_path, voxel):
+    with pytest.raises(ImageError, match="a: has voxels that are not numbers"):
+        read_volume(volume_of_one(tmp_path, voxel), "a")
 
 
 @pytest.mark.parametrize(
@@ -483,62 +556,81 @@ def test_voxels_lie_at_the_same_place_within_a_micrometer_or_a_hundredth_of_them
     assert same_grid(header_of(side, 0.0), header_of(side, moved)) is is_same
 
 
+@pytest.mark.parametrize(("moved", "is_same"), [(0.00049, True), (0.00051, False)])
 @pytest.mark.parametrize("spacing", [(0.05, 1.0, 1.0), (1.0, 0.05, 1.0), (1.0, 1.0, 0.05)])
-def test_the_hundredth_is_that_of_the_shortest_side(spacing):
-    first = header_of(1.0, 0.0)._replace(spacing=spacing)
-    assert [same_grid(first, header_of(1.0, moved)) for moved in (0.00049, 0.00051)] == [True, False]
+def test_the_hundredth_is_that_of_the_shortest_side(spacing, moved, is_same):
+    assert same_grid(header_of(1.0, 0.0)._replace(spacing=spacing), header_of(1.0, moved)) is is_same
 
 
-@pytest.mark.parametrize(
-    ("side", "is_grid"), [(2e-7, True), (0.9e-7, False), (0.9e7, True), (1.1e7, False), (-1.1e7, False)]
-)
-def test_a_voxel_has_a_size_that_something_may_have(tmp_path, side, is_grid):
-    path = write_nifti(tmp_path / "a.nii", np.ones((2, 2, 2), np.uint8), np.diag([side, 1, 1, 1]))
-    source = VolumeFile((str(path),))
-    if is_grid:
-        assert read_volume(source, "a")[1].spacing[2] == pytest.approx(side)
-    else:
-        with pytest.raises(ImageError, match="is no grid in space"):
-            read_volume(source, "a")
+def volume_of_side(folder: Path, side: float) -> VolumeFile:
+    """A volume whose voxels have this size along x, in mm."""
+    return source(write_nifti(folder / "a.nii", np.ones((2, 2, 2), np.uint8), np.diag([side, 1, 1, 1])))
 
 
-def test_a_written_mask_is_the_same_file_at_any_time_and_has_no_window_of_its_image(tmp_path, monkeypatch):
+@pytest.mark.parametrize("side", [2e-7, 0.9e7])
+def test_a_voxel_has_a_size_that_something_may_have(tmp_path, side):
+    assert read_volume(volume_of_side(tmp_path, side), "a")[1].spacing[2] == pytest.approx(side)
+
+
+@pytest.mark.parametrize("side", [0.9e-7, 1.1e7, -1.1e7])
+def test_a_voxel_of_a_size_that_nothing_has_is_refused(tmp_path, side):
+    with pytest.raises(ImageError, match="is no grid in space"):
+        read_volume(volume_of_side(tmp_path, side), "a")
+
+
+@pytest.fixture
+def image_with_window(tmp_path) -> VolumeFile:
+    """A volume whose header says between which values a viewer shows it."""
     image = nibabel.Nifti1Image(np.zeros((2, 3, 4), np.int16), np.eye(4))
     image.header["cal_min"], image.header["cal_max"] = -100, 900
     image.to_filename(tmp_path / "a.nii")
+    return source(tmp_path / "a.nii")
+
+
+def test_a_written_mask_is_the_same_file_at_any_time(image_with_window, monkeypatch):
     files = []
     for now in (10**9, 2 * 10**9):
         monkeypatch.setattr("gzip.time.time", lambda now=now: now)
         file = io.BytesIO()
-        write_volume(file, np.ones((4, 3, 2), np.uint8), VolumeFile((str(tmp_path / "a.nii"),)))
+        write_volume(file, np.ones((4, 3, 2), np.uint8), image_with_window)
         files.append(file.getvalue())
     assert files[0] == files[1]
-    (tmp_path / "b.nii").write_bytes(gzip.decompress(files[0]))
-    header = nibabel.load(tmp_path / "b.nii").header
-    assert (header["cal_min"], header["cal_max"], header.get_data_dtype()) == (0, 0, np.uint8)
 
 
-def test_a_page_of_a_stack_that_differs_from_the_first_is_named(tmp_path):
-    for other in (np.zeros((4, 6), np.uint8), np.zeros((4, 5), np.uint16)):
-        with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
-            for page in (np.zeros((4, 5), np.uint8), np.zeros((4, 5), np.uint8), other):
-                writer.write(page, photometric="minisblack", contiguous=False)
-        with pytest.raises(ImageError, match="page 3 has another size or type than the first"):
-            read_volume(VolumeFile((str(tmp_path / "a.tif"),)), "a")
+def test_a_written_mask_has_no_window_of_its_image(image_with_window, tmp_path):
+    header = written(np.ones((4, 3, 2), np.uint8), image_with_window, tmp_path / "out.nii.gz").header
+    assert header["cal_min"] == 0
+    assert header["cal_max"] == 0
+    assert header.get_data_dtype() == np.uint8
 
 
-def test_a_stack_of_four_axes_has_channels(tmp_path):
-    stack = np.random.default_rng(0).integers(0, 9, (3, 4, 5, 2), np.uint8)
-    for array, channels in ((stack, 2), (stack[..., 0], 1)):
-        np.save(tmp_path / "a.npy", array)
-        voxels, header = read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")
-        assert (header.size, header.channels) == ((3, 4, 5), channels)
-        assert (voxels == stack[..., :channels]).all()
-    for array, shape in ((stack[0, 0], (5, 2)), (stack[None], (1, 3, 4, 5, 2))):
-        np.save(tmp_path / "a.npy", array)
-        line = f"its shape is {shape}, not (z, y, x) or (z, y, x, channels)"
-        with pytest.raises(ImageError, match=re.escape(line)):
-            read_volume(VolumeFile((str(tmp_path / "a.npy"),)), "a")
+@pytest.mark.parametrize(
+    "other", [np.zeros((4, 6), np.uint8), np.zeros((4, 5), np.uint16)], ids=["another size", "another type"]
+)
+def test_a_page_of_a_stack_that_differs_from_the_first_is_named(tmp_path, other):
+    with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
+        for page in (np.zeros((4, 5), np.uint8), np.zeros((4, 5), np.uint8), other):
+            writer.write(page, photometric="minisblack", contiguous=False)
+    with pytest.raises(ImageError, match="page 3 has another size or type than the first"):
+        read_volume(VolumeFile((str(tmp_path / "a.tif"),)), "a")
+
+
+@pytest.mark.parametrize(("shape", "channels"), [((3, 4, 5, 2), 2), ((3, 4, 5), 1)])
+def test_a_stack_of_four_axes_has_channels(tmp_path, shape, channels):
+    stack = np.random.default_rng(0).integers(0, 9, shape, np.uint8)
+    np.save(tmp_path / "a.npy", stack)
+    voxels, header = read_volume(source(tmp_path / "a.npy"), "a")
+    assert header.size == (3, 4, 5)
+    assert header.channels == channels
+    assert np.array_equal(voxels, stack.reshape(3, 4, 5, channels))
+
+
+@pytest.mark.parametrize("shape", [(5, 2), (1, 3, 4, 5, 2)])
+def test_a_stack_of_two_or_five_axes_is_refused(tmp_path, shape):
+    np.save(tmp_path / "a.npy", np.zeros(shape, np.uint8))
+    line = f"its shape is {shape}, not (z, y, x) or (z, y, x, channels)"
+    with pytest.raises(ImageError, match=re.escape(line)):
+        read_volume(source(tmp_path / "a.npy"), "a")
 
 
 def test_numbers_that_only_begin_elsewhere_are_moved(tmp_path):
@@ -546,7 +638,9 @@ def test_numbers_that_only_begin_elsewhere_are_moved(tmp_path):
     image.header.set_slope_inter(1, -1024)
     nibabel.save(image, tmp_path / "a.nii.gz")
     voxels, header = read_volume(source(tmp_path / "a.nii.gz"), "a")
-    assert (header.dtype, voxels.min(), voxels.max()) == ("float32", -1024, -1001)
+    assert header.dtype == "float32"
+    assert voxels.min() == -1024
+    assert voxels.max() == -1001
 
 
 def test_a_stack_of_two_values_has_zeros_and_ones(tmp_path):
@@ -557,27 +651,37 @@ def test_a_stack_of_two_values_has_zeros_and_ones(tmp_path):
     assert (voxels[..., 0] == stack).all()
 
 
-def test_every_file_of_a_volume_holds_one_real_number_a_voxel(tmp_path):
-    first = write_nifti(tmp_path / "first.nii", IMAGE)
-    for other, line in (
+@pytest.mark.parametrize("order", [("first", "second"), ("first", "first", "second"), ("second", "first")], ids=str)
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
         (IMAGE.astype(np.complex64), "a: has voxels of type complex64, expected one real number for each channel"),
         (np.stack([IMAGE, IMAGE], axis=3), "a: its channels have different shapes or affines"),
         (IMAGE[:, :, :-1], "a: its channels have different shapes or affines"),
-    ):
-        second = write_nifti(tmp_path / "second.nii", other)
-        for files in ((first, second), (first, first, second), (second, first)):
-            with pytest.raises(ImageError, match=line):
-                read_volume(source(*files), "a")
+    ],
+    ids=["complex", "of channels", "of another shape"],
+)
+def test_every_file_of_a_volume_holds_one_real_number_a_voxel(tmp_path, other, line, order):
+    paths = {
+        "first": write_nifti(tmp_path / "first.nii", IMAGE),
+        "second": write_nifti(tmp_path / "second.nii", other),
+    }
+    with pytest.raises(ImageError, match=line):
+        read_volume(source(*(paths[name] for name in order)), "a")
+
+
+def test_files_of_channels_are_no_channels_of_a_volume(tmp_path):
     stacked = write_nifti(tmp_path / "stacked.nii", np.stack([IMAGE, IMAGE], axis=3))
     with pytest.raises(ImageError, match="a: its channels have different shapes or affines"):
         read_volume(source(stacked, stacked), "a")
 
 
-def test_what_two_channels_hold_is_read_in_a_type_that_holds_both(tmp_path):
+def test_two_channels_are_read_in_a_type_that_holds_both(tmp_path):
     first = write_nifti(tmp_path / "first.nii", np.full((2, 3, 4), 200, np.uint8))
     second = write_nifti(tmp_path / "second.nii", np.full((2, 3, 4), -5, np.int16))
     voxels, header = read_volume(source(first, second), "a")
-    assert (header.dtype, header.channels) == ("int16", 2)
+    assert header.dtype == "int16"
+    assert header.channels == 2
     assert (voxels[..., 0] == 200).all()
     assert (voxels[..., 1] == -5).all()
 
@@ -588,7 +692,9 @@ def test_numbers_that_are_only_multiplied_are_read_in_a_type_that_holds_them(tmp
     image.header.set_slope_inter(2, 0)
     nibabel.save(image, tmp_path / "a.nii.gz")
     voxels, header = read_volume(source(tmp_path / "a.nii.gz"), "a")
-    assert (header.dtype, voxels.dtype, voxels.min(), voxels.max()) == (dtype, dtype, 0, 46)
+    assert header.dtype == voxels.dtype == dtype
+    assert voxels.min() == 0
+    assert voxels.max() == 46
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -632,12 +738,14 @@ def test_voxels_of_several_numbers_are_channels_of_nrrd_and_mha_too(tmp_path, na
     image.SetDirection((-1, 0, 0, 0, -1, 0, 0, 0, 1))
     itk.WriteImage(image, str(tmp_path / name.lower()))
     (tmp_path / name.lower()).rename(tmp_path / name)
-    found, header = read_volume(source(tmp_path / name), "a")
-    assert (header.size, header.channels, header.dtype) == ((3, 4, 5), 2, "uint8")
-    assert np.array_equal(found, voxels)
+    read, header = read_volume(source(tmp_path / name), "a")
+    assert header.size == (3, 4, 5)
+    assert header.channels == 2
+    assert header.dtype == "uint8"
+    assert np.array_equal(read, voxels)
 
 
-def test_what_simpleitk_cannot_read_is_told_by_the_last_line_of_its_error(tmp_path):
+def test_an_error_of_simpleitk_is_told_by_its_last_line(tmp_path):
     itk = pytest.importorskip("SimpleITK")
     itk.WriteImage(itk.GetImageFromArray(IMAGE), str(tmp_path / "a.nrrd"), useCompression=True)
     content = (tmp_path / "a.nrrd").read_bytes()
@@ -654,7 +762,7 @@ def test_a_nrrd_of_four_axes_is_no_volume(tmp_path):
         read_volume_header(source(tmp_path / "a.nrrd"), "a")
 
 
-def test_what_stands_behind_the_voxels_of_a_compressed_file_is_left_alone(tmp_path):
+def test_content_behind_the_voxels_of_a_compressed_file_is_left_alone(tmp_path):
     (tmp_path / "a.nii.gz").write_bytes(gzip.compress(nibabel.Nifti1Image(IMAGE, np.eye(4)).to_bytes() + b"more"))
     voxels, _ = read_volume(source(tmp_path / "a.nii.gz"), "a")
     assert np.array_equal(voxels[..., 0].T, IMAGE)

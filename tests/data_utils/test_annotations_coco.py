@@ -136,7 +136,7 @@ def test_a_split_may_have_no_annotations(tmp_path):
     assert not any(mask.any() for mask in masks(loaded(tmp_path)[1]).values())
 
 
-def test_records_are_small_and_reach_loader_processes(folder):
+def test_records_reach_loader_processes_in_few_bytes(folder):
     train, _ = loaded(folder)
     copy = pickle.loads(pickle.dumps(train))
     np.testing.assert_array_equal(masks(copy)["2.png"], masks(train)["2.png"])
@@ -323,7 +323,7 @@ def test_a_file_of_a_split_stands_alone_where_it_has_the_name_of_the_split(folde
 
 
 @pytest.mark.parametrize(("val_split", "images"), [(None, [1, 2]), ("Test-dev", [1, 3])])
-def test_splits_of_any_case_are_read_and_those_of_other_names_on_request(tmp_path, val_split, images):
+def test_splits_are_found_by_their_names_in_any_case(tmp_path, val_split, images):
     for name, count in (("Train_2017", 1), ("Val2017", 2), ("test-dev2017", 3)):
         categories = [{"id": 1, "name": "other"}] if name.startswith("test") else CATEGORIES
         write_coco(tmp_path / f"annotations/instances_{name}.json", [], tmp_path / "images" / name, count, categories)

@@ -69,7 +69,7 @@ BAD_OBJECTS = {
 
 
 @pytest.mark.parametrize(("wrong", "message"), BAD_OBJECTS.values(), ids=BAD_OBJECTS)
-def test_a_bad_object_is_named_and_its_image_can_be_skipped(folder, wrong, message):
+def test_an_image_of_a_bad_object_is_a_bad_sample(folder, wrong, message):
     file = write_coco(folder / "annotations/instances_train2017.json", [*OBJECTS[2:], wrong])
     assert f"1 of 3 pairs cannot be used: {file}: " in error_of(folder)
     assert message in error_of(folder)

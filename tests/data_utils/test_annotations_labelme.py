@@ -249,7 +249,7 @@ def cells(tmp_path) -> Path:
     return tmp_path
 
 
-def test_records_are_small_and_reach_loader_processes(cells):
+def test_records_reach_loader_processes_in_few_bytes(cells):
     train, _ = loaded(cells)
     assert len(pickle.dumps(train[0]["target"])) < 500
     assert pickle.loads(pickle.dumps(train))[0] == train[0]

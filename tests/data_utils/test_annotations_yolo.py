@@ -179,7 +179,7 @@ BAD_LINES = {
 
 
 @pytest.mark.parametrize(("line", "message"), BAD_LINES.values(), ids=BAD_LINES)
-def test_a_bad_line_is_named_and_its_image_can_be_skipped(folder, line, message):
+def test_an_image_of_a_bad_line_is_a_bad_sample(folder, line, message):
     file = folder / "labels/train/a.txt"
     file.write_text(TREE + line + "\n")
     assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(folder)
@@ -259,7 +259,7 @@ def test_the_report_counts_images_with_objects_and_objects_of_each_class(folder)
     assert {"         1  car", "         1  dog"} <= {*report.splitlines()}
 
 
-def test_records_are_small_and_reach_loader_processes(folder):
+def test_records_reach_loader_processes_in_few_bytes(folder):
     train, _ = loaded(folder)
     assert len(pickle.dumps(train[0]["target"])) < 500
     assert pickle.loads(pickle.dumps(train))[0] == train[0]

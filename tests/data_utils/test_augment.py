@@ -100,7 +100,7 @@ def test_arguments_are_left_as_they_are(strength):
         (torch.float64, 1, torch.float64),
     ],
 )
-def test_types_ranges_and_channels(strength, channels, dtype, high, result):
+def test_augmented_images_keep_their_shape_in_any_type(strength, channels, dtype, high, result):
     images, masks = batch(channels=channels, dtype=dtype, high=high)
     new_images, new_masks = run(images, masks, strength=strength, scale=high / 256)
     assert new_images.dtype == result
@@ -216,7 +216,7 @@ def test_no_class_is_invented(strength):
 
 
 @pytest.mark.parametrize("strength", ["basic", "strong"])
-def test_what_was_ignored_stays_ignored(strength):
+def test_ignored_pixels_stay_ignored(strength):
     images, masks = batch((32, 32))
     _, new_masks = run(images, torch.full_like(masks, 255), strength=strength)
     assert (new_masks == 255).all()

@@ -72,7 +72,7 @@ def test_steps_hold_the_same_images_in_the_same_order_on_any_split(micro_batch_s
     assert images_of_steps(micro_batch_size, world_size, range(20)) == images_of_steps(8, 1, range(20))
 
 
-def test_each_epoch_holds_every_image_once_and_differs_from_the_last():
+def test_each_epoch_holds_every_image_once_in_another_order():
     steps = images_of_steps(4, 2, range(16))  # 57 images in batches of 8: 8 steps
     first, second = ([slot[0] for step in part for slot in step] for part in (steps[:8], steps[8:]))
     assert sorted(first) == sorted(second) == list(range(57))
@@ -126,7 +126,7 @@ def test_a_forward_pass_has_so_many_pixels_on_each_kind_of_device(kind, pixels):
         (8, 1, 3, 4, [2, 2, 2, 2], "8 in a step = 2 in a micro-batch x 1 processes x 4 accumulation steps"),
     ],
 )
-def test_a_process_without_an_image_repeats_one_and_all_others_have_equally_many(
+def test_images_of_a_step_are_shared_out_with_fillers_for_idle_processes(
     batch, processes, micro_batch, accumulation, sizes, line
 ):
     batch_split = BatchSplit(batch, processes, micro_batch, accumulation)

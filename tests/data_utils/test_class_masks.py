@@ -66,11 +66,20 @@ def test_masks_of_colors_and_of_numbers_are_joined():
     assert not unknown.any()
 
 
-def test_masks_are_called_by_the_first_file_that_there_is_and_pages_from_one(tmp_path):
+@pytest.fixture
+def pages(tmp_path) -> str:
+    """A file of three pages, of which the last holds too many values."""
     path = str(tmp_path / "a.tif")
     tifffile.imwrite(path, np.array([[[0, 1]], [[0, 1]], [[1, 2]]], np.uint8), photometric="minisblack")
-    masks = ClassMasks((ClassFile(""), ClassFile(path), ClassFile(path, 2)), (0, 1, 2))
-    assert masks.name == path
+    return path
+
+
+def test_masks_are_called_by_the_first_file_that_there_is(pages):
+    assert ClassMasks((ClassFile(""), ClassFile(pages), ClassFile(pages, 2)), (0, 1, 2)).name == pages
+
+
+def test_pages_of_masks_are_called_by_their_numbers_from_one(pages):
+    masks = ClassMasks((ClassFile(""), ClassFile(pages), ClassFile(pages, 2)), (0, 1, 2))
     with pytest.raises(DataError, match=r"a\.tif page 3: mask of one class holds 1, 2"):
         masks.render()
 
@@ -89,7 +98,7 @@ def test_the_file_of_a_class_that_is_left_out_is_read_where_no_other_says_the_si
     assert label.layers.unknown == (0,)
 
 
-def test_the_file_of_a_class_that_is_left_out_is_not_read_where_another_says_the_size():
+def test_the_file_of_a_class_that_is_left_out_is_not_read_for_a_size_that_is_known():
     label = layered_label(("a", "b"), (None, 1))
     assert label.paths == ("b",)
     assert label.layers.bits == (1,)

@@ -342,7 +342,7 @@ def test_a_network_is_told_of_the_bands_of_records_that_are_files_of_their_own()
 
 @pytest.mark.parametrize("field", ["place", "draft"])
 @pytest.mark.parametrize("value", [True, False])
-def test_a_network_is_told_of_places_and_drafts(field, value):
+def test_a_network_is_told_of_the_flags_of_reading(field, value):
     assert getattr(info_of(DataConfig(**{field: value}), SAME_SIZES).preprocess(), field) is value
 
 

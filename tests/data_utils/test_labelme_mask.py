@@ -283,7 +283,7 @@ BAD_SHAPES = {
 
 
 @pytest.mark.parametrize(("wrong", "message"), BAD_SHAPES.values(), ids=BAD_SHAPES)
-def test_a_bad_shape_is_named_and_its_image_can_be_skipped(tmp_path, wrong, message):
+def test_an_image_of_a_bad_shape_is_a_bad_sample(tmp_path, wrong, message):
     good = shape("cell", BOX, "rectangle")
     for split in SPLITS:
         for stem in "abc":

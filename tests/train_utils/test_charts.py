@@ -1,15 +1,16 @@
-"""The charts of a report: curves, and dots of errors.
+"""The charts of a report: curves, dots of errors, and the plot of reliability.
 
 Module: train_utils/reporting/charts.py.
 """
 
+import math
 import re
 
 import numpy as np
 import pytest
 
 from train_utils.reporting import charts
-from train_utils.reporting.charts import MAX_POINTS, curve, error_plot
+from train_utils.reporting.charts import MAX_POINTS, Curve, curve, error_plot, overlaid, reliability_plot
 
 
 def series_path(svg: str) -> str:
@@ -49,14 +50,166 @@ def test_a_series_without_finite_values_is_not_drawn():
     assert "loss-series-1" not in plot.svg
 
 
-def test_a_curve_without_finite_values_is_none():
-    assert curve("Loss", {"training": [(1, float("inf"))]}) is None
+def points_of(chart: Curve) -> list[list[tuple[float, float]]]:
+    lines = re.findall(r'<g id="[\w-]+-series-\d">\s*<path d="([^"]+)"', chart.svg)
+    return [[(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", line)] for line in lines]
+
+
+def axis_texts(svg: str) -> list[str]:
+    """The labels of the vertical axis."""
+    axis = svg.split("matplotlib.axis_2")[1].split("series-0")[0]
+    return [text.replace("\N{MINUS SIGN}", "-") for text in re.findall(r">([^<>\s]+)</text>", axis)]
+
+
+def test_a_curve_goes_through_its_points():
+    (line,) = points_of(curve("Loss", {"training": [(10, 4.0), (20, 2.0), (30, 3.0), (40, 1.0)]}))
+    x, y = np.array(line).T
+    np.testing.assert_allclose(np.diff(x), np.diff(x)[0], rtol=0, atol=1e-5)  # six decimals
+    assert y[3] > y[0]  # down the page, where its coordinates grow
+    np.testing.assert_allclose((y - y[0]) / (y[3] - y[0]), [0, 2 / 3, 1 / 3, 1], rtol=0, atol=1e-6)
+    assert x.min() >= 0
+    assert x.max() <= 480
+    assert y.min() >= 0
+    assert y.max() <= 240
+
+
+def test_a_curve_begins_at_step_0():
+    svg = curve("Loss", {"training": [(10, 4.0), (20, 2.0), (40, 1.0)]}).svg
+    ticks = re.findall(r">([\d.]+)</text>", svg.split("matplotlib.axis_2")[0])
+    assert ticks == ["0", "10", "20", "30", "40"]
+
+
+def test_a_curve_marks_its_last_point():
+    chart = curve("Loss", {"training": [(10, 4.0), (20, 2.0), (40, 1.0)]})
+    (line,) = points_of(chart)
+    marker = re.search(r'<use [^>]*x="([\d.]+)"', chart.svg.partition("loss-series-0")[2])
+    assert float(marker[1]) == pytest.approx(line[-1][0])
+
+
+def test_the_best_step_of_a_curve_is_a_dashed_line_at_its_place():
+    chart = curve("Loss", {"training": [(10, 4.0), (20, 2.0), (40, 1.0)]}, best_step=40)
+    (line,) = points_of(chart)
+    dashed = re.search(r'id="loss-best-step">\s*<path d="M (\S+)', chart.svg)
+    assert float(dashed[1]) == pytest.approx(line[-1][0])
+
+
+def test_a_curve_names_its_axis():
+    assert ">step<" in curve("Loss", {"training": [(1, 1.0)]}).svg
+
+
+def test_a_curve_without_a_best_step_marks_none():
+    assert "best-step" not in curve("Loss", {"training": STEPS}).svg
+
+
+def test_a_chart_ends_with_its_longest_line():
+    short, long = points_of(curve("Loss", {"a": [(10, 1.0), (20, 2.0)], "b": [(10, 3.0), (40, 1.0)]}))
+    assert short[0][0] == long[0][0]
+    assert short[1][0] - short[0][0] == pytest.approx((long[1][0] - long[0][0]) / 3)
+    assert long[1][0] <= 480
+
+
+def test_a_thinned_curve_ends_with_the_last_value():
+    chart = curve("Loss", {"training": [(step, math.sin(step / 9e3)) for step in range(100_001)]})
+    (line,) = points_of(chart)
+    assert 200 < len(line) <= 400
+    assert chart.last == {"training": math.sin(100_000 / 9e3)}
+
+
+def test_a_curve_of_twice_the_points_is_the_means_of_pairs():
+    (line,) = points_of(curve("Loss", {"training": [(step, (step + step // 2) % 2) for step in range(800)]}))
+    assert len(line) == 400
+    assert len({y for _, y in line}) == 1
+
+
+def test_values_that_are_no_numbers_are_left_out_of_a_curve():
+    chart = curve("Loss", {"a": [(1, math.nan), (2, 1.0), (3, math.inf)], "b": [(1, math.nan)], "c": []})
+    assert [len(line) for line in points_of(chart)] == [1]
+    assert "nan" not in chart.svg
+    assert chart.last == {"a": 1.0}
+
+
+def test_a_curve_after_one_without_values_has_the_first_color():
+    svg = curve("Loss", {"b": [(1, math.nan)], "a": [(1, 2.0), (2, 1.0)]}).svg
+    assert "--series-0" in svg
+    assert "--series-1" not in svg
+
+
+@pytest.mark.parametrize("series", [{"b": [(1, math.nan)]}, {"training": [(1, math.inf)]}, {}])
+def test_a_curve_without_finite_values_is_none(series):
+    assert curve("Loss", series) is None
+
+
+def test_a_line_keeps_its_color_beside_one_without_values():
+    nothing = [(1, math.nan), (2, math.inf)]
+    svg = overlaid("Loss", [(2, [(1, 3.0), (2, 1.0)]), (0, nothing), (4, [(1, 2.0), (2, math.inf), (3, 1.0)])])
+    assert re.findall(r'-series-\d">\s*<path [^>]*stroke: var\(--series-(\d)\)', svg) == ["2", "4"]
+
+
+def test_lines_without_values_make_no_chart():
+    assert overlaid("Loss", [(0, [(1, math.nan), (2, math.inf)]), (1, [])]) is None
+
+
+def test_a_curve_has_the_colors_of_the_page_only():
+    svg = curve("Loss", {"a": [(1, 1.0), (2, 2.0)], "b": [(1, 3.0), (2, 1.0)]}).svg
+    colors = re.findall(r"(?:fill|stroke): ([^;\"]+)", svg)
+    assert set(colors) == {"none", "var(--faint)", "var(--line)", "var(--series-0)", "var(--series-1)"}
+    assert re.findall(r"<text (?![^>]*var\(--faint\))", svg) == []
+    assert "<style" not in svg
+    assert "<metadata" not in svg
+
+
+@pytest.mark.parametrize("values", [(0, 0), (0.3, 0.3), (-2, -2), (1e-7, 3e-7), (-5, 1e6), (0.9999, 1)])
+def test_an_axis_has_a_few_ticks_around_all_values(values):
+    chart = curve("Loss", {"a": list(enumerate(values, start=1))})
+    (line,) = points_of(chart)
+    texts = axis_texts(chart.svg)
+    power = [float(text) for text in texts if text.startswith("1e")] or [1.0]  # above the axis
+    ticks = [float(text) * power[0] for text in texts if not text.startswith("1e")]
+    assert 3 <= len(ticks) <= 8
+    assert len(set(ticks)) == len(ticks)
+    assert ticks[0] <= values[0] * (1 + 1e-9) + 1e-12
+    assert ticks[-1] >= values[1] * (1 - 1e-3)
+    assert all(0 <= y <= 240 for _, y in line)
+
+
+def corners(svg: str, name: str) -> np.ndarray:
+    """(n, 2) the corners (x, y) of a line of a reliability plot."""
+    path = re.search(rf'id="calibration-{name}">\s*<path d="([^"]+)"', svg)[1]
+    return np.array(re.findall(r"[ML] (\S+) (\S+)", path), float)
+
+
+@pytest.fixture(scope="module")
+def reliability() -> str:
+    points = [{"confidence": 0.2, "accuracy": 0.9}, {"confidence": 0.8, "accuracy": 0.1}]
+    return reliability_plot("Calibration", points)
+
+
+def test_the_diagonal_of_a_reliability_plot_fills_it(reliability):
+    (left, bottom), (right, top) = corners(reliability, "calibrated")
+    assert 30 < left < 60
+    assert 440 < right < 480
+    assert 0 < top < 30
+    assert 180 < bottom < 220
+
+
+def test_a_reliability_plot_shows_the_share_of_right_pixels_over_their_confidence(reliability):
+    (left, bottom), (right, top) = corners(reliability, "calibrated")
+    expected = [
+        [left + 0.2 * (right - left), bottom + 0.9 * (top - bottom)],
+        [left + 0.8 * (right - left), bottom + 0.1 * (top - bottom)],
+    ]
+    np.testing.assert_allclose(corners(reliability, "series-0"), expected, rtol=0, atol=1e-4)
+
+
+def test_a_reliability_plot_names_its_axes(reliability):
+    assert ">confidence<" in reliability
+    assert ">share of right pixels<" in reliability
 
 
 def test_a_curve_is_labeled_with_its_escaped_title():
     plot = curve("A & B", {"a": [(1, 1.0), (2, 2.0)]})
     assert plot.title == "A & B"
-    assert 'aria-label="A &amp; B"' in plot.svg
+    assert 'role="img" aria-label="A &amp; B"' in plot.svg
 
 
 @pytest.mark.parametrize(("best_step", "lines"), [(700, 1), (1000, 1), (1001, 0)])

@@ -1,19 +1,25 @@
-"""Which validation images are shown as the worst and the best, and how."""
+"""Which validation images are shown, and how.
 
+Module: train_utils/reporting/samples.py.
+"""
+
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
+from reports import class_section
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.classes import ClassReader
 from data_utils.visualize import RED
-from train_utils.reporting.samples import worst_and_best
+from runtime.errors import ImageError
+from train_utils.reporting.samples import pictures_of_an_evaluation, sample_panels, save_pictures, worst_and_best
 from train_utils.reporting.sections import new_section
 
 CLASS_MAP = ClassMap(("background", "cell"), (0, 255), 9)
@@ -48,20 +54,128 @@ def test_the_lowest_scores_come_first_and_then_the_highest(records):
     assert [title[:2] for title in show(records, scores, 5)] == ["i9", "i1", "i6", "i5", "i2"]
 
 
-def test_every_image_is_shown_once_where_there_are_few(records):
-    for count in (3, 4, 20):
-        titles = list(show(records[:3], [0.5, 0.1, 0.9], count))
-        assert titles == ["i1: IoU 0.1000", "i0: IoU 0.5000", "i2: IoU 0.9000"]
+@pytest.mark.parametrize("count", [3, 4, 20])
+def test_every_image_is_shown_once_where_there_are_few(records, count):
+    titles = list(show(records[:3], [0.5, 0.1, 0.9], count))
+    assert titles == ["i1: IoU 0.1000", "i0: IoU 0.5000", "i2: IoU 0.9000"]
 
 
-def test_truth_and_prediction_lie_over_the_image_and_errors_are_marked(records):
+@pytest.fixture
+def views(records) -> dict[str, np.ndarray]:
+    """The views of an image whose whole mask was predicted as background."""
     (views,) = show(records[:1], [0.5], 1).values()
+    return views
+
+
+def test_an_image_is_shown_in_four_views(views):
     assert list(views) == ["image", "truth", "prediction", "errors"]
     assert all(view.shape == (4, 6, 3) and view.dtype == np.uint8 for view in views.values())
     assert (views["image"] == 100).all()
-    np.testing.assert_array_equal(views["prediction"], views["image"])
-    assert (views["truth"][:, :3] == 100)[:3].all()
+
+
+def test_truth_lies_over_the_image(views):
+    assert (views["truth"][:3, :3] == 100).all()
     assert (views["truth"][:3, 3:] != 100).any(axis=2).all()
+
+
+def test_a_prediction_of_background_leaves_the_image_as_it_is(views):
+    np.testing.assert_array_equal(views["prediction"], views["image"])
+
+
+def test_errors_are_red_and_ignored_pixels_grey(views):
     assert (views["errors"][:3, 3:] == RED).all()
     assert (views["errors"][3] == 128).all()
     assert (views["errors"][:3, :3] == 35).all()
+
+
+def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetInfo:
+    """Grey images of which the n-th is n all over; their masks hold 0 and 1."""
+    mask = np.zeros((4, 6), np.uint8)
+    mask[:, 3:] = 1
+    records = []
+    for index in range(images):
+        image = np.full((4, 6), index, np.uint8)
+        records.append({"image": image, "target": Image.fromarray(mask), "name": f"i{index}"})
+    listed_records = ListRecords(records)
+    listed_records.metadata = Metadata(dims=dims)
+    split = Split(listed_records, np.full((images, 2), (4, 6)), dict.fromkeys(bad, "cut"))
+    reader = ClassReader(ClassMap(("a", "b"), (0, 1), None), (1, 1))
+    config = DataConfig(on_bad_sample="skip")
+    return DatasetInfo(config, split, split, reader, Normalization((1.0,), (1.0,), ("uint8",)))
+
+
+def predictor_of(broken: str = "") -> SimpleNamespace:
+    """A predictor of background that cannot read one image, and notes the names of the others."""
+    predicted: list[str] = []
+
+    def predict_rows(source: object, name: str) -> np.ndarray:
+        if name == broken:
+            raise ImageError(f"{name}: cut")
+        predicted.append(name)
+        return np.zeros((4, 6), np.uint8)
+
+    return SimpleNamespace(predict_rows=predict_rows, predicted=predicted)
+
+
+@pytest.mark.parametrize(
+    ("images", "count", "shown"),
+    [(22, (), "i0 i3 i6 i9 i12 i15 i18 i21"), (3, (), "i0 i1 i2"), (22, (2,), "i0 i21")],
+    ids=["eight of 22", "all of three", "two of 22"],
+)
+def test_pictures_are_spread_from_the_first_image_to_the_last(images, count, shown):
+    assert list(sample_panels(data_set(images), predictor_of(), class_section("ab"), *count)) == shown.split()
+
+
+def test_an_image_is_predicted_once():
+    predictor = predictor_of()
+    sample_panels(data_set(3), predictor, class_section("ab"))
+    assert predictor.predicted == ["i0", "i1", "i2"]
+
+
+def test_images_that_cannot_be_used_have_no_picture():
+    assert list(sample_panels(data_set(4, bad=(0, 2)), predictor_of("i3"), class_section("ab"))) == ["i1"]
+
+
+def test_an_image_that_cannot_be_read_has_no_picture():
+    assert list(sample_panels(data_set(4), predictor_of("i1"), class_section("ab"))) == ["i0", "i2", "i3"]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(8, "5 3 0 4 1"), (6, "5 3 0 4 1"), (5, "5 0 4 1"), (3, "4 1")])
+def test_the_worst_images_come_first_without_those_that_cannot_be_read(count, shown):
+    comparisons = [0.5, 0.9, 0.1, 0.4, 0.8, 0.2, 0.0]
+    info = data_set(7, bad=(2,))
+    views = worst_and_best(info, predictor_of("i6"), class_section("ab"), comparisons, count)
+    assert list(views) == [f"i{index}: IoU {comparisons[int(index)]:.4f}" for index in shown.split()]
+
+
+def test_of_equal_images_the_first_and_the_last_are_shown():
+    views = worst_and_best(data_set(40), predictor_of(), class_section("ab"), [0.5] * 40, 4)
+    assert [title.partition(":")[0] for title in views] == ["i0", "i1", "i38", "i39"]
+
+
+@pytest.mark.parametrize(("dims", "count"), [(2, 8), (3, 2)])
+def test_eight_images_or_two_volumes_are_shown_at_each_evaluation(dims, count):
+    assert pictures_of_an_evaluation(data_set(3, dims=dims)) == count
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("sub/b.PNG", "sub/b.png"),
+        ("a.tif", "a.png"),
+        ("../c", "c.png"),
+        ("/d.jpg", "d.png"),
+        ("e" * 200 + "d" * 100, f"{'e' * 200}.png"),
+        ("..", "image.png"),
+        ("1.2.840", "1.2.840.png"),
+        ("f\x1bg", "f\\x1bg.png"),  # which a terminal prints
+    ],
+)
+def test_a_picture_is_named_after_its_image_within_its_folder(tmp_path, name, file):
+    save_pictures(tmp_path / "shown", {name: np.zeros((4, 6, 3), np.uint8)})
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.png")] == [Path("shown") / file]
+
+
+def test_pictures_of_names_with_dots_are_apart(tmp_path):
+    save_pictures(tmp_path, dict.fromkeys(("1.2.840", "1.2.841"), np.zeros((4, 6, 3), np.uint8)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.2.840.png", "1.2.841.png"]

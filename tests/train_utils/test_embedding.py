@@ -1,0 +1,105 @@
+"""Pictures within a page: exact or as photographs, and reduced to what room there is.
+
+Module: train_utils/reporting/embedding.py.
+"""
+
+import numpy as np
+import pytest
+from reports import embedded_picture, noise
+
+from train_utils.reporting.embedding import embed_all, embed_png, reduced
+
+
+def test_a_small_picture_is_embedded_as_it_is():
+    small = noise(20, 30)
+    (picture,) = embed_all([small], 10**6)
+    np.testing.assert_array_equal(np.asarray(embedded_picture(picture.source)), small)
+    assert picture.width == 30
+    assert picture.height == 20
+
+
+@pytest.mark.parametrize(("shape", "kind"), [((70, 72), "png"), ((80, 90), "jpeg")], ids=["15 kB", "22 kB as PNG"])
+def test_a_noisy_picture_of_twenty_kilobytes_becomes_a_photograph(shape, kind):
+    (picture,) = embed_all([noise(*shape)], 10**6)
+    assert picture.source.startswith(f"data:image/{kind};")
+
+
+def test_a_large_picture_is_embedded_as_large_as_a_page_can_show():
+    (picture,) = embed_all([np.zeros((1000, 2000, 3), np.uint8)], 10**6)
+    assert picture.width == 420
+    assert picture.height == 210
+    assert embedded_picture(picture.source).size == (420, 210)
+
+
+def test_a_photograph_is_a_jpeg_close_to_the_original():
+    across, down = np.meshgrid(np.linspace(0, 6, 300), np.linspace(0, 4, 200))
+    photo = np.stack([127 + 90 * np.sin(across + shift) * np.cos(down) for shift in (0, 1, 2)], axis=2)
+    photo = (photo + np.random.default_rng(0).normal(0, 3, photo.shape)).clip(0, 255).astype(np.uint8)
+    (picture,) = embed_all([photo], 10**6)
+    assert picture.source.startswith("data:image/jpeg;")
+    difference = np.abs(np.asarray(embedded_picture(picture.source)).astype(int) - photo)
+    assert difference.mean() < 3  # the noise alone is 2.4, as measured
+
+
+def test_a_flat_picture_stays_exact_beside_a_photograph():
+    flat = np.zeros((200, 300, 3), np.uint8)
+    flat[50:100, 80:200] = (230, 30, 40)
+    photo, picture = embed_all([noise(200, 300), flat], 10**6)
+    assert photo.source.startswith("data:image/jpeg;")
+    assert picture.source.startswith("data:image/png;")
+    np.testing.assert_array_equal(np.asarray(embedded_picture(picture.source)), flat)
+
+
+def test_a_thin_red_line_keeps_its_color_in_a_photograph():
+    photo = np.repeat(np.random.default_rng(0).integers(90, 160, (200, 300, 1), dtype=np.uint8), 3, axis=2)
+    photo[100] = (230, 30, 40)
+    (picture,) = embed_all([photo], 10**6)
+    assert picture.source.startswith("data:image/jpeg;")
+    red, green, _ = np.asarray(embedded_picture(picture.source).convert("RGB"))[100].mean(axis=0)
+    assert red - green > 150
+
+
+def test_a_picture_that_is_smaller_as_png_stays_exact_however_large_it_is():
+    mask = np.random.default_rng(0).choice(np.uint8([0, 255]), (300, 400, 1)).repeat(3, axis=2)
+    (picture,) = embed_all([mask], 10**6)
+    assert len(picture.source) > 20_000
+    assert picture.source.startswith("data:image/png;")
+    np.testing.assert_array_equal(np.asarray(embedded_picture(picture.source)), mask)
+
+
+def test_a_large_picture_is_reduced_to_what_a_page_can_show_and_a_small_one_is_not():
+    assert reduced(np.zeros((1000, 500, 3), np.uint8)).shape == (420, 210, 3)
+    assert reduced(np.zeros((300, 600, 3), np.uint8), 100).shape == (50, 100, 3)
+    np.testing.assert_array_equal(reduced(noise(30, 40)), noise(30, 40))
+
+
+@pytest.mark.parametrize(
+    ("room", "least", "width"), [(2 * 10**6, 10**6, 400), (10**5, 4 * 10**4, 132)], ids=["wide", "narrow"]
+)
+def test_pictures_share_what_room_there_is(room, least, width):
+    pictures = embed_all([noise(400, 400)] * 3, room)
+    size = sum(len(picture.source) for picture in pictures)
+    assert least < size <= room
+    assert pictures[0].width == width
+
+
+def test_no_pictures_need_no_room():
+    assert embed_all([], 10**5) == []
+
+
+def test_a_picture_that_never_fits_is_eight_pixels_wide():
+    (picture,) = embed_all([noise(900, 600)], 10)
+    assert picture.width == 5
+    assert picture.height == 8
+
+
+def test_a_picture_that_is_embedded_alone_keeps_its_size():
+    picture = embed_png(noise(900, 600))
+    assert picture.width == 600
+    assert picture.height == 900
+
+
+def test_a_small_picture_is_not_enlarged_beside_a_large_one():
+    large, small = embed_all([noise(300, 300), noise(8, 8)], 10**6)
+    assert large.width == 300
+    assert small.width == 8

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -25,6 +25,16 @@ from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
 MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no classes
+
+
+class ClassFields(TypedDict, total=False):
+    """The fields of `Preprocess` that keep the classes of a model in config.json."""
+
+    class_names: tuple[str, ...]
+    class_values: tuple[MaskValue, ...]
+    ignore_value: MaskValue | None
+    joined_values: tuple[tuple[MaskValue, int], ...]
+    outside_class: int | None
 
 
 @lru_cache(maxsize=8)
@@ -59,7 +69,7 @@ class ClassMap:
         names = preprocess.class_names or tuple(map(str, values))
         return cls(names, values, preprocess.ignore_value, preprocess.joined_values, preprocess.outside_class)
 
-    def to_preprocess(self) -> dict[str, Any]:
+    def to_preprocess(self) -> ClassFields:
         """The fields of `Preprocess` that keep the class map in config.json."""
         return {
             "class_names": self.names,

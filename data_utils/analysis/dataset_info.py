@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, 
 from data_utils.analysis.problems import exclude_unreadable, raise_problems
 from data_utils.analysis.spoiled_masks import check_masks
 from data_utils.analysis.volume_statistics import target_spacing
+from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
@@ -32,7 +32,7 @@ from unet.axes import NetworkAxes, level_axes
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
 SAMPLE_GROUPS = 8  # groups of a stream that the sampled images come from
-NO_CLASSES: dict[str, Any] = {
+NO_CLASSES: ClassFields = {
     "class_names": (),
     "class_values": (),
     "ignore_value": None,

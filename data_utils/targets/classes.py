@@ -3,13 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from data_utils.class_map import ClassMap, resolve_classes
+from data_utils.class_map import ClassFields, ClassMap, resolve_classes
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.sources.records import LabelSet, Record
@@ -72,7 +71,7 @@ class ClassReader(MaskReader):
     def of_label_volume(self, values: np.ndarray, name: str) -> ClassTarget:
         return ClassTarget(self.class_map.encode_volume(values, name))
 
-    def to_preprocess(self) -> dict[str, Any]:
+    def to_preprocess(self) -> ClassFields:
         return self.class_map.to_preprocess()
 
     def describe(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.holes import has_hole
@@ -151,7 +152,7 @@ class ObjectReader(MaskReader):
                 return f"mask holds {value:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
         return None
 
-    def to_preprocess(self) -> dict[str, Any]:
+    def to_preprocess(self) -> ClassFields:
         return {}
 
     def describe(self) -> str:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 
+from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import decode_mask
@@ -100,7 +100,7 @@ class OverlapReader(BitReader):
 
     of_label_volume = of_mask
 
-    def to_preprocess(self) -> dict[str, Any]:
+    def to_preprocess(self) -> ClassFields:
         return {"class_names": self.names}
 
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:

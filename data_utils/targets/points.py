@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
@@ -155,7 +155,7 @@ class PointReader(TargetReader):
         with open_windowed(record["image"]) as picture:
             yield PointWindows(self, record, picture.size)
 
-    def to_preprocess(self) -> dict[str, Any]:
+    def to_preprocess(self) -> ClassFields:
         return {}
 
     def describe(self) -> str:

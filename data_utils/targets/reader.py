@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from data_utils.class_map import ClassMap
+from data_utils.class_map import ClassFields, ClassMap
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
@@ -178,7 +178,7 @@ class TargetReader(ABC):
         return ()
 
     @abstractmethod
-    def to_preprocess(self) -> dict[str, Any]:
+    def to_preprocess(self) -> ClassFields:
         """The fields of `Preprocess` that define the meaning of a model's outputs."""
 
     @abstractmethod

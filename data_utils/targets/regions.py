@@ -3,11 +3,10 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
-from data_utils.class_map import ClassMap, resolve_classes
+from data_utils.class_map import ClassFields, ClassMap, resolve_classes
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.mask_values import parse_values, show
@@ -173,7 +172,7 @@ class RegionReader(BitReader):
             known_regions[values == ignored] = 0
         return OverlapTarget(truth, known_regions)
 
-    def to_preprocess(self) -> dict[str, Any]:
+    def to_preprocess(self) -> ClassFields:
         return {
             "class_names": self.class_names,
             "class_values": tuple(region.values[0] for region in self.regions),

@@ -41,7 +41,7 @@ OPERATORS = ("relu_", "threshold_backward", "cat", "add.Tensor", "max_pool2d_wit
 NORMS = ("native_batch_norm", "native_batch_norm_backward")
 
 
-def test_steps_of_pytorch_unet_are_timed_without_warm_up_and_evaluations():
+def test_steps_of_pytorch_unet_are_timed_after_the_warm_up():
     ends = [(10, True), (11, True), (12, True), (14, True), (20, False), (23, True), (27, True)]
     marks = [{"seconds": seconds, "step": step} for seconds, step in ends]
     assert step_seconds(marks) == [14 - 12, 23 - 20, 27 - 23]
@@ -105,7 +105,7 @@ def test_every_fifth_photograph_validates(tmp_path):
     }
 
 
-def test_scores_side_by_side_leave_out_void_and_punish_its_prediction(tmp_path):
+def test_scores_side_by_side_leave_out_void_pixels(tmp_path):
     for folder, rows in (("truth", [[0, 0, 7, VOID]]), ("masks", [[0, VOID, 7, 7]])):
         (tmp_path / folder).mkdir()
         Image.fromarray(np.array(rows, np.uint8)).save(tmp_path / folder / "a.png")

@@ -64,7 +64,7 @@ def check_first_and_second_run(repository: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_first_run_makes_the_environment_with_pip_and_later_runs_use_it(repository):
+def test_the_first_run_makes_the_environment_with_pip(repository):
     check_first_and_second_run(repository)
 
 
@@ -98,7 +98,7 @@ class TestWithoutEnsurepip:
         assert Path(process.stdout.strip()).is_relative_to(repository / ".venv")
         assert not list((repository / ".venv").rglob("pip"))
 
-    def test_without_any_pip_it_says_what_to_install(self, repository, no_ensurepip):
+    def test_a_python_without_pip_is_told_what_to_install(self, repository, no_ensurepip):
         (no_ensurepip / "pip").mkdir()
         (no_ensurepip / "pip" / "__init__.py").touch()
         (no_ensurepip / "pip" / "__main__.py").write_text("import sys; sys.exit('No module named pip')")
@@ -115,7 +115,7 @@ class TestWithoutEnsurepip:
 class TestEnvironment:
     """When it is made, completed and used."""
 
-    def test_the_first_run_makes_the_environment_and_later_runs_use_it(self, repository):
+    def test_the_first_run_makes_the_environment(self, repository):
         check_first_and_second_run(repository)
 
     @pytest.mark.parametrize("file", ["requirements.txt", pytest.param("requirements-dev.txt", marks=pytest.mark.slow)])

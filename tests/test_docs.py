@@ -123,7 +123,7 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_parses_and_names_files_that_exist(page, monkeypatch, tmp_path):
+def test_every_command_of_a_page_parses(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # DATA, OUT and the like are nowhere
     (tmp_path / "runs" / "cells").mkdir(parents=True)
     (tmp_path / "runs" / "cells" / "run.json").write_text('{"flags": {}}')  # which --like reads
@@ -162,7 +162,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_and_every_file_named_is_there(page):
+def test_every_link_of_a_page_leads_somewhere(page):
     text = page.read_text()
     for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
         target = page.parent / link if link else page
@@ -242,7 +242,7 @@ def to_run(page: Path) -> list[str]:
     return [command for command in blocks(page) if "# needs " not in command]
 
 
-def test_a_new_user_trains_on_own_images_and_predicts(checkout):
+def test_a_new_user_trains_on_own_images(checkout):
     commands = to_run(ROOT / "README.md")
     first = next(index for index, command in enumerate(commands) if "--dataset DATA" in command)
     for command in commands[first : first + 3]:  # check, train, predict

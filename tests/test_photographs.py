@@ -29,7 +29,7 @@ def test_a_network_learns_photographs(run):
     assert losses[-1] < 0.6 * losses[0]  # measured 0.21
 
 
-def test_what_was_learned_is_predicted_at_each_photographs_own_size(run):
+def test_photographs_are_predicted_at_their_own_size(run):
     predictor = Predictor.from_pretrained(run.folder / "model")
     accuracies = []
     for file in sorted((PHOTOGRAPHS / "images").iterdir()):

@@ -147,7 +147,7 @@ def test_presence_is_the_share_of_the_weight_that_is_not_nowhere(length):
     assert points[1:].equal(points[:1].expand(2, 4))
 
 
-def test_columns_of_a_prediction_are_place_presence_and_confidence():
+def test_columns_of_a_prediction_are_place_presence_confidence():
     points = PredictedPoints.of(np.array([[0.25, 0.5, 0.5, 0.9], [0.0, 1.0, 0.4, 1.0]]))
     assert points.is_found.tolist() == [True, False]
     assert points.confidence.tolist() == [0.9, 1]

@@ -27,7 +27,7 @@ def free(folder: Path, text: str) -> int | None:
     return control_group.free_bytes(folder / "cgroup", folder)
 
 
-def test_a_container_leaves_free_what_its_limit_and_its_cache_of_files_allow(tmp_path):
+def test_a_container_leaves_free_its_limit_less_its_use_but_the_cache(tmp_path):
     write_group(tmp_path, "1000", 700, 50)
     assert free(tmp_path, "0::/\n") == 350
 
@@ -61,13 +61,13 @@ def test_a_group_that_uses_more_than_its_limit_leaves_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "0::/gone\n", "4:pids:/a\n"])
-def test_without_a_limit_nothing_is_said(tmp_path, text):
+def test_a_group_without_a_limit_says_nothing(tmp_path, text):
     assert free(tmp_path, text) is None
     assert control_group.free_bytes(tmp_path / "missing", tmp_path) is None
 
 
 @pytest.mark.parametrize(("of_group", "expected"), [(None, 3000), (2000, 1000), (9000, 3000), (0, 0)])
-def test_processes_of_a_machine_share_what_it_and_their_group_leave_free(monkeypatch, of_group, expected):
+def test_processes_of_a_machine_share_its_free_memory(monkeypatch, of_group, expected):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 6000}))
     monkeypatch.setattr(memory, "free_bytes", lambda: of_group)

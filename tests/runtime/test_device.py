@@ -249,7 +249,7 @@ def test_micro_batches_add_no_wait(device):
     assert not device.more(("default", STEPS[0]), ("accumulation",))
 
 
-def test_the_host_waits_at_most_twice_in_an_evaluation_and_once_in_a_checkpoint(device):
+def test_the_host_waits_at_most_twice_in_an_evaluation(device):
     check_waits_of_evaluations(device.more(("default", STEPS[1]), ("evaluations",)))
 
 
@@ -330,14 +330,14 @@ def test_the_host_waits_for_the_last_of_several_copies_alone():
     assert log == [("cpu", "goes on"), ("cpu", "goes on"), ("cpu", "waits")]
 
 
-def test_cuda_takes_tensors_from_pinned_memory_and_no_device_has_the_host_wait():
+def test_cuda_takes_tensors_from_pinned_memory():
     log = []
     for name in ("cuda", "mps"):
         upload(OnCuda(log, [1.0]), torch.device(name))
     assert log == ["pinned", ("cuda", "goes on"), ("mps", "goes on")]
 
 
-def test_what_is_read_late_waits_for_the_event_of_the_last_numbers(monkeypatch):
+def test_numbers_that_are_read_late_wait_for_the_last_event(monkeypatch):
     log = []
 
     def new_event():

@@ -133,7 +133,7 @@ def test_a_folder_in_the_making_stays_while_another_one_is_made_beside_it(tmp_pa
     assert [(tmp_path / name / "a").read_text() for name in ("step-10", "step-1", "step-2")] == ["1", "2", "2"]
 
 
-def test_files_of_a_folder_are_replaced_and_others_stay(tmp_path):
+def test_files_of_a_folder_are_replaced_beside_others(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes.txt").write_text("mine")
     with files.replaced_files(tmp_path / "model") as folder:
@@ -301,7 +301,7 @@ def test_a_damaged_file_of_the_cache_is_made_again(tmp_path, monkeypatch, damage
     assert file.read_bytes() == whole
 
 
-def test_temporary_files_of_killed_writers_are_removed_and_others_stay(tmp_path):
+def test_temporary_files_of_killed_writers_are_removed(tmp_path):
     (tmp_path / ".a.png.0123abcd.tmp").write_bytes(b"half")
     (tmp_path / ".mine.tmp").write_bytes(b"mine")
     (tmp_path / ".a.png.0123abcd.tmp.txt").write_bytes(b"mine")

@@ -2,10 +2,10 @@
 
 import errno
 import os
-import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
@@ -25,21 +25,33 @@ time.sleep(600)
 """
 
 
-def test_a_folder_in_use_is_refused_with_who_uses_it_and_free_after_a_kill(tmp_path):
+@pytest.fixture
+def holder(tmp_path) -> Iterator[subprocess.Popen]:
+    """A process that has locked `tmp_path`."""
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "locked\n"
-        for _ in range(2):  # to be refused changes nothing
-            with pytest.raises(SettingsError, match=f"in use by process {holder.pid} on .*, started 20"):
-                lock_folder(tmp_path)
-        holder.send_signal(signal.SIGKILL)
-        holder.wait(timeout=20)
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_a_folder_in_use_is_free_after_its_owner_was_killed(tmp_path, holder):
+    for _ in range(2):  # to be refused changes nothing
+        with pytest.raises(SettingsError, match=f"in use by process {holder.pid} on .*, started 20"):
+            lock_folder(tmp_path)
+    holder.kill()
+    holder.wait(timeout=20)
+    with locks_released():
+        lock_folder(tmp_path)
+
+
+def test_a_lock_names_its_owner_with_the_time(tmp_path):
     with locks_released():
         lock_folder(tmp_path)
         owner, started = (tmp_path / LOCK).read_text().split(", started ")
-        assert owner == f"process {os.getpid()} on {socket.gethostname()}"
-        moment = datetime.strptime(started, "%Y-%m-%d %H:%M:%S\n")
-        assert timedelta() <= datetime.now() - moment < timedelta(minutes=1)
+    assert owner == f"process {os.getpid()} on {socket.gethostname()}"
+    moment = datetime.strptime(started, "%Y-%m-%d %H:%M:%S\n")
+    assert timedelta() <= datetime.now() - moment < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +72,7 @@ def test_the_owner_of_a_folder_is_the_first_line_of_its_lock(tmp_path, content, 
     assert str(caught.value) == line
 
 
-def test_an_error_frees_the_folder_and_leaves_it_empty(tmp_path):
+def test_an_error_frees_the_folder_for_others(tmp_path):
     for _ in range(2):
         with pytest.raises(KeyError), locks_released():
             lock_folder(tmp_path)
@@ -68,7 +80,7 @@ def test_an_error_frees_the_folder_and_leaves_it_empty(tmp_path):
         assert not any(tmp_path.iterdir())
 
 
-def test_where_the_file_system_knows_no_locks_there_is_none(tmp_path, monkeypatch):
+def test_a_file_system_without_locks_has_none(tmp_path, monkeypatch):
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 

@@ -229,7 +229,7 @@ def test_the_recorded_command_has_no_secret(monkeypatch):
     assert describe_environment()["command"] == "train.py --dataset s3://bucket/x --val-group a?b=c"
 
 
-def test_warnings_and_the_traceback_of_a_bug_show_no_secret():
+def test_warnings_beside_the_traceback_of_a_bug_show_no_secret():
     program = (
         "import warnings\n"
         "from runtime.script import run_script\n"
@@ -297,7 +297,7 @@ def test_the_record_of_predictions_names_models_without_secrets():
         (str(Path("s3://key:secret@bucket/x?t=secret")), "s3:/bucket/x"),
     ],
 )
-def test_user_password_and_query_of_each_url_are_removed(text, redacted):
+def test_secrets_of_each_url_are_removed(text, redacted):
     assert redact(text) == redacted == redact(redacted)
     assert redact_all({"a": [text, 1, None], "b": {"c": text}}) == {"a": [redacted, 1, None], "b": {"c": redacted}}
 
@@ -328,7 +328,7 @@ def test_all_else_stays_as_it_is(text):
     assert redact(text) == text
 
 
-def test_texts_in_lists_of_lists_are_redacted_and_keys_stay():
+def test_texts_in_lists_of_lists_are_redacted_but_keys():
     url = "https://me:secret@host/x"
     assert redact_all({url: [[f"{url}?a=b"], 1], "a": {"b": url}}) == {
         url: [["https://host/x"], 1],

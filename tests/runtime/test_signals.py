@@ -73,7 +73,7 @@ open("saved", "w").close()
 """
 
 
-def test_a_run_whose_terminal_is_closed_goes_on_printing_and_saves(tmp_path):
+def test_a_run_whose_terminal_is_closed_saves(tmp_path):
     terminal, of_run = pty.openpty()
     options = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "start_new_session": True}
     command = [sys.executable, "-c", "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)" + TERMINAL]

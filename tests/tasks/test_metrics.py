@@ -38,7 +38,7 @@ def sample(seed: int = 0, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]
     return preds, masks
 
 
-def test_confusion_matrix_and_scores_equal_torchmetrics():
+def test_scores_equal_those_of_torchmetrics():
     # its import takes five seconds, which each worker of pytest would spend on collecting the tests
     from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassF1Score, MulticlassJaccardIndex
 

@@ -194,7 +194,7 @@ def test_a_filler_changes_no_score(scores_of_cars):
     assert scores_of_cars.image_comparison == before != [0]
 
 
-def test_a_class_that_images_are_labeled_for_and_lack_is_scored():
+def test_a_class_that_labeled_images_lack_is_scored():
     mask = torch.zeros(1, 1, 1, dtype=torch.long)
     scores = PartlyLabeledClasses(NAMES, flags=FLAGS).new_scores(1)
     scores.add(torch.zeros_like(mask), PartlyLabeledTarget(mask, torch.tensor([1])), 0)  # labeled for cars, without one

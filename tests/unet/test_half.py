@@ -80,7 +80,7 @@ def unchanged(run: Run, first: int, second: int) -> bool:
     return all(torch.equal(before[name], after[name]) for before, after in pairs for name in before)
 
 
-def test_training_is_in_half_precision_and_scaled(data, tmp_path, monkeypatch):
+def test_training_is_in_scaled_half_precision(data, tmp_path, monkeypatch):
     types = set()
     forward = DoubleConv.forward
 

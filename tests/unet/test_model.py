@@ -108,7 +108,7 @@ def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(1, 1), (2, 1), (6, 1), (48, 8), (64, 32), (256, 32)])
-def test_groups_have_two_channels_at_least_and_are_thirty_two_at_most(channels, groups):
+def test_groups_are_at_most_thirty_two_of_two_channels_or_more(channels, groups):
     assert norm_layer("group", channels, 2).num_groups == groups
 
 
@@ -134,7 +134,7 @@ def test_dropout_falls_on_the_lowest_level_in_training(kind):
     assert network(images).equal(network(images))
 
 
-def test_small_input_is_padded_with_its_border_and_cropped_back():
+def test_a_small_image_is_padded_with_its_border():
     model = randomized(UNet(UNetConfig(base_channels=4, depth=3)))
     x = torch.randn(1, 3, 5, 20, dtype=torch.float64)
     with torch.no_grad():
@@ -302,7 +302,7 @@ def test_a_checkpoint_is_refused_with_the_best_model_of_its_run(tmp_path):
     check_refused(checkpoint, f"the best model of this run is {tmp_path}/model$")
 
 
-def test_each_file_of_a_model_on_the_hub_is_that_of_the_revision_asked_for(tmp_path, monkeypatch):
+def test_files_of_a_model_on_the_hub_are_those_of_its_revision(tmp_path, monkeypatch):
     UNet(UNetConfig(1, 2, base_channels=1, depth=1)).save_pretrained(tmp_path)
     calls = []
 

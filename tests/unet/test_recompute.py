@@ -10,7 +10,7 @@ from unet.model import DeeplySupervisedUNet
 from unet.recompute import frozen_statistics, recomputing
 
 
-def test_statistics_are_frozen_within_and_put_back_after_an_error_too():
+def test_statistics_are_frozen_until_an_error():
     block = nn.Sequential(nn.BatchNorm2d(2, momentum=0.3), nn.BatchNorm2d(2, momentum=None))
     block(torch.rand(4, 2, 3, 3))
     before = {name: value.clone() for name, value in block.state_dict().items()}
@@ -30,7 +30,7 @@ def test_blocks_run_once_again_after_an_error_within():
 
 
 @pytest.mark.parametrize("kind", [UNet, DeeplySupervisedUNet])
-def test_each_block_runs_twice_in_training_and_once_in_evaluation(kind):
+def test_blocks_run_twice_in_training_alone(kind):
     network = kind(tiny(depth=3)).train()
     network.activation_checkpointing = True
     calls: list[nn.Module] = []
@@ -45,7 +45,7 @@ def test_each_block_runs_twice_in_training_and_once_in_evaluation(kind):
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_activation_checkpointing_keeps_gradients_and_running_statistics(norm):
+def test_activation_checkpointing_keeps_gradients_with_running_statistics(norm):
     results = []
     for checkpointing in (False, True):
         torch.manual_seed(0)

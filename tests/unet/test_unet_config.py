@@ -139,7 +139,7 @@ def test_preprocessing_that_no_model_has_is_refused(field, value):
         Preprocess(**{field: value})
 
 
-def test_numbers_of_preprocessing_become_floats_and_others_stay():
+def test_numbers_of_preprocessing_become_floats_but_sides():
     preprocess = Preprocess(scale=1, std=(2,), spacing=(2, 1, 1), clip=(-5, 5), image_size=(4, 4))
     values = (preprocess.scale, *preprocess.std, *preprocess.spacing, *preprocess.clip)
     assert {type(value) for value in values} == {float}

@@ -153,7 +153,7 @@ def test_coarser_levels_predict_in_training(axes, size, coarser):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_saved_model_comes_back_with_its_axes_and_logits(norm, tmp_path):
+def test_a_saved_model_comes_back_with_its_axes(norm, tmp_path):
     preprocess = Preprocess(spacing=(5.0, 0.7, 0.7), clip=(-100.0, 240.0), standardize=True)
     model = network(DeeplySupervisedUNet, norm=norm, block="residual", preprocess=preprocess, **FLAT)
     model = model.to(memory_format=model.memory_format).eval()

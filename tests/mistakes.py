@@ -108,7 +108,7 @@ KEYS = [
         "ChannelVolumeRecords.derivation",
         "(OVERLAPPING, repr(self.layers))",
         "(OVERLAPPING,)",
-        "test_overlapping_data.py",
+        "test_class_volumes.py",
     ),
     Mutant(
         "data_utils/sources/hf_datasets.py",
@@ -200,7 +200,7 @@ KEYS = [
         "RegionReader.key",
         "(Regions.name, *self.identity, self.ignored)",
         "(Regions.name, *self.identity)",
-        "test_overlapping_data.py",
+        "test_region_targets.py",
     ),
     Mutant("runtime/cache.py", "digest", "checksum.update(b'%d:' % len(content))", "pass", "test_cache.py"),
     Mutant(

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import tifffile
+from conftest import load_info
 from PIL import Image
+
+from tasks.overlapping import OverlapTarget
 
 NAMES = ("blue", "green", "red")  # in the order of their folders
 SIZE = (40, 56)
@@ -52,3 +55,13 @@ def write_overlaps(folder: Path, count: int, seed: int, layout: str = "folders")
         else:
             write_mask(folder / "masks", f"{number:02}.png", labels_of(masks))
     return folder
+
+
+def targets_of(folder: Path, **settings) -> list[OverlapTarget]:
+    """The targets of all training records."""
+    info = load_info(folder, **settings)
+    return [info.reader.read(record, SIZE) for record in info.train.records]
+
+
+def planes(bits: np.ndarray, classes: int = 3) -> np.ndarray:
+    return np.stack([bits >> bit & 1 for bit in range(classes)]).astype(bool)

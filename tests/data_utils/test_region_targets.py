@@ -1,0 +1,189 @@
+"""Regions: unions of labels, which of them are refused, and what their reader tells the task."""
+
+import numpy as np
+import pytest
+from conftest import load_info
+from overlaps import SIZE, planes, targets_of, write_overlaps
+from PIL import Image
+
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.targets.regions import RegionReader, parse_regions
+from data_utils.targets.sides import Sides
+from runtime.errors import DataError, SettingsError, UserError
+from tasks.regions import Region
+
+BRATS = "whole=1+2+3;core=2+3;active=3"
+
+
+SIDED = Sides((1, 0), False, "")
+
+
+def test_regions_are_unions_of_labels(tmp_path):
+    write_overlaps(tmp_path, 4, seed=0, layout="labels")
+    info = load_info(tmp_path, regions=BRATS)
+    assert info.config.task == "regions"
+    assert info.reader.describe() == f"regions {BRATS.replace(';', ', ')}"
+    for record in info.train.records:
+        labels = np.array(Image.open(record["target"]))
+        truth = planes(info.reader.read(record, SIZE).truth)
+        assert (truth == np.stack([labels > 0, labels > 1, labels > 2])).all()
+    assert (info.reader.read(info.train.records[0], SIZE).known == 7).all()
+    assert len(info.reader.class_pixels) == 3
+    assert info.reader.class_pixels[0] > info.reader.class_pixels[2] > 0
+
+
+def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):
+    write_overlaps(tmp_path, 4, seed=0, layout="labels")
+    for mask in (tmp_path / "masks").iterdir():
+        labels = np.array(Image.open(mask))
+        labels[:4] = 255
+        Image.fromarray(labels).save(mask)
+    target = targets_of(tmp_path, regions=BRATS)[0]
+    assert (target.known[:4] == 0).all()
+    assert (target.truth[:4] == 0).all()
+    assert (target.known[4:] == 7).all()
+    with pytest.raises(DataError, match="whole holds 255, which is no value of the masks"):
+        load_info(tmp_path, regions="whole=255+1")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "has 0 regions"),
+        ("whole", "'whole' is no NAME=VALUE"),
+        ("=1+2", "'=1+2' is no NAME=VALUE"),
+        ("whole=", "'whole=' is no NAME=VALUE"),
+        ("whole=1+x", "'x' is no mask value"),
+        ("whole=1++2", "'' is no mask value"),
+        ("whole=1+0", "whole holds 0, the background"),
+        ("whole=1+1", "whole lists a value twice"),
+        ("a=1+#010203", "a holds colors"),
+        ("a=1;a=2", "two regions are called a"),
+        ("whole=1+2;inner=1", "whole and inner would both be written as 1"),
+        ("active=3;core=2+1+3", "active would be written as 3, which core holds too"),
+        (";".join(f"r{number}={number}" for number in range(1, 33)), "has 32 regions"),
+    ],
+)
+def test_regions_that_cannot_be_are_one_line(text, line):
+    with pytest.raises(SettingsError) as error:
+        parse_regions(text)
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["whole=1+7", "whole=-1", f"a={10**30}", "a=1;b=2;c=99999999999"])
+def test_regions_of_values_that_no_mask_holds_are_one_line(tmp_path, text):
+    write_overlaps(tmp_path, 3, seed=0, layout="labels")
+    with pytest.raises(UserError, match="--regions"):
+        load_info(tmp_path, regions=text)
+
+
+def test_a_task_and_regions_must_agree(tmp_path):
+    write_overlaps(tmp_path, 3, seed=0, layout="labels")
+    with pytest.raises(SettingsError, match="--regions is for --task regions"):
+        load_info(tmp_path, regions=BRATS, task="classes")
+    with pytest.raises(SettingsError, match="--task regions needs the regions"):
+        load_info(tmp_path, task="regions")
+
+
+def test_a_reader_of_regions_takes_labels_of_other_values_for_background():
+    reader = RegionReader(parse_regions(BRATS))
+    values = np.array([[0, 1, 2], [3, 4, 60000]], np.uint16)
+    assert reader.of_mask(values, "mask").truth.tolist() == [[0, 1, 3], [7, 0, 0]]
+    with pytest.raises(DataError, match="is a color mask"):
+        reader.of_mask(np.zeros((2, 2, 3), np.uint8), "mask")
+
+
+def test_targets_of_regions_are_kept_apart_by_all_that_they_depend_on():
+    readers = [
+        RegionReader(parse_regions("whole=1+2")),
+        RegionReader(parse_regions("whole=1+3")),
+        RegionReader(parse_regions("whole=1+2"), ignored=(9,)),
+    ]
+    assert len({reader.key for reader in readers}) == len(readers)
+
+
+@pytest.fixture
+def region_reader() -> RegionReader:
+    """Two regions that are each other's mirror image, of masks with three ignored values."""
+    pixels = {value: 5 for value in (0, 1, 2, 3, 7, 8, 9)}
+    return RegionReader.of_values(pixels, (), DataConfig(regions="a=1+2;b=3", swap="a=b", ignore_index="9,8,7"))
+
+
+def test_a_reader_of_regions_describes_them_with_what_is_ignored(region_reader):
+    assert region_reader.ignored == (9, 8, 7)
+    assert region_reader.describe() == "regions a=1+2, b=3, ignored 9, 8, 7"
+
+
+def test_a_task_of_regions_has_the_sides_and_weights_of_its_reader(region_reader):
+    reader = region_reader.with_pixels({0: 100, 1: 10, 2: 20, 3: 10, 9: 7})
+    assert reader.class_pixels == (30, 10)
+    task = reader.task("ce", ["auto"])
+    assert task.regions == reader.regions
+    assert task.partners == (1, 0)
+    assert task.mirrors
+    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
+
+
+def test_a_task_of_regions_does_not_mirror_where_its_reader_does_not():
+    task = RegionReader((Region("left", (1,)), Region("right", (2,))), sides=SIDED).task("ce", None)
+    assert task.partners == (1, 0)
+    assert not task.mirrors
+
+
+def test_regions_are_labeled_by_the_names_of_their_labels():
+    labels = ClassMap(("background", "edema", "core"), (0, 1, 2), None)
+    reader = RegionReader((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
+    sets = {("core",): "t", ("core", "edema"): "t", ("swelling", "inner"): "t"}
+    assert reader.partly_labeled({("core", "edema"): "t"}, (), {None: {0: 1}}) is reader
+    assert reader.labeled_in_map(None) is None
+    pixels = {None: {0: 1, 1: 10, 2: 5}, ("core",): {0: 1, 1: 3, 2: 7}}
+    reader = reader.partly_labeled({**sets, (): "t", ("whole",): "t"}, ((1, "swelling"),), pixels)
+    assert [tuple(reader.labeled_classes(names)) for names in sets] == [(1,), (0, 1), (1,)]
+    assert [reader.labeled_in_map(names) for names in (*sets, (), ("whole",))] == [{2}, {1, 2}, {2}, set(), {1, 2}]
+    assert reader.class_pixels == (15, 12)
+    assert reader.describe() == "regions whole=1+2, inner=2, some images labeled for some of these only (t)"
+
+
+def test_all_ignored_values_are_unknown_and_kept_for_prediction():
+    reader = RegionReader((Region("whole", (3, 1)), Region("core", (1,))), ignored=(9, 8))
+    target = reader.of_label_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
+    assert target.truth.tolist() == [[0, 3, 1, 0, 0]]
+    assert target.known.tolist() == [[3, 3, 3, 0, 0]]
+    assert reader.to_preprocess() == {
+        "class_names": ("whole", "core"),
+        "class_values": (3, 1),
+        "ignore_value": 9,
+        "joined_values": ((8, 255),),
+    }
+
+
+def test_regions_may_be_written_with_spaces():
+    assert parse_regions(" whole = 1+2 ; ") == (Region("whole", (1, 2)),)
+
+
+def test_regions_of_colors_are_refused():
+    with pytest.raises(DataError, match=r"^--regions: the masks hold colors, .*; regions are of numbers$"):
+        RegionReader.of_values({(0, 0, 0): 5, (9, 0, 0): 5}, (), DataConfig(regions="whole=1"))
+
+
+def test_regions_may_ignore_0():
+    reader = RegionReader.of_values({0: 5, 1: 5, 2: 5}, (), DataConfig(regions="whole=1+2", ignore_index="0"))
+    assert reader.ignored == (0,)
+    assert reader.with_pixels({2: 5}).class_pixels == (5,)
+
+
+def test_two_values_of_one_name_are_not_ignored_in_regions():
+    labels = ((0, "background"), (1, "a"), (2, "a"))
+    config = DataConfig(regions="whole=1+2", outside="ignore")
+    reader = RegionReader.of_values({0: 5, 1: 5, 2: 5, 3: 5}, labels, config)
+    assert reader.ignored == ()
+    assert reader.class_map.outside == 255
+
+
+def test_as_many_regions_as_bits_are_read_and_each_is_compared_with_all_before_it():
+    regions = parse_regions(";".join(f"r{number}={number}" for number in range(1, 32)))
+    assert len(regions) == 31
+    with pytest.raises(SettingsError, match="a and c would both be written as 1"):
+        parse_regions("a=1;b=2;c=1+2")

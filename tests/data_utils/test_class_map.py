@@ -1,9 +1,5 @@
-"""Classes: which values are theirs, what they are called, and masks as their indices.
+"""Class maps: which values are classes, what they are called where nobody says it, and masks as their indices."""
 
-Modules: data_utils/class_map.py, data_utils/class_names.py, data_utils/mask_values.py, data_utils/invented_values.py.
-"""
-
-import json
 import pickle
 import re
 
@@ -11,10 +7,8 @@ import numpy as np
 import pytest
 
 from data_utils.class_map import ClassMap, _table, resolve_classes
-from data_utils.class_names import classes_example, holds_names, named_classes, parse_classes
+from data_utils.class_names import named_classes, parse_classes
 from data_utils.image_io.reader import read_mask
-from data_utils.invented_values import describe_invented
-from data_utils.mask_values import as_color, as_grey, is_run, key_of, parse_values, unpack
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, Preprocess
 
@@ -75,42 +69,6 @@ def test_another_ignored_value_leaves_255_as_it_is():
     assert class_map.index_of(255) is None
 
 
-FILE_CLASSES = ((3, "a"), (5, "Background"), (7, "b"))
-
-
-@pytest.mark.parametrize(
-    ("flag", "file_classes", "outside", "classes"),
-    [
-        ("1=a,2=b", (), "ignore", [(1, "a"), (2, "b")]),
-        ("1=a,2=b", FILE_CLASSES, "background", [(0, "background"), (1, "a"), (2, "b")]),
-        ("1=a,2=background", (), "background", [(1, "a"), (2, "background")]),
-        ("a,b", ((0, "a"), (1, "b")), None, [(0, "a"), (1, "b")]),  # no value is left for a background
-        ("b", FILE_CLASSES, None, [(5, "Background"), (7, "b")]),
-        ("b,Background", FILE_CLASSES, None, [(7, "b"), (5, "Background")]),
-        ("b", (*FILE_CLASSES, (9, "background")), None, [(5, "Background"), (7, "b")]),  # the first of two
-        ("b", FILE_CLASSES, "ignore", [(5, "Background"), (7, "b")]),
-        ("b", FILE_CLASSES[::2], None, [(0, "background"), (7, "b")]),
-        ("b", FILE_CLASSES[::2], "ignore", [(7, "b")]),
-    ],
-)
-def test_a_background_is_added_to_named_classes_where_one_may_be(flag, file_classes, outside, classes):
-    assert list(named_classes(flag, file_classes, outside)) == classes
-
-
-@pytest.mark.parametrize("outside", ["ignore", "background"])
-def test_without_classes_nothing_is_outside_of_them(outside):
-    with pytest.raises(DataError, match=f"--outside {outside} needs --classes"):
-        named_classes(None, (), outside)
-
-
-@pytest.mark.parametrize(
-    ("flag", "expected"),
-    [(None, False), ("", False), ("car", True), ("car,dog", True), ("0=car", False), ("classes.json", False)],
-)
-def test_a_flag_holds_names_unless_it_holds_values_or_a_file(flag, expected):
-    assert holds_names(flag) is expected
-
-
 def test_given_classes_leave_255_ignored_where_masks_hold_them():
     assert resolve_classes({0: 1, 9: 1, 255: 1}, parse_classes("0=a,9=b"), None).ignore_value == 255
 
@@ -159,72 +117,6 @@ def test_classes_named_by_color_have_the_values_of_the_masks(found, classes, val
 def test_values_that_make_no_classes_are_refused(found, classes, ignore, reason):
     with pytest.raises(DataError, match=re.escape(reason)):
         resolve_classes(dict.fromkeys(found, 1), named_classes(classes, (), None), ignore)
-
-
-@pytest.mark.parametrize(
-    ("content", "pairs"),
-    [
-        ({"0": "background", "11": "void"}, [(0, "background"), (11, "void")]),
-        ({"#804080": "road", "#000000": "rest"}, [((128, 64, 128), "road"), ((0, 0, 0), "rest")]),
-        (["sky", "road", "Straße"], [(0, "sky"), (1, "road"), (2, "Straße")]),
-    ],
-)
-def test_classes_are_read_from_json(tmp_path, content, pairs):
-    path = tmp_path / "a=b, c.json"
-    path.write_text(json.dumps(content), encoding="utf-8")
-    assert parse_classes(str(path)) == pairs
-
-
-@pytest.mark.parametrize(
-    ("line", "classes"),
-    [
-        ("0=background, 255 = car,", [(0, "background"), (255, "car")]),
-        ("#804080=road,#00FF00=a b", [((128, 64, 128), "road"), ((0, 255, 0), "a b")]),
-    ],
-)
-def test_classes_are_read_from_a_line(line, classes):
-    assert parse_classes(line) == classes
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("0=a,0=b", "class value 0 is given twice"),
-        ("#ffffff=a,#FFFFFF=b", "class value #ffffff is given twice"),
-        ("0=a,1=", "class 1 has no name"),
-        ("0=a,1", "class 1 has no name"),
-        ("a=0", "'a' is no mask value"),
-        ("1.5=a", "'1.5' is no mask value"),
-        ("#12345=a", "'#12345' is no mask value"),
-        ("0=a,#000001=b", "mix numbers and colors"),
-        ("0=a,1=b,#000001=c", "mix numbers and colors"),
-        ("nowhere.json", "nowhere.json"),
-        ("car,road", "'car' is no mask value"),
-    ],
-)
-def test_a_mistake_in_a_line_of_classes_is_one_clear_line(text, reason):
-    with pytest.raises(DataError, match=re.escape(reason)) as error:
-        parse_classes(text)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ('{"0": "a", "0": "b"}', "class value 0 is given twice"),
-        ('{"0": 1}', "expected"),
-        ("[1, 2]", "expected"),
-        ("3", "expected"),
-        ('"road"', "expected"),
-        ("{", "neither VALUE=NAME"),
-    ],
-)
-def test_a_mistake_in_a_file_of_classes_is_one_clear_line(tmp_path, content, reason):
-    file = tmp_path / "classes.json"
-    file.write_text(content)
-    with pytest.raises(DataError, match=re.escape(reason)) as error:
-        parse_classes(str(file))
-    assert "\n" not in str(error.value)
 
 
 def test_an_ignored_number_becomes_255():
@@ -363,77 +255,6 @@ def test_values_that_a_png_does_not_hold_are_one_line(values, limits):
         ClassMap(("a", "b"), values, None).decode(np.uint8([[0, 1]]))
 
 
-@pytest.mark.parametrize(("value", "grey"), [((7, 7, 7), 7), ((7, 7, 8), (7, 7, 8)), (7, 7)])
-def test_a_grey_color_is_a_grey_value(value, grey):
-    assert as_grey(value) == grey
-
-
-@pytest.mark.parametrize(("value", "color"), [(7, (7, 7, 7)), ((1, 2, 3), (1, 2, 3))])
-def test_a_grey_value_is_a_grey_color(value, color):
-    assert as_color(value) == color
-
-
-@pytest.mark.parametrize(
-    ("value", "key"),
-    [(7, 7), ((1, 2, 3), 0x030201), ((255, 0, 254), 0xFE00FF), ((256, 0, 0), -1), ((0, -1, 0), -1)],
-)
-def test_a_key_packs_a_color_into_a_number(value, key):
-    assert key_of(value) == key
-
-
-def test_a_color_is_unpacked_from_its_key():
-    assert unpack(0x030201) == (1, 2, 3)
-
-
-@pytest.mark.parametrize(
-    ("values", "example"),
-    [
-        ([0, 7], "0=background,7=foreground"),
-        ([(0, 0, 0), (9, 9, 9), (1, 2, 3)], "#000000=background,#090909=class1,#010203=class2"),
-    ],
-)
-def test_an_example_of_the_flag_names_the_values(values, example):
-    assert classes_example(values) == example
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [(None, []), ("", []), ("-3, #0102ff", [-3, (1, 2, 255)]), ("9" * 18, [10**18 - 1])],
-)
-def test_values_are_read_from_a_line(text, values):
-    assert parse_values(text) == values
-
-
-def test_a_value_of_19_digits_is_refused():
-    with pytest.raises(DataError, match=f"'{'9' * 19}' is no mask value; expected a whole number or a color"):
-        parse_values("9" * 19)
-
-
-@pytest.mark.parametrize(
-    ("pixels", "beginning"),
-    [
-        ({0: 30, 9: 30} | dict.fromkeys(range(10, 20), 4), "60.0% of the pixels hold 0, 9; the others"),
-        ({0: 300, 9: 290} | dict.fromkeys(range(10, 20), 41), "63.1% of the pixels hold 0, 9, 10; the others"),
-        ({0: 97, 9: 2, 10: 1}, "99.0% of the pixels hold 0, 9;"),
-        ({0: 57, 9: 38, 1: 5}, "100.0% of the pixels hold 0, 1, 9;"),
-        ({0: 57, 9: 39, 1: 4}, "96.0% of the pixels hold 0, 9;"),
-    ],
-    ids=["two of many", "three of many", "at least two", "a twentieth", "less than a twentieth"],
-)
-def test_values_of_few_pixels_may_be_invented(pixels, beginning):
-    assert describe_invented(pixels).startswith(beginning)
-
-
-def test_values_that_may_be_invented_are_listed_by_a_command():
-    text = describe_invented({0: 57, 9: 39, 1: 4})
-    assert "--check-data --classes 0=background,9=foreground lists" in text
-
-
-@pytest.mark.parametrize("pixels", [dict.fromkeys(range(20), 5), {0: 5}], ids=["alike", "alone"])
-def test_values_of_as_many_pixels_are_not_invented(pixels):
-    assert describe_invented(pixels) is None
-
-
 @pytest.mark.parametrize(
     ("classes", "outside", "index"),
     [
@@ -447,38 +268,7 @@ def test_other_values_are_mistakes_where_no_class_is_the_background(classes, out
     assert resolve_classes({0: 1, 1: 1}, classes, None, outside).outside == index
 
 
-def test_32_scattered_grey_values_are_classes():
-    assert len(resolve_classes({7 * value: 10 for value in range(32)}, (), None)) == 32
-
-
-def test_33_scattered_grey_values_are_no_classes():
-    message = r"the masks hold 33 grey values, 0, 7, 14, 21, 28, 35, 42, 49, \.\.\.: smoothed"
-    with pytest.raises(DataError, match=message):
-        resolve_classes({7 * value: 10 for value in range(33)}, (), None)
-
-
-def test_many_scattered_grey_values_with_white_are_no_classes():
-    smoothed = dict.fromkeys([*range(0, 250, 5), 255], 10)
-    with pytest.raises(DataError, match="smoothed edges or lossy compression"):
-        resolve_classes(smoothed, (), None)
-
-
-@pytest.mark.parametrize(
-    "values", [range(151), [(value, 0, 0) for value in range(40)]], ids=["numbers in a row", "colors"]
-)
-def test_many_values_are_classes_unless_they_are_scattered_greys(values):
-    assert len(resolve_classes(dict.fromkeys(values, 10), (), None)) == len(values)
-
-
 def test_a_data_set_has_at_most_255_classes():
     assert len(resolve_classes(dict.fromkeys(range(1, 256), 9), (), None)) == 255
     with pytest.raises(DataError, match="256 classes, expected 2 to 255; the masks hold 1, 2, 3"):
         resolve_classes(dict.fromkeys(range(1, 257), 9), (), None)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [((2, 0, 1), True), ((0, 1, 255), True), ((0, 2), False), ((1, 2), False), ((0, 1, 254), False)],
-)
-def test_numbers_are_a_run_from_0_on_whether_or_not_some_are_ignored(values, expected):
-    assert is_run(values) is expected

@@ -1,0 +1,55 @@
+"""Values of masks that only smoothing or lossy compression has made."""
+
+import pytest
+
+from data_utils.class_map import resolve_classes
+from data_utils.invented_values import describe_invented
+from runtime.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("pixels", "beginning"),
+    [
+        ({0: 30, 9: 30} | dict.fromkeys(range(10, 20), 4), "60.0% of the pixels hold 0, 9; the others"),
+        ({0: 300, 9: 290} | dict.fromkeys(range(10, 20), 41), "63.1% of the pixels hold 0, 9, 10; the others"),
+        ({0: 97, 9: 2, 10: 1}, "99.0% of the pixels hold 0, 9;"),
+        ({0: 57, 9: 38, 1: 5}, "100.0% of the pixels hold 0, 1, 9;"),
+        ({0: 57, 9: 39, 1: 4}, "96.0% of the pixels hold 0, 9;"),
+    ],
+    ids=["two of many", "three of many", "at least two", "a twentieth", "less than a twentieth"],
+)
+def test_values_of_few_pixels_may_be_invented(pixels, beginning):
+    assert describe_invented(pixels).startswith(beginning)
+
+
+def test_values_that_may_be_invented_are_listed_by_a_command():
+    text = describe_invented({0: 57, 9: 39, 1: 4})
+    assert "--check-data --classes 0=background,9=foreground lists" in text
+
+
+@pytest.mark.parametrize("pixels", [dict.fromkeys(range(20), 5), {0: 5}], ids=["alike", "alone"])
+def test_values_of_as_many_pixels_are_not_invented(pixels):
+    assert describe_invented(pixels) is None
+
+
+def test_32_scattered_grey_values_are_classes():
+    assert len(resolve_classes({7 * value: 10 for value in range(32)}, (), None)) == 32
+
+
+def test_33_scattered_grey_values_are_no_classes():
+    message = r"the masks hold 33 grey values, 0, 7, 14, 21, 28, 35, 42, 49, \.\.\.: smoothed"
+    with pytest.raises(DataError, match=message):
+        resolve_classes({7 * value: 10 for value in range(33)}, (), None)
+
+
+def test_many_scattered_grey_values_with_white_are_no_classes():
+    smoothed = dict.fromkeys([*range(0, 250, 5), 255], 10)
+    with pytest.raises(DataError, match="smoothed edges or lossy compression"):
+        resolve_classes(smoothed, (), None)
+
+
+@pytest.mark.parametrize(
+    "values", [range(151), [(value, 0, 0) for value in range(40)]], ids=["numbers in a row", "colors"]
+)
+def test_many_values_are_classes_unless_they_are_scattered_greys(values):
+    assert len(resolve_classes(dict.fromkeys(values, 10), (), None)) == len(values)

@@ -52,16 +52,16 @@ def test_an_area_takes_sixteen_bytes():
     assert 16 * 20_000 <= size < 24 * 20_000
 
 
-def test_masks_agree_more_often_on_large_areas_and_sure_ones_where_they_have_before():
+@pytest.mark.parametrize(("name", "small", "large"), [("pixels", 20, 2000), ("probability", 0.6, 0.95)])
+def test_masks_agree_more_often_where_they_have_before(name, small, large):
     rng = np.random.default_rng(0)
-    for name, small, large in (("pixels", 20, 2000), ("probability", 0.6, 0.95)):
-        agreement = Agreement()
-        for value, share in ((small, 0.2), (large, 0.9)):
-            for _ in range(200):
-                agreement.add(area_of("car", rng.random() < share, **{name: value}))
-        probabilities = agreement.probabilities()
-        assert probabilities[0] == pytest.approx(0.2, abs=0.07)
-        assert probabilities[-1] == pytest.approx(0.9, abs=0.07)
+    agreement = Agreement()
+    for value, share in ((small, 0.2), (large, 0.9)):
+        for _ in range(200):
+            agreement.add(area_of("car", rng.random() < share, **{name: value}))
+    probabilities = agreement.probabilities()
+    assert probabilities[0] == pytest.approx(0.2, abs=0.07)
+    assert probabilities[-1] == pytest.approx(0.9, abs=0.07)
 
 
 def test_few_areas_say_little_and_a_probability_of_one_or_zero_is_a_number():

@@ -18,22 +18,42 @@ def counted(predicted: np.ndarray, true: np.ndarray, strips: int = 1) -> AreaCou
     return counter
 
 
-@pytest.mark.parametrize("size", [(40, 30), (12, 14, 10)])
-def test_areas_are_counted_alike_in_any_strips(size):
+@pytest.fixture(params=[(40, 30), (12, 14, 10)], ids=["image", "volume"])
+def random_masks(request) -> tuple[np.ndarray, np.ndarray]:
+    """A true mask and a predicted one of three classes."""
     rng = np.random.default_rng(0)
-    true, predicted = (rng.choice(3, size, p=(0.6, 0.3, 0.1)) for _ in range(2))
+    true, predicted = (rng.choice(3, request.param, p=(0.6, 0.3, 0.1)) for _ in range(2))
+    return true, predicted
+
+
+@pytest.mark.parametrize("strips", [2, 5, None], ids=["two", "five", "rows"])
+def test_areas_are_counted_alike_in_any_strips(random_masks, strips):
+    true, predicted = random_masks
     whole = counted(predicted, true).counts()
-    assert not whole[0].any()  # the first class is the background
-    for strips in (2, 5, size[0]):
-        np.testing.assert_array_equal(counted(predicted, true, strips).counts(), whole)
-    for index in (1, 2):
-        labels, count = label(true == index)
-        hit_areas = set(labels[(predicted == index) & (labels > 0)].tolist())
-        assert whole[index, :BINS].sum() == count
-        assert whole[index, BINS : 2 * BINS].sum() == len(hit_areas)
-        labels, count = label(predicted == index)
-        right = set(labels[(true == index) & (labels > 0)].tolist())
-        assert whole[index, -2:].tolist() == [count, count - len(right)]
+    np.testing.assert_array_equal(counted(predicted, true, strips or len(true)).counts(), whole)
+
+
+def test_areas_of_the_background_are_not_counted(random_masks):
+    true, predicted = random_masks
+    assert not counted(predicted, true).counts()[0].any()
+
+
+@pytest.mark.parametrize("index", [1, 2])
+def test_areas_that_are_found_are_counted_by_label(random_masks, index):
+    true, predicted = random_masks
+    counts = counted(predicted, true).counts()[index]
+    labels, count = label(true == index)
+    hit_areas = set(labels[(predicted == index) & (labels > 0)].tolist())
+    assert counts[:BINS].sum() == count
+    assert counts[BINS : 2 * BINS].sum() == len(hit_areas)
+
+
+@pytest.mark.parametrize("index", [1, 2])
+def test_areas_that_are_predicted_are_counted_by_label(random_masks, index):
+    true, predicted = random_masks
+    labels, count = label(predicted == index)
+    right = set(labels[(true == index) & (labels > 0)].tolist())
+    assert counted(predicted, true).counts()[index, -2:].tolist() == [count, count - len(right)]
 
 
 def test_small_areas_that_are_missed_show_by_their_size():

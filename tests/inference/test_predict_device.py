@@ -100,26 +100,31 @@ def test_no_upload_makes_the_host_wait_and_tiles_need_few(options, scale):
     assert len(uploads.all) == len(passes) // views + tiled + resized * len(strips)
 
 
+@pytest.mark.parametrize("step", [1, -1], ids=["second", "first"])
 @pytest.mark.parametrize("device", ["meta", "cpu"])  # an ONNX file computes on the CPU
-def test_an_ensemble_is_averaged_on_the_device_and_does_not_wait_either(device):
-    for networks in ([network(), network(0.5, device)], [network(0.5, device), network()]):
-        predictor = Predictor(networks[0], ensemble=networks[1:], tile_size=48)
-        with Uploads() as uploads:
-            (logits,) = predictor.logits_of_batch([predictor.inputs(IMAGES[0]).tensors], SHAPES[:1])
-            strips = list(predictor.strips(WindowedArray(IMAGES[0])))
-        assert uploads.waits == []
-        assert logits.is_meta
-        assert all(strip.is_meta for strip in strips)
+def test_an_ensemble_is_averaged_on_the_device_without_a_wait(device, step):
+    networks = [network(), network(0.5, device)][::step]
+    predictor = Predictor(networks[0], ensemble=networks[1:], tile_size=48)
+    with Uploads() as uploads:
+        (logits,) = predictor.logits_of_batch([predictor.inputs(IMAGES[0]).tensors], SHAPES[:1])
+        strips = list(predictor.strips(WindowedArray(IMAGES[0])))
+    assert uploads.waits == []
+    assert logits.is_meta
+    assert all(strip.is_meta for strip in strips)
 
 
-def test_mask_and_probabilities_take_one_wait(downloads):
-    predictor = Predictor(network())
-    mask, probabilities = predictor(IMAGES[0])
-    assert (mask.dtype, mask.shape) == (np.uint8, SHAPES[0])
-    assert (probabilities.dtype, probabilities.shape) == (np.float32, (3, *SHAPES[0]))
+def test_a_mask_takes_one_wait_with_its_probabilities(downloads):
+    mask, probabilities = Predictor(network())(IMAGES[0])
+    assert mask.dtype == np.uint8
+    assert mask.shape == SHAPES[0]
+    assert probabilities.dtype == np.float32
+    assert probabilities.shape == (3, *SHAPES[0])
     assert downloads == [2]
-    assert predictor.mask(IMAGES[0]).shape == SHAPES[0]
-    assert downloads == [2, 1]
+
+
+def test_a_mask_alone_takes_one_wait(downloads):
+    assert Predictor(network()).mask(IMAGES[0]).shape == SHAPES[0]
+    assert downloads == [1]
 
 
 def jobs(folder: Path, count: int) -> list[ImageJob]:

@@ -92,7 +92,31 @@ def test_an_output_folder_is_claimed_by_what_made_its_masks(model, tmp_path):
     record_provenance(tmp_path, provenance(tta=True), False)
 
 
-@pytest.mark.parametrize("change", ["scale", "weights", "classes", "ensemble"])
+def change_scale(args: Namespace) -> None:
+    args.scale = 0.5
+
+
+def change_weights(args: Namespace) -> None:
+    """Another bit in the middle."""
+    file = Path(args.model) / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def change_classes(args: Namespace) -> None:
+    """Another value of a class."""
+    file = Path(args.model) / "config.json"
+    file.write_text(file.read_text().replace("200", "201"))
+
+
+def change_ensemble(args: Namespace) -> None:
+    """Another value of a class in the second model."""
+    file = Path(args.ensemble[0]) / "config.json"
+    file.write_text(file.read_text().replace("200", "201"))
+
+
+@pytest.mark.parametrize("change", [change_scale, change_weights, change_classes, change_ensemble])
 def test_a_folder_of_masks_knows_all_that_made_them(model, tmp_path, monkeypatch, change):
     """Every byte of the weights, the config and the settings that change masks."""
     monkeypatch.setattr("inference.provenance.CHUNK", 64)  # the weights are read in several parts
@@ -101,16 +125,7 @@ def test_a_folder_of_masks_knows_all_that_made_them(model, tmp_path, monkeypatch
     args = Namespace(model=str(folder), ensemble=[str(other)], scale=None, tta=False, min_size=None, drop_border=False)
     record_provenance(tmp_path, provenance_of(args), False)
     record_provenance(tmp_path, provenance_of(args), False)
-    if change == "scale":
-        args.scale = 0.5
-    elif change == "weights":
-        file = folder / "model.safetensors"
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-    else:
-        file = (folder if change == "classes" else other) / "config.json"
-        file.write_text(file.read_text().replace("200", "201"))
+    change(args)
     with pytest.raises(DataError, match="--overwrite"):
         record_provenance(tmp_path, provenance_of(args), False)
 

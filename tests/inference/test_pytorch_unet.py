@@ -101,8 +101,15 @@ def test_logits_are_the_originals(save, classes, bilinear, prefix):
         expected = reference_logits(weights, images / 255)
         # float32: the last place of values of 12 is 1e-6; measured 0
         assert (load_model(save(weights))(images) - expected).abs().max() < 1e-5
-    assert model.config.upsample == ("bilinear_aligned" if bilinear else "transpose")
-    assert (model.config.base_channels, model.config.depth, model.config.norm) == (4, 4, "batch")
+
+
+@pytest.mark.parametrize(("bilinear", "upsample"), [(False, "transpose"), (True, "bilinear_aligned")])
+def test_the_architecture_is_found_in_the_weights(save, bilinear, upsample):
+    config = load_model(save(pytorch_unet_checkpoint(2, bilinear=bilinear))).config
+    assert config.upsample == upsample
+    assert config.base_channels == 4
+    assert config.depth == 4
+    assert config.norm == "batch"
 
 
 def test_one_sigmoid_becomes_the_equivalent_softmax_of_two_classes(save):
@@ -164,20 +171,40 @@ def test_predict_writes_the_masks_that_the_original_writes(save, tmp_path, class
         np.testing.assert_array_equal(written, values[mask], err_msg=name)
 
 
-def test_preprocessing_and_mask_values_survive_in_config_json(save, tmp_path):
+@pytest.fixture
+def saved_config(save, tmp_path) -> UNetConfig:
+    """The config of a checkpoint with mask values, which was saved as a model and loaded again."""
     model = load_model(save(pytorch_unet_checkpoint(3) | {"mask_values": [0, 7, 9]}), scale=0.25)
     model.save_pretrained(tmp_path / "model")
     again = load_model(tmp_path / "model")
     assert again.config == model.config
-    assert again.config.preprocess.class_values == (0, 7, 9)
-    assert again.config.preprocess.scale == 0.25
-    assert not again.config.preprocess.draft
+    return again.config
+
+
+def test_mask_values_survive_in_config_json(saved_config):
+    assert saved_config.preprocess.class_values == (0, 7, 9)
+
+
+def test_preprocessing_survives_in_config_json(saved_config):
+    assert saved_config.preprocess.scale == 0.25
+    assert not saved_config.preprocess.draft
+
+
+def test_the_scale_of_a_checkpoint_is_half_unless_it_is_given(save):
     assert load_model(save(pytorch_unet_checkpoint(3))).config.preprocess.scale == 0.5
-    dark, bright = np.ones((8, 8, 3), np.uint8), np.full((8, 8, 3), 2, np.uint8)
-    preprocess = again.config.preprocess
-    assert ImageInput.read(dark, preprocess, 3).whole().max() == 255
-    assert ImageInput.read(bright, preprocess, 3).whole().max() == 2
-    assert ImageInput.read(dark * np.float32(0.5), preprocess, 3).whole().max() == 127.5
+
+
+@pytest.mark.parametrize(
+    ("image", "largest"),
+    [
+        (np.ones((8, 8, 3), np.uint8), 255),
+        (np.full((8, 8, 3), 2, np.uint8), 2),
+        (np.full((8, 8, 3), 0.5, np.float32), 127.5),
+    ],
+    ids=["dark", "bright", "real"],
+)
+def test_pixels_of_a_unit_range_are_stretched(saved_config, image, largest):
+    assert ImageInput.read(image, saved_config.preprocess, 3).whole().max() == largest
 
 
 @pytest.mark.parametrize(
@@ -222,15 +249,17 @@ def test_mask_values_that_mean_nothing_are_refused(save, mask_values):
         load_model(save(pytorch_unet_checkpoint(2, depth=1) | {"mask_values": mask_values}))
 
 
-def test_checkpoints_of_a_pytorch_unet_load_whatever_they_are_called(tmp_path):
+@pytest.mark.parametrize(("name", "write"), [("theirs.safetensors", save_file), ("theirs.pt", torch.save)])
+def test_checkpoints_of_a_pytorch_unet_load_whatever_they_are_called(tmp_path, name, write):
     weights = pytorch_unet_checkpoint(2, depth=2)
-    save_file(weights, tmp_path / "theirs.safetensors")
-    torch.save(weights, tmp_path / "theirs.pt")
+    write(weights, tmp_path / name)
     images = torch.full((1, 3, 16, 16), 200.0)
-    for suffix in (".safetensors", ".pt"):
-        with torch.inference_mode():
-            difference = load_model(tmp_path / f"theirs{suffix}")(images) - reference_logits(weights, images / 255)
-        assert difference.abs().max() < 1e-6  # float32: measured 0
+    with torch.inference_mode():
+        difference = load_model(tmp_path / name)(images) - reference_logits(weights, images / 255)
+    assert difference.abs().max() < 1e-6  # float32: measured 0
+
+
+def test_a_damaged_safetensors_file_is_refused(tmp_path):
     (tmp_path / "theirs.safetensors").write_bytes(b"nonsense")
     with pytest.raises(ModelError, match=r"theirs\.safetensors: is damaged, or is not a checkpoint$"):
         load_model(tmp_path / "theirs.safetensors")
@@ -307,48 +336,92 @@ def test_a_damaged_file_ends_in_one_line(tmp_path, zipped):
         (lambda w: {f"module.{k}": v for k, v in UNet(UNetConfig(depth=1)).state_dict().items()}, "config.json"),
     ],
 )
-def test_what_is_no_pytorch_unet_is_refused(save, change, message):
+def test_a_file_that_is_no_pytorch_unet_is_refused(save, change, message):
     with pytest.raises(ModelError, match=message):
         load_model(save(change(pytorch_unet_checkpoint(2, depth=1))))
 
 
-def test_missing_files_and_a_scale_for_a_model_folder_are_refused(save, tmp_path):
+def test_a_checkpoint_that_is_missing_is_refused():
     with pytest.raises(ModelError, match=r"nowhere/x.pth: no such file"):
         load_model("nowhere/x.pth")
+
+
+@pytest.fixture
+def model_folder(save, tmp_path) -> Path:
+    """The folder of a model that was saved from a checkpoint."""
     load_model(save(pytorch_unet_checkpoint(2, depth=1))).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_scale_for_a_model_folder_is_refused(model_folder):
     with pytest.raises(ModelError, match=r"its config.json holds the scale"):
-        load_model(tmp_path / "model", scale=0.5)
-    (tmp_path / "model").rename(tmp_path / "cells.pt")  # a folder, whatever it is called
-    assert load_model(tmp_path / "cells.pt").config.depth == 1
+        load_model(model_folder, scale=0.5)
+
+
+def test_a_scale_for_an_onnx_file_is_refused():
     with pytest.raises(ModelError, match=r"^model\.onnx: holds its scale; --scale is for Pytorch-UNet's checkpoints"):
         load_network("model.onnx", scale=0.5)
 
 
-def test_copying_weights_names_what_stays_fresh():
+def test_a_folder_is_a_model_whatever_it_is_called(model_folder, tmp_path):
+    model_folder.rename(tmp_path / "cells.pt")
+    assert load_model(tmp_path / "cells.pt").config.depth == 1
+
+
+@pytest.fixture
+def source() -> UNet:
+    """A network whose weights are copied."""
     torch.manual_seed(0)
-    source, same = (UNet(UNetConfig(base_channels=4, depth=1)) for _ in range(2))
+    return UNet(UNetConfig(base_channels=4, depth=1))
+
+
+def test_copying_weights_to_an_equal_network_copies_all(source):
+    same = UNet(source.config)
     count = len(source.state_dict())
     assert copy_weights(source, same) == f"{count} of {count} weights copied"
     assert all(torch.equal(weight, same.state_dict()[name]) for name, weight in source.state_dict().items())
+
+
+FRESH_WEIGHTS = {
+    "stem.conv1.weight": "(4 x 1 x 3 x 3 here, 4 x 3 x 3 x 3 there)",
+    "head.conv.weight": "(3 x 4 x 1 x 1 here, 2 x 4 x 1 x 1 there)",
+    "head.conv.bias": "(3 here, 2 there)",
+}
+
+
+def test_copying_weights_names_those_that_stay_fresh(source):
     other = UNet(UNetConfig(in_channels=1, num_classes=3, base_channels=4, depth=1))
-    fresh = {name: weight.clone() for name, weight in other.state_dict().items()}
-    assert copy_weights(source, other) == (
-        f"{count - 3} of {count} weights copied; random start for"
-        " stem.conv1.weight (4 x 1 x 3 x 3 here, 4 x 3 x 3 x 3 there),"
-        " head.conv.weight (3 x 4 x 1 x 1 here, 2 x 4 x 1 x 1 there), head.conv.bias (3 here, 2 there)"
-    )
-    for name, weight in other.state_dict().items():
-        expected = fresh if name in ("stem.conv1.weight", "head.conv.weight", "head.conv.bias") else source.state_dict()
-        assert torch.equal(weight, expected[name])
+    text = copy_weights(source, other)
+    count = len(source.state_dict())
+    assert text.startswith(f"{count - 3} of {count} weights copied; random start for ")
+    for name, shapes in FRESH_WEIGHTS.items():
+        assert f"{name} {shapes}" in text
 
 
-def test_the_architecture_is_the_checkpoints_unless_flags_contradict_it(save):
-    none = dict.fromkeys(("base_channels", "depth", "norm", "upsample", "dropout"))
+def test_copying_weights_leaves_those_of_other_shapes_as_they_are(source):
+    other = UNet(UNetConfig(in_channels=1, num_classes=3, base_channels=4, depth=1))
+    before = {name: weight.clone() for name, weight in other.state_dict().items()}
+    copy_weights(source, other)
+    expected = source.state_dict() | {name: before[name] for name in FRESH_WEIGHTS}
+    assert all(torch.equal(weight, expected[name]) for name, weight in other.state_dict().items())
 
-    def architecture(start: StartingPoint) -> dict:
-        return {name: getattr(start.architecture, name) for name in none}
 
-    fresh = start_from(None, none)
+NO_FLAGS = dict.fromkeys(("base_channels", "depth", "norm", "upsample", "dropout"))
+
+
+def architecture(start: StartingPoint) -> dict:
+    """What of a network flags may say."""
+    return {name: getattr(start.architecture, name) for name in NO_FLAGS}
+
+
+@pytest.fixture
+def bilinear_checkpoint(save) -> str:
+    """The path of a checkpoint of a bilinear network."""
+    return str(save(pytorch_unet_checkpoint(2, bilinear=True, depth=2)))
+
+
+def test_the_architecture_of_a_new_network_is_the_default():
+    fresh = start_from(None, NO_FLAGS)
     assert fresh.model is None
     assert architecture(fresh) == {
         "base_channels": 64,
@@ -357,8 +430,10 @@ def test_the_architecture_is_the_checkpoints_unless_flags_contradict_it(save):
         "upsample": "transpose",
         "dropout": 0.0,
     }
-    path = str(save(pytorch_unet_checkpoint(2, bilinear=True, depth=2)))
-    start = start_from(path, none)
+
+
+def test_the_architecture_is_the_checkpoints(bilinear_checkpoint):
+    start = start_from(bilinear_checkpoint, NO_FLAGS)
     assert architecture(start) == {
         "base_channels": 4,
         "depth": 2,
@@ -367,37 +442,54 @@ def test_the_architecture_is_the_checkpoints_unless_flags_contradict_it(save):
         "dropout": 0.0,
     }
     assert start.model.config.depth == 2
-    # no weights depend on these
-    changed = start_from(path, none | {"upsample": "bilinear", "dropout": 0.1, "depth": 2}).architecture
-    assert (changed.upsample, changed.dropout) == ("bilinear", 0.1)
-    for name, value, own in (
+
+
+def test_flags_may_change_what_no_weights_depend_on(bilinear_checkpoint):
+    flags = NO_FLAGS | {"upsample": "bilinear", "dropout": 0.1, "depth": 2}
+    changed = start_from(bilinear_checkpoint, flags).architecture
+    assert changed.upsample == "bilinear"
+    assert changed.dropout == 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "own"),
+    [
         ("base_channels", 8, 4),
         ("depth", 3, 2),
         ("norm", "group", "batch"),
         ("upsample", "transpose", "bilinear_aligned"),
-    ):
-        line = f"^--{name.replace('_', '-')} {value}: {re.escape(path)} has {own}; leave the flag out"
-        with pytest.raises(ModelError, match=line):
-            start_from(path, none | {name: value})
+    ],
+)
+def test_flags_that_contradict_the_checkpoint_are_refused(bilinear_checkpoint, name, value, own):
+    line = f"^--{name.replace('_', '-')} {value}: {re.escape(bilinear_checkpoint)} has {own}; leave the flag out"
+    with pytest.raises(ModelError, match=line):
+        start_from(bilinear_checkpoint, NO_FLAGS | {name: value})
 
 
 SHORT = ["--max-steps", "1", "--learning-rate", "1e-9", "--tracker", "none", "--num-workers", "0"]
 
 
-@pytest.mark.parametrize("profile", [None, pytest.param("multi_cpu", marks=pytest.mark.slow)])
-def test_training_starts_from_the_checkpoint_and_keeps_its_preprocessing(save, tiny_folder, tmp_path, profile):
+def train_here(output: Path, *flags: str | Path) -> str:
+    """Train in this process; what is printed."""
+    return run_train(output, *flags).output
+
+
+def train_on_two_processes(output: Path, *flags: str | Path) -> str:
+    """Train on two processes; what is printed."""
+    result = launch("train.py", "--output-dir", output, *flags, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("train", [train_here, pytest.param(train_on_two_processes, marks=pytest.mark.slow)])
+def test_training_starts_from_the_checkpoint_with_its_preprocessing(save, tiny_folder, tmp_path, train):
     weights = pytorch_unet_checkpoint(2)
     path = save(weights | {"mask_values": [0, 255]})
-    flags = ["--dataset", tiny_folder, "--init-from", path, *SHORT]
-    if profile is None:
-        output = run_train(tmp_path / "run", *flags).output
-    else:
-        result = launch("train.py", "--output-dir", tmp_path / "run", *flags, profile=profile)
-        assert result.returncode == 0, result.stderr
-        output = result.stdout
+    output = train(tmp_path / "run", "--dataset", tiny_folder, "--init-from", path, *SHORT)
     assert output.count(f"start: {path}, 118 of 118 weights copied") == 1
     trained, source = load_model(tmp_path / "run" / "model"), load_model(path)
-    assert (trained.config.preprocess.std, trained.config.preprocess.detect_unit_range) == ((255.0,) * 3, True)
+    assert trained.config.preprocess.std == (255.0,) * 3
+    assert trained.config.preprocess.detect_unit_range is True
     images = torch.from_numpy(np.random.default_rng(3).integers(0, 256, (1, 3, 64, 64), dtype=np.uint8))
     for name, weight in trained.named_parameters():
         # one step moves a weight by 1e-9, which is lost in float32 where a weight is larger than 0.02

@@ -287,10 +287,11 @@ def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
 
 
 @pytest.mark.parametrize(("overlap", "shared", "exact"), [(0, 0, False), (1, 4, False), (9, 12, False), (23, 24, True)])
-def test_an_overlap_is_rounded_to_twice_the_grid_and_exact_where_it_is_twice_the_reach(overlap, shared, exact):
+def test_an_overlap_is_exact_where_it_is_twice_the_reach(overlap, shared, exact):
     config = UNetConfig(base_channels=2, depth=1, norm="batch")  # grid 2
     tiling = choose_tiling(config, (100, 90), 64, overlap)
-    assert (tiling.overlap, tiling.exact) == ((shared, shared), exact)
+    assert tiling.overlap == (shared, shared)  # rounded to twice the grid
+    assert tiling.exact is exact
 
 
 OTHER_SHAPES = [(8, 400), (400, 9), (1, 300), (130, 401)]
@@ -502,25 +503,33 @@ def test_a_predictor_takes_images_of_other_sizes_together_where_their_tiles_are_
         assert (logits - alone).abs().max() < 1e-13  # float64: measured 0
 
 
-def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image():
+@pytest.mark.parametrize("brightest", [1, 2])
+def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image(brightest):
     model = network(1, std=(255.0,) * 3, detect_unit_range=True)
-    for brightest in (1, 2):
-        image = np.zeros((300, 90, 3), np.uint8)
-        image[280:, 30:] = brightest
-        predictor = Predictor(model, tile_size=64)
-        (expected,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [image.shape[:2]])
-        logits = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
-        assert (logits - expected).abs().max() < 1e-13  # float64: measured 0
+    image = np.zeros((300, 90, 3), np.uint8)
+    image[280:, 30:] = brightest
+    predictor = Predictor(model, tile_size=64)
+    (expected,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [image.shape[:2]])
+    logits = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
+    assert (logits - expected).abs().max() < 1e-13  # float64: measured 0
 
 
 @pytest.mark.parametrize(("exact", "last"), [(True, (64, 90)), (False, (48, 90))])
-def test_the_last_exact_tile_is_no_longer_than_what_is_left_and_a_blended_one_as_long_as_the_grid_allows(exact, last):
+def test_the_last_tile_is_no_longer_than_needed(exact, last):
+    """An exact one is as long as what is left, a blended one as the grid allows."""
     axis = Axis(length=90, tile=48, overlap=16, grid=16, exact=exact)
     assert axis.spans == [(0, 48), (32, 80), last]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_only_tile_of_an_axis_is_as_long_as_it(exact):
     assert Axis(length=48, tile=48, overlap=16, grid=16, exact=exact).spans == [(0, 48)]
-    if exact:
-        assert axis.totals.tolist() == [1] * 90
-        assert [weights.sum().item() for weights in axis.weights] == [40, 32, 18]
+
+
+def test_exact_tiles_count_each_pixel_once():
+    axis = Axis(length=90, tile=48, overlap=16, grid=16, exact=True)
+    assert axis.totals.tolist() == [1] * 90
+    assert [weights.sum().item() for weights in axis.weights] == [40, 32, 18]
 
 
 def test_blended_tiles_weigh_their_pixels_by_a_gaussian_an_eighth_of_a_tile_wide():

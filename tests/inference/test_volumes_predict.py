@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from itertools import compress, product
 from pathlib import Path
+from typing import NamedTuple
 
 import nibabel
 import numpy as np
@@ -29,7 +30,7 @@ from inference.decoding.decoder import Decoder
 from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, VolumeJob
 from inference.outputs.volumes import VolumeWriter
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline
@@ -133,30 +134,64 @@ def test_a_network_that_looks_at_the_whole_volume_is_blended_from_half_overlappi
     assert (same - image).abs().max() < 1e-13  # the weights add up to one
 
 
-def test_the_tile_is_as_large_as_training_patches_or_exact_within_a_budget():
-    def tile(size: tuple[int, ...], **options) -> Tiling | None:
-        return choose_tiling(UNetConfig(1, options.pop("num_classes", 2), dims=3, **options), size)
+PLANES = {"kernels": ((1, 3, 3), (1, 3, 3), *((3, 3, 3),) * 3), "strides": ((1, 2, 2), (1, 2, 2), *((2,) * 3,) * 2)}
+# it looks 8 slices far, and 24 voxels along the other axes
+THICK = {"depth": 2, "kernels": ((1, 3, 3), *((3, 3, 3),) * 2), "strides": ((1, 2, 2), (2, 2, 2))}
 
-    assert tile((36, 50, 35), base_channels=32, norm="instance") is None
-    assert tile((128, 512, 512), base_channels=8, depth=2) == Tiling((96,) * 3, (48,) * 3, (4,) * 3, exact=True)
-    # 4 times as far as it looks would be 384 voxels
-    blended = tile((128, 512, 512), base_channels=8, depth=4)
-    assert blended == Tiling((128,) * 3, (64,) * 3, (16,) * 3, exact=False)
-    planes = {"kernels": ((1, 3, 3), (1, 3, 3), *((3, 3, 3),) * 3), "strides": ((1, 2, 2), (1, 2, 2), *((2,) * 3,) * 2)}
-    flat = tile((60, 1024, 1024), base_channels=32, norm="instance", **planes)
+
+def tiling_of(size: tuple[int, ...], num_classes: int = 2, **options) -> Tiling | None:
+    """How a volume is cut for a network of these options."""
+    return choose_tiling(UNetConfig(1, num_classes, dims=3, **options), size)
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "tiling"),
+    [
+        ((36, 50, 35), {"base_channels": 32, "norm": "instance"}, None),
+        ((128, 512, 512), {"base_channels": 8, "depth": 2}, Tiling((96,) * 3, (48,) * 3, (4,) * 3, exact=True)),
+        # 4 times as far as it looks would be 384 voxels
+        ((128, 512, 512), {"base_channels": 8, "depth": 4}, Tiling((128,) * 3, (64,) * 3, (16,) * 3, exact=False)),
+    ],
+    ids=["whole", "exact", "blended"],
+)
+def test_a_tile_is_as_large_as_training_patches_or_exact(size, options, tiling):
+    assert tiling_of(size, **options) == tiling
+
+
+def test_a_tile_is_flat_where_voxels_are_thick():
+    flat = tiling_of((60, 1024, 1024), base_channels=32, norm="instance", **PLANES)
     assert flat.grid == (4, 16, 16)
     assert flat.size[0] * 4 == flat.size[1] == flat.size[2]
-    # it looks 8 slices far, and 24 voxels along the other axes
-    thick = {"depth": 2, "kernels": ((1, 3, 3), *((3, 3, 3),) * 2), "strides": ((1, 2, 2), (2, 2, 2))}
-    for overlap, is_exact in ((16, False), (24, False), (48, True)):
-        config = UNetConfig(1, 2, dims=3, base_channels=4, **thick)
-        assert choose_tiling(config, (200,) * 3, tile_size=128, overlap=overlap).exact == is_exact
-    many = tile((400, 512, 512), base_channels=32, norm="instance", num_classes=14)
+
+
+@pytest.mark.parametrize(("overlap", "is_exact"), [(16, False), (24, False), (48, True)])
+def test_a_tile_is_exact_where_it_overlaps_by_twice_the_reach_along_each_axis(overlap, is_exact):
+    config = UNetConfig(1, 2, dims=3, base_channels=4, **THICK)
+    assert choose_tiling(config, (200,) * 3, tile_size=128, overlap=overlap).exact == is_exact
+
+
+def test_a_tile_is_smaller_where_many_classes_fill_the_memory():
+    many = tiling_of((400, 512, 512), base_channels=32, norm="instance", num_classes=14)
     assert many.size[0] < 128
     assert 4 * 14 * many.size[0] * 512 * 512 <= 3 * 2**28
-    for tiling in (blended, flat, many):
-        assert np.prod(tiling.size) <= 128**3
-        assert np.prod(tiling.size) * 32 * 32 <= 2**31
+
+
+@pytest.mark.parametrize(
+    ("size", "options"),
+    [
+        ((128, 512, 512), {"base_channels": 8, "depth": 4}),
+        ((60, 1024, 1024), {"base_channels": 32, "norm": "instance", **PLANES}),
+        ((400, 512, 512), {"base_channels": 32, "norm": "instance", "num_classes": 14}),
+    ],
+    ids=["blended", "flat", "many classes"],
+)
+def test_a_tile_stays_within_a_budget(size, options):
+    voxel_count = np.prod(tiling_of(size, **options).size)
+    assert voxel_count <= 128**3
+    assert voxel_count * 32 * 32 <= 2**31
+
+
+def test_an_overlap_of_a_whole_tile_of_a_volume_is_refused_once_it_is_rounded():
     with pytest.raises(SettingsError, match="overlap 16 must be less than the tile size 16"):
         choose_tiling(UNetConfig(1, 2, dims=3), (40, 40, 40), tile_size=16, overlap=10)
 
@@ -222,36 +257,66 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-def test_a_mask_has_the_grid_and_the_header_of_its_volume(tmp_path, grid):
+class WrittenVolume(NamedTuple):
+    """A volume, what is written of it, and the mask that the predictor answers in RAS orientation."""
+
+    image: nibabel.Nifti1Image
+    job: VolumeJob
+    mask: np.ndarray
+
+
+@pytest.fixture(scope="module", params=GRIDS.values(), ids=GRIDS)
+def written(request, tmp_path_factory) -> WrittenVolume:
+    """A volume on a grid whose mask, probabilities and overlay are written."""
+    folder = tmp_path_factory.mktemp("written")
     preprocess = Preprocess(spacing=(1.5, 1.2, 1.0), standardize=True, class_values=(0, 3, 300))
     predictor = Predictor(network(1, 3, preprocess=preprocess).float())
-    image = nibabel.Nifti1Image(voxels(), GRIDS[grid])
+    image = nibabel.Nifti1Image(voxels(), request.param)
     image.header["descrip"] = b"of a phantom"
-    (tmp_path / "in").mkdir()
-    nibabel.save(image, tmp_path / "in" / "case.nii.gz")
-    ((job, score),) = predict(predictor, [tmp_path / "in"], tmp_path / "out", probabilities=True, overlay=True)
+    (folder / "in").mkdir()
+    nibabel.save(image, folder / "in" / "case.nii.gz")
+    ((job, score),) = predict(predictor, [folder / "in"], folder / "out", probabilities=True, overlay=True)
     assert score is None
-    assert job.file(MASK) == tmp_path / "out" / "case.nii.gz"
-    written = nibabel.load(job.file(MASK))
-    stored = np.asarray(written.dataobj)
-    assert written.shape == image.shape
+    return WrittenVolume(image, job, predictor.mask(job.image))
+
+
+def test_a_mask_has_the_grid_of_its_volume(written):
+    mask = nibabel.load(written.job.file(MASK))
+    assert mask.shape == written.image.shape
+    np.testing.assert_array_equal(mask.affine, nibabel.load(written.job.image).affine)
+
+
+def test_a_mask_has_the_header_of_its_volume(written):
+    header = nibabel.load(written.job.file(MASK)).header
+    assert header["descrip"] == b"of a phantom"
+    assert header.get_xyzt_units() == written.image.header.get_xyzt_units()
+
+
+def test_a_mask_of_a_volume_holds_the_values_of_classes(written):
+    stored = np.asarray(nibabel.load(written.job.file(MASK)).dataobj)
     assert stored.dtype.kind in "iu"
-    np.testing.assert_array_equal(written.affine, nibabel.load(job.image).affine)
-    assert written.header["descrip"] == b"of a phantom"
-    assert written.header.get_xyzt_units() == image.header.get_xyzt_units()
     assert set(np.unique(stored)) <= {0, 3, 300}
     assert len(np.unique(stored)) > 1
-    # what the predictor says in RAS orientation is what the file holds there
-    mask = predictor.mask(job.image)
-    upright = np.asarray(nibabel.as_closest_canonical(written).dataobj).transpose(2, 1, 0)
-    np.testing.assert_array_equal(upright, np.array([0, 3, 300])[mask])
-    probabilities = nibabel.load(job.file(PROBABILITIES))
-    assert probabilities.shape == (*image.shape, 3)
+
+
+def test_a_mask_in_its_file_is_what_the_predictor_says_in_ras_orientation(written):
+    mask = nibabel.as_closest_canonical(nibabel.load(written.job.file(MASK)))
+    np.testing.assert_array_equal(np.asarray(mask.dataobj).transpose(2, 1, 0), np.array([0, 3, 300])[written.mask])
+
+
+def test_probabilities_of_a_volume_are_those_of_its_mask(written):
+    probabilities = nibabel.load(written.job.file(PROBABILITIES))
+    assert probabilities.shape == (*written.image.shape, 3)
     assert probabilities.get_data_dtype() == np.float32
+    stored = np.asarray(nibabel.load(written.job.file(MASK)).dataobj)
     np.testing.assert_array_equal(np.array([0, 3, 300])[np.asarray(probabilities.dataobj).argmax(3)], stored)
-    assert Image.open(tmp_path / "out" / "case.overlay.png").mode == "RGB"
-    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == [
+
+
+def test_files_of_a_volume_are_a_mask_probabilities_overlay(written):
+    folder = written.job.output.parent
+    assert written.job.file(MASK) == folder / "case.nii.gz"
+    assert Image.open(folder / "case.overlay.png").mode == "RGB"
+    assert sorted(file.name for file in folder.iterdir()) == [
         "case.nii.gz",
         "case.overlay.png",
         "case.probabilities.nii.gz",
@@ -317,17 +382,16 @@ def test_the_same_volume_in_other_axes_has_the_same_mask_at_the_same_places(tmp_
         np.testing.assert_array_equal(predictor.mask(tmp_path / f"{axes}.nii.gz"), expected)
 
 
-def test_a_model_of_images_predicts_a_volume_slice_by_slice(tmp_path):
-    model = network(dims=2, preprocess=Preprocess(scale=0.5))
+@pytest.mark.parametrize("options", [{}, {"tile_size": 8}, {"tta": True}], ids=["plain", "tiles", "views"])
+def test_a_model_of_images_predicts_a_volume_slice_by_slice(tmp_path, options):
     save(tmp_path / "case.nii.gz", voxels((20, 31, 12)))
     content, _ = read_volume(VolumeFile((str(tmp_path / "case.nii.gz"),)), "case")
-    for options in ({}, {"tile_size": 8}, {"tta": True}):
-        predictor = Predictor(model, **options)
-        mask, probabilities = predictor(tmp_path / "case.nii.gz")
-        assert mask.shape == (12, 31, 20)
-        assert probabilities.shape == (2, 12, 31, 20)
-        for index, plane in enumerate(content):
-            np.testing.assert_allclose(probabilities[:, index], predictor(plane).probabilities, atol=1e-12)
+    predictor = Predictor(network(dims=2, preprocess=Preprocess(scale=0.5)), **options)
+    mask, probabilities = predictor(tmp_path / "case.nii.gz")
+    assert mask.shape == (12, 31, 20)
+    assert probabilities.shape == (2, 12, 31, 20)
+    for index, plane in enumerate(content):
+        np.testing.assert_allclose(probabilities[:, index], predictor(plane).probabilities, atol=1e-12)
 
 
 def test_views_of_a_volume_are_its_eight_mirrorings(tmp_path):
@@ -349,26 +413,48 @@ def test_an_ensemble_averages_networks_with_other_spacings(tmp_path):
     np.testing.assert_allclose(both, (single[0] + single[1]) / 2, atol=1e-12)
 
 
-def test_what_does_not_fit_a_model_is_one_line(tmp_path):
+def test_an_ensemble_of_volumes_mixes_with_no_model_of_images():
     with pytest.raises(ModelError, match="cannot mix a 3-D and a 2-D model"):
         Predictor(network(), ensemble=[network(dims=2)])
-    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "a.png")
-    save(tmp_path / "b.nii.gz", np.zeros((8, 9, 7, 3), np.float32))
-    (tmp_path / "c.nii.gz").write_bytes(b"no volume")
-    save(tmp_path / "d.nii.gz", voxels((9, 8, 7)))
+
+
+@pytest.fixture
+def mixed_inputs(tmp_path) -> Path:
+    """A folder with an image, a volume of three channels, a damaged one, and one that fits a model of volumes."""
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "a.png")
+    save(folder / "b.nii.gz", np.zeros((8, 9, 7, 3), np.float32))
+    (folder / "c.nii.gz").write_bytes(b"no volume")
+    save(folder / "d.nii.gz", voxels((9, 8, 7)))
+    return folder
+
+
+def test_an_image_is_refused_by_a_predictor_of_volumes(mixed_inputs):
+    file = mixed_inputs / "a.png"
     with pytest.raises(ImageError, match=r"a\.png: is an image, but the model takes volumes \(\.nii, \.nii\.gz"):
-        Predictor(network())(tmp_path / "a.png", str(tmp_path / "a.png"))
-    found = dict(predict(Predictor(network()), [tmp_path], tmp_path / "out"))
+        Predictor(network())(file, str(file))
+
+
+def test_inputs_that_do_not_fit_a_model_are_a_line_each(mixed_inputs, tmp_path):
+    found = dict(predict(Predictor(network()), [mixed_inputs], tmp_path / "out"))
     lines = {job.image.name: str(error) for job, error in found.items()}
     assert "a.png: is an image, but the model takes volumes" in lines["a.png"]
     assert "has 3 channels, the model takes 1" in lines["b.nii.gz"]
     assert "c.nii.gz" in lines["c.nii.gz"]
     assert "cannot be read" in lines["c.nii.gz"]
-    assert lines["d.nii.gz"] == "None"
     assert all("\n" not in line for line in lines.values())
+
+
+def test_a_volume_beside_inputs_that_do_not_fit_is_written(mixed_inputs, tmp_path):
+    found = {job.image.name: error for job, error in predict(Predictor(network()), [mixed_inputs], tmp_path / "out")}
+    assert found["d.nii.gz"] is None
     assert [file.name for file in (tmp_path / "out").glob("*.nii.gz")] == ["d.nii.gz"]
-    colored = Preprocess(class_values=((0, 0, 0), (9, 8, 7)))
-    ((_, error),) = predict(Predictor(network(preprocess=colored)), [tmp_path / "d.nii.gz"], tmp_path / "colours")
+
+
+def test_a_volume_is_refused_where_classes_are_colors(mixed_inputs, tmp_path):
+    predictor = Predictor(network(preprocess=Preprocess(class_values=((0, 0, 0), (9, 8, 7)))))
+    ((_, error),) = predict(predictor, [mixed_inputs / "d.nii.gz"], tmp_path / "colors")
     assert "classes are colors" in str(error)
 
 
@@ -430,8 +516,13 @@ def surface(mask: np.ndarray) -> np.ndarray:
     return np.argwhere(mask & ~inner)
 
 
-@pytest.mark.parametrize(("seed", "spacing"), [(0, (1.0, 1.0, 1.0)), (1, (3.0, 0.6, 0.7)), (2, (0.5, 2.0, 1.0))])
-def test_surfaces_are_scored_as_by_comparing_every_voxel(seed, spacing):
+SPACINGS = pytest.mark.parametrize(
+    ("seed", "spacing"), [(0, (1.0, 1.0, 1.0)), (1, (3.0, 0.6, 0.7)), (2, (0.5, 2.0, 1.0))]
+)
+
+
+def random_boxes(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Truth, some of it ignored, and a prediction: boxes of four classes, the last of which is nowhere."""
     rng = np.random.default_rng(seed)
     truth, pred = np.zeros((2, 9, 17, 14), np.uint8)
     for index in (1, 2, 1, 2, 3):
@@ -440,23 +531,39 @@ def test_surfaces_are_scored_as_by_comparing_every_voxel(seed, spacing):
             low = [place + int(rng.integers(3)) for place in start]
             mask[tuple(slice(a, a + int(rng.integers(2, 7))) for a in low)] = index
     truth[:2, :5] = IGNORED
+    return truth, pred
+
+
+def ways_between(true: np.ndarray, predicted: np.ndarray, spacing: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """The distances in mm from each voxel of a surface to the other surface, both ways."""
+    places = [surface(mask) * np.array(spacing) for mask in (true, predicted)]
+    apart = np.sqrt(((places[0][:, None] - places[1][None]) ** 2).sum(axis=2))
+    return apart.min(axis=1), apart.min(axis=0)
+
+
+@SPACINGS
+def test_surfaces_are_scored_as_by_comparing_every_voxel(seed, spacing):
+    truth, pred = random_boxes(seed)
     found = surface_scores(pred, truth, 5, spacing)
-    for index in range(1, 5):
-        true, predicted = truth == index, (pred == index) & (truth != IGNORED)
-        assert found.missed[index] == (true.any() != predicted.any())
-        if not (true.any() and predicted.any()):
-            assert np.isnan(found.hd95[index])
-            continue
-        places = [surface(mask) * np.array(spacing) for mask in (true, predicted)]
-        apart = np.sqrt(((places[0][:, None] - places[1][None]) ** 2).sum(axis=2))
-        ways = apart.min(axis=1), apart.min(axis=0)
+    for index in np.flatnonzero(~np.isnan(found.hd95)):
+        ways = ways_between(truth == index, (pred == index) & (truth != IGNORED), spacing)
         assert found.hd95[index] == pytest.approx(max(np.percentile(way, 95) for way in ways), abs=1e-9)
         for mm, dice in zip((1, 2), found.dice[index], strict=True):
             near = sum((way <= mm + 1e-9).sum() for way in ways)
             assert dice == pytest.approx(near / sum(map(len, ways)), abs=1e-12)
 
 
-def test_a_class_absent_in_both_counts_nowhere_and_in_one_it_has_dice_0_and_no_distance():
+@SPACINGS
+def test_surfaces_have_distances_where_both_masks_have_the_class(seed, spacing):
+    truth, pred = random_boxes(seed)
+    found = surface_scores(pred, truth, 5, spacing)
+    for index in range(1, 5):
+        true, predicted = truth == index, (pred == index) & (truth != IGNORED)
+        assert found.missed[index] == (true.any() != predicted.any())
+        assert np.isnan(found.hd95[index]) == (not (true.any() and predicted.any()))
+
+
+def test_a_class_that_one_mask_alone_has_is_missed_with_a_dice_of_0():
     truth, pred = np.zeros((2, 6, 8, 8), np.uint8)
     truth[1:4, 2:6, 2:6] = 1
     pred[1:4, 2:6, 2:6] = 2
@@ -464,7 +571,12 @@ def test_a_class_absent_in_both_counts_nowhere_and_in_one_it_has_dice_0_and_no_d
     assert found.missed.tolist() == [False, True, True, False]
     assert np.isnan(found.hd95).all()
     assert found.dice[1:3].tolist() == [[0, 0], [0, 0]]
-    assert np.isnan(found.dice[3]).all()
+    assert np.isnan(found.dice[3]).all()  # no mask has it
+
+
+@pytest.fixture
+def case_scores() -> dict:
+    """The report of two cases, in one of which a class is missed, and one is nowhere."""
     cases = [
         {
             "dice": [0.9, 0.0, 0.0, None],
@@ -479,14 +591,20 @@ def test_a_class_absent_in_both_counts_nowhere_and_in_one_it_has_dice_0_and_no_d
             "missed": [False] * 4,
         },
     ]
-    report = case_report(cases, ["none", "left", "right", "nowhere"])
-    assert report["dice"] == [0.4, 0.0, None]
-    assert report["mean_dice"] == 0.2
-    assert report["dice_cases"] == [2, 1, 0]
-    assert report["hd95_missed"] == [1, 1, 0]
-    assert report["hd95_mm"] == [2.0, None, None]
-    assert report["mean_hd95_mm"] == 2.0
-    assert "left: no distance in 1 of 2 cases: only one of truth and prediction has it" in case_table(report)
+    return case_report(cases, ["none", "left", "right", "nowhere"])
+
+
+def test_a_class_that_no_case_has_counts_nowhere(case_scores):
+    assert case_scores["dice"] == [0.4, 0.0, None]
+    assert case_scores["mean_dice"] == 0.2
+    assert case_scores["dice_cases"] == [2, 1, 0]
+
+
+def test_a_class_that_is_missed_has_no_distance(case_scores):
+    assert case_scores["hd95_missed"] == [1, 1, 0]
+    assert case_scores["hd95_mm"] == [2.0, None, None]
+    assert case_scores["mean_hd95_mm"] == 2.0
+    assert "left: no distance in 1 of 2 cases: only one of truth and prediction has it" in case_table(case_scores)
 
 
 def test_a_page_shows_slices_in_three_planes_in_proportion():
@@ -505,21 +623,32 @@ def test_a_page_shows_slices_in_three_planes_in_proportion():
     assert contours(square).sum() == 12
 
 
-def test_predict_py_writes_and_scores_volumes(tmp_path):
+@pytest.fixture(scope="module")
+def scored_call(tmp_path_factory) -> tuple[str, dict]:
+    """What predict.py prints of two volumes that it scores, and its metrics."""
+    folder = tmp_path_factory.mktemp("scored")
     preprocess = Preprocess(
         spacing=(1.0, 1.0, 1.0), standardize=True, class_names=("none", "some"), class_values=(0, 7)
     )
-    network(preprocess=preprocess).float().save_pretrained(tmp_path / "model")
+    network(preprocess=preprocess).float().save_pretrained(folder / "model")
     for case in "ab":
-        save(tmp_path / "in" / f"{case}.nii.gz", voxels(seed=ord(case)), GRIDS["oblique"])
-        save(tmp_path / "truth" / f"{case}.nii.gz", (voxels() > 1).astype(np.uint8) * 7, GRIDS["oblique"])
-    paths = "--input", tmp_path / "in", "--output", tmp_path / "out", "--truth", tmp_path / "truth"
-    result = run_predict("--model", tmp_path / "model", *paths, "--boundary", "--overlay")
+        save(folder / "in" / f"{case}.nii.gz", voxels(seed=ord(case)), GRIDS["oblique"])
+        save(folder / "truth" / f"{case}.nii.gz", (voxels() > 1).astype(np.uint8) * 7, GRIDS["oblique"])
+    paths = "--input", folder / "in", "--output", folder / "out", "--truth", folder / "truth"
+    result = run_predict("--model", folder / "model", *paths, "--boundary", "--overlay")
     assert result.returncode == 0, result.stderr
-    assert "2 of 2 masks" in result.stdout
-    assert "HD95 (mm)" in result.stdout
-    assert "surface Dice 1 mm" in result.stdout
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    return result.stdout, json.loads((folder / "out" / "metrics.json").read_text())
+
+
+def test_predict_py_prints_scores_of_volumes(scored_call):
+    printed, _ = scored_call
+    assert "2 of 2 masks" in printed
+    assert "HD95 (mm)" in printed
+    assert "surface Dice 1 mm" in printed
+
+
+def test_predict_py_scores_volumes_by_case(scored_call):
+    _, metrics = scored_call
     of_cases = metrics["by_case"]
     assert of_cases["classes"] == ["some"]
     assert of_cases["cases"] == 2
@@ -568,9 +697,7 @@ def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):
         ((40,) * 3, 0, 0, False),
     ],
 )
-def test_an_overlap_of_volumes_is_rounded_to_the_grid_and_exact_where_it_is_twice_the_reach(
-    size, overlap, shared, exact
-):
+def test_an_overlap_of_volumes_is_exact_where_it_is_twice_the_reach(size, overlap, shared, exact):
     config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3)  # its reach is 8 voxels
     assert choose_tiling(config, size, 21, overlap) == Tiling((22,) * 3, (shared,) * 3, (2,) * 3, exact)
 

@@ -3,7 +3,8 @@
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -101,11 +102,7 @@ def _finite(points: Points) -> np.ndarray:
 
 def _line_chart(title: str, lines: Sequence[tuple[int, np.ndarray]], best_step: int | None) -> str:
     """An <svg> of lines (n, 2), each with the number of its color."""
-    import matplotlib  # it is imported here: it takes a quarter of a second, and only reports and trackers need it
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(CURVE_STYLE):
-        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
+    with _styled_figure() as figure:
         axes = figure.add_subplot()
         for number, (color, line) in enumerate(lines):
             steps, values = thinned(line).T
@@ -129,13 +126,9 @@ def reliability_plot(title: str, curve_points: Sequence[Mapping[str, float]]) ->
     Args:
         curve_points: as `tasks.calibration.reliability_curve` gives them.
     """
-    import matplotlib
-    from matplotlib.figure import Figure
-
     confidence = [point["confidence"] for point in curve_points]
     accuracy = [point["accuracy"] for point in curve_points]
-    with matplotlib.rc_context(CURVE_STYLE):
-        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), layout="constrained")
+    with _styled_figure() as figure:
         axes = figure.add_subplot()
         axes.plot([0, 1], [0, 1], color=TEXT, linewidth=1, linestyle=(0, (4, 4)), gid="calibrated")
         axes.plot(confidence, accuracy, color=SERIES[0], linewidth=2, marker="o", clip_on=False, gid="series-0")
@@ -148,15 +141,12 @@ def reliability_plot(title: str, curve_points: Sequence[Mapping[str, float]]) ->
 
 def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | None:
     """An <svg> with a row for each name: errors as dots on a logarithmic axis, a bar at the median."""
-    import matplotlib
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
     if not any(len(values) for values in errors.values()):
         return None
     height = max(HEIGHT, ROW_HEIGHT * (2 + len(errors)))
-    with matplotlib.rc_context(CURVE_STYLE | {"axes.grid.axis": "x", "axes.autolimit_mode": "data"}):
-        figure = Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+    with _styled_figure(height, {"axes.grid.axis": "x", "axes.autolimit_mode": "data"}) as figure:
         axes = figure.add_subplot()
         for row, values in enumerate(errors.values()):
             positions = np.maximum(values, LEAST_ERROR)
@@ -171,6 +161,20 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
         axes.set_ylim(len(errors) - 0.5, -0.5)
         axes.set_xlabel(f"error in {unit}", color=TEXT, fontsize=11)
         return _svg(figure, title, height)
+
+
+@contextmanager
+def _styled_figure(height: int = HEIGHT, style: Mapping[str, str] | None = None) -> Iterator["Figure"]:
+    """A new figure of `height` points, in a context with the style of the page's plots.
+
+    Args:
+        style: settings of matplotlib in which a plot differs from the others.
+    """
+    import matplotlib  # it is imported here: it takes a quarter of a second, and only reports and trackers need it
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(CURVE_STYLE | dict(style or {})):
+        yield Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
 
 
 def thinned(points: np.ndarray) -> np.ndarray:

@@ -47,14 +47,7 @@ def parse_args(description: str) -> TrainSettings:
     del parsed.folder
     args = TrainSettings(**vars(parsed))
     _check(args, parser)
-    if args.regions and args.task in (None, Overlapping.name):
-        args = replace(args, task=Regions.name)
-    if args.encoder_source and args.encoder_weights is None:
-        args = replace(args, encoder_weights="pretrained")
-    if args.like or args.init_from:  # a recorded run and a model have settings of their own
-        args = replace(args, plan="none")
-    if args.plan == "none":
-        args = Plan().fill(args)
+    args = _with_implied_values(args)
     if not has_data:
         say("no --dataset: this run trains on generated shapes, to try the program; for your images: --dataset DATA")
     if args.like:
@@ -86,6 +79,17 @@ def _check(args: TrainSettings, parser: arg.Arguments) -> None:
         parser.error(f"--regions is for --task {Regions.name}, and --task is {args.task}; leave one of them out")
     if args.crop_size and len(args.crop_size) not in (2, 3):
         parser.error(f"--crop-size has {len(args.crop_size)} sides; give H W, or D H W for volumes")
+
+
+def _with_implied_values(args: TrainSettings) -> TrainSettings:
+    """The settings with values for open flags that follow from the given ones."""
+    if args.regions and args.task in (None, Overlapping.name):
+        args = replace(args, task=Regions.name)
+    if args.encoder_source and args.encoder_weights is None:
+        args = replace(args, encoder_weights="pretrained")
+    if args.like or args.init_from:  # a recorded run and a model have settings of their own
+        args = replace(args, plan="none")
+    return Plan().fill(args) if args.plan == "none" else args
 
 
 def _add_first_flags(group: Group) -> None:

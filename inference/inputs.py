@@ -1,7 +1,7 @@
 """Inputs of a prediction: images, pages of TIFFs and volumes become jobs with outputs and truth."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -72,28 +72,15 @@ def find_jobs(
     input or the legend.
     """
     files = files_of_patterns(patterns, output, in_sets=rules.in_sets)
-    inputs = _read_headers(_grouped_files(files, rules), output, rules)
+    files_of_inputs = _grouped_files(files, rules)
+    with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
+        read_input = partial(_read_input, output=output, rules=rules)
+        inputs = list(pool.map(read_input, files_of_inputs, files_of_inputs.values()))
     jobs = [job for pages in inputs for job in pages.jobs]
     if truth is not None:
         jobs = truth.with_truths(inputs)
     _check_outputs(jobs, output, extensions, {file.path.resolve() for file in files})
     return jobs
-
-
-def _read_headers(
-    files_of_inputs: Mapping[InputKey, Sequence[Path]], output: Path, rules: InputRules
-) -> list[InputPages]:
-    """The inputs, each with its pages."""
-    with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
-        jobs_of_inputs = pool.map(partial(_jobs_of_input, rules=rules), files_of_inputs.values())
-        inputs = []
-        for key, jobs in zip(files_of_inputs, jobs_of_inputs, strict=True):
-            page_stems = _page_stems(key.stem, len(jobs))
-            placed_jobs = []
-            for job, page_stem in zip(jobs, page_stems, strict=True):
-                placed_jobs.append(replace(job, output=output / page_stem, root=output))
-            inputs.append(InputPages(key.stem, placed_jobs, page_stems))
-    return inputs
 
 
 def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
@@ -177,29 +164,41 @@ def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, li
     return scenes
 
 
-def _jobs_of_input(files: Sequence[Path], rules: InputRules) -> Sequence[Job]:
-    """A job for each page of an input; the paths of outputs and the truth come later."""
+def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: InputRules) -> InputPages:
+    """An input, with a job for each of its pages."""
     first = files[0]
     volume = _volume_file(files, rules.stack_spacing)
     if volume is not None:
-        return [_volume_job(first, volume)]
+        return InputPages(key.stem, [_volume_job(first, volume, output, key.stem)], [key.stem])
     bands = BandSource(tuple(map(str, files)), tuple(rules.bands)) if rules.bands else None
     pages = _page_sizes(files, bands)
     if not pages:
-        return [ImageJob(image=first, size=None, output=first, stored=bands)]
-    jobs: list[Job] = []
-    for page, size in pages:
-        stored: BandSource | PictureFile | None = None
-        if bands is not None:
-            stored = bands._replace(page=page)
-        elif not rules.reads_places and is_tiff(first):
-            stored = PictureFile(str(first), page)
-        job = ImageJob(image=first, size=size, output=first, page=page, stored=stored)
-        grid = grid_of(str(first), page) if rules.keeps_place else None
-        if grid is not None and grid.size == size:
-            job = RasterJob(**vars(job), place=grid.place)
-        jobs.append(job)
-    return jobs
+        job = ImageJob(image=first, size=None, output=output / key.stem, root=output, stored=bands)
+        return InputPages(key.stem, [job], [key.stem])
+    page_stems = _page_stems(key.stem, len(pages))
+    jobs = []
+    for (page, size), stem in zip(pages, page_stems, strict=True):
+        stored = _stored_page(first, page, bands, rules)
+        job = ImageJob(image=first, size=size, output=output / stem, root=output, page=page, stored=stored)
+        jobs.append(_with_place(job) if rules.keeps_place else job)
+    return InputPages(key.stem, jobs, page_stems)
+
+
+def _stored_page(file: Path, page: int, bands: BandSource | None, rules: InputRules) -> BandSource | PictureFile | None:
+    """The source that the model reads instead of a page of the file; None if it reads the page."""
+    if bands is not None:
+        return bands._replace(page=page)
+    if not rules.reads_places and is_tiff(file):
+        return PictureFile(str(file), page)
+    return None
+
+
+def _with_place(job: ImageJob) -> ImageJob:
+    """The job of a raster if its file is georeferenced; else the same job."""
+    grid = grid_of(str(job.image), job.page)
+    if grid is None or grid.size != job.size:
+        return job
+    return RasterJob(**vars(job), place=grid.place)
 
 
 def _page_sizes(files: Sequence[Path], bands: BandSource | None) -> Sequence[tuple[int, tuple[int, int]]]:
@@ -215,12 +214,13 @@ def _page_sizes(files: Sequence[Path], bands: BandSource | None) -> Sequence[tup
     return [(0, size)]
 
 
-def _volume_job(file: Path, volume: VolumeFile) -> VolumeJob:
+def _volume_job(file: Path, volume: VolumeFile, output: Path, stem: Path) -> VolumeJob:
+    job = VolumeJob(image=file, size=None, output=output / stem, root=output, volume=volume)
     try:
         header = read_volume_header(volume, str(file))
     except DataError:
-        return VolumeJob(image=file, size=None, output=file, volume=volume)
-    return VolumeJob(image=file, size=header.size, output=file, volume=volume, spacing=header.spacing)
+        return job
+    return replace(job, size=header.size, spacing=header.spacing)
 
 
 def _volume_file(files: Sequence[Path], stack_spacing: Spacing | None) -> VolumeFile | None:

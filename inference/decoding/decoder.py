@@ -77,11 +77,6 @@ class Decoder(ABC, Generic[OwnTask]):
     def __init__(self, task: OwnTask, scratch: Path | None = None) -> None:
         self.task = task
 
-    @property
-    def objects(self) -> Sequence[Any]:
-        """The objects of the prediction, once all of it is read; empty if a task has none."""
-        return ()
-
     @abstractmethod
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         """The answer of each pixel from its logits along axis `dim`, which is dropped; on their device.
@@ -149,3 +144,8 @@ class Decoder(ABC, Generic[OwnTask]):
         for logits in strips:
             yield self.add(logits, probabilities=probabilities)
         yield from self.finish()
+
+    @property
+    def objects(self) -> Sequence[Any]:
+        """The objects of the prediction, once all of it is read; empty if a task has none."""
+        return ()

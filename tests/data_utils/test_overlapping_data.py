@@ -1,4 +1,7 @@
-"""Classes that overlap in images: masks and objects of each class, and what their reader tells the task."""
+"""Classes that overlap in images: masks and objects of each class, and what their reader tells the task.
+
+Modules: data_utils/analysis/overlap_warnings.py.
+"""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Masks on other grids than their images count where their coordinates say, as GDAL has it."""
+"""Masks on other grids than their images count where their coordinates say, as GDAL has it.
+
+Modules: data_utils/sources/placed.py.
+"""
 
 import json
 import os

@@ -1,6 +1,7 @@
 """Points in the files of other programs: labelme, COCO, TPS and nnLandmark, read and written in the same format.
 
-Modules: data_utils/sources/points/labelme_points.py, coco_keypoints.py, tps.py, nnlandmark.py.
+Modules: data_utils/sources/points/labelme_points.py, coco_keypoints.py, tps.py, nnlandmark.py,
+data_utils/sources/points/find.py.
 """
 
 import base64

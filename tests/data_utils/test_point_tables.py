@@ -1,4 +1,7 @@
-"""Tables of points in the three layouts of CSV: how they are read, joined and written."""
+"""Tables of points in the three layouts of CSV: how they are read, joined and written.
+
+Modules: data_utils/sources/points/table.py, data_utils/sources/points/csv_tables.py.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Folders, tables and shapes become two splits of records; a mistake in them is one clear line."""
+"""Folders, tables and shapes become two splits of records; a mistake in them is one clear line.
+
+Modules: data_utils/sources/folder.py, data_utils/sources/load.py.
+"""
 
 import re
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Tar files of WebDataset: their samples, and which files of these are image and mask."""
+"""Tar files of WebDataset: their samples, and which files of these are image and mask.
+
+Modules: data_utils/sources/streams/webdataset.py.
+"""
 
 import io
 import os

@@ -1,4 +1,7 @@
-"""Pages of TIFFs, and which of them are read in windows."""
+"""Pages of TIFFs, and which of them are read in windows.
+
+Modules: data_utils/sources/tiff_stacks.py.
+"""
 
 import struct
 from pathlib import Path

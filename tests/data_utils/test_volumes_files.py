@@ -1,4 +1,7 @@
-"""Volume files: every voxel at its place in the world, masks back in the input's own header, mistakes in one line."""
+"""Volume files: every voxel at its place in the world, masks back in the input's own header, mistakes in one line.
+
+Modules: data_utils/image_io/volumes.py, data_utils/image_io/volume_formats.py.
+"""
 
 import gzip
 import io

@@ -1,4 +1,7 @@
-"""Polygons in the world become masks: their files, which of them are read, and how they are drawn."""
+"""Polygons in the world become masks: their files, which of them are read, and how they are drawn.
+
+Modules: data_utils/image_io/rasterize.py, data_utils/sources/annotations/shape_files.py.
+"""
 
 import json
 import os

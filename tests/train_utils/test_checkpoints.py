@@ -1,7 +1,6 @@
 """Checkpoints in the order of what is written: nothing older goes before the new one is whole and on disk.
 
-Modules: train_utils/checkpoints/save.py, train_utils/checkpoints/find.py, train_utils/checkpoints/best_model.py,
-train_utils/run_state.py.
+Modules: train_utils/checkpoints/save.py, train_utils/checkpoints/find.py, train_utils/checkpoints/best_model.py.
 """
 
 import json
@@ -24,7 +23,7 @@ from runtime.documents import read_json
 from tasks.classes import Classes, ClassScores
 from train_utils.checkpoints import find, save
 from train_utils.checkpoints.best_model import BestModel
-from train_utils.checkpoints.find import find_checkpoint, peek
+from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint, peek
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
@@ -105,7 +104,8 @@ def test_the_best_models_checkpoint_outlasts_a_worse_end_and_a_resumed_run(tiny_
     again = run_train(tmp_path / "run", *flags, "--max-steps", "8", "--resume", "auto")
     assert again.checkpoints() == [2, 8], again.output
     state = find_checkpoint("auto", tmp_path / "run" / "checkpoints").run_state()
-    assert (state.best, state.best_step) == (0.6, 2)
+    assert state.best == 0.6
+    assert state.best_step == 2
     assert all(torch.equal(again.model[name], weight) for name, weight in best.items())
 
 
@@ -155,17 +155,21 @@ def test_the_score_of_an_incomplete_checkpoint_does_not_count(checkpoints):
     assert 2 not in steps(checkpoints)
 
 
+def test_a_run_that_goes_on_with_its_best_model_remembers_how_good_it_was(checkpoints):
+    save_all(checkpoints, (1, 0.6))
+    run = RunState(step=1, best=0.6, best_step=1, evaluations_since_best=3)
+    checkpoints.best_model.folder.mkdir()
+    checkpoints.resume(find_checkpoint("auto", checkpoints.folder), run)
+    assert run.best == 0.6
+    assert run.evaluations_since_best == 3
+
+
 def test_a_run_that_goes_on_without_its_best_model_forgets_how_good_it_was(checkpoints):
     save_all(checkpoints, (1, 0.6))
-    checkpoint = find_checkpoint("auto", checkpoints.folder)
-    for is_there, expected in ((True, (0.6, 3)), (False, (-1.0, 0))):
-        run = RunState(step=1, best=0.6, best_step=1, evaluations_since_best=3)
-        if is_there:
-            checkpoints.best_model.folder.mkdir()
-        else:
-            checkpoints.best_model.folder.rmdir()
-        checkpoints.resume(checkpoint, run)
-        assert (run.best, run.evaluations_since_best) == expected
+    run = RunState(step=1, best=0.6, best_step=1, evaluations_since_best=3)
+    checkpoints.resume(find_checkpoint("auto", checkpoints.folder), run)
+    assert run.best == -1.0
+    assert run.evaluations_since_best == 0
 
 
 def test_a_best_model_that_is_refused_leaves_the_one_before_and_no_score_that_tells_of_it(checkpoints, monkeypatch):
@@ -224,9 +228,7 @@ def test_a_best_model_that_the_disk_refused_is_kept_as_it_was(tmp_path, capsys):
 
 
 def test_of_equal_scores_the_first_is_kept_whose_model_is_the_best(checkpoints):
-    for step, score in ((1, 0.2), (2, 0.6), (3, 0.6), (4, 0.1), (5, 0.1), (6, 0.1)):
-        checkpoints.save(RunState(step=step), evaluation(step, score))
-        assert checkpoints.wait()
+    save_all(checkpoints, (1, 0.2), (2, 0.6), (3, 0.6), (4, 0.1), (5, 0.1), (6, 0.1))
     assert steps(checkpoints) == [2, 5, 6]
 
 
@@ -481,12 +483,15 @@ def test_all_damaged_checkpoints_are_told_the_newest_first(checkpoints):
     assert checkpoint.passed_over == [f"{path}: state.json is missing" for path in newer]
 
 
-def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(checkpoints):
+@pytest.mark.parametrize("content", ['{"run": []}', '{"run": null}', '{"run": {"best_step": "9"}}', "{}", "no json"])
+def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(checkpoints, content):
     save_all(checkpoints, (1, 0.6), (2, 0.2))
-    for content in ('{"run": []}', '{"run": null}', '{"run": {"best_step": "9"}}', "{}", "no json"):
-        (checkpoints.folder / "step-00000002" / "state.json").write_text(content)
-        checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
-        assert checkpoint.run_state().step == 1
+    (checkpoints.folder / "step-00000002" / "state.json").write_text(content)
+    assert find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder).run_state().step == 1
+
+
+def test_a_newer_checkpoint_without_a_state_is_no_hindrance_to_an_older_one(checkpoints):
+    save_all(checkpoints, (1, 0.6), (2, 0.2))
     (checkpoints.folder / "step-00000002" / "state.json").unlink()
     assert find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder).run_state().step == 1
 
@@ -509,36 +514,36 @@ def test_a_state_may_be_as_large_as_the_scores_of_all_images(checkpoints, monkey
     ]
 
 
-def test_a_best_score_of_0_is_one_and_a_better_one_takes_its_place():
-    state = RunState(step=9)
-    assert state.best_evaluation(TASK) is None
-    assert state.update(evaluation(3, 0.0))
-    assert not state.update(evaluation(4, 0.0))
-    assert state.best_evaluation(TASK).step == 3
-    assert state.update(evaluation(5, 0.25))
-    best = state.best_evaluation(TASK)
-    assert (best.step, best.loss, best.scores.comparison, state.evaluations_since_best) == (5, None, 0.25, 0)
-    assert RunState().window == {"total": 0.0, "steps": 0}
-
-
-def test_a_run_state_survives_the_file_and_knows_its_best_evaluation(checkpoints):
+@pytest.fixture
+def saved(checkpoints) -> tuple[RunState, FoundCheckpoint]:
+    """The state of a run that was best at its first of three evaluations, and its checkpoint."""
     state = RunState(step=4, skipped=1, window={"sums": [0.5], "steps": 2})
-    assert state.update(evaluation(4, 0.6))
-    assert not state.update(evaluation(5, 0.6))
-    assert not state.update(evaluation(6, 0.5))
-    assert (state.evaluations_since_best, state.best_step) == (2, 4)
+    for step, mean_iou in ((4, 0.6), (5, 0.6), (6, 0.5)):
+        state.update(evaluation(step, mean_iou))
     checkpoints.save(state, evaluation(4, 0.6))
     checkpoints.wait()
-    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    return state, find_checkpoint("auto", checkpoints.folder)
+
+
+def test_a_checkpoint_holds_the_state_of_its_run(saved):
+    state, checkpoint = saved
+    assert state.evaluations_since_best == 2
+    assert state.best_step == 4
     assert checkpoint.run_state() == state
-    assert checkpoint.state.score == evaluation(4, 0.6).scores.comparison == 0.6
-    best = checkpoint.run_state().best_evaluation(TASK)
+
+
+def test_a_checkpoint_holds_the_score_of_its_evaluation(saved):
+    assert saved[1].state.score == evaluation(4, 0.6).scores.comparison == 0.6
+
+
+def test_a_checkpoint_holds_the_best_evaluation_with_its_images(saved):
+    best = saved[1].run_state().best_evaluation(TASK)
     assert best.step == 4
     assert best.scores.names == TASK.names
     assert best.scores.sums.tolist() == evaluation(4, 0.6).scores.sums.tolist()
     assert best.scores.image_comparison == evaluation(4, 0.6).scores.image_comparison
-    assert json.loads((checkpoint.path / "manifest.json").read_text()).keys() == {
-        "model.safetensors",
-        "optimizer.safetensors",
-        "state.json",
-    }
+
+
+def test_a_manifest_names_the_files_of_a_checkpoint(saved):
+    manifest = json.loads((saved[1].path / "manifest.json").read_text())
+    assert manifest.keys() == {"model.safetensors", "optimizer.safetensors", "state.json"}

@@ -144,11 +144,16 @@ def test_one_seed_each_does_not_say_which_recipe_is_better(tmp_path, seed):
     low = write_run(tmp_path / "a", [0.1, 0.2, 0.3, 0.4])
     high = write_run(tmp_path / "b", [0.3, 0.3, 0.4, 0.4], seed=seed, epochs=9)
     (difference,), lines = differences_of([low, high])
-    assert (difference.first, difference.second, difference.images) == ("A", "B", 4)  # the higher score comes first
+    assert difference.first == "A"  # the higher score comes first
+    assert difference.second == "B"
+    assert difference.images == 4
     assert difference.compared_by == "mean IoU"
     assert difference.value == pytest.approx(-0.1)
     assert difference.deviation == pytest.approx(np.std([-0.2, -0.1, -0.1, 0], ddof=1))
-    assert (difference.better, difference.worse, difference.interval, difference.is_shown) == (0, 3, None, False)
+    assert difference.better == 0
+    assert difference.worse == 3
+    assert difference.interval is None
+    assert difference.is_shown is False
     subject = "One seed each" if seed == 0 else "this"
     assert f"{subject} does not say which recipe is better" in difference.sentence()
     assert "--seed 0, 1 and 2" in difference.sentence()
@@ -184,18 +189,25 @@ def test_a_difference_is_told_in_these_words(value, pairs, interval, judgement):
     assert difference.sentence() == f"{counted}. {judgement}"
 
 
-def test_equal_runs_are_not_shown_to_differ_nor_those_that_do_not_say_how_many_images_they_have(tmp_path):
+def test_equal_runs_are_not_shown_to_differ(tmp_path):
     (difference,), lines = differences_of(seeds(tmp_path, "a", [0.0] * 3) + seeds(tmp_path, "b", [0.0] * 3, epochs=9))
-    assert (difference.interval, difference.is_shown, lines) == ((0.0, 0.0), False, [])
-    for counts in ("unknown", "0 + 10 images"):
-        runs = []
-        for number in range(3):
-            for name, epochs in (("c", 3), ("d", 9)):
-                folder = tmp_path / counts / f"{name}{number}"
-                scores = {f"{number}": 0.5}
-                runs.append(write_run(folder, scores, seed=number, epochs=epochs, identity={"data set": counts}))
-        (difference,), _ = differences_of(runs)
-        assert (difference.pairs, difference.images, difference.interval) == (3, 3, None)
+    assert difference.interval == (0.0, 0.0)
+    assert difference.is_shown is False
+    assert lines == []
+
+
+@pytest.mark.parametrize("counts", ["unknown", "0 + 10 images"])
+def test_runs_that_do_not_say_how_many_images_they_have_have_no_interval(tmp_path, counts):
+    runs = []
+    for number in range(3):
+        for name, epochs in (("c", 3), ("d", 9)):
+            scores = {f"{number}": 0.5}
+            identity = {"data set": counts}
+            runs.append(write_run(tmp_path / f"{name}{number}", scores, seed=number, epochs=epochs, identity=identity))
+    (difference,), _ = differences_of(runs)
+    assert difference.pairs == 3
+    assert difference.images == 3
+    assert difference.interval is None
 
 
 def test_repeats_of_a_seed_are_averaged_over_the_images_that_all_of_them_have(tmp_path):
@@ -203,7 +215,8 @@ def test_repeats_of_a_seed_are_averaged_over_the_images_that_all_of_them_have(tm
     second = write_run(tmp_path / "b", {"i0": 0.1, "i1": 0.1, "i2": 0.1}, epochs=9)
     again = write_run(tmp_path / "c", {"i0": 0.3, "i1": 0.5}, epochs=9)
     (difference,), lines = differences_of([first, second, again])
-    assert (difference.pairs, difference.images) == (1, 2)
+    assert difference.pairs == 1
+    assert difference.images == 2
     assert difference.value == pytest.approx((0.2 - 0.9 + 0.3 - 0.8) / 2)
     assert len(lines) == 1
     assert difference.deviation == pytest.approx(np.sqrt(0.02))  # of -0.7 and -0.5
@@ -213,7 +226,9 @@ def test_a_seed_whose_images_were_not_kept_is_no_pair_and_needs_no_line(tmp_path
     first = [write_run(tmp_path / "a0", {}), write_run(tmp_path / "a1", seed=1)]
     second = [write_run(tmp_path / f"b{seed}", seed=seed, epochs=9) for seed in (0, 1)]
     (difference,), lines = differences_of(first + second)
-    assert (difference.pairs, difference.images, lines) == (1, 4, [])
+    assert difference.pairs == 1
+    assert difference.images == 4
+    assert lines == []
 
 
 def test_without_a_seed_in_common_the_first_runs_are_compared_on_the_images_of_both(tmp_path):
@@ -245,7 +260,9 @@ def test_an_image_counts_by_the_mean_of_its_differences(tmp_path):
     second = [write_run(tmp_path / "b0", [0.1, 0.6, 0.1], epochs=9)]
     second.append(write_run(tmp_path / "b1", [0.3, 0.2, 0.1], seed=1, epochs=9))
     (difference,), _ = differences_of(first + second)
-    assert (difference.pairs, difference.better, difference.worse) == (2, 0, 3)
+    assert difference.pairs == 2
+    assert difference.better == 0
+    assert difference.worse == 3
     assert difference.value == pytest.approx(-0.4)
     assert difference.deviation == pytest.approx(np.std([-0.3, -0.1, -0.8], ddof=1))
 
@@ -255,7 +272,9 @@ def test_a_pair_of_runs_counts_once_however_many_images_it_has(tmp_path):
     second = [write_run(tmp_path / "b0", [0.4, 0.4, 0.4], epochs=9)]
     second.append(write_run(tmp_path / "b1", {"other": 0.1}, seed=1, epochs=9))
     (difference,), _ = differences_of(first + second)
-    assert (difference.pairs, difference.images, difference.value) == (2, 4, pytest.approx(-0.25))
+    assert difference.pairs == 2
+    assert difference.images == 4
+    assert difference.value == pytest.approx(-0.25)
 
 
 def test_seeds_that_disagree_show_nothing_and_repeats_of_one_seed_are_one(tmp_path):
@@ -507,7 +526,9 @@ def test_a_run_is_named_by_its_folder_as_it_was_typed(tmp_path):
     typed = tmp_path / "a" / ".." / "a"
     other = write_run(tmp_path / "others" / "a")
     ((run, second), _) = read_runs([typed, other])
-    assert (run.name, run.folder, second.folder) == (str(typed), typed, other)
+    assert run.name == str(typed)
+    assert run.folder == typed
+    assert second.folder == other
 
 
 @pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "images.csv"])
@@ -702,7 +723,7 @@ def test_runs_of_the_same_seed_and_fold_are_shown_and_six_recipes_at_most(tmp_pa
     assert set(re.findall(r'class="key series-(\d)"', result.page)) == set("012345")
 
 
-def test_pictures_of_a_thousand_pixels_are_reduced_to_what_room_the_rest_of_the_page_leaves(tmp_path, monkeypatch):
+def test_pictures_of_a_thousand_pixels_are_reduced_to_the_room_that_is_left(tmp_path, monkeypatch):
     runs = [with_pictures(run, "i0") for run in seeds(tmp_path, "a", [0.0, 0.1])]
     monkeypatch.setattr(page_module, "overlaid", lambda title, lines: None)  # no charts
     noise = np.random.default_rng(0).integers(0, 256, (24, 1200, 3), dtype=np.uint8)

@@ -33,7 +33,9 @@ def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch
         queued.clear()
 
     def criterion(logits, targets, counts):
-        assert (logits.shape[0], targets, counts) == (2, (2, 4, 6), "counts of (2, 4, 6)")
+        assert logits.shape[0] == 2
+        assert targets == (2, 4, 6)
+        assert counts == "counts of (2, 4, 6)"
         modes.extend(mode)
         queued.append(next(seconds))
         return logits.sum()
@@ -106,7 +108,8 @@ def test_what_compiling_cost_and_gained_is_a_sentence():
     assert stopped == [True]
     gain.add_step([SimpleNamespace(images=torch.zeros(shape)) for shape in ((2, 3, 4, 4), (2, 3, 4, 4), (1, 3, 4, 4))])
     gain.add_step([SimpleNamespace(images=torch.zeros(1, 3, 4, 4))])
-    assert (gain.steps, gain.passes) == (2, Counter({(2, 3, 4, 4): 2, (1, 3, 4, 4): 2}))
+    assert gain.steps == 2
+    assert gain.passes == Counter({(2, 3, 4, 4): 2, (1, 3, 4, 4): 2})
     gain.accelerator.distributed_type = DistributedType.MULTI_CPU
     cost = "compiling took 12.3 s"
     line = f"{cost} on the main process; what it gains is measured in runs of one process only"

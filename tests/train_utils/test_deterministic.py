@@ -181,7 +181,9 @@ def test_nothing_that_a_network_and_its_loss_call_raises(norm, upsample, loss, a
 
 def test_each_norm_upsampling_and_loss_is_among_them():
     norms, upsamplings, losses = (set(kinds) for kinds in zip(*KINDS, strict=True))
-    assert (norms, upsamplings, losses) == (set(NORMS), set(UPSAMPLINGS), set(LOSSES))
+    assert norms == set(NORMS)
+    assert upsamplings == set(UPSAMPLINGS)
+    assert losses == set(LOSSES)
 
 
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])

@@ -16,7 +16,9 @@ from train_utils.settings.encoder import load_encoder, read_license, read_normal
 
 def test_the_built_in_encoder_sees_images_as_in_its_pretraining():
     encoder = load_encoder("lite0", pretrained=False)
-    assert (encoder.mean, encoder.std, encoder.depth) == ((127.0,) * 3, (128.0,) * 3, 5)
+    assert encoder.mean == (127.0,) * 3
+    assert encoder.std == (128.0,) * 3
+    assert encoder.depth == 5
     assert encoder.weights is None
     assert encoder.config["num_channels"] == 3
 
@@ -37,11 +39,16 @@ def test_images_are_normalized_as_an_encoders_folder_says(tmp_path):
         read_normalization(str(tmp_path), "resnet")
 
 
-def test_the_license_of_an_encoder_is_that_of_its_card(tmp_path):
+@pytest.mark.parametrize(
+    ("front", "expected"), [("license: mit", "mit"), ("license: [a, b]", None), ("tags: x", None), ("{", None)]
+)
+def test_the_license_of_an_encoder_is_that_of_its_card(tmp_path, front, expected):
+    (tmp_path / "README.md").write_text(f"---\n{front}\n---\n# Card\n")
+    assert read_license(str(tmp_path)) == expected
+
+
+def test_an_encoder_without_a_card_has_no_license(tmp_path):
     assert read_license(str(tmp_path)) is None
-    for front, expected in (("license: mit", "mit"), ("license: [a, b]", None), ("tags: x", None), ("{", None)):
-        (tmp_path / "README.md").write_text(f"---\n{front}\n---\n# Card\n")
-        assert read_license(str(tmp_path)) == expected
 
 
 def test_an_encoder_takes_other_numbers_of_channels_where_its_family_can():

@@ -46,12 +46,14 @@ def test_epochs_are_counted_in_steps_and_ten_minutes_pay_for_every_shape():
     assert tuned("--max-minutes", "1", total_steps=2000) == {(8, 8)}  # a resumed run knows its steps
 
 
-def test_kernels_are_timed_for_a_shape_that_is_among_them_on_a_gpu():
-    for device, shape, is_timed in (("cuda", (8, 16), True), ("cuda", (16, 8), False), ("cpu", (8, 16), False)):
-        tuning = KernelTuning(torch.device(device), {(8, 16), (4, 4)})
-        with tuning.for_shape(torch.Size(shape)):
-            assert torch.backends.cudnn.benchmark is is_timed
-        assert torch.backends.cudnn.benchmark is False
+@pytest.mark.parametrize(
+    ("device", "shape", "is_timed"), [("cuda", (8, 16), True), ("cuda", (16, 8), False), ("cpu", (8, 16), False)]
+)
+def test_kernels_are_timed_for_a_shape_that_is_among_them_on_a_gpu(device, shape, is_timed):
+    tuning = KernelTuning(torch.device(device), {(8, 16), (4, 4)})
+    with tuning.for_shape(torch.Size(shape)):
+        assert torch.backends.cudnn.benchmark is is_timed
+    assert torch.backends.cudnn.benchmark is False
 
 
 def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay_for_it(tmp_path, monkeypatch):

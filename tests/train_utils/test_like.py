@@ -26,8 +26,13 @@ def like(tmp_path: Path):
 def test_a_repeated_run_has_the_flags_that_were_switched_on_and_off(like):
     recorded = ("--no-deep-supervision", "--cache", "--encoder", "lite0", "--freeze-encoder", "--loss", "ce")
     args = like((*recorded, "--class-weights", "1", "2", "--crop-size", "32", "48"))
-    assert (args.deep_supervision, args.cache, args.freeze_encoder, args.loss) == (False, True, True, "ce")
-    assert (args.encoder, args.class_weights, list(args.crop_size)) == ("lite0", [1.0, 2.0], [32, 48])
+    assert args.deep_supervision is False
+    assert args.cache is True
+    assert args.freeze_encoder is True
+    assert args.loss == "ce"
+    assert args.encoder == "lite0"
+    assert args.class_weights == [1.0, 2.0]
+    assert list(args.crop_size) == [32, 48]
     assert like(recorded, "--deep-supervision").deep_supervision is True
 
 
@@ -35,9 +40,14 @@ def test_another_encoder_or_model_brings_its_own_architecture(like):
     recorded = ("--base-channels", "4", "--depth", "2", "--norm", "group", "--loss", "ce")
     for flags in (("--encoder", "lite0"), ("--init-from", "x")):
         args = like(recorded, *flags)
-        assert (args.base_channels, args.depth, args.norm, args.loss) == (None, None, None, "ce")
+        assert args.base_channels is None
+        assert args.depth is None
+        assert args.norm is None
+        assert args.loss == "ce"
     args = like(("--encoder", "lite0", "--freeze-encoder"), "--init-from", "x")
-    assert (args.encoder, args.freeze_encoder, args.init_from) == (None, None, "x")
+    assert args.encoder is None
+    assert args.freeze_encoder is None
+    assert args.init_from == "x"
 
 
 def test_what_a_repeated_run_does_otherwise_is_said(like, capsys):
@@ -52,7 +62,9 @@ def test_where_and_how_long_a_run_was_made_is_not_repeated_beside_what_is_typed(
     assert like(("--processes-per-volume", "2")).processes_per_volume == 1
     recorded = ("--processes-per-volume", "2", "--max-steps", "9", "--fold", "1/3")
     args = like(recorded, "--epochs", "3", "--val-fraction", "0.3")
-    assert (args.processes_per_volume, args.max_steps, args.fold) == (1, None, None)
+    assert args.processes_per_volume == 1
+    assert args.max_steps is None
+    assert args.fold is None
     for recorded, typed in (
         (("--fold", "1/3"), ("--val-fraction", "0.3")),
         (("--val-split", "dusk"), ("--fold", "2/3")),
@@ -65,7 +77,9 @@ def test_where_and_how_long_a_run_was_made_is_not_repeated_beside_what_is_typed(
         name = recorded[0].removeprefix("--").replace("-", "_")
         assert getattr(args, name) == (10 if name == "epochs" else None), typed
     args = like(("--encoder", "lite0", "--encoder-lr-factor", "0.5", "--depth", "5"), "--encoder", "resnet")
-    assert (args.encoder, args.encoder_lr_factor, args.depth) == ("resnet", None, None)
+    assert args.encoder == "resnet"
+    assert args.encoder_lr_factor is None
+    assert args.depth is None
 
 
 def test_a_record_of_an_earlier_version_repeats_what_it_did_without_a_word(tmp_path, capsys):
@@ -76,7 +90,9 @@ def test_a_record_of_an_earlier_version_repeats_what_it_did_without_a_word(tmp_p
     (tmp_path / "run.json").write_text(json.dumps(record))
     capsys.readouterr()
     args = parsed("--like", str(tmp_path))
-    assert (args.task, args.draft, args.place) == ("classes", True, False)
+    assert args.task == "classes"
+    assert args.draft is True
+    assert args.place is False
     said, versions = capsys.readouterr().out.splitlines()
     assert said == f"like {tmp_path}, without a change"
     here = f"numpy 0.1 (here {version('numpy')})"

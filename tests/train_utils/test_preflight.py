@@ -81,7 +81,7 @@ def test_a_pixel_on_the_device_takes_what_it_was_loaded_and_augmented_as():
     assert input_bytes((1, 2, 4, 5), batch_split) == images * 40 * (4 + 1 + 4 + 8)
 
 
-def test_the_largest_evaluation_has_as_many_images_as_there_are_and_targets_that_are_known():
+def test_the_largest_evaluation_has_as_many_images_as_there_are():
     config = UNetConfig(in_channels=1, base_channels=2, depth=1)
     inputs = np.array([(8, 8), (8, 8), (4, 4)])
     largest = largest_evaluation(config, inputs, np.zeros_like(inputs), pixels=10**6)
@@ -138,14 +138,16 @@ def test_activations_that_are_to_be_computed_again_are_so_where_all_would_fit(mo
 @pytest.mark.parametrize(("room", "size", "accumulation"), [(7, 4, 2), (3, 3, 3), (2, 2, 4), (1, 1, 8)])
 def test_a_batch_that_does_not_fit_is_cut_into_equal_parts(monkeypatch, capsys, room, size, accumulation):
     split, _ = checked(monkeypatch, BatchSplit(8, 1, 8, 1), room)
-    assert (split.micro_batch_size, split.accumulation) == (size, accumulation)
+    assert split.micro_batch_size == size
+    assert split.accumulation == accumulation
     first = capsys.readouterr().out.splitlines()[0]
     assert first == f"memory: micro-batches of {size} images of 16 x 24 fit, 8 were wanted"
 
 
 def test_all_processes_take_the_smallest_micro_batch(monkeypatch):
     split, _ = checked(monkeypatch, BatchSplit(16, 2, 8, 1), room=8, agreed=2)
-    assert (split.micro_batch_size, split.accumulation) == (2, 4)
+    assert split.micro_batch_size == 2
+    assert split.accumulation == 4
 
 
 def test_activations_are_computed_again_where_not_even_one_image_fits(monkeypatch, capsys):
@@ -335,7 +337,7 @@ class TwoBlocks(torch.nn.Module):
         return numbers * numbers.view_as(numbers)
 
 
-def test_with_checkpointing_the_inputs_of_blocks_are_kept_what_lies_between_them_and_one_block():
+def test_with_checkpointing_inputs_of_blocks_are_kept_and_one_block():
     weights = 4 * (8 * 8 + 8 * 2)
     inputs = 4 * (3 * 8 + 3 * 8)
     between = 4 * (3 * 8 + 3 * 2)  # the sigmoid, and once what is multiplied with itself
@@ -524,7 +526,8 @@ def test_a_trial_that_runs_out_of_memory_in_any_way_takes_fewer_images(monkeypat
     monkeypatch.setattr(Preflight, "step_fits_by_estimate", Preflight.step_fits_by_trial)  # on the CPU as on a GPU
     memory_check = Preflight(new_accelerator(), network, StepLoss(classes(2, "ce")), Copies(3))
     batch_split = memory_check.fit_batch_split((3, 32, 32), BatchSplit(8, 1, 8, 1))
-    assert (batch_split.micro_batch_size, batch_split.accumulation) == (2, 4)
+    assert batch_split.micro_batch_size == 2
+    assert batch_split.accumulation == 4
     is_torchs = isinstance(error, torch.OutOfMemoryError)
     assert capsys.readouterr().out.count("no room for micro-batches of 4 images: ") == (not is_torchs)
 
@@ -542,7 +545,14 @@ def test_a_trial_that_fails_in_another_way_is_not_tried_again(monkeypatch, error
     assert caught.value is error
 
 
-def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
+@pytest.mark.parametrize(
+    ("wanted", "accumulation", "less"),
+    [
+        (BatchSplit(64, 1, 64, 1), 32, (1, 64, False)),  # smaller micro-batches, and more of them
+        (BatchSplit(64, 1, 2, 40, is_fixed=True), 40, (2, 40, True)),  # as was asked, but recomputed
+    ],
+)
+def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch, wanted, accumulation, less):
     network, shape = UNet(UNetConfig(base_channels=4, depth=2)), (3, 32, 32)
     memory_check = Preflight(new_accelerator(), network, StepLoss(classes(2, "ce")), Copies(3))
 
@@ -552,13 +562,9 @@ def test_the_estimate_counts_the_images_that_accumulation_holds(monkeypatch):
         batch_split = memory_check.fit_batch_split(shape, batch_split)
         return batch_split.micro_batch_size, batch_split.accumulation, network.activation_checkpointing
 
-    for wanted, accumulation, less in [
-        (BatchSplit(64, 1, 64, 1), 32, (1, 64, False)),  # smaller micro-batches, and more of them
-        (BatchSplit(64, 1, 2, 40, is_fixed=True), 40, (2, 40, True)),  # as was asked, but recomputed
-    ]:
-        room = step_bytes(network, (2, *shape), Copies(3)) + 2 * accumulation * 2 * 32 * 32 * 24
-        assert found(wanted, room + 10) == (2, accumulation, False)
-        assert found(wanted, room - 10) == less
+    room = step_bytes(network, (2, *shape), Copies(3)) + 2 * accumulation * 2 * 32 * 32 * 24
+    assert found(wanted, room + 10) == (2, accumulation, False)
+    assert found(wanted, room - 10) == less
 
 
 ROOM_FLAGS = ["--max-steps", "3", "--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8"]

@@ -77,17 +77,16 @@ def test_a_trace_is_named_by_its_process_and_the_main_one_says_where_it_is(
     assert capsys.readouterr().out == (said if is_said else "")
 
 
-def test_a_profiler_is_told_of_its_steps_alone_and_stopped_where_some_of_them_never_came(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("steps_made", "stops"), [(9, 0), (3, 1)])
+def test_a_profiler_is_told_of_its_steps_alone_or_stopped_before_the_last_one(tmp_path, monkeypatch, steps_made, stops):
     calls: list[str] = []
     methods = {name: lambda name=name: calls.append(name) for name in ("start", "step", "stop")}
     monkeypatch.setattr(profiler.ProfileKwargs, "build", lambda options: SimpleNamespace(**methods))
-    for steps_made, stops in ((9, 0), (3, 1)):
-        calls.clear()
-        steps = profiler.StepTrace(Accelerator(cpu=True), tmp_path, 2)
-        for _ in range(steps_made):
-            steps.step()
-        steps.close()
-        assert calls == ["start", *["step"] * min(steps_made, 3 + 2), *["stop"] * stops]
+    steps = profiler.StepTrace(Accelerator(cpu=True), tmp_path, 2)
+    for _ in range(steps_made):
+        steps.step()
+    steps.close()
+    assert calls == ["start", *["step"] * min(steps_made, 3 + 2), *["stop"] * stops]
 
 
 def test_without_steps_nothing_is_traced(tmp_path):

@@ -57,19 +57,26 @@ def schedule(*flags: str, images: int = 100) -> Schedule:
     return Schedule.from_args(parsed("--plan", "none", "--batch-size", "10", *flags), images, None)
 
 
-def test_the_steps_that_fit_leave_time_for_evaluations_saves_and_the_report():
+def test_the_steps_that_fit_fill_the_time():
     assert steps_that_fit(4 + 10.1, MeasuredSeconds(step=0.5), schedule(), 8) == 20
+
+
+def test_no_step_fits_into_less_time_than_the_end_of_a_run_takes():
     assert steps_that_fit(1, MeasuredSeconds(step=0.5), schedule(), 8) < 1
+
+
+@pytest.mark.parametrize(("eval_every", "checkpoints_of_the_best", "pictures"), [(20, 0, 8), (21, 1, 8), (20, 0, 2)])
+def test_the_steps_that_fit_leave_time_for_evaluations_saves_and_the_report(
+    eval_every, checkpoints_of_the_best, pictures
+):
     times = MeasuredSeconds(step=0.5, evaluation=4.0, image=0.2, save=3.0)
-    for eval_every, checkpoints_of_the_best, pictures in ((20, 0, 8), (21, 1, 8), (20, 0, 2)):
-        flags = ["--eval-every", str(eval_every), "--checkpoint-every", "5"]
-        steps = steps_that_fit(600, times, schedule(*flags), pictures)
-        evaluation = 4.0 + pictures * 0.2 + 3.0 / 3 + checkpoints_of_the_best * 3.0
-        needed = [
-            n * 0.5 + (n / eval_every + 1) * evaluation + (n / 5 + 1) * 3.0 + 3 * 8 * 0.2 + 4
-            for n in (steps, steps + 1)
-        ]
-        assert needed[0] <= 600 < needed[1]
+    flags = ["--eval-every", str(eval_every), "--checkpoint-every", "5"]
+    steps = steps_that_fit(600, times, schedule(*flags), pictures)
+    evaluation = 4.0 + pictures * 0.2 + 3.0 / 3 + checkpoints_of_the_best * 3.0
+    needed = [
+        n * 0.5 + (n / eval_every + 1) * evaluation + (n / 5 + 1) * 3.0 + 3 * 8 * 0.2 + 4 for n in (steps, steps + 1)
+    ]
+    assert needed[0] <= 600 < needed[1]
 
 
 @pytest.fixture(scope="module")

@@ -93,13 +93,17 @@ def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch)
     )
     sampler, begin, (arguments, options), end = calls
     assert sampler == ("shapes of training", "split", 7, range(0), info.train.records.group_sizes)
-    assert (begin, end) == ("begin", "end")  # one process of a machine decodes for --cache
+    assert begin == "begin"  # one process of a machine decodes for --cache
+    assert end == "end"
     *further_arguments, steps = arguments
     assert further_arguments == [info, network.config, SimpleNamespace(train="shapes of training"), "split"]
     assert steps[:8] == [7, 1, 4, 6, 9, 7, 3, 0]
     assert options == {"num_workers": 2, "device": device}
-    assert (rehearsed.loaders, rehearsed.seconds, rehearsed._scaler_state) == ("loaders", 180, {"scale": 8.0})
-    assert (rehearsed.schedule.peak, rehearsed.schedule.eval_every) == (0, 10)
+    assert rehearsed.loaders == "loaders"
+    assert rehearsed.seconds == 180
+    assert rehearsed._scaler_state == {"scale": 8.0}
+    assert rehearsed.schedule.peak == 0
+    assert rehearsed.schedule.eval_every == 10
     assert rehearsed.folder == Path("run/checkpoints/.rehearsal")
     assert rehearsed.model is not network
     assert not rehearsed.tries_bf16  # all steps are in bf16
@@ -144,7 +148,8 @@ def test_what_is_queued_on_the_device_is_waited_for_and_the_slowest_process_coun
     monkeypatch.setattr(rehearsal, "wait_for", wait)
     steps = iter(range(1000))
     rehearsed.time_steps(queued.append, steps)
-    assert (rehearsed.times.step, rehearsed._timed_steps) == (2.0, 2 + 9)  # eighteen seconds
+    assert rehearsed.times.step == 2.0  # eighteen seconds
+    assert rehearsed._timed_steps == 2 + 9
     rehearsed.time_steps_again(queued.append, steps)
     assert rehearsed.times.step == 2.0
     assert next(steps) == 3 + 11 + 5
@@ -156,7 +161,8 @@ def test_what_is_queued_on_the_device_is_waited_for_and_the_slowest_process_coun
         clock.takes(6)
 
     rehearsed.time_evaluation(evaluate, Batches(9))
-    assert (rehearsed.times.evaluation, rehearsed.times.image) == (36.0, 2.0)
+    assert rehearsed.times.evaluation == 36.0
+    assert rehearsed.times.image == 2.0
 
 
 def test_without_validation_images_there_is_nothing_to_time(clock):

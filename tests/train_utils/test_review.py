@@ -128,7 +128,8 @@ def test_the_ten_worst_masks_are_named_and_those_with_problems_counted(monkeypat
 def test_runs_without_any_mask_to_review_are_an_error(monkeypatch):
     monkeypatch.setattr(review, "review_runs", lambda *arguments: ([], []))
     result = reviewed("--runs", "a")
-    assert (result.code, result.text) == (1, "")
+    assert result.code == 1
+    assert result.text == ""
     assert "no mask could be reviewed" in result.errors
 
 
@@ -145,7 +146,8 @@ def test_a_run_that_cannot_be_calibrated_is_said_and_the_next_ones_are(monkeypat
     result = reviewed("--runs", "a", "b", "c", "--output", tmp_path, "--calibrate")
     lines = result.text.splitlines()
     assert lines[:3] == ["a: it has no masks; its model stays as it is", "b is calibrated", "c is calibrated"]
-    assert (result.code, written) == (0, [2])
+    assert result.code == 0
+    assert written == [2]
 
     def full_disk(*arguments: object) -> None:
         raise OSError(28, "No space left")
@@ -261,7 +263,10 @@ def test_each_column_of_the_table_holds_its_number():
     numbers = {"score": 0.25, "area_share": 0.5, "missing": 0.75}
     review = MaskReview("a.png", **numbers, findings=[], shifts=[], equal_to=None, images=[])
     (row,) = csv.DictReader(page.table_text([review]).splitlines())
-    assert (row["image"], row["score"], row["areas"], row["missing"]) == ("a.png", "0.250000", "0.500000", "0.750000")
+    assert row["image"] == "a.png"
+    assert row["score"] == "0.250000"
+    assert row["areas"] == "0.500000"
+    assert row["missing"] == "0.750000"
     assert "\r" not in page.table_text([review])
 
 
@@ -310,7 +315,8 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     def open_run(folder: Path, dataset: str | None, device: torch.device) -> Watched:
         if folder.name == "gone":
             raise UserError("it is no folder of a run")
-        assert (dataset, device.type) == ("data", "cpu")
+        assert dataset == "data"
+        assert device.type == "cpu"
         return runs[folder.name]
 
     def predicted(run: Watched, index: int):
@@ -349,7 +355,8 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     (finding,) = both["3.png"].findings
     assert finding.text.startswith("cell of ")
     assert finding.confidence == pytest.approx(0.97)
-    assert (both["0.png"].equal_to, both["3.png"].equal_to) == (None, "training of a")
+    assert both["0.png"].equal_to is None
+    assert both["3.png"].equal_to == "training of a"
     equal = "the image is equal to the training image training of a"
     assert both["3.png"].problems == [f"{finding.text} (97% sure)", equal]
     monkeypatch.setattr(Watched, "has_volumes", True)
@@ -551,7 +558,8 @@ def test_the_page_shows_forty_masks_and_table_and_list_name_all(tmp_path, monkey
     assert "a &lt;line&gt;" in html
     rows = rows_of(tmp_path / "new" / "out")
     assert len(rows) == 41
-    assert (rows[40]["problems"], rows[40]["runs"]) == ("moved; turned", "runs/a runs/b")
+    assert rows[40]["problems"] == "moved; turned"
+    assert rows[40]["runs"] == "runs/a runs/b"
     assert (tmp_path / "new" / "out" / "suspicious.txt").read_text() == (
         "# images whose masks look wrong, the worst first; take out those that are right, and train with --exclude\n"
         "<3>\n<40>\n"
@@ -581,7 +589,8 @@ def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(tmp_path, 
     assert run.has_volumes
     assert run.class_names == ("a", "b")
     upper, lower = predicted_examples(run, 0, [1, 0])
-    assert (upper.name, lower.name) == ("slice 1", "slice 0")
+    assert upper.name == "slice 1"
+    assert lower.name == "slice 0"
     for number, example in ((1, upper), (0, lower)):
         shown = voxels.transpose(2, 1, 0)[number].repeat(2, axis=coarse_axis)[::-1, ::-1]
         assert np.array_equal(np.squeeze(example.image), shown)

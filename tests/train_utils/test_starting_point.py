@@ -19,7 +19,10 @@ from unet.model import DeeplySupervisedUNet
 
 def test_a_network_without_flags_is_the_original_and_one_with_an_encoder_is_narrow():
     plain = start_from(None, {}).architecture
-    assert (plain.base_channels, plain.depth, plain.norm, plain.upsample) == (64, 4, "batch", "transpose")
+    assert plain.base_channels == 64
+    assert plain.depth == 4
+    assert plain.norm == "batch"
+    assert plain.upsample == "transpose"
     with_encoder = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})
     assert with_encoder.architecture.base_channels == 16
     assert with_encoder.encoder.weights is None
@@ -89,7 +92,9 @@ def test_a_model_to_start_from_keeps_the_architecture_that_has_weights(upsample,
     else:
         start = starting_point(settings, model=model)
         assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
-        assert (start.model_name, start.model, start.trained) == ("m", model, model.config)
+        assert start.model_name == "m"
+        assert start.model == model
+        assert start.trained == model.config
 
 
 def test_dropout_may_be_taken_from_a_model_and_what_a_checkpoint_has_otherwise_is_told_later():
@@ -103,7 +108,8 @@ def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes(
     volumes = {"dims": 3, "kernels": ((1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2),)}
     config = UNetConfig(base_channels=2, depth=1, **volumes)
     own = starting_point(NetworkSettings(init_from="m"), NetworkAxes(3), model=UNet(config))
-    assert (own.architecture.kernels, own.architecture.strides) == (config.kernels, config.strides)
+    assert own.architecture.kernels == config.kernels
+    assert own.architecture.strides == config.strides
     with pytest.raises(ModelError, match=r"m: takes volumes, but the data are images; .* or give --dims 3"):
         starting_point(NetworkSettings(init_from="m"), NetworkAxes(2), model=UNet(config))
     with pytest.raises(ModelError, match="the checkpoint: takes volumes, but the data are images"):
@@ -154,7 +160,8 @@ def test_a_model_that_is_built_says_how_large_it_is(capsys):
 def test_a_network_of_volumes_has_the_levels_that_suit_the_data(capsys):
     axes = NetworkAxes(3, ((1, 3, 3), (3, 3, 3), (3, 3, 3)), ((1, 2, 2), (2, 2, 2)))
     start = starting_point(NetworkSettings(base_channels=2), axes)
-    assert (start.architecture.depth, start.architecture.strides) == (2, axes.strides)
+    assert start.architecture.depth == 2
+    assert start.architecture.strides == axes.strides
     network = start.build(1, Classes(("a", "b")), Preprocess())
     assert capsys.readouterr().out.startswith("model: 3-D U-Net, ")
     assert type(network) is UNet
@@ -179,7 +186,8 @@ def test_weights_of_a_model_are_copied_and_its_head_only_for_the_same_task(capsy
 def test_other_channels_than_the_encoders_are_said_and_grey_is_repeated(capsys):
     start = start_from(None, {"encoder": "lite0", "encoder_weights": "random", "base_channels": 2})
     grey = start.build(1, Classes(("a", "b")), Preprocess(mean=(7.0,), std=(2.0,), pixel_types=("uint16",)))
-    assert (grey.config.preprocess.mean, grey.config.preprocess.std) == ((7.0,) * 3, (2.0,) * 3)
+    assert grey.config.preprocess.mean == (7.0,) * 3
+    assert grey.config.preprocess.std == (2.0,) * 3
     assert grey.config.encoder["num_channels"] == 3
     assert "encoder: " not in capsys.readouterr().out
     two = start.build(2, Classes(("a", "b")), Preprocess(mean=(7.0,) * 2, std=(2.0,) * 2))

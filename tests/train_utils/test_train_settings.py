@@ -33,8 +33,13 @@ def test_the_defaults_of_the_flags_are_these():
 
 def test_without_a_plan_the_flags_are_those_of_the_original():
     settings = parsed("--dataset", "shapes", "--plan", "none")
-    assert (settings.scale, settings.batch_size, settings.epochs, settings.augment) == (1.0, 4, 10, "basic")
-    assert (settings.eval_every, settings.checkpoint_every, settings.class_weights) == (0, 0, None)
+    assert settings.scale == 1.0
+    assert settings.batch_size == 4
+    assert settings.epochs == 10
+    assert settings.augment == "basic"
+    assert settings.eval_every == 0
+    assert settings.checkpoint_every == 0
+    assert settings.class_weights is None
     assert settings.encoder is None
     assert settings.base_channels is None
     assert settings.crop_size is None

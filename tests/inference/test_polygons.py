@@ -5,6 +5,7 @@ Modules: data_utils/image_io/outlines.py, inference/outputs/polygons.py.
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -131,40 +132,83 @@ def drawn(features, image, value_of):
     return rasterize(pairs, image.shape, transform=image.transform, dtype=np.int32)
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_polygons_give_the_mask_again(tmp_path, models, task):
-    source = write_scene(tmp_path / "in" / "a.tif", transform=TURNED)
+class Outlined(NamedTuple):
+    """A scene, the folder of its masks, and the polygons of them."""
+
+    task: str
+    source: Path
+    output: Path
+    content: dict
+
+    @property
+    def features(self) -> list[dict]:
+        return self.content["features"]
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def outlined_scene(request, models, tmp_path_factory) -> Outlined:
+    """A turned scene that is predicted in windows, with the polygons of its masks."""
+    folder = tmp_path_factory.mktemp("outlined")
+    source = write_scene(folder / "in" / "a.tif", transform=TURNED)
     with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000):
-        result = predict(models[task], [source], tmp_path / "out", "--polygons", "--tile-size", "32")
+        result = predict(models[request.param], [source], folder / "out", "--polygons", "--tile-size", "32")
     assert result.returncode == 0, result.stderr
-    content = json.loads((tmp_path / "out" / "a.geojson").read_text())
-    features = content["features"]
-    assert content["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633"
-    assert features
-    for feature in features:
+    return Outlined(request.param, source, folder / "out", json.loads((folder / "out" / "a.geojson").read_text()))
+
+
+def test_polygons_are_in_the_coordinates_of_the_image(outlined_scene):
+    assert outlined_scene.content["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633"
+
+
+def test_outlines_of_polygons_run_counterclockwise_about_holes(outlined_scene):
+    for feature in outlined_scene.features:
         outline, *holes = feature["geometry"]["coordinates"]
         assert signed_area(outline) > 0
         assert all(signed_area(hole) < 0 for hole in holes)
-        assert feature["properties"]["class"] != "background"
-    masks = {"a.tif": lambda properties: properties.get("value", properties.get("number"))}
-    inside = 0
-    if task == "overlapping":
-        inside = 255
-        masks = {
-            "field/a.tif": lambda properties: 255 * (properties["class"] == "field"),
-            "wood_old/a.tif": lambda properties: 255 * (properties["class"] == "wood/old"),
-        }
-    for name, value_of in masks.items():
-        with rasterio.open(source) as image, rasterio.open(tmp_path / "out" / name) as file:
-            assert (file.transform, file.crs, file.shape) == (image.transform, image.crs, image.shape)
+
+
+def test_polygons_are_of_no_background(outlined_scene):
+    assert outlined_scene.features
+    assert all(feature["properties"]["class"] != "background" for feature in outlined_scene.features)
+
+
+def numbers_of(properties: dict) -> int:
+    """The value of a class, or the number of an object, in its mask."""
+    return properties.get("value", properties.get("number"))
+
+
+OVERLAPPING_MASKS = {
+    "field/a.tif": lambda properties: 255 * (properties["class"] == "field"),
+    "wood_old/a.tif": lambda properties: 255 * (properties["class"] == "wood/old"),
+}
+MASKS = {task: {"a.tif": numbers_of} for task in TASKS} | {"overlapping": OVERLAPPING_MASKS}
+
+
+def test_polygons_give_the_mask_again(outlined_scene):
+    for name, value_of in MASKS[outlined_scene.task].items():
+        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
             mask = file.read(1).astype(np.int32)
-            assert np.array_equal(file.dataset_mask(), image.dataset_mask())
-            assert (mask[:9, :20] == file.nodata).all()
-            assert file.nodata not in (0, inside)
             mask[mask == file.nodata] = 0
-            of_mask = [feature for feature in features if value_of(feature["properties"])]
+            of_mask = [feature for feature in outlined_scene.features if value_of(feature["properties"])]
             assert mask.any()
             assert np.array_equal(drawn(of_mask, image, value_of), mask)
+
+
+def test_masks_of_polygons_have_the_grid_of_the_image(outlined_scene):
+    for name in MASKS[outlined_scene.task]:
+        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
+            assert file.transform == image.transform
+            assert file.crs == image.crs
+            assert file.shape == image.shape
+
+
+def test_masks_of_polygons_hold_no_data_where_the_image_does(outlined_scene):
+    values_of_classes = {0, 255} if outlined_scene.task == "overlapping" else {0}
+    for name in MASKS[outlined_scene.task]:
+        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
+            assert np.array_equal(file.dataset_mask(), image.dataset_mask())
+            assert (file.read(1)[:9, :20] == file.nodata).all()
+            assert file.nodata not in values_of_classes
 
 
 def test_classes_without_background_are_all_outlined(tmp_path, models):
@@ -183,23 +227,39 @@ def test_classes_without_background_are_all_outlined(tmp_path, models):
         assert np.array_equal(np.where(mask == 0, 255, mask - 1), file.read(1))
 
 
-def test_a_geopackage_holds_the_same(tmp_path, models):
-    raw = pytest.importorskip("pyogrio.raw")
-    source = write_scene(tmp_path / "a.tif")
-    (tmp_path / "b").mkdir()
-    empty = write_raster(tmp_path / "b" / "c.tif", np.zeros((2, 20, 20), np.uint16), nodata=0)
+@pytest.fixture(scope="module")
+def geopackages(models, tmp_path_factory) -> Path:
+    """A folder with the GeoPackages of a scene and of an empty one, c, and the GeoJSON of the first."""
+    folder = tmp_path_factory.mktemp("packages")
+    source = write_scene(folder / "a.tif")
+    (folder / "b").mkdir()
+    empty = write_raster(folder / "b" / "c.tif", np.zeros((2, 20, 20), np.uint16), nodata=0)
     with mock.patch.object(outlines, "MAX_PENDING_CORNERS", 10):
-        assert predict(models["classes"], [source, empty], tmp_path / "out", "--polygons", "gpkg").returncode == 0
-        assert predict(models["classes"], [source], tmp_path / "out", "--polygons").returncode == 0
-    meta, _, geometries, columns = raw.read(tmp_path / "out" / "a.gpkg")
-    features = json.loads((tmp_path / "out" / "a.geojson").read_text())["features"]
-    assert meta["crs"] == UTM
-    assert meta["fields"].tolist() == ["class", "value"]
+        assert predict(models["classes"], [source, empty], folder / "out", "--polygons", "gpkg").returncode == 0
+        assert predict(models["classes"], [source], folder / "out", "--polygons").returncode == 0
+    return folder / "out"
+
+
+def test_a_geopackage_holds_the_polygons_of_the_geojson(geopackages):
+    raw = pytest.importorskip("pyogrio.raw")
+    _, _, geometries, columns = raw.read(geopackages / "a.gpkg")
+    features = json.loads((geopackages / "a.geojson").read_text())["features"]
     assert columns[1].tolist() == [feature["properties"]["value"] for feature in features]
     assert len(geometries) == len(features) > 1
-    assert len(raw.read(tmp_path / "out" / "c.gpkg")[2]) == 0
     expected = [np.array(ring) for ring in features[0]["geometry"]["coordinates"]]
     assert geometries[0] == well_known_binary(expected)
+
+
+def test_a_geopackage_has_the_coordinates_of_the_image_with_two_columns(geopackages):
+    raw = pytest.importorskip("pyogrio.raw")
+    meta, *_ = raw.read(geopackages / "a.gpkg")
+    assert meta["crs"] == UTM
+    assert meta["fields"].tolist() == ["class", "value"]
+
+
+def test_a_geopackage_of_an_empty_scene_has_no_polygons(geopackages):
+    raw = pytest.importorskip("pyogrio.raw")
+    assert len(raw.read(geopackages / "c.gpkg")[2]) == 0
 
 
 def test_polygons_that_cannot_be_are_one_line(tmp_path, models, fails_with):
@@ -217,9 +277,12 @@ def test_polygons_that_cannot_be_are_one_line(tmp_path, models, fails_with):
     fails_with(result, "--polygons: masks of this kind have no place; leave the flag out", 1)
 
 
-def test_geojson_needs_no_package_and_points_have_no_polygons():
+def test_geojson_needs_no_package():
     with mock.patch.object(polygons_module, "find_spec", return_value=None):
         check_polygons(".geojson", ClassFormat(ClassMap(("a", "b"), (0, 1), None)))
+
+
+def test_points_have_no_polygons():
     points = PointFormat(Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels"))
     with pytest.raises(SettingsError, match="--polygons: files of points of this kind have no place"):
         check_polygons(".geojson", points)

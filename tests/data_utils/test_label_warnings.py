@@ -73,20 +73,27 @@ def values(folder: Path, masks: list[list[int]]) -> Path:
         ([[0] * 3 + [9] * 4 + [255] * 3] * 6, {}, "255 became a class, with 30% of all mask pixels"),
         ([[0] * 3 + [1] * 4 + [255] * 3] * 6, {}, "255 counts nowhere, as unlabeled, and 30% of all mask pixels"),
         ([[0, 1] * 5] * 6, {"classes": "0=a,1=b,2=dog"}, "no mask holds dog, which --classes names"),
-        ([[0, 1] * 5] * 6, {}, None),
-        ([[0, 255] * 5] * 6, {}, None),
-        ([[0, 128] * 4 + [255] * 2] * 6, {}, None),
-        ([[0] * 5 + [1] * 4 + [255]] * 6, {}, None),
-        ([[0] * 3 + [9] * 4 + [255] * 3] * 6, {"ignore_index": "255"}, None),
-        ([[0] * 3 + [9] * 4 + [255] * 3] * 6, {"classes": "0=a,9=b,255=c"}, None),
     ],
 )
-def test_what_used_to_be_silent_is_said(tmp_path, masks, flags, line):
+def test_masks_with_a_likely_mistake_are_warned_of(tmp_path, masks, flags, line):
     warnings = load_info(values(tmp_path / "data", masks), **flags).warnings
-    if line is None:
-        assert not [text for text in warnings if "255" in text or "few" in text or "holds" in text]
-    else:
-        assert any(text.startswith(line) for text in warnings), warnings
+    assert any(text.startswith(line) for text in warnings), warnings
+
+
+@pytest.mark.parametrize(
+    ("masks", "flags"),
+    [
+        ([[0, 1] * 5] * 6, {}),
+        ([[0, 255] * 5] * 6, {}),
+        ([[0, 128] * 4 + [255] * 2] * 6, {}),
+        ([[0] * 5 + [1] * 4 + [255]] * 6, {}),
+        ([[0] * 3 + [9] * 4 + [255] * 3] * 6, {"ignore_index": "255"}),
+        ([[0] * 3 + [9] * 4 + [255] * 3] * 6, {"classes": "0=a,9=b,255=c"}),
+    ],
+)
+def test_masks_without_a_likely_mistake_are_not_warned_of(tmp_path, masks, flags):
+    warnings = load_info(values(tmp_path / "data", masks), **flags).warnings
+    assert not [text for text in warnings if "255" in text or "few" in text or "holds" in text]
 
 
 def warnings_of(
@@ -98,17 +105,24 @@ def warnings_of(
     )
 
 
-@pytest.mark.parametrize(("training", "validation", "is_said"), [(1, 1, True), (2, 1, True), (3, 1, False)])
-def test_fewer_than_four_images_of_both_splits_are_very_few(training, validation, is_said):
-    pixels = {0: 10, 1: 10}
-    lines = warnings_of(split_of(*[pixels] * training), split_of(*[pixels] * validation))
-    assert len(lines) == is_said
-    if is_said:
-        counts = (
-            f"{training + validation} images are very few ({training} for training and {validation} for validation)"
-        )
-        assert lines[0].startswith(f"{counts}: the score will be luck")
-    assert warnings_of(split_of(*[pixels] * training), split_of(*[pixels] * validation), class_map=None) == []
+@pytest.mark.parametrize(("training", "validation"), [(1, 1), (2, 1)])
+def test_fewer_than_four_images_of_both_splits_are_very_few(training, validation):
+    splits = split_of(*[{0: 10, 1: 10}] * training), split_of(*[{0: 10, 1: 10}] * validation)
+    (line,) = warnings_of(*splits)
+    counts = f"({training} for training and {validation} for validation)"
+    assert line.startswith(f"{training + validation} images are very few {counts}: the score will be luck")
+
+
+@pytest.mark.parametrize("training", [1, 2])
+def test_few_images_are_not_warned_of_where_no_classes_are_known(training):
+    splits = split_of(*[{0: 10, 1: 10}] * training), split_of({0: 10, 1: 10})
+    assert warnings_of(*splits, class_map=None) == []
+
+
+def test_four_images_are_not_very_few():
+    splits = split_of(*[{0: 10, 1: 10}] * 3), split_of({0: 10, 1: 10})
+    assert warnings_of(*splits) == []
+    assert warnings_of(*splits, class_map=None) == []
 
 
 @pytest.mark.parametrize(("ignored_pixels", "is_said"), [(20, False), (21, True)])
@@ -126,14 +140,23 @@ def test_255_among_classes_is_suspect_where_the_others_are_below_a_hundred(large
     assert warnings_of(split_of(*[{0: 50, 255: 10}] * 4), class_map=ClassMap(("a", "b"), (0, 255), None)) == []
 
 
-@pytest.mark.parametrize(("rare", "is_said"), [(10, False), (9, True)])
-def test_a_class_is_rare_below_a_ten_thousandth_of_the_pixels(rare, is_said):
-    splits = split_of({0: 50_000}, {0: 49_990 - rare, 1: rare}, {0: 5}, {0: 5})
-    lines = warnings_of(splits)
-    assert len(lines) == is_said
-    if is_said:
-        assert f"became classes: 1 (pixels: {rare}; masks: 1, the first is 1); if they" in lines[0]
-    assert warnings_of(splits, has_names=True) == []
+def split_with_rare_class(pixels: int) -> tuple:
+    """A split of 100,010 pixels, of which so many are of the class 1."""
+    return split_of({0: 50_000}, {0: 49_990 - pixels, 1: pixels}, {0: 5}, {0: 5})
+
+
+def test_a_class_is_rare_below_a_ten_thousandth_of_the_pixels():
+    (line,) = warnings_of(split_with_rare_class(9))
+    assert "became classes: 1 (pixels: 9; masks: 1, the first is 1); if they" in line
+
+
+def test_a_class_of_a_ten_thousandth_of_the_pixels_is_not_rare():
+    assert warnings_of(split_with_rare_class(10)) == []
+
+
+@pytest.mark.parametrize("pixels", [9, 10])
+def test_a_class_that_has_a_name_is_not_rare(pixels):
+    assert warnings_of(split_with_rare_class(pixels), has_names=True) == []
 
 
 def test_three_rare_values_are_described_and_others_are_hinted_at():

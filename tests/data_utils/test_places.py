@@ -9,35 +9,61 @@ from rasters import NORTH_UP, write_raster
 
 from data_utils.image_io.places import Crs, Place, crs_of, geo_keys, has_place_tags, place_of
 
+PLACE = Place((2.0, 0.5, 100.0, 0.25, -3.0, 200.0), Crs(32633, ()), ())
+
 
 def test_the_place_of_a_pixel_goes_to_the_world_and_back():
-    place = Place((2.0, 0.5, 100.0, 0.25, -3.0, 200.0), Crs(32633, ()), ())
-    assert place.to_world(3, 4) == (2 * 3 + 0.5 * 4 + 100, 0.25 * 3 - 3 * 4 + 200)
-    assert place.to_pixels(*place.to_world(3.0, 4.0)) == pytest.approx((3, 4))
-    shifted = place._replace(transform=(2.0, 0.5, *place.to_world(0.25, 0)[:1], 0.25, -3.0, place.to_world(0.25, 0)[1]))
-    assert place.offset_of(shifted) == pytest.approx((0.25, 0))
-    assert place.has_pixels_of(shifted, (50, 60))
-    assert not place.is_grid_of(shifted, (50, 60))
-    assert place.is_grid_of(place, (50, 60))
-    coarser = place._replace(transform=(2.2, 0.5, 100.0, 0.25, -3.0, 200.0))
-    assert not place.has_pixels_of(coarser, (50, 60))
-    for e, size, is_alike in ((-3.01, (50, 10), False), (-3.01, (10, 50), True)):  # the rows alone differ
-        other = place._replace(transform=(2.0, 0.5, 100.0, 0.25, e, 200.0))
-        assert place.has_pixels_of(other, size) is is_alike
-        assert not place.is_grid_of(other, size)
-    for a, size, is_alike in ((2.006, (10, 50), False), (2.006, (50, 10), True)):  # the columns alone differ
-        other = place._replace(transform=(a, 0.5, 100.0, 0.25, -3.0, 200.0))
-        assert place.has_pixels_of(other, size) is is_alike
-        assert not place.is_grid_of(other, size)
+    assert PLACE.to_world(3, 4) == (2 * 3 + 0.5 * 4 + 100, 0.25 * 3 - 3 * 4 + 200)
+    assert PLACE.to_pixels(*PLACE.to_world(3.0, 4.0)) == pytest.approx((3, 4))
+
+
+def test_a_shifted_place_has_the_pixels_but_not_the_grid():
+    c, f = PLACE.to_world(0.25, 0)
+    shifted = PLACE._replace(transform=(2.0, 0.5, c, 0.25, -3.0, f))
+    assert PLACE.offset_of(shifted) == pytest.approx((0.25, 0))
+    assert PLACE.has_pixels_of(shifted, (50, 60))
+    assert not PLACE.is_grid_of(shifted, (50, 60))
+    assert PLACE.is_grid_of(PLACE, (50, 60))
+
+
+def test_a_coarser_place_has_other_pixels():
+    assert not PLACE.has_pixels_of(PLACE._replace(transform=(2.2, 0.5, 100.0, 0.25, -3.0, 200.0)), (50, 60))
+
+
+@pytest.mark.parametrize(
+    ("a", "e", "size", "has_pixels"),
+    [
+        (2.0, -3.01, (50, 10), False),  # the rows alone differ
+        (2.0, -3.01, (10, 50), True),
+        (2.006, -3.0, (10, 50), False),  # the columns alone differ
+        (2.006, -3.0, (50, 10), True),
+    ],
+)
+def test_places_whose_pixels_hardly_differ_have_the_same_in_a_small_image(a, e, size, has_pixels):
+    other = PLACE._replace(transform=(a, 0.5, 100.0, 0.25, e, 200.0))
+    assert PLACE.has_pixels_of(other, size) is has_pixels
+    assert not PLACE.is_grid_of(other, size)
+
+
+@pytest.mark.parametrize(("shift", "is_grid"), [(0.0009, True), (0.0011, False)])
+def test_places_within_a_thousandth_of_a_pixel_are_one_grid(shift, is_grid):
     plain = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
-    for shift, is_grid in ((0.0009, True), (0.0011, False)):
-        assert plain.is_grid_of(plain._replace(transform=(1.0, 0.0, shift, 0.0, -1.0, 0.0)), (5, 6)) is is_grid
-    assert Crs(1, ("x",)).same(Crs(1, ("y",)))
-    assert not Crs(1, ()).same(Crs(2, ()))
-    assert not Crs(None, ()).same(Crs(1, ()))
-    assert not Crs(1, ()).same(Crs(None, ()))
-    assert Crs(None, ("x",)).same(Crs(None, ("x",)))
-    assert not Crs(None, ("x",)).same(Crs(None, ("y",)))
+    assert plain.is_grid_of(plain._replace(transform=(1.0, 0.0, shift, 0.0, -1.0, 0.0)), (5, 6)) is is_grid
+
+
+@pytest.mark.parametrize(
+    ("crs", "other", "is_same"),
+    [
+        (Crs(1, ("x",)), Crs(1, ("y",)), True),
+        (Crs(1, ()), Crs(2, ()), False),
+        (Crs(None, ()), Crs(1, ()), False),
+        (Crs(1, ()), Crs(None, ()), False),
+        (Crs(None, ("x",)), Crs(None, ("x",)), True),
+        (Crs(None, ("x",)), Crs(None, ("y",)), False),
+    ],
+)
+def test_two_crs_are_the_same_by_their_numbers_or_else_their_keys(crs, other, is_same):
+    assert crs.same(other) is is_same
 
 
 @pytest.mark.parametrize(
@@ -57,23 +83,39 @@ def test_a_crs_has_the_number_of_its_projection_or_of_its_longitudes_and_latitud
     assert crs_of(tags, {}) is None
 
 
+def written_crs(path, crs) -> Crs:
+    """The CRS of a TIFF that rasterio has written."""
+    with tifffile.TiffFile(write_raster(path, np.zeros((1, 4, 5), np.uint8), crs=crs)) as tiff:
+        return place_of(tiff.pages[0]).crs
+
+
 def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):
     own = rasterio.crs.CRS.from_proj4("+proj=laea +lat_0=10 +lon_0=20 +datum=WGS84 +units=m")
     other = rasterio.crs.CRS.from_proj4("+proj=laea +lat_0=11 +lon_0=20 +datum=WGS84 +units=m")
-    places = []
-    for name, crs in (("a", own), ("b", own), ("c", other), ("d", "EPSG:4326")):
-        path = write_raster(tmp_path / f"{name}.tif", np.zeros((1, 4, 5), np.uint8), crs=crs)
-        with tifffile.TiffFile(path) as tiff:
-            places.append(place_of(tiff.pages[0]))
-    assert [place.crs.epsg for place in places] == [None, None, None, 4326]
-    assert places[0].crs.same(places[1].crs)
-    assert not places[0].crs.same(places[2].crs)
-    assert str(places[0].crs) == "a CRS without EPSG number"
-    assert str(places[3].crs) == "EPSG:4326"
-    assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 34735, 1, 5)) == {1024: 1}
-    assert geo_keys(None) == {}
-    assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 0, 1, 32633)) == {1024: 1, 3072: 32633}
-    assert geo_keys((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 0, 1)) == {1024: 1}  # the last entry is cut off
+    first, again, unlike = (written_crs(tmp_path / "a.tif", crs) for crs in (own, own, other))
+    assert first.epsg is again.epsg is unlike.epsg is None
+    assert first.same(again)
+    assert not first.same(unlike)
+    assert str(first) == "a CRS without EPSG number"
+
+
+def test_a_crs_with_an_epsg_number_is_called_by_it(tmp_path):
+    crs = written_crs(tmp_path / "a.tif", "EPSG:4326")
+    assert crs.epsg == 4326
+    assert str(crs) == "EPSG:4326"
+
+
+@pytest.mark.parametrize(
+    ("values", "keys"),
+    [
+        ((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 34735, 1, 5), {1024: 1}),
+        (None, {}),
+        ((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 0, 1, 32633), {1024: 1, 3072: 32633}),
+        ((1, 1, 0, 2, 1024, 0, 1, 1, 3072, 0, 1), {1024: 1}),  # the last entry is cut off
+    ],
+)
+def test_keys_of_a_crs_are_those_whose_values_stand_beside_them(values, keys):
+    assert geo_keys(values) == keys
 
 
 SCALE = (33550, "d", 3, (2.0, 3.0, 0.0), False)

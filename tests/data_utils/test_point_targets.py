@@ -27,27 +27,42 @@ from tasks.points import ABSENT, OUTSIDE, PRESENT, PointTarget
 from unet import Preprocess
 
 
-def test_points_follow_a_resized_image_and_its_pixels_keep_their_length():
+@pytest.fixture
+def record_of_four() -> dict:
+    """An image of 20 x 40 with four points as (x, y), of which one is absent."""
+    positions = np.array([[3.5, 1.5], [39.5, 0], [7, 7], [-0.5, -0.5]])
     states = np.array([PRESENT, PRESENT, ABSENT, PRESENT])
-    positions = np.array([[3.5, 1.5], [39.5, 0], [7, 7], [-0.5, -0.5]])  # (x, y) in an image of 20 x 40
-    last = PointReader(Landmarks(("a",)), (0,)).read(
-        {"image": "", "target": PointSource("file", "pixels", np.array([[39.25, 19.0]]), states[:1]), "name": "a"},
-        (20, 40),
-        (10, 10),
-    )
-    assert last.points.tolist() == [[9.25, 9.4375]]
-    assert last.states.tolist() == [PRESENT]
-    record = {"image": "", "target": PointSource("file", "pixels", positions, states), "name": "a"}
-    reader = PointReader(Landmarks(tuple("dcba")), (3, 2, 1, 0))
-    target = reader.read(record, (20, 40), (10, 10))
+    return {"image": "", "target": PointSource("file", "pixels", positions, states), "name": "a"}
+
+
+READER_OF_FOUR = PointReader(Landmarks(tuple("dcba")), (3, 2, 1, 0))
+
+
+def test_points_follow_a_resized_image(record_of_four):
+    target = READER_OF_FOUR.read(record_of_four, (20, 40), (10, 10))
     assert target.points.tolist() == [[-0.5, -0.5], [0, 0], [-0.25, 9.5], [0.5, 0.5]]
     assert target.states.tolist() == [PRESENT, ABSENT, OUTSIDE, PRESENT]
-    assert (target.unit.tolist(), target.size.tolist()) == ([2, 4], [10, 10])
-    assert states.tolist() == [PRESENT, PRESENT, ABSENT, PRESENT]  # those of the file stay
-    assert reader.read(record, (20, 40)).unit.tolist() == [1, 1]
-    record["target"] = PointSource("file", "pixels", np.zeros((4, 3)), states)
+    assert target.size.tolist() == [10, 10]
+    assert record_of_four["target"].states.tolist() == [PRESENT, PRESENT, ABSENT, PRESENT]  # those of the file stay
+
+
+def test_a_point_in_the_last_pixel_stays_within_a_resized_image():
+    source = PointSource("file", "pixels", np.array([[39.25, 19.0]]), np.array([PRESENT]))
+    record = {"image": "", "target": source, "name": "a"}
+    target = PointReader(Landmarks(("a",)), (0,)).read(record, (20, 40), (10, 10))
+    assert target.points.tolist() == [[9.25, 9.4375]]
+    assert target.states.tolist() == [PRESENT]
+
+
+@pytest.mark.parametrize(("size", "unit"), [((10, 10), [2, 4]), (None, [1, 1])])
+def test_pixels_of_a_resized_image_keep_their_length(record_of_four, size, unit):
+    assert READER_OF_FOUR.read(record_of_four, (20, 40), size).unit.tolist() == unit
+
+
+def test_voxels_of_a_resized_volume_keep_their_length(record_of_four):
+    record_of_four["target"] = PointSource("file", "pixels", np.zeros((4, 3)), np.full(4, PRESENT))
     header = VolumeHeader((4, 4, 6), (5.0, 2.0, 0.5), 1, "float32", np.eye(4), ((0, 1), (1, 1), (2, 1)))
-    assert reader.read_volume(record, header, (2, 4, 4)).unit.tolist() == [10, 2, 0.75]
+    assert READER_OF_FOUR.read_volume(record_of_four, header, (2, 4, 4)).unit.tolist() == [10, 2, 0.75]
 
 
 def test_points_of_a_window_are_those_of_the_resized_image():
@@ -59,11 +74,13 @@ def test_points_of_a_window_are_those_of_the_resized_image():
     assert target.states.tolist() == [PRESENT, OUTSIDE]
 
 
-def test_gaussians_are_as_wide_as_the_image_asks_for_within_bounds():
-    reader = PointReader(Landmarks(("a",)), (0,))
-    for size, sigma in (((320, 160), 2.0), ((100, 90), 1.0), ((40, 2000), 3.0), ((10, 200, 30), 1.25)):
-        task = reader.at_size(size).task("", None)
-        assert (task.sigma, task.nowhere) == (sigma, round(float(np.log(np.prod(size))), 2))
+@pytest.mark.parametrize(
+    ("size", "sigma"), [((320, 160), 2.0), ((100, 90), 1.0), ((40, 2000), 3.0), ((10, 200, 30), 1.25)]
+)
+def test_gaussians_are_as_wide_as_the_image_asks_for_within_bounds(size, sigma):
+    task = PointReader(Landmarks(("a",)), (0,)).at_size(size).task("", None)
+    assert task.sigma == sigma
+    assert task.nowhere == round(float(np.log(np.prod(size))), 2)
 
 
 def test_records_of_points_that_two_splits_share_are_counted_once(monkeypatch):
@@ -81,26 +98,56 @@ def test_a_reader_has_the_task_of_its_points():
     assert reader.sided_pairs == [(1, 0)]
 
 
-def test_the_task_of_points_follows_from_their_names_and_the_settings():
-    points = ListRecords([])
-    points.metadata = Metadata(landmarks=LandmarkNames(("nose", "right_eye", "left_eye"), "long", "pixels"))
-    assert PointReader.of_records(points, {}, (), DataConfig(classes="nose, ")).names == ("nose",)
-    eyes = PointReader.of_records(points, {}, (), DataConfig(classes="left_eye, right_eye"))
-    assert (eyes.chosen, eyes.landmarks.partners, eyes.landmarks.unit) == ((2, 1), (1, 0), "px")
-    assert (eyes.landmarks.layout, eyes.landmarks.space) == ("long", "pixels")
-    assert (eyes.landmarks.absent, eyes.mirrors) == ("unknown", True)
-    plain = PointReader.of_records(points, {}, (), DataConfig(augment="none", absent="not-there"))
-    assert (plain.names, plain.landmarks.absent, plain.mirrors) == (points.metadata.landmarks.names, "not-there", False)
-    with pytest.raises(DataError, match=r"^--classes nose,tail: expected some of nose, right_eye, left_eye$"):
-        PointReader.of_records(points, {}, (), DataConfig(classes="nose,tail"))
-    swapped = PointReader.of_records(points, {}, (), DataConfig(swap="nose=left_eye"))
-    assert swapped.landmarks.partners == (2, 1, 0)
+def reader_of_face(**settings) -> PointReader:
+    """The reader of a nose and two eyes, in a long table of pixels."""
+    records = ListRecords([])
+    records.metadata = Metadata(landmarks=LandmarkNames(("nose", "right_eye", "left_eye"), "long", "pixels"))
+    return PointReader.of_records(records, {}, (), DataConfig(**settings))
+
+
+def test_points_are_chosen_by_their_names():
+    assert reader_of_face(classes="nose, ").names == ("nose",)
+    assert reader_of_face(classes="left_eye, right_eye").chosen == (2, 1)
+
+
+def test_points_of_a_table_have_its_layout_and_space():
+    landmarks = reader_of_face(classes="left_eye, right_eye").landmarks
+    assert landmarks.unit == "px"
+    assert landmarks.layout == "long"
+    assert landmarks.space == "pixels"
+    assert landmarks.absent == "unknown"
+
+
+def test_points_of_both_sides_change_places_in_the_mirror():
+    eyes = reader_of_face(classes="left_eye, right_eye")
+    assert eyes.landmarks.partners == (1, 0)
+    assert eyes.mirrors
     assert eyes.warnings([]) == ("in the mirror left_eye and right_eye change places",)
-    with pytest.raises(DataError, match="--classes nose,nose: expected some of nose, right_eye, left_eye"):
-        PointReader.of_records(points, {}, (), DataConfig(classes="nose,nose"))
-    points.metadata = Metadata(landmarks=LandmarkNames(("nose",), "slicer", "LPS"))
-    mm = PointReader.of_records(points, {}, (), DataConfig())
-    assert (mm.landmarks.layout, mm.landmarks.space) == ("slicer", "LPS")
+
+
+def test_points_change_places_in_the_mirror_as_a_flag_says():
+    assert reader_of_face(swap="nose=left_eye").landmarks.partners == (2, 1, 0)
+
+
+def test_points_are_all_read_without_a_mirror_where_no_augmentation_is_asked_for():
+    plain = reader_of_face(augment="none", absent="not-there")
+    assert plain.names == ("nose", "right_eye", "left_eye")
+    assert plain.landmarks.absent == "not-there"
+    assert not plain.mirrors
+
+
+@pytest.mark.parametrize("classes", ["nose,tail", "nose,nose"])
+def test_points_that_are_not_there_or_named_twice_are_refused(classes):
+    with pytest.raises(DataError, match=rf"^--classes {classes}: expected some of nose, right_eye, left_eye$"):
+        reader_of_face(classes=classes)
+
+
+def test_points_of_slicer_are_in_its_space():
+    records = ListRecords([])
+    records.metadata = Metadata(landmarks=LandmarkNames(("nose",), "slicer", "LPS"))
+    landmarks = PointReader.of_records(records, {}, (), DataConfig()).landmarks
+    assert landmarks.layout == "slicer"
+    assert landmarks.space == "LPS"
 
 
 def test_empty_cells_of_all_tables_are_counted(monkeypatch):

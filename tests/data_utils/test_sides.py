@@ -26,7 +26,8 @@ from runtime.errors import DataError
 )
 def test_left_and_right_are_read_from_names(names, partners, mirrors):
     sides = point_sides(names, None)
-    assert (sides.partners, sides.mirrors) == (partners, mirrors)
+    assert sides.partners == partners
+    assert sides.mirrors == mirrors
     assert [mirrored_name(mirrored_name(name)) for name in names] == [*names]
 
 

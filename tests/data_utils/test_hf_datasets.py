@@ -13,9 +13,7 @@ from picture_folders import check_sizes, error_of, flat_folder, loaded, names, p
 from data_utils.image_io.reader import read_mask
 from data_utils.sources import hf_datasets, load
 from data_utils.sources.hf_datasets import HFRecords, TableName, find_columns
-from data_utils.sources.records import (
-    with_sources,
-)
+from data_utils.sources.records import with_sources
 from runtime.errors import DataError
 
 

@@ -10,11 +10,7 @@ from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
-from data_utils.sources.records import (
-    ListRecords,
-    Metadata,
-    StreamRecords,
-)
+from data_utils.sources.records import ListRecords, Metadata, StreamRecords
 from runtime.errors import DataError
 
 

@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 from conftest import load_info, unnoticed_changes
 from PIL import Image
-from points import (
-    NAMES,
-    SIZE,
-    dot_center,
-    points_of_folder,
-    write_dots,
-    write_table,
-)
+from points import NAMES, SIZE, dot_center, points_of_folder, write_dots, write_table
 
 from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.points import files
@@ -30,9 +23,7 @@ from data_utils.sources.points.table import (
     joined_tables,
     said_size,
 )
-from data_utils.sources.points.table import (
-    number as coordinate,
-)
+from data_utils.sources.points.table import number as coordinate
 from data_utils.sources.records import LandmarkNames
 from runtime.errors import DataError
 from tasks.points import ABSENT, PRESENT, UNKNOWN

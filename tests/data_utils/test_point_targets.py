@@ -7,10 +7,7 @@ import pytest
 import torch
 from conftest import load_info
 from PIL import Image
-from points import (
-    SIZE,
-    write_dots,
-)
+from points import SIZE, write_dots
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource

@@ -5,9 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from points import (
-    write_dots,
-)
+from points import write_dots
 from volumes import write_volume
 
 from data_utils.analysis.check_data import check_data

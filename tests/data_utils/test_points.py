@@ -6,23 +6,14 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from points import (
-    NAMES,
-    coco_content,
-    dots,
-    points_of_folder,
-    write_dots,
-    write_table,
-)
+from points import NAMES, coco_content, dots, points_of_folder, write_dots, write_table
 from rasters import feature, square, write_geojson
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.points.find import find_points, lacks_masks, open_points, read_truth
-from data_utils.sources.points.table import (
-    EMPTY_CELL,
-)
+from data_utils.sources.points.table import EMPTY_CELL
 from data_utils.targets.points import point_records
 from runtime.errors import DataError
 from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN

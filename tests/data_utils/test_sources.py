@@ -17,9 +17,7 @@ from data_utils.class_map import resolve_classes
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources.folder import detect_suffix, files_by_stem, find_splits, natural_sort_key
-from data_utils.sources.records import (
-    ListRecords,
-)
+from data_utils.sources.records import ListRecords
 from data_utils.sources.shapes import Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
 from runtime.errors import DataError

@@ -21,16 +21,18 @@ Range = tuple[int, int]  # first and last pixel along a side, the last one left 
 
 
 class Segments:
-    """The tiles or strips of a TIFF page; the last decoded ones are kept in memory.
+    """The tiles or strips of a TIFF page.
 
     Args:
         fill_value: the value of pixels in tiles that the file leaves out.
+        keeps_decoded: whether the last decoded ones are kept in memory.
     """
 
-    def __init__(self, path: Path, page: tifffile.TiffPage, fill_value: float) -> None:
+    def __init__(self, path: Path, page: tifffile.TiffPage, fill_value: float, *, keeps_decoded: bool = True) -> None:
         self.path = path
         self.page = page
         self.fill_value = fill_value
+        self.keeps_decoded = keeps_decoded
         self.dtype = np.dtype(page.dtype)
         self.size = (_side(page.imagelength), _side(page.imagewidth))
         self.is_planar = page.planarconfig == 2
@@ -122,6 +124,8 @@ class Segments:
             file.seek(self.page.dataoffsets[index])
             segment, *_ = self.page.decode(file.read(length), index, jpegtables=self.page.jpegtables)
             values = None if segment is None else segment[0]
+        if not self.keeps_decoded:
+            return values
         with self._lock:
             if index not in self._decoded:
                 self._decoded[index] = values

@@ -89,7 +89,7 @@ class WindowedTiff(WindowedImage):
     """Windows of a TIFF page."""
 
     def __init__(self, path: Path, page: tifffile.TiffPage) -> None:
-        self.segments = Segments(path, page, fill_value=0)
+        self.segments = Segments(path, page, fill_value=0, keeps_decoded=False)
         self.size = self.extent = self.segments.size
         self.samples = range(min(page.samplesperpixel, 3))  # without alpha
 

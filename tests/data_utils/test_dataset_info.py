@@ -1,7 +1,7 @@
 """What is known of a data set before the first step: its sizes, bad samples, fingerprint and what its network is told.
 
-Modules: data_utils/analysis/dataset_info.py, data_utils/analysis/inspect.py, data_utils/analysis/inspect_windows.py,
-data_utils/analysis/normalization.py, data_utils/config.py.
+Modules: data_utils/analysis/dataset_info.py, data_utils/analysis/inspection.py, data_utils/analysis/inspect_images.py,
+data_utils/analysis/inspect_windows.py, data_utils/analysis/normalization.py, data_utils/config.py.
 """
 
 from collections import defaultdict

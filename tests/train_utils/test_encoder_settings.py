@@ -23,18 +23,32 @@ def test_the_built_in_encoder_sees_images_as_in_its_pretraining():
     assert encoder.config["num_channels"] == 3
 
 
-def test_images_are_normalized_as_an_encoders_folder_says(tmp_path):
-    scaled = ([255 * value for value in (0.485, 0.456, 0.406)], [255 * value for value in (0.229, 0.224, 0.225)])
-    for family, expected in (("resnet", scaled), ("bit", ([127.5] * 3, [127.5] * 3))):
-        assert [*map(list, read_normalization(str(tmp_path), family))] == [*expected]
-    file = tmp_path / "preprocessor_config.json"
-    file.write_text(json.dumps({"image_mean": [0.5, 0.25, 0.125], "image_std": [1, 2, 4]}))
-    assert read_normalization(str(tmp_path), "bit") == ((127.5, 63.75, 31.875), (255, 510, 1020))
-    file.write_text(json.dumps({"image_mean": [0.5, 0.25, 0.125], "do_normalize": False}))
-    assert read_normalization(str(tmp_path), "resnet") == ((0, 0, 0), (255, 255, 255))
-    file.write_text(json.dumps({"image_mean": None, "image_std": [1, 1, 1], "do_normalize": True}))
-    assert read_normalization(str(tmp_path), "bit") == ((127.5,) * 3, (255,) * 3)
-    file.write_text(json.dumps({"image_std": [0, 0, 0]}))
+SCALED = (tuple(255 * value for value in (0.485, 0.456, 0.406)), tuple(255 * value for value in (0.229, 0.224, 0.225)))
+
+
+@pytest.mark.parametrize(("family", "expected"), [("resnet", SCALED), ("bit", ((127.5,) * 3, (127.5,) * 3))])
+def test_images_are_normalized_as_a_family_of_encoders_is_used(tmp_path, family, expected):
+    mean, std = read_normalization(str(tmp_path), family)
+    assert tuple(mean) == expected[0]
+    assert tuple(std) == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("family", "content", "expected"),
+    [
+        ("bit", {"image_mean": [0.5, 0.25, 0.125], "image_std": [1, 2, 4]}, ((127.5, 63.75, 31.875), (255, 510, 1020))),
+        ("resnet", {"image_mean": [0.5, 0.25, 0.125], "do_normalize": False}, ((0, 0, 0), (255, 255, 255))),
+        ("bit", {"image_mean": None, "image_std": [1, 1, 1], "do_normalize": True}, ((127.5,) * 3, (255,) * 3)),
+    ],
+    ids=["both", "scaled alone", "no mean"],
+)
+def test_images_are_normalized_as_an_encoders_folder_says(tmp_path, family, content, expected):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(content))
+    assert read_normalization(str(tmp_path), family) == expected
+
+
+def test_a_normalization_that_divides_by_0_is_refused(tmp_path):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_std": [0, 0, 0]}))
     with pytest.raises(ModelError, match=r"preprocessor_config\.json cannot be used"):
         read_normalization(str(tmp_path), "resnet")
 
@@ -60,7 +74,7 @@ def test_an_encoder_takes_other_numbers_of_channels_where_its_family_can():
         with_channels({"_name_or_path": "x", "license": None}, 5)
 
 
-def test_an_encoder_is_named_after_its_folder_and_recorded_without_what_only_a_classifier_needs(tmp_path, monkeypatch):
+def test_an_encoder_is_recorded_without_what_only_a_classifier_needs(tmp_path, monkeypatch):
     folder = write_encoder(tmp_path / "resnet18")
     monkeypatch.chdir(tmp_path)
     transformers.logging.set_verbosity_info()

@@ -23,31 +23,48 @@ def like(tmp_path: Path):
     return repeated
 
 
-def test_a_repeated_run_has_the_flags_that_were_switched_on_and_off(like):
-    recorded = ("--no-deep-supervision", "--cache", "--encoder", "lite0", "--freeze-encoder", "--loss", "ce")
-    args = like((*recorded, "--class-weights", "1", "2", "--crop-size", "32", "48"))
-    assert args.deep_supervision is False
-    assert args.cache is True
-    assert args.freeze_encoder is True
-    assert args.loss == "ce"
-    assert args.encoder == "lite0"
-    assert args.class_weights == [1.0, 2.0]
-    assert list(args.crop_size) == [32, 48]
-    assert like(recorded, "--deep-supervision").deep_supervision is True
+@pytest.mark.parametrize(
+    ("recorded", "name", "value"),
+    [
+        (("--no-deep-supervision",), "deep_supervision", False),
+        (("--cache",), "cache", True),
+        (("--encoder", "lite0", "--freeze-encoder"), "freeze_encoder", True),
+        (("--encoder", "lite0"), "encoder", "lite0"),
+        (("--loss", "ce"), "loss", "ce"),
+        (("--class-weights", "1", "2"), "class_weights", [1.0, 2.0]),
+        (("--crop-size", "32", "48"), "crop_size", [32, 48]),
+    ],
+)
+def test_a_repeated_run_has_the_recorded_flags(like, recorded, name, value):
+    assert getattr(like(recorded), name) == value
 
 
-def test_another_encoder_or_model_brings_its_own_architecture(like):
+def test_a_repeated_run_has_a_switch_as_it_is_typed(like):
+    assert like(("--no-deep-supervision",), "--deep-supervision").deep_supervision is True
+
+
+@pytest.mark.parametrize("flags", ["--encoder lite0", "--init-from x"])
+def test_another_encoder_or_model_brings_its_own_architecture(like, flags):
     recorded = ("--base-channels", "4", "--depth", "2", "--norm", "group", "--loss", "ce")
-    for flags in (("--encoder", "lite0"), ("--init-from", "x")):
-        args = like(recorded, *flags)
-        assert args.base_channels is None
-        assert args.depth is None
-        assert args.norm is None
-        assert args.loss == "ce"
+    args = like(recorded, *flags.split())
+    assert args.base_channels is None
+    assert args.depth is None
+    assert args.norm is None
+    assert args.loss == "ce"
+
+
+def test_a_model_to_start_from_replaces_the_recorded_encoder(like):
     args = like(("--encoder", "lite0", "--freeze-encoder"), "--init-from", "x")
     assert args.encoder is None
     assert args.freeze_encoder is None
     assert args.init_from == "x"
+
+
+def test_another_encoder_has_neither_rate_nor_depth_of_the_recorded_one(like):
+    args = like(("--encoder", "lite0", "--encoder-lr-factor", "0.5", "--depth", "5"), "--encoder", "resnet")
+    assert args.encoder == "resnet"
+    assert args.encoder_lr_factor is None
+    assert args.depth is None
 
 
 def test_what_a_repeated_run_does_otherwise_is_said(like, capsys):
@@ -58,28 +75,31 @@ def test_what_a_repeated_run_does_otherwise_is_said(like, capsys):
     assert like(("--loss", "ce"), "elsewhere").dataset == "elsewhere"  # other data
 
 
-def test_where_and_how_long_a_run_was_made_is_not_repeated_beside_what_is_typed(like):
+def test_processes_that_share_a_volume_are_not_repeated(like):
     assert like(("--processes-per-volume", "2")).processes_per_volume == 1
+
+
+@pytest.mark.parametrize(
+    ("recorded", "typed", "name", "value"),
+    [
+        ("--fold 1/3", "--val-fraction 0.3", "fold", None),
+        ("--val-split dusk", "--fold 2/3", "val_split", None),
+        ("--max-steps 9", "--max-minutes 3", "max_steps", None),
+        ("--max-steps 9", "--epochs=3", "max_steps", None),
+        ("--epochs 9", "--max-steps 3", "epochs", 10),
+    ],
+)
+def test_a_recorded_flag_gives_way_to_one_that_is_typed_instead_of_it(like, recorded, typed, name, value):
+    assert getattr(like(recorded.split()), name) is not None
+    assert getattr(like(recorded.split(), *typed.split()), name) == value
+
+
+def test_several_recorded_flags_give_way_at_once(like):
     recorded = ("--processes-per-volume", "2", "--max-steps", "9", "--fold", "1/3")
     args = like(recorded, "--epochs", "3", "--val-fraction", "0.3")
     assert args.processes_per_volume == 1
     assert args.max_steps is None
     assert args.fold is None
-    for recorded, typed in (
-        (("--fold", "1/3"), ("--val-fraction", "0.3")),
-        (("--val-split", "dusk"), ("--fold", "2/3")),
-        (("--max-steps", "9"), ("--max-minutes", "3")),
-        (("--max-steps", "9"), ("--epochs=3",)),
-        (("--epochs", "9"), ("--max-steps", "3")),
-    ):
-        assert getattr(like(recorded), recorded[0].removeprefix("--").replace("-", "_")) is not None
-        args = like(recorded, *typed)
-        name = recorded[0].removeprefix("--").replace("-", "_")
-        assert getattr(args, name) == (10 if name == "epochs" else None), typed
-    args = like(("--encoder", "lite0", "--encoder-lr-factor", "0.5", "--depth", "5"), "--encoder", "resnet")
-    assert args.encoder == "resnet"
-    assert args.encoder_lr_factor is None
-    assert args.depth is None
 
 
 def test_a_record_of_an_earlier_version_repeats_what_it_did_without_a_word(tmp_path, capsys):

@@ -65,13 +65,16 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
             Preflight(accelerator, network, None, copies).check_evaluation(size)
 
 
-def test_a_trial_is_hopeless_beyond_three_times_the_free_memory(monkeypatch):
+@pytest.mark.parametrize(("needed", "is_hopeless"), [(3000, False), (3001, True)])
+def test_a_trial_is_hopeless_beyond_three_times_the_free_memory(monkeypatch, needed, is_hopeless):
+    without_copies = {(0, 0): needed}  # of the weights
     monkeypatch.setattr(preflight, "_free_bytes", lambda accelerator: 1000)
-    for needed, is_hopeless in ((3000, False), (3001, True)):
-        without_copies = {(0, 0): needed}  # of the weights
-        monkeypatch.setattr(preflight, "step_bytes", lambda network, shape, copies, b=without_copies: b[copies])
-        assert preflight._is_hopeless(None, None, (1,)) is is_hopeless
-    assert preflight.MOST_ELEMENTS == 2_147_483_647  # what 32 bits count
+    monkeypatch.setattr(preflight, "step_bytes", lambda network, shape, copies: without_copies[copies])
+    assert preflight._is_hopeless(None, None, (1,)) is is_hopeless
+
+
+def test_the_most_elements_of_a_tensor_are_what_32_bits_count():
+    assert preflight.MOST_ELEMENTS == 2_147_483_647
 
 
 def test_a_pixel_on_the_device_takes_what_it_was_loaded_and_augmented_as():

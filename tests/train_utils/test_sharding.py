@@ -304,8 +304,12 @@ def test_fsdp_gathers_blocks_and_the_stages_of_an_encoder_as_a_whole():
 
 def test_a_tensor_that_is_spread_is_told_by_what_it_can_do():
     spread = SimpleNamespace(full_tensor=lambda: "whole", to_local=lambda: "here")
+    assert unsharded(spread) == "whole"
+    assert local(spread) == "here"
+
+
+def test_a_tensor_that_is_not_spread_is_left_as_it_is():
     plain = torch.ones(2)
-    assert (unsharded(spread), local(spread)) == ("whole", "here")
     assert unsharded(plain) is plain
     assert local(plain) is plain
 
@@ -368,19 +372,36 @@ def test_what_zero_has_spread_is_saved_for_each_process_and_given_back_to_it():
             assert zero.state[weights]["step"].item() == 5 + process
 
 
-def test_optimizer_state_of_zero_is_for_as_many_processes_and_for_zero_alone():
+@pytest.mark.parametrize("processes", [1, 3])
+def test_optimizer_state_of_zero_is_for_as_many_processes(processes):
     zero = ZeRO(0)
     saved = dict(optimizer_tensors(zero.accelerator, torch.nn.Module(), zero.optimizer))
-    for processes in (1, 3):
-        zero.accelerator.num_processes = processes
-        line = f"--resume: ZeRO's optimizer state is from 2 processes, but this run has {processes}; resume on 2"
-        with pytest.raises(CheckpointError, match=line):
-            restore_optimizer(zero.accelerator, torch.nn.Module(), zero.optimizer, saved)
+    zero.accelerator.num_processes = processes
+    line = f"--resume: ZeRO's optimizer state is from 2 processes, but this run has {processes}; resume on 2"
+    with pytest.raises(CheckpointError, match=line):
+        restore_optimizer(zero.accelerator, torch.nn.Module(), zero.optimizer, saved)
+
+
+OTHER_PROFILE = "--resume: DeepSpeed and other launches cannot exchange optimizer state; use the checkpoint's profile"
+
+
+def test_optimizer_state_of_zero_is_for_zero_alone():
+    zero = ZeRO(0)
+    saved = dict(optimizer_tensors(zero.accelerator, torch.nn.Module(), zero.optimizer))
     plain = SimpleNamespace(distributed_type=DistributedType.NO)
-    line = "--resume: DeepSpeed and other launches cannot exchange optimizer state; use the checkpoint's profile"
-    for accelerator, tensors in ((plain, saved), (zero.accelerator, {"head.weight/exp_avg": torch.zeros(3)})):
-        with pytest.raises(CheckpointError, match=line):
-            restore_optimizer(accelerator, torch.nn.Module(), zero.optimizer, tensors)
+    with pytest.raises(CheckpointError, match=OTHER_PROFILE):
+        restore_optimizer(plain, torch.nn.Module(), zero.optimizer, saved)
+
+
+def test_zero_takes_no_optimizer_state_of_another_launch():
+    zero = ZeRO(0)
+    with pytest.raises(CheckpointError, match=OTHER_PROFILE):
+        restore_optimizer(zero.accelerator, torch.nn.Module(), zero.optimizer, {"head.weight/exp_avg": torch.zeros(3)})
+
+
+def test_an_optimizer_without_saved_state_is_restored_on_any_launch():
+    zero = ZeRO(0)
+    for accelerator in (SimpleNamespace(distributed_type=DistributedType.NO), zero.accelerator):
         restore_optimizer(accelerator, torch.nn.Module(), zero.optimizer, {})
 
 

@@ -17,16 +17,22 @@ from unet.config import Preprocess
 from unet.model import DeeplySupervisedUNet
 
 
-def test_a_network_without_flags_is_the_original_and_one_with_an_encoder_is_narrow():
-    plain = start_from(None, {}).architecture
-    assert plain.base_channels == 64
-    assert plain.depth == 4
-    assert plain.norm == "batch"
-    assert plain.upsample == "transpose"
-    with_encoder = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})
-    assert with_encoder.architecture.base_channels == 16
-    assert with_encoder.encoder.weights is None
-    assert with_encoder.trained_preprocess(3) is None
+def test_a_network_without_flags_is_the_original():
+    architecture = start_from(None, {}).architecture
+    assert architecture.base_channels == 64
+    assert architecture.depth == 4
+    assert architecture.norm == "batch"
+    assert architecture.upsample == "transpose"
+
+
+def test_a_network_with_an_encoder_is_narrow():
+    start = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})
+    assert start.architecture.base_channels == 16
+    assert start.encoder.weights is None
+    assert start.trained_preprocess(3) is None
+
+
+def test_a_network_has_the_dropout_that_is_typed():
     assert start_from(None, {"depth": 2, "dropout": 0.5}).architecture.dropout == 0.5
 
 
@@ -97,10 +103,14 @@ def test_a_model_to_start_from_keeps_the_architecture_that_has_weights(upsample,
         assert start.trained == model.config
 
 
-def test_dropout_may_be_taken_from_a_model_and_what_a_checkpoint_has_otherwise_is_told_later():
+@pytest.mark.parametrize(("flags", "dropout"), [({}, 0.5), ({"dropout": 0.0}, 0)])
+def test_the_dropout_of_a_model_gives_way_to_one_that_is_typed(flags, dropout):
+    model = UNet(UNetConfig(base_channels=2, depth=1, dropout=0.5))
+    assert starting_point(NetworkSettings(init_from="m", **flags), model=model).architecture.dropout == dropout
+
+
+def test_an_architecture_that_differs_from_the_checkpoint_is_left_to_a_later_check():
     config = UNetConfig(base_channels=2, depth=1, dropout=0.5)
-    assert starting_point(NetworkSettings(init_from="m"), model=UNet(config)).architecture.dropout == 0.5
-    assert starting_point(NetworkSettings(init_from="m", dropout=0.0), model=UNet(config)).architecture.dropout == 0
     assert starting_point(NetworkSettings(base_channels=4), checkpoint=config).architecture.base_channels == 4
 
 

@@ -30,19 +30,29 @@ from train_utils.memory.step_memory import StepMemory, can_repeat_steps
 from train_utils.microbatch import MicroBatch
 from unet import UNet, UNetConfig
 
+GPU = SimpleNamespace(device=torch.device("cuda"), distributed_type=DistributedType.NO, num_processes=1)
 
-def test_micro_batches_are_cut_where_a_step_can_be_made_again(tmp_path):
-    network = UNet(UNetConfig(base_channels=2, depth=1))
+
+def batch_of_five() -> MicroBatch:
     images = torch.arange(5.0).view(5, 1, 1, 1)
-    batch = MicroBatch(images, ClassTarget(torch.arange(5).view(5, 1, 1)), is_filler=False)
-    gpu = SimpleNamespace(device=torch.device("cuda"), distributed_type=DistributedType.NO, num_processes=1)
-    memory = StepMemory(gpu, tmp_path, network, BatchSplit(5, 1, 2, 3))
-    parts = memory.cut([batch])
+    return MicroBatch(images, ClassTarget(torch.arange(5).view(5, 1, 1)), is_filler=False)
+
+
+def test_a_micro_batch_is_cut_where_a_step_can_be_made_again(tmp_path):
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    parts = StepMemory(GPU, tmp_path, network, BatchSplit(5, 1, 2, 3)).cut([batch_of_five()])
     assert [part.images.flatten().tolist() for part in parts] == [[0, 1], [2, 3], [4]]
     assert [part.targets.mask.flatten().tolist() for part in parts] == [[0, 1], [2, 3], [4]]
-    batches = [batch]
-    for accelerator, split in ((new_accelerator(), BatchSplit(5, 1, 2, 3)), (gpu, BatchSplit(5, 1, 2, 3, True))):
-        assert StepMemory(accelerator, tmp_path, network, split).cut(batches) is batches
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "is_fixed"), [(new_accelerator(), False), (GPU, True)], ids=["on a CPU", "of a fixed size"]
+)
+def test_a_micro_batch_is_whole_where_a_step_is_not_made_again(tmp_path, accelerator, is_fixed):
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    batches = [batch_of_five()]
+    memory = StepMemory(accelerator, tmp_path, network, BatchSplit(5, 1, 2, 3, is_fixed))
+    assert memory.cut(batches) is batches
 
 
 @pytest.mark.parametrize(("recomputes", "norm"), [(False, "batch"), (True, "group")])
@@ -136,45 +146,56 @@ def training(folder: Path) -> AbstractContextManager:
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
-def test_running_out_of_memory_has_many_faces(tmp_path, error):
+def test_a_shortage_of_memory_has_many_faces(error):
     assert is_out_of_memory(error)
-    predicting = memory_shortage("a.png", "use tiles")
-    for guard, line in ((predicting, "fit into memory; use tiles ("), (training(tmp_path), "micro-batches of 2 (")):
-        said = str(raised_within(MemoryShortage, guard, error))
-        assert line in said
-        assert "\n" not in said
-        assert one_line(error, 60) in said
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
+def test_a_shortage_in_prediction_is_a_line_that_says_what_to_do(error):
+    line = str(raised_within(MemoryShortage, memory_shortage("a.png", "use tiles"), error))
+    assert "fit into memory; use tiles (" in line
+    assert "\n" not in line
+    assert one_line(error, 60) in line
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
+def test_a_shortage_in_training_is_a_line_with_a_record(tmp_path, error):
+    line = str(raised_within(MemoryShortage, training(tmp_path), error))
+    assert "micro-batches of 2 (" in line
+    assert "\n" not in line
+    assert one_line(error, 60) in line
     assert read_memory_limit(tmp_path / "runs" / "a") == (2, False)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=name_of)
-def test_another_error_is_left_as_it_is(tmp_path, error):
+def test_another_error_in_prediction_is_left_as_it_is(error):
     assert not is_out_of_memory(error)
-    for guard in (memory_shortage("a.png", "use tiles"), training(tmp_path)):
-        assert raised_within(type(error), guard, error) is error
+    assert raised_within(type(error), memory_shortage("a.png", "use tiles"), error) is error
+
+
+@pytest.mark.parametrize("error", OTHERS, ids=name_of)
+def test_another_error_in_training_is_left_as_it_is(tmp_path, error):
+    assert raised_within(type(error), training(tmp_path), error) is error
     assert read_memory_limit(tmp_path / "runs" / "a") == (None, False)
 
 
-def test_what_is_recorded_of_a_shortage_and_what_to_do_where_nothing_smaller_is_left(tmp_path):
+@pytest.mark.parametrize(
+    ("size", "is_fixed", "recomputes", "remedy", "limit"),
+    [
+        (4, True, False, "lower --micro-batch-size", (None, False)),
+        (3, False, False, "to continue with micro-batches of 2", (2, False)),
+        (1, False, False, "to continue with activation checkpointing", (1, True)),
+        (1, False, True, "lower --crop-size", (None, False)),
+    ],
+    ids=["a fixed size", "several images", "one image", "one image, recomputed"],
+)
+def test_a_shortage_is_recorded_where_something_smaller_is_left(tmp_path, size, is_fixed, recomputes, remedy, limit):
     network = UNet(UNetConfig(base_channels=4, depth=2))
-
-    def shortage(size: int, fixed: bool = False) -> str:
-        with (
-            pytest.raises(MemoryShortage) as caught,
-            StepMemory(new_accelerator(), tmp_path, network, BatchSplit(8, 1, size, 1, fixed)).shortage_recorded(3),
-        ):
-            raise torch.OutOfMemoryError
-        return str(caught.value)
-
-    assert read_memory_limit(tmp_path) == (None, False)
-    assert "lower --micro-batch-size" in shortage(4, fixed=True)
-    assert read_memory_limit(tmp_path) == (None, False)
-    assert "to continue with micro-batches of 2" in shortage(3)
-    assert read_memory_limit(tmp_path) == (2, False)
-    assert "to continue with activation checkpointing" in shortage(1)
-    assert read_memory_limit(tmp_path) == (1, True)
-    network.activation_checkpointing = True
-    assert "lower --crop-size" in shortage(1)
+    network.activation_checkpointing = recomputes
+    memory = StepMemory(new_accelerator(), tmp_path, network, BatchSplit(8, 1, size, 1, is_fixed))
+    with pytest.raises(MemoryShortage, match=remedy), memory.shortage_recorded(3):
+        raise torch.OutOfMemoryError
+    assert read_memory_limit(tmp_path) == limit
 
 
 @pytest.mark.parametrize(

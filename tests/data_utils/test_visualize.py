@@ -64,25 +64,35 @@ def test_to_rgb_takes_any_picture(shape, dtype):
     assert picture.dtype == np.uint8
 
 
-def test_to_rgb_leaves_uint8_and_stretches_other_ranges():
+def test_to_rgb_leaves_uint8():
     image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
     assert np.array_equal(to_rgb(image), image)
+
+
+def test_to_rgb_stretches_other_ranges():
     ramp = to_rgb(np.linspace(1000, 4000, 400, dtype=np.float32).reshape(20, 20))
-    assert (ramp.min(), ramp.max()) == (0, 255)
+    assert ramp.min() == 0
+    assert ramp.max() == 255
     assert (np.diff(ramp[:, :, 0].ravel().astype(int)) >= 0).all()
 
 
-def test_to_rgb_shows_the_rest_of_a_picture_with_outliers_or_gaps():
+def test_to_rgb_shows_the_rest_of_a_picture_with_outliers():
     image = np.linspace(0, 1, 400).reshape(20, 20)
     image[0, :3] = (np.nan, np.inf, 1e30)
     picture = to_rgb(image)
     assert picture[0, :3, 0].tolist() == [0, 255, 255]
     assert picture[1:].std() > 50
+
+
+def test_to_rgb_shows_few_values_among_zeros():
     sparse = np.zeros((20, 20))
     sparse[3, 3:5] = 5, 2
     assert to_rgb(sparse)[3, 2:5, 0].tolist() == [0, 255, 102]
-    for value in (3.5, np.nan):
-        assert not to_rgb(np.full((2, 2), value)).any()
+
+
+@pytest.mark.parametrize("value", [3.5, np.nan])
+def test_to_rgb_shows_a_constant_picture_black(value):
+    assert not to_rgb(np.full((2, 2), value)).any()
 
 
 def test_overlay_tints_all_but_the_background():
@@ -92,22 +102,32 @@ def test_overlay_tints_all_but_the_background():
     assert (image == 100).all()
 
 
-def test_an_outline_differs_from_the_tint_and_from_what_is_under_it():
+@pytest.mark.parametrize(
+    "under",
+    [(60, 120, 225), (250, 250, 245), (10, 10, 10), (130, 130, 130)],
+    ids=["blue sky", "snow", "night", "road"],
+)
+def test_an_outline_differs_from_the_tint_and_from_what_is_under_it(under):
     colors = np.array([[0, 0, 0], [60, 120, 220], [250, 250, 250]], np.uint8)
     mask = np.zeros((12, 20), int)
     mask[2:10, 2:9] = 1
     mask[2:10, 9:18] = 2
-    for under in ((60, 120, 225), (250, 250, 245), (10, 10, 10), (130, 130, 130)):  # a blue sky, snow, night, a road
-        image = np.full((12, 20, 3), under, np.uint8)
-        picture = outlined_overlay(image, mask, colors).astype(int)
-        tinted = overlay(image, mask, colors)
-        edges = contours(mask)
-        assert edges[2, 2]
-        assert edges[5, 8]
-        assert not edges[5, 5]
-        assert np.array_equal(picture[~edges], tinted[~edges])
-        assert (np.abs(picture[edges] - image[edges]).sum(axis=1) >= MIN_COLOR_DISTANCE - 20).all()
-    assert contours(mask, thickness=2).sum() > contours(mask).sum()
+    image = np.full((12, 20, 3), under, np.uint8)
+    picture = outlined_overlay(image, mask, colors).astype(int)
+    edges = contours(mask)
+    assert np.array_equal(picture[~edges], overlay(image, mask, colors)[~edges])
+    assert (np.abs(picture[edges] - image[edges]).sum(axis=1) >= MIN_COLOR_DISTANCE - 20).all()
+
+
+def test_contours_lie_on_the_edges_of_classes():
+    mask = np.zeros((12, 20), int)
+    mask[2:10, 2:9] = 1
+    mask[2:10, 9:18] = 2
+    edges = contours(mask)
+    assert edges[2, 2]
+    assert edges[5, 8]
+    assert not edges[5, 5]
+    assert contours(mask, thickness=2).sum() > edges.sum()
 
 
 def test_an_outline_lies_within_its_class_and_never_on_the_background():
@@ -139,19 +159,15 @@ def test_an_area_of_one_pixel_has_a_line_around_it_in_a_small_picture(pixel):
     assert picture[pixel[0] // 4, pixel[1] // 4].tolist() == [0, 0, 0]
 
 
-def test_an_outline_is_white_on_what_is_dark_and_black_on_what_is_bright_where_its_color_would_not_show():
+@pytest.mark.parametrize(
+    ("below", "own", "line"),
+    [(20, 40, 255), (230, 210, 0), (127, 120, 255), (128, 120, 0), (230, 40, 40), (20, 210, 210)],
+)
+def test_an_outline_is_white_or_black_where_its_color_would_not_show(below, own, line):
     mask = np.pad(np.ones((3, 3), int), 1)
-    for below, own, line in (
-        (20, 40, 255),
-        (230, 210, 0),
-        (127, 120, 255),
-        (128, 120, 0),
-        (230, 40, 40),
-        (20, 210, 210),
-    ):
-        colors = np.array([[0, 0, 0], [own] * 3], np.uint8)
-        picture = outlined_overlay(np.full((5, 5, 3), below, np.uint8), mask, colors)
-        assert set(picture[contours(mask)].ravel().tolist()) == {line}
+    colors = np.array([[0, 0, 0], [own] * 3], np.uint8)
+    picture = outlined_overlay(np.full((5, 5, 3), below, np.uint8), mask, colors)
+    assert set(picture[contours(mask)].ravel().tolist()) == {line}
 
 
 def test_a_legend_has_a_square_for_each_class_that_is_tinted():
@@ -199,43 +215,77 @@ def test_a_line_lies_two_pixels_around_an_area_in_a_wide_picture():
     areas[8:12, 40:44] = True
     picture = outlined_areas(np.zeros((10, 30, 3), np.uint8), areas, (9, 9, 9))
     rows, columns = np.nonzero(picture[:, :, 0])
-    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (1, 8, 17, 24)
+    assert rows.min() == 1
+    assert rows.max() == 8
+    assert columns.min() == 17
+    assert columns.max() == 24
     assert picture[4, 17, 0]
     assert not picture[4, 18:24].any()
     assert not picture[1, 17].any()
 
 
-def test_panel_is_four_pictures_in_a_row():
-    image = np.full((2, 5), 200, np.uint8)
-    truth = np.array([[0, 1, 1, 255, 0], [0, 0, 0, 0, 0]])
-    pred = np.array([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]])
-    colors = palette(2)
-    row = panel(image, truth, pred, colors)
+IMAGE = np.full((2, 5), 200, np.uint8)
+TRUTH = np.array([[0, 1, 1, 255, 0], [0, 0, 0, 0, 0]])
+PREDICTION = np.array([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]])
+
+
+def test_panel_is_four_pictures_in_a_row_with_white_between():
+    row = panel(IMAGE, TRUTH, PREDICTION, palette(2))
     assert row.shape == (2, 4 * 5 + 3 * 2, 3)
     assert row.dtype == np.uint8
-    pictures = [row[:, start : start + 5] for start in (0, 7, 14, 21)]
-    assert (pictures[0] == 200).all()
-    assert np.array_equal(pictures[1], colorize(truth, colors))
-    assert np.array_equal(pictures[2], colorize(pred, colors))
     assert (row[:, 5:7] == 255).all()
     assert (row[:, 12:14] == 255).all()
     assert (row[:, 19:21] == 255).all()
-    errors = [[tuple(pixel) for pixel in line] for line in pictures[3].tolist()]
+
+
+def test_panel_shows_image_truth_prediction():
+    colors = palette(2)
+    row = panel(IMAGE, TRUTH, PREDICTION, colors)
+    assert (row[:, :5] == 200).all()
+    assert np.array_equal(row[:, 7:12], colorize(TRUTH, colors))
+    assert np.array_equal(row[:, 14:19], colorize(PREDICTION, colors))
+
+
+def test_panel_shows_errors_in_red_at_last():
+    errors = panel(IMAGE, TRUTH, PREDICTION, palette(2))[:, 21:]
     right = (70, 70, 70)
-    assert errors == [[right, right, RED, GREY, right], [RED, right, right, right, right]]
+    pixels = [[tuple(pixel) for pixel in line] for line in errors.tolist()]
+    assert pixels == [[right, right, RED, GREY, right], [RED, right, right, right, right]]
 
 
-def test_slices_of_a_volume_lie_as_a_radiologist_expects_them():
+@pytest.fixture(scope="module")
+def slices() -> np.ndarray:
+    """The slices through a voxel of 40, with 10 above it, 20 before it and 30 to its right."""
     volume = np.zeros((3, 4, 5), np.uint8)  # (z, y, x) in RAS orientation
-    volume[2, 1, 2], volume[1, 3, 2], volume[1, 1, 4] = 10, 20, 30  # above, before and to the right of (1, 1, 2)
+    volume[2, 1, 2], volume[1, 3, 2], volume[1, 1, 4] = 10, 20, 30
     volume[1, 1, 2] = 40
-    picture = orthogonal_slices(volume, (1, 1, 2), (2.0, 1.0, 1.0), fill=255)
-    assert picture.shape == (4 + 6, 5 + 6)
-    axial, sagittal, coronal, corner = picture[:4, :5], picture[:4, 5:], picture[4:, :5], picture[4:, 5:]
-    assert (axial[2, 2], axial[0, 2], axial[2, 0]) == (40, 20, 30)
-    assert (sagittal[2, 2], sagittal[0, 3], sagittal[2, 5]) == (40, 20, 10)
-    assert (coronal[3, 2], coronal[0, 2], coronal[3, 0]) == (40, 10, 30)
-    assert (corner == 255).all()
+    return orthogonal_slices(volume, (1, 1, 2), (2.0, 1.0, 1.0), fill=255)
+
+
+def test_slices_of_a_volume_leave_a_corner_empty(slices):
+    assert slices.shape == (4 + 6, 5 + 6)
+    assert (slices[4:, 5:] == 255).all()
+
+
+def test_the_axial_slice_has_the_front_above_and_right_at_the_left(slices):
+    axial = slices[:4, :5]
+    assert axial[2, 2] == 40
+    assert axial[0, 2] == 20
+    assert axial[2, 0] == 30
+
+
+def test_the_sagittal_slice_has_the_front_above_and_the_top_at_the_right(slices):
+    sagittal = slices[:4, 5:]
+    assert sagittal[2, 2] == 40
+    assert sagittal[0, 3] == 20
+    assert sagittal[2, 5] == 10
+
+
+def test_the_coronal_slice_has_the_top_above_and_right_at_the_left(slices):
+    coronal = slices[4:, :5]
+    assert coronal[3, 2] == 40
+    assert coronal[0, 2] == 10
+    assert coronal[3, 0] == 30
 
 
 def test_the_slices_shown_are_those_with_most_of_the_classes():
@@ -294,21 +344,38 @@ def test_slices_go_through_the_largest_class_in_even_steps():
     assert slices_of_interest(nothing, 1) == [[3], [4], [5]]
 
 
-def test_a_page_tints_a_quarter_and_draws_outlines_in_full_color():
+@pytest.fixture(scope="module")
+def page() -> np.ndarray:
+    """A page of one slice in each direction, of a grey volume with a box of a class."""
     image = np.full((4, 40, 40, 1), 40, np.uint8)
     mask = np.zeros((4, 40, 40), np.uint8)
     mask[1:, 10:30, 20:36] = 1
     colors = np.array([[0, 0, 0], [200, 80, 0]], np.uint8)
-    page = volume_page(image, mask, colors, (5.0, 1.0, 1.0), count=1)
+    return volume_page(image, mask, colors, (5.0, 1.0, 1.0), count=1)
+
+
+def test_a_page_has_a_black_line_below_each_direction(page):
     assert page.shape == (320 + 2 + 160 + 2 + 160 + 2, 320, 3)
-    axial = page[:320]
-    assert {tuple(color) for color in axial.reshape(-1, 3).tolist()} == {(40, 40, 40), (80, 50, 30), (200, 80, 0)}
-    rows, columns = np.nonzero((axial != 40).any(axis=2))
-    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (80, 239, 32, 159)  # mirrored: right is left
-    assert (axial[80, 32:160] == (200, 80, 0)).all()
-    assert (axial[81, 33] == (80, 50, 30)).all()
     assert not page[320:322].any()
     assert not page[-2:].any()
+
+
+def test_a_page_tints_a_quarter_within_outlines_in_full_color(page):
+    axial = page[:320]
+    assert {tuple(color) for color in axial.reshape(-1, 3).tolist()} == {(40, 40, 40), (80, 50, 30), (200, 80, 0)}
+    assert (axial[80, 32:160] == (200, 80, 0)).all()
+    assert (axial[81, 33] == (80, 50, 30)).all()
+
+
+def test_a_page_shows_the_right_at_the_left(page):
+    rows, columns = np.nonzero((page[:320] != 40).any(axis=2))
+    assert rows.min() == 80
+    assert rows.max() == 239
+    assert columns.min() == 32
+    assert columns.max() == 159
+
+
+def test_a_page_shows_a_coronal_slice_with_the_top_above(page):
     coronal = page[322:482]
     assert (coronal[-40:] == 40).all()
     assert (coronal[:120, 32:160] != 40).any(axis=2).all()

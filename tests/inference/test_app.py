@@ -134,7 +134,7 @@ def test_names_of_files_are_no_html(page, tmp_path):
     assert html.startswith('<p role="alert">&lt;i&gt;.png: image cannot be read')
 
 
-def test_a_large_image_is_shown_with_less_detail_and_its_mask_written_with_all(page, tmp_path):
+def test_a_large_image_is_shown_with_less_detail_than_its_mask_has(page, tmp_path):
     Image.new("RGB", (3000, 50)).save(tmp_path / "wide.png")
     html, mask = page(str(tmp_path / "wide.png"))
     assert {picture.size for picture in pictures(html)} == {(1000, 17)}

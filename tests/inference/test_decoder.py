@@ -77,7 +77,7 @@ def test_a_batch_is_decoded_as_each_image(task, two_images):
     torch.testing.assert_close(decoder.decode(logits[None], dim=1)[0], decoder.decode(logits))
 
 
-def test_the_mirror_image_is_read_from_right_to_left_with_the_outputs_of_the_other_side():
+def test_a_mirror_image_is_read_with_the_outputs_of_the_other_side():
     logits = torch.arange(6.0).view(3, 1, 2)
     assert mirrored_back(SIDED, logits)[:, 0].tolist() == [[3, 2], [1, 0], [5, 4]]
     assert mirrored_back(Classes(NAMES), logits)[:, 0].tolist() == [[1, 0], [3, 2], [5, 4]]

@@ -278,7 +278,7 @@ def test_a_file_is_checked_by_each_opener_of_its_format(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("norm", "line"), [("batch", "its answers differ; take another"), ("group", "its answers differ")]
 )
-def test_a_file_that_is_refused_is_not_kept_and_says_the_hint_of_its_format(norm, line, tmp_path, monkeypatch):
+def test_a_refusal_of_a_file_says_the_hint_of_its_format(norm, line, tmp_path, monkeypatch):
     def refuse(*arguments: object) -> None:
         raise ModelError("its answers differ")
 

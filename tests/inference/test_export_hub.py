@@ -149,7 +149,7 @@ def test_a_hub_folder_gives_the_masks_of_predict_py(config, picture, tmp_path):
     np.testing.assert_array_equal(mask, Predictor(model, tta=False).mask(picture))
 
 
-def test_the_image_processor_of_a_hub_folder_refuses_colors_for_a_model_of_grey_images(tmp_path):
+def test_the_image_processor_of_a_hub_folder_refuses_colors_where_images_are_grey(tmp_path):
     _, code = hub_folder(GREY_CONFIG, tmp_path)
     processor = code.UNetImageProcessor.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match="the image is in color, but the model takes grey images"):

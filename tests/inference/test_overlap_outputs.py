@@ -98,7 +98,7 @@ def test_logits_of_a_volume_of_classes_that_overlap_are_written_as_their_predict
     assert np.array_equal(output_format.reader.of_label_volume(values, "v").truth, voxel_bits)
 
 
-def test_the_volume_of_a_class_that_may_overlap_holds_0_and_255_in_the_space_of_the_image(tmp_path, voxel_bits):
+def test_the_volume_of_a_class_that_may_overlap_is_in_the_space_of_the_image(tmp_path, voxel_bits):
     job = tilted_volume_job(tmp_path, voxel_bits.shape)
     OverlapFormat(CLASSES).write_volume(job, voxel_bits)
     last = nibabel.load(tmp_path / "out" / "class" / "v.nii.gz")

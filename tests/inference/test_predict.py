@@ -292,7 +292,7 @@ def test_preprocessing_says_whether_training_has_turned_images(tiny_folder):
     assert not load_info(tiny_folder).preprocess().turned
 
 
-def test_tta_of_a_model_that_saw_no_turns_is_the_mean_of_an_image_and_its_mirroring(tiny_folder):
+def test_tta_of_a_model_that_saw_no_turns_mirrors_images_alone(tiny_folder):
     seen = dataclasses.replace(load_info(tiny_folder).preprocess(), mean=(0.0,) * 3, std=(50.0,) * 3)
     network = UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group", preprocess=seen))
     image = np.random.default_rng(0).integers(0, 256, (48, 65, 3), dtype=np.uint8)

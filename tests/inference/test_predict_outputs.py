@@ -38,7 +38,7 @@ def test_finished_outputs_are_kept_unless_overwriting_is_asked_for(model, photos
     assert os.stat(tmp_path / "a.png").st_mtime_ns > before
 
 
-def test_what_is_empty_or_older_than_its_image_is_predicted_again(model, photos, tmp_path):
+def test_masks_that_are_empty_or_older_than_their_image_are_predicted_again(model, photos, tmp_path):
     image, out = tmp_path / "a.png", tmp_path / "out"
     image.write_bytes((photos / "a.png").read_bytes())
     predict(model, [image, photos / "b.jpg"], out)
@@ -187,7 +187,7 @@ def test_a_run_that_is_asked_to_stop_leaves_nothing_half_written(model, tall, tm
     assert [path.name for path in out.iterdir()] == ["predict.json"]
 
 
-def test_a_killed_run_leaves_whole_files_only_and_is_taken_up_again(model, tmp_path):
+def test_a_killed_run_leaves_whole_files_from_which_it_is_taken_up_again(model, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
     rng = np.random.default_rng(0)

@@ -130,7 +130,7 @@ def test_nothing_is_recorded_of_a_folder_that_is_not_there(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "checksum"), [(b"weights", "1ad27358"), (b"weights 129", "00c88c5f")])
-def test_a_checksum_is_of_the_whole_file_and_has_eight_digits(tmp_path, monkeypatch, content, checksum):
+def test_a_checksum_of_eight_digits_is_of_the_whole_file(tmp_path, monkeypatch, content, checksum):
     monkeypatch.setattr(provenance, "CHUNK", 2)
     (tmp_path / "model.onnx").write_bytes(content)
     own = provenance_of(settings_of(model=str(tmp_path / "model.onnx")))

@@ -164,7 +164,7 @@ def test_inputs_that_are_cut_are_dealt_to_groups_and_others_to_processes():
     assert divide_work(work, predictor, Mesh(), 1)[0] == []  # a process alone shares nothing
 
 
-def test_what_is_computed_whole_or_not_along_all_axes_is_not_shared():
+def test_inputs_that_are_whole_or_not_cut_along_all_axes_are_not_shared():
     volumes = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, dims=3)), tile_size=16)
     assert volumes.is_shareable((40, 20, 20), (1.0, 1.0, 1.0))
     assert not volumes.is_shareable((16, 16, 16), (1.0, 1.0, 1.0))

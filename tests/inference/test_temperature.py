@@ -55,7 +55,7 @@ def test_some_twenty_thousand_pixels_of_a_large_image_count():
     assert fit.pixels == 20_000
 
 
-def test_a_model_that_is_never_wrong_gets_the_lowest_temperature_and_no_number_overflows():
+def test_a_model_that_is_never_wrong_gets_the_lowest_temperature():
     _, mask = toy(0)
     probabilities = np.zeros((3, 100, 100), np.float32)
     np.put_along_axis(probabilities, mask[None].astype(int), 1, axis=0)

@@ -48,7 +48,7 @@ def tiled(model: UNet, image: torch.Tensor, tiling: Tiling) -> torch.Tensor:
 
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
 @pytest.mark.parametrize("depth", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
-def test_exact_tiles_equal_the_whole_image_and_with_less_overlap_they_would_not(depth, upsample):
+def test_exact_tiles_have_the_least_overlap_that_equals_the_whole_image(depth, upsample):
     model, grid = network(depth, upsample), 2**depth
     halo = reach(model.config)[0]
     height, width = 3 * halo + 3 * grid + 3, 2 * halo + 6 * grid + grid - 1  # odd sizes, off the grid
@@ -135,7 +135,7 @@ def test_images_are_computed_whole_while_they_fit_and_in_bounded_tiles_beyond():
         ({"base_channels": 32, "norm": "instance", "dims": 3}, (2, 1024, 1024)),
     ],
 )
-def test_what_is_computed_whole_is_known_to_the_pixel(options, whole):
+def test_images_that_are_computed_whole_are_known_to_the_pixel(options, whole):
     config = UNetConfig(**options)
     assert choose_tiling(config, whole) is None
     *sides, last = whole
@@ -216,7 +216,7 @@ def test_a_large_volume_is_cut_into_the_smallest_exact_tiles_where_they_fit(chan
     assert choose_tiling(config, size, overlap=overlap) == expected
 
 
-def test_a_tile_has_one_step_of_the_grid_along_an_axis_of_which_no_neighbors_are_needed():
+def test_a_tile_has_one_step_along_an_axis_of_which_no_neighbors_are_needed():
     config = UNetConfig(1, 3, 4, 2, "batch", dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2)))
     assert choose_tiling(config, (400, 600, 600)) == Tiling((2, 96, 96), (0, 48, 48), (2, 4, 4), exact=True)
 
@@ -332,7 +332,7 @@ def test_tiles_of_a_volume_lie_along_each_axis_by_its_own_side_overlap_and_grid(
 
 
 @pytest.mark.parametrize(("size", "ahead"), [((8, 4), 1), ((8, 4, 4), 0)])
-def test_the_rows_of_an_image_are_read_one_ahead_and_those_of_a_volume_when_they_are_needed(size, ahead):
+def test_rows_of_an_image_are_read_one_ahead_unlike_those_of_a_volume(size, ahead):
     is_read = [threading.Event() for _ in range(4)]
     begun = []
 
@@ -391,9 +391,7 @@ def test_of_a_row_of_tiles_what_the_next_one_shares_is_kept_alone():
 
 
 @pytest.mark.parametrize(("classes", "lengths"), [(1, [3, 2, 3]), (2, [1] * 8), (60, [1] * 8)])
-def test_slices_of_a_volume_that_are_handed_on_at_once_take_16_megabytes_with_all_classes(
-    monkeypatch, classes, lengths
-):
+def test_slices_of_a_volume_that_are_handed_on_at_once_take_16_megabytes(monkeypatch, classes, lengths):
     monkeypatch.setattr("inference.tiling.cuts.STRIP_BYTES", 3 * 4 * 4 * 5)
     tiling = Tiling((5, 4, 5), (0, 0, 0), (1, 1, 1), exact=True)
     volume = torch.zeros(1, 8, 4, 5)
@@ -490,7 +488,7 @@ def test_tiles_of_several_images_share_batches_and_give_what_each_image_gives_al
         assert sum(shape[2:] == seen and shape[0] < full for shape in batches) <= 1
 
 
-def test_a_predictor_takes_images_of_other_sizes_together_where_their_tiles_are_alike():
+def test_a_predictor_takes_images_together_where_their_tiles_are_alike():
     model = network(1, mean=(100.0,) * 3, std=(50.0,) * 3)
     whole, tiles = Predictor(model), Predictor(model, tile_size=64)
     shapes = [(150, 170), (140, 210)]

@@ -46,7 +46,7 @@ def rows_of(truth: np.ndarray, read_rows: list | None = None) -> MaskRows:
 
 
 @pytest.mark.parametrize(("size", "strip"), [((7, 5), 2), ((7, 5), 7), ((14, 10), 3), ((3, 2), 1), ((21, 5), 4)])
-def test_the_predicted_pixel_under_the_center_of_each_true_one_counts_whatever_the_strips(size, strip):
+def test_the_predicted_pixel_under_the_center_of_each_true_one_counts(size, strip):
     rng = np.random.default_rng(0)
     pred = rng.integers(0, 3, (7, 5), np.uint8)
     truth = rng.choice(np.uint8([0, 1, 2, 255]), size)

@@ -81,7 +81,7 @@ def test_an_image_is_turned_by_each_quarter_and_mirrored():
 
 
 @pytest.mark.parametrize("task", [Classes(("a", "b", "c")), Landmarks(("left", "right", "tail"), partners=(1, 0, 2))])
-def test_points_are_read_from_the_image_and_its_mirror_image_and_classes_from_the_image(task: Task, monkeypatch):
+def test_points_alone_are_read_from_the_mirror_image_too(task: Task, monkeypatch):
     monkeypatch.setattr(
         "inference.decoding.views.strips_at_sizes",
         lambda forward, images, sizes, config: iter([images.split(2, dim=2)]),

@@ -103,7 +103,7 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
 
 
 @pytest.mark.parametrize("options", [{}, FLAT, {"upsample": "bilinear", "block": "residual"}])
-def test_exact_tiles_equal_the_whole_volume_and_with_less_overlap_they_would_not(options):
+def test_exact_tiles_have_the_least_overlap_that_equals_the_whole_volume(options):
     model = network(**options)
     needed, grid = reach(model.config), model.config.divisors
     assert needed[1:] == ((8, 8) if "upsample" not in options else (10, 10))
@@ -120,7 +120,7 @@ def test_exact_tiles_equal_the_whole_volume_and_with_less_overlap_they_would_not
             assert (tiled(model, image, tiling._replace(overlap=tuple(less))) - whole).abs().max() > 1e-9
 
 
-def test_a_network_that_looks_at_the_whole_volume_is_blended_from_half_overlapping_tiles():
+def test_a_network_that_looks_at_the_whole_volume_is_blended_from_tiles():
     model = network(norm="group")
     tiling = choose_tiling(model.config, (40, 50, 60), tile_size=32)
     assert tiling == Tiling((32, 32, 32), (16, 16, 16), (2, 2, 2), exact=False)
@@ -702,8 +702,12 @@ def test_an_overlap_of_volumes_is_exact_where_it_is_twice_the_reach(size, overla
     assert choose_tiling(config, size, 21, overlap) == Tiling((22,) * 3, (shared,) * 3, (2,) * 3, exact)
 
 
-def test_volumes_that_fit_into_a_tile_are_computed_whole_and_an_overlap_of_a_whole_tile_is_refused():
+def test_volumes_that_fit_into_a_tile_are_computed_whole():
     config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3)
     assert choose_tiling(config, (22, 22, 22), 21, 22) is None
+
+
+def test_an_overlap_of_a_whole_tile_of_a_volume_is_refused():
+    config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3)
     with pytest.raises(SettingsError, match="overlap 22 must be less than the tile size 22"):
         choose_tiling(config, (22, 23, 22), 21, 21)

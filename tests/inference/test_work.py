@@ -148,7 +148,7 @@ def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
     assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [1, 1]
 
 
-def test_what_is_finished_is_done_once_more_where_it_is_scored(tmp_path, monkeypatch):
+def test_masks_that_are_finished_are_work_once_more_where_they_are_scored(tmp_path, monkeypatch):
     touch(tmp_path, "in/a.png", "in/b.png", "out/a.png", "out/b.png", "truth/a_x.png", "truth/b_x.png", "truth/a.png")
     monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
     predictor = Predictor(network_of())

@@ -46,15 +46,24 @@ def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
         fit_channels(color, 4)
 
 
-def test_an_image_that_is_decoded_whole_is_the_page_that_is_named_and_has_its_name_in_errors(tmp_path):
+def test_an_image_that_is_decoded_whole_is_the_page_that_is_named(tmp_path):
     pages = np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((2, 4), np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
     assert ImageInput.read(str(tmp_path / "a.tif"), Preprocess(), 1, "a", 2).whole().max() == 2
+
+
+def test_an_image_that_cannot_be_read_is_named():
     with pytest.raises(ImageError, match=r"^b: image cannot be read"):
         ImageInput.read(b"", Preprocess(), 1, "b")
+
+
+def test_an_image_of_other_channels_than_the_model_takes_is_named():
     color = ImageInput.read(np.zeros((2, 3, 5), np.uint8), Preprocess(), 3, "c")
     with pytest.raises(ImageError, match=r"^c: has 5 channels, the model takes 3"):
         color.whole()
+
+
+def test_an_image_of_pixels_that_are_no_numbers_is_named():
     no_number = ImageInput(WindowedArray(np.full((2, 3, 1), np.nan)), Preprocess(), 1, "d")
     with pytest.raises(ImageError, match=r"^d: has pixels that are not numbers"):
         no_number.strip(0, 1)
@@ -67,16 +76,24 @@ def test_rows_with_many_numbers_are_resized_one_by_one(monkeypatch):
     assert np.array_equal(strip, pixels.transpose(2, 0, 1))
 
 
-def test_pixels_of_each_type_that_training_has_seen_are_welcome():
+def warnings_of_pixels(kind: str) -> list[str]:
+    """What is warned of for pixels of a type, by a model that was trained on two others."""
     preprocess = Preprocess(pixel_types=("uint8", "uint16"))
-    for kind in ("uint8", "uint16", "float32"):
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            ImageInput(WindowedArray(np.ones((4, 4, 1), kind)), preprocess, 1).whole()
-        assert [str(warning.message) for warning in said] == [
-            "images hold float32 pixels, but the model was trained on uint8 and uint16: results are meaningless unless"
-            " you store them like the training images"
-        ] * (kind == "float32")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ImageInput(WindowedArray(np.ones((4, 4, 1), kind)), preprocess, 1).whole()
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16"])
+def test_pixels_of_each_type_that_training_has_seen_are_welcome(kind):
+    assert warnings_of_pixels(kind) == []
+
+
+def test_pixels_of_a_type_that_training_has_not_seen_are_warned_of():
+    (line,) = warnings_of_pixels("float32")
+    assert line.startswith("images hold float32 pixels, but the model was trained on uint8 and uint16")
+    assert line.endswith("store them like the training images")
 
 
 def test_no_type_of_pixels_is_wrong_for_a_model_that_names_none():
@@ -91,7 +108,9 @@ def test_no_type_of_pixels_is_wrong_for_a_model_that_names_none():
 )
 def test_images_are_given_to_the_network_in_types_that_it_takes(stored, whole, strip):
     image = ImageInput(WindowedArray(np.full((4, 5, 1), 7, stored)), Preprocess(), 1)
-    assert (image.whole().dtype, image.strip(1, 3).dtype, image.window(((0, 2), (1, 3))).dtype) == (whole, strip, whole)
+    assert image.whole().dtype == whole
+    assert image.strip(1, 3).dtype == strip
+    assert image.window(((0, 2), (1, 3))).dtype == whole
 
 
 @pytest.mark.parametrize(

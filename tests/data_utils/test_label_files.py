@@ -332,46 +332,82 @@ def test_names_are_those_of_classes_values_or_what_the_data_set_calls_them():
         sets_of({("brid",): "h"}, CLASS_MAP, file_classes)
 
 
+@pytest.mark.parametrize("names", [(), ("background",), ("background", "car")], ids=str)
+def test_the_background_is_unknown_where_a_class_is(names):
+    assert sets_of({names: "a"}, CLASS_MAP).flags_of(names)[0] is False
+
+
 def test_the_background_is_known_where_all_other_classes_are():
-    for names in ((), ("background",), ("background", "car")):
-        assert sets_of({names: "a"}, CLASS_MAP).flags_of(names)[0] is False
     unnamed = ClassMap(("0", "1", "2"), (0, 1, 2), None)
     assert sets_of({("1", "2"): "a"}, unnamed).are_complete
+
+
+def test_a_first_class_that_is_no_background_is_unknown_where_it_is_not_labeled():
     streets = ClassMap(("road", "car"), (0, 1), None)
     assert sets_of({("car",): "a"}, streets).flags_of(("car",)) == (False, True)
 
 
-def test_pixels_and_crops_count_only_where_their_class_is_labeled(tmp_path):
+@pytest.fixture
+def twelve_images(tmp_path):
+    """Twelve images of four classes in bands; and those where a third is labeled for car, and a third not for it."""
     folder = write(tmp_path, [f"{i:02}" for i in range(12)])
-    rows = [f"{i:02},{('car', 'dog;person', 'car;dog;person')[i % 3]}" for i in range(12)]
     plain = info(folder, crop_size=(4, 4))
-    assert len(set(plain.reader.class_pixels)) == 1
+    rows = [f"{i:02},{('car', 'dog;person', 'car;dog;person')[i % 3]}" for i in range(12)]
     (folder / "classes.csv").write_text("image,classes\n" + "\n".join(rows))
-    data = info(folder, crop_size=(4, 4))
-    assert data.reader.key != plain.reader.key
-    band = SIZE[0] // 4 * SIZE[1]
-    assert data.reader.class_pixels == (4 * band, 8 * band, 8 * band, 8 * band)
-    assert content_key([plain.train.records]) != content_key([data.train.records])
-    assert f"labeled for some of these only ({folder / 'classes.csv'}: line " in str(data)
-    assert data.reader.key != plain.reader.key
+    return plain, info(folder, crop_size=(4, 4))
+
+
+@pytest.fixture
+def car_sample(twelve_images):
+    """The data set, its training images, and the index and the target of one that is labeled for car alone."""
+    _, data = twelve_images
     dataset = TrainingDataset(data.train, data, data.preprocess())
     index = next(i for i in range(len(data.train)) if data.train.records.labeled(i) == ("car",))
-    target = dataset.samples.load(index)[1]
-    number = int(target.label_set)
-    labeled = set(np.flatnonzero(data.reader.label_sets.flags[number]).tolist())
-    assert labeled == {1}
+    return data, dataset, index, dataset.samples.load(index)[1]
+
+
+def test_pixels_count_only_where_their_class_is_labeled(twelve_images):
+    plain, data = twelve_images
+    assert len(set(plain.reader.class_pixels)) == 1
+    band = SIZE[0] // 4 * SIZE[1]
+    assert data.reader.class_pixels == (4 * band, 8 * band, 8 * band, 8 * band)
+
+
+def test_keys_change_with_what_images_are_labeled_for(twelve_images):
+    plain, data = twelve_images
+    assert data.reader.key != plain.reader.key
+    assert content_key([plain.train.records]) != content_key([data.train.records])
+
+
+def test_a_data_set_says_which_file_labels_images_for_some_classes(twelve_images, tmp_path):
+    _, data = twelve_images
+    assert f"labeled for some of these only ({tmp_path / 'classes.csv'}: line " in str(data)
+
+
+def test_a_target_knows_the_class_that_its_image_is_labeled_for(car_sample):
+    data, _, index, target = car_sample
+    assert np.flatnonzero(data.reader.label_sets.flags[int(target.label_set)]).tolist() == [1]
     assert np.unique(data.reader.known_labels(target)).tolist() == [1, 255]
-    windows: list[bool] = []
-    others: list[bool] = []
-    for seed in range(20):
-        window = dataset.samples.choose_window(index, target, (4, 4), np.random.default_rng(seed))
-        for labels, chosen in ((data.reader.known_labels(target), windows), (target.mask, others)):
-            chosen.append(crop_window(labels, 255, (4, 4), np.random.default_rng(seed)) == window)
-    assert all(windows)
-    assert not all(others)
-    record = data.train.records[index]
-    with data.reader.open_window(record) as opened:
-        assert opened.read(SIZE, ((0, 4), (0, 4))).label_set == number
+    with data.reader.open_window(data.train.records[index]) as opened:
+        assert opened.read(SIZE, ((0, 4), (0, 4))).label_set == int(target.label_set)
+
+
+def test_crops_are_chosen_among_what_their_image_is_labeled_for(car_sample):
+    data, dataset, index, target = car_sample
+
+    def are_chosen(labels: np.ndarray) -> bool:
+        for seed in range(20):
+            window = dataset.samples.choose_window(index, target, (4, 4), np.random.default_rng(seed))
+            if crop_window(labels, 255, (4, 4), np.random.default_rng(seed)) != window:
+                return False
+        return True
+
+    assert are_chosen(data.reader.known_labels(target))
+    assert not are_chosen(target.mask)
+
+
+def test_a_filler_is_labeled_for_nothing(car_sample):
+    _, dataset, _, _ = car_sample
     filler = dataset[Slot(0, 0, (4, 4), filler=True)][1]
     assert filler.label_set == 0
     assert (filler.mask == 255).all()
@@ -426,7 +462,7 @@ def test_a_table_of_one_split_is_reported_and_damaged_masks_are_not_counted(tmp_
     assert "to check: 1 images are labeled for no class, and teach and score nothing: d.png" in report
 
 
-def test_what_label_files_of_both_splits_say_reaches_the_reader_with_the_names_of_the_data_set():
+def test_label_files_of_both_splits_reach_the_reader_with_names_of_classes():
     train = split_of({0: 1, 1: 2}, label_sets={("a",): "train"}, classes=((1, "a"),))
     val = split_of({0: 5}, label_sets={("a",): "val", ("b",): "val"})
     reader = SimpleNamespace(partly_labeled=lambda *said: said)
@@ -512,7 +548,8 @@ def test_the_weights_of_classes_and_the_sets_of_labels_reach_the_task():
     class_map = ClassMap(("a", "b"), (1, 2), None)
     reader = PartlyLabeledReader(class_map, class_pixels=(30, 10), label_sets=label_sets)
     task = reader.task("ce", ["auto"])
-    assert (task.names, task.loss) == (("a", "b"), "ce")
+    assert task.names == ("a", "b")
+    assert task.loss == "ce"
     assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
     assert task.flags.tolist() == [[True, True], [True, False]]
     assert reader.task("dice", None).class_weights.tolist() == [1, 1]

@@ -5,6 +5,7 @@ Modules: train_utils/checkpoints/save.py, train_utils/checkpoints/find.py, train
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -392,16 +393,22 @@ def test_only_the_main_process_writes_renames_and_removes(checkpoints, monkeypat
 
 
 @pytest.mark.parametrize("model_is_saved", [True, False])
-@pytest.mark.parametrize("checkpoint_is_saved", [True, False])
-def test_all_is_saved_where_model_and_checkpoint_are(model_is_saved, checkpoint_is_saved):
-    checkpoints = object.__new__(Checkpoints)
-    checkpoints.best_model = SimpleNamespace(is_saved=lambda: model_is_saved)
-    waits = []
-    checkpoints._pending = SimpleNamespace(result=lambda: waits.append("waits") or checkpoint_is_saved)
-    checkpoints._is_saved = True
-    assert checkpoints.wait_until_saved() is (model_is_saved and checkpoint_is_saved)
-    assert waits == ["waits"]  # whatever the model is
-    assert checkpoints.wait() is checkpoint_is_saved  # also when it is asked for again
+@pytest.mark.parametrize(("error", "written"), [(None, [1]), (OSError(28, "No space left on device"), [])])
+def test_all_is_saved_where_model_and_checkpoint_are(checkpoints, monkeypatch, model_is_saved, error, written):
+    write = save.save_file
+
+    def write_late(tensors: dict, file: Path) -> None:
+        time.sleep(0.02)  # the model alone is known before
+        if error is not None:
+            raise error
+        write(tensors, file)
+
+    monkeypatch.setattr(checkpoints.best_model, "is_saved", lambda: model_is_saved)
+    monkeypatch.setattr(save, "save_file", write_late)
+    checkpoints.save(RunState(step=1), None)
+    assert checkpoints.wait_until_saved() is (model_is_saved and error is None)
+    assert steps(checkpoints) == written
+    assert checkpoints.wait() is (error is None)  # also when it is asked for again
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "other bytes", "absent"])

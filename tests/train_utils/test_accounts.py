@@ -106,7 +106,7 @@ def state(folder: Path, step: int) -> dict:
     return json.loads((folder / "checkpoints" / f"step-{step:08}" / "state.json").read_text())
 
 
-def test_a_step_has_the_mean_number_of_images_and_an_image_the_operations_of_its_pixels(run):
+def test_speed_of_a_step_follows_its_mean_images_with_their_pixels(run):
     _, calls = run
     assert calls["images"] == [10 / 3] * 6
     assert calls["operations"] == pytest.approx([16 * 24])
@@ -143,7 +143,7 @@ def test_the_score_of_a_checkpoint_is_that_of_its_own_evaluation_alone(run):
     assert set(result.checkpoints()) >= {0, 2, 3, 4, 6}  # the start of the run, and its first and best evaluation
 
 
-def test_one_process_of_a_machine_reads_first_and_evaluations_and_saves_are_no_training(run):
+def test_time_of_training_leaves_out_evaluations_saves_and_first_reads(run):
     _, calls = run
     saves = [("save",), *[("save", "pause")] * 4]  # before the first step nothing is timed
     evaluations = [("evaluation", "pause")] * 2

@@ -173,7 +173,7 @@ def test_a_run_that_goes_on_without_its_best_model_forgets_how_good_it_was(check
     assert run.evaluations_since_best == 0
 
 
-def test_a_best_model_that_is_refused_leaves_the_one_before_and_no_score_that_tells_of_it(checkpoints, monkeypatch):
+def test_a_best_model_that_is_refused_leaves_the_one_before_without_its_score(checkpoints, monkeypatch):
     model, folder = checkpoints.best_model, checkpoints.best_model.folder
     assert model.save(checkpoints.network, "first")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

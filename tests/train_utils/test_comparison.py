@@ -319,7 +319,7 @@ def test_the_level_is_divided_by_the_pairs_of_recipes(tmp_path):
     assert t_interval([1.0, 2.0, 3.0], 0.0, 0.95)[0] == pytest.approx(2 - t.ppf(0.975, 2) / np.sqrt(3))
 
 
-def test_what_the_plan_chose_belongs_to_no_recipe_and_what_was_typed_does(tmp_path):
+def test_settings_belong_to_a_recipe_if_they_were_typed(tmp_path):
     planned = [
         write_run(tmp_path / f"p{epochs}", seed=epochs, plan="auto", epochs=epochs, command="train.py --seed 1")
         for epochs in (7, 8)
@@ -503,7 +503,7 @@ def test_remarks_and_differences_are_said_on_the_terminal_and_on_the_page(tmp_pa
     assert sentence in Page(result.page).text
 
 
-def test_each_recipe_is_compared_with_the_first_of_its_task_whatever_is_said_of_others(tmp_path):
+def test_each_recipe_is_compared_with_the_first_of_its_task(tmp_path):
     first = write_run(tmp_path / "a", [0.9] * 4)
     runs = [first, write_run(tmp_path / "b", [0.8] * 4, identity={"classes": ["c"]})]
     runs.append(write_run(tmp_path / "c", {"x": 0.7}, epochs=5))
@@ -697,7 +697,7 @@ def test_an_image_that_one_run_alone_has_scored_is_not_shown(tmp_path):
     assert sorted(page.alts) == [f"{both}: mean IoU 0.1000", f"{one}: mean IoU 0.2000"]
 
 
-def test_an_image_is_shown_as_six_seeds_at_most_have_drawn_it_and_one_may_have_no_score(tmp_path):
+def test_an_image_is_shown_as_six_seeds_at_most_have_drawn_it(tmp_path):
     runs = [with_pictures(run, "i0") for run in seeds(tmp_path, "a", [0.01 * number for number in range(7)])]
     (runs[1] / "images.csv").write_text("image,mean IoU\ni1,0.5\n")
     page = Page(compared(runs, tmp_path / "page.html").page)

@@ -96,7 +96,7 @@ def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, 
     assert run[0] is not network
 
 
-def test_what_compiling_cost_and_gained_is_a_sentence():
+def test_cost_and_gain_of_compiling_are_a_sentence():
     gain = CompileGain(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(backend="NO"))))
     assert not gain.compiles
     assert gain.sentence(None, None) is None

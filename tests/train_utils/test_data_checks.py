@@ -64,7 +64,7 @@ def test_the_scale_of_a_plan_is_taken():
     check(None, 0.1, (16, 16))
 
 
-def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_the_size_and_the_flag():
+def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_its_size():
     line = "--scale 0.2: makes images of 16 x 16 pixels as small as 3 x 3, where nothing is left to see; give"
     with pytest.raises(SettingsError, match=f"{line} --scale 0.5 or more"):
         check(0.2, 0.2, (16, 16))

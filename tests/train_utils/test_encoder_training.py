@@ -236,7 +236,7 @@ def test_two_processes_make_the_steps_of_one(folder, tmp_path, family, flag):
             assert values[1] == (values[0] and pytest.approx(values[0], abs=1e-9))
 
 
-def test_the_norms_of_a_frozen_encoder_are_not_synchronised_and_nothing_is_said_of_them(folder, capsys):
+def test_norms_of_a_frozen_encoder_are_silently_left_unsynchronized(folder, capsys):
     several = mock.Mock(num_processes=2)
     frozen = network(encoder_source(folder, "resnet"), norm="group")
     frozen.encoder.freeze()
@@ -262,7 +262,7 @@ def test_tables_of_positions_and_scales_do_not_decay(folder, family):
 @pytest.mark.parametrize(
     "family", ["lite0", *[pytest.param(family, marks=pytest.mark.slow) for family in ("hgnet_v2", "swinv2", "pvt_v2")]]
 )
-def test_memory_is_estimated_with_and_without_recomputing_and_less_for_a_frozen_encoder(folder, family):
+def test_estimates_of_memory_are_lower_with_recomputing_or_a_frozen_encoder(folder, family):
     model = network(encoder_source(folder, family))
     plain = step_bytes(model, (2, 3, 128, 128), Copies(3))
     model.activation_checkpointing = True
@@ -297,7 +297,7 @@ def kept_between_blocks(model: UNet, shape: tuple[int, ...]) -> int:
     )
 
 
-def test_what_an_encoder_keeps_before_its_first_stage_counts_where_the_stages_are_recomputed(folder):
+def test_memory_of_a_recomputed_encoder_counts_what_it_keeps_before_its_first_stage(folder):
     encoder, shape = load_encoder(str(encoder_source(folder, "resnet")), pretrained=False), (2, 3, 64, 64)
     kept, estimates = [], []
     for width in (8, 64):

@@ -93,7 +93,7 @@ def test_muon_in_float64_gives_the_same_losses_for_any_split():
         )
 
 
-def test_gradients_of_several_micro_batches_add_up_and_only_the_last_one_is_exchanged():
+def test_gradients_of_micro_batches_add_up_before_one_exchange():
     backwards = []
     waits = []
     accelerator = SimpleNamespace(

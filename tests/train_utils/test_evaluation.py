@@ -116,7 +116,7 @@ def in_strips(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tasks.confusion, "PIXELS_AT_ONCE", 1000)
 
 
-def test_an_evaluation_in_tiles_and_strips_has_the_scores_and_the_loss_of_whole_images(tmp_path, monkeypatch):
+def test_an_evaluation_in_tiles_or_strips_has_the_results_of_whole_images(tmp_path, monkeypatch):
     write_folder(tmp_path / "train", 2, seed=0, size=(32, 48))
     write_folder(tmp_path / "val", 2, seed=1, size=(100, 64))
     write_folder(tmp_path / "more", 1, seed=2, size=(48, 90))

@@ -56,7 +56,7 @@ def test_kernels_are_timed_for_a_shape_that_is_among_them_on_a_gpu(device, shape
     assert torch.backends.cudnn.benchmark is False
 
 
-def test_kernels_are_timed_from_the_first_pass_of_a_shape_on_where_its_steps_pay_for_it(tmp_path, monkeypatch):
+def test_kernels_are_timed_from_the_first_pass_of_a_shape_that_pays_for_it(tmp_path, monkeypatch):
     """The trial of the memory check meets the largest shape first, and what it finds stays."""
     sizes = [(64, 72)] * 4 + [(24, 32)] * 2 + [(48, 48)]  # 28 steps of batches of 1: 16, 8 and 4 of each
     for kind, count in (("train", 7), ("val", 1)):

@@ -67,7 +67,7 @@ def test_another_encoder_has_neither_rate_nor_depth_of_the_recorded_one(like):
     assert args.depth is None
 
 
-def test_what_a_repeated_run_does_otherwise_is_said(like, capsys):
+def test_changes_of_a_repeated_run_are_said(like, capsys):
     like(("--loss", "ce"), "--seed", "3")
     assert ", but seed 3 (was 0)\n" in capsys.readouterr().out
     like(("--loss", "ce"), "--output-dir", "elsewhere")

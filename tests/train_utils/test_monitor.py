@@ -98,7 +98,7 @@ def test_a_record_of_training_holds_the_means_since_the_last_one(tmp_path, monke
     run.close()
 
 
-def test_what_could_not_be_read_is_named_at_the_end(tmp_path, capsys, monkeypatch):
+def test_images_that_could_not_be_read_are_named_at_the_end(tmp_path, capsys, monkeypatch):
     run = new_monitor(tmp_path, RunState(step=5))
     batches = [{"images": 1, "problems": ["b.png: cut"]}, {"images": 2, "problems": []}]
     run.data_ready(batches)
@@ -184,7 +184,7 @@ def test_a_bottleneck_is_said_once(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out == "slow disk\n"
 
 
-def test_what_slows_a_run_down_is_told_with_its_loader_processes_and_cache_and_steps_are_traced(tmp_path):
+def test_notes_on_the_speed_name_loader_processes_with_the_cache(tmp_path):
     run = new_monitor(tmp_path, RunState())
     run.meter = SimpleNamespace(bottleneck=lambda workers, cached: f"{workers} {cached}", end_step=lambda images: None)
     assert run.bottleneck() == "2 False"
@@ -247,7 +247,7 @@ def test_an_exchange_that_is_hidden_or_not_measured_takes_no_time(monkeypatch, f
     assert values["perf/compute_percent"] == 100
 
 
-def test_what_a_run_measures_is_told_of_its_model_precision_and_traced_steps(tmp_path, monkeypatch):
+def test_measurements_of_a_run_name_model_precision_and_traced_steps(tmp_path, monkeypatch):
     recorded_calls = []
     calls = []
 
@@ -355,7 +355,7 @@ def test_a_late_run_is_told_from_a_tenth_of_its_steps_on(monkeypatch, capsys):
     assert "the run will end after 11.1 minutes instead of 10;" in capsys.readouterr().out
 
 
-def test_a_line_of_metrics_has_four_digits_of_the_epoch_and_null_for_what_is_no_number(tmp_path, capsys):
+def test_a_line_of_metrics_has_a_short_epoch_with_null_for_no_number(tmp_path, capsys):
     log = RunLog(Accelerator(cpu=True), tmp_path, "none", RunSettings(total_steps=9), (), 0)
     log.scalars(3, 1 / 3, {"train/loss": NAN, "eval/iou/a": None, "train/lr": math.inf, "train/grad_norm": 0.5})
     log.scalars(4, 0.5, {"train/loss": 1.0})

@@ -83,7 +83,7 @@ def new_network() -> DeeplySupervisedUNet:
     return DeeplySupervisedUNet(UNetConfig(base_channels=4, depth=3, num_classes=3))
 
 
-def test_hidden_convolutions_have_orthogonal_steps_and_heads_norms_and_biases_those_of_adamw():
+def test_muon_steps_are_orthogonal_for_hidden_convolutions_alone():
     network = new_network()
     optimizer = build_optimizer(network, "muon", 0.1, 0.01)
     names = {parameter: name for name, parameter in network.named_parameters()}
@@ -106,7 +106,7 @@ def test_an_encoder_is_left_to_adamw():
         assert not (group["of_encoder"] and group.get("orthogonal"))
 
 
-def test_what_is_not_orthogonal_moves_as_with_adamw():
+def test_weights_without_orthogonal_steps_move_as_with_adamw():
     networks = [new_network(), new_network()]
     optimizers = [
         build_optimizer(network, name, 0.1, 0.01) for network, name in zip(networks, ("muon", "adamw"), strict=True)

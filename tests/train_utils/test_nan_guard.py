@@ -190,7 +190,7 @@ def test_deepspeed_has_made_a_step_before_it_is_judged_so_the_run_ends(stepper):
     assert guard.state.skipped == 0
 
 
-def test_the_scaler_of_fp16_may_meet_infinite_gradients_but_no_loss_that_is_not_finite(stepper, capsys):
+def test_the_scaler_of_fp16_takes_infinite_gradients_but_no_infinite_loss(stepper, capsys):
     guard = guard_of(DistributedType.NO, scaler=object(), listens=False)
     for _ in range(9):
         judged(guard, 1.0, INF)
@@ -268,7 +268,7 @@ def test_the_average_and_the_mean_loss_leave_a_skipped_step_out(data, monkeypatc
     assert run.values("train/loss") == [pytest.approx(sum(good.values("train/loss")[:2]) / 2, rel=1e-6)]
 
 
-def test_what_a_run_held_is_freed_at_its_end(data):
+def test_memory_of_a_run_is_freed_at_its_end(data):
     gc.collect()
     gc.disable()
     try:

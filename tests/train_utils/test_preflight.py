@@ -203,7 +203,7 @@ def test_an_evaluation_needs_activations_and_four_copies_of_its_logits():
 
 
 @pytest.mark.parametrize(("free", "fits"), [(1000, False), (1001, True)])
-def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_memory(monkeypatch, free, fits):
+def test_an_estimate_of_a_step_may_claim_two_thirds_of_the_free_memory(monkeypatch, free, fits):
     calls = []
     monkeypatch.setattr(preflight, "step_bytes", lambda network, shape, copies: calls.append(shape) or 600)
     monkeypatch.setattr(preflight, "input_bytes", lambda shape, batch_split: calls.append(shape) or 50)
@@ -213,7 +213,7 @@ def test_an_estimate_of_activations_and_images_may_claim_two_thirds_of_the_free_
     assert calls == [(4, 3, 16, 24), (3, 16, 24)]
 
 
-def test_an_evaluation_in_strips_has_two_rows_of_tiles_of_at_most_a_quarter_of_a_gibibyte():
+def test_an_evaluation_in_strips_has_two_rows_of_tiles_of_a_quarter_of_a_gibibyte():
     config = UNetConfig(num_classes=3, base_channels=2, depth=1)
     small, large = (EvaluationSize((20_000, 20_000), (side, 1000), 1).bytes_for(config) for side in (1000, 50_000))
     assert large - small == 2 * 268_435_456 - 2 * 4 * 3 * 1000 * 1000
@@ -267,7 +267,7 @@ def reserved(monkeypatch) -> list[int]:
 
 
 @pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.DEEPSPEED, 4)])
-def test_an_evaluation_is_tried_beside_the_copies_of_the_weights_and_what_others_need(reserved, kind, shards):
+def test_an_evaluation_is_tried_beside_the_copies_of_the_weights(reserved, kind, shards):
     network = UNet(UNetConfig(base_channels=2, depth=1))
     accelerator = new_accelerator(4)
     accelerator.distributed_type = kind
@@ -350,7 +350,7 @@ def test_with_checkpointing_inputs_of_blocks_are_kept_and_one_block():
 
 
 @pytest.mark.parametrize(("kind", "shards"), [(DistributedType.MULTI_GPU, 1), (DistributedType.FSDP, 4)])
-def test_the_trial_reserves_optimizer_state_the_images_of_two_steps_and_what_others_need(reserved, kind, shards):
+def test_a_trial_reserves_optimizer_state_images_of_two_steps_and_copies(reserved, kind, shards):
     network = UNet(UNetConfig(base_channels=4, depth=2))
     batch_split = BatchSplit(24, 4, 2, 3)
     accelerator = new_accelerator(4, kind=kind)
@@ -406,7 +406,7 @@ def test_a_trial_trains_and_leaves_the_network_as_it_was():
 
 
 @pytest.mark.parametrize("is_short", [False, True])
-def test_all_that_a_trial_held_is_free_when_the_memory_is_given_back(monkeypatch, is_short):
+def test_memory_of_a_trial_is_free_when_it_is_given_back(monkeypatch, is_short):
     network = UNet(UNetConfig(base_channels=4, depth=2))
     criterion = StepLoss(classes(2, "ce"))
     accelerator = new_accelerator()

@@ -136,7 +136,7 @@ def test_steps_are_timed_for_three_hundredths_of_the_time_and_forty_at_most(cloc
     assert rehearsed.times.step == pytest.approx((timed * seconds + again * 2 * seconds) / (timed + again))
 
 
-def test_what_is_queued_on_the_device_is_waited_for_and_the_slowest_process_counts(clock, monkeypatch):
+def test_a_timed_step_ends_with_its_queue_on_the_slowest_process(clock, monkeypatch):
     rehearsed = new_rehearsal(10)
     rehearsed.accelerator.gather = lambda values: torch.cat([values / 2, 2 * values, values])
     queued = []
@@ -261,7 +261,7 @@ def test_a_save_is_timed_until_it_is_on_disk_with_the_average_and_leaves_nothing
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nine_tenths_of_the_time_are_planned_less_what_has_passed_and_few_steps_are_said(clock, monkeypatch, capsys):
+def test_nine_tenths_of_the_time_that_is_left_are_planned(clock, monkeypatch, capsys):
     left = []
 
     def count(seconds, times, schedule, pictures) -> int:

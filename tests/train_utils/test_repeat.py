@@ -166,7 +166,7 @@ def like(tmp_path: Path):
     return arguments
 
 
-def test_what_belongs_to_one_run_alone_is_not_repeated(like):
+def test_settings_of_one_run_alone_are_not_repeated(like):
     own = {"output_dir": "/x", "resume": "auto", "push_to_hub": "me/cells", "check_data": True}
     args = like(own | {"scale": 0.5, "class_weights": [1.0, 2.0], "image_size": None})
     assert args.output_dir is None

@@ -349,7 +349,7 @@ def test_the_report_says_how_many_processes_trained(tmp_path, processes, tile):
 
 
 @pytest.mark.parametrize("words", ["peak GPU memory", "of the device's peak", "images/s"])
-def test_what_was_not_measured_is_not_shown(tmp_path, words):
+def test_speeds_that_were_not_measured_are_not_shown(tmp_path, words):
     assert words not in speed_page(tmp_path, {"teraflops_per_device": 1.5})
 
 

@@ -280,7 +280,7 @@ def streamed(tiny_folder, tmp_path_factory) -> list:
 
 
 @pytest.mark.slow
-def test_killed_processes_are_started_again_and_a_stream_goes_on_as_if_nothing_had_been(streamed, tmp_path):
+def test_killed_processes_are_started_again_within_a_stream(streamed, tmp_path):
     """By the launcher, in the middle of an epoch; then also on another number of processes, to rounding.
 
     Only the killed processes have a loader's process each.
@@ -338,7 +338,7 @@ def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupte
         run_here(tiny_folder, output, "--resume", "auto")
 
 
-def test_what_gives_the_state_its_meaning_may_not_change(tiny_folder, uninterrupted, tmp_path, fails_with):
+def test_settings_that_give_a_state_its_meaning_may_not_change(tiny_folder, uninterrupted, tmp_path, fails_with):
     def refused(line: str, checkpoint: Path, *flags: str) -> None:
         with pytest.raises(CheckpointError) as refusal:
             run_here(tiny_folder, tmp_path / "run", "--resume", str(checkpoint), *flags)

@@ -432,7 +432,7 @@ def test_a_run_is_reviewed_with_the_data_and_the_classes_that_it_had(monkeypatch
     )
 
 
-def test_areas_on_which_mask_and_model_disagree_are_outlined_on_a_picture_that_is_reduced(tmp_path, monkeypatch):
+def test_areas_of_disagreement_are_outlined_on_a_reduced_picture(tmp_path, monkeypatch):
     image = np.full((900, 600), 100, np.uint8)
     truth = np.zeros((900, 600), np.uint8)
     truth[500:800] = 255  # nothing is known of it

@@ -357,7 +357,7 @@ class ZeRO:
         )
 
 
-def test_what_zero_has_spread_is_saved_for_each_process_and_given_back_to_it():
+def test_state_that_zero_has_spread_comes_back_to_its_process():
     saved = dict(optimizer_tensors(ZeRO(0).accelerator, torch.nn.Module(), ZeRO(0).optimizer))
     names = [f"zero/{group}/{name}" for group in (0, 1) for name in ("weights", "exp_avg", "step")]
     assert list(saved) == names

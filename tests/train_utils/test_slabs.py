@@ -190,7 +190,7 @@ def test_a_run_on_two_processes_goes_on_where_it_stopped_on_one(tmp_path):
         ({}, {"shortest": 31}, "needs 32 or more slices along the first axis, 16 for each process, .* have 31"),
     ],
 )
-def test_what_cannot_be_cut_is_refused_in_one_line(options, how, problem):
+def test_networks_that_cannot_be_cut_are_refused_in_one_line(options, how, problem):
     config = UNetConfig(3, 2, base_channels=2, depth=3).to_json() | options
     network = SimpleNamespace(config=SimpleNamespace(**config, divisors=(8, 8)))
     plugin = SimpleNamespace(backend=how.get("backend", DynamoBackend.NO))

@@ -56,9 +56,7 @@ def test_a_micro_batch_is_whole_where_a_step_is_not_made_again(tmp_path, acceler
 
 
 @pytest.mark.parametrize(("recomputes", "norm"), [(False, "batch"), (True, "group")])
-def test_a_size_that_is_learned_is_recorded_with_activation_checkpointing_if_it_was_on(
-    tmp_path, capsys, recomputes, norm
-):
+def test_a_learned_size_is_recorded_with_activation_checkpointing_if_on(tmp_path, capsys, recomputes, norm):
     network = UNet(UNetConfig(base_channels=2, depth=1, norm=norm))
     network.activation_checkpointing = recomputes
     gpu = SimpleNamespace(device=torch.device("cuda"), distributed_type=DistributedType.NO, num_processes=1)
@@ -109,7 +107,7 @@ class Activations:
     """What fills the memory."""
 
 
-def test_what_a_step_without_memory_holds_is_given_back_before_it_is_made_again(tmp_path):
+def test_memory_of_a_failed_step_is_given_back_before_it_is_made_again(tmp_path):
     gpu = SimpleNamespace(device=torch.device("cuda"), distributed_type=DistributedType.NO, num_processes=1)
     network = UNet(UNetConfig(base_channels=2, depth=1))
     memory = StepMemory(gpu, tmp_path, network, BatchSplit(4, 1, 4, 1))
@@ -298,7 +296,7 @@ def test_a_run_that_needed_activation_checkpointing_has_it_when_it_is_resumed(
 
 
 @pytest.mark.slow
-def test_memory_that_runs_out_later_is_recorded_and_the_restart_goes_on_in_smaller_micro_batches(tiny_folder, tmp_path):
+def test_later_shortage_is_recorded_for_a_restart_in_smaller_micro_batches(tiny_folder, tmp_path):
     program, output = PROGRAMS / "out_of_memory_later.py", tmp_path / "run"
     flags = ["--max-steps", "10", "--log-every", "1", "--checkpoint-every", "2", "--tracker", "none"]
     arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *flags, "--batch-size", "8"]

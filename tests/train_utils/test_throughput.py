@@ -113,7 +113,7 @@ def test_a_bottleneck_takes_a_fifth_of_the_time_over_twenty_steps(monkeypatch, s
     assert (continued.bottleneck(2, cached=False) is not None) == is_named
 
 
-def test_what_lies_between_two_steps_counts(monkeypatch):
+def test_time_between_two_steps_counts(monkeypatch):
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), 1.0, "no")

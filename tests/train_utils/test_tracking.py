@@ -106,7 +106,7 @@ def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_pa
 
 
 @pytest.mark.parametrize(("name", "options"), [("tensorboard", {"dataformats": "NHWC"}), ("wandb", {})])
-def test_a_tracker_gets_numbers_that_are_there_and_pictures_by_tags_that_can_be_printed(tmp_path, name, options):
+def test_a_tracker_gets_finite_numbers_with_pictures_by_printable_tags(tmp_path, name, options):
     calls = []
     tracker = SimpleNamespace(log_images=lambda pictures, **given: calls.append((pictures, given)))
     log = RunLog(Accelerator(cpu=True), tmp_path, "none", SETTINGS, (), 0)
@@ -132,7 +132,7 @@ def test_a_tracker_gets_numbers_that_are_there_and_pictures_by_tags_that_can_be_
     assert not log.takes_pictures()
 
 
-def test_another_tracker_than_tensorboard_gets_the_settings_and_any_failure_costs_no_run(tmp_path, capsys):
+def test_another_tracker_gets_the_settings_or_fails_at_no_cost(tmp_path, capsys):
     calls = []
     accelerator = SimpleNamespace(is_main_process=True, trackers=["wandb"])
     accelerator.init_trackers = lambda *given: calls.append(given)
@@ -182,7 +182,7 @@ def test_a_resumed_run_drops_what_tensorboard_has_after_its_step(tmp_path, monke
     assert calls[4:] == [begun]
 
 
-def test_what_does_not_belong_into_the_log_of_a_resumed_run_is_counted_and_said(tmp_path, capsys):
+def test_records_that_do_not_belong_into_a_resumed_log_are_counted(tmp_path, capsys):
     accelerator = SimpleNamespace(is_main_process=True)
     path = tmp_path / "metrics.jsonl"
     RunLog(accelerator, tmp_path, "none", SETTINGS, (), 0)

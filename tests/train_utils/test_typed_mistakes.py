@@ -119,7 +119,7 @@ def test_a_value_that_is_out_of_range_is_refused_by_its_flag(typed, capsys):
     assert capsys.readouterr().err.startswith(f"train.py: error: argument {typed.split()[0]}: ")
 
 
-def test_what_may_be_nothing_may_be_0():
+def test_settings_that_may_be_open_may_be_0():
     whole = ("warmup_steps", "eval_every", "checkpoint_every", "log_every", "trace_steps", "num_workers", "seed")
     shares = ("weight_decay", "max_grad_norm", "ema_decay", "dropout")
     words = []
@@ -192,5 +192,5 @@ def test_a_run_without_data_says_first_that_it_trains_on_generated_shapes(capsys
         ("--dynamo_backend", "compile"),
     ],
 )
-def test_what_other_programs_call_a_flag_leads_to_ours(flag, habits):
+def test_flags_of_other_programs_lead_to_ours(flag, habits):
     assert [name for name in habits.split() if flag not in HINTS[name]] == []

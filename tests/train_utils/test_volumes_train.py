@@ -78,7 +78,7 @@ def test_a_crop_of_two_sides_does_not_suit_volumes(data, tmp_path):
         run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--crop-size", "32", "32")
 
 
-def test_a_run_from_a_model_loads_it_once_has_patches_of_its_own_and_keeps_the_poolings(run, data, tmp_path):
+def test_a_run_from_a_model_keeps_its_poolings_with_patches_of_its_own(run, data, tmp_path):
     with mock.patch.object(run_dir, "load_model", wraps=run_dir.load_model) as load:
         again = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--init-from", run.folder / "model")
     assert again.exit_code == 0, again.output

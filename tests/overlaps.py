@@ -26,6 +26,12 @@ def scene(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return image.astype(np.uint8), np.stack(masks)
 
 
+def true_masks(count: int, seed: int) -> list[np.ndarray]:
+    """The masks of the images of `write_overlaps`, (3, H, W) bool each."""
+    rng = np.random.default_rng(seed)
+    return [scene(rng)[1] for _ in range(count)]
+
+
 def labels_of(masks: np.ndarray) -> np.ndarray:
     """A label map of the masks: 1 where the first is, 2 where the second is too, 3 where all are."""
     nested = np.logical_and.accumulate(masks)

@@ -12,7 +12,7 @@ import pytest
 import tifffile
 from annotations import error_of, loaded
 from conftest import load_info, unnoticed_changes
-from overlaps import NAMES, SIZE, labels_of, planes, scene, targets_of, write_mask, write_overlaps
+from overlaps import NAMES, SIZE, labels_of, planes, scene, targets_of, true_masks, write_mask, write_overlaps
 from PIL import Image
 from rasters import write_raster
 
@@ -41,11 +41,6 @@ from runtime.errors import DataError
 from tasks.overlapping import OverlapTarget, pack_bits, unpack_bits
 
 SIDED = Sides((1, 0), False, "")
-
-
-def true_masks(count: int, seed: int) -> list[np.ndarray]:
-    rng = np.random.default_rng(seed)
-    return [scene(rng)[1] for _ in range(count)]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import PROGRAMS, TINY, launch, predict, records
+from conftest import PROGRAMS, TINY, last_checkpoint, launch, predict, records
 from in_process import Run, run_train
 from PIL import Image
 from safetensors.torch import load_file
@@ -65,10 +65,6 @@ def read(file: Path) -> np.ndarray:
 
 def true_masks(folder: Path) -> list[np.ndarray]:
     return [read(file) for file in sorted((folder / "masks").iterdir())]
-
-
-def last_checkpoint(output: Path) -> Path:
-    return max((output / "checkpoints").glob("step-*"))
 
 
 def without_speed(output: Path) -> list[dict]:

@@ -14,7 +14,7 @@ import pytest
 import tifffile
 from conftest import PROGRAMS, TINY, launch, predict
 from in_process import Run, run_train
-from overlaps import NAMES, labels_of, scene, write_overlaps
+from overlaps import NAMES, labels_of, true_masks, write_overlaps
 from PIL import Image
 from volumes import case, write_nifti
 
@@ -32,12 +32,6 @@ def data_set(folder: Path, layout: str = "folders") -> Path:
     write_overlaps(folder / "train", 8, seed=0, layout=layout)
     write_overlaps(folder / "val", 5, seed=1, layout=layout)
     return folder
-
-
-def true_masks() -> np.ndarray:
-    """Those of the validation images, (5, 3, H, W) bool."""
-    rng = np.random.default_rng(1)
-    return np.stack([scene(rng)[1] for _ in range(5)])
 
 
 def read(file: Path) -> np.ndarray:
@@ -93,7 +87,7 @@ def test_a_mask_for_each_class_is_written_and_scored(run, predicted):
     predicted_masks = written(predicted)
     report = json.loads((predicted / "metrics.json").read_text())
     assert report["classes"] == [*NAMES]
-    assert report["iou"] == pytest.approx(iou(true_masks(), predicted_masks), abs=1e-15)
+    assert report["iou"] == pytest.approx(iou(np.stack(true_masks(5, seed=1)), predicted_masks), abs=1e-15)
     best = max(run.values("eval/mean_iou"))
     assert report["mean_iou"] == pytest.approx(np.mean(report["iou"])) == pytest.approx(best, abs=1e-3)
     for number in range(5):
@@ -125,7 +119,7 @@ def test_views_networks_and_tiles_are_averaged(run, data, tmp_path):
     )
     assert result.returncode == 0, result.stderr
     report = json.loads((tmp_path / "metrics.json").read_text())
-    assert report["iou"] == pytest.approx(iou(true_masks(), written(tmp_path)), abs=1e-15)
+    assert report["iou"] == pytest.approx(iou(np.stack(true_masks(5, seed=1)), written(tmp_path)), abs=1e-15)
     assert report["mean_iou"] > 0.5
 
 
@@ -213,7 +207,7 @@ def test_regions_are_written_as_a_label_map_and_scored_both_ways(tmp_path):
         result = predict(run.folder / "model", [data / "val" / "images"], output, "--truth", truth, "--overlay")
         assert result.returncode == 0, result.stderr
         report = json.loads((output / "metrics.json").read_text())
-        labels = np.stack([labels_of(masks) for masks in true_masks()])
+        labels = np.stack([labels_of(masks) for masks in true_masks(5, seed=1)])
         predicted_labels = np.stack([read(output / f"{number:02}.png") for number in range(5)])
         for value, (of_region, of_label) in enumerate(zip(report["dice"], report["of_labels"]["dice"], strict=True), 1):
             assert of_region == pytest.approx(dice(labels >= value, predicted_labels >= value))

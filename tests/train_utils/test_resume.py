@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from conftest import PROGRAMS, ROOT, TINY, launch, write_folder
+from conftest import PROGRAMS, ROOT, TINY, last_checkpoint, launch, write_folder
 from forked import ForkedRun
 from in_process import Run, run_train
 from PIL import Image
@@ -130,10 +130,6 @@ def copy_until(step: int, whole: Path, copy: Path) -> None:
     for checkpoint in (copy / "checkpoints").glob("step-*"):
         if int(checkpoint.name[5:]) > step:
             shutil.rmtree(checkpoint)
-
-
-def last_checkpoint(output: Path) -> Path:
-    return sorted((output / "checkpoints").glob("step-*"))[-1]
 
 
 def same_weights(one: Path, other: Path) -> None:

@@ -343,7 +343,7 @@ SEEDS = [
         "hold_out",
         "np.random.default_rng(seed).permutation",
         "np.arange",
-        "test_holdout.py",
+        "test_sources.py",
     ),
     Mutant(
         "data_utils/sources/holdout.py",

@@ -163,6 +163,11 @@ LASTING = [
 ]
 
 
+def name_of(error: Exception) -> str:
+    """The type of an error, and the status of an answer."""
+    return f"{type(error).__name__} {getattr(error, 'status', '')}".strip()
+
+
 @pytest.fixture
 def pauses(monkeypatch) -> list[float]:
     """The seconds that were waited before a file was read again; none pass."""
@@ -176,7 +181,7 @@ def raise_if_any(error: Exception | None) -> None:
         raise error
 
 
-@pytest.mark.parametrize("error", PASSING, ids=repr)
+@pytest.mark.parametrize("error", PASSING, ids=name_of)
 def test_a_failure_that_may_pass_is_tried_again(pauses, error):
     attempts = iter([error, error, None])
 
@@ -190,7 +195,7 @@ def test_a_failure_that_may_pass_is_tried_again(pauses, error):
     assert len(pauses) == 2
 
 
-@pytest.mark.parametrize("error", LASTING, ids=repr)
+@pytest.mark.parametrize("error", LASTING, ids=name_of)
 def test_a_failure_that_lasts_is_one_line_at_once(pauses, error):
     @remote.retried
     def read(file: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from data_utils.sources.records import ListRecords
+from inference.review import equal_images as equal_images_module
 from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea, area_share, compared_areas, disagreeing_areas
 from inference.review.equal_images import equal_images
 from inference.review.mask_quality import best_shift, mask_score
@@ -99,6 +100,20 @@ def test_slices_without_labels_are_not_the_worst(slices):
     assert worst_slices(slices[1:2]) == []
 
 
+def test_a_slice_whose_labels_have_no_probability_is_the_worst(slices):
+    mask = blobs()
+    impossible = np.where(probabilities_of(mask) > 0.5, 0, probabilities_of(mask))
+    worst = worst_slices([*slices, (impossible, mask)])
+    assert [scored.number for scored in worst] == [6, 2, 4]
+    assert worst[0].score == 0
+
+
+def test_the_worst_slices_keep_no_others_in_memory():
+    probabilities = np.random.default_rng(0).dirichlet((1, 1, 1), (4, 20, 30)).transpose(0, 3, 1, 2)
+    worst = worst_slices((plane, np.zeros((20, 30), np.uint8)) for plane in probabilities)
+    assert not any(np.shares_memory(scored.probabilities, probabilities) for scored in worst)
+
+
 def test_areas_that_disagree_are_no_borders():
     mask = blobs()
     prediction = mask.copy()
@@ -128,6 +143,15 @@ def test_areas_of_a_right_mask_are_compared_from_both_pictures():
     assert [area.label for area in areas] == ["cell", "cell", "dirt"] * 2
     assert [area.pixels for area in areas] == [192, 150, 320] * 2
     assert [area.probability for area in areas] == pytest.approx([0.94] * 6)
+
+
+def test_an_area_within_the_corner_of_another_is_an_area_of_its_own():
+    mask = np.zeros((40, 50), np.uint8)
+    mask[5:10, 5:40] = 1
+    mask[10:30, 5:10] = 1
+    mask[20:25, 20:25] = 1
+    areas = compared_areas(probabilities_of(mask), mask, NAMES)
+    assert [area.pixels for area in areas] == [275, 25] * 2
 
 
 def test_areas_of_a_right_mask_agree():
@@ -428,6 +452,17 @@ def test_validation_images_that_were_trained_on_are_found_by_their_content(recor
 def test_a_validation_image_is_equal_to_the_first_of_two(records, tmp_path):
     train = ListRecords([{**records["c"], "image": tmp_path / "c.png"}, records["a"]])
     assert equal_images(train, ListRecords([{**records["a"], "name": "again.png"}])) == {"again.png": "c.png"}
+
+
+def test_images_are_read_once_where_another_has_as_many_bytes(tmp_path, monkeypatch):
+    records = []
+    for name, content in (("a", b"1234"), ("b", b"12345"), ("c", b"4321"), ("d", b"123456"), ("e", b"2143")):
+        (tmp_path / f"{name}.png").write_bytes(content)
+        records.append({"image": str(tmp_path / f"{name}.png"), "target": None, "name": f"{name}.png"})
+    read = []
+    monkeypatch.setattr(equal_images_module, "checksum", lambda file: read.append(file.name) or file.read_bytes())
+    assert equal_images(ListRecords(records[:2]), ListRecords(records[2:])) == {}
+    assert sorted(read) == ["a.png", "c.png", "e.png"]
 
 
 def test_images_that_cannot_be_read_are_equal_to_none(records, tmp_path):

@@ -55,6 +55,15 @@ def test_some_twenty_thousand_pixels_of_a_large_image_count():
     assert fit.pixels == 20_000
 
 
+@pytest.mark.parametrize(("rows", "pixels"), [(10, 4000), (60, 24_000), (110, 22_000)])
+def test_pixels_of_a_large_image_count_where_it_is_labeled(rows, pixels):
+    mask = np.full((300, 400), 255, np.uint8)
+    mask[:rows] = 1
+    fit = TemperatureFit()
+    fit.add(np.full((2, 300, 400), 0.5, np.float32), mask)
+    assert fit.pixels == pixels
+
+
 def test_a_model_that_is_never_wrong_gets_the_lowest_temperature():
     _, mask = toy(0)
     probabilities = np.zeros((3, 100, 100), np.float32)

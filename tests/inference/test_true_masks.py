@@ -257,6 +257,16 @@ def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
     assert mask.name == stack
 
 
+def test_true_masks_of_classes_that_overlap_are_no_small_copies_within_a_stack(tmp_path):
+    stack = tmp_path / "s.tif"
+    with tifffile.TiffWriter(stack) as tiff:
+        for _ in range(2):
+            tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
+            tiff.write(np.zeros((2, 2), np.uint8), photometric="minisblack", subfiletype=1)
+    mask = find(open_true_masks(tmp_path, "", stems("s"), ["a", "b"]), "s")
+    assert mask == ClassMasks((ClassFile(str(stack), 0), ClassFile(str(stack), 2)), (0, 1))
+
+
 @pytest.mark.parametrize("file", ["s.tif", "p.tif", "x.png"])
 def test_the_true_mask_of_one_class_that_may_overlap_is_a_channel(class_stacks, file):
     name = Path(file).stem

@@ -72,6 +72,16 @@ def test_tiles_are_told_once_for_the_images_that_are_cut(prepared):
     assert "2 images in tiles" in printed
 
 
+def test_images_of_several_sizes_that_are_cut_alike_are_told_together(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
+    (tmp_path / "in").mkdir()
+    for name, height in (("a", 40), ("b", 56), ("c", 56)):
+        Image.new("L", (48, height)).save(tmp_path / "in" / f"{name}.png")
+    predictor = Predictor(network_of(), tile_size=16)
+    prepare_work(settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")]), predictor, writer_of(predictor))
+    assert "3 images in tiles of 16 x 16" in capsys.readouterr().out
+
+
 def test_work_is_recorded_in_the_folder_of_outputs(tmp_path, prepared):
     assert (tmp_path / "out" / "predict.json").exists()
 

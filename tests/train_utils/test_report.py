@@ -532,10 +532,21 @@ def test_the_code_in_the_card_runs(trained, tiny_folder):
 
 
 @pytest.fixture(scope="module")
-def one_and_two(trained, tiny_folder, tmp_path_factory) -> tuple[Path, Path]:
+def two_sizes(tiny_folder, tmp_path_factory) -> Path:
+    """The data set with two narrower validation images: images of each size are a batch, so two processes have one."""
+    folder = tmp_path_factory.mktemp("two_sizes") / "data"
+    shutil.copytree(tiny_folder, folder)
+    for image in sorted((folder / "val" / "images").iterdir())[1:3]:
+        for path in (image, folder / "val" / "masks" / image.name):
+            Image.open(path).crop((0, 0, 48, 40)).save(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one_and_two(trained, two_sizes, tmp_path_factory) -> tuple[Path, Path]:
     """Runs of one and of two processes: a step too small to change a weight, then evaluation and report."""
     folder = tmp_path_factory.mktemp("processes")
-    flags = ["--dataset", tiny_folder, "--init-from", trained / "model", "--learning-rate", "1e-30"]
+    flags = ["--dataset", two_sizes, "--init-from", trained / "model", "--learning-rate", "1e-30"]
     flags += ["--max-steps", "1", "--num-workers", "0", "--tracker", "none"]
     assert run_train(folder / "one", *flags).exit_code == 0
     result = launch("train.py", *flags, "--output-dir", folder / "two", profile="multi_cpu")

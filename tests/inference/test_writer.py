@@ -9,12 +9,15 @@ import pytest
 import torch
 from PIL import Image
 from points import landmarks
-from prediction import image_job
+from prediction import image_job, network_of
 from written import tilted_volume_job
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.places import Place
 from data_utils.image_io.windowed import WindowedArray
+from inference import Predictor
+from inference.decoding.classes import ClassDecoder
+from inference.decoding.landmarks import LandmarkDecoder
 from inference.outputs.classes import ClassFormat
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, PageFile, RasterJob
@@ -167,6 +170,44 @@ def test_the_mask_of_a_volume_takes_its_place_last(tmp_path, placed, output_form
     VolumeWriter(output_format, task, extensions).write(job, job.size, [torch.zeros(task.outputs, *job.size)])
     assert placed[-1] == output_format.mask_file(job)
     assert sorted(placed) == sorted(output_format.file(job, extension) for extension in extensions)
+
+
+@pytest.fixture
+def computed(monkeypatch) -> list[str]:
+    """What decoders of classes or points compute beside the prediction."""
+    names = []
+    for decoder, name in (
+        (ClassDecoder, "probabilities"),
+        (ClassDecoder, "certainty"),
+        (LandmarkDecoder, "probabilities"),
+    ):
+        monkeypatch.setattr(decoder, name, lambda *arguments, name=name, **options: names.append(name))
+    return names
+
+
+def test_nothing_but_the_mask_of_an_image_is_computed_where_no_more_is_asked_for(tmp_path, computed):
+    job = image_job(tmp_path, size=(9, 7))
+    ImageWriter(ClassFormat(CLASSES), TASK, (MASK,)).write(job, (9, 7), [torch.zeros(3, 9, 7)], None, None)
+    assert computed == []
+
+
+def test_nothing_but_the_mask_of_a_volume_is_computed_where_no_more_is_asked_for(tmp_path, computed):
+    job = tilted_volume_job(tmp_path)
+    VolumeWriter(ClassFormat(CLASSES), TASK, (MASK,)).write(job, job.size, [torch.zeros(3, *job.size)])
+    assert computed == []
+
+
+def test_nothing_but_points_is_computed_where_no_more_is_asked_for(tmp_path, computed):
+    task = landmarks("long", "pixels")
+    writer = PointImageWriter(PointFormat(task), task, (MASK,))
+    writer.write(image_job(tmp_path, size=(32, 48)), (32, 48), [torch.zeros(3, 16, 24)], None, None)
+    assert computed == []
+
+
+@pytest.mark.parametrize("call", ["mask", "predict_rows"])
+def test_nothing_but_a_mask_is_computed_in_python_where_no_more_is_asked_for(computed, call):
+    getattr(Predictor(network_of()), call)(np.zeros((8, 9), np.uint8))
+    assert computed == []
 
 
 def test_points_take_their_place_after_the_picture_of_them(tmp_path, placed):

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,8 +77,9 @@ def find_jobs(
     with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
         read_input = partial(_read_input, output=output, rules=rules)
         inputs = list(pool.map(read_input, files_of_inputs, files_of_inputs.values()))
-    jobs = [job for pages in inputs for job in pages.jobs]
-    if truth is not None:
+    if truth is None:
+        jobs = list(chain.from_iterable(pages.jobs for pages in inputs))
+    else:
         jobs = truth.with_truths(inputs)
     _check_outputs(jobs, output, extensions, {file.path.resolve() for file in files})
     return jobs

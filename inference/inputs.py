@@ -77,9 +77,8 @@ def find_jobs(
     with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
         read_input = partial(_read_input, output=output, rules=rules)
         inputs = list(pool.map(read_input, files_of_inputs, files_of_inputs.values()))
-    if truth is None:
-        jobs = list(chain.from_iterable(pages.jobs for pages in inputs))
-    else:
+    jobs = list(chain.from_iterable(pages.jobs for pages in inputs))
+    if truth is not None:
         jobs = truth.with_truths(inputs)
     _check_outputs(jobs, output, extensions, {file.path.resolve() for file in files})
     return jobs

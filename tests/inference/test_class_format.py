@@ -57,6 +57,12 @@ def test_the_legend_of_classes_has_a_line_for_each():
     assert np.asarray(FORMAT.legend()).shape[0] == 3 * 20
 
 
+def test_entries_of_the_legend_say_the_share_of_each_class():
+    entries = FORMAT.legend_entries(np.array([[0, 0, 1], [1, 0, 0]], np.uint8))
+    assert [entry.text for entry in entries] == ["sky 66.7%", "land 33.3%", "sea 0.0%"]
+    assert [entry.color for entry in entries] == [tuple(color) for color in FORMAT.colors.tolist()]
+
+
 def test_a_volume_holds_classes_of_numbers():
     FORMAT.check_volume("v")
 

@@ -531,11 +531,12 @@ def test_an_onnx_file_that_is_damaged_is_one_line(tmp_path, fails_with):
     fails_with(result, "bad.onnx: cannot be loaded", 1)
 
 
-@pytest.fixture
-def small_onnx_file(tmp_path):
+@pytest.fixture(scope="module")
+def small_onnx_file(tmp_path_factory):
     """The file of a small network."""
-    Onnx().write(network("batch", "transpose"), tmp_path / "model.onnx", Options())
-    return tmp_path / "model.onnx"
+    file = tmp_path_factory.mktemp("small") / "model.onnx"
+    Onnx().write(network("batch", "transpose"), file, Options())
+    return file
 
 
 def test_an_onnx_file_of_another_program_is_refused(tmp_path, small_onnx_file):
@@ -544,6 +545,15 @@ def test_an_onnx_file_of_another_program_is_refused(tmp_path, small_onnx_file):
     onnx.save(foreign, tmp_path / "foreign.onnx")
     with pytest.raises(ModelError, match=r"must be written by `python -m inference\.export"):
         OnnxNetwork(tmp_path / "foreign.onnx")
+
+
+@pytest.mark.parametrize("config", ["{", "[]", '{"norm": "none"}'], ids=["cut off", "a list", "an unknown norm"])
+def test_an_onnx_file_whose_config_is_damaged_is_refused(tmp_path, small_onnx_file, config):
+    damaged = onnx.load(small_onnx_file)
+    onnx.helper.set_model_props(damaged, {"config": config})
+    onnx.save(damaged, tmp_path / "damaged.onnx")
+    with pytest.raises(ModelError, match=r"damaged\.onnx: cannot be loaded: "):
+        OnnxNetwork(tmp_path / "damaged.onnx")
 
 
 def test_an_onnx_file_whose_metadata_are_no_text_is_refused(tmp_path, small_onnx_file):

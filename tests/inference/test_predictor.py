@@ -14,7 +14,7 @@ from torch.nn import BatchNorm2d
 from volumes import write_nifti, write_volume
 
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.windowed import WindowedArray
+from data_utils.image_io.windowed import WindowedArray, open_windowed_file
 from inference import Predictor
 from runtime.errors import ImageError, ModelError
 from tasks.classes import Classes
@@ -146,6 +146,11 @@ def test_an_ensemble_needs_models_of_the_same_classes_or_axes(other, line):
         Predictor(network_of(), ensemble=[other])
 
 
+def test_an_ensemble_needs_a_third_model_of_the_same_classes():
+    with pytest.raises(ModelError, match="an ensemble needs models of the same classes"):
+        Predictor(network_of(), ensemble=[network_of(), network_of(("a", "c"))])
+
+
 def test_an_ensemble_may_have_models_of_other_norms():
     assert len(Predictor(network_of(), ensemble=[network_of(norm="group")]).networks) == 2
 
@@ -189,8 +194,10 @@ def landmark_network(task: Landmarks, **options) -> UNet:
 def test_an_ensemble_of_landmarks_agrees_on_the_settings_of_its_maps():
     first = Landmarks(("a", "b"), 1.5, 8.0, (0, 1), True, always_there=(0, 1))
     second = Landmarks(("a", "b"), 2.0, 9.0, (0, 1), False, always_there=(1,))
-    predictor = Predictor(landmark_network(first), ensemble=[landmark_network(second)])
-    assert predictor.task == Landmarks(("a", "b"), 1.5, 8.5, (0, 1), False, always_there=(1,))
+    third = Landmarks(("a", "b"), 1.5, 10.0, (0, 1), True, always_there=(0, 1))
+    networks = [landmark_network(task) for task in (third, second)]
+    predictor = Predictor(landmark_network(first), ensemble=networks)
+    assert predictor.task == Landmarks(("a", "b"), 1.5, 9.0, (0, 1), False, always_there=(1,))
 
 
 def test_an_ensemble_needs_landmarks_of_the_same_names():
@@ -246,6 +253,17 @@ def test_strips_of_landmarks_are_the_logits_of_a_batch(batches, mirrors, tta, pa
     assert len(batches) == passes
     (logits,) = predictor.logits_of_batch([predictor.inputs(LANDMARK_IMAGE).tensors], [(8, 10)])
     torch.testing.assert_close(strip, logits)
+
+
+def test_strips_of_a_photograph_are_read_in_the_detail_of_a_batch(tmp_path):
+    torch.manual_seed(0)
+    predictor = Predictor(UNet(UNetConfig(3, 2, base_channels=1, depth=1, preprocess=Preprocess(scale=0.25))))
+    pixels = np.random.default_rng(0).integers(0, 255, (96, 128, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.jpg")
+    with open_windowed_file(tmp_path / "a.jpg") as picture:
+        strips = torch.cat(list(predictor.strips(picture)), dim=1)
+    (logits,) = predictor.logits_of_batch([predictor.inputs(tmp_path / "a.jpg").tensors], [(96, 128)])
+    torch.testing.assert_close(strips, logits)
 
 
 @PASSES
@@ -395,6 +413,11 @@ def test_tiles_that_are_turned_are_not_exact(tta, is_exact):
 
 def test_an_image_that_is_turned_is_not_cut():
     assert Predictor(BATCH_NETWORK, tta=True).tilings((100, 90)) == [None]
+
+
+def test_tiles_may_share_nothing():
+    (tiling,) = Predictor(BATCH_NETWORK, tile_size=64, overlap=0).tilings((100, 90))
+    assert tiling.overlap == (0, 0)
 
 
 def test_tiles_of_objects_have_room_for_an_exact_overlap():

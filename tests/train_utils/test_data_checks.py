@@ -71,8 +71,8 @@ def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_its_size():
 
 
 def test_the_usual_image_decides_which_scale_is_refused():
-    with pytest.raises(SettingsError, match=r"of 30 x 40 pixels as small as 3 x 4, .* give --scale 0\.27 or more"):
-        check(0.1, 0.1, (30, 40), (31, 30), (9, 900))  # for 8 pixels
+    with pytest.raises(SettingsError, match=r"of 24 x 40 pixels as small as 2 x 4, .* give --scale 0\.34 or more"):
+        check(0.1, 0.1, (24, 40), (31, 30), (9, 900))  # for 8 pixels
 
 
 def test_the_shorter_side_decides_which_scale_is_refused():
@@ -85,6 +85,11 @@ def test_a_scale_that_halves_four_pixels_is_refused():
         check(0.5, 0.5, (4, 50), depth=UNetConfig().depth)
 
 
+def test_a_refused_scale_is_replaced_by_one_that_leaves_four_pixels():
+    with pytest.raises(SettingsError, match=r"as small as 3 x 3, .* give --scale 0\.25 or more"):
+        check(0.2, 0.2, (16, 16), depth=1)
+
+
 def test_a_refused_scale_is_never_replaced_by_more_than_the_image_holds():
     with pytest.raises(SettingsError, match=r"as small as 3 x 25, .* give --scale 1 or more"):
         check(0.5, 0.5, (6, 50), depth=4)
@@ -92,6 +97,10 @@ def test_a_refused_scale_is_never_replaced_by_more_than_the_image_holds():
 
 def test_any_scale_of_an_image_that_is_small_from_the_start_is_taken():
     check(0.5, 0.5, (3, 50), depth=UNetConfig().depth)
+
+
+def test_the_scale_of_volumes_is_taken():
+    check(1, 1.0, (16, 16, 16))
 
 
 def test_any_scale_of_a_stream_is_taken():

@@ -39,8 +39,9 @@ def test_images_are_normalized_as_a_family_of_encoders_is_used(tmp_path, family,
         ("bit", {"image_mean": [0.5, 0.25, 0.125], "image_std": [1, 2, 4]}, ((127.5, 63.75, 31.875), (255, 510, 1020))),
         ("resnet", {"image_mean": [0.5, 0.25, 0.125], "do_normalize": False}, ((0, 0, 0), (255, 255, 255))),
         ("bit", {"image_mean": None, "image_std": [1, 1, 1], "do_normalize": True}, ((127.5,) * 3, (255,) * 3)),
+        ("bit", {"image_mean": [0, 0, 1], "image_std": None}, ((0, 0, 255), (127.5,) * 3)),
     ],
-    ids=["both", "scaled alone", "no mean"],
+    ids=["both", "scaled alone", "no mean", "no deviation"],
 )
 def test_images_are_normalized_as_an_encoders_folder_says(tmp_path, family, content, expected):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(content))
@@ -87,6 +88,12 @@ def test_an_encoder_is_recorded_without_what_only_a_classifier_needs(tmp_path, m
     assert transformers.logging.get_verbosity() == transformers.logging.ERROR  # it prints errors only
     assert not transformers.logging.is_progress_bar_enabled()
     assert not {"id2label", "label2id", "architectures", "transformers_version", "dtype"} & encoder.config.keys()
+
+
+def test_weights_in_half_precision_are_loaded_in_single_precision(tmp_path):
+    backbone("resnet").half().save_pretrained(tmp_path)
+    weights = load_encoder(str(tmp_path), pretrained=True).weights
+    assert weights["embedder.embedder.convolution.weight"].dtype == torch.float32
 
 
 def test_weights_that_are_no_safetensors_are_not_opened(tmp_path):

@@ -96,11 +96,12 @@ def test_a_run_whose_last_checkpoint_was_removed_has_not_finished(run):
 
 
 @pytest.mark.parametrize(
-    ("flags", "expected"), [("", True), ("--base-channels 24", True), ("--base-channels 16", False)]
+    ("flags", "expected"),
+    [("", True), ("--base-channels 24", True), ("--base-channels 16", False), ("--eval-every 0", False)],
 )
 def test_flags_that_the_plan_chose_need_not_be_typed(tmp_path, flags, expected):
     planned = parsed("--dataset", "data", "--max-steps", "30")
-    mark(tmp_path, replace(planned, base_channels=24, epochs=9, task="classes"))
+    mark(tmp_path, replace(planned, base_channels=24, epochs=9, eval_every=50, task="classes"))
     line = finished_line(tmp_path, parsed("--dataset", "data", "--max-steps", "30", *flags.split()))
     assert (line is not None) is expected
 

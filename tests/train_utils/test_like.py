@@ -33,6 +33,8 @@ def like(tmp_path: Path):
         (("--loss", "ce"), "loss", "ce"),
         (("--class-weights", "1", "2"), "class_weights", [1.0, 2.0]),
         (("--crop-size", "32", "48"), "crop_size", [32, 48]),
+        (("--warmup-steps", "0"), "warmup_steps", 0),
+        (("--mask-suffix=-mask",), "mask_suffix", "-mask"),
     ],
 )
 def test_a_repeated_run_has_the_recorded_flags(like, recorded, name, value):
@@ -73,6 +75,9 @@ def test_changes_of_a_repeated_run_are_said(like, capsys):
     like(("--loss", "ce"), "--output-dir", "elsewhere")
     assert ", without a change\n" in capsys.readouterr().out
     assert like(("--loss", "ce"), "elsewhere").dataset == "elsewhere"  # other data
+    capsys.readouterr()
+    like(("--dims", "3", "--depth", "3"), "--init-from", "m")
+    assert ", but init_from m (was None), depth None (was 3)\n" in capsys.readouterr().out
 
 
 def test_processes_that_share_a_volume_are_not_repeated(like):

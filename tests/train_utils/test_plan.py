@@ -212,8 +212,8 @@ def test_masks_at_full_size_keep_all_detail(tmp_path):
 
 
 def test_detail_is_measured_on_images_that_can_be_used_and_on_labeled_classes(few):
-    records = ListRecords([few.train.records[index] for index in range(5)] + [{"name": "no image"}])
-    info = replace(few, train=Split(records, np.full((6, 2), (32, 40)), bad={5: "is no image"}))
+    records = ListRecords([{"name": "no image"}] + [few.train.records[index] for index in range(5)])
+    info = replace(few, train=Split(records, np.full((6, 2), (32, 40)), bad={0: "is no image"}))
     detail = detail_kept(info, 0.25)
     assert detail == detail_kept(
         replace(few, train=Split(Subset(few.train.records, np.arange(5)), info.train.sizes)), 0.25

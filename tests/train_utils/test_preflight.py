@@ -26,7 +26,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.draws import Draw, pack_draws
 from data_utils.loading.loaders import NetworkShapes
 from runtime.errors import SettingsError
-from tasks.classes import ClassTarget
+from tasks.classes import Classes, ClassTarget
 from tasks.step_loss import StepLoss
 from train_utils.memory import preflight
 from train_utils.memory.estimate import (
@@ -309,7 +309,7 @@ def test_the_estimate_is_what_autograd_keeps_and_checkpointing_needs_far_less(ki
     ):
         network.train()(torch.rand(shape))
     weights = sum(parameter.numel() * 4 for parameter in network.parameters())
-    estimate = step_bytes(network, shape, Copies(3))
+    estimate = step_bytes(network.eval(), shape, Copies(3))  # a step trains
     assert estimate == sum(bytes_of_tensor.values()) + 4 * weights
     assert step_bytes(network, (4, *shape[1:]), Copies(3)) - 4 * weights == pytest.approx(
         2 * (estimate - 4 * weights),
@@ -337,13 +337,13 @@ class TwoBlocks(torch.nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         numbers = self.second(self.first(images).sigmoid())
-        return numbers * numbers.view_as(numbers)
+        return numbers * numbers[:, :1]  # a view, whose storage is that of all
 
 
 def test_with_checkpointing_inputs_of_blocks_are_kept_and_one_block():
     weights = 4 * (8 * 8 + 8 * 2)
     inputs = 4 * (3 * 8 + 3 * 8)
-    between = 4 * (3 * 8 + 3 * 2)  # the sigmoid, and once what is multiplied with itself
+    between = 4 * (3 * 8 + 3 * 2)  # the sigmoid, and once what is multiplied with a part of itself
     first, second = 4 * (3 * 8 + 3 * 8), 4 * (3 * 8 + 8 * 2 + 3 * 2)  # input and result, of the second its weights too
     needed = inputs + between + max(first, second) + 3 * weights
     assert step_bytes(TwoBlocks(), (3, 8), Copies(2)) == needed
@@ -642,6 +642,15 @@ def test_a_cpu_without_room_for_the_largest_validation_image_says_so(monkeypatch
     line = "a validation volume of 160 x 180 x 150; choose a lower --base-channels, or cut such volumes into smaller"
     with pytest.raises(SettingsError, match=line):
         preflight_with_sgd(volumes).check_evaluation(EvaluationSize((160, 180, 150), (160, 180, 150), 1))
+
+
+def test_a_trial_of_an_evaluation_counts_the_pixels_of_its_target(monkeypatch):
+    shapes = []
+    counts = Classes.counts
+    monkeypatch.setattr(Classes, "counts", lambda task, target: shapes.append(target.shape) or counts(task, target))
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    assert preflight_with_sgd(network).evaluation_fits_by_trial(EvaluationSize((8, 8), (12, 16), 1))
+    assert shapes == [(1, 12, 16)]
 
 
 @pytest.mark.parametrize("error", [None, *SHORTAGES[:3]], ids=name_of)

@@ -146,7 +146,13 @@ def test_the_commit_of_a_run_is_that_of_the_folder_of_its_code(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "git", [Mock(return_value=Mock(stdout="")), Mock(side_effect=FileNotFoundError("git"))], ids=["no folder", "no git"]
+    "git",
+    [
+        Mock(return_value=Mock(stdout="")),
+        Mock(side_effect=FileNotFoundError("git")),
+        Mock(side_effect=PermissionError("git")),
+    ],
+    ids=["no folder", "no git", "no permission"],
 )
 def test_the_commit_of_a_run_is_unknown_without_git_or_its_folder(monkeypatch, git):
     monkeypatch.setattr(subprocess, "run", git)
@@ -212,6 +218,16 @@ def test_credentials_of_a_command_are_said_but_not_shown(capsys):
 def test_credentials_that_a_command_lacks_are_asked_for(capsys):
     say_credentials(parsed("--dataset", RECORDED["dataset"]), RECORDED, ["dataset"])
     assert capsys.readouterr().out.startswith("--dataset: the run began with a user, password or query in the URL")
+
+
+def test_each_flag_with_credentials_is_compared_with_its_own_record(capsys):
+    model = "https://example.org/model.pth"
+    say_credentials(parsed("other", "--init-from", model), RECORDED | {"init_from": model}, ["dataset", "init_from"])
+    assert capsys.readouterr().out.startswith("--init-from: the run began with a user, password or query in the URL")
+    say_credentials(parsed(URL, "--init-from", model), RECORDED | {"init_from": model}, ["dataset", "init_from"])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("--dataset: user, password and query of the URL are those of this command")
+    assert second.startswith("--init-from: the run began with a user, password or query in the URL")
 
 
 @pytest.mark.parametrize(

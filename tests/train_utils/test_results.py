@@ -95,6 +95,14 @@ def test_a_run_out_of_patience_is_published_before_it_is_marked(tmp_path, monkey
     assert (tmp_path / "finished.json").exists() is is_published
 
 
+def test_a_best_model_is_published_though_not_all_is_saved(tmp_path, monkeypatch):
+    pushed = []
+    monkeypatch.setattr(results, "push_to_hub", lambda *arguments: pushed.append(arguments) or True)
+    finish(tmp_path, BestModel(tmp_path / "model"), "--push-to-hub", "me/cells", all_saved=False, step=20)
+    assert pushed == [(tmp_path / "model", "me/cells")]
+    assert not (tmp_path / "finished.json").exists()
+
+
 @pytest.mark.parametrize(("all_saved", "words"), [(True, "all is saved"), (False, "not all is saved, see above")])
 def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, words):
     finish(tmp_path, BestModel(tmp_path / "model"), all_saved=all_saved, step=7)
@@ -183,7 +191,10 @@ def new_publisher(folder: Path, *, is_main_process: bool = True) -> Publisher:
     torch.manual_seed(0)
     network = UNet(replace(SMALL_MODEL, in_channels=1, preprocess=info.preprocess()))
     accelerator = SimpleNamespace(
-        device=torch.device("cpu"), autocast=nullcontext, is_main_process=is_main_process, num_processes=1
+        device=torch.device("cpu"),
+        autocast=Mock(side_effect=nullcontext),
+        is_main_process=is_main_process,
+        num_processes=1,
     )
     run_log = RunLogDouble(folder)
     task = info.reader.task("ce+dice", None)
@@ -234,6 +245,7 @@ def test_an_evaluation_is_shown_by_pictures_where_a_tracker_takes_them(publisher
     publisher.run_log.has_pictures = True
     publisher.publish(evaluation_of(3, 0.5), True)
     assert publisher.run_log.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i2"])]
+    publisher.accelerator.autocast.assert_called_once_with()
 
 
 def test_an_evaluation_has_no_pictures_where_no_tracker_takes_them(publisher):
@@ -339,6 +351,7 @@ def test_the_report_shows_the_worst_images_first(saved, reports):
 def test_the_predictions_of_the_best_model_are_saved(saved, reports, tmp_path):
     saved.write_results(last_state(), [])
     assert sorted(path.name for path in (tmp_path / "predictions").iterdir()) == ["i0.png", "i1.png", "i2.png"]
+    saved.accelerator.autocast.assert_called_once_with()
 
 
 def test_the_scores_of_images_are_saved_again_at_the_end(saved, reports, tmp_path):

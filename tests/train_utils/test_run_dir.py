@@ -137,8 +137,11 @@ def test_a_run_that_is_opened_removes_leftovers(opened, tmp_path):
 
 
 def test_a_run_that_is_opened_is_locked(opened, tmp_path):
+    file = tmp_path / ".run.json.4567cdef.tmp"  # which the run is writing
+    file.write_text("half")
     with pytest.raises(SettingsError, match="is in use by process"):
         open_run(resumed(tmp_path))
+    assert file.exists()
 
 
 @pytest.mark.parametrize(
@@ -248,6 +251,12 @@ def resumed_with_plan(folder: Path, **flags: object) -> OpenedRun:
 def test_a_resumed_run_has_the_task_of_its_data(tmp_path):
     info = replace(IMAGES, config=DataConfig(task="overlapping"))
     assert resumed_with_plan(tmp_path).with_plan(parsed("--dataset", "data"), info).task == "overlapping"
+
+
+@pytest.mark.parametrize("place", [True, False])
+def test_a_resumed_run_records_whether_its_data_have_places(tmp_path, place):
+    info = replace(IMAGES, config=DataConfig(task="classes", place=place))
+    assert resumed_with_plan(tmp_path).with_plan(parsed("--dataset", "data"), info).place is place
 
 
 def test_a_resumed_run_has_the_plan_of_its_checkpoint(tmp_path, capsys):

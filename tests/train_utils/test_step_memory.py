@@ -40,9 +40,20 @@ def batch_of_five() -> MicroBatch:
 
 def test_a_micro_batch_is_cut_where_a_step_can_be_made_again(tmp_path):
     network = UNet(UNetConfig(base_channels=2, depth=1))
-    parts = StepMemory(GPU, tmp_path, network, BatchSplit(5, 1, 2, 3)).cut([batch_of_five()])
+    batch = batch_of_five()
+    parts = StepMemory(GPU, tmp_path, network, BatchSplit(5, 1, 2, 3)).cut([batch])
     assert [part.images.flatten().tolist() for part in parts] == [[0, 1], [2, 3], [4]]
     assert [part.targets.mask.flatten().tolist() for part in parts] == [[0, 1], [2, 3], [4]]
+    storage = batch.images.untyped_storage().data_ptr()
+    assert {part.images.untyped_storage().data_ptr() for part in parts} == {storage}
+
+
+@pytest.mark.parametrize("is_filler", [True, False])
+def test_parts_of_a_filler_count_nowhere_either(tmp_path, is_filler):
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    batch = batch_of_five()._replace(is_filler=is_filler)
+    parts = StepMemory(GPU, tmp_path, network, BatchSplit(5, 1, 2, 3)).cut([batch])
+    assert [part.is_filler for part in parts] == [is_filler] * 3
 
 
 @pytest.mark.parametrize(

@@ -112,15 +112,14 @@ def largest_tensor(network: nn.Module, shape: tuple[int, ...]) -> int:
     """Elements of the largest tensor in a forward pass of images (B, C, *spatial), counted on the meta device."""
     trial = copy.deepcopy(network).to("meta").train()
     trial.activation_checkpointing = False
-    images = torch.empty(shape, device="meta")
-    counts = [images.numel()]
+    counts: list[int] = []
 
     def count(tensor: Tensor) -> Tensor:
         counts.append(tensor.numel())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        logits = trial(images)
+        logits = trial(torch.empty(shape, device="meta"))
         outputs = [logits] if isinstance(logits, Tensor) else logits
         for output in outputs:
             count(output)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub import hf_hub_download, metadata_load
-from huggingface_hub.errors import HfHubHTTPError
 from torch import Tensor
 
 from runtime.documents import read_json
@@ -95,9 +94,7 @@ def _find_backbone(source: str) -> tuple[Any, Any]:
         raise ModelError(f"--encoder {source}: {problem}: {one_line(error)}") from error
     backbones = transformers.AutoBackbone._model_mapping
     if type(config) not in backbones or not getattr(config, "stage_names", None):  # some have no stages
-        raise ModelError(
-            f"--encoder {source}: {config.model_type or 'this'} is not a backbone of transformers; use {EXAMPLES}"
-        )
+        raise ModelError(f"--encoder {source}: {config.model_type} is not a backbone of transformers; use {EXAMPLES}")
     return config, backbones[type(config)]
 
 
@@ -178,5 +175,5 @@ def _source_file(source: str, name: str) -> Path | None:
         return file if file.is_file() else None
     try:
         return Path(hf_hub_download(source, name))
-    except (HfHubHTTPError, OSError):
+    except OSError:  # as all errors of the Hub are
         return None

@@ -169,6 +169,16 @@ def test_rows_of_tiles_of_many_channels_take_160_megabytes_of_pixels():
     assert choose_tiling(config, (20_000, 12_000), low_rows=True).size == (704, 1328)  # 699 rows, to the grid of 16
 
 
+def test_rows_of_tiles_of_many_channels_and_classes_take_256_megabytes_of_logits_too():
+    config = UNetConfig(5, 10, base_channels=16)
+    assert choose_tiling(config, (20_000, 12_000), low_rows=True).size == (560, 1648)  # 559 rows, to the grid of 16
+
+
+def test_tiles_of_a_low_image_are_as_high_as_it_is_and_the_wider():
+    config = UNetConfig(base_channels=16)
+    assert choose_tiling(config, (200, 20_000)).size == (208, 4432)  # 960 x 960 pixels, to the grid of 16
+
+
 def test_a_side_without_what_a_tile_looks_at_is_lengthened_by_that_where_it_is_exact():
     config = UNetConfig(base_channels=2)  # its reach is 96 pixels
     added = choose_tiling(config, (999, 999), 100, adds_reach=True)
@@ -224,6 +234,8 @@ def test_a_tile_has_one_step_along_an_axis_of_which_no_neighbors_are_needed():
 def test_a_blended_tile_of_a_volume_has_two_steps_of_the_grid_at_least():
     config = UNetConfig(1, 2, 4096, 4, "group", dims=3)
     assert choose_tiling(config, (100, 100, 100)).size == (32, 32, 32)
+    many_classes = UNetConfig(1, 200, 2, 4, "group", dims=3)  # a slice has 800 MB
+    assert choose_tiling(many_classes, (100, 1000, 1000)).size == (32, 256, 256)
 
 
 @pytest.mark.parametrize("size", [(900, 1000, 250), (900, 250, 1000), (900, 500, 500)])

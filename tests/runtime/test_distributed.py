@@ -164,8 +164,8 @@ def test_one_process_waits_for_no_other(barriers):
     assert barriers == ([], [])
 
 
-def test_one_process_keeps_its_own_value():
-    value = object()
+@pytest.mark.parametrize("value", [object(), []], ids=["an object", "nothing in a list"])
+def test_one_process_keeps_its_own_value(value):
     assert on_main(Accelerator(cpu=True), lambda: value) is value
 
 

@@ -50,6 +50,10 @@ def test_a_mistake_in_flags_has_an_exit_code_of_its_own():
     assert {kind.exit_code for kind in {*ERRORS_OF_ALL, *ERRORS_OF_ONE} - {errors.UsageError}} == {1}
 
 
+def test_characters_that_a_terminal_acts_on_are_escaped_in_an_error():
+    assert str(DataError("a\x1b[2J\n.png: cannot be read")) == r"a\x1b[2J\n.png: cannot be read"
+
+
 def test_an_error_of_a_loader_process_is_the_line_with_which_it_ended():
     traceback = 'Original Traceback (most recent call last):\n  File "a.py", line 3, in load\n'
     line = "a.png: cannot be read (PNG: no such chunk)"

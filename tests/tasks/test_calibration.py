@@ -138,6 +138,12 @@ def test_a_report_has_the_bins_that_hold_pixels(counts_at_edges):
     assert bins[2]["confidence"] == 0.5
 
 
+def test_a_report_of_pixels_that_are_all_wrong_has_their_confidence_as_error():
+    confidence = torch.tensor([0.25, 0.75])
+    report = calibration_report(count_confidences(confidence, confidence > 1, confidence > 0))
+    assert report["expected_calibration_error"] == 0.5
+
+
 def test_an_error_is_unknown_where_nothing_is_counted():
     assert calibration_error(no_counts()) is None
     assert calibration_report(None) is None

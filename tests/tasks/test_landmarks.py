@@ -126,8 +126,9 @@ def test_points_that_memory_is_measured_with_are_unknown():
     assert zeros.states.tolist() == [[UNKNOWN] * 3] * 2
 
 
-def test_a_model_keeps_its_points():
-    task = replace(THREE, always_there=(0, 2))
+@pytest.mark.parametrize("always_there", [(0, 2), (0, 1, 2)])
+def test_a_model_keeps_its_points(always_there):
+    task = replace(THREE, always_there=always_there)
     config = UNetConfig(num_classes=3, task=task.to_config())
     assert task_of_model(UNetConfig.from_json(config.to_json())) == task
 
@@ -148,6 +149,7 @@ def test_numbers_are_names_of_points_too():
         {"names": ["a"]},
         {"partners": [0, 0, 1]},
         {"sigma": 0},
+        {"sigma": math.nan},
         {"sigma": "2"},
         {"layout": "xml"},
         {"more": 1},
@@ -161,9 +163,10 @@ def test_a_damaged_task_is_refused(damage):
         task_of_model(UNetConfig(num_classes=3, task={**THREE.to_config(), **damage}))
 
 
-def test_a_model_of_points_has_as_many_names_as_outputs():
-    with pytest.raises(ModelError, match="does not fit its 3 outputs"):
-        task_of_model(UNetConfig(num_classes=3, task=TWO.to_config()))
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_model_of_points_has_as_many_names_as_outputs(outputs):
+    with pytest.raises(ModelError, match=f"does not fit its {outputs} outputs"):
+        task_of_model(UNetConfig(num_classes=outputs, task=TWO.to_config()))
 
 
 def test_the_unit_of_a_model_is_that_of_its_scores():

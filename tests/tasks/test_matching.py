@@ -197,6 +197,13 @@ def test_an_image_counts_in_its_own_row():
     assert scores.by_image[0].sum() == 0
 
 
+def test_a_filler_changes_no_score():
+    scores = Objects().new_scores(1)
+    scores.add(labels_of([[1, 1, 0]]), target_of([[1, 1, 0]]), 0)
+    scores.add(labels_of([[1, 0, 0]]), target_of([[0, 0, 0]], mask=[[255, 255, 255]]), 0)
+    assert scores.image_comparison == [1]
+
+
 def test_sums_of_several_processes_are_counted_once():
     scores = Objects().new_scores(2)
     for index in (1, 0):
@@ -310,6 +317,16 @@ def scores_of_wrong_class() -> ObjectScores:
     ids = [[1, 1, 0, 2, 2]]
     scores.add(labels_of(ids, classes=[[1, 1, 0, 1, 1]]), target_of(ids, mask=ids), 0)
     return scores
+
+
+def test_a_table_is_as_wide_as_the_title_of_classes(scores_of_wrong_class):
+    titles, *rows = scores_of_wrong_class.table().splitlines()[:3]
+    assert {len(row) for row in rows} == {len(titles)}
+
+
+def test_a_table_has_the_count_error_of_the_mean_class(scores_of_wrong_class):
+    scores_of_wrong_class.add(labels_of([[1, 0]]), target_of([[1, 0]]), 0)
+    assert "count error 0.7500" in scores_of_wrong_class.table()  # one object of two, and one of one
 
 
 def test_classes_match_only_themselves(scores_of_wrong_class):

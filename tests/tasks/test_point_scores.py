@@ -43,6 +43,12 @@ def test_radii_in_mm_are_those_of_cephalometry():
     assert scores.values()["outliers"] == 1
 
 
+def test_radii_in_percent_are_those_of_the_side_of_each_image():
+    scores = score_of("px", [[PRESENT, 4, 100, 125, 1], [PRESENT, 4, 200, 250, 1], [PRESENT, 4, 400, 500, 1]])
+    expected = {"sdr/1_percent": 1, "sdr/2_percent": 2, "sdr/3_percent": 2, "sdr/5_percent": 3}
+    assert radius_counts(scores, 3) == expected
+
+
 @pytest.mark.parametrize(
     ("unit", "mean", "radii"),
     [("mm", "mean (mm)", ["2 mm", "2.5 mm", "3 mm", "4 mm"]), ("px", "mean (px)", ["1%", "2%", "3%", "5%"])],
@@ -61,6 +67,11 @@ def test_titles_of_presence_come_after_those_of_errors():
 def test_a_summary_tells_the_mean_from_the_median():
     scores = score_of("mm", [[PRESENT, error, 1000, 2000, 1] for error in (2, 2, 3)])
     assert scores.summary() == "mean radial error 2.33 mm, median 2.00 mm"
+
+
+def test_a_summary_names_an_auroc_of_zero():
+    scores = score_of("px", [[PRESENT, 1, 100, 125, 0.1], [ABSENT, 0, 100, 125, 0.9]])
+    assert scores.summary() == "mean radial error 1.00 px, median 1.00 px, AUROC of presence 0.0000"
 
 
 def test_a_point_is_found_from_even_chances_on():
@@ -86,10 +97,11 @@ def test_precision_is_unknown_where_no_point_is_found():
 POINTS_IN_TWO_IMAGES = [[PRESENT, 10, 100, 100, 0.1], [PRESENT, 30, 100, 100, 0.9]]  # the first one is not found
 
 
-def test_places_alone_are_compared_where_no_point_is_absent():
-    scores = score_of("px", POINTS_IN_TWO_IMAGES)
+@pytest.mark.parametrize("more", [[], [[UNKNOWN, 0, 0, 0, 0]]], ids=["all are present", "one is unknown"])
+def test_places_alone_are_compared_where_no_point_is_absent(more):
+    scores = score_of("px", [*POINTS_IN_TWO_IMAGES, *more])
     assert scores.comparison == pytest.approx(0.8)
-    assert scores.image_comparison == pytest.approx([0.9, 0.7])
+    assert scores.image_comparison[:2] == pytest.approx([0.9, 0.7])
     assert scores.values()["presence_recall"] == 0.5
 
 
@@ -244,12 +256,12 @@ def test_a_cell_has_the_digits_that_suit_its_score(key, value, cell):
     assert score_cell(key, value) == cell
 
 
-def test_a_table_of_landmarks_is_as_wide_as_its_longest_name():
-    names = ("a landmark of a long name", "b")
+@pytest.mark.parametrize(("names", "width"), [(("a landmark of a long name", "b"), 26), (("a", "b"), 9)])
+def test_a_table_of_landmarks_is_as_wide_as_its_longest_name(names, width):
     lines = Landmarks(names=names, partners=(0, 1)).new_scores(1).table().splitlines()
     assert len(lines) == 4
     assert len({len(line) for line in lines}) == 1
-    assert [line[:26].rstrip() for line in lines] == ["landmark", *names, "all"]
+    assert [line[:width].rstrip() for line in lines] == ["landmark", *names, "all"]
 
 
 SIZE = (50, 100)

@@ -52,6 +52,14 @@ def test_a_table_lists_regions_before_the_labels_that_are_written(scores):
     assert [line.split()[0] for line in scores.table().splitlines() if "IoU" in line] == ["class", "written"]
 
 
+def test_a_table_has_scores_of_boundaries_beside_those_of_regions_alone(scores):
+    boundary = {"boundary_iou": [0.25, 0.5, None], "mean_boundary_iou": 0.375}
+    boundary |= {"hd95": [7.5, 1.5, None], "mean_hd95": 4.5}
+    rows = [line.split() for line in scores.table(boundary).splitlines()]
+    assert rows[1] == ["whole", "0.7143", "0.8333", "0.2500", "7.5000", "0.8333", "0.8333", "6"]
+    assert rows[6] == ["label", "1", "0.3333", "0.5000", "0.3333", "1.0000", "1"]
+
+
 def test_a_report_has_the_tables_of_regions_beside_those_of_labels(scores):
     report = scores.report()
     # for pixels outside and inside of each region: how many were found outside and inside

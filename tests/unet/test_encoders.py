@@ -235,6 +235,13 @@ def test_one_stage_is_the_one_that_the_config_names(tmp_path):
     check_stages(network_with(tmp_path))
 
 
+def test_stages_are_those_of_the_first_list_that_holds_modules():
+    encoder = Encoder(LITE)
+    stages = [nn.Identity(), nn.Identity()]
+    encoder.backbone = nn.Sequential(nn.ModuleList(), nn.ModuleList(stages), nn.ModuleList([nn.Identity()]))
+    assert encoder.stages == stages
+
+
 class Unlisted(nn.Module):
     """A backbone of which no list of modules says what its stages are."""
 

@@ -118,8 +118,11 @@ def test_an_encoder_sees_as_many_channels_as_its_config_says_or_three():
         ("spacing", (1.0, 0.0, 1.0)),
         ("spacing", (1.0, 1.0)),
         ("clip", (5, 4)),
+        ("clip", (5, 5)),
         ("clip", (1, 2, 3)),
         ("class_values", (True, False)),
+        ("class_values", (3, 7, 3)),
+        ("class_values", (3, (0, 0, 0))),
         ("outside_class", 256),
         ("outside_class", -1),
         ("outside_class", 1.0),
@@ -144,6 +147,20 @@ def test_numbers_of_preprocessing_become_floats_but_sides():
     values = (preprocess.scale, *preprocess.std, *preprocess.spacing, *preprocess.clip)
     assert {type(value) for value in values} == {float}
     assert {type(side) for side in preprocess.image_size} == {int}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("image_size", [4, 6], (4, 6)),
+        ("class_values", [[0, 0, 0], [9, 0, 5]], ((0, 0, 0), (9, 0, 5))),
+        ("ignore_value", [0, 255, 0], (0, 255, 0)),
+        ("joined_values", [[[1, 2, 3], 1], [7, 255]], (((1, 2, 3), 1), (7, 255))),
+        ("bands", ["B04", "B03"], ("B04", "B03")),
+    ],
+)
+def test_lists_of_json_become_tuples(field, value, expected):
+    assert getattr(Preprocess(**{field: value}), field) == expected
 
 
 def test_a_resampled_volume_has_the_nearest_number_of_voxels():

@@ -17,7 +17,7 @@ from data_utils.visualize import to_rgb
 from inference.decoding.decoder import Decoder
 from inference.outputs import images
 from inference.outputs.classes import ClassFormat
-from inference.outputs.images import ImageWriter
+from inference.outputs.images import ImageWriter, missing_reader
 from inference.outputs.jobs import ImageJob
 from tasks.classes import Classes
 
@@ -85,3 +85,11 @@ def test_an_overlay_of_real_numbers_is_equally_bright_in_all_strips(tmp_path):
     low, high = np.percentile(pixels, (1, 99))
     whole = to_rgb(pixels, (low, high))  # the first class is not drawn
     assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), whole)
+
+
+def test_pixels_without_data_are_read_of_images_that_may_lack_some():
+    holds_nothing = np.random.default_rng(0).random((9, 6, 1)) < 0.5
+    pixels = np.ones((9, 6, 1), np.uint8)
+    read_missing = missing_reader(WindowedArray(np.ma.array(pixels, mask=holds_nothing)))
+    assert np.array_equal(read_missing(2, 5), holds_nothing[2:5, :, 0])
+    assert missing_reader(WindowedArray(pixels)) is None

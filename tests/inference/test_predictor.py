@@ -37,9 +37,10 @@ def four_classes(scale: float) -> UNet:
         ([1.0], 512, (1024, 2048), (1024, 2049)),  # sums of tiles, and copies of what they share
         ([2.0], None, (1024, 2048), (1024, 2050)),
         ([1.0, 2.0], None, (1024, 2048), (1024, 2050)),
+        ([1.0, 0.25], 512, (1024, 2048), (1024, 2049)),  # tiles of the first network alone
         ([0.5], None, (2048, 4096), (2048, 4097)),
     ],
-    ids=["whole", "tiles", "twice the size", "ensemble", "half the size"],
+    ids=["whole", "tiles", "twice the size", "ensemble", "tiles of one network", "half the size"],
 )
 def test_images_beyond_128_megabytes_of_logits_are_predicted_in_windows(scales, tile_size, whole, in_windows):
     first, *others = (four_classes(scale) for scale in scales)
@@ -71,13 +72,20 @@ def test_a_batch_has_fewer_images_where_they_are_larger():
     assert predictor.batch_key((1000, 600))[1] < count
 
 
+def test_a_batch_has_as_many_images_as_fit_at_the_size_that_the_network_sees():
+    count = Predictor(UNet(SMALL_CONFIG)).batch_key((100, 60))[1]
+    assert Predictor(UNet(HALF_CONFIG)).batch_key((200, 120))[1] == count
+
+
 def test_images_share_a_batch_where_they_are_cut_alike():
     tiled = Predictor(UNet(SMALL_CONFIG), tile_size=16)
     assert tiled.batch_key((56, 48))[0] == tiled.batch_key((40, 48))[0]
 
 
-def test_a_batch_of_images_in_tiles_fills_eight_passes():
-    tiled = Predictor(UNet(SMALL_CONFIG), tile_size=16)
+@pytest.mark.parametrize("scales", [[], [0.25]], ids=["alone", "beside a network that is not tiled"])
+def test_a_batch_of_images_in_tiles_fills_eight_passes(scales):
+    others = [UNet(replace(SMALL_CONFIG, preprocess=Preprocess(scale=scale))) for scale in scales]
+    tiled = Predictor(UNet(SMALL_CONFIG), ensemble=others, tile_size=16)
     assert tiled.batch_key((40, 48))[1] == 8 * Predictor(UNet(SMALL_CONFIG)).batch_key((40, 48))[1]
     assert tiled.batch_key((1000, 600))[1] == 6  # of 19.2 MB of logits in 128
 
@@ -216,6 +224,25 @@ def noted(network: UNet, batches: list[torch.Tensor]) -> UNet:
     """A network that notes the batches that it sees."""
     network.register_forward_hook(lambda module, inputs, output: batches.append(inputs[0]))
     return network
+
+
+def logits_of_images(predictor: Predictor, *sizes: tuple[int, int]) -> list[torch.Tensor]:
+    """The logits of black images of these sizes, in one batch."""
+    inputs = [predictor.inputs(np.zeros((*size, predictor.config.in_channels), np.uint8)) for size in sizes]
+    return predictor.logits_of_batch([image.tensors for image in inputs], sizes)
+
+
+@pytest.mark.parametrize("sizes", [[(16, 20), (17, 21), (17, 20)], [(16, 20), (16, 24)]], ids=["one input", "widths"])
+def test_logits_of_a_batch_have_the_size_of_each_image(sizes):
+    logits = logits_of_images(Predictor(UNet(HALF_CONFIG)), *sizes)
+    assert [image.shape[1:] for image in logits] == sizes
+
+
+def test_maps_of_a_batch_have_the_size_of_the_input_of_each_image():
+    task = Landmarks(("a", "b"), partners=(0, 1))
+    predictor = Predictor(landmark_network(task, preprocess=Preprocess(scale=0.5)), tile_size=16)
+    maps = logits_of_images(predictor, (80, 96), (112, 96))
+    assert [image.shape[1:] for image in maps] == [(40, 48), (56, 48)]
 
 
 PASSES = pytest.mark.parametrize(
@@ -409,6 +436,12 @@ def test_tiles_that_are_turned_are_not_exact(tta, is_exact):
     (tiling,) = Predictor(BATCH_NETWORK, tile_size=64, tta=tta).tilings((100, 90))
     assert tiling.exact is is_exact
     assert tiling.size == (64, 64)
+
+
+def test_tiles_of_an_image_beside_its_mirror_image_are_exact():
+    predictor = Predictor(mirrored_network(mirrors=True), tile_size=64)
+    (tiling,) = predictor.tilings((100, 90))
+    assert tiling.exact is True
 
 
 def test_an_image_that_is_turned_is_not_cut():

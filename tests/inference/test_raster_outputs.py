@@ -336,12 +336,15 @@ def test_a_mask_raster_is_grey_or_colored_as_its_values(tmp_path, values, interp
         assert file.nodata == nodata
 
 
-def test_scores_are_told_where_each_strip_misses_data(tmp_path):
+@pytest.mark.parametrize("beside", [(), (".uncertainty.png",)], ids=["scores", "scores and uncertainty"])
+def test_scores_are_told_where_each_strip_misses_data(tmp_path, beside):
     taken = []
     sink = SimpleNamespace(add=lambda rows, missing, certainty: taken.append((len(rows), missing, certainty)))
     holds_nothing = np.random.default_rng(0).random((9, 6)) < 0.5
     logits = torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(0))
-    writer = ImageWriter(ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")), (".png", ".npy"))
+    writer = ImageWriter(
+        ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")), (".png", ".npy", *beside)
+    )
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
     writer.write(job, (9, 6), logits.split(4, dim=1), None, sink, lambda top, bottom: holds_nothing[top:bottom])
     assert [count for count, _, _ in taken] == [4, 4, 1]

@@ -4,23 +4,26 @@ Modules: train_utils/settings/encoder.py.
 """
 
 import json
+from unittest.mock import Mock
 
 import pytest
 import torch
 import transformers
 from encoders import backbone, write_encoder
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from runtime.errors import ModelError
+from train_utils.settings import encoder
 from train_utils.settings.encoder import load_encoder, read_license, read_normalization, with_channels
 
 
 def test_the_built_in_encoder_sees_images_as_in_its_pretraining():
-    encoder = load_encoder("lite0", pretrained=False)
-    assert encoder.mean == (127.0,) * 3
-    assert encoder.std == (128.0,) * 3
-    assert encoder.depth == 5
-    assert encoder.weights is None
-    assert encoder.config["num_channels"] == 3
+    lite = load_encoder("lite0", pretrained=False)
+    assert lite.mean == (127.0,) * 3
+    assert lite.std == (128.0,) * 3
+    assert lite.depth == 5
+    assert lite.weights is None
+    assert lite.config["num_channels"] == 3
 
 
 SCALED = (tuple(255 * value for value in (0.485, 0.456, 0.406)), tuple(255 * value for value in (0.229, 0.224, 0.225)))
@@ -66,6 +69,20 @@ def test_an_encoder_without_a_card_has_no_license(tmp_path):
     assert read_license(str(tmp_path)) is None
 
 
+def test_the_license_of_an_encoder_of_the_hub_is_that_of_its_card(tmp_path, monkeypatch):
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# Card\n")
+    download = Mock(return_value=str(tmp_path / "README.md"))
+    monkeypatch.setattr(encoder, "hf_hub_download", download)
+    assert read_license("owner/name") == "mit"
+    download.assert_called_once_with("owner/name", "README.md")
+
+
+@pytest.mark.parametrize("error", [LocalEntryNotFoundError("no card"), HfHubHTTPError("404", response=Mock())])
+def test_an_encoder_of_the_hub_without_a_card_has_no_license(monkeypatch, error):
+    monkeypatch.setattr(encoder, "hf_hub_download", Mock(side_effect=error))
+    assert read_license("owner/name") is None
+
+
 def test_an_encoder_takes_other_numbers_of_channels_where_its_family_can():
     assert with_channels({"num_channels": 3, "depth": 4}, 5) == {"num_channels": 5, "depth": 4}
     config = {"num_channels": 3, "stem_channels": [3, 8, 16]}
@@ -82,12 +99,12 @@ def test_an_encoder_is_recorded_without_what_only_a_classifier_needs(tmp_path, m
     transformers.logging.enable_progress_bar()
     assert load_encoder("resnet18", pretrained=False).config["_name_or_path"] == "resnet18"
     monkeypatch.chdir(folder)
-    encoder = load_encoder(".", pretrained=False)
-    assert encoder.config["_name_or_path"] == "resnet18"
-    assert encoder.weights is None
+    resnet = load_encoder(".", pretrained=False)
+    assert resnet.config["_name_or_path"] == "resnet18"
+    assert resnet.weights is None
     assert transformers.logging.get_verbosity() == transformers.logging.ERROR  # it prints errors only
     assert not transformers.logging.is_progress_bar_enabled()
-    assert not {"id2label", "label2id", "architectures", "transformers_version", "dtype"} & encoder.config.keys()
+    assert not {"id2label", "label2id", "architectures", "transformers_version", "dtype"} & resnet.config.keys()
 
 
 def test_weights_in_half_precision_are_loaded_in_single_precision(tmp_path):

@@ -122,3 +122,12 @@ def test_a_record_of_an_earlier_version_repeats_what_it_did_without_a_word(tmp_p
     assert said == f"like {tmp_path}, without a change"
     here = f"numpy 0.1 (here {version('numpy')})"
     assert versions == f"it was recorded with python 2.7 (here {platform.python_version()}), {here}"
+
+
+@pytest.mark.parametrize("damage", [[], "dataset", 3])
+def test_damaged_entries_beside_the_recorded_flags_are_left_out(tmp_path, capsys, damage):
+    flags = flags_as_json(parsed("--dataset", "data", "--plan", "none"))
+    (tmp_path / "run.json").write_text(json.dumps({"flags": flags, "run": damage, "credentials_left_out": damage}))
+    capsys.readouterr()
+    assert parsed("--like", str(tmp_path)).dataset == "data"
+    assert capsys.readouterr().out == f"like {tmp_path}, without a change\n"

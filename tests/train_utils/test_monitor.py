@@ -128,6 +128,7 @@ def test_a_run_out_of_patience_says_at_which_step_it_stops(tmp_path, capsys, ste
 
 def test_the_bar_shows_loss_speed_and_the_best_score(tmp_path):
     assert brief({"train/loss": None}) == "no loss"
+    assert brief({"train/loss": 0.0}) == "loss 0.000"
     record = {"train/loss": 0.12345, "perf/images_per_second": 12.34, "perf/data_wait_percent": 7.6}
     assert brief(record) == "loss 0.123, 12.3 images/s, 8% waiting for data"
     state = RunState(step=2)

@@ -662,6 +662,7 @@ def test_an_accelerator_tries_the_largest_validation_image_whole_or_its_first_ti
     def remembered(self: UNet, images: torch.Tensor) -> torch.Tensor:
         assert not self.training
         assert self is not network
+        assert torch.is_inference_mode_enabled()  # nothing is kept for a backward pass
         shapes.append(tuple(images.shape))
         if error is not None:
             raise error

@@ -13,8 +13,10 @@ from unittest import mock
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
 from in_process import parsed, process_state_kept
 
+from runtime.errors import SettingsError
 from train_utils.checkpoints import save
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.monitoring import rehearsal
@@ -69,7 +71,7 @@ def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch)
         calls.append((arguments, options))
         return "loaders"
 
-    monkeypatch.setattr(rehearsal, "exit_on_sigterm", lambda: None)
+    monkeypatch.setattr(rehearsal, "exit_on_sigterm", lambda: calls.append("ends by SIGTERM"))
     monkeypatch.setattr(rehearsal, "TrainingSampler", new_sampler)
     monkeypatch.setattr(rehearsal, "first_on_each_machine", one_at_a_time)
     monkeypatch.setattr(rehearsal, "build_loaders", build)
@@ -91,7 +93,8 @@ def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch)
         batch_split="split",
         output_dir=Path("run"),
     )
-    sampler, begin, (arguments, options), end = calls
+    first, sampler, begin, (arguments, options), end = calls
+    assert first == "ends by SIGTERM"  # with nothing to save
     assert sampler == ("shapes of training", "split", 7, range(0), info.train.records.group_sizes)
     assert begin == "begin"  # one process of a machine decodes for --cache
     assert end == "end"
@@ -107,6 +110,13 @@ def test_a_rehearsal_reads_the_images_that_the_run_would_read_first(monkeypatch)
     assert rehearsed.folder == Path("run/checkpoints/.rehearsal")
     assert rehearsed.model is not network
     assert not rehearsed.tries_bf16  # all steps are in bf16
+
+
+def test_a_rehearsal_with_deepspeed_is_refused():
+    accelerator = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED)
+    named = dict.fromkeys(("info", "shapes", "batch_split", "output_dir"))
+    with pytest.raises(SettingsError, match="--max-minutes does not work with DeepSpeed; give --max-steps"):
+        Rehearsal(accelerator, parsed("--max-minutes", "3"), None, **named)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +282,8 @@ def test_nine_tenths_of_the_time_that_is_left_are_planned(clock, monkeypatch, ca
     monkeypatch.setattr(rehearsal, "pictures_of_an_evaluation", lambda info: 8)
     monkeypatch.setattr(rehearsal, "on_main", lambda accelerator, function: function())
     rehearsed = new_rehearsal(10)
-    rehearsed.accelerator.free_memory = lambda: None
+    freed = []
+    rehearsed.accelerator.free_memory = lambda: freed.append("the copy")
     rehearsed.model = rehearsed.loaders = rehearsed._scaler_state = rehearsed.info = rehearsed.schedule = None
     rehearsed.times = MeasuredSeconds(0.5, 2.5, 0.25, 3.125)
     rehearsed.accelerator.num_processes = 3
@@ -281,6 +292,7 @@ def test_nine_tenths_of_the_time_that_is_left_are_planned(clock, monkeypatch, ca
     clock.takes(52)
     assert rehearsed.finish() == 499
     assert left == [0.92 * 600 - 52]
+    assert freed == ["the copy"]
     assert capsys.readouterr().out.splitlines() == [
         "time: a step takes 0.5 s, an evaluation 2.5 s, a save 3.12 s: 499 steps fit (the same as --max-steps 499)",
         "precision: in bf16 a step takes 0.39 s; the next run is faster with 3 in bf16",

@@ -122,6 +122,11 @@ def test_a_state_of_an_earlier_version_is_read():
     assert state.window == {"total": 0.0, "steps": 0}
 
 
+def test_a_state_without_the_scores_of_images_is_read():
+    state = RunState.from_json({"step": 4, "best": 0.5, "best_matrix": [[1, 0], [0, 1]]})
+    assert state.best_scores == {"sums": [[1, 0], [0, 1]], "by_image": []}
+
+
 def test_a_state_that_is_read_leaves_its_source_as_it_is():
     source = dict(OLD)
     RunState.from_json(source)

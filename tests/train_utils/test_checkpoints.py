@@ -228,6 +228,16 @@ def test_a_best_model_that_the_disk_refused_is_kept_as_it_was(tmp_path, capsys):
     assert "training goes on, and tries again at every checkpoint" in capsys.readouterr().out
 
 
+def test_a_refused_best_model_is_written_once_when_the_disk_takes_it(tmp_path):
+    best = BestModel(tmp_path / "gone" / "model")
+    assert not best.save(UNet(UNetConfig(in_channels=1, base_channels=2, depth=1)), "card")
+    (tmp_path / "gone").mkdir()
+    assert best.is_saved()
+    (tmp_path / "gone" / "model" / "README.md").unlink()
+    assert best.is_saved()
+    assert not (tmp_path / "gone" / "model" / "README.md").exists()
+
+
 def test_of_equal_scores_the_first_is_kept_whose_model_is_the_best(checkpoints):
     save_all(checkpoints, (1, 0.2), (2, 0.6), (3, 0.6), (4, 0.1), (5, 0.1), (6, 0.1))
     assert steps(checkpoints) == [2, 5, 6]
@@ -299,6 +309,16 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, mon
     assert steps(checkpoints) == [1, 2]
     assert not [*checkpoints.folder.glob(".*")]
     assert find_checkpoint("auto", checkpoints.folder).run_state().step == 2
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_costs_no_new_one(checkpoints, monkeypatch):
+    def refuse(path: Path, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(save.shutil, "rmtree", refuse)
+    save_all(checkpoints, (1, None), (2, None), (3, None))
+    assert steps(checkpoints) == [1, 2, 3]
 
 
 def test_training_goes_on_while_a_checkpoint_is_written_as_the_run_stood(checkpoints, monkeypatch):

@@ -187,7 +187,7 @@ def test_metrics_of_classes_are_means_with_their_names():
 
 
 def test_classes_are_described_by_their_names():
-    assert class_section("ab").description() == "Semantic segmentation into 2 classes: a, b."
+    assert class_section(("a", "b|c")).description() == r"Semantic segmentation into 2 classes: a, b\|c."
 
 
 def test_an_image_of_classes_is_labeled_with_its_iou():

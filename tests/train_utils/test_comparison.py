@@ -763,9 +763,9 @@ def test_a_loss_that_no_run_has_logged_has_no_chart(tmp_path):
 
 
 def test_the_score_of_each_image_survives_its_file_whatever_the_name(tmp_path):
-    names = ["a,b", 'say "x"', "two\nlines", "bad", "thrice", "thrice", "thrice", "half \udcff"]
+    names = ["a,b", 'say "x"', "two\nlines", "thrice", "thrice", "thrice", "thrice", "half \udcff"]
     records = SimpleNamespace(name=names.__getitem__)
-    val = SimpleNamespace(records=records, bad={3: "bad: unreadable"}, __len__=None)
+    val = SimpleNamespace(records=records, bad={3: "thrice: unreadable"}, __len__=None)
     info = SimpleNamespace(val=Sized(val))
     scores = [0.1, 0.0, 1.0, 0.4, 0.5, 0.10012562572956085, 0.6, 0.7]
     write_image_scores(tmp_path, info, "mean IoU", scores)

@@ -1,19 +1,15 @@
 """How a step is split changes no loss: AdamW in float64, with the processes played by micro-batches in turn."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
 from class_loss import ClassLoss
 
-import train
 from data_utils.loading.augment import augment
 from data_utils.loading.batch_sampler import BatchSplit, Slot, TrainingSampler
 from data_utils.loading.draws import draw, pack_draws
 from tasks.classes import ClassTarget
-from train_utils.microbatch import MicroBatch
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
 from unet import UNetConfig
@@ -91,29 +87,3 @@ def test_muon_in_float64_gives_the_same_losses_for_any_split():
         assert losses_of_a_run(processes, micro_batch_size, accumulation, seed, "muon") == pytest.approx(
             whole, abs=1e-9
         )
-
-
-def test_gradients_of_micro_batches_add_up_before_one_exchange():
-    backwards = []
-    waits = []
-    accelerator = SimpleNamespace(
-        device=torch.device("cpu"),
-        num_processes=3,
-        gradient_accumulation_steps=5,  # DeepSpeed's: `backward` divides by it
-        no_sync=lambda model: nullcontext(),
-        backward=lambda loss: backwards.append((loss.item(), accelerator.sync_gradients)),
-    )
-    micro_batches = [MicroBatch(torch.tensor(float(number)), None, is_filler=False) for number in (1, 2, 4)]
-    loss = train.add_gradients(
-        accelerator,
-        torch.nn.Identity(),
-        lambda logits, targets, counts: logits / counts,
-        micro_batches,
-        torch.tensor(8.0),
-        reduction=SimpleNamespace(wait=lambda: waits.append(len(backwards))),
-        communicating=nullcontext(),
-    )
-    assert loss.item() == 7 / 8
-    assert backwards == [(15 * 1 / 8, False), (15 * 2 / 8, False), (15 * 4 / 8, True)]
-    assert waits == [0]
-    assert micro_batches == []

@@ -163,24 +163,55 @@ class Batches(list):
     dataset = range(3)
 
 
-def test_the_loss_of_an_evaluation_is_the_mean_over_the_pixels_of_all_its_images():
+@pytest.fixture
+def network() -> UNet:
+    """A network that finds the second of two classes everywhere, with a probability of three quarters."""
     network = UNet(UNetConfig(1, 2, base_channels=2, depth=1))
     with torch.no_grad():
         network.head.conv.weight.zero_()
-        network.head.conv.bias.copy_(torch.tensor([0.0, math.log(3)]))  # a quarter and three quarters
+        network.head.conv.bias.copy_(torch.tensor([0.0, math.log(3)]))
+    return network
+
+
+def evaluated(network: UNet, first: int = 0, processes: int = 1) -> Evaluation:
+    """The evaluation of three images from the `first` on, of which the last is not labeled, in each process."""
     accelerator = new_accelerator()
     accelerator.unwrap_model = lambda model: model
-    accelerator.reduce = lambda values, reduction: values
+    accelerator.reduce = lambda values, reduction: values * processes
     batches = Batches()
     for index, (side, value) in enumerate([(4, 1), (8, 0), (4, 255)]):
         mask = torch.full((side, side), value)
         batches.append({"images": torch.rand(1, 1, 8, 8), "targets": [ClassTarget(mask)], "indices": [index]})
-    criterion = StepLoss(Classes(("a", "b"), "ce"))
-    evaluation = train.evaluate(accelerator, network, batches, criterion, 7)
-    assert evaluation.step == 7
-    assert evaluation.loss == pytest.approx((16 * math.log(4 / 3) + 64 * math.log(4)) / 80)
+    return train.evaluate(accelerator, network, Batches(batches[first:]), StepLoss(Classes(("a", "b"), "ce")), 7)
+
+
+def test_the_loss_of_an_evaluation_is_the_mean_over_the_pixels_of_all_its_images(network):
+    assert evaluated(network).loss == pytest.approx((16 * math.log(4 / 3) + 64 * math.log(4)) / 80)
+
+
+def test_the_loss_of_images_that_are_not_labeled_is_0(network):
+    assert evaluated(network, first=2).loss == 0
+
+
+def test_a_network_is_trained_again_after_an_evaluation(network):
+    assert evaluated(network.train()).step == 7
     assert network.training
-    assert train.evaluate(accelerator, network, Batches(batches[2:]), criterion, 7).loss == 0  # nothing is labeled
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_evaluation_adds_up_what_all_processes_have_counted(network, processes):
+    evaluation = evaluated(network, processes=processes)
+    assert evaluation.loss == pytest.approx((16 * math.log(4 / 3) + 64 * math.log(4)) / 80)
+    assert evaluation.scores.sums.tolist() == [[0, 64 * processes], [0, 16 * processes]]
+    assert evaluation.scores.by_image[:2].tolist() == [[processes], [0]]
+    assert evaluation.scores.reliability.sum(dim=0)[:2].tolist() == [80 * processes, 16 * processes]
+
+
+def test_processes_share_their_statistics_before_they_evaluate(network, monkeypatch):
+    shared = []
+    monkeypatch.setattr(train, "share_statistics", lambda accelerator, model: shared.append((model, model.training)))
+    evaluated(network)
+    assert shared == [(network, False)]
 
 
 @pytest.mark.parametrize("loss", ["ce+logdice", "focal+dice"])

@@ -72,6 +72,12 @@ def test_checkpoints_that_are_all_incomplete_are_refused_with_each_reason(tmp_pa
     assert str(caught.value) == f"no checkpoint to resume from: {'; '.join(reasons)}"
 
 
+def test_a_checkpoint_whose_manifest_cannot_be_opened_is_refused_with_the_reason(tmp_path, incomplete):
+    (incomplete[0] / "manifest.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"step-00000006: cannot be read \(.*Is a directory"):
+        find_checkpoint(str(incomplete[0]), tmp_path)
+
+
 def test_incomplete_checkpoints_do_not_hinder_a_new_run(tmp_path, incomplete):
     assert find_checkpoint(None, tmp_path) == (None, None, [])
 
@@ -110,6 +116,12 @@ def test_a_state_without_some_entries_is_refused_by_their_names(content):
     del content["flags"], content["run"]
     with pytest.raises(ValueError, match="lacks flags, run"):
         CheckpointState.from_json(content)
+
+
+@pytest.mark.parametrize("name", ["score", "scaler"])
+def test_a_state_may_lack_the_score_or_the_scaler(content, name):
+    del content[name]
+    assert getattr(CheckpointState.from_json(content), name) is None
 
 
 @pytest.mark.parametrize("name", ["model", "run", "flags", "identity"])

@@ -43,8 +43,9 @@ def scores() -> LandmarkScores:
     return LandmarkScores(("nose", "ear"), "mm", torch.tensor([5]), by_image)
 
 
-def test_landmarks_are_described_by_their_names(section):
-    assert section.description() == "Detection of 2 landmarks: nose, ear."
+def test_landmarks_are_described_by_their_names():
+    section = LandmarkSection(PointReader(Landmarks(("nose", "ear|left")), (0, 1)))
+    assert section.description() == r"Detection of 2 landmarks: nose, ear\|left."
 
 
 def test_an_image_of_landmarks_is_labeled_with_its_closeness(section):

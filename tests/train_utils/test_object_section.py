@@ -100,8 +100,9 @@ def scores() -> ObjectScores:
     return scores
 
 
-def test_objects_are_described_by_their_classes(section):
-    assert section.description() == "Instance segmentation: numbers for the objects of the classes cell, dirt."
+def test_objects_are_described_by_their_classes():
+    section = ObjectSection(ObjectReader(classes=((1, "cell"), (2, "dirt|dust"))))
+    assert section.description() == r"Instance segmentation: numbers for the objects of the classes cell, dirt\|dust."
 
 
 def test_the_card_of_objects_predicts_their_numbers(section, scores):

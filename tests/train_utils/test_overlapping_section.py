@@ -49,8 +49,8 @@ def region_scores() -> RegionScores:
 
 
 def test_overlapping_classes_are_described_by_their_names(section):
-    description = section.description()
-    assert description.startswith("Semantic segmentation into 3 classes, of which a pixel may have several: a")
+    beginning = "Semantic segmentation into 3 classes, of which a pixel may have several"
+    assert section.description() == rf"{beginning}: a, b\|c, d."
 
 
 def test_metrics_of_overlapping_classes_are_means_over_the_classes(section, scores):
@@ -112,6 +112,11 @@ def test_regions_are_described_with_the_labels_that_masks_hold(region_section):
     assert description.startswith("Semantic segmentation into 2 regions, unions of labels: whole=1+2, core=2.")
     assert "later regions lie over earlier ones" in description
     assert description.endswith("each as its first value.")
+
+
+def test_regions_are_described_without_markup():
+    section = RegionSection(RegionReader((Region("a|b", (3,)),)))
+    assert r" unions of labels: a\|b=3." in section.description()
 
 
 def test_the_page_of_regions_has_a_second_table_of_the_written_labels(region_section, region_scores):

@@ -27,6 +27,12 @@ def test_a_batch_is_full_when_its_shares_are_one():
     assert [[jobs.index(member) for member in batch] for batch in batches] == [[0, 2], [1, 5], [3], [4], [6]]
 
 
+def test_a_batch_adds_up_the_shares_of_images_that_take_more_or_less_of_it():
+    jobs = [image_job(Path(), str(number), (1, size)) for number, size in enumerate((2, 3, 6, 2, 3))]
+    batches = batches_of(jobs, lambda size: ("tiles", size[1]))  # half of a batch, a third, a sixth
+    assert [len(batch) for batch in batches] == [3, 2]
+
+
 def test_a_volume_is_computed_alone(tmp_path):
     jobs = [volume_job(tmp_path, None) for _ in range(2)]
     assert batches_of(jobs, lambda size: (size, 8)) == [[job] for job in jobs]

@@ -130,6 +130,14 @@ def test_objects_have_the_colors_of_their_prediction():
     assert CELLS.of_prediction(SimpleNamespace(objects=detected)).shades(rows).tolist() == [[0, 3, 5, 5]]
 
 
+def test_objects_that_are_read_from_a_mask_have_colors_by_their_number_alone():
+    numbers = np.array([[0, 2, 1, 300]])
+    classes = np.array([[0, 1, 2, 2]])
+    shades = ObjectFormat(NAMES).shades(pack_labels(numbers, classes))
+    assert np.array_equal(shades, ObjectFormat(NAMES).shades(pack_labels(numbers, classes[:, ::-1])))
+    assert (shades > 0).tolist() == [[False, True, True, True]]
+
+
 def test_outlines_of_an_object_have_its_color():
     decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, shade=7)])
     rows = np.zeros((20, 20), np.int32)
@@ -215,7 +223,7 @@ def test_the_mask_of_a_volume_is_no_tiff_that_lies_beside_it(tmp_path):
     assert CELLS.mask_file(job) == job.output.with_name("v.nii.gz")
 
 
-@pytest.mark.parametrize("height", [63, 128, 150])
+@pytest.mark.parametrize("height", [63, 65, 128, 150])
 def test_a_large_mask_may_come_whole(tmp_path, height):
     numbers = np.random.default_rng(0).integers(0, 70_000, (height, 3), dtype=np.uint32)
     with LabelTiff(tmp_path / "a.tif", numbers.shape) as mask:

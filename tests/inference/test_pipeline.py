@@ -3,6 +3,7 @@
 Modules: inference/pipeline.py, inference/steps.py.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,10 @@ from prediction import network_of, touch, volume_job, writer_of
 
 from data_utils.visualize import to_rgb
 from inference import Predictor
+from inference import pipeline as pipeline_module
 from inference import predictor as predictor_module
 from inference.inputs import find_jobs
+from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import ImageJob, PageFile
 from inference.pipeline import PredictionPipeline
 from inference.scoring.truth import ScoreError
@@ -120,6 +123,30 @@ def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, 
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), expected)
     line = "a.png: cannot be read in parts, so the whole decoded image is kept in memory"
     assert (line in capsys.readouterr().out) is (name == "a.png")
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(0, 2), (5, 5), (16, 8)])
+def test_inputs_are_read_ahead_by_two_to_eight_threads(monkeypatch, workers, threads):
+    counts = []
+    monkeypatch.setattr(pipeline_module, "default_workers", lambda device: workers)
+    monkeypatch.setattr(pipeline_module, "pipelined", lambda *arguments: iter([counts.append(arguments[-1])]))
+    predictor = Predictor(network_of())
+    list(PredictionPipeline(predictor, writer_of(predictor), set()).run([]))
+    assert counts == [threads]
+
+
+def test_logits_of_a_tall_image_are_written_a_strip_at_a_time(tmp_path, monkeypatch):
+    heights = []
+
+    def note(writer: ImageWriter, job: ImageJob, size: tuple, strips: Iterable[torch.Tensor], *others: object) -> None:
+        heights.extend(strip.shape[1] for strip in strips)
+
+    monkeypatch.setattr(ImageWriter, "write", note)
+    Image.new("L", (9, 130)).save(tmp_path / "a.png")
+    job = ImageJob(image=tmp_path / "a.png", size=(130, 9), output=tmp_path / "a")
+    predictor = Predictor(network_of())
+    list(PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]]))
+    assert heights == [64, 64, 2]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from volumes import write_nifti, write_volume
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file
 from inference import Predictor
+from inference import predictor as predictor_module
 from runtime.errors import ImageError, ModelError
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
@@ -120,6 +121,13 @@ def test_slices_of_a_volume_come_one_by_one(slice_predictor, volume_file):
     slices = list(slice_predictor.slices(VolumeFile((str(volume_file),))))
     expected = slice_predictor(str(volume_file)).probabilities
     np.testing.assert_array_equal(np.stack(slices, axis=1), expected)
+
+
+def test_slices_share_passes_as_images_of_their_size_do(slice_predictor, volume_file, batches, monkeypatch):
+    monkeypatch.setattr(predictor_module, "pixels_per_batch", lambda device: 2 * 8 * 9)
+    noted(slice_predictor.networks[0], batches)
+    slice_predictor.mask(str(volume_file))
+    assert [tuple(batch.shape) for batch in batches] == [(2, 1, 8, 9), (1, 1, 8, 9)]
 
 
 def test_tiles_of_a_volume_of_slices_are_those_of_a_slice():

@@ -34,6 +34,8 @@ def like(tmp_path: Path):
         (("--class-weights", "1", "2"), "class_weights", [1.0, 2.0]),
         (("--crop-size", "32", "48"), "crop_size", [32, 48]),
         (("--warmup-steps", "0"), "warmup_steps", 0),
+        (("--val-blocks",), "val_blocks", 0),
+        (("--val-blocks", "64"), "val_blocks", 64),
         (("--mask-suffix=-mask",), "mask_suffix", "-mask"),
     ],
 )

@@ -331,9 +331,23 @@ def test_evaluations_take_a_tenth_of_the_time_of_training(flags, steps):
     assert settings.checkpoint_every == steps
 
 
-def test_checkpoints_are_as_far_apart_as_evaluations_that_are_typed():
+def test_the_time_of_an_evaluation_is_that_of_the_validation_images():
+    info = unread_info(unread_split(8, (64, 64)), unread_split(41, (32, 64)))
+    # 41 x 2,048 x (1/3 + 1/24) are 9.6 times a tenth of the epoch's 2 x 4 x 4,096
+    assert plan_run(info, parsed("--dataset", "data")).eval_every == 20
+
+
+def test_the_time_of_a_step_is_that_of_the_crops_that_the_plan_chose():
+    info = unread_info(unread_split(8, (3000, 2000)), unread_split(2, (3000, 2000)))
+    settings = plan_run(info, parsed("--dataset", "data", "--scale", "1"))
+    assert settings.crop_size == (512, 512)
+    assert settings.eval_every == 44  # 2 x 6,000,000 x (1/3 + 1/24) are 21.5 times a tenth of 2 x 4 x 512 x 512
+
+
+@pytest.mark.parametrize("steps", [7, 0])
+def test_checkpoints_are_as_far_apart_as_evaluations_that_are_typed(steps):
     info = unread_info(unread_split(8, (64, 64)), unread_split(41, (64, 64)))
-    assert plan_run(info, parsed("--dataset", "data", "--eval-every", "7")).checkpoint_every == 7
+    assert plan_run(info, parsed("--dataset", "data", "--eval-every", str(steps))).checkpoint_every == steps
 
 
 def test_evaluation_takes_its_share_of_the_time_at_most(tmp_path):

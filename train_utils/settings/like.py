@@ -99,7 +99,7 @@ def repeated_arguments(parser: arg.Arguments, record: RecordedFlags) -> list[str
         if isinstance(value, list):
             arguments.append(flag)
             arguments.extend(str(item) for item in value)
-        elif action.nargs == 0:
+        elif action.nargs == 0 or value == action.const:  # the value of --val-blocks without a number
             arguments.append(flag)
         else:
             arguments.append(f"{flag}={value}")

@@ -89,12 +89,13 @@ def test_roboflow_splits_are_train_valid_and_test(tmp_path):
     ("categories", "used", "classes"),
     [
         (ROBOFLOW, {"train": 1, "valid": 1}, ["cell"]),
+        ([*ROBOFLOW, {"id": 2, "name": "bud"}], {}, ["cell", "bud"]),
         ([ROBOFLOW[0], {"id": 1, "name": "cell"}], {}, ["cells", "cell"]),
         (ROBOFLOW, {"train": 0, "valid": 1}, ["cells", "cell"]),
         (ROBOFLOW, {"train": 1, "valid": 0}, ["cells", "cell"]),
         ([ROBOFLOW[1], {"id": 2, "name": "cells"}], {}, ["cell", "cells"]),
     ],
-    ids=["above another", "above none", "used in training", "used in validation", "not number 0"],
+    ids=["above another", "above one of two", "above none", "used in training", "used in validation", "not number 0"],
 )
 def test_a_project_of_roboflow_is_a_class_unless_unused_above_others(tmp_path, categories, used, classes):
     write_roboflow(tmp_path, categories, **used)
@@ -111,6 +112,16 @@ def test_a_category_called_background_is_the_background(tmp_path):
     assert mask[2, 2] == 1
     assert mask[6, 6] == 0
     assert train.annotations.instances == {"cell": 1}
+
+
+def test_an_object_called_background_has_a_number_of_its_own(tmp_path):
+    objects = [entry(1, 1, 2, [box(1, 1, 20, 20)]), entry(2, 1, 1, [box(5, 5, 3, 3)])]
+    categories = [{"id": 1, "name": "Background"}, {"id": 2, "name": "cell"}]
+    write_coco(tmp_path / "annotations.json", objects, tmp_path, 1, categories)
+    (record,) = coco.load(tmp_path, coco.find(tmp_path, ()), allow_unpaired=False)["train"]()
+    numbers, values = record["target"].render_objects()
+    assert numbers[6, 6] == 2
+    assert values.tolist() == [0, 1, 0]
 
 
 def test_images_of_16_bits_are_read_at_their_own_size(tmp_path):
@@ -299,6 +310,23 @@ def test_images_of_joined_files_keep_their_labels_where_one_is_missing(joined):
     assert labels_of(records) == {"2.png": ("dog", "person")}
 
 
+def test_an_image_of_joined_files_has_the_size_that_the_first_one_says(joined):
+    root, cars, people = joined
+    for file, scale in ((cars, 2), (people, 1)):
+        content = json.loads(file.read_text())
+        content["images"][0] |= {"height": scale * SIZE[0], "width": scale * SIZE[1]}
+        file.write_text(json.dumps(content))
+    records = coco.load(root, coco.find(root, ()), allow_unpaired=False)["train"]()
+    assert [record["target"].render().shape for record in records] == [(48, 80), SIZE]
+
+
+def test_an_object_needs_neither_an_id_nor_a_word_on_crowds(tmp_path):
+    objects = [{"image_id": 1, "category_id": 3, "segmentation": [box(1, 1, 9, 9)]}]
+    write_coco(tmp_path / "annotations.json", objects, tmp_path, 1)
+    (record,) = coco.load(tmp_path, coco.find(tmp_path, ()), allow_unpaired=False)["train"]()
+    assert record["target"].render().sum() == 81
+
+
 @pytest.mark.parametrize("changed", [1, 2], ids=["first file", "second file"])
 def test_a_change_of_each_of_the_joined_files_is_noticed(joined, changed):
     root, file = joined[0], joined[changed]
@@ -365,9 +393,12 @@ def test_a_category_may_have_the_number_0(tmp_path):
 
 def test_crowds_alone_in_one_split_are_no_mistake(tmp_path):
     for split, crowd in (("train", 1), ("val", 0)):
-        objects = [entry(1, 1, 3, [box(1, 1, 9, 9)], iscrowd=crowd)]
+        objects = [entry(number, 1, 3, [box(1, 1, 9, 9)], iscrowd=crowd) for number in (1, 2)]
         write_coco(tmp_path / split / "annotations.json", objects, tmp_path / split, 1)
-    assert [split.annotations.crowds for split in loaded(tmp_path)] == [1, 0]
+    train, val = loaded(tmp_path)
+    assert train.annotations.crowds == 2
+    assert train.annotations.annotated == 1
+    assert val.annotations.crowds == 0
 
 
 @pytest.mark.parametrize(("used", "names"), [((0, 1), ["cells", "cell"]), ((1, 1), ["cell"])])

@@ -49,6 +49,7 @@ BAD_OBJECTS = {
         "annotation 17 of 1.png is of category '3', which the file does not list",
     ),
     "size": (entry(17, 1, 3, {"size": [9, 9], "counts": [81]}), "annotation 17 of 1.png is no RLE of 24 x 40"),
+    "turned": (entry(17, 1, 3, {"size": [40, 24], "counts": [960]}), "annotation 17 of 1.png is no RLE of 24 x 40"),
     "short": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5]}), "run lengths that do not add up to 24 x 40"),
     "long": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5000]}), "run lengths that do not add up to 24 x 40"),
     "fraction": (entry(17, 1, 3, {"size": [*SIZE], "counts": [0.5, 959.5]}), "run lengths that do not add up"),
@@ -87,6 +88,7 @@ def test_an_object_without_id_is_named_by_its_number(tmp_path):
         ('{"images": 3}', " is no COCO file of objects: it has no list 'images'"),
         ('{"images": [{"id": 1}]}', ": entry 0 of 'images' lacks file_name"),
         ('{"images": [], "categories": ["a"]}', ": entry 0 of 'categories' lacks id, name"),
+        ('{"images": [], "categories": [5]}', ": entry 0 of 'categories' lacks id, name"),
     ],
 )
 def test_a_file_of_another_kind_is_one_line(folder, content, message):

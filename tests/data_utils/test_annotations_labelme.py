@@ -114,8 +114,9 @@ def test_an_image_may_be_in_its_file(image_elsewhere):
 
 def test_a_file_without_an_image_is_named(image_elsewhere):
     write_labelme(image_elsewhere / "json", "c", [], image_elsewhere / "elsewhere")
+    (image_elsewhere / "elsewhere/c.png").rename(image_elsewhere / "images/d.png")
     message = error_of(image_elsewhere)
-    assert "1 files without partner: c.json: no image of its name" in message
+    assert "2 files without partner: c.json: no image of its name; d.png: image without labelme file" in message
     assert "--allow-unpaired" in message
 
 
@@ -176,7 +177,7 @@ def test_an_image_without_a_file_is_left_out_on_request(one_without_file):
     [
         ("{", "cannot be read as JSON"),
         ('{"a": 1}', "is no labelme file"),
-        ('{"shapes": [5]}', "is no labelme file"),
+        ('{"shapes": [{}, 5]}', "is no labelme file"),
         ("[]", "cannot be read as JSON"),
     ],
 )
@@ -367,6 +368,13 @@ def test_an_image_in_a_file_is_called_by_the_path_of_the_file(tmp_path):
     assert sorted(masks_of(tmp_path)) == ["x/a.json", "y/a.json"]
 
 
+def test_a_file_is_known_by_the_first_megabyte(tmp_path):
+    file = tmp_path / "a.json"
+    for length, is_known in ((2**20 - 10, True), (2**20, False)):
+        file.write_text('"shapes":'.rjust(length + 9))
+        assert labelme.is_labelme(file) is is_known
+
+
 def test_a_pipe_is_no_labelme_file(tmp_path):
     os.mkfifo(tmp_path / "a.json")
     assert not labelme.is_labelme(tmp_path / "a.json")
@@ -387,9 +395,15 @@ def test_labels_txt_may_lie_beside_the_files(tmp_path):
 
 def test_objects_are_counted_with_groups_as_one_and_points_apart(tmp_path):
     shapes = [shape("a", BOX, "rectangle", group_id=1), shape("a", BOX, "rectangle"), shape("a", BOX, "line")]
-    write_labelme(tmp_path, "x", [*shapes, shape("b", [[9, 9]], "point")])
+    write_labelme(tmp_path, "x", [*shapes, shape(7, [[9, 9]], "point")])
     contents = labelme.read_contents(tmp_path)["x.json"]
-    assert contents == ({"a": 3, "b": 1}, "x.png", False, 1, 3)
+    assert contents == ({"a": 3, "7": 1}, "x.png", False, 1, 3)
+
+
+def test_files_that_have_not_changed_are_read_once(cells, monkeypatch):
+    contents = labelme.read_contents(cells)
+    monkeypatch.setattr(labelme, "read_labelme", None)
+    assert labelme.read_contents(cells) == contents
 
 
 @pytest.mark.parametrize(

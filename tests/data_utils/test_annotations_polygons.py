@@ -16,6 +16,10 @@ def test_a_polygon_near_the_picture_is_drawn_as_it_is(points):
     assert clipped(points, (18, 24)) is points
 
 
+def test_nothing_is_left_of_a_polygon_far_from_the_picture():
+    assert clipped(np.array([(500.0, 2.0), (509.0, 2.0), (509.0, 9.0)]), (18, 24)).shape == (0, 2)
+
+
 @pytest.mark.parametrize("size", [(40, 10), (10, 40)])
 def test_a_polygon_fills_a_picture_of_any_proportions(size):
     picture = Image.new("L", size)

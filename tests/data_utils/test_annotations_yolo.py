@@ -166,6 +166,7 @@ def test_label_studio_lists_the_classes_in_a_text_file(tmp_path):
 BAD_LINES = {
     "box": ("0 0.5 0.5 0.2 0.2", "line 2 is a box (5 numbers): the data set is for detection"),
     "class": ("2 0 0 1 0 1 1", "line 2 is of class 2, classes are 0 to 1"),
+    "long number": (f"{'9' * 5000} 0 0 1 0 1 1", "line 2 is of class 999"),
     "name": ("car 0 0 1 0 1 1", "line 2 is of class car, classes are 0 to 1"),
     "negative": ("-1 0 0 1 0 1 1", "line 2 is of class -1, classes are 0 to 1"),
     "two points": ("0 0.1 0.1", "line 2: polygon has 1 points, at least 3 are needed"),
@@ -181,7 +182,7 @@ BAD_LINES = {
 @pytest.mark.parametrize(("line", "message"), BAD_LINES.values(), ids=BAD_LINES)
 def test_an_image_of_a_bad_line_is_a_bad_sample(folder, line, message):
     file = folder / "labels/train/a.txt"
-    file.write_text(TREE + line + "\n")
+    file.write_text(f"\n{line}\n{TREE}")
     assert f"1 of 3 pairs cannot be used: {file}: {message}" in error_of(folder)
     assert message in check_data(DataConfig(str(folder)))[0]
     assert [*load_dataset_info(DataConfig(str(folder), on_bad_sample="skip")).train.bad] == [0]
@@ -204,10 +205,11 @@ def test_a_mistake_in_the_settings_is_one_line(folder, content, message):
     assert message.replace("data.yaml", str(folder / "data.yaml")) in error_of(folder)
 
 
-def test_a_folder_of_the_settings_that_is_not_there_is_named(folder):
+@pytest.mark.parametrize("name", ["images/train", 300 * "a"], ids=["short", "long"])
+def test_a_folder_of_the_settings_that_is_not_there_is_named(folder, name):
     (folder / "images/train").rename(folder / "images/other")
-    (folder / "data.yaml").write_text("train: images/train\n" + LIST)
-    assert "says train: images/train, which is not there" in error_of(folder)
+    (folder / "data.yaml").write_text(f"train: {name}\n" + LIST)
+    assert f"says train: {name}, which is not there" in error_of(folder)
 
 
 @pytest.fixture
@@ -354,7 +356,7 @@ def in_lists(folder) -> Path:
 
 
 def test_a_list_of_images_may_name_one_twice(in_lists):
-    (in_lists / "train.txt").write_text("images/train/a.jpg\nimages/train/a.jpg\nimages/train/c.jpg\n")
+    (in_lists / "train.txt").write_text("images/train/a.jpg\nimages/train/a.jpg\n \n images/train/c.jpg \n")
     assert [*masks(loaded(in_lists)[0])] == ["a.jpg", "c.jpg"]
 
 
@@ -445,6 +447,20 @@ def test_a_file_that_names_something_else_holds_no_settings(tmp_path):
     (tmp_path / "images/train").mkdir(parents=True)
     (tmp_path / "data.yaml").write_text("host_names: [a]\n  # names: none\n")
     assert yolo.find(tmp_path, ()) == {}
+
+
+def test_settings_beside_a_file_that_names_something_else_are_found(folder):
+    (folder / "data.yaml").rename(folder / "dataset.yml")
+    (folder / "data.yaml").write_text("host_names: [a]\n")
+    assert {settings for _, settings in yolo.find(folder, ()).values()} == {folder / "dataset.yml"}
+
+
+def test_files_may_have_names_that_are_no_utf8(tmp_path):
+    write(tmp_path, "images", "labels", {"a\udce9": TREE})
+    (tmp_path / "classes.txt").write_text("car\n")
+    (record,) = yolo.load(tmp_path, yolo.find(tmp_path, ()), allow_unpaired=False)["train"]()
+    assert record["name"] == "a\udce9.jpg"
+    assert record["target"].render().any()
 
 
 def test_splits_beside_a_list_of_names_are_found_by_the_name_that_is_given(tmp_path):

@@ -83,6 +83,11 @@ def test_the_later_one_of_two_objects_of_one_size_lies_on_top(overlapping_target
     assert mask[8, 10] == 1
 
 
+def test_masks_are_stored_row_by_row(overlapping_target):
+    assert overlapping_target.render().flags.c_contiguous
+    assert overlapping_target.render_objects()[0].flags.c_contiguous
+
+
 def test_crowds_lie_below_all_objects(overlapping_target):
     mask = overlapping_target.render()
     assert mask[5, 10] == 1

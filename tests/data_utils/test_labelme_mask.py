@@ -40,8 +40,8 @@ SHAPES = {  # shape -> what Pillow draws for it
         lambda pen: pen.polygon([(30, 10), (50, 30), (30, 50), (10, 30)], fill=1, outline=1),
     ),
     "circle": (
-        shape("a", [[40, 30], [49, 18]], "circle"),
-        lambda pen: pen.ellipse([25, 15, 55, 45], fill=1, outline=1),  # 9, 12, 15
+        shape("a", [[40, 30], [44.5, 24]], "circle"),
+        lambda pen: pen.ellipse([32.5, 22.5, 47.5, 37.5], fill=1, outline=1),  # 4.5, 6, 7.5
     ),
     "line": (shape("a", [[5, 5], [60, 40]], "line"), lambda pen: pen.line([5, 5, 60, 40], fill=1, width=10)),
     "linestrip": (
@@ -95,6 +95,13 @@ def test_a_mask_shape_is_all_that_is_not_0(tmp_path, level):
     expected = np.zeros(SIZE, np.uint8)
     expected[32:40, 23:32] = 2
     np.testing.assert_array_equal(mask, expected)
+
+
+def test_a_mask_shape_may_be_colored(tmp_path):
+    stamp = np.zeros((4, 5, 3), np.uint8)
+    stamp[1, 2] = (0, 0, 255)
+    mask = drawn(tmp_path, shape("b", [[20, 30], [24, 33]], "mask", mask=png(stamp)))
+    assert np.argwhere(mask == 2).tolist() == [[31, 22]]
 
 
 def test_a_mask_shape_lies_at_the_nearest_pixel(tmp_path):
@@ -211,6 +218,12 @@ def test_the_size_of_a_mask_is_that_of_the_image_in_the_file(tmp_path):
     pixels = np.zeros((*SIZE, 3), np.uint8)
     file = write_labelme(tmp_path, "x", [shape("a", BOX, "rectangle")], imageData=png(pixels), **NO_SIZE)
     assert LabelmeMask(str(file), "", {"a": 1}).render().shape == SIZE
+
+
+def test_a_mask_of_a_damaged_image_in_the_file_is_one_line(tmp_path):
+    file = write_labelme(tmp_path, "x", [shape("a", BOX, "rectangle")], imageData="A", **NO_SIZE)
+    with pytest.raises(DataError, match=r"x\.json: imageData cannot be read \(Invalid base64"):
+        LabelmeMask(str(file), "", {"a": 1}).render()
 
 
 def test_a_mask_without_a_size_needs_an_image(tmp_path):

@@ -3,6 +3,7 @@
 Modules: data_utils/sources/annotations/one_object_masks.py.
 """
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -46,16 +47,24 @@ def test_one_object_masks_are_numbered_in_the_order_of_their_names(tmp_path):
 
 def test_images_of_a_set_of_one_object_masks_have_the_names_of_its_folders(tmp_path):
     write_set(tmp_path, {"s2": 3, "s10": 0, "s1": 7})
+    (tmp_path / "s1/notes").mkdir()
     images = [(name, tmp_path / name / "images" / f"{name}.png") for name in ("s1", "s2", "s10")]
     assert one_object_masks.images_of_set(tmp_path) == images
     assert one_object_masks.images_of_set(tmp_path / "s1") == []
 
 
+def test_an_image_of_one_object_masks_has_the_ending_of_its_file(tmp_path):
+    write_set(tmp_path, {"a": 1})
+    (tmp_path / "a/images/a.png").rename(tmp_path / "a/images/scan.PNG")
+    (record,) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
+    assert record["name"] == "a.PNG"
+
+
 def test_one_object_masks_of_different_sizes_are_refused(tmp_path):
     write_set(tmp_path, {"a": 3})
-    Image.fromarray(np.zeros((4, 5), np.uint8)).save(tmp_path / "a" / "masks" / "m9.png")
+    Image.fromarray(np.zeros((30, 20), np.uint8)).save(tmp_path / "a" / "masks" / "m9.png")
     (record,) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
-    with pytest.raises(DataError, match=r"its masks m1\.png and m9\.png have different sizes, 20 x 30 and 4 x 5"):
+    with pytest.raises(DataError, match=r"its masks m1\.png and m9\.png have different sizes, 20 x 30 and 30 x 20"):
         record["target"].render()
 
 
@@ -163,8 +172,10 @@ def test_a_folder_of_a_set_without_masks_is_left_out_on_request(three_splits):
 def test_folders_without_a_mask_or_an_image_each_are_no_images_of_a_set(three_splits):
     without_masks(three_splits / "val/c")
     (three_splits / "other/b/images/b.png").unlink()
+    shutil.rmtree(three_splits / "train/f/images")
     assert one_object_masks.images_of_set(three_splits / "val") == []
     assert one_object_masks.images_of_set(three_splits / "other") == []
+    assert one_object_masks.images_of_set(three_splits / "train") == []
 
 
 def test_too_many_one_object_masks_are_one_line(tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from points import NAMES, SIZE, WRITERS, coco_content, dot_center, dots, write_t
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import PointSource
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
@@ -91,7 +92,7 @@ def test_a_prediction_keeps_the_place_of_points_that_are_not_there(tmp_path, lay
         layout=layout,
         names=names,
         images=("one",),
-        positions=np.array([[[1.5, 2.25, 0.5], [3.0, 4.0, 1e-3]]])[:, :, :axes],
+        positions=np.array([[[1.5, 2.0625, 0.5], [3.0, 4.0, 1e-3]]])[:, :, :axes],
         states=np.array([[ABSENT, PRESENT]]),
         files=("",),
         space=space,
@@ -167,8 +168,8 @@ def test_a_point_that_is_predicted_beyond_the_border_is_not_taken_for_unknown(tm
 
 
 def test_a_case_is_called_as_its_volume_without_channel_and_extension():
-    names = ("a_0000.nii.gz", "b/a.v2_0000.mha", "a.v2", "a.npy", "a_0001.nii")
-    assert [case_of(name) for name in names] == ["a", "b/a.v2", "a.v2", "a", "a_0001"]
+    names = ("a_0000.nii.gz", "b/a.v2_0000.mha", "a.v2", "a.npy", "a_0001.nii", "a_0000_b.tif")
+    assert [case_of(name) for name in names] == ["a", "b/a.v2", "a.v2", "a", "a_0001", "a_0000_b"]
 
 
 def test_visibility_of_keypoints_is_present_or_unknown(tmp_path):
@@ -559,7 +560,7 @@ def test_points_of_labelme_in_two_folders_are_those_of_the_images_in_folders_of_
 
 
 def test_a_point_of_labelme_has_one_place_of_two_numbers_and_absent_ones_have_a_list_of_their_own(tmp_path):
-    for points in ([[1, 2], [3, 4]], [[1, 2, 3]], []):
+    for points in ([[1, 2], [3, 4]], [[1, 2, 3]], [], [5]):
         (tmp_path / "a.json").write_text(json.dumps({"shapes": [SHAPE, SHAPE | {"label": "b", "points": points}]}))
         with pytest.raises(DataError, match=r"shape 2: a point has .*, expected"):
             files.read(tmp_path / "a.json")
@@ -644,11 +645,14 @@ def test_nnlandmark_lists_cases_without_points_and_places_that_are_not_known(tmp
     assert table.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, UNKNOWN]]
     images = replace(table, images=("A_0000.NII.GZ", "b"))
     assert json.loads(files.content(images)) == {"A": {"tip": [1, 2, 3]}, "b": {}}
+    absent = replace(table, states=np.array([[PRESENT, ABSENT], [UNKNOWN, ABSENT]]))
+    assert json.loads(files.content(absent)) == {"a": {"tip": [1, 2, 3]}, "b": {}}
     (tmp_path / "a.json").write_text(json.dumps(cases | {"version": 3}))
     assert files.read(tmp_path / "a.json") is None  # it is something else
-    (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": [1, 2, 3, 4]}}))
-    with pytest.raises(DataError, match="tip of a: has 4 coordinates, expected three"):
-        files.read(tmp_path / "a.json")
+    for position in ([], [1, 2, 3, 4]):
+        (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": position}}))
+        with pytest.raises(DataError, match=f"tip of a: has {len(position)} coordinates, expected three"):
+            files.read(tmp_path / "a.json")
 
 
 def test_places_in_pixels_stay_as_they_are_in_their_table(tmp_path):
@@ -659,6 +663,8 @@ def test_places_in_pixels_stay_as_they_are_in_their_table(tmp_path):
     pixels = np.array([[3.0, 5.0]])
     assert from_pixels(pixels, table.space, (10, 20)).tolist() == [[5, 6]]
     assert pixels.tolist() == [[3, 5]]
+    same = PointSource("a.json", "pixels", np.array([[0.1, 0.7]]), table.states[0], (10, 20))
+    assert to_pixels(same, (10, 20), "a").tolist() == [[0.7, 0.1]]
     resized = table.source(0)._replace(space="pixels", size=(10, 20))
     assert to_pixels(resized, (5, 10), "a").tolist() == [[2.75, 2.25]]
     rounded = table.source(0)._replace(space="pixels", size=(10, 21))

@@ -171,10 +171,12 @@ def test_a_table_of_deeplabcut_may_have_a_column_for_each_part_of_a_path(deeplab
         ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),
         ("image,landmark,x,y\na,one,1,2\na.png,one,3,4\n", "points.csv: lists 1 images more than once: .*a.png"),
         ("image,landmark,x,y\n", "lists no points"),
+        ("scorer\nbodyparts\ncoords\na.png\n", "lists no points"),
         ("scorer,me,me\nindividuals,one,one\nbodyparts,a,a\ncoords,x,y\n", "several individuals in an image"),
         ("scorer,me,me\nbodyparts,a,a\na.png,1,2\n", "no rows bodyparts and coords"),
         ("scorer,me,me\ncoords,x,y\na.png,1,2\n", "no rows bodyparts and coords"),
         ("scorer,me,me\nbodyparts,a\ncoords,x,y\na.png,1,2\n", "rows bodyparts and coords have different lengths"),
+        ("scorer,me,me\nbodyparts,a,a\ncoords,x\na.png,1,2\n", "rows bodyparts and coords have different lengths"),
         ("scorer,me,me\nbodyparts,a,a\ncoords,x,x\na.png,1,2\n", "'a' has no columns x and y"),
         (f"image,landmark,x,y\n{200_000 * 'a'},one,1,2\n", "points.csv cannot be read as CSV"),
         ("image,landmark,x,y,z\na.png,one,1,2,3\n", "its points have 3 coordinates, but it lists images"),
@@ -198,6 +200,19 @@ def test_the_first_line_of_a_table_says_its_separator(tmp_path, separator):
     table = table_of(tmp_path, text.replace(";", separator))
     assert table.images == ("a,b,c,d,e,f,g,h,i,j.png",)
     assert table.names == ("nose, left",)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=repr)
+def test_lines_of_a_table_may_end_in_any_way(tmp_path, end):
+    (tmp_path / "a.csv").write_bytes(f"image,nose_x,nose_y{end}a,1,2{end}b,3,4{end}".encode())
+    assert files.read(tmp_path / "a.csv").positions.tolist() == [[[1, 2]], [[3, 4]]]
+
+
+@pytest.mark.parametrize("name", ["latin.csv", "none.csv"], ids=["not UTF-8", "not there"])
+def test_a_table_that_cannot_be_read_is_named(tmp_path, name):
+    (tmp_path / "latin.csv").write_bytes(b"image,nose_x,nose_y\n\xe9,1,2\n")
+    with pytest.raises(DataError, match=rf"{name} cannot be read as CSV \("):
+        files.read(tmp_path / name)
 
 
 def test_the_ending_of_a_table_may_be_in_capitals(tmp_path):
@@ -320,6 +335,22 @@ def test_the_key_of_points_changes_with_their_files(keyed_points, tmp_path):
     table, paths = keyed_points
     key_files = [*(tmp_path / "images").iterdir(), tmp_path / "points.csv"]
     assert unnoticed_changes(key_files, lambda: PointRecords(table, paths).digest) == []
+
+
+def test_the_key_of_points_changes_with_each_of_several_tables(keyed_points, tmp_path):
+    table, paths = keyed_points
+    key_files = [tmp_path / f"{name}.csv" for name in "ab"]
+    for file in key_files:
+        file.touch()
+    joined = replace(table, files=tuple(map(str, key_files)))
+    assert unnoticed_changes(key_files, lambda: PointRecords(joined, paths).digest) == []
+
+
+def test_images_of_points_have_the_names_of_their_folders(keyed_points):
+    table, _ = keyed_points
+    records = PointRecords(table, ["/data/north/a\udce9.png", "/data/south/a.png"])
+    assert [record["name"] for record in records] == ["north/a\udce9.png", "south/a.png"]
+    assert [record["image"] for record in records] == ["/data/north/a\udce9.png", "/data/south/a.png"]
 
 
 def test_the_key_of_points_changes_with_the_name_of_an_image(keyed_points):

@@ -104,6 +104,14 @@ def test_tables_in_folders_of_splits_are_found_by_the_name_that_is_given(tmp_pat
     assert [len(split) for split in load_records(DataConfig(dataset=str(tmp_path), val_split="test"))] == [1, 1]
 
 
+def test_tables_in_folders_of_splits_come_before_those_beside_them(tmp_path):
+    write_table(tmp_path / "train", "image,a_x,a_y\na,1,2\n")
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.csv").write_text("image,b_x,b_y\na,1,2\n")
+    tables = find_points(tmp_path, (), explicit=False)
+    assert {split: table.names for split, table in tables.items()} == {"train": ("a",)}
+
+
 def test_two_tables_in_a_folder_are_refused(tmp_path):
     folder = write_table(tmp_path, "image,a_x,a_y\na,1,2\nb,1,2\n", images=2)
     (folder / "more.csv").write_text("image,a_x,a_y\na,1,2\n")
@@ -164,10 +172,11 @@ def test_points_whose_images_are_missing_are_named(tmp_path):
         load_records(DataConfig(dataset=str(folder)))
 
 
-def test_only_a_name_without_the_ending_of_an_image_may_lack_one(tmp_path):
-    folder = write_table(tmp_path, "image,p_x,p_y\na.png,1,2\nb,3,4\n", images=2)
-    (folder / "images" / "a.png").rename(folder / "images" / "a.png.png")
-    with pytest.raises(DataError, match=r"1 files without partner: a\.png: listed in points\.csv"):
+@pytest.mark.parametrize("name", ["a.png", "a.PNG", "a.nii"])
+def test_only_a_name_without_the_ending_of_an_image_may_lack_one(tmp_path, name):
+    folder = write_table(tmp_path, f"image,p_x,p_y\n{name},1,2\nb,3,4\n", images=2)
+    (folder / "images" / "a.png").rename(folder / "images" / f"{name}.png")
+    with pytest.raises(DataError, match=rf"1 files without partner: {name}: listed in points\.csv"):
         load_records(DataConfig(dataset=str(folder)))
 
 

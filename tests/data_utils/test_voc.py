@@ -72,7 +72,7 @@ def test_a_change_of_each_file_of_voc_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", [["2007_000032", "a", "b"], ["a", "b", "2007_000032"], ["1907_000032", "1907_000033"]]
+    "names", [["2007_000032", "a", "b"], ["a", "b", "2007_000032"], ["1907_000032", "1907_000033"], ["2007_0000321", "b"]]
 )
 def test_images_are_not_those_of_voc_where_some_have_other_names(tmp_path, names):
     assert loaded(voc(tmp_path, names, {}))[0].metadata.classes == ()
@@ -289,7 +289,7 @@ def test_classes_of_cvat_are_in_the_order_of_its_list_where_masks_have_a_palette
 
 def test_blank_lines_of_class_names_txt_are_no_classes(tmp_path):
     root = voc(tmp_path, ["a", "b"], {}, rows(0, 1, 2))
-    (root / "class_names.txt").write_text("__ignore__\n_background_\n\ncat\n  \ndog\n")
+    (root / "class_names.txt").write_text("__ignore__\n_background_ \n\n cat\n  \ndog\n")
     assert loaded(root)[0].metadata.classes == ((0, "background"), (1, "cat"), (2, "dog"))
 
 

@@ -203,7 +203,8 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
     raw.write(
         str(tmp_path / "areas.gpkg"), blobs[:1], [], [], append=True, geometry_type="Polygon", **{**layer, "layer": "b"}
     )
-    with pytest.raises(DataError, match=r"holds 2 layers of polygons, expected one \(areas, b\)"):
+    line = rf"^{tmp_path / 'areas.gpkg'}: holds 2 layers of polygons, expected one \(areas, b\)"
+    with pytest.raises(DataError, match=line):
         load_records(settings)
     with mock.patch.dict("sys.modules", {"pyogrio": None}), pytest.raises(DataError, match="pip install -r req"):
         (tmp_path / "areas.gpkg").touch()
@@ -220,6 +221,8 @@ def test_a_geopackage_may_hold_points_a_table_empty_areas_and_numbers_that_are_m
     layer = {"layer": "areas", "driver": "GPKG", "crs": UTM, "geometry_type": "Polygon"}
     points = {"layer": "sites", "driver": "GPKG", "crs": UTM, "geometry_type": "Point"}
     raw.write(str(file), np.array([struct.pack("<BIdd", 1, 1, 5.0, 5.0)], object), [], [], **points)
+    with pytest.raises(DataError, match=rf"^{file}: holds 0 layers of polygons, expected one \(\)"):
+        read_shapes(str(file), None)
     raw.write(str(file), None, [np.array([1])], ["n"], layer="notes", driver="GPKG", append=True)
     raw.write(str(file), blobs, [np.array([np.nan, 2.5])], ["kind"], append=True, **layer)
     records = areas_of(tmp_path, label_column="kind")["train"]
@@ -306,8 +309,10 @@ def test_nothing_is_drawn_of_a_polygon_that_reaches_billions_of_pixels_away(tmp_
 
 @pytest.fixture
 def polygons_of_kinds(tmp_path):
-    """Two images, and polygons of four kinds."""
-    features = [feature(square(5 * place, 5, 4), kind=kind) for place, kind in enumerate((10, 2, 0, 2.5))]
+    """Two images, and polygons of four kinds, each with a hole."""
+    features = []
+    for place, kind in enumerate((10, 2, 0, 2.5)):
+        features.append(feature(square(5 * place, 5, 4), square(5 * place + 1, 6, 2), kind=kind))
     one_image(tmp_path, *features)
     write_raster(tmp_path / "images" / "b.tif", scene(1)[0])
     return features
@@ -460,6 +465,7 @@ def test_a_geojson_file_without_crs_holds_degrees(tmp_path):
         {"properties": {"name": "urn:ogc:def:crs:EPSG::1234567"}},
         {"properties": {"name": "urn:ogc:def:crs:IGNF::4326"}},
         {"properties": {"name": "EPSG:WGS84"}},
+        {"properties": {"name": "EPSG:\N{SUPERSCRIPT TWO}"}},
         {"properties": {"code": 3857}},
         {"properties": 3857},
         3857,
@@ -496,6 +502,11 @@ def geojson_with_second_feature(folder, geometry, properties):
         ({"type": "Polygon", "coordinates": [[]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
         ({"type": "Polygon"}, {"kind": 1}, "coordinates that are no lists of rings"),
         ({"type": "MultiPolygon", "coordinates": 3}, {"kind": 1}, "coordinates that are no lists of rings"),
+        (
+            {"type": "MultiPolygon", "coordinates": [[[[0, 0], [1, 0], [1, 1]]], 3]},
+            {"kind": 1},
+            "coordinates that are no lists of rings",
+        ),
         ({"type": "Polygon", "coordinates": [[[0], [1], [2]]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
         (TRIANGLE, None, NO_COLUMNS),
         (TRIANGLE, ["kind"], NO_COLUMNS),
@@ -560,6 +571,12 @@ def test_boxes_of_polygons_are_infinite_where_a_crs_does_not_reach(tmp_path):
     assert shapes.boxes.tolist() == [[1, 2, 9, 8]]
     assert len(shapes.shapes[0].rings) == 2
     assert [len(shape.rings) for shape in shapes_in(str(file), None, 32633).shapes] == [2]
+
+
+def test_polygons_are_drawn_as_they_are_on_an_image_whose_place_has_no_crs(tmp_path):
+    one_image(tmp_path, feature(square(0, 0, 5)))
+    write_raster(tmp_path / "images" / "a.tif", scene(0)[0], crs=None)
+    assert areas_of(tmp_path)["train"][0]["target"].render().sum() == 25
 
 
 def test_a_file_of_polygons_has_up_to_four_gigabytes(tmp_path, monkeypatch):

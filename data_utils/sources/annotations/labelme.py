@@ -112,8 +112,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
 
 def _holds_shapes(folder: Path) -> bool:
     """Whether one of the first JSON files of a folder, or of one below it, is labelme's."""
-    for parent, folders, names in walk(folder):
-        folders.sort()
+    for parent, _, names in walk(folder):
         json_names = sorted(name for name in names if name.lower().endswith(".json"))
         if any(is_labelme(os.path.join(parent, name)) for name in json_names[:3]):
             return True
@@ -203,7 +202,7 @@ def open_records(
     pairs: list[tuple[str, str]] = []
     unpaired: list[str] = []
     for file, contents in contents_of.items():
-        image = by_stem.pop(os.path.splitext(file)[0], None) or named_image(folders, file, contents)
+        image = by_stem.get(os.path.splitext(file)[0]) or named_image(folders, file, contents)
         if image is None and contents and not contents.is_embedded:
             unpaired.append(f"{file}: no image of its name")
         else:

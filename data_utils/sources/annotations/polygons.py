@@ -64,7 +64,7 @@ def clipped(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
                 corners.append(start + share * (end - start))
             if inside[index]:
                 corners.append(end)
-        if len(corners) < 3:
+        if not corners:
             return points[:0]
         points = np.stack(corners)
     return points

@@ -149,7 +149,7 @@ def _checked_ring(ring: Any, where: str) -> np.ndarray:
     """The corners (n, 2) of a ring; heights are dropped."""
     try:
         corners = np.array([position[:2] for position in ring], np.float64)
-    except (TypeError, ValueError, IndexError, KeyError):
+    except (TypeError, ValueError, KeyError):
         raise DataError(f"{where} has a ring that is no list of positions") from None
     return _checked(corners, where)
 

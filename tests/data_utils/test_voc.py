@@ -72,7 +72,13 @@ def test_a_change_of_each_file_of_voc_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", [["2007_000032", "a", "b"], ["a", "b", "2007_000032"], ["1907_000032", "1907_000033"], ["2007_0000321", "b"]]
+    "names",
+    [
+        ["2007_000032", "a", "b"],
+        ["a", "b", "2007_000032"],
+        ["1907_000032", "1907_000033"],
+        ["2007_0000321", "2007_0000322"],
+    ],
 )
 def test_images_are_not_those_of_voc_where_some_have_other_names(tmp_path, names):
     assert loaded(voc(tmp_path, names, {}))[0].metadata.classes == ()

@@ -65,7 +65,7 @@ class RasterFile:
         if values.dtype.kind == "f":
             reasons.append(np.isnan(values))
         if self.nodata is not None:
-            reasons.append(values == values.dtype.type(self.nodata))
+            reasons.append(values == self.nodata)
         outside = self._outside(rows, columns, samples)
         if outside is not None:
             reasons.append(np.broadcast_to(outside, values.shape))
@@ -236,7 +236,7 @@ def _is_no_picture(path: Path, page: tifffile.TiffPage) -> bool:
 
 def _mask_page(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tifffile.TiffPage | None:
     """The mask page of a page, as GDAL stores it: which pixels hold data."""
-    if page.is_reduced or not has_place_tags(page):
+    if not has_place_tags(page):
         return None
     try:
         following = tiff.pages[page.index + 1].aspage()

@@ -172,7 +172,7 @@ def _grey_or_color(image: Image.Image) -> np.ndarray:
     image = _upright(image)
     if image.mode.startswith("I;16"):
         return np.asarray(image).astype(np.uint16)
-    if image.mode in ("1", "LA", "La"):
+    if image.mode in ("1", "LA"):
         image = image.convert("L")
     if image.mode not in GREY_MODES:
         image = image.convert("RGB")
@@ -266,7 +266,7 @@ def _stored_values(picture: Image.Image) -> np.ndarray:
     if mode == "L":
         return np.asarray(picture) // factor
     is_palette = mode == "P" and not is_gif
-    if not (is_palette or mode in ("1", "I", "F", "RGB", "RGBA", "RGBX") or mode.startswith("I;16")):
+    if not (is_palette or mode in ("1", "I", "F", "RGB", "RGBA") or mode.startswith("I;16")):
         picture = picture.convert("RGB")
     return np.asarray(picture)
 
@@ -292,17 +292,15 @@ def is_drawn_in_alpha(source: ImageSource, name: str) -> bool:
 
 def _is_unsigned(picture: Image.Image) -> bool:
     """Whether a TIFF holds numbers of 32 bits without sign."""
-    if picture.mode != "I" or picture.format != "TIFF":
-        return False
-    tags = getattr(picture, "tag_v2", None)  # a copy has none
-    return tags is not None and tags.get(SAMPLE_FORMAT, UNSIGNED_FORMAT) == UNSIGNED_FORMAT
+    tags = getattr(picture, "tag_v2", None)  # other formats have none, and copies
+    return picture.mode == "I" and tags is not None and tags.get(SAMPLE_FORMAT, UNSIGNED_FORMAT) == UNSIGNED_FORMAT
 
 
 def _brightness_factor(picture: Image.Image) -> int:
     """What Pillow multiplies the numbers of a TIFF of 2 or 4 bits by, so that the largest is white; else 1."""
-    if picture.mode != "L" or picture.format != "TIFF":
+    if picture.mode != "L":
         return 1
-    tags = getattr(picture, "tag_v2", {})  # a copy has none
+    tags = getattr(picture, "tag_v2", {})  # other formats have none, and copies
     bits = tags.get(BITS_PER_SAMPLE, (8,))[0]
     return WHITE // (2**bits - 1)
 
@@ -319,9 +317,9 @@ def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
     """(H, W) numbers as uint8 or uint16 where they fit, else int64."""
     if mask.dtype in (np.uint8, np.uint16):
         return mask
-    with np.errstate(invalid="ignore"):  # NaN is cast to an integer, which differs from NaN
+    with np.errstate(invalid="ignore"):  # what int64 does not hold, as NaN, is cast to a number that differs from it
         whole = mask.astype(np.int64)
-    if mask.dtype.kind == "f" and (whole != mask).any():
+    if (whole != mask).any():
         raise DataError(
             f"{name}: mask holds {mask[whole != mask][0]:g}, expected whole numbers; of probabilities save what is"
             " above 0.5 as 1"

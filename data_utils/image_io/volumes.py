@@ -102,8 +102,8 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
         values = _upright(stored[0].read(), header)[..., 0]
     lowest = values.min()
     highest = values.max()
-    is_below_range = not lowest >= 0  # or NaN
-    if is_below_range or not highest < 2**63:
+    is_below_range = lowest < 0
+    if is_below_range or not highest < 2**63:  # or NaN
         extreme = lowest if is_below_range else highest
         raise DataError(f"{name}: label holds {extreme:g}, expected 0 and above")
     if highest < 256:

@@ -127,6 +127,7 @@ def test_pictures_and_arrays_of_two_values_or_with_alpha_are_grey(tmp_path):
     half = Image.merge("LA", [Image.new("L", (2, 1), 70), Image.new("L", (2, 1), 128)])
     assert read_image(half).tolist() == [[[70], [70]]]
     assert decode_mask(half, "a").values.tolist() == [[70, 70]]
+    assert decode_mask(half.convert("La"), "a").values.tolist() == [[35, 35]]  # multiplied by its alpha
     assert decode_mask(np.ones((2, 3, 1), np.uint8), "a").values.shape == (2, 3)
     assert decode_mask(Image.fromarray(np.array([[0, 300]], np.float32)), "a").values.tolist() == [[0, 300]]
     assert read_image(Image.new("CMYK", (2, 1))).shape == (1, 2, 3)
@@ -141,11 +142,13 @@ def test_an_array_is_in_memory_three_times_while_it_is_read(tmp_path, monkeypatc
     assert needed == [3 * 3 * 5 * 2] * 2
 
 
-def test_numbers_of_16_bits_stay_so(tmp_path):
-    Image.fromarray(np.array([[0, 65535]], np.uint16)).save(tmp_path / "a.png")
-    pixels = read_image(tmp_path / "a.png")
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_numbers_of_16_bits_stay_so(tmp_path, order):
+    tifffile.imwrite(tmp_path / "a.tif", np.array([[2, 65535]], np.uint16), photometric="minisblack", byteorder=order)
+    pixels = read_image(tmp_path / "a.tif")
     assert pixels.dtype == np.uint16
-    assert pixels.tolist() == [[[0], [65535]]]
+    assert pixels.tolist() == [[[2], [65535]]]
+    assert read_mask(tmp_path / "a.tif", "a").tolist() == [[2, 65535]]
 
 
 def test_a_page_is_the_one_that_its_source_names(tmp_path):
@@ -176,6 +179,10 @@ def test_a_page_is_the_one_that_its_source_names(tmp_path):
         (
             np.zeros((0, 4), np.uint8),
             "a: mask is an array of shape (0, 4) and type uint8, expected (H, W) whole numbers",
+        ),
+        (
+            np.array([[0, 2**64 - 1]], np.uint64),
+            "a: mask holds 1.84467e+19, expected whole numbers; of probabilities save what is above 0.5 as 1",
         ),
         (
             np.array([[0, np.nan]]),

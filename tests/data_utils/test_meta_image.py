@@ -29,6 +29,7 @@ def test_a_good_meta_image_is_read(tmp_path, data):
         ({"axes": "999999"}, "it has 999999 axes"),
         ({"axes": "2"}, "it has 2 axes"),
         ({"axes": "-3"}, "NDims = -3"),
+        ({"axes": "3" * 11}, "NDims = 33333333333, expected a whole number"),
         ({"sides": "2 3"}, "DimSize = 2 3"),
         ({"sides": "2 3 0"}, "DimSize = 2 3 0"),
         ({"sides": "2 3 2.5"}, "DimSize = 2 3 2.5"),
@@ -59,6 +60,12 @@ def write_meta_image_of_windows(folder: Path) -> Path:
     path.write_bytes(path.read_bytes()[:-24].replace(b"\n", b"\r\n"))
     (folder / "a.raw").write_bytes(bytes(24))
     return path
+
+
+def test_texts_of_a_meta_image_may_hold_any_characters(tmp_path):
+    path = meta_image(tmp_path / "a.mhd", channels="1\nComment = café", data="a=b.raw")
+    (tmp_path / "a=b.raw").write_bytes(bytes(24))
+    check_meta_image(str(path))
 
 
 def test_lines_of_a_meta_image_may_end_as_on_windows(tmp_path):

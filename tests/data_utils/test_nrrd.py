@@ -77,6 +77,7 @@ def test_a_header_of_a_nrrd_in_another_form_is_accepted(tmp_path, before, after)
     [
         ("NRRD0004", "NRRD0006", "it is no NRRD file, or of a newer version"),
         ("origin: (0,0,0)", "origin: (0,0,0) (1,1,1)", "spaceorigin = .*, expected 1 of the form"),
+        ("origin: (0,0,0)", "origin:", "spaceorigin = , expected 1 of the form"),
         ("(1,0,0) (0,1,0)", "(1,0,0)", "spacedirections = .*, expected 3 of the form"),
         ("type: uint8\ndim", "type: unsigned long long int\ndim", "the file ends before its voxels do"),
         ("sizes: 2 3 4", "sizes: 2 3 4\nSizes: 1 1 1", "its header says Sizes twice"),
@@ -106,6 +107,7 @@ def test_lines_of_a_nrrd_may_end_as_on_windows(tmp_path):
 
 def test_voxels_of_a_nrrd_fill_a_file_beside_it(tmp_path):
     path = nrrd(tmp_path / "a.nhdr", more="data file: a.raw\n")
+    path.write_bytes(path.read_bytes()[:-25])  # without voxels, and without the empty line before them
     (tmp_path / "a.raw").write_bytes(bytes(24))
     check_nrrd(str(path))
     (tmp_path / "a.raw").write_bytes(bytes(23))
@@ -115,7 +117,8 @@ def test_voxels_of_a_nrrd_fill_a_file_beside_it(tmp_path):
 
 def test_voxels_of_a_nrrd_of_four_axes_are_all_there(tmp_path):
     path = tmp_path / "a.nrrd"
-    header = b"NRRD0004\ntype: uint8\ndimension: 4\nsizes: 2 3 4 5\nencoding: raw\n\n"
+    header = b"NRRD0004\ntype: uint8\ndimension: 4\nsizes: 2 3 4 5\nencoding: raw\n"
+    header += b"space directions: none (1,0,0) (0,1,0) (0,0,1)\n\n"
     path.write_bytes(header + bytes(120))
     check_nrrd(str(path))
     path.write_bytes(header + bytes(119))

@@ -77,8 +77,9 @@ def test_numbers_with_a_place_have_the_type_of_those_that_pillow_reads(tmp_path)
     assert read_image(write_raster(tmp_path / "a.tif", grey)).dtype == np.int32
 
 
-def test_six_bands_without_place_are_read_though_pillow_knows_no_such_picture(tmp_path):
-    bands = np.random.default_rng(0).integers(0, 256, (20, 30, 6), np.uint8)
+@pytest.mark.parametrize(("channels", "dtype"), [(6, np.uint8), (2, np.uint16)])
+def test_bands_without_place_are_read_though_pillow_knows_no_such_picture(tmp_path, channels, dtype):
+    bands = np.random.default_rng(0).integers(0, 256, (20, 30, channels), dtype)
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, bands, photometric="minisblack", planarconfig="contig", metadata=None)
     assert np.array_equal(read_image(path), bands)
@@ -110,6 +111,33 @@ def test_a_raster_with_a_side_of_zero_pixels_is_refused(tag, layout, tmp_path):
         file.pages[0].tags[tag].overwrite(0)
     with pytest.raises(ImageError, match="a side of it, or of a tile of it, is 0"):
         read_header(path, "a")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b"no tiff", "not a TIFF file"), (None, "it is not a regular file")],
+    ids=["damaged", "device"],
+)
+def test_bands_of_a_file_that_cannot_be_read_are_refused(tmp_path, content, line):
+    path = tmp_path / "a.tif"
+    path.symlink_to("/dev/null") if content is None else path.write_bytes(content)
+    with pytest.raises(ImageError, match=rf"a: image cannot be read \({line}"):
+        read_image(BandSource((str(path),), ("1",)), "a")
+
+
+def test_bands_are_not_chosen_of_numbers_that_numpy_lacks(tmp_path):
+    path = write_raster(tmp_path / "a.tif", np.ones((1, 20, 30), np.uint8))
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        file.pages[0].tags["BitsPerSample"].overwrite(72)
+    with pytest.raises(ImageError, match="bands cannot be chosen of a TIFF"):
+        read_image(BandSource((str(path),), ("1",)))
+
+
+def test_the_pixels_of_a_file_are_not_copied(tmp_path, monkeypatch):
+    stored = np.ones((20, 30, 2), np.uint16)
+    path = write_raster(tmp_path / "a.tif", np.moveaxis(stored, 2, 0))
+    monkeypatch.setattr(tiff_segments.Segments, "read", lambda self, rows, columns, samples: stored)
+    assert np.shares_memory(read_image(path), stored)
 
 
 def test_overviews_change_nothing(tmp_path):
@@ -166,6 +194,12 @@ def test_alpha_says_where_there_is_data(tmp_path):
     assert not pixels.mask[:, 7:].any()
 
 
+def test_pixels_without_data_may_be_overwritten(tmp_path):
+    pixels = read_image(write_raster(tmp_path / "a.tif", transparent_colors(), photometric="rgb", alpha="yes"))
+    pixels[0, 0] = 5
+    assert np.ma.getmaskarray(pixels)[0, :2].tolist() == [[False] * 3, [True] * 3]
+
+
 def test_alpha_that_is_chosen_is_a_band_like_others(tmp_path):
     path = write_raster(tmp_path / "a.tif", transparent_colors(), photometric="rgb", alpha="yes")
     pixels = read_image(BandSource((str(path),), ("4", "1")))
@@ -181,6 +215,18 @@ def test_the_mask_of_a_file_says_where_there_is_data(tmp_path):
             file.write_mask(colors[3] > 0)
             assert MaskFlags.per_dataset in file.mask_flag_enums[0]
     assert np.array_equal(np.ma.getmaskarray(read_image(path))[:, :, 0], colors[3] == 0)
+
+
+def test_tiles_that_the_mask_of_a_file_leaves_out_hold_no_data(tmp_path):
+    path = tmp_path / "a.tif"
+    tile = np.full((16, 16), 255, np.uint8)
+    options = {"photometric": "minisblack", "tile": (16, 16), "compression": "zlib"}
+    with tifffile.TiffWriter(path) as tiff:
+        tiff.write(np.ones((16, 32), np.uint8), extratags=PLACED, **options)
+        tiff.write(iter([tile, None]), shape=(16, 32), dtype=np.uint8, subfiletype=1, **options)
+    with tifffile.TiffFile(path, mode="r+b") as tiff:
+        tiff.pages[1].aspage().tags["NewSubfileType"].overwrite(4)
+    assert np.ma.getmaskarray(read_image(path))[3, ::8, 0].tolist() == [False, False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -555,7 +601,7 @@ def test_pixels_of_a_file_with_a_mask_may_lack_data(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "nodata", "is_missing"),
-    [(7, " 7 ", True), (7, "7.5", False), (7, "-9999", False), (7, "none", False), (255, "255", True)],
+    [(7, " 7 ", True), (0, "0", True), (7, "7.5", False), (7, "-9999", False), (7, "none", False), (255, "255", True)],
 )
 def test_a_value_for_no_data_is_one_that_a_pixel_may_hold(tmp_path, value, nodata, is_missing):
     path = written_raster(tmp_path / "a.tif", np.full((2, 3), value, np.uint8), (42113, "s", 0, nodata, False))

@@ -253,7 +253,7 @@ def test_a_volume_is_known_by_its_ending(name, expected):
 def test_a_format_of_simpleitk_names_the_package_where_it_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "SimpleITK", None)
     (tmp_path / "a.nrrd").write_bytes(b"NRRD0004\n")
-    with pytest.raises(DataError, match="needs SimpleITK to be read: pip install SimpleITK"):
+    with pytest.raises(DataError, match=r"a\.nrrd needs SimpleITK to be read: pip install SimpleITK"):
         read_volume(source(tmp_path / "a.nrrd"), "a")
 
 
@@ -292,6 +292,10 @@ BROKEN_IMAGES = {
     ),
     "huge": (nonsense(IMAGE, "dim", [3, 32767, 32767, 32767, 1, 1, 1, 1]), "cannot be read"),
     "two axes": (nonsense(IMAGE, "dim", [2, 12, 10, 1, 1, 1, 1, 1]), "it has 2 axes, 12 x 10; a volume has 3"),
+    "negative side": (
+        nonsense(IMAGE, "dim", [3, 12, -10, 8, 1, 1, 1, 1]),
+        "it has 3 axes, 12 x -10 x 8; a volume has 3, or 4",
+    ),
     "no channels": (nonsense(IMAGE, "dim", [4, 12, 10, 8, 0, 1, 1, 1]), "is empty, 12 x 10 x 8 voxels"),
     "no slices": (nonsense(IMAGE, "dim", [3, 12, 10, 0, 1, 1, 1, 1]), "is empty, 12 x 10 x 0 voxels"),
     "unknown type": (nonsense(IMAGE, "datatype", 77), "cannot be read"),
@@ -545,6 +549,13 @@ def test_labels_of_volumes_take_the_smallest_type_that_holds_them(tmp_path, high
     assert values.max() == highest
 
 
+def test_a_label_of_the_smallest_type_is_not_copied(tmp_path, monkeypatch):
+    stored = np.ones((2, 3, 4, 1), np.uint8)
+    monkeypatch.setattr(volume_formats.NiftiVolume, "read", lambda self: stored)
+    values, _ = read_label_volume(source(write_nifti(tmp_path / "a.nii", stored[..., 0])), "a")
+    assert np.shares_memory(values, stored)
+
+
 def header_of(side: float, moved: float) -> VolumeHeader:
     affine = np.diag([side, side, side, 1.0])
     affine[0, 3] = moved
@@ -683,7 +694,7 @@ def test_two_channels_are_read_in_a_type_that_holds_both(tmp_path):
     first = write_nifti(tmp_path / "first.nii", np.full((2, 3, 4), 200, np.uint8))
     second = write_nifti(tmp_path / "second.nii", np.full((2, 3, 4), -5, np.int16))
     voxels, header = read_volume(source(first, second), "a")
-    assert header.dtype == "int16"
+    assert header.dtype == voxels.dtype == "int16"
     assert header.channels == 2
     assert (voxels[..., 0] == 200).all()
     assert (voxels[..., 1] == -5).all()
@@ -790,3 +801,9 @@ def test_labels_of_a_class_each_must_have_one_shape(tmp_path):
     layers = VolumeFile((str(first), str(second)), layers=ClassLayers((0, 1)))
     with pytest.raises(DataError, match=f"^{second}: has another shape or affine than {first}; resample one of them$"):
         read_label_volume(layers, "a")
+
+
+def test_the_only_label_of_a_class_holds_whole_numbers(tmp_path):
+    path = str(write_nifti(tmp_path / "a.nii", LABEL * np.float32(0.5)))
+    with pytest.raises(DataError, match=f"^{path}: label holds 0.5, expected whole numbers$"):
+        read_label_volume(VolumeFile((path,), layers=ClassLayers((0,))), "a")

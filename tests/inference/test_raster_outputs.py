@@ -281,13 +281,34 @@ def test_tags_of_a_geotiff_say_it_of_each_band(channels, is_color):
         assert ("ExtraSamples" in page.tags) is (channels == 2)
 
 
-def test_rows_of_several_tiles_of_a_geotiff_may_come_at_once():
-    rows = np.random.default_rng(0).integers(0, 9, (1, 600, 20), np.uint8)
+@pytest.mark.parametrize(("height", "tiles"), [(600, 3), (512, 2)])
+def test_rows_of_several_tiles_of_a_geotiff_may_come_at_once(height, tiles):
+    rows = np.random.default_rng(0).integers(0, 9, (1, height, 20), np.uint8)
     file = io.BytesIO()
-    with GeoTiffWriter(file, (600, 20), PLACE) as writer:
+    with GeoTiffWriter(file, (height, 20), PLACE) as writer:
         writer.write(rows)
     file.seek(0)
     assert np.array_equal(tifffile.imread(file), rows[0])
+    file.seek(0)
+    with tifffile.TiffFile(file) as tiff:
+        assert tiff.pages[0].tags["TileOffsets"].count == tiles
+
+
+def test_numbers_of_64_bits_of_a_geotiff_stay_exact():
+    file = io.BytesIO()
+    with GeoTiffWriter(file, (2, 20), PLACE) as writer:
+        writer.write(np.full((1, 2, 20), 2**53 + 1))
+    file.seek(0)
+    assert (tifffile.imread(file) == 2**53 + 1).all()
+
+
+def test_letters_that_a_geotiff_does_not_have_are_replaced():
+    file = io.BytesIO()
+    with GeoTiffWriter(file, (2, 20), PLACE._replace(tags=((34737, "Zürich|"),))) as writer:
+        writer.write(np.ones((1, 2, 20), np.uint8))
+    file.seek(0)
+    with tifffile.TiffFile(file) as tiff:
+        assert tiff.pages[0].tags.valueof(34737) == "Z?rich|"
 
 
 def test_a_geotiff_that_is_left_early_has_no_directory():

@@ -17,7 +17,11 @@ def test_a_polygon_near_the_picture_is_drawn_as_it_is(points):
 
 
 def test_nothing_is_left_of_a_polygon_far_from_the_picture():
-    assert clipped(np.array([(500.0, 2.0), (509.0, 2.0), (509.0, 9.0)]), (18, 24)).shape == (0, 2)
+    far = np.array([(500.0, 2.0), (509.0, 2.0), (509.0, 9.0)])
+    assert clipped(far, (18, 24)).shape == (0, 2)
+    picture = Image.new("L", (24, 18))
+    fill(ImageDraw.Draw(picture), far, 7)
+    assert picture.getbbox() is None
 
 
 @pytest.mark.parametrize("size", [(40, 10), (10, 40)])

@@ -121,7 +121,7 @@ SETTINGS = {  # data.yaml -> images and labels of both splits
     "roboflow": ("train: ../train/images\nval: ../valid/images\nnc: 2\n" + LIST, "{}/images", "{}/labels", "valid"),
     "no paths": (LIST, "images/{}", "labels/{}", "valid"),
     "validation": (LIST, "{}/images", "{}/labels", "validation"),
-    "two folders up": ("train: ../../train/images\nval: ../../val/images\n" + LIST, "{}/images", "{}/labels", "val"),
+    "two folders up": ("train: ../../site/train\nval: ../../site/val\n" + LIST, "site/{}", "site/{}", "val"),
     "beside": ("train: train\nval: val\n" + LIST, "{}", "{}", "val"),
     "path of another machine": (
         "path: ../datasets/x\ntrain: site/train\nval: site/val\n" + LIST,

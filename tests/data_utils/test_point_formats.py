@@ -533,6 +533,28 @@ def test_keypoints_are_predicted_where_each_has_a_confidence_and_a_presence(
     assert table.states.tolist() == [[PRESENT] * 3]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "image,a_x,a_y\na.png,1,2\n"),
+        ("a.csv", "image,landmark,x,y\na.png,a,1,2\n"),
+        ("a.csv", "scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,2\n"),
+        ("a.tps", "LM=1\n1 2\nID=a.png\n"),
+        ("a.json", json.dumps({"shapes": [SHAPE]})),
+        ("a.json", json.dumps(COCO)),
+        ("a.json", '{"a": {"tip": [1, 2, 3]}}'),
+        ("a.fcsv", "1,1,2,3\n"),
+        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2, 3]}]}]}'),
+    ],
+    ids=["wide", "long", "deeplabcut", "tps", "labelme", "coco", "nnlandmark", "fcsv", "markups"],
+)
+def test_points_know_the_path_of_their_file(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    table = files.read(tmp_path / name)
+    assert table.files == (str(tmp_path / name),)
+    assert table.images[0].startswith("a")
+
+
 def test_points_of_labelme_are_those_of_the_image_that_the_file_names(tmp_path):
     write_set(tmp_path, "labelme", count=3)
     images = tmp_path / "images"

@@ -5,6 +5,7 @@ Modules: data_utils/sources/points/table.py, data_utils/sources/points/csv_table
 
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from PIL import Image
 from points import NAMES, SIZE, dot_center, points_of_folder, write_dots, write_table
 
 from data_utils.sources.annotations.labelme import LabelmeImage
-from data_utils.sources.points import files
+from data_utils.sources.points import csv_tables, files
 from data_utils.sources.points.table import (
     EMPTY_CELL,
     PointRecords,
@@ -250,6 +251,13 @@ def test_points_that_a_network_of_deeplabcut_has_found_are_present(tmp_path):
     assert table.states.tolist() == [[PRESENT, PRESENT]]
     assert table.presence is None
     assert table.axes == 2
+
+
+def test_columns_of_deeplabcut_may_stand_in_any_order(tmp_path):
+    heads = "scorer,n,n,n\nbodyparts,a,a,a\ncoords,likelihood,y,x\n"
+    table = table_of(tmp_path, heads + "img.png,0.9,2,1\n")
+    assert table.images == ("img.png",)
+    assert table.positions.tolist() == [[[1, 2]]]
 
 
 def test_headings_of_deeplabcut_may_have_spaces_or_capitals(tmp_path):
@@ -576,6 +584,13 @@ def test_a_table_of_something_else_lists_no_points(tmp_path, titles):
     assert files.read(tmp_path / "a.csv") is None
     (tmp_path / "a.csv").write_text("\n\n")
     assert files.read(tmp_path / "a.csv") is None
+
+
+def test_a_table_of_something_else_is_read_once(tmp_path):
+    file = write_table(tmp_path, "name,r,g,b\ncar,1,2,3\n") / "points.csv"
+    with mock.patch.object(csv_tables, "read_bytes", wraps=csv_tables.read_bytes) as read:
+        assert files.read(file) is None
+    assert read.call_count == 1
 
 
 def test_points_may_be_as_far_away_as_ten_million():

@@ -277,6 +277,7 @@ def test_slicers_files_are_written_with_their_space_and_states(tmp_path, space):
 def test_a_file_of_slicer_may_hold_no_points(tmp_path):
     texts = {"a.fcsv": "# Markups fiducial file version = 4.11\n", "a.mrk.json": '{"markups": []}', "b.mrk.json": "{}"}
     texts |= {"c.mrk.json": '{"markups": {"controlPoints": []}}', "d.mrk.json": '{"a": {"tip": [1, 2, 3]}}'}
+    texts |= {"e.mrk.json": '{"markups": [{"controlPoints": []}]}'}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
         assert files.read(tmp_path / name) is None

@@ -157,7 +157,7 @@ def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
         raise DataError(f"{file}: {lacking[0]!r} has no columns x and y")
     axes = 3 if points and all("z" in axis_columns for axis_columns in points.values()) else 2
     # newer versions split the path into columns
-    first = min((axis_columns["x"] for axis_columns in points.values()), default=1)
+    first = min((min(axis_columns.values()) for axis_columns in points.values()), default=1)
     builder = TableBuilder("deeplabcut", axes)
     for line, row in enumerate(rows[3:], 4):
         where = f"{file}, row {line}"

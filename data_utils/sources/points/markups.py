@@ -67,7 +67,7 @@ def read_markups(file: Path) -> PointTable | None:
         else:
             position = [number(side, where) for side in coordinates]
             builder.add(str(file), stem_of(file), name, PRESENT, position, note)
-    return builder.table(space)
+    return builder.table(space) if builder.names else None
 
 
 def write_markups(table: PointTable) -> str:

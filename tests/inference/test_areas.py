@@ -87,6 +87,13 @@ def test_areas_are_sorted_by_the_size_from_which_a_range_begins(pixels, place):
     assert areas["areas_by_size"] == areas["found_by_size"] == [int(index == place) for index in range(5)]
 
 
+def test_the_size_of_an_area_is_that_of_its_pixels():
+    true = np.ones((8, 8), int)
+    true[0, 0] = 0
+    areas = area_report([counted(true, true).counts()], ("background", "lesion", "other"))["by_class"]["lesion"]
+    assert areas["areas_by_size"] == [1, 0, 0, 0, 0]  # of 63 pixels in a box of 64
+
+
 def test_classes_that_are_only_missed_or_only_invented_have_a_line():
     true, predicted = np.zeros((9, 9), int), np.zeros((9, 9), int)
     true[1:3, 1:3] = 1

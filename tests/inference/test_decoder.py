@@ -120,8 +120,8 @@ def test_strips_hold_probabilities_where_they_are_asked_for(task, dtype, wants, 
     assert [strip.probabilities is not None for strip in strips] == [wants] * 3
 
 
-@DTYPES
-def test_strips_hold_what_is_given_beside_them(task, dtype, two_images):
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_strips_hold_what_is_given_beside_them(task, two_images):
     logits, _ = two_images
     strip = new_decoder(task).add(logits, probabilities=False, extras={"certainty": logits[0]})
     assert (strip.extras["certainty"] == logits[0].numpy()).all()

@@ -146,6 +146,24 @@ def test_written_points_may_be_in_another_order(written_job):
     assert scorer.score(written_job).to_json("a.tif") == entry
 
 
+def test_points_are_scored_in_double_precision(tmp_path):
+    truth = PointTable("long", ("nose",), ("a.tif",), np.full((1, 1, 2), 10.1), np.array([[PRESENT]]), ("t.csv",))
+    (tmp_path / "t.csv").write_bytes(content(truth))
+    (job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", TASK)
+    prediction = np.array([[10.6 / 30, 10.6 / 40, 1, 1]] * 3)
+    assert PointScorer(TASK, ".csv").score_mask(job, prediction).to_json("a.tif")["errors"]["nose"] < 1e-9
+
+
+@pytest.mark.parametrize("error", [DataError, PermissionError])
+def test_points_that_cannot_be_read_have_no_score(true_job, monkeypatch, error):
+    def refuse(*arguments: object) -> None:
+        raise error("damaged")
+
+    monkeypatch.setattr("inference.scoring.points.read_written", refuse)
+    with pytest.raises(ScoreError, match=r"^damaged$"):
+        PointScorer(TASK, ".csv").score(true_job)
+
+
 def test_points_that_are_not_written_have_no_score(true_job):
     with pytest.raises(ScoreError):
         PointScorer(TASK, ".csv").score(true_job)

@@ -447,6 +447,22 @@ def test_volumes_are_computed_one_by_one_and_large_logits_come_in_strips(monkeyp
     assert lengths == [[80], [64, 64, 32], [90]]
 
 
+def test_tiles_of_an_image_that_is_evaluated_share_forward_passes(monkeypatch):
+    tiling = Tiling((4, 4), (0, 0), (1, 1), exact=True)
+    monkeypatch.setattr("inference.tiling.resizing.choose_tiling", lambda config, size: tiling)
+    images = torch.rand(2, 1, 8, 12)
+    calls = []
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        calls.append(len(batch))
+        return batch
+
+    config = UNetConfig(1, 1, base_channels=1, depth=1)
+    for strips, image in zip(strips_at_sizes(forward, images, [(8, 12)] * 2, config), images, strict=True):
+        assert torch.equal(torch.cat(list(strips), dim=2)[0], image)
+    assert calls == [3, 3, 3, 3]  # a row of tiles each
+
+
 def test_strips_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():
     assert strip_length(3, (10_000, 10)) == 64
     assert strip_length(4, (99, 256, 256)) == 16

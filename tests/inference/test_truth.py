@@ -26,7 +26,8 @@ from inference.scoring.components import area_report
 from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer, open_mask_rows
 from runtime.errors import DataError
 from tasks.classes import Classes, ClassScores, ClassTarget
-from tasks.objects import Objects
+from tasks.matching import pack_labels
+from tasks.objects import Objects, ObjectTarget
 from tasks.overlapping import Overlapping, OverlapTarget
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
@@ -186,6 +187,24 @@ def test_areas_that_touch_the_last_row_are_counted():
     assert report["false"] == 0
 
 
+def test_an_object_that_lies_in_several_strips_is_one():
+    ids = np.zeros((6, 3), np.int32)
+    ids[1:5, :2] = 7
+    mask = (ids > 0).astype(np.uint8)
+    true_rows = MaskRows("truth.png", ids.shape, lambda *rows: ObjectTarget(mask[slice(*rows)], ids[slice(*rows)]))
+    scorer = TruthScorer(Objects(), ids.shape, true_rows)
+    for top in range(0, 6, 2):
+        scorer.add(pack_labels(ids, mask)[top : top + 2])
+    assert scorer.score().scores.brief() == {
+        "ap50": 1,
+        "objects": 1,
+        "predicted": 1,
+        "found": 1,
+        "split": 0,
+        "merged": 0,
+    }
+
+
 class DamagedMask:
     """A mask of two columns of which no row below the second can be read."""
 
@@ -272,6 +291,16 @@ def test_a_true_mask_that_is_gone_is_named(tmp_path):
     (tmp_path / "truth.png").unlink()
     with pytest.raises(ScoreError, match=r"truth\.png"):
         ImageScorer(ClassFormat(CLASSES), TASK).score(job)
+
+
+def test_a_written_mask_is_not_read_for_a_true_mask_that_is_gone(tmp_path, monkeypatch):
+    counted = []
+    monkeypatch.setattr(TruthScorer, "add", lambda scorer, mask: counted.append(len(mask)))
+    job = written_job(tmp_path, PRED, TRUTH)
+    (tmp_path / "truth.png").unlink()
+    with pytest.raises(ScoreError):
+        ImageScorer(ClassFormat(CLASSES), TASK).score(job)
+    assert counted == []
 
 
 def scored(folder: Path, truth: tuple[int, int], mask: tuple[int, int]) -> ClassScores:

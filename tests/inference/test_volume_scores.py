@@ -16,12 +16,14 @@ from volumes import write_volume
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask
 from inference.outputs.classes import ClassFormat
+from inference.outputs.objects import ObjectFormat
 from inference.scoring.components import area_report
 from inference.scoring.truth import ScoreError
 from inference.scoring.volume import SurfaceScores, VolumeScore, VolumeScorer, case_report, case_table, surface_scores
 from predict import ScoredImage, print_scores
 from runtime.errors import DataError
 from tasks.classes import Classes
+from tasks.matching import pack_labels
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping, OverlapTarget
 
@@ -44,6 +46,17 @@ def test_a_volume_is_scored_by_all_its_slices(tmp_path, true_file):
     score = VolumeScorer(SKY_AND_LAND, TASK).score_mask(volume_job(tmp_path, true_file), PRED)
     assert score.scores.sums.tolist() == matrix_of(PRED, TRUTH, 2)
     assert score.surfaces is None
+
+
+def test_an_object_that_lies_in_several_slices_is_one(tmp_path):
+    ids = np.zeros((3, 4, 5), np.uint8)
+    ids[:, 1:3, 1:4] = 1
+    ids[2, 0, 0] = 2
+    scorer = VolumeScorer(ObjectFormat(("background", "cell")), Objects())
+    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", ids))
+    score = scorer.score_mask(job, pack_labels(ids, ids > 0))
+    assert [score.scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
+    assert score.areas is None
 
 
 @pytest.mark.parametrize("surfaces", [False, True])
@@ -97,6 +110,16 @@ def test_masks_of_another_size_cannot_be_scored(tmp_path, mask):
 def test_masks_that_are_not_there_cannot_be_scored(tmp_path):
     with pytest.raises(ScoreError):
         VolumeScorer(SKY_AND_LAND, TASK).score(volume_job(tmp_path, write_volume(tmp_path / "truth.nii", EMPTY)))
+
+
+@pytest.mark.parametrize("error", [DataError, PermissionError])
+def test_masks_that_cannot_be_read_cannot_be_scored(tmp_path, monkeypatch, error):
+    def refuse(*arguments: object) -> None:
+        raise error("damaged")
+
+    monkeypatch.setattr("inference.scoring.volume.read_label_volume", refuse)
+    with pytest.raises(ScoreError, match=r"^damaged$"):
+        VolumeScorer(SKY_AND_LAND, TASK).score(volume_job(tmp_path, None))
 
 
 def test_annotations_are_no_true_mask_of_a_volume(tmp_path):

@@ -191,7 +191,7 @@ def test_a_warning_for_the_user_is_one_line():
         (cli.seed_number, "0", 0),
         (cli.seed_number, "4294967295", 4294967295),
         (cli.hub_id, "me/cells", "me/cells"),
-        (cli.hub_id, "cells", "cells"),
+        (cli.hub_id, "Cells", "Cells"),
         (cli.auto_or(cli.positive_int), "auto", "auto"),
         (cli.auto_or(cli.positive_int), "2", 2),
     ],
@@ -328,6 +328,10 @@ def test_a_flag_with_too_few_words_is_answered_with_what_it_takes(parse, words, 
 def test_two_sides_in_one_word_are_told_apart(parse, sides):
     assert parse("--input", "a", "--crop", sides).endswith("; give --crop 3 40")
     assert "; give" not in parse("--input", "a", "--count", sides)  # which takes one number
+
+
+def test_a_flag_with_a_long_dash_is_answered_with_two_short_ones(parse):
+    assert parse("--input", "a", "\N{EM DASH}rate", "1").endswith("as word processors write it; type --rate")
 
 
 def test_words_of_a_caller_are_read_in_place_of_the_command_line(monkeypatch, capsys):

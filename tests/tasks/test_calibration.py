@@ -151,10 +151,10 @@ def test_an_error_is_unknown_where_nothing_is_counted():
 
 
 def test_each_class_that_may_overlap_is_a_question_of_its_own():
-    logits = torch.tensor([[[[2.0, -1.0]], [[-3.0, 0.5]]]])  # (1, 2, 1, 2)
+    logits = torch.tensor([[[[0.25, -1.0]], [[-3.0, 0.5]]]])  # (1, 2, 1, 2)
     target = OverlapTarget(torch.tensor([[[1, 2]]]), torch.tensor([[[3, 1]]]))  # of the last pixel, class 0 is known
     counts = Overlapping(("a", "b")).reliability(logits, target)
-    confidences = torch.tensor([2.0, 1.0, 3.0]).sigmoid()
+    confidences = torch.tensor([0.25, 1.0, 3.0]).sigmoid()
     assert counts[:, 0].sum() == 3
     assert counts[:, 1].sum() == 3
     assert counts[:, 2].sum() == sum(round(value * STEPS) for value in confidences.tolist())

@@ -106,6 +106,11 @@ def test_sums_of_strips_add_up():
     torch.testing.assert_close(task.finish(joined), StepLoss(task).sums(logits, targets), **FLOAT64)
 
 
+@pytest.mark.parametrize(("kind", "count"), [("ce", 1), ("dice", 4), ("ce+dice", 4)])
+def test_regions_are_summed_where_the_loss_has_them(kind, count):
+    assert len(Overlapping(NAMES, kind).partial(*sample())) == count
+
+
 def test_pixels_that_are_unknown_for_a_class_move_nothing_of_it():
     logits, targets = sample()
     task = Overlapping(NAMES)

@@ -113,6 +113,11 @@ def test_a_model_keeps_its_regions():
     assert restored.mirrors is False
 
 
+def test_numbers_are_names_of_regions_too():
+    task = {"name": "regions", "regions": [[1, [1, 2]], [2, [2]]]}
+    assert task_of_model(UNetConfig(num_classes=2, task=task)).names == ("1", "2")
+
+
 @pytest.mark.parametrize(
     ("regions", "mistake"),
     [

@@ -180,6 +180,16 @@ def test_model_normalizes_raw_pixels_itself():
         assert (normalizing(x) - plain(x.double())).abs().max() > 1e-2  # unnormalized pixels: measured 0.05
 
 
+def test_pixels_in_double_precision_are_normalized_before_they_are_rounded():
+    torch.manual_seed(0)
+    far = UNet(tiny(preprocess=Preprocess(mean=(2.0**24,)))).eval()
+    near = UNet(tiny()).eval()
+    near.load_state_dict(far.state_dict())
+    image = torch.randint(0, 2, (1, 1, 8, 8)).double()
+    with torch.inference_mode():
+        assert torch.equal(far(image + 2**24), near(image))
+
+
 @pytest.mark.parametrize("norm", ["batch", "group", "instance"])
 def test_a_saved_model_comes_back(tmp_path, norm):
     preprocess = Preprocess(

@@ -57,6 +57,20 @@ def test_a_type_costs_no_more_than_its_own_rounding(dtype, rounding, offset):
         assert (ours.double() - expected).abs().max() < 4 * rounding * expected.abs().max()
 
 
+def test_slabs_of_a_volume_have_its_values_with_their_own_gradients():
+    x, grad, weight, bias = sample()
+
+    def norm_of_slab(*arguments) -> Tensor:
+        return group_norm(*arguments, lambda sums: 2 * sums)  # the other slab is the same
+
+    ours = results(norm_of_slab, 4, x, grad, weight, bias)
+    theirs = results(F.group_norm, 4, torch.cat([x, x], dim=2), torch.cat([grad, grad], dim=2), weight, bias)
+    for values, expected in zip(ours[:2], theirs[:2], strict=True):
+        torch.testing.assert_close(values, expected[:, :, :9], rtol=1e-12, atol=1e-12)
+    for values, expected in zip(ours[2:], theirs[2:], strict=True):
+        torch.testing.assert_close(2 * values, expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("sum_slabs", [None, torch.clone])  # of a single slab, the whole
 def test_float32_far_from_zero_loses_nothing_to_cancellation(sum_slabs):
     x, _, weight, bias = sample(300.0, torch.float32)

@@ -72,6 +72,7 @@ def test_rare_values_are_in_config_json_only_where_there_are_some():
         ({"strides": [(2, 2), (3, 2)]}, "strides is .*, expected 2 times 2 numbers of 1 and 2"),
         ({"strides": [(2, 2), (2, 2, 2)]}, "strides is .*, expected 2 times 2 numbers"),
         ({"base_channels": 0}, "base_channels is 0, expected a whole number of 1 or more"),
+        ({"base_channels": True}, "base_channels is True, expected a whole number of 1 or more"),
         ({"block": "dense"}, "block is 'dense', expected one of plain, residual"),
         ({"encoder": "resnet"}, "encoder is 'resnet', expected null, or an object"),
         ({"dropout": 1.0}, "dropout is 1.0"),
@@ -105,6 +106,13 @@ def test_an_encoder_sees_as_many_channels_as_its_config_says_or_three():
     assert tiny().network_channels == 1
 
 
+def test_statistics_are_those_of_the_channels_that_an_encoder_sees():
+    config = tiny(encoder=LITE, preprocess=Preprocess(mean=(1, 2, 3), std=(4, 5, 6)))
+    assert config.in_channels == 1
+    with pytest.raises(ValueError, match=r"^mean has 1 values, expected one for each of 3 channels"):
+        tiny(encoder=LITE, preprocess=Preprocess(mean=(1,)))
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -122,6 +130,7 @@ def test_an_encoder_sees_as_many_channels_as_its_config_says_or_three():
         ("clip", (1, 2, 3)),
         ("class_values", (True, False)),
         ("class_values", (3, 7, 3)),
+        ("class_values", {4: 1}),
         ("class_values", (3, (0, 0, 0))),
         ("outside_class", 256),
         ("outside_class", -1),
@@ -134,6 +143,7 @@ def test_an_encoder_sees_as_many_channels_as_its_config_says_or_three():
         ("mean", (10**400,)),
         ("ignore_value", (0, 0, 256)),
         ("image_size", (0, 4)),
+        ("image_size", (4, 4, 4)),
         ("scale", 0),
     ],
 )

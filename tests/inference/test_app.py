@@ -221,6 +221,12 @@ def test_a_page_without_any_model_is_refused(app_folder):
         app.parse_args("")
 
 
+def test_a_file_beside_a_page_is_no_model(app_folder):
+    (app_folder / "model").write_text("")
+    with pytest.raises(UsageError, match=r"--model .*model/ beside app\.py"):
+        app.parse_args("")
+
+
 def test_a_page_is_of_this_machine_alone(app_folder):
     (app_folder / "model").mkdir()
     args = app.parse_args("")

@@ -22,8 +22,9 @@ from prediction import network_of, settings_of, touch
 from inference import Predictor
 from inference.args import parse_args
 from inference.outputs import new_format
+from inference.pipeline import PredictionPipeline
 from predict import Failure, check_outputs, output_extensions
-from runtime.errors import ModelError, SettingsError
+from runtime.errors import ImageError, ModelError, SettingsError
 from runtime.launch import compile_networks
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping
@@ -216,6 +217,21 @@ def test_mistakes_end_in_one_line(model, photos, tmp_path, fails_with, inputs, f
     inputs, flags = ([text.replace("PHOTOS", str(photos)) for text in texts] for texts in (inputs, flags))
     fails_with(predict(model, inputs, tmp_path / "out", *flags), line, code)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device"), "{}: [Errno 28] No space left on device"),
+        (ImageError("a.png: cut"), "a.png: cut"),
+    ],
+    ids=["disk", "image"],
+)
+def test_a_failure_is_told_with_the_name_of_its_image(model, photos, tmp_path, monkeypatch, error, line):
+    monkeypatch.setattr(PredictionPipeline, "run", lambda pipeline, batches: [(batches[0][0], error)])
+    result = predict(model, [photos / "a.png"], tmp_path / "out")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == f"predict.py: failed: {line.format(photos / 'a.png')}"
 
 
 @pytest.mark.parametrize("open_source", [Path, Image.open, lambda file: np.asarray(Image.open(file))])

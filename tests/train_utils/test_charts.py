@@ -97,6 +97,15 @@ def test_a_curve_names_its_axis():
     assert ">step<" in curve("Loss", {"training": [(1, 1.0)]}).svg
 
 
+def test_ids_of_a_curve_are_the_words_of_its_title():
+    assert 'id="percent-of-a-step-s-time-series-0"' in curve("Percent of a step's time", {"a": [(1, 1.0)]}).svg
+
+
+def test_steps_are_whole_numbers():
+    svg = curve("Loss", {"a": [(1, 1.0), (2, 2.0)]}).svg
+    assert re.findall(r">([\d.]+)</text>", svg.split("matplotlib.axis_2")[0]) == ["0", "1", "2"]
+
+
 def test_a_curve_without_a_best_step_marks_none():
     assert "best-step" not in curve("Loss", {"training": STEPS}).svg
 
@@ -262,6 +271,11 @@ def test_a_bar_marks_the_median_of_the_errors(two_rows):
     bars = re.findall(r'<path d="M (\S+) (\S+) \s*L (\S+) (\S+) \s*"[^>]*stroke: var\(--series-1\)', two_rows)
     assert [(float(bar[0]), float(bar[2])) for bar in bars] == [pytest.approx((median, median))] * 2
     assert [(float(bar[1]) + float(bar[3])) / 2 for bar in bars] == pytest.approx(heights, abs=1e-4)
+
+
+def test_a_bar_marks_the_only_error_of_a_row():
+    svg = error_plot("Errors", {"a": np.array([7.0]), "b": np.array([])}, "px")
+    assert len(re.findall(r"stroke: var\(--series-1\)", svg)) == 1
 
 
 def test_a_plot_of_few_rows_of_errors_has_a_least_height(two_rows):

@@ -142,6 +142,15 @@ def test_the_markdown_of_partly_labeled_images_says_what_they_are_labeled_for():
     assert "of each class over the images that are labeled for it" in markdown
 
 
+def test_pixels_of_partly_labeled_images_are_counted_for_the_classes_they_are_labeled_for():
+    section = class_section(PARTLY_LABELED.names)
+    scores = partly_labeled_scores(1)
+    (html_row,) = [row for row in html_rows(section.html(scores)) if row[0] == "b"]
+    (markdown_row,) = [row for row in markdown_rows(section.markdown(scores)) if row[0] == "b"]
+    assert html_row[-1] == "4"
+    assert markdown_row[-1] == "4"
+
+
 def test_an_image_that_is_labeled_for_all_classes_makes_a_matrix():
     section = class_section(PARTLY_LABELED.names)
     scores = partly_labeled_scores(1, 0)
@@ -172,6 +181,10 @@ def test_the_eight_most_frequent_confusions_are_listed():
 
 def test_pixels_that_are_right_are_no_confusions():
     assert confusions(np.diag([3, 4, 5]), ["c0", "c1", "c2"]) == []
+
+
+def test_a_confusion_of_one_pixel_is_listed():
+    assert confusions(np.array([[5, 0], [1, 5]]), ["c0", "c1"]) == [("c1", "c0", 1)]
 
 
 def test_equal_confusions_are_listed_in_the_order_of_classes():

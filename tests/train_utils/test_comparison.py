@@ -295,8 +295,8 @@ def test_seeds_that_disagree_show_nothing_and_repeats_of_one_seed_are_one(tmp_pa
 def test_folds_have_a_longer_interval_since_they_share_training_images(tmp_path, counts, ratio):
     runs = []
     for number, count in enumerate(counts, 1):
-        identity = {"data set": f"{count} + 10 images (abc)"}
-        for name, gain, epochs in (("a", 0.0, 3), ("b", 0.01 * number, 9)):
+        for name, gain, epochs, images in (("a", 0.0, 3, 80), ("b", 0.01 * number, 9, count)):
+            identity = {"data set": f"{images} + 10 images (abc)"}
             scores = {f"{number}-{index}": score + gain for index, score in enumerate(HARD)}
             folder = tmp_path / f"{name}-{number}"
             runs.append(write_run(folder, scores, fold=f"{number}/5", epochs=epochs, identity=identity))
@@ -344,7 +344,7 @@ def test_settings_without_effect_on_the_numbers_belong_to_no_recipe(tmp_path):
 
 
 def test_precision_and_flags_that_one_run_alone_has_make_another_recipe(tmp_path):
-    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", newer=1)]
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", newer=0)]
     runs.append(write_run(tmp_path / "c"))
     record = json.loads((runs[2] / "run.json").read_text())
     record["profile"]["mixed_precision"] = "bf16"
@@ -357,7 +357,7 @@ def test_precision_and_flags_that_one_run_alone_has_make_another_recipe(tmp_path
     assert rows == {
         "precision": ["no", "no", "bf16"],
         "torch": ["2.13.0", "2.13.0", "2.14.0"],
-        "newer": ["-", "1", "-"],
+        "newer": ["-", "0", "-"],
     }
 
 
@@ -387,6 +387,15 @@ def test_recipes_are_in_the_order_of_the_mean_score_of_their_runs(tmp_path):
     assert [recipe.runs[0].folder for recipe in group_runs(read_runs(runs)[0])] == [runs[2], runs[0]]
 
 
+def test_a_plan_has_chosen_all_settings_of_a_run_that_records_no_command(tmp_path):
+    runs = [write_run(tmp_path / f"{epochs}", plan="auto", epochs=epochs) for epochs in (7, 8)]
+    for run in runs:
+        record = json.loads((run / "run.json").read_text())
+        del record["run"]["command"]
+        (run / "run.json").write_text(json.dumps(record))
+    assert len(group_runs(read_runs(runs)[0])) == 1
+
+
 @pytest.mark.parametrize(
     ("word", "setting", "values"),
     [
@@ -412,10 +421,10 @@ def test_a_cell_of_the_terminal_is_cut_at_60_characters_and_others_line_up(tmp_p
 
 
 def test_the_table_of_the_terminal_is_this(tmp_path):
-    runs = [write_run(tmp_path / "a", fold="1/5", seed=0), write_run(tmp_path / "b", [0.2] * 3, fold="2/5", seed=0)]
-    records = ({"step": 5, "eval/mean_iou": 0.2}, {"step": 9, "eval/mean_iou": 0.2})
+    runs = [write_run(tmp_path / "a", fold="1/5", seed=0), write_run(tmp_path / "b", [0.2] * 1003, fold="2/5", seed=0)]
+    records = ({"step": 1005, "eval/mean_iou": 0.2}, {"step": 1009, "eval/mean_iou": 0.2})
     (tmp_path / "b" / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    longer = json.loads((tmp_path / "b" / "run.json").read_text()) | {"total_steps": 50}
+    longer = json.loads((tmp_path / "b" / "run.json").read_text()) | {"total_steps": 5000}
     (tmp_path / "b" / "run.json").write_text(json.dumps(longer))
     runs.append(write_run(tmp_path / "c", {}, seed=7, finished=False))
     recipes = group_runs([replace(run, name=run.folder.name) for run in read_runs(runs)[0]])
@@ -426,7 +435,7 @@ def test_the_table_of_the_terminal_is_this(tmp_path):
     assert rows[1][:6] == ["A", "unfinished", "mean IoU 0.5000", "n/a", "0.5000", "0.5000"]
     assert rows[1][6:] == ["n/a", "40 of 40", "seed 7", "c"]
     assert rows[2][:6] == ["B", "2", "mean IoU 0.3375", "0.1945", "0.2000", "0.4750"]
-    assert rows[2][6:] == ["4, 3", "40 of 40, 5 of 50", "fold 1/5, seed 0, fold 2/5, seed 0", "a, b"]
+    assert rows[2][6:] == ["4, 1,003", "40 of 40, 1,005 of 5,000", "fold 1/5, seed 0, fold 2/5, seed 0", "a, b"]
     assert {line.index(cell) for line, cell in zip(lines, ("spread", "n/a", "0.1945"), strict=False)} == {37}
     assert lines[3:] == ["", "setting  A  B", "epochs   3  9"]
 
@@ -454,10 +463,19 @@ def test_a_record_without_one_of_its_parts_is_refused(tmp_path, name):
     (folder / "run.json").write_text(json.dumps(record | {name: []}))
     with pytest.raises(DataError, match=f"^run.json is damaged: its {name} is no object$"):
         read_run(folder)
-    (folder / "run.json").write_text(json.dumps(record | {"total_steps": "40"}))
+
+
+@pytest.mark.parametrize("total_steps", ["40", True, 40.0, None])
+def test_a_record_without_a_whole_number_of_steps_is_refused(tmp_path, total_steps):
+    folder = write_run(tmp_path / "a")
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"total_steps": total_steps}))
     with pytest.raises(DataError, match=r"^run.json is damaged: its total_steps is no whole number$"):
         read_run(folder)
-    (folder / "run.json").write_text(json.dumps(record))
+
+
+def test_a_run_without_its_log_is_refused(tmp_path):
+    folder = write_run(tmp_path / "a")
     (folder / "metrics.jsonl").unlink()
     with pytest.raises(DataError, match=r"^metrics.jsonl cannot be read \(No such file or directory\)$"):
         read_run(folder)
@@ -571,11 +589,12 @@ def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
         assert words in line, name
         assert line in Page(result.page).text, name
     assert len(read_runs(folders)[0]) == 3
-    failed = compared([empty], tmp_path / "none.html")
+    failed = compared([empty, tmp_path / "missing"], tmp_path / "none.html")
     assert failed.code == 1
     assert "no run is left to compare" in failed.errors.getvalue()
     assert not failed.page
     assert f"{empty}: it holds no run.json" in failed.errors.getvalue()
+    assert f"{tmp_path / 'missing'}: it is no folder of a run" in failed.errors.getvalue()
     unwritable = compared([sound], tmp_path / "nowhere" / "page.html")
     assert unwritable.code == 1
     assert "cannot be written (No such file or directory)" in unwritable.errors.getvalue()
@@ -635,7 +654,8 @@ class Page(HTMLParser):
 def test_the_page_shows_settings_curves_and_the_same_images_and_escapes_names(tmp_path):
     evil = "<script>alert(1)"
     names = {f"{evil}{index}": score for index, score in enumerate([*HARD, *HARD, *HARD])}
-    worse = {name: score - 0.01 * index for index, (name, score) in enumerate(names.items())}
+    signs = (1, -1, -1)
+    worse = {name: score + 0.01 * index * signs[index % 3] for index, (name, score) in enumerate(names.items())}
     runs = [write_run(tmp_path / f"{evil}-a", names, dataset=evil), write_run(tmp_path / "b", worse, dataset="<u>")]
     for height, run in zip((20, 30), runs, strict=True):
         (run / "predictions").mkdir()
@@ -721,6 +741,15 @@ def test_runs_of_the_same_seed_and_fold_are_shown_and_six_recipes_at_most(tmp_pa
     assert result.page.count('id="training-loss-series-') == 6
     assert Page(result.page).text.count("\nG\n") >= 1
     assert set(re.findall(r'class="key series-(\d)"', result.page)) == set("012345")
+
+
+def test_a_recipe_without_the_seed_of_the_first_one_is_shown_by_its_first_run(tmp_path):
+    runs = [with_pictures(write_run(tmp_path / "a", [0.9] * 4), "i0")]
+    for seed, score in ((1, 0.5), (2, 0.6)):
+        run = write_run(tmp_path / f"b{seed}", [score] * 4, seed=seed, epochs=9)
+        runs.append(with_pictures(run, "i0"))
+    page = Page(compared(runs, tmp_path / "page.html").page)
+    assert page.alts == ["A: mean IoU 0.9000", "B: mean IoU 0.5000"]
 
 
 def test_pictures_of_a_thousand_pixels_are_reduced_to_the_room_that_is_left(tmp_path, monkeypatch):

@@ -83,6 +83,13 @@ def test_pictures_share_what_room_there_is(room, least, width):
     assert pictures[0].width == width
 
 
+@pytest.mark.parametrize(("less", "width"), [(0, 30), (1, 22)])
+def test_a_picture_is_reduced_where_one_byte_of_room_is_lacking(less, width):
+    (whole,) = embed_all([noise(20, 30)], 10**6)
+    (picture,) = embed_all([noise(20, 30)], len(whole.source) - less, 30)
+    assert picture.width == width
+
+
 def test_no_pictures_need_no_room():
     assert embed_all([], 10**5) == []
 

@@ -175,8 +175,12 @@ def test_a_model_is_published_with_its_folder(tmp_path, uploads, capsys):
     assert capsys.readouterr().out == "model published: https://hub/cells\n"
 
 
-def test_a_model_that_cannot_be_published_is_said_with_the_command_to_try_again(tmp_path, uploads, monkeypatch, capsys):
-    monkeypatch.setattr(huggingface_hub, "upload_folder", Mock(side_effect=OSError("no network " + "x" * 300)))
+@pytest.mark.parametrize("error", [OSError, RuntimeError], ids=["network", "client"])
+def test_a_model_that_cannot_be_published_is_said_with_the_command_to_try_again(
+    tmp_path, uploads, monkeypatch, capsys, error
+):
+    monkeypatch.setattr(huggingface_hub, "upload_folder", Mock(side_effect=error("no network " + "x" * 300)))
     assert push_to_hub(tmp_path, "cells") is False
-    line = f"could not upload to cells (OSError: no network {'x' * 189}); to try again: hf upload cells {tmp_path}\n"
+    reason = f"{error.__name__}: no network {'x' * 189}"
+    line = f"could not upload to cells ({reason}); to try again: hf upload cells {tmp_path}\n"
     assert capsys.readouterr().out == line

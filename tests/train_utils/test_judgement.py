@@ -121,10 +121,18 @@ def test_sentences_come_in_the_order_of_their_weight(first):
 
 
 @pytest.mark.parametrize(
-    ("last", "train_after", "is_said"), [(0.55, 0.6, True), (0.549, 0.6, False), (0.9, 0.75, False), (0.9, 0.74, True)]
+    ("last", "train_after", "is_said"),
+    [
+        (0.55, (0.6, 0.6), True),
+        (0.549, (0.6, 0.6), False),
+        (0.9, (0.75, 0.75), False),
+        (0.9, (0.74, 0.74), True),
+        (0.9, (0.6, 0.9), False),
+        (0.9, (0.0, 0.0), True),
+    ],
 )
 def test_over_fitting_is_a_loss_a_tenth_above_its_lowest_while_training_goes_on(last, train_after, is_said):
-    train = series("train/loss", [1.0, 0.5, train_after, train_after])
+    train = series("train/loss", [1.0, 0.5, *train_after])
     sentences = judge(train + series("eval/loss", [0.9, 0.5, 0.5, last]), SOUND)
     assert sentences[0].startswith("Over-fitting: since step 20 the validation loss") is is_said
 

@@ -157,7 +157,9 @@ def test_a_matrix_has_the_percents_of_its_rows(labeled):
     assert unit.get_text() == "% of the row's pixels"
 
 
-@pytest.mark.parametrize(("names", "degrees"), [(("a", "b", "c" * 30), 45), (("long", "name"), 0)])
+@pytest.mark.parametrize(
+    ("names", "degrees"), [(("a", "b", "c" * 30), 45), (("long", "a" * 8), 0), (("long", "a" * 9), 45)]
+)
 def test_names_that_have_no_room_side_by_side_are_turned(figures, names, degrees):
     matrix_picture(np.eye(len(names), dtype=int), names)
     assert figures[0].axes[0].get_xticklabels()[0].get_rotation() == degrees

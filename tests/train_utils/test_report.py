@@ -244,6 +244,13 @@ def test_the_report_says_how_many_epochs_were_done(tmp_path):
     assert "30 best step, of 2,500" in page_of(tmp_path)
 
 
+def test_epochs_stand_behind_what_else_is_said_of_the_training(tmp_path):
+    write_run(tmp_path, [{"step": 1, "epoch": 0.5}])
+    extent = {"training images": "7"}
+    write_report(tmp_path, None, class_section("ab"), Classes.compared_by, views={}, extent=extent)
+    assert "7 training images 0.5 epochs done" in text_line((tmp_path / "report.html").read_text())
+
+
 def test_a_report_names_its_run_by_the_folder(tmp_path, monkeypatch):
     write_run(tmp_path / "cells-7", [])
     text = page_of(tmp_path / "cells-7")
@@ -328,8 +335,10 @@ def speed_page(folder: Path, *records: dict[str, float], processes: int = 2) -> 
     [
         ("images_per_second", (70, 4, 5), " 5 images/s "),
         ("images_per_second", (123.456,), " 123 images/s "),
+        ("images_per_second", (0,), " 0 images/s "),
         ("peak_flops_percent", (3000, 20, 40), " 40% of the device's peak "),
         ("peak_flops_percent", (20, 60, 25), " 25% of the device's peak "),
+        ("peak_flops_percent", (0,), " 0% of the device's peak "),
         ("peak_memory_gb", (5, 8, 6), " 8 GB peak GPU memory "),
         ("peak_memory_gb", (1.5, 3.25, 2), " 3.25 GB peak GPU memory "),
         ("teraflops_per_device", (0.3, 0.002, 0.004), " 4 GFLOP/s of the model, on each device "),

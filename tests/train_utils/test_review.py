@@ -631,6 +631,7 @@ def test_the_page_of_a_calibration_shows_each_model_before_and_after(tmp_path, m
     sure = torch.tensor([[10, 0, 0]])
     models = [Calibration("runs/<a>", 1.5, unsure, sure), Calibration("runs/b", 2.0, 2 * unsure, 2 * sure)]
     calibration.write_calibration(tmp_path / "new" / "out", models)
+    calibration.write_calibration(tmp_path / "new" / "out", models)  # over the page of an earlier time
     html = (tmp_path / "new" / "out" / "calibration.html").read_text()
     assert re.findall(r"<svg>(.*?)</svg>", html) == [
         "model 1, before: [[10, 4, 0]]",
@@ -650,9 +651,9 @@ def test_the_page_of_a_calibration_shows_each_model_before_and_after(tmp_path, m
 def test_a_shift_is_said_with_its_rows_and_columns(monkeypatch, are_of_volume, where):
     monkeypatch.setattr(masks, "best_shift", lambda probabilities, mask: mask)
     slices = [
-        SimpleNamespace(number=number, probabilities=None, mask=mask) for number, mask in ((3, None), (4, (2, -1)))
+        SimpleNamespace(number=number, probabilities=None, mask=mask) for number, mask in ((3, None), (4, (0, -1)))
     ]
-    line = f"{where}the mask fits better when it is moved by +2 rows and -1 columns"
+    line = f"{where}the mask fits better when it is moved by +0 rows and -1 columns"
     assert masks.shift_lines(slices, are_of_volume) == [line]
 
 

@@ -175,7 +175,7 @@ class Checkpoints:
         scores = {}
         for path in reversed(complete):  # the first one of equal scores is the best, as in `RunState.update`
             score = peek(path).get("score")
-            if isinstance(score, int | float):
+            if isinstance(score, float):
                 scores[path] = score
         best = max(scores, key=scores.__getitem__, default=None)
         for path in complete[self.keep :]:

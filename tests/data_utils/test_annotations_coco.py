@@ -185,6 +185,7 @@ def test_another_name_of_a_category_is_noticed(folder):
 def test_another_picture_is_noticed(folder):
     train, _ = loaded(folder)
     digest = train.digest
+    assert train.digest is digest  # it is computed once
     Image.new("RGB", SIZE[::-1], (1, 2, 3)).save(train[0]["target"].image)
     assert loaded(folder)[0].digest != digest
 

@@ -283,6 +283,11 @@ def test_a_change_of_each_file_is_noticed(folder):
     assert unnoticed_changes(files, lambda: digests_of(folder)) == []
 
 
+def test_the_key_of_a_split_is_computed_once(folder):
+    train, _ = loaded(folder)
+    assert train.digest is train.digest
+
+
 def test_another_name_of_an_image_is_noticed_in_its_split(folder):
     before = digests_of(folder)
     for kind, ending in (("images", "jpg"), ("labels", "txt")):
@@ -369,7 +374,9 @@ def test_an_image_that_a_list_names_is_missing(in_lists):
 def test_objects_are_counted_in_the_label_files_that_can_be_read(folder):
     (folder / "labels/train/b.txt").write_bytes(b"\xff\xfe 0 0")
     (folder / "labels/train/c.txt").write_text(TREE + "  \n")
-    summary = loaded(folder)[0].annotations
+    train, _ = loaded(folder)
+    summary = train.annotations
+    assert train.annotations is summary  # the files are read once
     assert summary.annotated == 2
     assert summary.empty == 1
     assert summary.instances == {"car": 2, "dog": 0}

@@ -93,6 +93,12 @@ def test_another_name_of_a_one_object_mask_is_noticed(tmp_path, name):
     assert digest_of(tmp_path) != digest
 
 
+def test_the_key_of_one_object_masks_is_computed_once(tmp_path):
+    write_set(tmp_path, {"a": 1})
+    records = one_object_masks.open_records(tmp_path, allow_unpaired=False)
+    assert records.digest is records.digest
+
+
 def test_folders_of_one_object_masks_without_image_are_named(tmp_path):
     write_set(tmp_path, {"a": 2, "b": 1})
     (tmp_path / "c" / "images").mkdir(parents=True)

@@ -11,6 +11,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import nibabel
 import numpy as np
@@ -25,7 +26,7 @@ from data_utils.image_io.formats import PointSource
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
-from data_utils.sources.points import files
+from data_utils.sources.points import coco_keypoints, files
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.find import find_points, open_points
 from data_utils.sources.points.labelme_points import find_shapes
@@ -449,6 +450,13 @@ def test_keypoints_in_a_file_of_their_own_may_have_outlines_too(tmp_path):
     assert find_keypoints(tmp_path, (), explicit=False)["train"].names == NAMES
 
 
+def test_a_file_without_keypoints_is_not_parsed(tmp_path):
+    (tmp_path / "annotations.json").write_text(changed(COCO, categories=[{"id": 1, "name": "mouse"}], annotations=[]))
+    with mock.patch.object(coco_keypoints, "read_coco") as read:
+        assert find_keypoints(tmp_path, (), explicit=True) == {}
+    assert not read.called
+
+
 @pytest.mark.parametrize("name", ["keypoints", "instances"])
 def test_keypoints_of_a_split_are_found_by_the_name_that_is_given(tmp_path, name):
     for split in ("train", "test"):
@@ -689,6 +697,8 @@ def test_places_in_pixels_stay_as_they_are_in_their_table(tmp_path):
     assert to_pixels(same, (10, 20), "a").tolist() == [[0.7, 0.1]]
     resized = table.source(0)._replace(space="pixels", size=(10, 20))
     assert to_pixels(resized, (5, 10), "a").tolist() == [[2.75, 2.25]]
+    upward = resized._replace(space="pixels from the bottom")
+    assert to_pixels(upward, (5, 10), "a").tolist() == [[1.25, 2.25]]
     rounded = table.source(0)._replace(space="pixels", size=(10, 21))
     assert to_pixels(rounded, (5, 10), "a").tolist() == [[2.75, 5.5 * 10 / 21 - 0.5]]
     with pytest.raises(DataError, match=r"a: is 20 x 10 \(height x width\), but .* gives points of .* of 10 x 20"):

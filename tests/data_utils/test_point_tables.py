@@ -339,6 +339,11 @@ def test_the_key_of_points_changes_with_all_that_they_are(keyed_points):
     assert PointRecords(table, paths).digest == digests[0]
 
 
+def test_the_key_of_points_is_computed_once(keyed_points):
+    records = PointRecords(*keyed_points)
+    assert records.digest is records.digest
+
+
 def test_the_key_of_points_changes_with_their_files(keyed_points, tmp_path):
     table, paths = keyed_points
     key_files = [*(tmp_path / "images").iterdir(), tmp_path / "points.csv"]

@@ -25,6 +25,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.well_known_binary import well_known_binary
+from data_utils.sources.annotations import shape_files
 from data_utils.sources.annotations.shape_files import read_shapes, shapes_in
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.load import load_records
@@ -329,6 +330,7 @@ def test_polygons_are_counted_once_for_all_images(tmp_path, polygons_of_kinds):
     write_geojson(tmp_path / "areas.geojson", [*polygons_of_kinds, polygons_of_kinds[1]])
     again = areas_of(tmp_path, label_column="kind")["train"]
     assert again.annotations.instances == {"0": 1, "2": 2, "2.5": 1, "10": 1}
+    assert again.annotations is again.annotations  # the files are read once
 
 
 def test_the_key_of_polygons_changes_with_the_column_of_labels(tmp_path, polygons_of_kinds):
@@ -536,6 +538,15 @@ def test_a_file_of_polygons_is_read_again_when_it_has_changed(tmp_path):
         os.utime(file, ns=(moment, moment))
         assert len(read_shapes(str(file), None).shapes) == count
         assert len(shapes_in(str(file), None, 32633).shapes) == count
+
+
+def test_a_file_of_polygons_that_has_not_changed_is_read_once(tmp_path):
+    file = str(write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))], crs="EPSG:3857"))
+    with mock.patch.object(shape_files, "read_json", wraps=shape_files.read_json) as read:
+        shapes = [shapes_in(file, None, 32633) for _ in range(2)]
+        assert read_shapes(file, None) is read_shapes(file, None)
+    assert shapes[0] is shapes[1]
+    assert read.call_count == 1
 
 
 def test_a_file_of_polygons_that_is_gone_is_named(tmp_path):

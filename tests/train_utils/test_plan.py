@@ -344,6 +344,14 @@ def test_the_time_of_a_step_is_that_of_the_crops_that_the_plan_chose():
     assert settings.eval_every == 44  # 2 x 6,000,000 x (1/3 + 1/24) are 21.5 times a tenth of 2 x 4 x 512 x 512
 
 
+def test_the_time_of_a_step_on_volumes_is_that_of_all_voxels_of_its_patches():
+    size, spacing = (20, 64, 64), (1, 1, 1)
+    info = unread_info(unread_split(8, size, spacing), unread_split(41, size, spacing))
+    settings = plan_run(info, parsed("--dataset", "data", "--crop-size", "8", "32", "32"))
+    # 41 x 81,920 x (1/3 + 1/24) are 192.2 times a tenth of the epoch's 4 x 2 x 8 x 32 x 32
+    assert settings.eval_every == 193 * 4
+
+
 @pytest.mark.parametrize("steps", [7, 0])
 def test_checkpoints_are_as_far_apart_as_evaluations_that_are_typed(steps):
     info = unread_info(unread_split(8, (64, 64)), unread_split(41, (64, 64)))

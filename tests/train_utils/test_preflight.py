@@ -337,7 +337,7 @@ class TwoBlocks(torch.nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         numbers = self.second(self.first(images).sigmoid())
-        return numbers * numbers[:, :1]  # a view, whose storage is that of all
+        return numbers[:, :1] * numbers  # a view, whose storage is that of all
 
 
 def test_with_checkpointing_inputs_of_blocks_are_kept_and_one_block():

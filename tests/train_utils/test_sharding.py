@@ -34,6 +34,7 @@ from train_utils.sharding import (
     share_statistics,
     unsharded,
     whole_copies,
+    whole_network,
 )
 from unet import UNet, UNetConfig
 
@@ -329,6 +330,13 @@ def test_the_main_process_alone_has_copies_of_all_tensors(is_main):
     assert copies["model"]["a"].is_contiguous()
     assert not copies["model"]["a"].requires_grad
     assert {name: value.tolist() for name, value in copies["average"].items()} == {"a": [1, 1], "b": [1, 1]}
+
+
+def test_another_process_than_the_main_one_keeps_its_part_of_a_network():
+    accelerator = SimpleNamespace(is_main_process=False, device=torch.device("cpu"))
+    part = SimpleNamespace(full_tensor=lambda: torch.ones(2))
+    network = SimpleNamespace(published_state=lambda: {"weight": part})
+    assert whole_network(accelerator, network) is network
 
 
 @pytest.mark.parametrize(("processes", "count"), [(1, 0), (2, 3)])

@@ -283,3 +283,11 @@ def test_a_convolution_of_a_slab_has_the_precision_that_autocast_asks_for():
         found, expected = slab(x), whole(x)
     assert found.dtype == expected.dtype == torch.bfloat16
     torch.testing.assert_close(found, expected, rtol=0, atol=1 / 32)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_convolution_of_a_slab_keeps_the_layout_of_its_images(layout):
+    slab = SlabConv2d(2, 3, 3, padding=1)
+    alone = SimpleNamespace(is_first=True, is_last=True, exchange=lambda *borders: (None, None))
+    slab.slabs = Slabs(alone, 2)
+    assert slab(torch.rand(2, 2, 6, 5).contiguous(memory_format=layout)).is_contiguous(memory_format=layout)

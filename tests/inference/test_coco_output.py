@@ -88,6 +88,14 @@ def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
     assert entry["file_name"] == f"{tmp_path.name}/a.tif"
 
 
+def test_a_coco_file_lists_objects_of_a_mask_that_no_png_holds(tmp_path):
+    job = replace(image_job(tmp_path), output=tmp_path / "a", root=tmp_path)
+    write_labels(tmp_path / "a.tif")
+    write_object_table(job.file(TABLE), (2, "dirt", (2, 1, 3, 4)))
+    PredictionWriter(ObjectFormat(("nothing", "cell", "dirt")), Objects(), (MASK,)).write_coco(tmp_path, [job])
+    assert [item["bbox"] for item in read_coco(tmp_path)["annotations"]] == [[1, 2, 3, 1]]
+
+
 @pytest.mark.parametrize("row", [(1, "dust", (0, 0, 2, 2)), (1, "cell", (2, 2, 3, 4))], ids=["class", "place"])
 def test_a_coco_file_is_not_written_of_a_table_that_is_not_of_the_mask(tmp_path, images, row):
     write_object_table(tmp_path / "c.csv", row)

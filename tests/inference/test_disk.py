@@ -29,6 +29,8 @@ def test_the_disk_is_that_of_the_folder_which_must_take_files(tmp_path, monkeypa
     monkeypatch.setattr(disk.shutil, "disk_usage", lambda folder: calls.append(folder) or SimpleNamespace(free=9))
     check_disk(tmp_path / "a" / "b", 9)
     assert calls == [tmp_path.resolve()]  # what is there of the path
+    check_disk(tmp_path / "a" / "b", 9)
+    assert calls[1:] == [tmp_path.resolve() / "a" / "b"]
 
     def refuse(dir: Path) -> None:
         raise PermissionError(13, "Permission denied", str(dir))

@@ -183,9 +183,9 @@ def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
 
 def checked_batches(config: UNetConfig) -> list[np.ndarray]:
     """Images or volumes of several sizes, also of one pixel."""
-    sizes = [(2, 37, 53), (1, 3, 40), (1, 1, 1)]
+    sizes = [(2, 37, 53), (1, 3, 40), (1, 32, 8), (1, 1, 1)]
     if config.dims == 3:
-        sizes = [(2, 9, 19, 26), (1, 8, 5, 5), (1, 3, 3, 5)]
+        sizes = [(2, 9, 19, 26), (1, 8, 5, 5), (1, 4, 9, 10), (1, 3, 3, 5)]
     return [proof.images_of(config, size) for size in sizes]
 
 
@@ -321,16 +321,18 @@ def test_an_exported_file_of_volumes_says_how_they_are_to_be_prepared():
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"),
+    ("config", "size"),
     [
-        ("lite0", "of the size of the images"),
-        ("volumes", "of the size of the images"),
-        ("instance", "of the size of the images"),
-        ("landmarks", "of the size at which the network sees the images"),
+        (KINDS["lite0"], "of the size of the images"),
+        (KINDS["volumes"], "of the size of the images"),
+        (KINDS["instance"], "of the size of the images"),
+        (UNetConfig(3, 2, 4, 2, task=POINTS), "of the size of the images"),
+        (KINDS["landmarks"], "of the size at which the network sees the images"),
     ],
+    ids=["encoder", "volumes", "resized", "points", "resized points"],
 )
-def test_an_exported_file_says_the_size_of_its_logits(kind, size):
-    assert EXPORT_FORMATS["onnx"].description(KINDS[kind])["logits"] == size
+def test_an_exported_file_says_the_size_of_its_logits(config, size):
+    assert EXPORT_FORMATS["onnx"].description(config)["logits"] == size
 
 
 MODELS = {"runs/x/model": UNetConfig(3, 2, 2, 1), "me/liver": UNetConfig(1, 2, 2, 1, dims=3)}

@@ -119,6 +119,19 @@ def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_p
     assert np.array_equal(target.truth, bits)
 
 
+def test_an_error_before_the_first_rows_of_a_tiff_of_classes_is_told(tmp_path):
+    output_format = OverlapFormat(CLASSES).for_file(tmp_path / "a.tiff")
+    job = image_job(tmp_path, size=SIZE)
+    with pytest.raises(RuntimeError, match="stopped"), output_format.open_mask(job, SIZE, None):
+        raise RuntimeError("stopped")
+    assert not output_format.mask_file(job).exists()
+
+
+@pytest.mark.parametrize("layer", range(4))
+def test_areas_of_a_class_that_may_overlap_have_its_name(layer):
+    assert OverlapFormat(CLASSES).area_properties(layer, 255, None) == {"class": CLASSES[layer]}
+
+
 def test_a_png_of_classes_that_may_overlap_is_refused():
     with pytest.raises(SettingsError, match=r"a\.PNG: classes that may overlap have a mask each; give a folder"):
         OverlapFormat(CLASSES).for_file(Path("a.PNG"))

@@ -3,6 +3,7 @@
 Modules: inference/pipeline.py, inference/steps.py.
 """
 
+import struct
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from inference.outputs.jobs import ImageJob, PageFile
 from inference.pipeline import PredictionPipeline
 from inference.scoring.truth import ScoreError
 from inference.steps import ImageSteps, VolumeSteps, tracked
+from runtime.errors import ImageError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -90,6 +92,18 @@ def test_a_photograph_is_read_ahead_with_all_its_detail_for_the_overlay(tmp_path
     assert steps.read(photo).pixels.shape == (48, 64, 3)  # though the network sees 12 x 16
 
 
+def test_a_tiff_whose_pages_never_end_is_refused(tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((2, 3), np.uint8), photometric="minisblack")
+    content = bytearray((tmp_path / "a.tif").read_bytes())
+    (directory,) = struct.unpack_from("<I", content, 4)
+    (tags,) = struct.unpack_from("<H", content, directory)
+    struct.pack_into("<I", content, directory + 2 + 12 * tags, directory)  # the next page is this one
+    (tmp_path / "circle.tif").write_bytes(content)
+    (job,) = find_jobs([str(tmp_path / "circle.tif")], tmp_path / "out", [".png"])
+    with pytest.raises(ImageError, match="the directory of one page is that of an earlier one again"):
+        steps_of(Preprocess(), 1, ".png").read(job)
+
+
 @pytest.mark.parametrize(("rows", "is_tracked"), [(64, False), (65, True), (640, True)])
 def test_a_bar_is_shown_where_there_are_several_strips(capsys, rows, is_tracked):
     predictor = SimpleNamespace(config=UNetConfig(num_classes=3))
@@ -133,6 +147,29 @@ def test_inputs_are_read_ahead_by_two_to_eight_threads(monkeypatch, workers, thr
     predictor = Predictor(network_of())
     list(PredictionPipeline(predictor, writer_of(predictor), set()).run([]))
     assert counts == [threads]
+
+
+class Rows:
+    """Stands in for the rows that processes share, of no input."""
+
+    def __init__(self, is_first: bool) -> None:
+        self.mesh = SimpleNamespace(is_first=is_first)
+        self.has_ended = False
+
+    def inputs(self) -> Iterable[int]:
+        return ()
+
+    def end(self) -> None:
+        self.has_ended = True
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_rows_are_shared_until_the_process_that_leads_has_ended(is_first):
+    predictor = Predictor(network_of())
+    rows = Rows(is_first)
+    assert list(PredictionPipeline(predictor, writer_of(predictor), set()).run_together([], rows)) == []
+    assert rows.has_ended is is_first
+    assert predictor.shared_rows is None
 
 
 def test_logits_of_a_tall_image_are_written_a_strip_at_a_time(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 Modules: data_utils/image_io/outlines.py, inference/outputs/polygons.py.
 """
 
+import io
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -27,12 +28,20 @@ from inference.outputs import polygons as polygons_module
 from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.points import PointFormat
-from inference.outputs.polygons import GeoPackageFile, check_places, check_polygons, polygons_of
+from inference.outputs.polygons import (
+    GeoJsonFile,
+    GeoPackageFile,
+    check_places,
+    check_polygons,
+    open_polygons,
+    polygons_of,
+)
 from runtime.errors import DataError, SettingsError
 from tasks.landmarks import Landmarks
 from unet import Preprocess, UNet, UNetConfig
 
 IN_PIXELS = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), None, ())
+CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
 TURNED = Affine.translation(3e5, 4e6) @ Affine.rotation(20) @ Affine.scale(2, -3)
 TASKS = {
     "classes": {"class_names": ("background", "field"), "class_values": (0, 7)},
@@ -279,7 +288,17 @@ def test_polygons_that_cannot_be_are_one_line(tmp_path, models, fails_with):
 
 def test_geojson_needs_no_package():
     with mock.patch.object(polygons_module, "find_spec", return_value=None):
-        check_polygons(".geojson", ClassFormat(ClassMap(("a", "b"), (0, 1), None)))
+        check_polygons(".geojson", CLASSES)
+
+
+def test_geojson_holds_each_place_of_a_corner():
+    ring = np.array([[1 / 3, 2e-9], [12.345678901234567, -0.1], [0.7, 55.00000000000001], [1 / 3, 2e-9]])
+    content = io.BytesIO()
+    with GeoJsonFile(content, IN_PIXELS) as file:
+        file.write(iter([(iter([ring, ring[::-1]]), {"class": "lake"}), (iter([ring]), {"class": "sea"})]))
+    first, second = json.loads(content.getvalue())["features"]
+    assert first["geometry"]["coordinates"] == [ring.tolist(), ring[::-1].tolist()]
+    assert second["geometry"]["coordinates"] == [ring.tolist()]
 
 
 def test_points_have_no_polygons():
@@ -300,10 +319,13 @@ def test_places_are_asked_of_images_that_can_be_read():
 @pytest.mark.parametrize("error", [RuntimeError, ValueError])
 def test_a_geopackage_that_pyogrio_refuses_is_one_line(tmp_path, error):
     raw = pytest.importorskip("pyogrio.raw")
+    job = RasterJob(image=Path("in/a.tif"), size=(2, 2), output=tmp_path / "a", place=IN_PIXELS)
     with (
         mock.patch.object(raw, "write", side_effect=error("no such layer")),
-        pytest.raises(DataError, match=r"^a\.tif: its polygons cannot be written as a GeoPackage \(no such layer\)$"),
-        GeoPackageFile(tmp_path / "a.gpkg", IN_PIXELS, "a.tif"),
+        pytest.raises(
+            DataError, match=r"^in/a\.tif: its polygons cannot be written as a GeoPackage \(no such layer\)$"
+        ),
+        open_polygons(job, ".gpkg", CLASSES, None, 2),
     ):
         pass
 

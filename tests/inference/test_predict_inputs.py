@@ -215,6 +215,15 @@ def test_a_folder_holds_pictures_and_volumes_but_no_hidden_files(tmp_path, patte
     assert outputs(tmp_path, *patterns) == {output: (file,) for output, file in expected.items()}
 
 
+def test_inputs_are_named_below_the_folder_that_is_given(tmp_path):
+    touch(tmp_path, "in/a.png", "in/sub/a.png", "in/sub/b.nii.gz")
+    (tmp_path / "in" / "sub" / "c.png").write_bytes(b"no picture")
+    tifffile.imwrite(tmp_path / "in" / "sub" / "d.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
+    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"])
+    pages = ["sub/d.tif", "sub/d.tif page 2"]
+    assert [job.relative_name for job in jobs] == ["a.png", "sub/a.png", "sub/b.nii.gz", "sub/c.png", *pages]
+
+
 BOTH_CHANNELS = ("two/a_0000.nii.gz", "two/a_0001.nii.gz")
 
 
@@ -420,7 +429,8 @@ def test_masks_of_an_earlier_call_are_no_inputs_by_any_name(tmp_path, pattern, o
 def test_the_mask_of_one_image_may_be_a_file(tmp_path):
     touch(tmp_path, "a.png", "old.png")
     jobs = jobs_of(tmp_path / "a.png")
-    assert named_job(jobs, tmp_path / "new.png", overwrite=False).file(".png") == tmp_path / "new.png"
+    for name in ("new.png", "new.v2.png"):
+        assert named_job(jobs, tmp_path / name, overwrite=False).file(".png") == tmp_path / name
     assert named_job(jobs, tmp_path / "old.png", overwrite=True).output == tmp_path / "old"
 
 

@@ -583,6 +583,7 @@ def test_bands_of_two_sizes_are_an_image_of_no_size(tmp_path):
     write_raster(tmp_path / "sizes" / "B04.tif", pixels[:1, :20])
     (job,) = jobs_of_bands(tmp_path, "sizes")
     assert job.size is None  # which the job reports
+    assert len(job.source.paths) == 2
 
 
 def test_bands_in_a_folder_are_found_beside_pictures_or_plain_images(tmp_path):

@@ -154,11 +154,11 @@ def test_inputs_that_are_cut_are_dealt_to_groups_and_others_to_processes():
     work = Work(jobs, [[job] for job in jobs], finished)
     together = []
     alone = []
-    for rank in range(4):
-        of_group, own = divide_work(work, predictor, Mesh.of_process(rank, 4, 2), 4)
+    for rank in range(6):
+        of_group, own = divide_work(work, predictor, Mesh.of_process(rank, 6, 2), 6)
         together.append([job for batch in of_group for job in batch])
         alone.append([job for batch in own for job in batch])
-    assert together == [jobs[:1], jobs[:1], jobs[1:3], jobs[1:3]]
+    assert together == [jobs[:1], jobs[:1], jobs[1:2], jobs[1:2], jobs[2:3], jobs[2:3]]
     assert sorted(jobs.index(job) for own in alone for job in own) == [3, 4, 5, 6, 7, 8]
     assert max(map(len, alone)) < 6
     assert divide_work(work, predictor, Mesh(), 1)[0] == []  # a process alone shares nothing

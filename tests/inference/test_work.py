@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 from prediction import network_of, settings_of, touch, writer_of
 from volumes import write_volume
@@ -137,6 +138,15 @@ def test_nothing_is_recorded_of_a_file(tmp_path, recorded, overlapping_predictor
     assert recorded == []
 
 
+def test_the_only_mask_may_lie_beside_its_image(tmp_path, recorded, overlapping_predictor):
+    file = tmp_path / "in" / "mask.tif"
+    args = settings_of(output=tmp_path / "in", input=[str(tmp_path / "in")], file=file)
+    writer = writer_of(overlapping_predictor)
+    writer = replace(writer, output_format=writer.output_format.for_file(file))
+    (job,) = prepare_work(args, overlapping_predictor, writer).jobs
+    assert job.output == tmp_path / "in" / "mask"
+
+
 def test_a_file_that_is_there_is_not_replaced(tmp_path, recorded, overlapping_predictor):
     file = tmp_path / "out" / "mask.tif"
     file.write_bytes(b"mask")
@@ -183,6 +193,23 @@ def test_tiffs_are_pictures_to_a_model_that_knows_neither_places_nor_bands(
     writer = writer_of(predictor)
     (job,) = prepare_work(args, predictor, writer).jobs
     assert isinstance(job.truth, PictureFile) is is_picture
+
+
+def test_a_stack_is_pages_to_a_model_of_images_whatever_spacing_it_knows(tmp_path, monkeypatch):
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((3, 4, 5), np.uint8), photometric="minisblack")
+    predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(spacing=(2, 1, 1)))))
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "a.tif")])
+    assert [job.size for job in prepare_work(args, predictor, writer_of(predictor)).jobs] == [(4, 5)] * 3
+
+
+def test_a_volume_has_the_channels_that_the_model_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
+    touch(tmp_path, "in/a_0000.nii.gz", "in/a_0001.nii.gz")
+    predictor = Predictor(UNet(UNetConfig(2, 2, base_channels=1, depth=1, dims=3)))
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
+    (job,) = prepare_work(args, predictor, writer_of(predictor)).jobs
+    assert job.files == (str(tmp_path / "in" / "a_0000.nii.gz"), str(tmp_path / "in" / "a_0001.nii.gz"))
 
 
 def objects_network(*classes: str) -> UNet:

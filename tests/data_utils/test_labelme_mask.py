@@ -140,14 +140,20 @@ def test_ignored_regions_are_ignored_where_no_later_shape_lies(tmp_path):
     assert info.reader.class_map.ignore_value == 255
 
 
+VALUES = {"a": 1, "b": 2, "background": 0, "__ignore__": 255}
+
+
 def test_a_shape_on_an_ignored_region_makes_its_own_class_known_there(tmp_path):
     shapes = [shape("__ignore__", [[0, 0], [40, 40]], "rectangle"), shape("a", [[10, 10], [20, 20]], "rectangle")]
-    mask = written_mask(tmp_path, shapes, {"a": 1, "b": 2, "__ignore__": 255})
+    shapes.append(shape("background", [[25, 25], [35, 35]], "rectangle"))
+    mask = written_mask(tmp_path, shapes, VALUES)
     truth, unknown = unpack_bits(mask.render_classes({1: 0, 2: 1}))
     assert truth[15, 15] == 1
     assert unknown[15, 15] == 2
     assert truth[5, 5] == 0
     assert unknown[5, 5] == 3
+    assert truth[30, 30] == 0
+    assert unknown[30, 30] == 0
     assert truth[50, 50] == 0
     assert unknown[50, 50] == 0
 
@@ -158,9 +164,6 @@ def test_classes_that_share_a_bit_are_unknown_where_shapes_are_ignored(tmp_path)
     truth, unknown = unpack_bits(mask.render_classes({1: 0, 2: 0}))
     assert unknown[20, 20] == 1
     assert not truth.any()
-
-
-VALUES = {"a": 1, "b": 2, "background": 0, "__ignore__": 255}
 
 
 HOLED = [  # a class, and a hole in it

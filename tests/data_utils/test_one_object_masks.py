@@ -93,6 +93,15 @@ def test_another_name_of_a_one_object_mask_is_noticed(tmp_path, name):
     assert digest_of(tmp_path) != digest
 
 
+def test_an_object_without_pixels_keeps_its_number(tmp_path):
+    write_set(tmp_path, {"a": 3})
+    Image.fromarray(np.zeros(SIZE, np.uint8)).save(tmp_path / "a/masks/m2.png")
+    (record,) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
+    ids, values = record["target"].render_objects()
+    assert np.unique(ids).tolist() == [0, 1, 3]
+    assert values.tolist() == [0, 1, 1, 1]
+
+
 def test_the_key_of_one_object_masks_is_computed_once(tmp_path):
     write_set(tmp_path, {"a": 1})
     records = one_object_masks.open_records(tmp_path, allow_unpaired=False)

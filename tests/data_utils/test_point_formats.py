@@ -149,9 +149,9 @@ def test_tps_counts_from_the_lowest_row_and_negative_is_unknown(tmp_path):
 
 
 def test_what_stands_before_the_first_specimen_of_tps_is_left_out(tmp_path):
-    (tmp_path / "a.tps").write_text("COMMENT=by hand\nIMAGE=b.png\nLM=1\n5 6\nIMAGE=a.png\nIMAGE=c.png\nID=\n")
+    (tmp_path / "a.tps").write_text("COMMENT=by hand\nIMAGE=b.png\nLM=1\n5 6\nIMAGE=a=1.png\nIMAGE=c.png\nID=\n")
     table = files.read(tmp_path / "a.tps")
-    assert table.images == ("a.png",)
+    assert table.images == ("a=1.png",)
     assert table.positions.tolist() == [[[5, 6]]]
 
 
@@ -487,6 +487,7 @@ CATEGORY = COCO["categories"][0]
     ("changes", "message"),
     [
         ({"categories": [CATEGORY | {"keypoints": ["nose", "nose", "ear"]}]}, "'mouse' names its keypoints"),
+        ({"categories": [CATEGORY | {"keypoints": [1, "1", 2]}]}, "'mouse' names its keypoints"),
         (
             {"annotations": [OBJECT | {"keypoints": [1, 2, 2] * 4}]},
             "has 12 numbers, expected x, y and v of 3 keypoints",
@@ -608,6 +609,8 @@ def test_a_point_of_labelme_has_one_place_of_two_numbers_and_absent_ones_have_a_
         (tmp_path / "a.json").write_text(json.dumps({"shapes": [SHAPE], "absent_shapes": absent_shapes}))
         table = files.read(tmp_path / "a.json")
         assert (table.names, table.images) == (("a",), ("a",))
+    (tmp_path / "a.json").write_text(json.dumps({"shapes": [SHAPE | {"label": 7}]}))
+    assert files.read(tmp_path / "a.json").names == ("7",)
 
 
 def test_a_file_of_labelme_may_hold_no_points_and_lack_its_image_or_be_damaged(tmp_path):

@@ -185,6 +185,7 @@ def test_old_files_of_slicer_are_ras(tmp_path):
         ("a.mrk.json", "{", "cannot be read as JSON"),
         ("a.mrk.json", '{"markups": [{"coordinateSystem": "XYZ", "controlPoints": []}]}', "is none of RAS, LPS"),
         ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2]}]}]}', "expected three numbers"),
+        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": 5}]}]}', "position is 5, expected three numbers"),
         ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2, 1e300]}]}]}', "is not within"),
         ("a.mrk.json", '{"markups": [{"controlPoints": [5]}]}', "point 1 is no object"),
         ("a.mrk.json", '{"markups": [5]}', "holds 1 lists of points"),
@@ -229,7 +230,7 @@ def test_points_of_volumes_are_learned_and_predicted_in_their_own_format(tmp_pat
 def test_slicers_markups_say_name_state_and_space(tmp_path):
     points = [
         {"id": "7", "label": "tip", "position": [1, 2, 3]},
-        {"id": "8", "position": [4, 5, 6], "positionStatus": "missing"},
+        {"id": "8", "label": "", "position": [4, 5, 6], "positionStatus": "missing"},
         {"position": None},
         {"label": "old", "position": [4, 5, 6], "positionStatus": "undefined"},
         {"label": "held", "position": [4, 5, 6], "positionStatus": "preview"},

@@ -503,6 +503,7 @@ def geojson_with_second_feature(folder, geometry, properties):
         ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0]]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
         ({"type": "Polygon", "coordinates": [[]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
         ({"type": "Polygon"}, {"kind": 1}, "coordinates that are no lists of rings"),
+        (5, {"kind": 1}, "is of type None, expected Polygon"),
         ({"type": "MultiPolygon", "coordinates": 3}, {"kind": 1}, "coordinates that are no lists of rings"),
         (
             {"type": "MultiPolygon", "coordinates": [[[[0, 0], [1, 0], [1, 1]]], 3]},
@@ -533,11 +534,11 @@ def test_a_feature_of_geojson_may_be_empty_or_have_heights(tmp_path, geometry, p
 
 def test_a_file_of_polygons_is_read_again_when_it_has_changed(tmp_path):
     file = tmp_path / "a.geojson"
-    for count, moment in ((1, 10**18), (2, 10**18 + 1000)):  # within one second
-        write_geojson(file, [feature(square(0, 0, 9))] * count)
+    for left, moment in ((0, 10**18), (1, 10**18 + 1000)):  # of one size, within one second
+        write_geojson(file, [feature(square(left, 0, 9))])
         os.utime(file, ns=(moment, moment))
-        assert len(read_shapes(str(file), None).shapes) == count
-        assert len(shapes_in(str(file), None, 32633).shapes) == count
+        assert read_shapes(str(file), None).shapes[0].rings[0].min(axis=0)[0] == 500_000 + 10 * left
+        assert shapes_in(str(file), None, 32633).boxes[0, 0] == 500_000 + 10 * left
 
 
 def test_a_file_of_polygons_that_has_not_changed_is_read_once(tmp_path):

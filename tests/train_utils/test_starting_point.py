@@ -217,5 +217,8 @@ def test_other_channels_than_the_encoders_are_said_and_grey_is_repeated(capsys):
     assert several.config.in_channels == 5
     line = "encoder: its first filters, for 3 channels, are repeated for 5 channels and rescaled\n"
     assert capsys.readouterr().out.startswith(line)
+    again = StartingPoint(several.config, trained=several.config).build(5, Classes(("a", "b")), statistics)
+    assert again.config == several.config
+    assert "encoder: " not in capsys.readouterr().out  # which has five channels already
     fresh = "stem.conv1.weight (2 x 5 x 3 x 3 here, 2 x 3 x 3 x 3 there)"  # and nothing of the encoder
     assert copy_weights(grey, several) == f"370 of 372 weights copied; random start for {fresh}"

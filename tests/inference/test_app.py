@@ -74,6 +74,11 @@ def test_the_mask_is_the_predictors_in_the_original_values(page, model, images, 
     np.testing.assert_array_equal(np.asarray(Image.open(mask)), expected)
 
 
+def test_nothing_but_the_mask_lies_beside_the_image(page, images):
+    page(str(images / "a.png"))
+    assert [file.name for file in (images / "mask").iterdir()] == ["a.png"]
+
+
 @pytest.mark.parametrize(("is_there", "device"), [(True, "meta"), (False, "cpu")])
 def test_the_page_computes_on_the_accelerator_if_one_is_there(monkeypatch, model, is_there, device):
     """A PyTorch that was built for CUDA knows one on a computer without a GPU, too."""

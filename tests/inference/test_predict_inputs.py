@@ -215,6 +215,17 @@ def test_a_folder_holds_pictures_and_volumes_but_no_hidden_files(tmp_path, patte
     assert outputs(tmp_path, *patterns) == {output: (file,) for output, file in expected.items()}
 
 
+@pytest.mark.parametrize(
+    ("in_sets", "names"),
+    [(True, ["one", "two"]), (False, ["one/images/x", "one/masks/1", "two/images/y", "two/masks/1"])],
+    ids=["objects", "classes"],
+)
+def test_a_folder_for_each_image_holds_no_inputs_but_images_to_a_model_of_objects(tmp_path, in_sets, names):
+    touch(tmp_path, *(f"in/{name}.png" for name in ("one/images/x", "one/masks/1", "two/images/y", "two/masks/1")))
+    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"], InputRules(in_sets=in_sets))
+    assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == names
+
+
 def test_inputs_are_named_below_the_folder_that_is_given(tmp_path):
     touch(tmp_path, "in/a.png", "in/sub/a.png", "in/sub/b.nii.gz")
     (tmp_path / "in" / "sub" / "c.png").write_bytes(b"no picture")

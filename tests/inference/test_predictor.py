@@ -167,6 +167,12 @@ def test_an_ensemble_needs_a_third_model_of_the_same_classes():
         Predictor(network_of(), ensemble=[network_of(), network_of(("a", "c"))])
 
 
+def test_an_ensemble_needs_as_many_classes_where_they_have_no_names():
+    first, second = (UNet(UNetConfig(1, count, base_channels=1, depth=1)) for count in (2, 3))
+    with pytest.raises(ModelError, match=r"models of the same classes: \(2, \(\)\), \(3, \(\)\)"):
+        Predictor(first, ensemble=[second])
+
+
 def test_an_ensemble_may_have_models_of_other_norms():
     assert len(Predictor(network_of(), ensemble=[network_of(norm="group")]).networks) == 2
 
@@ -434,6 +440,12 @@ def test_decoded_pixels_are_kept_only_where_they_are_asked_for():
     image = np.arange(80, dtype=np.uint8).reshape(8, 10)
     assert predictor.inputs(image).pixels is None
     assert np.array_equal(predictor.inputs(image, keep_pixels=True).pixels[..., 0], image)
+
+
+def test_inputs_of_networks_are_no_views_of_the_image():
+    image = np.zeros((8, 10), np.uint8)
+    (tensor,) = Predictor(network_of()).inputs(image).tensors
+    assert not np.shares_memory(tensor.numpy(), image)
 
 
 BATCH_NETWORK = UNet(UNetConfig(base_channels=2, depth=1, norm="batch"))

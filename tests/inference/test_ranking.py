@@ -113,6 +113,12 @@ def test_images_without_mask_or_uncertainty_are_not_ranked(tmp_path, missing):
 TWELVE = [Ranked(Candidate(f"{number}\udce9.png", 0.1234567, "cell"), "at random") for number in range(12)]
 
 
+def test_classes_take_turns_whatever_is_drawn_at_random():
+    order = rank([Candidate(f"{name}{index}", index / 100, name) for name in "abc" for index in range(20)])
+    turns = [ranked.candidate.stratum for ranked in order[:24] if ranked.reason != "at random"]
+    assert turns == [*"abc"] * 6
+
+
 def test_all_images_are_in_the_table(tmp_path):
     print_ranking(tmp_path, TWELVE)
     lines = (tmp_path / "rank.csv").read_text().splitlines()

@@ -554,6 +554,12 @@ def test_networks_that_read_a_file_in_the_same_way_decode_it_once(plain_raster):
     assert inputs.pixels.shape == (6, 8, 3)
 
 
+@pytest.mark.parametrize(("step", "channels"), [(1, 3), (-1, 4)])
+def test_pixels_that_are_kept_are_those_of_the_first_network(plain_raster, step, channels):
+    inputs = read_inputs(plain_raster, MIXED_NETWORKS[:2][::step], "a.tif", 0, keep_pixels=True)
+    assert inputs.pixels.shape == (6, 8, channels)
+
+
 def test_networks_of_other_bands_each_get_their_own(tmp_path):
     path = write_raster(tmp_path / "b.tif", np.stack([np.full((6, 8), value, np.uint16) for value in (10, 20)]))
     configs = [UNetConfig(1, 2, preprocess=Preprocess(bands=(band,), place=True)) for band in ("1", "2")]

@@ -139,6 +139,17 @@ def test_confidence_is_the_share_of_the_weight_around_the_place(length):
     assert left[3].item() == pytest.approx(3 / 4)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_confidence_of_a_map_that_lies_around_the_place_alone_is_one(seed):
+    decoder = LandmarkDecoder(THREE)
+    maps = 3 * torch.randn(1, 3, 4, 5, generator=torch.Generator().manual_seed(seed))
+    for strip in maps.split(2, dim=2):
+        decoder.add_on_device(strip)
+    confidence = decoder.finish_on_device(())[0, :, 3]
+    assert confidence.tolist() == pytest.approx([1, 1, 1])
+    assert confidence.max() <= 1
+
+
 @pytest.mark.parametrize("length", [1, 7, 20])
 def test_presence_is_the_share_of_the_weight_that_is_not_nowhere(length):
     points = prediction_of_two_peaks(length)

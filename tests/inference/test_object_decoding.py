@@ -359,6 +359,15 @@ def scratch_folders(monkeypatch) -> list[Path]:
     return folders
 
 
+def test_a_canvas_has_room_for_as_many_rows_again(tmp_path):
+    grown = canvas.Canvas((5,), tmp_path)
+    grown.grow(3)
+    grown.grow(1)
+    values = grown.values
+    grown.grow(2)
+    assert grown.values is values
+
+
 def test_a_large_canvas_lies_in_a_file(scratch_folders, tmp_path):
     grown = canvas.Canvas((5,), tmp_path)
     for rows in range(1, 30):
@@ -544,6 +553,15 @@ def test_a_step_of_a_pixel_in_depth_is_no_object():
     assert separated(answers_of_depths(depth))[1] == 1
 
 
+@pytest.mark.parametrize("answers", ANSWERS.values(), ids=["image", "volume"])
+def test_objects_of_a_component_do_not_depend_on_what_lies_around_it(answers):
+    labels, count = separated(answers)
+    padded, padded_count = separated(np.pad(answers, 9))
+    assert padded_count == count
+    inside = (slice(9, -9),) * answers.ndim
+    assert (padded[inside] == labels).all()
+
+
 def test_a_peak_may_go_on_through_corners(monkeypatch):
     monkeypatch.setattr(finder, "BLUR", 0.0)
     depth = np.full((6, 6), 0.5)
@@ -552,10 +570,11 @@ def test_a_peak_may_go_on_through_corners(monkeypatch):
 
 
 def test_pieces_whose_boxes_overlap_are_joined():
-    first = Component((0, 0), np.array([[1, 0], [1, 1]]))
-    second = Component((0, 1), np.array([[2, 2], [0, 2]]))
+    first = Component((0, 0), np.array([[1, 0], [1, 1]], np.uint8))
+    second = Component((0, 1), np.array([[2, 2], [0, 2]], np.uint8))
     whole = joined([first, second])
     assert whole.start == (0, 0)
+    assert whole.values.dtype == np.uint8
     assert whole.values.tolist() == [[1, 2, 2], [1, 1, 2]]
 
 

@@ -172,6 +172,10 @@ def test_a_warning_for_the_user_is_one_line():
     assert warning_line("see", UserWarningLine, "a.py", 3) == "warning: see\n"
 
 
+def test_a_warning_shows_the_line_of_code_that_it_is_given():
+    assert warning_line("see", UserWarning, "a.py", 3, "x = 1").endswith("a.py:3: UserWarning: see\n  x = 1\n")
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
@@ -254,6 +258,7 @@ def parse(monkeypatch, capsys):
         parser.add_argument("--rate", type=float, default=0.5, help="how fast")
         parser.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), help="how large")
         parser.add_argument("--name", help="what (default: nothing)", default="x")
+        parser.add_argument("--start", type=int, default=0, help="from where")
         parser.add_argument("--quick", action="store_true", help="soon")
         parser.add_argument("--words", nargs="*", default=[], help="which ones")
         parser.add_argument("--crop", nargs="*", type=cli.positive_int)
@@ -348,5 +353,6 @@ def test_the_help_says_defaults_once(parse):
     text = parse("--help")
     assert "how fast (default: 0.5)" in text
     assert "what (default: nothing)" in text
+    assert "from where (default: 0)" in text
     assert "how large" in text
-    assert text.count("(default: ") == 2
+    assert text.count("(default: ") == 3

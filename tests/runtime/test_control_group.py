@@ -55,6 +55,11 @@ def test_a_group_that_does_not_count_its_cache_has_none(tmp_path):
     assert free(tmp_path, "0::/\n") == 300
 
 
+def test_groups_that_cannot_be_read_say_nothing(tmp_path):
+    assert control_group.free_bytes(tmp_path / "absent", tmp_path) is None
+    assert control_group.free_bytes(tmp_path, tmp_path) is None  # a folder
+
+
 def test_a_group_that_uses_more_than_its_limit_leaves_nothing(tmp_path):
     write_group(tmp_path, "100", 300, 0)
     assert free(tmp_path, "0::/\n") == 0

@@ -1,6 +1,8 @@
 """Where a process stands among those that share a volume."""
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from runtime.errors import LaunchError
 from runtime.mesh import Mesh
@@ -22,3 +24,53 @@ def test_groups_must_hold_all_processes():
     line = r"^--processes-per-volume 4 needs a multiple of 4 processes, but 6 were started; give --num_processes 8$"
     with pytest.raises(LaunchError, match=line):
         Mesh.of_process(0, 6, 4)
+
+
+@pytest.fixture
+def second_of_three(monkeypatch) -> Mesh:
+    """The second of three processes that share the volume of the third group."""
+    monkeypatch.setattr("runtime.mesh._process_group", lambda size: f"group of {size}")
+    return Mesh(3, 1, 2)
+
+
+def test_a_sum_leaves_the_own_values_as_they_are(monkeypatch, second_of_three):
+    monkeypatch.setattr(dist, "all_reduce", lambda values, group: values.mul_(3))
+    values = torch.tensor([1.0, 2.0], requires_grad=True)
+    total = second_of_three.sum(values)
+    assert total.tolist() == [3, 6]
+    assert not total.requires_grad
+    assert values.tolist() == [1, 2]
+
+
+def test_neighbors_exchange_contiguous_tensors(monkeypatch, second_of_three):
+    sent = []
+
+    def operation(kind, tensor: torch.Tensor, rank: int, group: str) -> str:
+        assert tensor.is_contiguous()
+        assert group == "group of 3"
+        sent.append((kind, tuple(tensor.shape), rank))
+        return ""
+
+    monkeypatch.setattr(dist, "P2POp", operation)
+    monkeypatch.setattr(dist, "batch_isend_irecv", lambda operations: [])
+    rows = torch.zeros(1, 2, 5, 4).contiguous(memory_format=torch.channels_last)
+    from_previous, from_next = second_of_three.exchange(rows, rows[:, :, :3])
+    assert from_previous.shape == rows.shape
+    assert from_next.shape == (1, 2, 3, 4)
+    assert sent == [
+        (dist.isend, (1, 2, 5, 4), 6),
+        (dist.irecv, (1, 2, 5, 4), 6),
+        (dist.isend, (1, 2, 3, 4), 8),
+        (dist.irecv, (1, 2, 3, 4), 8),
+    ]
+
+
+def test_the_first_process_has_no_previous_neighbor(monkeypatch):
+    monkeypatch.setattr("runtime.mesh._process_group", lambda size: None)
+    monkeypatch.setattr(dist, "P2POp", lambda kind, tensor, rank, group: rank)
+    ranks = []
+    monkeypatch.setattr(dist, "batch_isend_irecv", lambda operations: ranks.extend(operations) or [])
+    from_previous, from_next = Mesh(2, 0, 1).exchange(None, torch.zeros(3))
+    assert from_previous is None
+    assert from_next.shape == (3,)
+    assert ranks == [3, 3]

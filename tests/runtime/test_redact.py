@@ -294,6 +294,7 @@ def test_the_record_of_predictions_names_models_without_secrets():
         ("(see https://host/x?t=secret).", "(see https://host/x)."),
         ("retries exceeded with url: /x?t=secret (Caused by", "retries exceeded with url: /x (Caused by"),
         ("retries exceeded with url: /x?secret (Caused by", "retries exceeded with url: /x (Caused by"),
+        ("Retries exceeded with URL: /x?secret (Caused by", "Retries exceeded with URL: /x (Caused by"),
         (str(Path("s3://key:secret@bucket/x?t=secret")), "s3:/bucket/x"),
     ],
 )

@@ -229,6 +229,12 @@ def test_scores_of_a_task_that_counts_nothing_have_no_counts():
     assert "reliability" not in evaluation_of(no_counts()).scores.to_json()
 
 
+def test_counts_stay_on_their_device():
+    scores = TASK.new_scores(1, "meta")
+    scores.add_reliability(no_counts("meta"))
+    assert scores.reliability.device.type == "meta"
+
+
 def test_counts_of_merged_scores_add_up(reliability):
     scores = TASK.new_scores(1)
     scores.reliability = reliability

@@ -30,6 +30,10 @@ def test_a_padded_crop_has_another_size_than_the_crop(whole):
     assert crop.shape == (6, 5)
 
 
+def test_a_crop_that_reaches_beyond_the_image_ends_with_it(whole):
+    assert whole.cropped([slice(2, 13), slice(5, 20)]).shape == (8, 7)
+
+
 def test_a_crop_leaves_the_whole_image_as_it_is(whole):
     whole.cropped([slice(2, 8), slice(1, 6)])
     assert whole.states.tolist() == [PRESENT, PRESENT, ABSENT]

@@ -375,6 +375,16 @@ def test_weights_with_exchanged_axes_are_named():
     assert UNet.weights_problem(tiny(), weights) == "has other shapes in stem.conv1.weight"
 
 
+@pytest.mark.parametrize("error", [OSError, ValueError, TypeError, RuntimeError, RecursionError])
+def test_an_error_of_loading_is_one_line_with_the_name_of_the_model(saved, monkeypatch, error):
+    def refuse(**options: object) -> None:
+        raise error("no\n  weights")
+
+    monkeypatch.setattr(UNet, "_from_pretrained", refuse)
+    with pytest.raises(ModelError, match=r": cannot be loaded: no weights$"):
+        UNet.from_pretrained(saved)
+
+
 @pytest.mark.parametrize("name", ["runs/modle", "modle", "{here}/modle", "runs/a/b"])
 def test_a_mistyped_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)

@@ -57,6 +57,12 @@ def test_a_type_costs_no_more_than_its_own_rounding(dtype, rounding, offset):
         assert (ours.double() - expected).abs().max() < 4 * rounding * expected.abs().max()
 
 
+def test_instance_norm_of_a_layer_is_that_of_the_formula():
+    x = torch.tensor([[[[1.0, 1.002], [1.004, 1.006]]]])  # of mean 1.003 and variance 5e-6
+    expected = torch.tensor([[[[-3.0, -1.0], [1.0, 3.0]]]]) * 1e-3 / (5e-6 + 1e-5) ** 0.5
+    torch.testing.assert_close(norm_layer("instance", 1, dims=2)(x), expected, rtol=1e-3, atol=0)
+
+
 def test_slabs_of_a_volume_have_its_values_with_their_own_gradients():
     x, grad, weight, bias = sample()
 

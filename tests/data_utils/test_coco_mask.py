@@ -228,6 +228,12 @@ def test_a_character_beside_those_of_run_lengths_is_named(character):
         run_lengths(f"0{character}0")
 
 
+def test_a_run_length_of_more_than_13_characters_is_refused():
+    assert run_lengths(12 * "P" + "0") == [0]
+    with pytest.raises(ValueError, match="'0' is no part of one here"):
+        run_lengths(13 * "P" + "0")
+
+
 def test_a_run_of_no_pixels_is_no_mistake(tmp_path):
     whole = [0, SIZE[0] * SIZE[1]]
     write_coco(tmp_path / "annotations.json", [entry(1, 1, 3, {"size": [*SIZE], "counts": whole})], tmp_path)

@@ -308,6 +308,13 @@ def test_files_of_single_volumes_lie_beside_them_or_in_a_folder_of_their_own(tmp
     assert find_points(tmp_path, (), explicit=True)["train"].images == ("a",)
 
 
+def test_files_in_a_folder_of_points_come_before_those_beside_volumes(tmp_path):
+    for folder in ("images", "points"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{folder}.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
+    assert find_points(tmp_path, (), explicit=True)["train"].images == ("points",)
+
+
 def test_files_of_points_of_a_split_lie_in_a_folder_beside_that_of_its_volumes(tmp_path):
     volume = tmp_path / "train" / "images" / "a.nii.gz"
     for file in (volume, tmp_path / "train" / "points" / "a.fcsv"):

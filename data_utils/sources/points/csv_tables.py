@@ -138,7 +138,7 @@ def _wide_columns(titles: Sequence[str]) -> dict[int, tuple[str, str]]:
 
 
 def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
-    headings = {row[0].strip().lower(): row for row in rows[:4]}
+    headings = {row[0].strip().lower(): row for row in rows[:3]}
     if "individuals" in headings:
         raise DataError(f"{file}: has several individuals in an image, which is not supported; give one table for each")
     if "bodyparts" not in headings or "coords" not in headings:

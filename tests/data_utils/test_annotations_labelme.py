@@ -343,6 +343,13 @@ def test_a_folder_is_known_by_its_first_three_files(tmp_path, others, is_found):
     assert bool(labelme.find(tmp_path, ())) == is_found
 
 
+def test_a_folder_is_known_beside_hidden_files(tmp_path):
+    write_labelme(tmp_path, "a", [shape("cell", BOX, "rectangle")])
+    for name in "abc":
+        (tmp_path / f"._{name}.json").write_bytes(b"what a Mac leaves behind")
+    assert labelme.find(tmp_path, ())
+
+
 def test_files_of_one_name_belong_to_the_images_in_folders_of_their_folders_name(tmp_path):
     for site, label in (("north", "a"), ("south", "b")):
         shapes = [shape(label, BOX, "rectangle")]

@@ -298,6 +298,13 @@ def test_another_name_of_an_image_is_noticed_in_its_split(folder):
     assert after[1] == before[1]
 
 
+def test_another_ending_of_an_image_is_noticed(folder):
+    before = digests_of(folder)
+    file = folder / "images/train/a.jpg"
+    file.rename(file.with_suffix(".jpeg"))
+    assert digests_of(folder)[0] != before[0]
+
+
 @pytest.fixture
 def listed(tmp_path) -> Path:
     """Two images of the first class in classes.txt, which is to be written."""

@@ -101,8 +101,10 @@ def bern(tmp_path) -> Path:
         save(images / f"{number}_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
     for number in (10, 9, 2, 8, 7, 11, 6, 5):
         save(ids / f"{number}_gtFine_labelIds.png", IDS)
-    for name in (images / "5_leftImg8bit.txt", ids / "6_gtFine_labelIds.json", images / "1_leftImg8bit_old.png"):
-        name.write_text("no picture")
+    for name in ("5_leftImg8bit.txt", "1_leftImg8bit_old.png", "._1_leftImg8bit.png"):
+        (images / name).write_text("no picture")
+    for name in ("6_gtFine_labelIds.json", "._1_gtFine_labelIds.png"):
+        (ids / name).write_text("no picture")
     return tmp_path
 
 

@@ -238,6 +238,11 @@ def test_lists_of_voc_may_be_called_in_capitals_and_have_blank_lines(tmp_path):
     assert [[*masks(split)] for split in loaded(root)] == [["a.jpg", "b.jpg"], ["c.jpg"]]
 
 
+def test_hidden_lists_of_voc_are_passed_over(tmp_path):
+    root = voc(tmp_path, [*"ab"], {"default": ["a", "b"], "._default": ["what a Mac leaves behind"]})
+    assert sorted([*masks(loaded(root)[0]), *masks(loaded(root)[1])]) == ["a.jpg", "b.jpg"]
+
+
 def test_two_formats_in_one_folder_are_both_named(tmp_path):
     root = voc(tmp_path, ["a", "b"], {})
     (root / "annotations.json").write_text("{}")

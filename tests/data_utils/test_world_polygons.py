@@ -368,9 +368,10 @@ def test_a_folder_of_other_masks_holds_no_polygons(tmp_path):
     assert find_polygons(tmp_path, (), config(tmp_path)) == {}
 
 
-def test_a_folder_is_no_file_of_polygons(tmp_path):
+def test_a_folder_or_a_hidden_file_is_no_file_of_polygons(tmp_path):
     one_image(tmp_path, feature(square(0, 0, 5)))
     (tmp_path / "older.geojson").mkdir()
+    (tmp_path / "._areas.geojson").write_bytes(b"what a Mac leaves behind")
     assert int(areas_of(tmp_path)["train"][0]["target"].render().sum()) == 25
 
 

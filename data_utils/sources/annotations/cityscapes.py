@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.class_names import NamedClasses
-from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, RenderedMask
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, RenderedMask, is_visible_file
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in
 from data_utils.sources.annotations.paired import PairedRecords
@@ -105,8 +105,8 @@ def files(folder: Path, ending: str) -> dict[str, str]:
     for parent, _, names in walk(folder):
         below = os.path.relpath(parent, folder)
         for name in names:
-            stem, extension = os.path.splitext(name)
-            if stem.endswith(ending) and extension.lower() in IMAGE_SUFFIXES:
+            stem, _ = os.path.splitext(name)
+            if stem.endswith(ending) and is_visible_file(name, IMAGE_SUFFIXES):
                 picture = os.path.normpath(os.path.join(below, stem.removesuffix(ending)))
                 path_of[picture] = os.path.normpath(os.path.join(below, name))
     return path_of

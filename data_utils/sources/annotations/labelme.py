@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_utils.class_names import BACKGROUND_NAMES, NamedClasses
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, image_errors
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, image_errors, is_visible_file
 from data_utils.sources.annotations.labelme_mask import LabelmeMask, read_labelme
 from data_utils.sources.annotations.layout import (
     SplitPaths,
@@ -113,7 +113,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
 def _holds_shapes(folder: Path) -> bool:
     """Whether one of the first JSON files of a folder, or of one below it, is labelme's."""
     for parent, _, names in walk(folder):
-        json_names = sorted(name for name in names if name.lower().endswith(".json"))
+        json_names = sorted(name for name in names if is_visible_file(name, (".json",)))
         if any(is_labelme(os.path.join(parent, name)) for name in json_names[:3]):
             return True
     return False

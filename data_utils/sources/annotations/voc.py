@@ -49,7 +49,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     lists: dict[str, Path] = {}
     for path in sorted((root / LISTS).glob("*.txt")):
         name = path.stem.lower()
-        if name in split_names or not name.startswith("test"):
+        if name in split_names or not name.startswith(("test", ".")):
             lists[name] = path
     if "train" not in lists and "trainval" in lists:  # trainval holds the images of val, too
         lists = {"train": lists["trainval"]}

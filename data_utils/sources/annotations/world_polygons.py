@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import RenderedMask, check_memory
+from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_file
 from data_utils.image_io.placed_masks import Grid, grid_of
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes
@@ -158,7 +158,7 @@ def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -
 
 
 def _files_in(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+    return sorted(path for path in folder.iterdir() if is_visible_file(path.name, SUFFIXES) and path.is_file())
 
 
 def _open(images: Path, folder: Path, joined: Sequence[Path], config: DataConfig) -> PolygonRecords:

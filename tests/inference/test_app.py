@@ -29,10 +29,12 @@ from forked import free_port
 from PIL import Image
 
 import app
+from data_utils.class_map import ClassMap
 from data_utils.image_io.writers import PngWriter
 from data_utils.visualize import class_colors, colorize, overlay
 from inference import Predictor
-from inference.page import PagePredictor, page_job, picture_html
+from inference.outputs.classes import ClassFormat
+from inference.page import PagePredictor, page_job, picture_html, prediction_html
 from runtime.errors import ImageError, ModelError, SettingsError, UsageError
 from tasks.landmarks import Landmarks
 from unet import Preprocess, UNet, UNetConfig
@@ -145,6 +147,13 @@ def test_a_large_image_is_shown_with_less_detail_than_its_mask_has(page, tmp_pat
     assert {picture.size for picture in pictures(html)} == {(1000, 17)}
     assert html.count("aspect-ratio: 3000 / 50;") == 2
     assert Image.open(mask).size == (3000, 50)
+
+
+def test_shares_of_classes_are_those_of_all_pixels_of_a_large_image():
+    mask = np.tile(np.array([[0], [1]], np.uint8), (1000, 50))  # every second row is shown
+    output_format = ClassFormat(ClassMap(("sky", "land"), (0, 1), None))
+    html = prediction_html(np.zeros((2000, 50, 1), np.uint8), mask, output_format)
+    assert re.findall(r"</span>(\w+ [\d.]+%)</li>", html) == ["sky 50.0%", "land 50.0%"]
 
 
 @pytest.fixture
@@ -437,8 +446,10 @@ def test_an_image_of_100_megabytes_is_read(tmp_path):
         page_job(tmp_path / "heavy.png")
 
 
-def test_a_volume_is_sent_to_predict_py(tmp_path):
+@pytest.mark.parametrize("size", [None, 30], ids=["whole", "cut off"])
+def test_a_volume_is_sent_to_predict_py(tmp_path, size):
     nibabel.save(nibabel.Nifti1Image(np.zeros((3, 4, 5), np.uint8), np.eye(4)), tmp_path / "v.nii.gz")
+    (tmp_path / "v.nii.gz").write_bytes((tmp_path / "v.nii.gz").read_bytes()[:size])
     with pytest.raises(ImageError, match=r"^v\.nii\.gz: is a volume, but .*use predict\.py for it$"):
         page_job(tmp_path / "v.nii.gz")
 

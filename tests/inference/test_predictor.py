@@ -489,11 +489,20 @@ def model_folder(tmp_path) -> Path:
 
 
 def test_models_are_loaded_with_the_options_that_are_given(model_folder):
-    predictor = Predictor.from_pretrained(model_folder, ensemble=[model_folder], tile_size=64, overlap=8, tta=True)
-    assert len(predictor.networks) == 2
+    ensemble = [model_folder, str(model_folder)]
+    predictor = Predictor.from_pretrained(model_folder, ensemble=ensemble, tile_size=64, overlap=8, tta=True)
+    assert len(predictor.networks) == 3
     assert predictor.tile_size == 64
     assert predictor.overlap == 8
     assert predictor.tta is True
+
+
+def test_a_model_of_landmarks_that_is_loaded_sees_mirror_images_by_default(batches, tmp_path):
+    mirrored_network(mirrors=True).save_pretrained(tmp_path)
+    predictor = Predictor.from_pretrained(tmp_path)
+    noted(predictor.networks[0], batches)
+    predictor.points(LANDMARK_IMAGE)
+    assert len(batches) == 2
 
 
 def test_models_are_loaded_ready_to_predict_fast(model_folder):

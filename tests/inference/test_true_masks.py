@@ -1,19 +1,22 @@
 """The true mask of each input: by the stem of its name, a suffix, its page, or in a folder for each class."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
 from prediction import touch
+from written import PLACE
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
-from data_utils.image_io.formats import ClassLayers, RenderedMask, VolumeFile
+from data_utils.image_io.formats import ClassLayers, PictureFile, RenderedMask, VolumeFile
+from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.sources.records import Metadata
 from inference.input_files import files_below, pictures_among
-from inference.outputs.jobs import MaskFile
-from inference.true_masks import ObjectTruths, TrueMasks, open_true_masks
+from inference.outputs.jobs import InputPages, MaskFile, PageFile, RasterJob, VolumeJob
+from inference.true_masks import ObjectTruths, TrueMasks, TruthFolder, open_true_masks
 from runtime.errors import DataError
 
 
@@ -238,6 +241,28 @@ def test_nothing_is_known_of_a_class_without_a_mask(tmp_path, class_folders):
 def test_true_masks_that_no_class_has_are_missing(class_folders):
     assert find(class_folders, "z") is None
     assert class_folders.missing == ["z"]
+
+
+def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_path):
+    tags = [(33550, "d", 3, (1.0, 1.0, 0.0), True), (33922, "d", 6, (0.0, 0.0, 0.0, 5.0, 9.0, 0.0), True)]
+    with tifffile.TiffWriter(tmp_path / "s.tif") as tiff:
+        for _ in range(2):
+            tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=tags)
+    job = RasterJob(image=Path("s.tif"), size=(3, 4), output=Path("out"), place=PLACE)
+    inputs = [InputPages(Path("s"), [job, replace(job, page=1)], stems("s_0001", "s_0002"))]
+    first, second = TruthFolder(tmp_path, "").with_truths(inputs)
+    assert isinstance(first.truth, PlacedMask)
+    assert second.truth == (tmp_path / "s.tif", 1)
+    pictures = TruthFolder(tmp_path, "", reads_places=False).with_truths(inputs)
+    assert [job.truth for job in pictures] == [PictureFile(str(tmp_path / "s.tif"), page) for page in (0, 1)]
+
+
+def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):
+    tifffile.imwrite(tmp_path / "v.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
+    job = VolumeJob(image=Path("v.tif"), size=(2, 3, 4), output=Path("out"), volume=VolumeFile(("v.tif",)))
+    inputs = [InputPages(Path("v"), [job], stems("v"))]
+    (scored,) = TruthFolder(tmp_path, "", reads_places=False).with_truths(inputs)
+    assert scored.truth == PageFile(tmp_path / "v.tif")
 
 
 @pytest.fixture

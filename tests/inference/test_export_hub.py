@@ -73,10 +73,11 @@ def code_of(folder: Path) -> ModuleType:
     [
         UNetConfig(3, 2, 4, 2, "batch", "bilinear", block="residual", preprocess=COLORS),
         UNetConfig(1, 2, 16, 3, "group", "transpose", block="residual"),
+        UNetConfig(1, 2, 1, 2, "group"),
         UNetConfig(1, 2, 16, 2, "instance", "bilinear_aligned", block="residual"),
         UNetConfig(3, 2, 4, 5, upsample="bilinear", encoder=LITE0),
     ],
-    ids=["batch", "group", "instance", "lite0"],
+    ids=["batch", "group", "group of one channel", "instance", "lite0"],
 )
 def test_the_network_of_a_hub_folder_is_ours(config, tmp_path):
     torch.manual_seed(0)

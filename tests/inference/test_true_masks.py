@@ -230,6 +230,12 @@ def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, c
     assert find(class_folders, "x") == ClassMasks(files, (0, 1))
 
 
+def test_a_folder_of_a_class_lies_in_that_of_all_true_masks(tmp_path):
+    touch(tmp_path, "a/x.png", "old/b/x.png")
+    mask = find(open_true_masks(tmp_path, "", stems("x"), ["a", "b"]), "x")
+    assert mask == ClassMasks((ClassFile(str(tmp_path / "a" / "x.png")), ClassFile("")), (0, 1))
+
+
 def test_nothing_is_known_of_a_class_without_a_mask(tmp_path, class_folders):
     files = (ClassFile(str(tmp_path / "a" / "sub" / "y.png")), ClassFile(""))
     assert find(class_folders, "sub/y") == ClassMasks(files, (0, 1))

@@ -498,6 +498,14 @@ def test_images_of_one_name_in_two_folders_have_label_files_of_their_own(tmp_pat
     assert highest_values == {"north/a.jpg": 1, "south/a.jpg": 2}
 
 
+def test_folders_of_images_are_those_of_images_without_label_file_too(tmp_path):
+    for site, text in (("north", TREE), ("south", None)):
+        write(tmp_path, f"images/train/{site}", f"labels/train/{site}", {"a": text})
+    (tmp_path / "data.yaml").write_text("train: images/train\n" + LIST)
+    records = yolo.load(tmp_path, yolo.find(tmp_path, ()), allow_unpaired=False)["train"]()
+    assert records.image_folders() == {(str(tmp_path / "images/train"), site) for site in ("north", "south")}
+
+
 def test_settings_that_cannot_be_opened_are_named(tmp_path):
     with pytest.raises(DataError, match=rf"{tmp_path / 'data.yaml'} cannot be read as YAML \("):
         yolo.read_settings(tmp_path / "data.yaml")

@@ -120,6 +120,7 @@ def test_cityscapes_files_without_partner_are_those_of_both_kinds(bern):
         *(f"bern/{number}_leftImg8bit.png: image without mask" for number in (30, 31, 32, 33, 4)),
         *(f"bern/{number}_gtFine_labelIds.png: mask without image" for number in (11, 5, 6, 7, 8)),
     )
+    assert train.annotations.annotated == 3
 
 
 def test_packed_cityscapes_hold_only_ids_that_are_evaluated(tmp_path, monkeypatch):

@@ -39,9 +39,9 @@ OWN = ["2007_000032", "2007_000039", "2011_003276"]
 
 @pytest.fixture
 def own_voc(tmp_path) -> Path:
-    """Images of the challenge in its lists, and one that is in none."""
+    """Images of the challenge in its lists, and another one without mask."""
     root = voc(tmp_path, OWN, {"train": OWN[:1], "val": OWN[2:], "trainval": [OWN[0], OWN[2]]})
-    save(root / "JPEGImages" / "2008_000001.jpg", np.zeros((*SIZE, 3), np.uint8))
+    save(root / "JPEGImages" / "extra.jpg", np.zeros((*SIZE, 3), np.uint8))
     return root
 
 

@@ -205,10 +205,10 @@ def test_the_image_processor_of_a_hub_folder_takes_several_images(grey_processor
 
 
 def test_the_image_processor_of_a_hub_folder_gives_each_mask_its_own_size(grey_processor):
-    outputs = SimpleNamespace(logits=torch.arange(24.0).reshape(2, 3, 2, 2).flip(1))
-    masks = grey_processor.post_process_semantic_segmentation(outputs, [(2, 2), (3, 5)])
-    assert [mask.tolist() for mask in masks] == [[[0] * 2] * 2, [[0] * 5] * 3]
-    assert [mask.shape for mask in grey_processor.post_process_semantic_segmentation(outputs)] == [(2, 2)] * 2
+    outputs = SimpleNamespace(logits=torch.arange(36.0).reshape(3, 3, 2, 2).flip(1))
+    masks = grey_processor.post_process_semantic_segmentation(outputs, [(2, 2), (3, 5), (2, 5)])
+    assert [mask.tolist() for mask in masks] == [[[0] * 2] * 2, [[0] * 5] * 3, [[0] * 5] * 2]
+    assert [mask.shape for mask in grey_processor.post_process_semantic_segmentation(outputs)] == [(2, 2)] * 3
 
 
 @pytest.mark.parametrize(

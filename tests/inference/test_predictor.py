@@ -174,7 +174,9 @@ def test_an_ensemble_needs_as_many_classes_where_they_have_no_names():
 
 
 def test_an_ensemble_may_have_models_of_other_norms():
-    assert len(Predictor(network_of(), ensemble=[network_of(norm="group")]).networks) == 2
+    predictor = Predictor(network_of(), ensemble=[network_of(norm="group")])
+    assert len(predictor.networks) == 2
+    assert predictor.config.norm == "batch"  # that of the first
 
 
 @pytest.fixture
@@ -384,6 +386,13 @@ def test_points_are_told_with_their_presence_and_confidence(point_predictor):
     assert [point.presence for point in points] == rows[:, 2].tolist()
     assert [point.confidence for point in points] == rows[:, 3].tolist()
     assert rows[0, 2] != rows[0, 3]
+
+
+def test_points_lie_in_pixels_of_the_image(point_predictor):
+    image = np.random.default_rng(0).integers(0, 255, (16, 24), dtype=np.uint8)
+    rows = point_predictor.predict_rows(image)
+    positions = [point.position for point in point_predictor.points(image)]
+    np.testing.assert_allclose(positions, rows[:, :2] * (16, 24) - 0.5)
 
 
 def test_an_error_at_an_image_of_points_has_the_name_that_was_given(point_predictor):

@@ -187,6 +187,11 @@ def test_masks_are_missing_where_a_picture_is_hidden(tmp_path):
     assert lacks_masks(tmp_path, ())
 
 
+def test_masks_of_volumes_are_those_of_a_folder_of_labels(tmp_path):
+    (tmp_path / "labelsTr").mkdir()
+    assert not lacks_masks(tmp_path, ())
+
+
 @pytest.mark.parametrize("name", ["a.PNG", "a.nii.gz"])
 def test_masks_are_pictures_or_volumes(tmp_path, name):
     (tmp_path / "images").mkdir()

@@ -462,6 +462,13 @@ def test_a_file_that_cannot_be_the_only_mask_is_refused(tmp_path, inputs, name, 
         named_job(jobs, tmp_path / name, overwrite=overwrite)
 
 
+@pytest.mark.parametrize("name", ["v.nii.gz", "v.png"])
+def test_an_input_in_a_folder_has_the_true_mask_in_the_folder_of_that_name(tmp_path, name):
+    touch(tmp_path, f"in/sub/{name}", f"truth/sub/{name}", f"truth/{name}")
+    (job,) = find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
+    assert job.truth == (tmp_path / "truth" / "sub" / name, 0)
+
+
 @pytest.fixture
 def true_masks(tmp_path) -> Path:
     """A folder with a.png, its masks in truth/, without a suffix and with one, and those of two classes in classes/."""

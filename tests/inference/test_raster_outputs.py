@@ -172,6 +172,16 @@ def test_an_image_has_the_place_of_its_file_where_it_is_kept(tmp_path):
     assert not isinstance(job, RasterJob)
 
 
+def test_each_page_of_a_tiff_has_its_own_place(tmp_path):
+    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+        for left in (5.0, 8.0):
+            scale = (33550, "d", 3, (1.0, 1.0, 0.0), True)
+            corner = (33922, "d", 6, (0.0, 0.0, 0.0, left, 9.0, 0.0), True)
+            tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=[scale, corner])
+    jobs = find_jobs([str(tmp_path / "a.tif")], tmp_path / "out", [".png"], InputRules(keeps_place=True))
+    assert [job.place.transform[2] for job in jobs] == [5, 8]
+
+
 def test_an_image_of_points_has_no_place(tmp_path):
     path = write_raster(tmp_path / "a.tif", scene(0)[0])
     task = Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels")

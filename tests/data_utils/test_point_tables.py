@@ -232,6 +232,13 @@ def test_a_state_in_a_table_counts_whatever_its_coordinates_are(tmp_path):
     assert table.names == ("p", "q", "r", "s")
 
 
+def test_a_point_may_be_named_first_in_a_later_image(tmp_path):
+    table = table_of(tmp_path, "image,landmark,x,y\na,p,1,2\nb,p,3,4\nb,q,5,6\n")
+    assert table.names == ("p", "q")
+    assert table.positions.tolist() == [[[1, 2], [0, 0]], [[3, 4], [5, 6]]]
+    assert table.states.tolist() == [[PRESENT, UNKNOWN], [PRESENT, PRESENT]]
+
+
 def test_a_table_with_an_empty_presence_is_no_prediction(tmp_path):
     table = table_of(tmp_path, "image,landmark,x,y,confidence,presence\na,p,1,2,,\na,q,1,2,0.5, \n")
     assert table.states.tolist() == [[PRESENT, PRESENT]]

@@ -149,6 +149,14 @@ def test_inputs_are_read_ahead_by_two_to_eight_threads(monkeypatch, workers, thr
     assert counts == [threads]
 
 
+def test_each_image_of_a_batch_has_its_mask(tmp_path):
+    touch(tmp_path, "a.png", "b.png", "c.png")
+    jobs = find_jobs([f"{tmp_path}/*.png"], tmp_path / "out", [".png"])
+    predictor = Predictor(network_of())
+    assert list(PredictionPipeline(predictor, writer_of(predictor), set()).run([jobs])) == [(job, None) for job in jobs]
+    assert all(job.file(".png").exists() for job in jobs)
+
+
 class Rows:
     """Stands in for the rows that processes share, of no input."""
 

@@ -225,17 +225,21 @@ def test_images_further_than_half_a_pixel_from_each_other_are_no_neighbors(tmp_p
     assert neighbors_at(tmp_path, 9.6) == []
 
 
+QUARTER_TURN = Affine(0, 1, 0, -1, 0, 9)
+SLANT = Affine(0.6, 0.8, 0, -0.8, 0.6, 0)
+
+
 @pytest.mark.parametrize(
-    ("right", "lines"),
+    ("turn", "right", "lines"),
     [
-        (7.0, ["1 of 1 validation images overlap training images in the world: a.tif and b.tif"]),
-        (9.0, []),
+        (QUARTER_TURN, 7.0, ["1 of 1 validation images overlap training images in the world: a.tif and b.tif"]),
+        (QUARTER_TURN, 9.0, []),
+        (SLANT, -4.0, ["1 of 1 validation images overlap training images in the world: a.tif and b.tif"]),
+        (SLANT, -10.0, []),
     ],
 )
-def test_an_image_that_lies_turned_in_the_world_touches_what_it_covers(tmp_path, right, lines):
-    turned = write_raster(
-        tmp_path / "b.tif", np.zeros((1, 8, 9), np.uint8), transform=NORTH_UP @ Affine(0, 1, 0, -1, 0, 9)
-    )
+def test_an_image_that_lies_turned_in_the_world_touches_what_it_covers(tmp_path, turn, right, lines):
+    turned = write_raster(tmp_path / "b.tif", np.zeros((1, 8, 9), np.uint8), transform=NORTH_UP @ turn)
     record = {"image": str(turned), "target": str(turned), "name": "b.tif"}
     assert describe_neighbors(ListRecords([record]), ListRecords([placed(tmp_path, "a.tif", right)])) == lines
 
@@ -438,6 +442,7 @@ def test_records_without_places_have_no_neighbors(make_records):
         ({"val_blocks": 4096}, "--val-blocks: blocks of 4096 pixels hold all images together; give a smaller number"),
         ({"place": False}, "--val-blocks cuts images by their place, which --no-place leaves out; give --place"),
         ({"val_group": "a"}, "--val-blocks and --val-group: both say what is held out together"),
+        ({"val_group": ""}, "--val-blocks and --val-group: both say what is held out together"),
     ],
 )
 def test_blocks_that_cannot_be_are_one_line(tmp_path, settings, line):

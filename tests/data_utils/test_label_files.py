@@ -238,6 +238,15 @@ def test_a_rule_of_a_site_lies_in_a_folder_of_its_name_up_to_the_root(tmp_path):
     assert files.find(f"{images}/other/a.png", "other/a.png") is None
 
 
+def test_label_files_beside_images_outside_the_data_set_are_not_read(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "classes.txt").write_text("car")
+    (tmp_path / "classes.csv").write_text("image,classes\na.png,car\n")
+    files = LabelFiles(tmp_path / "data", reads_rules=True)
+    assert files.find(f"{tmp_path}/site/a.png", "site/a.png") is None
+    assert files.tables == []
+
+
 HOSTILE = {
     "empty": (b"", "its first line is '', expected image,classes"),
     "another table": (b"name,r,g,b\ncar,1,2,3\n", "its first line is 'name,r,g,b', expected image,classes"),

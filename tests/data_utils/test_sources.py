@@ -189,6 +189,11 @@ def test_the_training_split_is_not_validated_on_unasked(tmp_path):
     assert len(val) == 1
 
 
+def test_a_mask_without_the_suffix_has_no_image_though_one_has_its_name(tmp_path):
+    write_pictures(tmp_path, "images/a.png", "images/b.png", *(f"masks/{name}.png" for name in ("a", "a_m", "b_m")))
+    assert "1 of 3 masks" in error_of(tmp_path, mask_suffix="_m")
+
+
 SUFFIXES = ["_mask", "-gt", ".seg", "0", ""]
 
 
@@ -398,6 +403,15 @@ def test_pages_are_counted_where_either_the_image_or_the_mask_is_a_tiff(tmp_path
 def test_the_ending_of_mask_names_is_one_that_all_of_them_have():
     assert detect_suffix(["1", "20", "30"], ["1_m", "20_m", "30_m"]) == "_m"
     assert detect_suffix(["1", "20", "30"], ["1_m", "20_mask", "30_mask"]) == ""
+
+
+def test_splits_above_images_and_masks_come_before_those_below_them(tmp_path):
+    below = [f"{folder}/{split}/a.png" for folder in ("images", "masks") for split in ("valid", "val")]
+    write_pictures(tmp_path, *below, "val/images/b.png", "val/masks/b.png")
+    assert find_splits(tmp_path, ()) == {
+        "valid": (tmp_path / "images" / "valid", tmp_path / "masks" / "valid"),
+        "val": (tmp_path / "val" / "images", tmp_path / "val" / "masks"),
+    }
 
 
 def test_images_that_are_their_own_masks_are_refused(tmp_path):

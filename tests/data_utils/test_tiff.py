@@ -38,6 +38,11 @@ def test_a_page_is_read_by_its_number_in_its_file_and_named_by_its_place_among_t
     ]
 
 
+def test_a_file_whose_only_page_that_counts_is_a_later_one_has_its_own_name():
+    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(1, 0)]], [])
+    assert [*records] == [{"image": "images/a.tif", "target": "masks/b.tif", "name": "a.tif"}]
+
+
 def test_pages_are_paired_where_a_file_is_a_tiff_and_counted_once(tmp_path, monkeypatch):
     for name, count in (("one.tif", 1), ("two.tif", 2)):
         with tifffile.TiffWriter(tmp_path / name) as tiff:

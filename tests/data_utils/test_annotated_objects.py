@@ -116,6 +116,12 @@ def test_touching_objects_of_one_class_have_numbers_of_their_own(info):
     assert [target.mask[place] for place in ((5, 5), (5, 15), (15, 24), (15, 5))] == [1, 1, 2, 0]
 
 
+def test_numbers_of_objects_are_read_without_their_classes(info):
+    ids = info.reader.ids(info.train.records[0])
+    assert np.unique(ids).tolist() == [0, 1, 2, 3]
+    assert ids[15, 5] == 0
+
+
 def test_objects_keep_their_numbers_in_a_smaller_target(info):
     smaller = info.reader.read(info.train.records[0], SIZE, (10, 15))
     assert smaller.ids.shape == (10, 15)

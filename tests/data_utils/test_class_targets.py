@@ -55,6 +55,23 @@ def test_pixels_of_a_class_are_those_of_all_its_values_and_of_no_ignored_ones():
     assert count_classes({1: 5, 2: 7, 3: 2, 4: 100, 9: 100, 77: 100}, class_map) == (7, 7)
 
 
+def test_images_that_are_all_labeled_for_all_classes_have_the_same_reader():
+    reader = ClassReader(TWO)
+    assert reader.partly_labeled({("a", "b"): "classes.csv"}, (), {("a", "b"): {1: 5}}) is reader
+
+
+def test_a_class_may_be_labeled_by_the_name_that_the_data_set_gives_its_value():
+    pixels = {None: {1: 5, 2: 7}, ("liver",): {1: 10, 2: 20}}
+    reader = ClassReader(TWO).partly_labeled({("liver",): "classes.csv"}, ((2, "liver"),), pixels)
+    assert reader.labeled_classes(("liver",)) == [1]
+    assert reader.class_pixels == (5, 27)
+
+
+def test_weights_of_classes_follow_from_the_pixels_of_their_reader():
+    task = ClassReader(TWO).with_pixels({1: 30, 2: 10}).task("ce", ["auto"])
+    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
+
+
 def test_classes_that_do_not_overlap_have_no_sides():
     with pytest.raises(SettingsError, match=r"^--swap a=b: for points and for classes that may overlap; leave it out$"):
         ClassReader.of_values({1: 5, 2: 5}, ((1, "a"), (2, "b")), DataConfig(swap="a=b"))

@@ -150,6 +150,14 @@ def test_the_task_that_is_kept_is_not_looked_for_again():
     assert len(objects.read) == 1
 
 
+def test_the_size_of_objects_that_is_kept_is_not_measured_again():
+    large = Kept([LARGE], "three large objects")
+    ObjectReader().with_records(large)
+    large.read.clear()
+    assert ObjectReader().with_records(large).smallest == 10
+    assert large.read == []
+
+
 def test_the_task_of_masks_without_a_key_is_not_kept():
     assert [find_task(Masks(masks), DataConfig()) for masks in (OBJECTS, CLASSES)] == ["objects", "classes"]
 

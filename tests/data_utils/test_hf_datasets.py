@@ -6,6 +6,7 @@ from functools import partialmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from unittest.mock import Mock
 
 import pytest
 from picture_folders import check_sizes, error_of, flat_folder, loaded, names, pixels_of_values, png, size_of
@@ -388,6 +389,12 @@ def test_a_class_label_is_no_mask(tmp_path, tables):
 def test_a_damaged_parquet_file_is_one_line(tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no more")
     assert "bad.parquet cannot be loaded (" in error_of(tmp_path / "bad.parquet")
+
+
+def test_a_table_whose_reading_fails_in_another_process_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "a.parquet").touch()
+    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=RuntimeError("a process is gone")))
+    assert error_of(tmp_path / "a.parquet").endswith("a.parquet cannot be loaded (a process is gone)")
 
 
 def test_a_saved_table_that_lacks_a_file_is_one_line(tmp_path, tables):

@@ -36,8 +36,8 @@ def test_an_image_is_labeled_for_a_joined_class_if_it_is_for_each_of_its_values(
 
 def test_pixels_of_a_class_are_counted_in_images_that_are_labeled_for_it():
     label_sets = LabelSets(((True, True), (True, False)), {("a",): 1})
-    pixels = {None: {0: 1, 1: 2}, ("a",): {0: 10, 1: 20}}
-    assert label_sets.class_pixels(pixels, lambda counts: (counts[0], counts[1])) == (11, 2)
+    pixels = {None: {0: 3 * 10**9, 1: 2}, ("a",): {0: 10, 1: 20}}
+    assert label_sets.class_pixels(pixels, lambda counts: (counts[0], counts[1])) == (3 * 10**9 + 10, 2)
 
 
 def test_a_name_that_is_nearly_one_of_a_class_is_asked_about():

@@ -73,6 +73,7 @@ def test_pieces_touch_through_sides_or_corners():
     assert count_pieces(np.array([[1, 0, 0, 1]])) == (1, 2)
     assert count_pieces(np.array([[1, 1, 2, 2]])) == (2, 2)
     assert count_pieces(np.zeros((2, 2), int)) == (0, 0)
+    assert count_pieces(np.array([[[1, 0], [0, 0]], [[0, 0], [0, 1]]])) == (1, 1)
 
 
 def test_a_folder_of_masks_for_each_image_is_read_as_numbers(tmp_path):

@@ -159,6 +159,11 @@ def test_detail_is_measured_of_what_an_image_is_labeled_for(labeled, kept):
     assert reader.detail_kept(records, 0.25) == kept
 
 
+def test_detail_of_a_wide_mask_is_measured_at_a_share_of_each_side():
+    halves = np.repeat(np.array([[1, 2]], np.int64), 8, axis=1)
+    assert OverlapReader(("a", "b")).detail_kept([{"image": "", "target": halves, "name": "m"}], 0.25) == 1
+
+
 def test_classes_are_chosen_in_the_order_of_the_flag(folders):
     blue, _, red = np.moveaxis(np.stack(true_masks(4, 0)), 1, 0)
     targets = targets_of(folders, classes="red,blue")

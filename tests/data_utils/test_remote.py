@@ -262,6 +262,12 @@ def test_a_version_of_a_file_is_known_by_whatever_its_system_calls_it(monkeypatc
     assert content_key("https://x/b.tar") != keys[1]
 
 
+def test_a_file_whose_versions_are_empty_has_no_key(monkeypatch):
+    system = SimpleNamespace(info=lambda path: {"size": 5, "ETag": None, "created": ""})
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda file: (system, file))
+    assert content_key("https://x/a.tar") is None
+
+
 def test_a_mistake_in_the_content_of_a_file_keeps_its_line():
     with pytest.raises(DataError, match=r"^row 3 is damaged$"), remote.file_errors("a.tar", hint="; so it is"):
         raise DataError("row 3 is damaged")

@@ -5,9 +5,14 @@ Modules: data_utils/targets/reader.py.
 
 import numpy as np
 import pytest
+from volumes import write_nifti
 
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volumes import read_volume_header
+from data_utils.sources.records import ListRecords, Metadata
+from data_utils.targets import named_classes_of
 from data_utils.targets.classes import ClassReader, PartlyLabeledReader
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectReader
@@ -73,6 +78,19 @@ def test_targets_are_of_the_size_of_images_unless_they_are_points():
 def test_a_label_volume_is_read_slice_by_slice_by_whatever_reads_masks_alone():
     values = np.array([[[1, 2]], [[2, 2]]])
     assert MaskReader.of_label_volume(ClassReader(TWO), values, "mask").mask.tolist() == [[[0, 1]], [[1, 1]]]
+
+
+def test_a_label_volume_of_other_sides_than_its_image_is_refused(tmp_path):
+    image = VolumeFile((str(write_nifti(tmp_path / "image.nii", np.zeros((2, 3, 4), np.uint8))),))
+    label = VolumeFile((str(write_nifti(tmp_path / "label.nii", np.ones((4, 3, 2), np.uint8))),))
+    with pytest.raises(DataError, match=r"^a: "):
+        ClassReader(TWO).read_volume({"image": image, "target": label, "name": "a"}, read_volume_header(image, "a"))
+
+
+def test_points_have_no_named_classes():
+    records = ListRecords([], Metadata(classes=((0, "background"), (1, "cell"))))
+    assert named_classes_of(records, DataConfig(task="landmarks", classes="nose,tail")) == ()
+    assert named_classes_of(records, DataConfig(task="classes")) == ((0, "background"), (1, "cell"))
 
 
 def test_a_reader_with_a_class_map_has_its_names_and_background():

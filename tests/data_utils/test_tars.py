@@ -7,6 +7,7 @@ import io
 import os
 import tarfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -101,6 +102,22 @@ def test_the_first_sample_of_all_tars_says_what_is_image_or_mask(tmp_path):
     assert [record["name"] for record in records] == ["aa/1", "b/1", "\udcff"]
     assert [record["image"] for record in records] == [b"aa/1.jpg", b"b/1.jpg", b"\xff.JPG"]
     assert [record["target"] for record in records] == [b"aa/1.seg.png", b"b/1.seg.png", b"\xff.seg.png"]
+
+
+def test_some_groups_of_tars_hold_their_own_pictures(tmp_path):
+    files = [write_tar(tmp_path / "0.tar", "a.jpg", "a.png"), write_tar(tmp_path / "1.tar", "b.png", "b.jpg")]
+    (record,) = TarRecords.open(files, None, None).subset(np.array([False, True]))
+    assert record == {"image": b"b.jpg", "target": b"b.png", "name": "b"}
+
+
+def test_a_scattered_sample_of_a_tar_is_read_alone(tmp_path, monkeypatch):
+    file = write_tar(tmp_path / "a.tar", *(f"{name}.{kind}" for name in "abc" for kind in ("jpg", "png")))
+    records = TarRecords.open([file], None, None)
+    read_ranges = Mock(wraps=webdataset.read_ranges)
+    monkeypatch.setattr(webdataset, "read_ranges", read_ranges)
+    records.is_scattered = True
+    assert records[1] == {"image": b"b.jpg", "target": b"b.png", "name": "b"}
+    read_ranges.assert_called_once_with(file, [(2560, 3589)])  # each header and each picture takes 512 bytes
 
 
 def test_one_tar_is_a_stream_which_has_no_file_to_validate_on(tmp_path):

@@ -80,6 +80,7 @@ def test_rare_values_are_in_config_json_only_where_there_are_some():
         ({"temperature": 0}, "temperature is 0, expected a number above 0"),
         ({"task": {"classes": 2}}, "task is .*, expected null, or an object with a name"),
         ({"dims": 4}, "dims is 4, expected 2 or 3"),
+        ({"dims": 3, "encoder": {}}, "dims is 3, expected 2, for the encoder takes images"),
         ({"dims": 3, "encoder": LITE}, "dims is 3, expected 2, for the encoder takes images"),
         ({"dims": 3, "upsample": "bilinear_aligned"}, "upsample is .*, expected transpose or bilinear, for volumes"),
         ({"preprocess": Preprocess(std=(1.0, 1.0))}, "std has 2 values, expected one for each of 1 channels"),

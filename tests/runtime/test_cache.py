@@ -59,6 +59,13 @@ def count(calls) -> Callable[[], int]:
     return count
 
 
+def test_the_key_of_files_tells_which_of_them_is_which(tmp_path):
+    files = [tmp_path / name for name in "ab"]
+    for file, content in zip(files, (b"1", b"12"), strict=True):
+        file.write_bytes(content)
+    assert digest_of_files(files, b"names") != digest_of_files(files[::-1], b"names")
+
+
 def test_a_value_with_a_key_is_computed_once(count, tmp_path):
     assert [cached("k", count), cached("k", count), cached("other", count)] == [0, 0, 1]
     assert sorted(os.listdir(tmp_path / "unet-accelerate")) == ["k.json", "other.json"]
@@ -117,6 +124,12 @@ def test_the_cache_lies_in_the_home_folder_by_default(count, monkeypatch, tmp_pa
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache.cache_folder() == tmp_path / "home" / ".cache" / "unet-accelerate"
     assert [cached("k", count), cached("k", count)] == [0, 0]  # the folders above it are made too
+
+
+def test_the_cache_lies_in_the_home_folder_where_no_other_is_set(monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache.cache_folder() == tmp_path / ".cache" / "unet-accelerate"
 
 
 def test_values_are_computed_each_time_where_nothing_can_be_kept(calls, monkeypatch, tmp_path):

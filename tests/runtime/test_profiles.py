@@ -402,8 +402,8 @@ def test_a_cpu_that_computes_in_bf16_is_known_by_its_instructions(monkeypatch, c
 def test_the_line_for_bf16_is_whole(monkeypatch):
     monkeypatch.setattr("sys.argv", ["train.py", "--dataset", "my data"])
     assert bf16_launch_line(1) == "accelerate launch --mixed_precision bf16 train.py --dataset 'my data'"
-    assert bf16_launch_line(3) == (
-        "ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate_configs/multi_cpu.yaml --num_processes 3"
+    assert bf16_launch_line(2) == (
+        "ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate_configs/multi_cpu.yaml --num_processes 2"
         " --mixed_precision bf16 train.py --dataset 'my data'"
     )
 

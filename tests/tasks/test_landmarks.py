@@ -116,7 +116,10 @@ def test_a_coarser_level_has_the_center_of_the_pixels_that_become_one(factors, p
 
 
 def test_points_of_a_filler_are_unknown():
-    assert unknown_points(2, (3, 4)).states.tolist() == [UNKNOWN, UNKNOWN]
+    filler = unknown_points(3, (4, 5))
+    assert filler.states.tolist() == [UNKNOWN] * 3
+    assert filler.points.shape == (3, 2)
+    assert filler.unit.tolist() == [1, 1]
 
 
 def test_points_that_memory_is_measured_with_are_unknown():

@@ -22,6 +22,7 @@ from tasks.confusion import (
 )
 from tasks.overlapping import Overlapping
 from tasks.partly_labeled import PartlyLabeledClasses
+from tasks.regions import Region, Regions
 
 MATRIX = torch.tensor([[3, 1], [0, 2]])
 
@@ -175,7 +176,10 @@ def test_brief_scores_are_mean_iou_then_pixel_accuracy():
 ALL_LABELED = PartlyLabeledClasses(("a", "b"), flags=torch.ones(1, 2, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("task", [Classes(("a", "b")), Overlapping(("a", "b")), ALL_LABELED])
+REGIONS = Regions(("a", "b"), regions=(Region("a", (1, 2)), Region("b", (2,))))
+
+
+@pytest.mark.parametrize("task", [Classes(("a", "b")), Overlapping(("a", "b")), ALL_LABELED, REGIONS])
 def test_scores_of_no_image_are_read_as_they_were_stored(task):
     restored = task.scores_from_json(task.new_scores(0).to_json())
     assert restored.image_comparison == []

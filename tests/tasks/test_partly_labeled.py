@@ -185,6 +185,7 @@ def test_scores_are_read_as_they_were_stored(scores_of_cars):
     restored = PartlyLabeledClasses(NAMES, flags=FLAGS).scores_from_json(scores_of_cars.to_json())
     assert restored.report() == scores_of_cars.report()
     assert torch.equal(restored.by_image, scores_of_cars.by_image)
+    assert torch.equal(restored.flags, FLAGS)
 
 
 def test_a_filler_changes_no_score(scores_of_cars):

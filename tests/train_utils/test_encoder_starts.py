@@ -306,6 +306,7 @@ def test_an_encoder_is_recorded_without_the_path_of_its_folder(tmp_path):
 def test_an_encoder_is_named_with_its_license_where_that_is_known():
     assert encoder_name({"_name_or_path": "owner/name", "license": "mit"}) == "owner/name (mit)"
     assert encoder_name({"_name_or_path": "owner/name", "license": None}) == "owner/name"
+    assert encoder_name({"_name_or_path": "owner/name"}) == "owner/name"
 
 
 def test_a_model_with_an_encoder_is_a_start_for_other_classes(encoder_folders, encoder_model):

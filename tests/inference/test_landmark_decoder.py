@@ -139,6 +139,17 @@ def test_confidence_is_the_share_of_the_weight_around_the_place(length):
     assert left[3].item() == pytest.approx(3 / 4)
 
 
+def test_points_of_the_next_image_are_read_from_its_maps_alone():
+    decoder = LandmarkDecoder(THREE)
+    maps = torch.randn(2, 3, 12, 15, generator=torch.Generator().manual_seed(0))
+    predictions = []
+    for image in (maps[:1], maps[1:], maps[:1]):
+        decoder.add_on_device(image)
+        predictions.append(decoder.finish_on_device(()))
+    assert torch.equal(predictions[0], predictions[2])
+    assert not torch.equal(predictions[0], predictions[1])
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_confidence_of_a_map_that_lies_around_the_place_alone_is_one(seed):
     decoder = LandmarkDecoder(THREE)

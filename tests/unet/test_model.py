@@ -107,6 +107,12 @@ def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
     torch.testing.assert_close(block(x), F.relu(y + shortcut), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("block", ["plain", "residual"])
+def test_all_blocks_of_a_network_are_of_its_kind(block):
+    blocks = [module for module in UNet(tiny(block=block)).modules() if isinstance(module, DoubleConv)]
+    assert [module.shortcut is not None for module in blocks] == [block == "residual"] * 5
+
+
 @pytest.mark.parametrize(("channels", "groups"), [(1, 1), (2, 1), (6, 1), (48, 8), (64, 32), (256, 32)])
 def test_groups_are_at_most_thirty_two_of_two_channels_or_more(channels, groups):
     assert norm_layer("group", channels, 2).num_groups == groups

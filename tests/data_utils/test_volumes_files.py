@@ -508,7 +508,7 @@ def damaged(draw) -> tuple[str, bytes]:
 @pytest.mark.filterwarnings("ignore::UserWarning", "error::RuntimeWarning")
 def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
     name, content = file
-    path = tmp_path_factory.getbasetemp() / name
+    path = tmp_path_factory.mktemp("volume") / name
     path.write_bytes(content)
     record = {"image": source(path), "target": source(path), "name": "a"}
     assert isinstance(inspect_volume(record), Inspection | Problem)

@@ -6,13 +6,11 @@ inference/decoding/components.py, inference/decoding/canvas.py, data_utils/visua
 
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import BinaryIO
 
 import numpy as np
 import pytest
 import torch
-from objects import discs, true_answers
+from objects import discs, note_scratch_folders, true_answers
 from scipy.ndimage import gaussian_filter, label
 
 from data_utils.holes import has_hole, holes
@@ -348,15 +346,7 @@ def test_thousands_of_objects_of_one_pixel():
 @pytest.fixture
 def scratch_folders(monkeypatch) -> list[Path]:
     """The folders of the files in which canvases of more than a thousand bytes lie."""
-    folders = []
-
-    def open_file(dir: Path) -> BinaryIO:
-        folders.append(dir)
-        return TemporaryFile(dir=dir)
-
-    monkeypatch.setattr(canvas, "IN_MEMORY", 1000)
-    monkeypatch.setattr(canvas, "TemporaryFile", open_file)
-    return folders
+    return note_scratch_folders(monkeypatch, in_memory=1000)
 
 
 def test_a_canvas_has_room_for_as_many_rows_again(tmp_path):

@@ -5,21 +5,19 @@ Modules: inference/outputs/object_masks.py, inference/outputs/objects.py.
 
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryFile
 from types import SimpleNamespace
-from typing import BinaryIO
 
 import numpy as np
 import pytest
 import tifffile
 import torch
+from objects import note_scratch_folders
 from PIL import Image
 from prediction import image_job
 from written import DETECTED, LABEL_ROWS, LABELS, PLACE, SIZE, tilted_volume_job, write_labels, write_object_table
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
-from inference.decoding import canvas
 from inference.outputs import objects as objects_module
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, RasterJob
@@ -281,15 +279,7 @@ def test_probabilities_of_objects_in_a_volume_are_written_before_the_mask_is_kno
 @pytest.fixture
 def scratch_folders(monkeypatch) -> list[Path]:
     """The folders in which the numbers of pixels lie until they are written; none is kept in memory."""
-    folders = []
-
-    def open_file(dir: Path) -> BinaryIO:
-        folders.append(dir)
-        return TemporaryFile(dir=dir)
-
-    monkeypatch.setattr(canvas, "IN_MEMORY", 0)
-    monkeypatch.setattr(canvas, "TemporaryFile", open_file)
-    return folders
+    return note_scratch_folders(monkeypatch, in_memory=0)
 
 
 def test_numbers_of_many_pixels_lie_beside_the_outputs_of_an_image(tmp_path, job, scratch_folders):

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -233,7 +232,7 @@ class UNet(
             return super().from_pretrained(name, **options)
         except ModelError:
             raise
-        except (HfHubHTTPError, OSError, ValueError, TypeError, RuntimeError) as error:  # also a RecursionError
+        except (OSError, ValueError, TypeError, RuntimeError) as error:  # errors of the Hub, RecursionErrors too
             # torch lists wrong weights over many lines
             raise ModelError(f"{name}: cannot be loaded: {one_line(error)}") from error
 

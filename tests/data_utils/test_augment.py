@@ -234,6 +234,27 @@ def test_outside_is_exactly_the_fill_and_ignored(strength):
     assert (new_images.permute(0, 2, 3, 1)[~outside] != fill).any(dim=1).all()
 
 
+def test_outside_is_the_fill_of_64_bits_where_the_image_has_as_many():
+    images, masks = torch.ones(1, 1, 8, 10, dtype=torch.float64), torch.zeros(1, 8, 10).long()
+    fill = torch.tensor([0.1], dtype=torch.float64)
+    moved, _ = apply(images, masks, [Draw(np.eye(2) * 4)], fill, torch.ones(1))
+    assert moved[0, 0, 0, 0] == 0.1
+
+
+def test_outside_of_a_volume_is_also_before_and_behind_it():
+    images, masks = torch.full((1, 1, 8, 4, 5), 7.0), torch.ones(1, 8, 4, 5).long()
+    moved, labels = apply(images, masks, [Draw(np.diag([1.0, 1.0, 2.0]))], torch.tensor([3.0]), torch.ones(1))
+    assert labels[0, :, 1, 1].tolist() == [255, 255, 1, 1, 1, 1, 255, 255]
+    assert moved[0, 0, :, 1, 1].tolist() == [3, 3, 7, 7, 7, 7, 3, 3]
+
+
+def test_labels_of_32_bits_are_moved_along_each_axis_of_a_volume():
+    bits = torch.arange(2 * 3 * 5, dtype=torch.int32).view(1, 2, 3, 5)
+    draws, zero = [Draw(np.diag([-1.0, -1.0, 1.0]))], torch.zeros(1)
+    _, wide = augment(bits[:, None], OverlapTarget(bits, bits), draws, pack_draws(draws, 1), fill=zero, std=zero + 1)
+    assert wide.truth.tolist() == bits.flip(2, 3).tolist()
+
+
 def test_labels_of_32_bits_lie_where_those_of_8_bits_do():
     images, masks = batch((24, 40))
     bits = masks.to(torch.int32)
@@ -383,6 +404,13 @@ def test_gamma_keeps_the_range_where_the_mean_lies_outside_of_it():
     assert bent.max() == 20
 
 
+def test_gamma_keeps_the_mean_of_each_channel():
+    images = torch.cat([RAMP, RAMP], dim=1)
+    draws, means = [Draw(gamma=2.0)], torch.tensor([15.0, 10.0])
+    bent, _ = apply(images, torch.zeros(1, 5, 5).long(), draws, means, torch.ones(2))
+    assert bent[0, :, 2, 2].tolist() == [15.0, 12.5]
+
+
 def test_gamma_keeps_a_flat_image():
     assert (with_gamma(torch.full_like(RAMP, 7.0), 15.0) == 7).all()
 
@@ -407,6 +435,13 @@ def test_blur_is_gaussian():
     assert spread == pytest.approx(1.2**2, rel=0.01)  # the kernel is cut off: measured 0.2%
 
 
+def test_blur_reaches_as_many_pixels_as_three_deviations_begin():
+    image = torch.zeros(1, 1, 1, 15)
+    image[..., 7] = 1.0
+    blurred, _ = warp(image, torch.zeros(1, 1, 15).long(), blur=0.75)  # three deviations are 2.25
+    assert blurred.flatten().nonzero().flatten().tolist() == [4, 5, 6, 7, 8, 9, 10]
+
+
 def test_blur_keeps_flat_areas():
     flat, _ = warp(torch.full((1, 1, 9, 2), 7.0), torch.zeros(1, 9, 2).long(), blur=1.5)
     assert torch.allclose(flat, torch.full_like(flat, 7.0), rtol=1e-6, atol=0)  # float32: measured 1.4e-7
@@ -429,6 +464,18 @@ def test_a_share_of_the_voxels_is_rounded_to_whole_ones(shares, is_same):
     augmentation = Draw(np.eye(3), resolution=shares)
     changed, _ = apply(volume, torch.zeros(1, 10, 10, 10).long(), [augmentation], torch.zeros(1), torch.ones(1))
     assert torch.allclose(changed, volume) is is_same
+
+
+def test_a_volume_of_one_slice_keeps_it_at_any_resolution():
+    volume = torch.full((1, 1, 1, 6, 6), 7.0)
+    changed, _ = apply(
+        volume,
+        torch.zeros(1, 1, 6, 6).long(),
+        [Draw(np.eye(3), resolution=(0.5, 0.5, 0.5))],
+        torch.zeros(1),
+        torch.ones(1),
+    )
+    assert changed.equal(volume)
 
 
 def test_noise_has_the_drawn_size_and_its_own_seed():

@@ -91,6 +91,12 @@ def test_all_images_of_a_step_share_one_shape_that_holds_them():
         assert all((original[index] <= shape).all() for index, _, shape in step)
 
 
+def test_the_order_of_an_epoch_takes_four_bytes_for_each_image():
+    shapes = distinct_rows(np.full((5, 2), 32))
+    assert next(iter(epoch_batches(shapes, 2, seed=0, epoch=0))).indices.dtype == np.int32
+    assert stream_batches(np.array([3, 2]), (32, 32), 2, seed=0, epoch=0)[0].indices.dtype == np.int32
+
+
 def test_only_one_batch_of_an_epoch_is_short():
     shapes = distinct_rows(padded_shapes(sizes()))
     lengths = [len(batch.indices) for batch in epoch_batches(shapes, 8, seed=0, epoch=0)]
@@ -157,6 +163,7 @@ def test_processes_that_share_a_volume_are_one_group():
     assert batch_split.idle_groups == 0
     assert batch_split._replace(batch_size=1, accumulation=1).idle_groups == 1
     assert "x 2 groups of 3 processes x 2 accumulation steps" in str(batch_split)
+    assert batch_split._replace(batch_size=11).with_micro_batches(2).accumulation == 3
 
 
 FOUR_SHAPES = np.array([(8, 8)] * 4)
@@ -211,6 +218,21 @@ def test_of_seventeen_sizes_the_two_that_pad_least_become_one():
 
 def test_two_sizes_that_become_one_shape_are_padded_to_what_holds_both():
     assert padded_shapes(np.array([(4, 8), (8, 4)]), max_shapes=1).tolist() == [[8, 8], [8, 8]]
+
+
+@pytest.mark.parametrize("step", [-1, 3])
+def test_a_stream_has_no_steps_before_its_first_or_after_its_last(step):
+    batches = stream_batches(np.array([4, 1]), (32, 32), 2, seed=0, epoch=0)
+    with pytest.raises(IndexError, match=f"step {step} of 3"):
+        batches[step]
+
+
+def test_the_order_of_an_epoch_is_drawn_once(monkeypatch):
+    epochs = []
+    batches_of = TrainingSampler.batches
+    monkeypatch.setattr(TrainingSampler, "batches", lambda self, epoch: epochs.append(epoch) or batches_of(self, epoch))
+    list(TrainingSampler(np.full((9, 2), 8), BatchSplit(4, 1, 4, 1), 0, range(1, 7)))
+    assert epochs == [0, 1, 2]
 
 
 def test_steps_may_be_made_in_any_order():

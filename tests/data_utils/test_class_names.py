@@ -61,7 +61,7 @@ def test_classes_are_read_from_json(tmp_path, content, pairs):
 @pytest.mark.parametrize(
     ("line", "classes"),
     [
-        ("0=background, 255 = car,", [(0, "background"), (255, "car")]),
+        ("0=background, 255 = car, ,", [(0, "background"), (255, "car")]),
         ("#804080=road,#00FF00=a b", [((128, 64, 128), "road"), ((0, 255, 0), "a b")]),
     ],
 )
@@ -79,6 +79,7 @@ def test_classes_are_read_from_a_line(line, classes):
         ("a=0", "'a' is no mask value"),
         ("1.5=a", "'1.5' is no mask value"),
         ("#12345=a", "'#12345' is no mask value"),
+        ("#12345678=a", "'#12345678' is no mask value"),
         ("0=a,#000001=b", "mix numbers and colors"),
         ("0=a,1=b,#000001=c", "mix numbers and colors"),
         ("nowhere.json", "nowhere.json"),
@@ -97,6 +98,7 @@ def test_a_mistake_in_a_line_of_classes_is_one_clear_line(text, reason):
         ('{"0": "a", "0": "b"}', "class value 0 is given twice"),
         ('{"0": 1}', "expected"),
         ("[1, 2]", "expected"),
+        ('["a", 2]', "expected"),
         ("3", "expected"),
         ('"road"', "expected"),
         ("{", "neither VALUE=NAME"),

@@ -3,7 +3,7 @@
 import pytest
 
 from data_utils.class_map import resolve_classes
-from data_utils.invented_values import describe_invented
+from data_utils.invented_values import describe_invented, excess_values
 from runtime.errors import DataError
 
 
@@ -20,6 +20,11 @@ from runtime.errors import DataError
 )
 def test_values_of_few_pixels_may_be_invented(pixels, beginning):
     assert describe_invented(pixels).startswith(beginning)
+
+
+def test_many_colors_of_which_two_are_alike_are_no_smoothed_edges():
+    colors = [(8 * red, 8 * green, 0) for red in range(16) for green in range(16)]
+    assert "are these numbers of objects" in excess_values(dict.fromkeys([*colors, (1, 0, 0)], 1))
 
 
 def test_values_that_may_be_invented_are_listed_by_a_command():

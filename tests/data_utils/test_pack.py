@@ -196,9 +196,10 @@ def test_packing_names_a_damaged_mask_of_any_split(folder_with_test_split, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_images_that_are_labeled_for_some_classes_make_no_shards(tmp_path):
-    folder = write_folder(tmp_path / "data", 3, seed=0)
-    (folder / "classes.csv").write_text("image,classes\ncell_00.png,car\n")
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_images_that_are_labeled_for_some_classes_make_no_shards(tmp_path, split):
+    folder = write_splits(tmp_path / "data", 3, 2)
+    (folder / split / "classes.csv").write_text("image,classes\ncell_00.png,car\n")
     with pytest.raises(DataError, match="shards cannot say which classes an image is labeled for"):
         run_pack(folder, tmp_path / "out")
     assert not (tmp_path / "out").exists()

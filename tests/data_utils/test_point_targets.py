@@ -258,6 +258,25 @@ def test_points_that_leave_the_crop_are_not_known_to_be_absent():
     assert answer.states[2].tolist() == [OUTSIDE, ABSENT, OUTSIDE]
 
 
+def test_points_of_a_sample_that_stays_keep_every_digit():
+    points = torch.tensor([[[0.1, 1 / 3]]] * 2, dtype=torch.float64)
+    draws = [Draw(), Draw(np.eye(2) / 2)]
+    images = torch.zeros(2, 1, 10, 11)
+    targets = batch_of(points, (10, 11))
+    _, moved = augment(images, targets, draws, pack_draws(draws, 1), fill=torch.zeros(1), std=torch.ones(1))
+    assert moved.points[0].equal(points[0])
+
+
+@pytest.mark.parametrize("size", [(1, 12), (12, 1)])
+def test_points_of_an_image_of_one_row_or_column_are_moved(size):
+    draws = [Draw(np.eye(2), np.full((2, 3, 3), 0.25))]
+    points = torch.tensor([[[min(4.0, size[0] - 1), min(4.0, size[1] - 1)]]]).double()
+    images = torch.zeros(1, 1, *size)
+    targets = batch_of(points, size)
+    _, moved = augment(images, targets, draws, pack_draws(draws, 1), fill=torch.zeros(1), std=torch.ones(1))
+    assert (moved.points - points).flatten().tolist() == pytest.approx([-0.25, -0.25], abs=1e-9)
+
+
 def test_in_the_mirror_left_and_right_change_places():
     reader = PointReader(Landmarks(("left", "right", "tail"), partners=(1, 0, 2)), chosen=(0, 1, 2))
     points = np.array([[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]])

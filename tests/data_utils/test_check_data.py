@@ -90,6 +90,7 @@ def test_problems_are_listed_with_the_flags_that_train_without_them():
     assert lines == ["problems: 1", "  file without partner: 1", "    a.png: has no mask", remedy]
     skip = "--on-bad-sample skip trains without the files that cannot be used"
     assert list_problems({"lossy": ["a: is lossy"]}, 0)[-1] == skip
+    assert remedy not in list_problems({"file without partner": [], "lossy": ["a: is lossy"]}, 0)
     for kind in ("classes", "too many mask values"):  # no file alone has these
         assert list_problems({kind: ["of all"]}, 0)[-1] == "    of all"
     report = list_problems({"file without partner": ["a: x"], "lossy": ["b: y"]}, 0)

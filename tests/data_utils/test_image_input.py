@@ -76,6 +76,37 @@ def test_rows_with_many_numbers_are_resized_one_by_one(monkeypatch):
     assert np.array_equal(strip, pixels.transpose(2, 0, 1))
 
 
+class Recording(WindowedArray):
+    """An array that remembers which of its rows are read."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__(array)
+        self.rows: list[tuple[int, int]] = []
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        self.rows.append((top, bottom))
+        return super().read(top, bottom, left, right)
+
+
+def test_as_many_rows_are_resized_at_once_as_all_their_channels_leave_room_for(monkeypatch):
+    monkeypatch.setattr(image_input, "CHUNK_VALUES", 2 * 4 * 3)
+    picture = Recording(np.zeros((5, 4, 3), np.uint8))
+    ImageInput(picture, Preprocess(), 3).strip(0, 5)
+    assert picture.rows == [(0, 2), (2, 4), (4, 5)]
+
+
+def test_pixels_that_all_hold_data_are_not_read_again_to_find_those_that_do_not():
+    picture = Recording(np.zeros((5, 4, 3), np.uint8))
+    assert ImageInput(picture, Preprocess(), 3).missing(((0, 2), (1, 3))) is None
+    assert picture.rows == []
+
+
+def test_an_image_ends_where_its_last_decoded_row_does_so_in_part():
+    rows = np.array([10, 20, 250], np.uint8)[:, None, None]
+    image = ImageInput(WindowedArray(rows, (2, 1), (2.0, 1.0)), Preprocess(), 1)
+    assert image.whole().tolist() == [[[10], [20]]]
+
+
 def warnings_of_pixels(kind: str) -> list[str]:
     """What is warned of for pixels of a type, by a model that was trained on two others."""
     preprocess = Preprocess(pixel_types=("uint8", "uint16"))

@@ -171,6 +171,28 @@ def test_places_of_voxels_are_read_as_signed_numbers():
     assert (read - 2).min() == -2
 
 
+def test_places_of_voxels_are_kept_as_text():
+    assert locations_to_json(np.array([[1, 2, 3], [4, 5, 6]])) == "AQACAAMABAAFAAYA"
+
+
+def test_masks_smaller_or_larger_than_their_images_are_counted():
+    inspection = SplitInspection.of_count(3)
+    for number, mask_size in enumerate([(2, 3), (4, 6), (8, 12)]):
+        inspection.add(number, Inspection((4, 6), mask_size, "L", "numbers", {0: 6}))
+    assert inspection.resized_masks == 2
+
+
+def test_a_large_image_without_any_value_is_still_read_in_windows():
+    inspection = SplitInspection.of_count(2)
+    for number, locations in enumerate([{}, None]):
+        inspection.add(number, Inspection((4, 6), (4, 6), "L", "numbers", {}, locations))
+    assert inspection.class_locations == {0: {}}
+
+
+def test_an_inspection_of_no_images_survives_the_cache():
+    assert SplitInspection.from_json(SplitInspection.of_count(0).to_json()).sizes.shape == (0, 2)
+
+
 def test_what_is_wrong_with_four_files_is_one_line():
     def texts(count: int) -> list[str]:
         return [

@@ -132,6 +132,16 @@ def test_ignored_pixels_are_much_from_a_fifth_on(ignored_pixels, is_said):
     assert [line.startswith("255 counts nowhere, as unlabeled, and 21% of all") for line in lines] == [True] * is_said
 
 
+def test_many_ignored_pixels_are_no_mistake_where_classes_have_names():
+    splits = split_of(*[{0: 50, 1: 10, 255: 40}] * 4)
+    assert warnings_of(splits, class_map=ClassMap(("sky", "land"), (0, 1), 255), has_names=True) == []
+
+
+def test_an_ignored_value_of_few_pixels_is_no_rare_class():
+    splits = split_of(*[{0: 500_000, 1: 500_000, 255: 1}] * 4)
+    assert warnings_of(splits, class_map=ClassMap(("sky", "land"), (0, 1), 255)) == []
+
+
 @pytest.mark.parametrize(("largest", "is_said"), [(99, True), (100, False), (200, False)])
 def test_255_among_classes_is_suspect_where_the_others_are_below_a_hundred(largest, is_said):
     class_map = ClassMap(("a", "b", "c"), (0, largest, 255), None)

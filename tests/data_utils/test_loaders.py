@@ -15,6 +15,7 @@ from data_utils.loading import loaders
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
+from data_utils.loading.parcel import PackedCollate
 from data_utils.loading.samples import VolumeSamples
 from data_utils.sources.records import StreamRecords
 from runtime import signals
@@ -63,6 +64,12 @@ def test_the_order_of_training_follows_the_seed_of_the_data(info):
     assert orders[0] == orders[2] != orders[1]
 
 
+def test_images_of_many_sizes_are_validated_without_padding(info):
+    sizes = np.array([(16, 16 + 2 * number) for number in range(20)], np.int32)
+    many = replace(info, val=replace(info.val, sizes=sizes))
+    assert network_shapes(many, UNetConfig(base_channels=2, depth=1)).val.tolist() == sizes.tolist()
+
+
 class Stream(StreamRecords):
     """Records of a stream that reads the pictures of a folder."""
 
@@ -93,12 +100,15 @@ def test_a_stream_has_as_many_processes_as_share_no_group_and_threads_for_the_re
     monkeypatch.setattr(loaders, "raise_open_file_limit", lambda: raised.append(True))
     train, val = Stream(info.train.records), Stream(info.val.records)
     streamed = replace(info, train=replace(info.train, records=train), val=replace(info.val, records=val))
-    batch_split = BatchSplit(4, groups=1, micro_batch_size=2, accumulation=2)
-    for loader in loaders_of(streamed, batch_split, num_workers=asked):
+    batch_split = BatchSplit(8, groups=2, micro_batch_size=2, accumulation=2)
+    both_loaders = loaders_of(streamed, batch_split, num_workers=asked)
+    assert both_loaders[0].batch_sampler.group_sizes.tolist() == [len(train)]  # read group by group
+    for loader in both_loaders:
         assert (loader.num_workers, loader.dataset.threads) == (processes, threads)
         assert loader.persistent_workers is (processes > 0)
+        assert isinstance(loader.collate_fn, PackedCollate)
     assert len(raised) == (processes > 0)  # each tensor on its way is an open file
-    # the lanes of a step, each with four groups side by side
+    # the lanes of a step of this process, each with four groups side by side
     assert (train.open_groups, train.is_scattered, val.is_scattered) == (16, False, True)
 
 

@@ -138,6 +138,11 @@ def test_an_outline_lies_within_its_class_and_never_on_the_background():
     assert contours(np.pad(np.ones((5, 5), int), 3), thickness=2).sum() == 24
 
 
+def test_a_thick_outline_also_lies_beside_a_line_of_one_pixel():
+    mask = np.array([[1, 1, 1, 1, 2, 1, 1, 1]])
+    assert contours(mask, thickness=2).astype(int).tolist() == [[0, 0, 1, 1, 1, 1, 1, 0]]
+
+
 @pytest.mark.parametrize(("height", "width", "thickness"), [(1600, 40, 1), (8, 799, 1), (8, 800, 2), (8, 1600, 3)])
 def test_an_outline_is_a_pixel_thicker_for_every_800_columns(height, width, thickness):
     mask = np.zeros((height, width), int)

@@ -58,23 +58,18 @@ class SceneWindow(WindowSource):
 
     def read(self) -> np.ndarray:
         """The pixels, or the mask values."""
-        if isinstance(self.source, RenderedMask):
-            return self._rendered(self.source)
         with self.open() as picture:
             part = picture.read(0, picture.size[0])
             return read_mask(part, self.name) if self.is_mask else read_image(part, self.name)
 
     @contextmanager
     def open(self) -> Iterator[WindowedImage]:
+        box = self.box
         if isinstance(self.source, RenderedMask):
-            yield WindowedArray(self._rendered(self.source))
+            yield WindowedArray(self.source.render_part((box.top, box.bottom), (box.left, box.right)))
             return
         with open_windowed(self.source) as picture:
             if picture.size != self.size:
                 sizes = f"{self.size[0]} x {self.size[1]}, its mask {picture.size[0]} x {picture.size[1]}"
                 raise DataError(f"{self.name}: image is {sizes}; --val-blocks needs masks with a place, or of one size")
-            yield WindowedPart(picture, self.box)
-
-    def _rendered(self, mask: RenderedMask) -> np.ndarray:
-        box = self.box
-        return mask.render_part((box.top, box.bottom), (box.left, box.right))
+            yield WindowedPart(picture, box)

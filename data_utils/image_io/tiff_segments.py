@@ -66,7 +66,7 @@ class Segments:
         shape = (rows[1] - rows[0], columns[1] - columns[0], len(samples))
         check_memory(int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize, "a part of the image")
         with self.path.open("rb") as file:
-            if self.page.is_contiguous and self.page.bitspersample % 8 == 0:
+            if self.page.is_contiguous:
                 return self._stored(file, rows, columns, samples)
             if not self._has_codec:
                 return self._picture[slice(*rows), slice(*columns)][:, :, sample_index(samples)]
@@ -84,7 +84,7 @@ class Segments:
         for sample in samples:
             plane = stored_rows(file, self.page, start + sample * plane_bytes, rows, 1)
             planes.append(plane[:, slice(*columns), 0])
-        return np.stack(planes, axis=2).astype(self.dtype)
+        return np.stack(planes, axis=2)
 
     def _window(
         self, file: BinaryIO, rows: Range, columns: Range, samples: Sequence[int], shape: tuple[int, int, int]
@@ -214,7 +214,7 @@ def nodata_of(page: tifffile.TiffPage) -> float | None:
     except ValueError:
         return None
     if dtype.kind == "f":
-        return None if np.isnan(value) else value
+        return value
     limits = np.iinfo(dtype)
     if value != np.floor(value) or not limits.min <= value <= limits.max:
         return None

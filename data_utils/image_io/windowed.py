@@ -108,9 +108,8 @@ class WindowedRaster(WindowedImage):
         self.may_lack_data = raster.may_lack_data
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        left, right = self._columns(left, right)
         with image_errors(str(self.raster.files[0].path)):
-            return self.raster.read((int(top), int(bottom)), (int(left), int(right)))
+            return self.raster.read((top, bottom), self._columns(left, right))
 
 
 class WindowedJpeg(WindowedImage):

@@ -166,6 +166,17 @@ def test_channels_are_as_many_as_classes(channels):
         ClassChannels(channels, (0, 1, 2)).render()
 
 
+def test_channels_are_no_more_than_classes(channels):
+    with pytest.raises(DataError, match=r"a\.npy: mask has 2 channels, others have 1$"):
+        ClassChannels(channels, (0,)).render()
+
+
+def test_a_class_that_is_left_out_is_unknown_nowhere():
+    mask = np.array([[0, 5]], np.uint8)
+    _, unknown = unpack_bits(combined([ClassMask(None, None, "first"), ClassMask(mask, 1, "second")], ()))
+    assert unknown.tolist() == [[0, 0]]
+
+
 def test_a_channel_of_a_class_that_is_left_out_may_hold_anything(channels):
     truth, unknown = unpack_bits(ClassChannels(channels, (0, None)).render())
     assert not truth.any()

@@ -106,3 +106,10 @@ def test_a_compressed_meta_image_of_more_than_a_thousand_times_its_file_is_cut_o
     path = compressed_meta_image(tmp_path / "a.mhd", "24 1033 1")
     with pytest.raises(ValueError, match=CUT_OFF):
         check_meta_image(path)
+
+
+def test_the_memory_of_a_meta_image_is_that_of_its_voxels(tmp_path, monkeypatch):
+    needed = []
+    monkeypatch.setattr("data_utils.image_io.meta_image.check_memory", lambda size, name: needed.append(size))
+    check_meta_image(str(meta_image(tmp_path / "a.mha")))
+    assert needed == [24]

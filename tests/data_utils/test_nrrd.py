@@ -144,3 +144,10 @@ def test_a_compressed_nrrd_of_more_than_a_thousand_times_its_file_is_cut_off(tmp
     path = nrrd(tmp_path / "a.nrrd", sizes="24 1033 1", encoding="gzip")
     with pytest.raises(ValueError, match=CUT_OFF):
         check_nrrd(str(path))
+
+
+def test_the_memory_of_a_nrrd_is_that_of_its_voxels(tmp_path, monkeypatch):
+    needed = []
+    monkeypatch.setattr("data_utils.image_io.nrrd.check_memory", lambda size, name: needed.append(size))
+    check_nrrd(str(nrrd(tmp_path / "a.nrrd")))
+    assert needed == [24]

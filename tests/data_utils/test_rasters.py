@@ -24,6 +24,7 @@ from data_utils.image_io.band_names import has_band_name, indices_of_band
 from data_utils.image_io.formats import BandSource
 from data_utils.image_io.rasters import open_raster
 from data_utils.image_io.reader import read_header, read_image, read_mask
+from data_utils.image_io.tiff_segments import sample_index
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.samples import new_samples
 from data_utils.visualize import to_rgb
@@ -85,6 +86,14 @@ def test_bands_without_place_are_read_though_pillow_knows_no_such_picture(tmp_pa
     assert np.array_equal(read_image(path), bands)
 
 
+def test_bands_of_a_further_page_are_read_though_pillow_knows_the_first_alone(tmp_path):
+    bands = np.random.default_rng(0).integers(0, 256, (20, 30, 2), np.uint16)
+    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+        tiff.write(bands[:, :, 0], photometric="minisblack")
+        tiff.write(bands, photometric="minisblack", planarconfig="contig", extrasamples=["unspecified"])
+    assert np.array_equal(read_image(tmp_path / "a.tif", page=1), bands)
+
+
 def test_planes_without_place_are_bands_only_where_these_are_chosen(tmp_path):
     planes = np.random.default_rng(0).integers(0, 256, (3, 20, 30), np.uint8)
     path = tmp_path / "a.tif"
@@ -93,6 +102,7 @@ def test_planes_without_place_are_bands_only_where_these_are_chosen(tmp_path):
     bands = np.moveaxis(planes, 0, 2)
     assert np.array_equal(read_image(path), bands[:, :, :1])  # Pillow reads one band
     assert np.array_equal(read_image(BandSource((str(path),), ("1", "2", "3"))), bands)
+    assert np.array_equal(read_image(BandSource((str(path),), ("3", "1"))), bands[:, :, [2, 0]])
 
 
 @pytest.mark.parametrize(
@@ -294,6 +304,23 @@ def test_bands_are_chosen_of_a_compressed_picture_where_its_codec_is_missing(tmp
 
 
 @pytest.mark.usefixtures("no_codec")
+def test_a_further_page_is_read_by_pillow_where_its_codec_is_missing(tmp_path):
+    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+        for value in (3, 4):
+            page = np.full((8, 9), value, np.uint8)
+            tiff.write(page, photometric="minisblack", compression="zlib", extratags=PLACED)
+    assert (read_image(tmp_path / "a.tif", page=1) == 4).all()
+
+
+@pytest.mark.usefixtures("no_codec")
+def test_bands_of_which_pillow_reads_fewer_are_refused_where_their_codec_is_missing(tmp_path):
+    options = {"extrasamples": ["unspecified"], "planarconfig": "contig", "compression": "zlib"}
+    path = written_raster(tmp_path / "a.tif", np.ones((8, 9, 2), np.uint8), **options)
+    with pytest.raises(ImageError, match=r"it is of shape \(8, 9, 1\) as decoded"):
+        read_image(path)
+
+
+@pytest.mark.usefixtures("no_codec")
 def test_compressed_bands_name_the_requirements_where_their_codec_is_missing(tmp_path):
     bands, _ = scene(0)
     path = write_raster(tmp_path / "bands.tif", bands, compress="lzw")
@@ -369,6 +396,61 @@ def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch, kept_til
         for _ in range(2):
             assert np.array_equal(raster.whole(), np.moveaxis(bands, 0, 2))
     assert decode.call_count == decoded_tiles
+
+
+def test_a_tile_larger_than_all_that_is_kept_is_kept_alone(tmp_path, monkeypatch):
+    path = write_raster(tmp_path / "a.tif", np.ones((1, 16, 16), np.uint16), compress="deflate")
+    monkeypatch.setattr(tiff_segments, "CACHED_BYTES", 1)
+    with ExitStack() as stack:
+        raster = open_raster(path, stack)
+        page = raster.files[0].pixels.page
+        decode = mock.Mock(side_effect=page.decode)
+        monkeypatch.setattr(page, "decode", decode)
+        for _ in range(2):
+            raster.read((2, 5), (3, 7))
+    assert decode.call_count == 1
+
+
+@pytest.mark.parametrize(("compress", "needed"), [("none", [3 * 4 * 5 * 2]), ("deflate", [120, 16 * 8 * 5 * 2])])
+def test_memory_is_asked_for_a_window_and_each_tile_of_it(tmp_path, monkeypatch, compress, needed):
+    asked = []
+    monkeypatch.setattr(tiff_segments, "check_memory", lambda size, name: asked.append(size))
+    path = write_raster(tmp_path / "a.tif", np.ones((5, 16, 8), np.uint16), compress=compress, blockysize=16)
+    with open_windowed_file(path) as picture:
+        picture.read(2, 5, 3, 7)
+    assert asked == needed
+
+
+def test_a_strip_that_may_be_of_any_height_is_as_high_as_its_image(tmp_path, monkeypatch):
+    bands = np.random.default_rng(0).integers(0, 9, (2, 20, 30)).astype(np.uint16)
+    path = write_raster(tmp_path / "a.tif", bands, compress="deflate", blockysize=20)
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        file.pages[0].tags["RowsPerStrip"].overwrite(2**32 - 1, dtype="I")
+    with open_windowed_file(path) as picture:
+        assert picture.decodes_windows
+        assert np.array_equal(picture.read(3, 9), np.moveaxis(bands, 0, 2)[3:9])
+
+
+def test_bands_of_a_compression_that_nobody_knows_are_refused_by_its_number(tmp_path):
+    path = write_raster(tmp_path / "a.tif", np.ones((1, 20, 30), np.uint8), compress="deflate")
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        file.pages[0].tags["Compression"].overwrite(64000)
+    with pytest.raises(ImageError, match=r"is compressed by 64000, which needs a library"):
+        read_image(path)
+
+
+def test_consecutive_samples_are_taken_without_a_copy():
+    pixels = np.arange(2 * 3 * 5).reshape(2, 3, 5)
+    assert np.shares_memory(pixels[:, :, sample_index((1, 2, 3))], pixels)
+    assert pixels[0, 0, sample_index((1, 3))].tolist() == [1, 3]
+
+
+def test_tiles_that_are_left_out_hold_no_data_where_that_is_no_number(tmp_path):
+    path = tmp_path / "a.tif"
+    size = {"count": 1, "height": 32, "width": 32, "dtype": "float32", "transform": NORTH_UP, "nodata": np.nan}
+    with rasterio.open(path, "w", driver="GTiff", compress="deflate", **size, **SPARSE) as file:
+        file.write(np.ones((1, 32, 16), np.float32), window=Window(16, 0, 16, 32))
+    assert np.ma.getmaskarray(read_image(path))[5, ::8, 0].tolist() == [True, True, False, False]
 
 
 def test_the_tiles_that_were_used_last_are_kept(tmp_path, monkeypatch):

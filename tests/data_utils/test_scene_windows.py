@@ -64,7 +64,7 @@ def test_a_window_of_a_picture_is_not_read_in_parts(mask_window):
         assert picture is None
 
 
-@pytest.mark.parametrize("size", [(12, 18), (14, 16)])
+@pytest.mark.parametrize("size", [(12, 18), (14, 16), (12, 14), (10, 16)])
 def test_a_window_of_a_mask_of_another_size_is_refused(mask_window, size):
     line = f"a: image is {size[0]} x {size[1]}, its mask 12 x 16; --val-blocks needs masks with a place, or of one size"
     with pytest.raises(DataError) as error:

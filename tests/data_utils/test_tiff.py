@@ -106,6 +106,13 @@ def test_a_compressed_strip_is_read_in_windows_up_to_a_limit_of_bytes(tmp_path, 
         assert has_windows(tiff.pages[0].aspage()) is is_read
 
 
+def test_a_strip_that_is_not_compressed_is_read_in_windows_however_large(tmp_path, monkeypatch):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((45, 70), np.uint8), photometric="minisblack", rowsperstrip=45)
+    monkeypatch.setattr(tiff_module, "SEGMENT_BYTES", 10)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        assert has_windows(tiff.pages[0].aspage())
+
+
 def test_the_size_of_a_page_is_that_of_the_picture_as_it_is_seen(tmp_path):
     for orientation, size in ((1, (4, 6)), (3, (4, 6)), (5, (6, 4)), (6, (6, 4)), (8, (6, 4))):
         tags = [(274, "H", 1, orientation, False)]

@@ -549,6 +549,28 @@ def test_labels_of_volumes_take_the_smallest_type_that_holds_them(tmp_path, high
     assert values.max() == highest
 
 
+@pytest.mark.parametrize("name", ["a.nii", "a.npy"])
+def test_voxels_that_are_not_compressed_are_mapped_from_their_file(tmp_path, name):
+    write_nifti(tmp_path / "a.nii", IMAGE)
+    np.save(tmp_path / "a.npy", IMAGE)
+    array, _ = read_volume(source(tmp_path / name), "a")
+    while not isinstance(array, np.memmap) and array is not None:
+        array = array.base
+    assert array is not None
+
+
+def test_the_memory_of_a_stack_of_pages_is_that_of_all_of_them(tmp_path, monkeypatch):
+    needed = []
+    monkeypatch.setattr(volume_formats, "check_memory", lambda size, name: needed.append(size))
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((3, 4, 5), np.uint16), photometric="minisblack")
+    read_volume(source(tmp_path / "a.tif"), "a")
+    assert needed == [3 * 4 * 5 * 2]
+
+
+def test_a_mask_of_its_own_size_is_not_copied():
+    assert resize_mask(LABEL, LABEL.shape) is LABEL
+
+
 def test_a_label_of_the_smallest_type_is_not_copied(tmp_path, monkeypatch):
     stored = np.ones((2, 3, 4, 1), np.uint8)
     monkeypatch.setattr(volume_formats.NiftiVolume, "read", lambda self: stored)
@@ -769,10 +791,11 @@ def test_an_error_of_simpleitk_is_told_by_its_last_line(tmp_path):
         read_volume(source(tmp_path / "a.nrrd"), "a")
 
 
-def test_a_nrrd_of_four_axes_is_no_volume(tmp_path):
+@pytest.mark.parametrize("size", [[2, 3], [2, 3, 4, 5]])
+def test_a_nrrd_of_two_or_four_axes_is_no_volume(tmp_path, size):
     itk = pytest.importorskip("SimpleITK")
-    itk.WriteImage(itk.Image([2, 3, 4, 5], itk.sitkUInt8), str(tmp_path / "a.nrrd"))
-    with pytest.raises(ImageError, match="it has 4 axes, a volume has 3"):
+    itk.WriteImage(itk.Image(size, itk.sitkUInt8), str(tmp_path / "a.nrrd"))
+    with pytest.raises(ImageError, match=f"it has {len(size)} axes, a volume has 3"):
         read_volume_header(source(tmp_path / "a.nrrd"), "a")
 
 

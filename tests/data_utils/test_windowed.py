@@ -5,6 +5,7 @@ Modules: data_utils/image_io/tiff.py.
 
 import struct
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from data_utils.image_io import tiff as tiff_module
 from data_utils.image_io import windowed
 from data_utils.image_io.formats import BandSource, PictureFile
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.image_io.resize import resize_image, resize_rows
+from data_utils.image_io.resize import resize_image, resize_rows, resize_window
 from data_utils.image_io.tiff import tiff_pages
 from data_utils.image_io.windowed import (
     WindowedArray,
@@ -69,6 +70,12 @@ def test_rows_that_reach_less_far_than_their_pixels_are_resized_as_the_whole_ima
 def test_a_part_of_an_image_at_its_own_size_is_that_part():
     pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
     np.testing.assert_array_equal(resize_image(pixels, (4, 5), (0, 0, 5, 4)), pixels[:4, :5])
+
+
+def test_no_more_of_an_image_at_its_own_size_is_read_than_the_window():
+    read = mock.Mock(return_value=np.zeros((3, 6, 1), np.uint8))
+    resize_window(read, (10, 12), (10, 12), ((2, 5), (3, 9)))
+    read.assert_called_once_with(2, 5, 3, 9)
 
 
 PICTURES = {
@@ -185,6 +192,36 @@ def test_a_tiff_that_is_cut_off_is_an_image_error(tmp_path):
         path.write_bytes(path.read_bytes()[:60_000])
         with pytest.raises(ImageError, match=r"a\.tif cannot be read"), open_windowed_file(path) as picture:
             picture.read(250, 301)
+
+
+def test_a_picture_that_is_cut_off_is_an_image_error(tmp_path):
+    Image.fromarray(PICTURES["rgb"]).save(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:60_000])
+    with (
+        pytest.raises(ImageError, match=r"a\.png cannot be read \("),
+        open_windowed_file(tmp_path / "a.png") as picture,
+    ):
+        picture.read(0, 5)
+
+
+def test_an_array_that_is_a_device_is_an_image_error(tmp_path):
+    (tmp_path / "a.npy").symlink_to("/dev/null")
+    with (
+        pytest.raises(ImageError, match=r"a\.npy cannot be read \(it is not a regular file\)"),
+        open_windowed_file(tmp_path / "a.npy"),
+    ):
+        pass
+
+
+def test_strips_of_a_picture_are_not_kept_in_memory(tmp_path, monkeypatch):
+    tifffile.imwrite(tmp_path / "a.tif", PICTURES["grey"], photometric="minisblack", compression="zlib")
+    with open_windowed_file(tmp_path / "a.tif") as picture:
+        page = picture.segments.page
+        decode = mock.Mock(side_effect=page.decode)
+        monkeypatch.setattr(page, "decode", decode)
+        for _ in range(3):
+            picture.read(0, 5)
+    assert decode.call_count == 3
 
 
 @pytest.mark.parametrize("orientation", [1, 6])

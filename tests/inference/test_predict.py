@@ -552,6 +552,7 @@ def test_a_flag_of_what_a_model_has_not_is_refused(options, flags, line):
         (["--probabilities"], (".png", ".npy")),
         (["--uncertainty"], (".png", ".uncertainty.png")),
         (["--polygons", "gpkg"], (".png", ".gpkg")),
+        (["--polygons", "gpkg", "--overlay"], (".png", ".overlay.png", ".gpkg")),
     ],
 )
 def test_each_flag_of_a_file_has_its_extension(flags, extensions):

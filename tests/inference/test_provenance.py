@@ -78,10 +78,11 @@ def test_a_folder_of_masks_is_not_complete_while_others_are_overwritten(weights,
         record_provenance(mixed, provenance_of(settings_of(model=str(weights), tta=True)), overwrite=False)
 
 
-def test_a_folder_of_masks_stays_incomplete_where_images_have_failed(mixed):
-    close_output(mixed, None, is_complete=False)
+@pytest.mark.parametrize(("report", "is_scored"), [(None, False), ({"images": 1}, True)])
+def test_a_folder_of_masks_stays_incomplete_where_images_have_failed(mixed, report, is_scored):
+    close_output(mixed, report, is_complete=False)
     assert not is_complete(mixed)
-    assert not (mixed / "metrics.json").exists()
+    assert (mixed / "metrics.json").exists() is is_scored
 
 
 def test_a_folder_of_masks_is_complete_once_all_are_overwritten(weights, mixed):

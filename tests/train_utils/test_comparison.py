@@ -14,6 +14,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -364,12 +365,13 @@ def test_precision_and_flags_that_one_run_alone_has_make_another_recipe(tmp_path
 def test_settings_of_a_recipe_are_the_different_ones_of_its_runs_in_their_order(tmp_path):
     runs = [write_run(tmp_path / name, seed=name) for name in "abc"]
     runs.append(write_run(tmp_path / "d", [0.0] * 4, crop_size=[32, 48], epochs=9))
-    for run, commit in zip(runs, "zyzz", strict=True):
+    for run, version in zip(runs, ({}, {"git_commit": "z"}, {"git_commit": "y"}, {}), strict=True):
         record = json.loads((run / "run.json").read_text())
-        record["run"]["git_commit"] = commit
+        del record["run"]["git_commit"]
+        record["run"] |= version
         (run / "run.json").write_text(json.dumps(record))
     rows = differing_settings(group_runs(read_runs(runs)[0]))
-    assert rows == {"epochs": ["3", "9"], "git_commit": ["z / y", "z"], "crop_size": ["-", "32 48"]}
+    assert rows == {"epochs": ["3", "9"], "git_commit": ["- / z / y", "-"], "crop_size": ["-", "32 48"]}
 
 
 def test_runs_that_have_not_finished_are_a_recipe_each_and_labels_go_on_behind_z(tmp_path):
@@ -537,6 +539,12 @@ def test_each_recipe_is_compared_with_the_first_of_its_task(tmp_path):
         f"{first} and {runs[4]} have 4 and 1 validation images: the 1 of the same name are compared",
         f"{first} and {runs[5]} have 4 and 3 validation images: the 3 of the same name are compared",
     ]
+
+
+def test_a_run_that_records_no_seed_has_none(tmp_path):
+    ((run,), _) = read_runs([write_run(tmp_path / "a")])
+    settings = replace(run.settings, flags={})
+    assert replace(run, settings=settings).replicate == ("None", None)
 
 
 def test_a_run_is_named_by_its_folder_as_it_was_typed(tmp_path):
@@ -707,6 +715,14 @@ def test_seeds_of_one_recipe_are_shown_beside_each_other(tmp_path):
     assert len(set(scores)) == 2  # each run's own
     titles = ("validation-mean-iou", "validation-loss", "training-loss")
     assert lines == [(f"{title}-series-{number}", "0") for title in titles for number in range(2)]
+
+
+def test_pictures_that_may_not_be_read_are_not_shown(tmp_path, monkeypatch):
+    runs = [with_pictures(run, "i0") for run in seeds(tmp_path, "a", [0.0, 0.1])]
+    monkeypatch.setattr(page_module, "overlaid", lambda title, lines: None)  # no charts
+    monkeypatch.setattr(page_module, "read_image", mock.Mock(side_effect=PermissionError(13, "Permission denied")))
+    page = Page(compared(runs, tmp_path / "page.html").page)
+    assert "img" not in page.tags
 
 
 def test_an_image_that_one_run_alone_has_scored_is_not_shown(tmp_path):

@@ -41,6 +41,7 @@ from train_utils.reporting.review import calibration, masks, page, reviewed_run
 from train_utils.reporting.review.calibration import Calibration, apply_temperature, confidence_counts
 from train_utils.reporting.review.masks import (
     Doubt,
+    Finding,
     HeldOutImage,
     MaskReview,
     findings_of,
@@ -364,6 +365,33 @@ def test_masks_are_reviewed_by_all_runs_that_have_not_trained_on_them(monkeypatc
     assert in_slice.text == f"slice 0: {finding.text}"
 
 
+def test_images_behind_one_of_which_nothing_is_known_are_reviewed(monkeypatch):
+    run = Watched("a", [seen((2, 2, 10, 12, 0.9))])
+    unknown = np.full((20, 30), 255)
+    monkeypatch.setattr(masks, "open_reviewed_run", lambda folder, dataset, device: run)
+    monkeypatch.setattr(masks, "equal_images", lambda train, val: {})
+
+    def predicted(run: Watched, index: int):
+        yield run.probabilities[0], np.zeros_like(unknown) if index else unknown
+
+    monkeypatch.setattr(masks, "predicted_slices", predicted)
+    reviews, lines = masks.review_runs([Path("a")], None, torch.device("cpu"))
+    assert {review.name for review in reviews} == {"1.png", "3.png"}
+    assert lines == []
+
+
+def test_problems_of_a_mask_are_its_findings_its_shifts_and_an_equal_image():
+    findings = [Finding("cell is missing", 0.914), Finding("cell is not seen", 0.75)]
+    review = MaskReview("a.png", 0.5, 0.0, 0.0, findings, ["moved", "turned"], "b.png", [])
+    assert review.problems == [
+        "cell is missing (91% sure)",
+        "cell is not seen (75% sure)",
+        "moved",
+        "turned",
+        "the image is equal to the training image b.png",
+    ]
+
+
 def test_a_volume_is_judged_by_all_of_its_worst_slices(monkeypatch):
     run = Watched("a", [seen((2, 2, 10, 12, 0.9)), seen((0, 20, 8, 28, 0.97)), seen((12, 5, 18, 25, 0.99))])
     run.has_volumes = True
@@ -430,6 +458,9 @@ def test_a_run_is_reviewed_with_the_data_and_the_classes_that_it_had(monkeypatch
         "the data set has changed since the run: it is 39 + 10 images (abd), and was 40 + 10 images (abc); which images"
         " the model has not trained on is not known any more"
     )
+    del settings.identity["data set"]
+    with pytest.raises(DataError, match="and was None; which images the model has not trained on is not known"):
+        reviewed_run.open_reviewed_run(tmp_path, None, torch.device("cpu"))
 
 
 def test_areas_of_disagreement_are_outlined_on_a_reduced_picture(tmp_path, monkeypatch):

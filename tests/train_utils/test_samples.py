@@ -3,6 +3,7 @@
 Module: train_utils/reporting/samples.py.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,6 +139,14 @@ def test_images_that_cannot_be_used_have_no_picture():
 
 def test_an_image_that_cannot_be_read_has_no_picture():
     assert list(sample_panels(data_set(4), predictor_of("i1"), class_section("ab"))) == ["i0", "i2", "i3"]
+
+
+def test_an_image_that_cannot_be_read_ends_a_run_that_skips_none():
+    info = replace(data_set(4), config=DataConfig(on_bad_sample="error"))
+    with pytest.raises(ImageError, match="i1: cut"):
+        sample_panels(info, predictor_of("i1"), class_section("ab"))
+    with pytest.raises(ImageError, match="i1: cut"):
+        worst_and_best(info, predictor_of("i1"), class_section("ab"), [0.5] * 4)
 
 
 @pytest.mark.parametrize(("count", "shown"), [(8, "5 3 0 4 1"), (6, "5 3 0 4 1"), (5, "5 0 4 1"), (3, "4 1")])

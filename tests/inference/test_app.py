@@ -327,6 +327,15 @@ def test_without_gradio_a_line_says_what_to_install(page, monkeypatch):
         app.serve(page, "127.0.0.1", None)
 
 
+def test_a_gradio_that_cannot_be_imported_is_one_line(page, monkeypatch, tmp_path):
+    (tmp_path / "gradio.py").write_text("raise ImportError('gradio lacks a part')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "gradio", raising=False)
+    monkeypatch.delenv("GRADIO_ANALYTICS_ENABLED", raising=False)
+    with pytest.raises(SettingsError, match=r"^gradio lacks a part: pip install -r requirements-app\.txt"):
+        app.serve(page, "127.0.0.1", None)
+
+
 @pytest.fixture
 def gradio(monkeypatch) -> mock.MagicMock:
     """A stand-in for Gradio; its page can be asked how it was launched."""

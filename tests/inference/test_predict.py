@@ -234,6 +234,29 @@ def test_a_failure_is_told_with_the_name_of_its_image(model, photos, tmp_path, m
     assert result.stderr.splitlines()[-1] == f"predict.py: failed: {line.format(photos / 'a.png')}"
 
 
+def test_failures_are_told_in_the_order_of_their_lines(model, photos, tmp_path, monkeypatch):
+    def run(pipeline: PredictionPipeline, batches: list) -> list[tuple]:
+        return [(batches[0][0], ImageError(f"{name}: cut")) for name in "bca"]
+
+    monkeypatch.setattr(PredictionPipeline, "run", run)
+    result = predict(model, [photos / "a.png"], tmp_path / "out")
+    assert result.stderr.splitlines()[-3:] == [f"predict.py: failed: {name}: cut" for name in "abc"]
+
+
+@pytest.mark.parametrize(
+    ("output", "flags", "is_complete"),
+    [("out", [], False), ("out", ["--overwrite"], True), ("out/a.png", ["--overwrite"], False)],
+    ids=["new masks beside others", "all", "a file"],
+)
+def test_all_masks_of_a_folder_are_new_where_it_is_overwritten(
+    model, photos, tmp_path, monkeypatch, output, flags, is_complete
+):
+    noted = []
+    monkeypatch.setattr("predict.write_files_of_all", lambda *_, is_complete: noted.append(is_complete) or [])
+    assert predict(model, [photos / "a.png"], tmp_path / output, *flags).returncode == 0
+    assert noted == [is_complete]
+
+
 @pytest.mark.parametrize("open_source", [Path, Image.open, lambda file: np.asarray(Image.open(file))])
 def test_predictor_gives_python_users_what_the_script_writes(model, photos, written, open_source):
     mask, probabilities = Predictor.from_pretrained(model)(open_source(photos / "b.jpg"))

@@ -596,6 +596,7 @@ def test_broken_unfinished_and_missing_runs_are_a_line_each(tmp_path):
         (line,) = [line for line in result.lines if line.startswith(f"{tmp_path / name}: ")]
         assert words in line, name
         assert line in Page(result.page).text, name
+    assert "all runs are of one recipe" not in result.text
     assert len(read_runs(folders)[0]) == 3
     failed = compared([empty, tmp_path / "missing"], tmp_path / "none.html")
     assert failed.code == 1
@@ -721,8 +722,9 @@ def test_pictures_that_may_not_be_read_are_not_shown(tmp_path, monkeypatch):
     runs = [with_pictures(run, "i0") for run in seeds(tmp_path, "a", [0.0, 0.1])]
     monkeypatch.setattr(page_module, "overlaid", lambda title, lines: None)  # no charts
     monkeypatch.setattr(page_module, "read_image", mock.Mock(side_effect=PermissionError(13, "Permission denied")))
-    page = Page(compared(runs, tmp_path / "page.html").page)
-    assert "img" not in page.tags
+    result = compared(runs, tmp_path / "page.html")
+    assert result.code == 0
+    assert "img" not in Page(result.page).tags
 
 
 def test_an_image_that_one_run_alone_has_scored_is_not_shown(tmp_path):

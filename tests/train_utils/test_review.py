@@ -424,6 +424,8 @@ def test_a_volume_is_judged_by_all_of_its_worst_slices(monkeypatch):
         text.partition(": ")[2] for text in told
     )
     assert {finding.text.partition(": ")[0] for finding in volume.findings} == {"slice 1", "slice 2"}
+    (longer,) = reviews_of(mask, 0, 0, 1, 2)  # of four slices three are looked at
+    assert {finding.text.partition(": ")[0] for finding in longer.findings} == {"slice 2", "slice 3"}
     assert reviews_of(np.full_like(mask, 255), 0, 1) == []  # nothing is known of it
 
 

@@ -44,6 +44,19 @@ def test_a_launch_that_does_not_suit_ends_a_run_before_it_reads_anything(monkeyp
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_without_the_token_that_it_will_need_ends_before_it_reads_anything(monkeypatch, tmp_path):
+    asked = []
+
+    def refuse(repo_id: str | None) -> None:
+        asked.append(repo_id)
+        raise SettingsError("no token")
+
+    monkeypatch.setattr(train, "check_token", refuse)
+    with pytest.raises(SettingsError, match=r"^no token$"):
+        run_train(tmp_path / "run", "--dataset", "shapes", "--push-to-hub", "me/cells")
+    assert asked == ["me/cells"]
+
+
 def test_a_run_writes_model_metrics_pictures_and_settings(trained):
     names = {path.name for path in trained.iterdir()}
     assert {"model", "metrics.jsonl", "tensorboard", "predictions", "run.json"} <= names

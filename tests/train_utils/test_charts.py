@@ -273,6 +273,12 @@ def test_a_bar_marks_the_median_of_the_errors(two_rows):
     assert [(float(bar[1]) + float(bar[3])) / 2 for bar in bars] == pytest.approx(heights, abs=1e-4)
 
 
+def test_lines_of_a_plot_of_errors_lie_at_its_errors(two_rows):
+    of_errors, of_names = two_rows.split("matplotlib.axis_2")
+    assert "stroke: var(--line)" in of_errors
+    assert "stroke: var(--line)" not in of_names
+
+
 def test_a_bar_marks_the_only_error_of_a_row():
     svg = error_plot("Errors", {"a": np.array([7.0]), "b": np.array([])}, "px")
     assert len(re.findall(r"stroke: var\(--series-1\)", svg)) == 1

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -52,6 +53,7 @@ def test_a_run_without_the_token_that_it_will_need_ends_before_it_reads_anything
         raise SettingsError("no token")
 
     monkeypatch.setattr(train, "check_token", refuse)
+    monkeypatch.setattr(train, "check_launch", mock.Mock(side_effect=SettingsError("too late")))
     with pytest.raises(SettingsError, match=r"^no token$"):
         run_train(tmp_path / "run", "--dataset", "shapes", "--push-to-hub", "me/cells")
     assert asked == ["me/cells"]

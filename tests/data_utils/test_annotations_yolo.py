@@ -389,6 +389,13 @@ def test_objects_are_counted_in_the_label_files_that_can_be_read(folder):
     assert summary.instances == {"car": 2, "dog": 0}
 
 
+def test_objects_of_a_class_that_is_written_with_leading_zeros_are_counted(folder):
+    polygon = TREE.removeprefix("0")
+    (folder / "labels/train/b.txt").write_text(f"00{polygon}01{polygon}")
+    (folder / "labels/train/c.txt").write_text("")
+    assert loaded(folder)[0].annotations.instances == {"car": 2, "dog": 1}
+
+
 def test_objects_of_the_background_are_not_counted(folder):
     (folder / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\nnames: [background, car, dog]\n")
     assert loaded(folder)[0].annotations.instances == {"car": 0, "dog": 0}

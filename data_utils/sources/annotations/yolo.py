@@ -150,7 +150,7 @@ class YoloRecords(PairedRecords):
             except DataError:
                 continue
             annotated += bool(indices)
-            counts.update(indices)
+            counts.update(index.lstrip("0") or "0" for index in indices)  # 01 is class 1 too
         names = dict(self.metadata.classes)
         instances = {names[value]: counts[str(index)] for index, value in enumerate(self.values) if value}
         return AnnotationSummary("YOLO", annotated, len(self) - annotated, instances)

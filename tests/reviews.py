@@ -1,0 +1,74 @@
+"""Runs of which reviews ask the opinion, without any network, and review.py in the test's own process."""
+
+import contextlib
+import csv
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import review
+from runtime.errors import UserError
+from runtime.script import print_error
+
+
+class RunStandIn:
+    """A ReviewedRun of two classes with four validation images, of which number 2 is damaged.
+
+    Args:
+        probabilities: what its model says, (2, H, W) for each image or slice that a test shows to it.
+    """
+
+    has_volumes = False
+    class_names = ("around", "cell")
+
+    def __init__(self, name: str, probabilities: list[np.ndarray]) -> None:
+        self.name = name
+        self.probabilities = probabilities
+        train = SimpleNamespace(records=f"training of {name}")
+        self.info = SimpleNamespace(train=train, val=FourImages(name))
+
+    def shown_name(self, index: int) -> str:
+        return f"{index}.png"
+
+
+class FourImages:
+    """The validation images of a RunStandIn."""
+
+    def __init__(self, records: str) -> None:
+        self.records = records
+        self.bad = {2: "cut"}
+
+    def __len__(self) -> int:
+        return 4
+
+
+def cell_probabilities(*boxes: tuple[int, int, int, int, float]) -> np.ndarray:
+    """(2, 20, 30), the answer of a model that sees cells in boxes (top, left, bottom, right), each so surely."""
+    cell = np.full((20, 30), 0.05, np.float32)
+    for top, left, bottom, right, probability in boxes:
+        cell[top:bottom, left:right] = probability
+    return np.stack([1 - cell, cell])
+
+
+def run_review(*arguments: str | Path) -> SimpleNamespace:
+    """What review.py prints with these arguments, and its exit code."""
+    out, errors, code = io.StringIO(), io.StringIO(), 0
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        patch.setattr(sys, "argv", ["review.py", *map(str, arguments)])
+        try:
+            review.main()
+        except UserError as error:
+            code = print_error(error)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+    return SimpleNamespace(code=code, text=out.getvalue(), errors=errors.getvalue())
+
+
+def table_rows(output: Path) -> list[dict]:
+    """The rows of a review's table."""
+    with open(output / "review.csv", newline="") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,132 @@
+"""Runs that review masks: their data must be what they were, and volumes are read slice by slice.
+
+Modules: train_utils/reporting/review/reviewed_run.py.
+"""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from reports import class_section
+from volumes import RAS, write_nifti
+
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
+from data_utils.sources.records import ListRecords, Metadata
+from runtime.errors import DataError
+from train_utils.reporting.review import reviewed_run
+from train_utils.reporting.review.reviewed_run import (
+    ReviewedRun,
+    open_reviewed_run,
+    predicted_examples,
+    predicted_slices,
+    read_example,
+)
+from train_utils.settings.record import RunSettings
+
+CPU = torch.device("cpu")
+FINGERPRINT = "40 + 10 images (abc)"
+
+
+@pytest.fixture
+def recorded(monkeypatch) -> SimpleNamespace:
+    """A run as it is recorded, `settings`, its data set as it is now, `info`, and what is opened: `data`, `models`."""
+    settings = RunSettings(
+        flags={"dataset": "photos", "val_fraction": 0.25, "unknown": 1},
+        identity={"task": "classes", "data set": FINGERPRINT, "classes": ["a", "b"]},
+    )
+    info = SimpleNamespace(reader=SimpleNamespace(identity=("a", "b")), fingerprint=lambda: FINGERPRINT)
+    data, models = [], []
+
+    def load_dataset_info(config: DataConfig) -> SimpleNamespace:
+        data.append((config.dataset, config.val_fraction))
+        return info
+
+    monkeypatch.setattr(reviewed_run, "read_settings", lambda folder: settings)
+    monkeypatch.setattr(reviewed_run, "load_dataset_info", load_dataset_info)
+    monkeypatch.setattr(reviewed_run.Predictor, "from_pretrained", lambda *arguments: models.append(arguments))
+    return SimpleNamespace(settings=settings, info=info, data=data, models=models)
+
+
+@pytest.mark.parametrize(("dataset", "path"), [(None, "photos"), ("elsewhere", "elsewhere")])
+def test_a_run_is_opened_with_its_data_wherever_they_are_now(recorded, tmp_path, dataset, path):
+    run = open_reviewed_run(tmp_path, dataset, CPU)
+    assert run.name == str(tmp_path)
+    assert run.info is recorded.info
+    assert recorded.data == [(path, 0.25)]
+    assert recorded.models == [(tmp_path / "model", CPU)]
+
+
+def test_a_run_of_other_classes_is_refused(recorded, tmp_path):
+    recorded.info.reader.identity = ("a", "c")
+    with pytest.raises(DataError, match=r"^the masks have other classes now than in the run$"):
+        open_reviewed_run(tmp_path, None, CPU)
+
+
+def test_a_run_of_other_images_is_refused(recorded, tmp_path):
+    recorded.info.fingerprint = lambda: "39 + 10 images (abd)"
+    with pytest.raises(DataError, match=r"^the data set has changed since the run") as error:
+        open_reviewed_run(tmp_path, None, CPU)
+    assert "it is 39 + 10 images (abd), and was 40 + 10 images (abc)" in str(error.value)
+
+
+def test_a_run_that_does_not_record_its_images_is_refused(recorded, tmp_path):
+    del recorded.settings.identity["data set"]
+    with pytest.raises(DataError, match="and was None; which images the model has not trained on is not known"):
+        open_reviewed_run(tmp_path, None, CPU)
+
+
+def test_the_mask_of_an_example_is_the_one_that_pictures_show():
+    target = object()
+    reader = SimpleNamespace(read=lambda record, size, network_size: target, shown_truth=lambda read: [read])
+    records = [{"image": np.zeros((4, 6), np.uint8), "target": None, "name": "a"}]
+    run = SimpleNamespace(info=SimpleNamespace(val=SimpleNamespace(records=records), reader=reader))
+    assert read_example(run, 0).truth == [target]
+
+
+def test_slices_of_a_volume_are_looked_at_from_below_with_their_masks(monkeypatch):
+    labels = np.arange(3 * 4 * 6).reshape(3, 4, 6) % 2
+    record = {"image": "image", "target": "label", "name": "case"}
+    opened = record, "header of image"
+    reader = SimpleNamespace(
+        shown_truth=lambda target: target + 5, read_volume=lambda *arguments: labels if arguments == opened else None
+    )
+    info = SimpleNamespace(reader=reader, val=SimpleNamespace(records=ListRecords([record], Metadata(dims=3))))
+    monkeypatch.setattr(reviewed_run, "read_volume_header", lambda image, name: f"header of {image}")
+    predictor = SimpleNamespace(slices=lambda image, name: iter([f"{name} {number}" for number in range(3)]))
+    probabilities, masks = zip(*predicted_slices(ReviewedRun("run", info, predictor), 0), strict=True)
+    assert probabilities == ("case 0", "case 1", "case 2")
+    assert np.array_equal(np.stack(masks), labels + 5)
+
+
+@pytest.fixture(params=[([1.0, 0.5, 3.0, 1.0], 1), ([0.5, 1.0, 3.0, 1.0], 0)], ids=["coarse rows", "coarse columns"])
+def volume(request, tmp_path) -> SimpleNamespace:
+    """A run of one volume whose voxels are twice as long along one axis of its slices: the run, voxels, and axis."""
+    sides, coarse_axis = request.param
+    voxels = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
+    labels = (voxels % 2).astype(np.uint8)
+    affine = RAS @ np.diag(sides)
+    image = VolumeFile((str(write_nifti(tmp_path / "image.nii", voxels, affine)),))
+    label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
+    records = ListRecords([{"image": image, "target": label, "name": "case"}], Metadata(dims=3))
+    info = SimpleNamespace(reader=class_section("ab").reader, val=SimpleNamespace(records=records, bad={}))
+    prediction = 1 - labels.transpose(2, 1, 0)
+    run = ReviewedRun("run", info, SimpleNamespace(predict_rows=lambda source, name: prediction))
+    return SimpleNamespace(run=run, slices=voxels.transpose(2, 1, 0), coarse_axis=coarse_axis)
+
+
+def test_a_run_of_volumes_knows_its_classes(volume):
+    assert volume.run.has_volumes
+    assert volume.run.class_names == ("a", "b")
+
+
+def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(volume):
+    upper, lower = predicted_examples(volume.run, 0, [1, 0])
+    assert upper.name == "slice 1"
+    assert lower.name == "slice 0"
+    for number, example in ((1, upper), (0, lower)):
+        shown = volume.slices[number].repeat(2, axis=volume.coarse_axis)[::-1, ::-1]
+        assert np.array_equal(np.squeeze(example.image), shown)
+        assert np.array_equal(example.truth, shown % 2)
+        assert np.array_equal(example.pred, 1 - shown % 2)

@@ -217,7 +217,7 @@ def main() -> None:
         overlap=args.overlap,
         tta=args.tta or None,
     )
-    predictor.task = choose_objects(predictor.task, args.min_size, drops_border=args.drop_border)
+    predictor.change_task(choose_objects(predictor.task, args.min_size, drops_border=args.drop_border))
     compile_networks(accelerator, predictor.networks)
     output_format = new_format(predictor.config)
     if args.file is not None:

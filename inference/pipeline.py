@@ -40,18 +40,17 @@ class PredictionPipeline:
 
     def run_together(self, batches: list[list[Job]], shared_rows: SharedRows) -> Iterator[Result]:
         """`run` for inputs that the processes of a group predict together; the leader has the results."""
-        self.predictor.shared_rows = shared_rows
         jobs = list(chain.from_iterable(batches))
-        if shared_rows.mesh.is_first:
-            numbers = {job: number for number, job in enumerate(jobs)}
-            compute = partial(self._lead, shared_rows, numbers)
-            yield from pipelined(batches, self._read, compute, ERRORS_OF_ONE_FILE, threads=1)
-            shared_rows.end()
-        else:
-            for number in shared_rows.inputs():
-                with shared_rows.follow(ERRORS_OF_ONE_FILE):
-                    self._steps[type(jobs[number])].follow(jobs[number])
-        self.predictor.shared_rows = None
+        with self.predictor.rows_shared(shared_rows):
+            if shared_rows.mesh.is_first:
+                numbers = {job: number for number, job in enumerate(jobs)}
+                compute = partial(self._lead, shared_rows, numbers)
+                yield from pipelined(batches, self._read, compute, ERRORS_OF_ONE_FILE, threads=1)
+                shared_rows.end()
+            else:
+                for number in shared_rows.inputs():
+                    with shared_rows.follow(ERRORS_OF_ONE_FILE):
+                        self._steps[type(jobs[number])].follow(jobs[number])
 
     def _lead(self, shared_rows: SharedRows, numbers: dict[Job, int], batch: list[ReadJob]) -> list[Finish]:
         """`_compute` for the only job of a batch, with the help of the other processes."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ from runtime.device import full_precision, upload
 from runtime.errors import ModelError
 from tasks import task_of_model
 from tasks.landmarks import Landmarks
+from tasks.task import Task
 from unet.blocks import channels_last
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -111,14 +113,13 @@ class Predictor:
             networks.append(network)
         self.networks = [network.eval() for network in networks]
         self.config: UNetConfig = networks[0].config
-        self.shared_rows: SharedRows | None = None  # set if several processes predict one input together
+        self._shared_rows: SharedRows | None = None
         self.tile_size = tile_size
         self.overlap = overlap
         self.tta = bool(tta)
         check_ensemble([network.config for network in networks])
         tasks = [task_of_model(network.config) for network in networks]
-        self.task = tasks[0].of_ensemble(tasks[1:])
-        self._decoder = self.new_decoder()
+        self.change_task(tasks[0].of_ensemble(tasks[1:]))
         self._averages_mirrored = tta is None and self.task.averages_mirrored
 
     @classmethod
@@ -139,6 +140,20 @@ class Predictor:
         """
         networks = [load_network(name, device, scale) for name in [model, *ensemble]]
         return cls(networks[0], ensemble=networks[1:], tile_size=tile_size, overlap=overlap, tta=tta)
+
+    def change_task(self, task: Task) -> None:
+        """Answer as another task of the same outputs does, such as one that leaves out small objects."""
+        self.task = task
+        self._decoder = self.new_decoder()
+
+    @contextmanager
+    def rows_shared(self, rows: SharedRows) -> Iterator[None]:
+        """A context in which several processes predict each input together, a share of its rows each."""
+        self._shared_rows = rows
+        try:
+            yield
+        finally:
+            self._shared_rows = None
 
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
@@ -357,7 +372,7 @@ class Predictor:
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:
-            forward_of_row = self.shared_rows.forward_of_row if self.shared_rows else None
+            forward_of_row = self._shared_rows.forward_of_row if self._shared_rows else None
             yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels, forward_of_row)
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:

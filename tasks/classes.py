@@ -99,7 +99,7 @@ class Classes(PixelsAndRegions):
         dtype = widest_float(targets.mask.device)
         height = targets.mask.shape[1]
         row_bytes = 8 * len(self.names) * targets.mask.numel() // height
-        sizes = torch.zeros((), dtype=dtype, device=targets.mask.device)  # (B, num_classes)
+        sizes = torch.zeros((), dtype=dtype, device=targets.mask.device)  # the first rows make it (B, num_classes)
         for rows in targets.mask.split(max(1, BYTES_AT_ONCE // row_bytes), dim=1):
             truth, valid = _truth(rows, dtype)
             sizes = sizes + self._class_sums(valid, truth)

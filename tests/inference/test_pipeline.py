@@ -177,7 +177,6 @@ def test_rows_are_shared_until_the_process_that_leads_has_ended(is_first):
     rows = Rows(is_first)
     assert list(PredictionPipeline(predictor, writer_of(predictor), set()).run_together([], rows)) == []
     assert rows.has_ended is is_first
-    assert predictor.shared_rows is None
 
 
 def test_logits_of_a_tall_image_are_written_a_strip_at_a_time(tmp_path, monkeypatch):

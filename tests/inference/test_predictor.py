@@ -1,6 +1,7 @@
 """The Predictor: what it predicts in windows or in batches, what it returns, and which models are an ensemble."""
 
 import io
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -208,6 +209,41 @@ def test_objects_come_with_the_numbers_in_their_mask():
     assert len(prediction.objects) > 1
     assert prediction.mask.dtype == np.int32
     assert np.array_equal(predictor.mask(image), prediction.mask)
+
+
+def test_objects_are_those_of_the_task_that_was_changed_last():
+    torch.manual_seed(0)
+    task = Objects(Classes(("background", "cell")), smallest=1)
+    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=4, depth=1, norm="group", task=task.to_config())))
+    image = np.random.default_rng(0).integers(0, 255, (20, 30), dtype=np.uint8)
+    assert predictor.mask(image).any()
+    predictor.change_task(replace(predictor.task, smallest=20 * 30 + 1))
+    assert not predictor.mask(image).any()
+    assert not predictor(image).mask.any()
+
+
+class NotedRows:
+    """Stands in for the rows of several processes; this process computes and notes all of them."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def forward_of_row(self, forward: Callable, row: int) -> Callable:
+        self.numbers.append(row)
+        return forward
+
+
+def test_rows_are_shared_until_their_context_ends_with_an_error():
+    predictor = Predictor(network_of(), tile_size=8, overlap=2)
+    image = WindowedArray(np.zeros((32, 8, 1), np.uint8))
+    rows = NotedRows()
+    with pytest.raises(ImageError), predictor.rows_shared(rows):
+        list(predictor.strips(image))
+        raise ImageError("the next image cannot be read")
+    shared = list(rows.numbers)
+    list(predictor.strips(image))
+    assert len(shared) > 1
+    assert rows.numbers == shared
 
 
 def landmark_network(task: Landmarks, **options) -> UNet:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from data_utils.config import DataConfig
@@ -13,12 +14,14 @@ from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.table import PointTable
 from data_utils.targets.points import point_records
+from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT
 
 NAMES = ("nose", "ear", "tail")
 SIZE = (32, 44)
 WIDTH = 1.5  # pixels of a dot's standard deviation
+POINT_SHAPE = {"label": "a", "shape_type": "point", "points": [[1, 2]]}  # of labelme
 BRIGHTNESS = ((1, 0, 0), (0, 1, 0), (0, 0, 1))  # the color of each point's dot
 
 
@@ -87,6 +90,16 @@ def coco_content(images: list[str], positions: np.ndarray) -> dict:
     return {"images": entries, "annotations": annotations, "categories": [category]}
 
 
+COCO_CONTENT = coco_content(["a.png"], np.ones((1, 3, 2)))  # keypoints of one object
+(COCO_OBJECT,) = COCO_CONTENT["annotations"]
+(COCO_CATEGORY,) = COCO_CONTENT["categories"]
+
+
+def coco_text(**changes) -> str:
+    """The text of a file of COCO's keypoints, in which some keys have other values."""
+    return json.dumps(COCO_CONTENT | changes)
+
+
 def write_coco(folder: Path, images: list[str], positions: np.ndarray) -> None:
     (folder / "annotations").mkdir()
     file = folder / "annotations" / "person_keypoints_train2017.json"
@@ -108,6 +121,54 @@ WRITERS: dict[str, Callable[[Path, list[str], np.ndarray], None]] = {
     "coco": write_coco,
     "tps": write_tps,
 }
+
+
+def write_annotated_dots(folder: Path, layout: str, count: int = 4) -> np.ndarray:
+    """A folder of images with dots and the files of another program; returns the places (count, 3, 2) as (x, y)."""
+    images, positions, _ = dots(count, seed=0)
+    positions = positions.round(3)
+    (folder / "images").mkdir(parents=True)
+    names = [f"frame_{number:02}.png" for number in range(count)]
+    for name, image in zip(names, images, strict=True):
+        Image.fromarray(image).save(folder / "images" / name)
+    WRITERS[layout](folder, names, positions)
+    return positions
+
+
+def write_points(folder: Path, table: PointTable) -> Path:
+    """A file of points in the format of their table."""
+    file = folder / f"one{files.FORMATS[table.layout].extension}"
+    file.write_bytes(files.content(table))
+    return file
+
+
+def prediction_with_an_absent_point(
+    layout: str, names: tuple[str, str] = ("a", "b"), axes: int = 2, space: str = "pixels"
+) -> PointTable:
+    """A prediction for one image: its first point is absent, and its second present."""
+    return PointTable(
+        layout=layout,
+        names=names,
+        images=("one",),
+        positions=np.array([[[1.5, 2.0625, 0.5], [3.0, 4.0, 1e-3]]])[:, :, :axes],
+        states=np.array([[ABSENT, PRESENT]]),
+        files=("",),
+        space=space,
+        presence=np.array([[0.25, 0.75]]),
+        confidence=np.array([[0.5, 1.0]]),
+        sizes=np.array([[30, 40]]),
+    )
+
+
+def reading_error(file: Path, text: str) -> str:
+    """The message, which is one line, that a file of points with this text is refused with."""
+    file.write_text(text)
+    with pytest.raises(DataError) as error:
+        files.read(file)
+    message = str(error.value)
+    assert "\n" not in message
+    assert file.name in message
+    return message
 
 
 def dot_center(channel: np.ndarray, y: float, x: float) -> np.ndarray:

@@ -1,0 +1,299 @@
+"""Keypoints of COCO: which files they are found in, what their visibility says, and how they are written."""
+
+import json
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+from PIL import Image
+from points import (
+    COCO_CATEGORY,
+    COCO_CONTENT,
+    COCO_OBJECT,
+    NAMES,
+    SIZE,
+    coco_content,
+    coco_text,
+    prediction_with_an_absent_point,
+    reading_error,
+    write_annotated_dots,
+    write_points,
+)
+
+from data_utils.config import DataConfig
+from data_utils.sources.load import load_records
+from data_utils.sources.points import coco_keypoints, files
+from data_utils.sources.points.coco_keypoints import find_keypoints
+from data_utils.sources.points.find import find_points, open_points
+from data_utils.sources.points.table import PointTable
+from tasks.points import ABSENT, PRESENT, UNKNOWN
+
+
+def test_visibility_of_keypoints_is_present_or_unknown(tmp_path):
+    content = coco_content(["a.png"], np.ones((1, 3, 2)))
+    content["annotations"][0]["keypoints"] = [1, 2, 0, 3, 4, 1, 5, 6, 2]
+    content["annotations"].append({"id": 9, "image_id": 7, "category_id": 1, "keypoints": [0] * 9})  # nothing labeled
+    content["images"].append({"id": 8, "file_name": "b.png"})
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    table = files.read(tmp_path / "a.json")
+    assert table.states.tolist() == [[UNKNOWN, PRESENT, PRESENT], [UNKNOWN] * 3]
+    assert table.positions[0, 1:].tolist() == [[3, 4], [5, 6]]
+
+
+@pytest.fixture
+def outlined_keypoints(tmp_path):
+    """A folder whose keypoints have outlines, and the file of these outlines without keypoints."""
+    write_annotated_dots(tmp_path, "coco")
+    file = tmp_path / "annotations" / "person_keypoints_train2017.json"
+    content = json.loads(file.read_text())
+    for entry in content["annotations"]:
+        entry["segmentation"] = [[1, 1, 9, 1, 9, 9]]
+    objects = [{key: entry[key] for key in entry if key != "keypoints"} for entry in content["annotations"]]
+    categories = [{"id": 1, "name": "mouse"}]
+    outlines = content | {"annotations": objects, "categories": categories, "info": {"keypoints": "none"}}
+    outlines_file = file.with_name("instances_train2017.json")
+    outlines_file.write_text(json.dumps(outlines))
+    return tmp_path, outlines_file
+
+
+def test_keypoints_beside_outlines_are_read_where_they_are_asked_for(outlined_keypoints):
+    folder, _ = outlined_keypoints
+    config = DataConfig(str(folder), val_fraction=0.5)
+    assert load_records(config)[0].metadata.landmarks is None
+    assert load_records(replace(config, task="landmarks"))[0].metadata.landmarks.names == NAMES
+
+
+def test_keypoints_are_read_where_no_file_holds_outlines_alone(outlined_keypoints):
+    folder, outlines = outlined_keypoints
+    outlines.unlink()
+    assert load_records(DataConfig(str(folder), val_fraction=0.5))[0].metadata.landmarks.names == NAMES
+
+
+def test_files_of_one_split_are_joined(tmp_path):
+    (tmp_path / "annotations").mkdir()
+    for part in ("train_a", "train_b", "val"):
+        content = coco_content([f"{part}.png"], np.ones((1, 3, 2)))
+        (tmp_path / "annotations" / f"keypoints_{part}.json").write_text(json.dumps(content))
+    tables = find_keypoints(tmp_path, (), explicit=False)
+    assert {split: table.images for split, table in tables.items()} == {
+        "train": ("train_a.png", "train_b.png"),
+        "val": ("val.png",),
+    }
+
+
+def test_splits_of_keypoints_are_those_that_names_of_files_begin_with(tmp_path):
+    for name in ("train2017", "val_2017"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(coco_content([f"{name}.png"], np.ones((1, 3, 2)))))
+    tables = find_keypoints(tmp_path, (), explicit=False)
+    assert {split: table.images for split, table in tables.items()} == {
+        "train": ("train2017.png",),
+        "val": ("val_2017.png",),
+    }
+
+
+@pytest.fixture
+def partly_outlined_objects():
+    """The text of a file in which one of two objects has an outline."""
+    content = coco_content(["a.png", "b.png"], np.ones((2, 3, 2)))
+    content["annotations"][1]["segmentation"] = [[1, 1, 9, 1, 9, 9]]
+    return json.dumps(content)
+
+
+def test_keypoints_in_a_file_of_their_own_may_have_outlines_too(tmp_path, partly_outlined_objects):
+    (tmp_path / "keypoints_train.json").write_text(partly_outlined_objects)
+    assert find_keypoints(tmp_path, (), explicit=False)["train"].names == NAMES
+
+
+def test_keypoints_with_outlines_in_a_file_of_any_objects_are_found_on_demand(tmp_path, partly_outlined_objects):
+    (tmp_path / "annotations.json").write_text(partly_outlined_objects)
+    assert find_keypoints(tmp_path, (), explicit=False) == {}
+    assert find_keypoints(tmp_path, (), explicit=True)["train"].names == NAMES
+
+
+def test_keypoints_without_outlines_are_found_in_a_file_of_any_objects(tmp_path):
+    (tmp_path / "annotations.json").write_text(json.dumps(COCO_CONTENT))
+    assert find_keypoints(tmp_path, (), explicit=False)["train"].names == NAMES
+
+
+def test_a_file_without_keypoints_is_not_parsed(tmp_path):
+    (tmp_path / "annotations.json").write_text(coco_text(categories=[{"id": 1, "name": "mouse"}], annotations=[]))
+    with mock.patch.object(coco_keypoints, "read_coco") as read:
+        assert find_keypoints(tmp_path, (), explicit=True) == {}
+    assert not read.called
+
+
+@pytest.mark.parametrize("name", ["keypoints", "instances"])
+def test_keypoints_of_a_split_are_found_by_the_name_that_is_given(tmp_path, name):
+    for split in ("train", "test"):
+        (tmp_path / f"{name}_{split}.json").write_text(json.dumps(COCO_CONTENT))
+    assert {*find_points(tmp_path, ("test",), explicit=True)} == {"train", "test"}
+    assert {*find_points(tmp_path, (), explicit=True)} == {"train"}
+
+
+def test_images_of_keypoints_lie_in_the_folder_that_is_named_as_their_file_ends(tmp_path):
+    (tmp_path / "person_keypoints_train2017.json").write_text(json.dumps(COCO_CONTENT))
+    (tmp_path / "images" / "train2017").mkdir(parents=True)
+    Image.new("L", SIZE[::-1]).save(tmp_path / "images" / "train2017" / "a.png")
+    splits = open_points(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
+    assert splits["train"]()[0]["image"] == str(tmp_path / "images" / "train2017" / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("keypoints", "message"),
+    [
+        ([1, 2, 2], "has 3 numbers, expected x, y"),
+        ([1, 2, 2] * 4, "has 12 numbers, expected x, y and v of 3 keypoints"),
+        ([1, 2, 3] * 3, "v of 'nose' is 3, expected"),
+        ([1, 2, [2]] * 3, "v of 'nose' is [2], expected 0, 1 or 2"),
+        ([1, 1e300, 2] * 3, "is not within"),
+        ([1, None, 2] * 3, "'None' is no coordinate"),
+    ],
+    ids=["few", "many", "visibility of 3", "visibility in a list", "far", "nothing"],
+)
+def test_keypoints_that_are_no_points_are_refused(tmp_path, keypoints, message):
+    text = coco_text(annotations=[COCO_OBJECT | {"keypoints": keypoints}])
+    assert message in reading_error(tmp_path / "a.json", text)
+
+
+@pytest.mark.parametrize("names", ["nose", ["nose", "nose", "ear"], [1, "1", 2]])
+def test_names_of_keypoints_that_are_no_list_of_different_names_are_refused(tmp_path, names):
+    text = coco_text(categories=[COCO_CATEGORY | {"keypoints": names}])
+    assert "'mouse' names its keypoints" in reading_error(tmp_path / "a.json", text)
+
+
+def test_keypoints_of_two_objects_in_an_image_are_refused(tmp_path):
+    text = coco_text(annotations=[COCO_OBJECT, COCO_OBJECT])
+    assert "keypoints of 2 objects; several animals" in reading_error(tmp_path / "a.json", text)
+
+
+def test_keypoints_of_two_categories_are_refused(tmp_path):
+    text = coco_text(
+        categories=[COCO_CATEGORY, COCO_CATEGORY | {"id": 2, "name": "cat"}],
+        annotations=[COCO_OBJECT, COCO_OBJECT | {"category_id": 2}],
+    )
+    assert "2 categories have keypoints, mouse, cat; keep one" in reading_error(tmp_path / "a.json", text)
+
+
+def test_a_file_of_keypoints_that_is_cut_off_is_refused(tmp_path):
+    assert "cannot be read as JSON" in reading_error(tmp_path / "a.json", json.dumps(COCO_CONTENT)[:-200])
+
+
+def test_names_of_keypoints_are_those_of_the_category_that_an_object_has(tmp_path):
+    cat = COCO_CATEGORY | {"id": 2, "name": "cat", "keypoints": ["paw"]}
+    other = COCO_OBJECT | {"category_id": 3, "keypoints": [7, 7, 2]}
+    text = coco_text(
+        categories=[cat, COCO_CATEGORY, {"id": 3, "name": "box"}],  # no object is a cat, and a box names no keypoints
+        annotations=[COCO_OBJECT, other],
+    )
+    (tmp_path / "a.json").write_text(text)
+    table = files.read(tmp_path / "a.json")
+    assert table.names == NAMES
+    assert table.sizes.tolist() == [list(SIZE)]
+
+
+def test_keypoints_of_which_none_is_labeled_are_unknown(tmp_path):
+    (tmp_path / "a.json").write_text(coco_text(annotations=[COCO_OBJECT | {"keypoints": [5, 5, 0] * 3}]))
+    table = files.read(tmp_path / "a.json")
+    assert table.names == NAMES
+    assert table.states.tolist() == [[UNKNOWN] * 3]
+
+
+@pytest.mark.parametrize("keypoints", [[5, 5, 0] * 3, "points", None], ids=["not visible", "a word", "none"])
+def test_a_second_object_without_keypoints_is_passed_over(tmp_path, keypoints):
+    (tmp_path / "a.json").write_text(coco_text(annotations=[COCO_OBJECT, COCO_OBJECT | {"keypoints": keypoints}]))
+    assert files.read(tmp_path / "a.json").states.tolist() == [[PRESENT] * 3]
+
+
+def test_names_of_keypoints_may_be_numbers(tmp_path):
+    (tmp_path / "a.json").write_text(coco_text(categories=[COCO_CATEGORY | {"keypoints": [1, 2, 3]}]))
+    assert files.read(tmp_path / "a.json").names == ("1", "2", "3")
+
+
+@pytest.mark.parametrize(
+    ("confidence", "presence", "is_predicted"),
+    [([0.5] * 3, [1] * 3, True), ([0.5] * 3, None, False), ([0.5] * 3, [1] * 2, False), ([0.5] * 2, [1] * 3, False)],
+)
+def test_keypoints_are_predicted_where_each_has_a_confidence_and_a_presence(
+    tmp_path, confidence, presence, is_predicted
+):
+    entry = COCO_OBJECT | {"keypoint_confidence": confidence, "keypoint_presence": presence}
+    (tmp_path / "a.json").write_text(coco_text(annotations=[entry]))
+    table = files.read(tmp_path / "a.json")
+    assert (table.presence is not None) == (table.confidence is not None) == is_predicted
+    assert table.states.tolist() == [[PRESENT] * 3]
+
+
+@pytest.fixture
+def three_points():
+    """A table of COCO in which two of three points are there."""
+    positions = np.array([[[2.0, 9.0], [5.0, 4.0], [1.0, 90.0]]])
+    return PointTable("coco", ("a", "b", "c"), ("one.png",), positions, np.array([[PRESENT, PRESENT, ABSENT]]), ("",))
+
+
+def test_a_box_of_coco_is_about_the_points_that_are_there(tmp_path, three_points):
+    (entry,) = json.loads(write_points(tmp_path, three_points).read_text())["annotations"]
+    assert entry["bbox"] == [2, 4, 3, 5]
+    assert entry["area"] == 15
+
+
+def test_a_box_of_coco_about_no_points_is_empty(tmp_path, three_points):
+    table = replace(three_points, states=three_points.states * 0)
+    (entry,) = json.loads(write_points(tmp_path, table).read_text())["annotations"]
+    assert entry["bbox"] == [0, 0, 0, 0]
+    assert entry["area"] == 0
+    assert entry["num_keypoints"] == 0
+
+
+def test_written_points_are_keypoints_of_one_object_of_coco(tmp_path, three_points):
+    content = json.loads(write_points(tmp_path, three_points).read_text())
+    (entry,) = content["annotations"]
+    assert entry["keypoints"] == [2, 9, 2, 5, 4, 2, 0, 0, 0]
+    assert entry["num_keypoints"] == 2
+    assert entry["image_id"] == content["images"][0]["id"]
+    assert entry["iscrowd"] == 0
+    assert "score" not in entry
+
+
+def test_the_score_of_an_object_of_coco_is_the_mean_confidence(tmp_path, three_points):
+    confidence = np.array([[0.25, 0.5, 0.75]])
+    table = replace(three_points, presence=np.ones((1, 3)), confidence=confidence)
+    (entry,) = json.loads(write_points(tmp_path, table).read_text())["annotations"]
+    assert entry["score"] == 0.5
+    assert entry["keypoint_confidence"] == confidence[0].tolist()
+
+
+def test_a_predicted_point_that_is_absent_is_no_visible_keypoint(tmp_path):
+    file = write_points(tmp_path, prediction_with_an_absent_point("coco"))
+    (entry,) = json.loads(file.read_text())["annotations"]
+    assert entry["keypoints"][2::3] == [0, 2]
+    assert entry["num_keypoints"] == 1
+
+
+@pytest.fixture
+def two_images():
+    """The points of two images of COCO, of which the second has no size."""
+    states = np.array([[PRESENT, PRESENT], [UNKNOWN, PRESENT]])
+    positions = np.arange(8.0).reshape(2, 2, 2)
+    sizes = np.array([[9, 8], [0, 0]])
+    return PointTable("coco", ("a", "b"), ("one", "two"), positions, states, ("", ""), sizes=sizes)
+
+
+def test_written_keypoints_list_their_images_with_known_sizes(tmp_path, two_images):
+    content = json.loads(write_points(tmp_path, two_images).read_text())
+    assert content["images"] == [
+        {"id": 1, "file_name": "one", "height": 9, "width": 8},
+        {"id": 2, "file_name": "two"},
+    ]
+
+
+def test_written_keypoints_have_a_category_with_their_names(tmp_path, two_images):
+    content = json.loads(write_points(tmp_path, two_images).read_text())
+    assert content["categories"][0]["keypoints"] == ["a", "b"]
+    assert content["categories"][0]["skeleton"] == []
+
+
+def test_each_image_of_coco_has_a_score_of_its_own(tmp_path, two_images):
+    table = replace(two_images, presence=np.ones((2, 2)), confidence=np.array([[0.25, 0.75], [1, 1]]))
+    annotations = json.loads(write_points(tmp_path, table).read_text())["annotations"]
+    assert [entry["score"] for entry in annotations] == [0.5, 1]

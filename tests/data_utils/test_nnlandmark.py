@@ -1,0 +1,189 @@
+"""Points in the files of nnLandmark, which list the voxels of all cases of a folder of volumes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from points import reading_error
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.config import DataConfig
+from data_utils.image_io.volumes import read_volume
+from data_utils.sources.load import load_records
+from data_utils.sources.points import files
+from data_utils.sources.points.find import find_points
+from data_utils.sources.points.nnlandmark import case_of
+from runtime.errors import DataError
+from tasks.points import ABSENT, PRESENT, UNKNOWN
+
+SPACING_OF_2_MM = np.diag([1, 1, 2, 1.0])
+TURNED = np.array([[0, -1.0, 0, 9], [1, 0, 0, 0], [0, 0, -2, 5], [0, 0, 0, 1]])
+
+
+def write_volumes(folder: Path, affine: np.ndarray, channels: int = 1) -> dict[str, dict[str, list[float]]]:
+    """nnLandmark's folder: volumes with dots, and a file that lists all cases, also those of the test."""
+    rng = np.random.default_rng(0)
+    size = (20, 16, 12)
+    cases: dict[str, dict[str, list[float]]] = {}
+    for number in range(4):
+        place = rng.uniform(3, np.array(size) - 4, 3).round(2)
+        distance = sum((axis - side) ** 2 for axis, side in zip(np.indices(size), place, strict=True))
+        voxels = (100 * np.exp(-0.5 * distance / 1.5**2)).astype(np.float32)
+        images = folder / ("imagesTs" if number == 3 else "imagesTr")
+        images.mkdir(exist_ok=True, parents=True)
+        for channel in range(channels):
+            nibabel.save(nibabel.Nifti1Image(voxels, affine), images / f"case.{number}_{channel:04}.nii.gz")
+        cases[f"case.{number}"] = {"tip": place.tolist()}
+    cases["case.0"]["rim"] = [1, 2, 3]
+    (folder / "all_landmarks_voxel.json").write_text(json.dumps(cases))
+    (folder / "name_to_label.json").write_text('{"tip": 1, "rim": 2}')
+    spacing = {case: {"image_spacing": [1, 1, 2], "annotation_spacing": None} for case in cases}
+    (folder / "spacing.json").write_text(json.dumps(spacing))
+    return cases
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("a_0000.nii.gz", "a"),
+        ("b/a.v2_0000.mha", "b/a.v2"),
+        ("a.v2", "a.v2"),
+        ("a.npy", "a"),
+        ("a_0001.nii", "a_0001"),
+        ("a_0000_b.tif", "a_0000_b"),
+    ],
+)
+def test_a_case_is_called_as_its_volume_without_channel_or_extension(name, case):
+    assert case_of(name) == case
+
+
+@pytest.mark.parametrize("affine", [SPACING_OF_2_MM, TURNED], ids=["spacing of 2 mm", "turned"])
+def test_voxels_of_nnlandmark_are_those_of_the_file(tmp_path, affine):
+    write_volumes(tmp_path, affine, channels=2)
+    info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.34))
+    for record in info.train.records:
+        voxels, header = read_volume(record["image"], record["name"])
+        assert voxels.shape[-1] == 2
+        weights = (voxels[..., 0] - 20).clip(0)
+        center = [(axis * weights).sum() / weights.sum() for axis in np.indices(voxels.shape[:3])]
+        assert np.linalg.norm(info.reader.read_volume(record, header).points[0] - center) < 0.3
+
+
+def test_volumes_of_nnlandmark_are_for_landmarks(tmp_path):
+    write_volumes(tmp_path, TURNED, channels=2)
+    info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.34))
+    assert info.config.task == "landmarks"
+    assert info.reader.names == ("tip", "rim")
+    assert len(info.train.records) + len(info.val.records) == 3  # those of the test are left out
+
+
+def test_cases_of_nnlandmark_that_are_written_again_are_the_same(tmp_path):
+    cases = write_volumes(tmp_path, TURNED, channels=2)
+    table = files.read(tmp_path / "all_landmarks_voxel.json")
+    assert table.states.tolist() == [[PRESENT, PRESENT]] + [[PRESENT, UNKNOWN]] * 3
+    assert json.loads(files.content(table)) == cases
+
+
+def test_a_case_of_nnlandmark_that_is_in_no_folder_is_named(tmp_path):
+    cases = write_volumes(tmp_path, np.eye(4))
+    (tmp_path / "all_landmarks_voxel.json").write_text(json.dumps(cases | {"lost": {"tip": [1, 2, 3]}}))
+    with pytest.raises(DataError, match=r"1 files without partner: lost: listed in all_landmarks_voxel\.json"):
+        load_records(DataConfig(str(tmp_path)))
+
+
+def test_labels_beside_the_points_of_nnlandmark_need_a_task(tmp_path):
+    write_volumes(tmp_path, np.eye(4))
+    (tmp_path / "labelsTr").mkdir()
+    for number in range(3):
+        cubes = nibabel.Nifti1Image(np.zeros((20, 16, 12), np.uint8), np.eye(4))
+        nibabel.save(cubes, tmp_path / "labelsTr" / f"case.{number}.nii.gz")
+    config = DataConfig(str(tmp_path), val_fraction=0.34)
+    line = rf"^{tmp_path} holds labels, and points in all_landmarks_voxel\.json; give --task"
+    with pytest.raises(DataError, match=line):
+        load_records(config)
+    assert load_records(replace(config, task="landmarks"))[0].metadata.landmarks.names == ("tip", "rim")
+    (tmp_path / "spacing.json").unlink()  # of another format than that for volumes without spacing
+    assert load_records(replace(config, task="classes"))[0].metadata.landmarks is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"case": {"one": [1, 2]}}', "one of case: has 2 coordinates, expected three"),
+        ('{"a": {"tip": []}}', "tip of a: has 0 coordinates, expected three"),
+        ('{"a": {"tip": [1, 2, 3, 4]}}', "tip of a: has 4 coordinates, expected three"),
+        ('{"case": {"one": [1, 2, NaN]}}', "nan is not within"),
+        ('{"case": {"one": [1, 2, 1e300]}}', "is not within"),
+        ('{"case": {"one": [1, 2,', "cannot be read as JSON"),
+    ],
+)
+def test_a_damaged_file_of_nnlandmark_is_refused(tmp_path, text, message):
+    assert message in reading_error(tmp_path / "a.json", text)
+
+
+def test_a_file_of_cases_with_another_entry_is_something_else(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": [1, 2, 3], "rim": None}, "b": {}, "version": 3}))
+    assert files.read(tmp_path / "a.json") is None
+
+
+@pytest.fixture
+def two_cases(tmp_path):
+    """The table of a case whose second point is not known, and of a case without points."""
+    (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": [1, 2, 3], "rim": None}, "b": {}}))
+    return files.read(tmp_path / "a.json")
+
+
+def test_a_point_of_nnlandmark_without_a_place_is_unknown(two_cases):
+    assert two_cases.images == ("a", "b")
+    assert two_cases.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, UNKNOWN]]
+
+
+def test_written_cases_of_nnlandmark_are_called_as_their_volumes(two_cases):
+    images = replace(two_cases, images=("A_0000.NII.GZ", "b"))
+    assert json.loads(files.content(images)) == {"A": {"tip": [1, 2, 3]}, "b": {}}
+
+
+def test_an_absent_point_is_left_out_of_a_file_of_nnlandmark(two_cases):
+    absent = replace(two_cases, states=np.array([[PRESENT, ABSENT], [UNKNOWN, ABSENT]]))
+    assert json.loads(files.content(absent)) == {"a": {"tip": [1, 2, 3]}, "b": {}}
+
+
+@pytest.mark.parametrize(
+    "name", ["all_landmarks_voxel.json", "prediction_all_landmark_voxel.json", "landmarks.json", "points.json"]
+)
+def test_a_file_of_nnlandmark_has_one_of_four_names(tmp_path, name):
+    (tmp_path / name).write_text(json.dumps({"a": {"tip": [1, 2, 3]}}))
+    tables = find_points(tmp_path, (), explicit=True)
+    assert [table.images for table in tables.values()] == [("a",)]
+
+
+def test_a_file_of_nnlandmark_with_another_name_is_not_found(tmp_path):
+    (tmp_path / "more.json").write_text(json.dumps({"a": {"tip": [1, 2, 3]}}))
+    assert find_points(tmp_path, (), explicit=True) == {}
+
+
+@pytest.fixture
+def likely_point(tmp_path):
+    """The table of a prediction as nnLandmark writes it: with a likelihood, and without presence."""
+    cases = {"a": {"tip": {"coordinates": [1, 2, 3], "likelihood": 0.25}, "rim": {"coordinates": None}}}
+    (tmp_path / "a.json").write_text(json.dumps(cases))
+    return files.read(tmp_path / "a.json")
+
+
+def test_a_likelihood_of_nnlandmark_is_no_presence(likely_point):
+    assert likely_point.states.tolist() == [[PRESENT, UNKNOWN]]
+    assert likely_point.presence is None
+
+
+def test_a_presence_without_likelihood_leaves_a_point_present(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": {"coordinates": [1, 2, 3], "presence": 0.25}}}))
+    assert files.read(tmp_path / "a.json").states.tolist() == [[PRESENT]]
+
+
+def test_a_written_prediction_of_nnlandmark_has_likelihood_beside_presence(likely_point):
+    table = replace(likely_point, presence=np.array([[0.75, 0.5]]), confidence=np.array([[0.25, 1.0]]))
+    content = json.loads(files.content(table))
+    assert content["a"]["tip"] == {"coordinates": [1, 2, 3], "likelihood": 0.25, "presence": 0.75}

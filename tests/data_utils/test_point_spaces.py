@@ -1,0 +1,52 @@
+"""Positions of points between the pixels of an image and the space of their file.
+
+Modules: data_utils/sources/points/spaces.py.
+"""
+
+import numpy as np
+import pytest
+
+from data_utils.image_io.formats import PointSource
+from data_utils.sources.points.spaces import from_pixels, to_pixels
+from runtime.errors import DataError
+from tasks.points import PRESENT
+
+
+@pytest.fixture
+def source():
+    """A point of a file that counts from the lowest row, whose image has a size that the file does not say."""
+    return PointSource("a.tps", "pixels from the bottom", np.array([[5.0, 6.0]]), np.array([PRESENT]), None)
+
+
+def test_positions_stay_as_they_are_where_pixels_are_computed(source):
+    for _ in range(2):
+        assert to_pixels(source, (10, 20), "a").tolist() == [[3, 5]]
+    assert source.positions.tolist() == [[5, 6]]
+
+
+def test_pixels_stay_as_they_are_where_positions_are_computed():
+    pixels = np.array([[3.0, 5.0]])
+    assert from_pixels(pixels, "pixels from the bottom", (10, 20)).tolist() == [[5, 6]]
+    assert pixels.tolist() == [[3, 5]]
+
+
+def test_positions_of_an_image_of_their_size_are_not_rounded(source):
+    same = source._replace(space="pixels", positions=np.array([[0.1, 0.7]]), size=(10, 20))
+    assert to_pixels(same, (10, 20), "a").tolist() == [[0.7, 0.1]]
+
+
+@pytest.mark.parametrize(
+    ("space", "size", "pixels"),
+    [
+        ("pixels", (10, 20), [2.75, 2.25]),
+        ("pixels from the bottom", (10, 20), [1.25, 2.25]),
+        ("pixels", (10, 21), [2.75, 5.5 * 10 / 21 - 0.5]),  # half of 21 is rounded to 10 pixels
+    ],
+)
+def test_positions_follow_an_image_that_was_made_smaller(source, space, size, pixels):
+    assert to_pixels(source._replace(space=space, size=size), (5, 10), "a").tolist() == [pixels]
+
+
+def test_positions_of_an_image_of_other_proportions_are_refused(source):
+    with pytest.raises(DataError, match=r"a: is 20 x 10 \(height x width\), but a\.tps gives points of .* of 10 x 20"):
+        to_pixels(source._replace(size=(10, 20)), (20, 10), "a")

@@ -1,10 +1,11 @@
-"""What the reader of image files makes of them: sizes, types of values, colors, palettes, alpha.
+"""The reader of image files: sizes, types of values, colors, palettes and alpha.
 
 Modules: data_utils/image_io/reader.py.
 """
 
 import io
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,16 +26,27 @@ from data_utils.image_io.reader import (
 from runtime.errors import DataError, ImageError
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize(
+    ("orientation", "size"),
+    [
+        (1, (16, 24)),
+        (2, (16, 24)),
+        (3, (16, 24)),
+        (4, (16, 24)),
+        (5, (24, 16)),
+        (6, (24, 16)),
+        (7, (24, 16)),
+        (8, (24, 16)),
+    ],
+)
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tif"])
-def test_the_size_in_a_header_is_that_of_the_picture_as_it_is_seen(tmp_path, orientation, suffix):
+def test_the_size_in_a_header_is_that_of_the_picture_as_it_is_seen(tmp_path, orientation, size, suffix):
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = tmp_path / f"a.{suffix}"
     Image.new("RGB", (24, 16)).save(path, exif=exif)
-    size, mode = read_header(path, "a")
-    assert (size, mode) == (read_image(path).shape[:2], "RGB")
-    assert size == ((24, 16) if orientation > 4 else (16, 24))
+    assert read_header(path, "a") == (size, "RGB")
+    assert read_image(path).shape[:2] == size
 
 
 @pytest.mark.parametrize(
@@ -93,20 +105,31 @@ def test_a_mask_is_drawn_in_its_alpha_channel_where_that_differs(alpha, is_drawn
     assert not is_drawn_in_alpha(np.zeros((2, 2), np.uint8), "a")
 
 
-def test_only_a_palette_that_is_no_gifs_says_what_indices_look_like(tmp_path):
+def indexed_picture() -> Image.Image:
+    """Two pixels of the colors of a palette."""
     picture = Image.fromarray(np.array([[0, 1]], np.uint8))
-    assert read_palette_mask(picture, "a") is None
     picture.putpalette([9, 9, 9, 200, 140, 80])
-    for name, colors in (("a.png", [[[9, 9, 9], [200, 140, 80]]]), ("a.gif", None)):
-        picture.save(tmp_path / name)
-        mask = read_palette_mask(str(tmp_path / name), "a")
-        assert (None if mask is None else mask.tolist()) == colors
+    return picture
 
 
-def test_numbers_of_32_bits_without_sign_stay_what_they_are(tmp_path):
-    for kind, value in (("uint32", 4_000_000_000), ("int32", -7)):
-        tifffile.imwrite(tmp_path / "a.tif", np.array([[1, value]], kind), photometric="minisblack")
-        assert decode_mask(str(tmp_path / "a.tif"), "a").values.tolist() == [[1, value]]
+def test_a_picture_without_palette_has_no_colors_of_indices():
+    assert read_palette_mask(Image.fromarray(np.array([[0, 1]], np.uint8)), "a") is None
+
+
+def test_a_palette_says_what_indices_look_like(tmp_path):
+    indexed_picture().save(tmp_path / "a.png")
+    assert read_palette_mask(str(tmp_path / "a.png"), "a").tolist() == [[[9, 9, 9], [200, 140, 80]]]
+
+
+def test_the_palette_of_a_gif_says_nothing_of_indices(tmp_path):
+    indexed_picture().save(tmp_path / "a.gif")
+    assert read_palette_mask(str(tmp_path / "a.gif"), "a") is None
+
+
+@pytest.mark.parametrize(("kind", "value"), [("uint32", 4_000_000_000), ("int32", -7)])
+def test_numbers_of_32_bits_stay_as_they_are(tmp_path, kind, value):
+    tifffile.imwrite(tmp_path / "a.tif", np.array([[1, value]], kind), photometric="minisblack")
+    assert decode_mask(str(tmp_path / "a.tif"), "a").values.tolist() == [[1, value]]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -115,21 +138,34 @@ def test_a_pixel_that_is_no_number_is_named(value):
         read_image(np.array([[0, value]], np.float32), "a")
 
 
-def test_of_a_mask_without_data_in_places_only_what_is_no_number_is_unknown():
+def test_values_of_a_mask_without_data_are_unknown_where_they_are_no_numbers():
     values = np.ma.MaskedArray(np.array([[1, 7, np.nan]], np.float32), [[False, True, True]])
     assert decode_mask(values, "a").values.tolist() == [[1, 7, 255]]
     assert decode_mask(values[:, :2].astype(np.uint8), "a").values.tolist() == [[1, 7]]
 
 
-def test_pictures_and_arrays_of_two_values_or_with_alpha_are_grey(tmp_path):
-    assert read_image(np.array([[True, False]])).tolist() == [[[1], [0]]]
-    assert read_image(np.array([[True, False]])).dtype == np.uint8
+def test_an_array_of_two_values_is_read_as_numbers():
+    pixels = read_image(np.array([[True, False]]))
+    assert pixels.tolist() == [[[1], [0]]]
+    assert pixels.dtype == np.uint8
+
+
+def test_a_grey_picture_with_alpha_is_read_as_grey():
     half = Image.merge("LA", [Image.new("L", (2, 1), 70), Image.new("L", (2, 1), 128)])
     assert read_image(half).tolist() == [[[70], [70]]]
     assert decode_mask(half, "a").values.tolist() == [[70, 70]]
     assert decode_mask(half.convert("La"), "a").values.tolist() == [[35, 35]]  # multiplied by its alpha
+
+
+def test_an_array_of_one_channel_is_a_mask():
     assert decode_mask(np.ones((2, 3, 1), np.uint8), "a").values.shape == (2, 3)
+
+
+def test_a_picture_of_whole_numbers_in_floating_point_is_a_mask():
     assert decode_mask(Image.fromarray(np.array([[0, 300]], np.float32)), "a").values.tolist() == [[0, 300]]
+
+
+def test_a_picture_in_colors_of_print_is_read_in_three_colors():
     assert read_image(Image.new("CMYK", (2, 1))).shape == (1, 2, 3)
 
 
@@ -151,16 +187,27 @@ def test_numbers_of_16_bits_stay_so(tmp_path, order):
     assert read_mask(tmp_path / "a.tif", "a").tolist() == [[2, 65535]]
 
 
-def test_a_page_is_the_one_that_its_source_names(tmp_path):
+@pytest.fixture
+def three_pages(tmp_path):
+    """The path of a TIFF whose pages hold 0, 1 and 2."""
     path = str(tmp_path / "a.tif")
-    tifffile.imwrite(
-        path, np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((2, 4), np.uint8), photometric="minisblack"
-    )
-    assert [int(read_image({"path": path, "page": page}).max()) for page in range(3)] == [0, 1, 2]
-    assert read_image(PictureFile(path, 1), page=2).max() == 1
-    assert read_image(PictureFile(path), page=2).max() == 2
-    assert read_image(PictureFile(path, 0), page=2).max() == 0
-    content = (tmp_path / "a.tif").read_bytes()
+    pages = np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((2, 4), np.uint8)
+    tifffile.imwrite(path, pages, photometric="minisblack")
+    return path
+
+
+@pytest.mark.parametrize("page", range(3))
+def test_a_page_is_the_one_that_its_source_names(three_pages, page):
+    assert read_image({"path": three_pages, "page": page}).max() == page
+
+
+@pytest.mark.parametrize(("file_page", "page"), [(1, 1), (None, 2), (0, 0)])
+def test_a_page_of_a_picture_file_comes_before_the_one_that_is_asked_for(three_pages, file_page, page):
+    assert read_image(PictureFile(three_pages, file_page), page=2).max() == page
+
+
+def test_a_page_may_be_in_bytes(three_pages):
+    content = Path(three_pages).read_bytes()
     assert read_image({"path": "nowhere", "bytes": content}, page=1).max() == 1
 
 
@@ -233,15 +280,14 @@ def test_indices_of_a_palette_with_alpha_are_the_values_of_a_mask():
 def test_a_mask_that_is_stored_as_a_jpeg_is_known(tmp_path, color, mode, colored):
     Image.new("RGB", (8, 8), color).convert(mode).save(tmp_path / "a.jpg")
     decoded = decode_mask(str(tmp_path / "a.jpg"), "a")
-    assert (decoded.jpeg, decoded.colored) == (True, colored)
+    assert decoded.jpeg
+    assert decoded.colored is colored
 
 
 def test_the_colors_of_a_palette_are_seen_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
-    picture = Image.fromarray(np.array([[0, 1]], np.uint8))
-    picture.putpalette([9, 9, 9, 200, 140, 80])
-    picture.save(tmp_path / "a.png", exif=exif)
+    indexed_picture().save(tmp_path / "a.png", exif=exif)
     assert read_palette_mask(str(tmp_path / "a.png"), "a").tolist() == [[[9, 9, 9]], [[200, 140, 80]]]
 
 
@@ -256,18 +302,29 @@ def test_an_array_of_complex_numbers_is_no_image():
         read_image(np.zeros((2, 3), complex), "a")
 
 
-def test_an_endless_tiff_has_no_header_and_one_with_too_many_tags_that_of_its_first_page(tmp_path):
-    tifffile.imwrite(tmp_path / "a.tif", np.zeros((2, 3), np.uint8), photometric="minisblack")
-    content = bytearray((tmp_path / "a.tif").read_bytes())
+def linked_tiff() -> tuple[bytearray, int, int]:
+    """A TIFF of one page, and where its directory and the link to the next directory are."""
+    file = io.BytesIO()
+    tifffile.imwrite(file, np.zeros((2, 3), np.uint8), photometric="minisblack")
+    content = bytearray(file.getvalue())
     (directory,) = struct.unpack_from("<I", content, 4)
     (tags,) = struct.unpack_from("<H", content, directory)
-    link = directory + 2 + 12 * tags
+    return content, directory, directory + 2 + 12 * tags
+
+
+@pytest.mark.parametrize(
+    "source_of", [str, Path, lambda path: PictureFile(str(path))], ids=["name", "path", "picture file"]
+)
+def test_an_endless_tiff_has_no_header(tmp_path, source_of):
+    content, directory, link = linked_tiff()
     struct.pack_into("<I", content, link, directory)
     (tmp_path / "circle.tif").write_bytes(content)
-    path = str(tmp_path / "circle.tif")
-    for source in (path, tmp_path / "circle.tif", PictureFile(path)):
-        with pytest.raises(ImageError, match="the directory of one page is that of an earlier one again"):
-            read_header(source, "a")
+    with pytest.raises(ImageError, match="the directory of one page is that of an earlier one again"):
+        read_header(source_of(tmp_path / "circle.tif"), "a")
+
+
+def test_a_tiff_whose_second_page_has_too_many_tags_has_the_header_of_its_first(tmp_path):
+    content, _, link = linked_tiff()
     struct.pack_into("<I", content, link, len(content))
     (tmp_path / "many.tif").write_bytes(content + struct.pack("<H", 5000) + bytes(64))
     assert read_header(tmp_path / "many.tif", "a") == ((2, 3), "L")

@@ -1,6 +1,6 @@
 """Masks stored at another size than their images: usable where the proportions agree, scored at their own size.
 
-Modules: data_utils/image_io/resize.py, inference/scoring/truth.py, inference/true_masks.py.
+Modules: inference/scoring/truth.py, inference/true_masks.py.
 """
 
 import json
@@ -16,7 +16,6 @@ from PIL import Image
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
-from data_utils.image_io.resize import same_proportions
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from runtime.errors import DataError
@@ -24,33 +23,6 @@ from unet import Preprocess, UNet
 
 TINY = ["--base-channels", "4", "--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none"]
 TINY += ["--plan", "none"]
-
-
-@pytest.mark.parametrize(
-    ("image", "mask", "fits"),
-    [
-        ((734, 1100), (734, 1100), True),
-        ((734, 1100), (408, 612), True),  # a real pair: 408.36 x 612
-        ((408, 612), (734, 1100), True),
-        ((100, 150), (33, 50), True),
-        ((100, 150), (34, 50), True),  # rounded up, and down
-        ((100, 151), (33, 50), True),
-        ((100, 150), (34, 49), False),
-        ((100, 150), (33, 51), True),
-        ((100, 150), (35, 50), False),
-        ((100, 3000), (13, 375), True),
-        ((100, 100), (101, 100), True),
-        ((512, 512), (514, 512), False),
-        ((40, 2000), (40, 2040), False),
-        ((512, 512), (514, 514), True),
-        ((100, 100), (103, 100), False),
-        ((10, 20), (20, 10), False),
-        ((1000, 1500), (3, 5), True),
-        ((1000, 1500), (3, 8), False),
-    ],
-)
-def test_proportions_agree_to_one_rounded_pixel(image, mask, fits):
-    assert same_proportions(image, mask) == same_proportions(mask, image) == fits
 
 
 def resize_masks(folder: Path, files: list[str], size: tuple[int, int]) -> None:

@@ -1,8 +1,6 @@
-"""Pages of TIFFs, and which of them are read in windows.
+"""Pages of TIFFs, and which of them are read in windows."""
 
-Modules: data_utils/sources/tiff_stacks.py.
-"""
-
+import itertools
 import struct
 from pathlib import Path
 
@@ -12,11 +10,12 @@ import tifffile
 from rasters import write_raster
 
 from data_utils.image_io import tiff as tiff_module
+from data_utils.image_io.reader import read_image
 from data_utils.image_io.tiff import has_codec, has_windows, is_tiff, page_numbers, tiff_pages
-from data_utils.image_io.windowed import WindowedTiff
-from data_utils.sources.folder import FolderRecords
-from data_utils.sources.tiff_stacks import pair_pages
-from runtime.errors import DataError, ImageError
+from data_utils.image_io.windowed import WindowedTiff, open_windowed_file
+from runtime.errors import ImageError
+
+PLACE = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]  # tags of a GeoTIFF
 
 
 def test_the_first_page_of_a_tiff_counts_whatever_it_says_of_itself(tmp_path):
@@ -26,67 +25,98 @@ def test_the_first_page_of_a_tiff_counts_whatever_it_says_of_itself(tmp_path):
     assert page_numbers(tmp_path / "a.tif") == [0, 2]
 
 
-def test_a_page_is_read_by_its_number_in_its_file_and_named_by_its_place_among_those_that_count():
-    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(0, 1), (2, 4)]], [])
-    assert [*records] == [
-        {
-            "image": {"path": "images/a.tif", "page": image_page},
-            "target": {"path": "masks/b.tif", "page": mask_page},
-            "name": name,
-        }
-        for image_page, mask_page, name in ((0, 1, "a_0001.tif"), (2, 4, "a_0002.tif"))
-    ]
+def test_thumbnails_in_a_tiff_are_no_pages(tmp_path):
+    grey = np.random.default_rng(2).integers(0, 256, (30, 33), dtype=np.uint8)
+    path = tmp_path / "stack.tif"
+    with tifffile.TiffWriter(path) as tiff:
+        for number in range(3):
+            tiff.write(grey[number:], photometric="minisblack")
+            tiff.write(grey[::4, ::4], photometric="minisblack", subfiletype=1)
+    assert tiff_pages(path) == [(0, (30, 33)), (2, (29, 33)), (4, (28, 33))]
+    with open_windowed_file(path, 2) as picture:
+        np.testing.assert_array_equal(picture.read(0, 29)[:, :, 0], grey[1:])
+    np.testing.assert_array_equal(read_image(path, page=2)[:, :, 0], grey[1:])
 
 
-def test_a_file_whose_only_page_that_counts_is_a_later_one_has_its_own_name():
-    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(1, 0)]], [])
-    assert [*records] == [{"image": "images/a.tif", "target": "masks/b.tif", "name": "a.tif"}]
+@pytest.mark.parametrize(("tags", "numbers"), [((), [0, 1, 2]), (PLACE, [0, 2])], ids=["no place", "place"])
+def test_a_mask_within_a_tiff_is_a_page_unless_the_first_one_has_a_place(tmp_path, tags, numbers):
+    grey = np.random.default_rng(2).integers(0, 256, (30, 33), dtype=np.uint8)
+    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+        tiff.write(grey, photometric="minisblack", extratags=tags)
+        tiff.write(grey > 99, photometric="mask", subfiletype=4)
+        tiff.write(grey, photometric="minisblack")
+    assert [number for number, _ in tiff_pages(tmp_path / "a.tif")] == numbers
 
 
-def test_pages_are_paired_where_a_file_is_a_tiff_and_counted_once(tmp_path, monkeypatch):
-    for name, count in (("one.tif", 1), ("two.tif", 2)):
-        with tifffile.TiffWriter(tmp_path / name) as tiff:
-            for _ in range(count):
-                tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
-    (tmp_path / "none.tif").write_bytes(b"II*\0" + bytes(40))
-    (tmp_path / "damaged.tif").write_bytes(b"II*\0")
-    names = [("a.png", "a.png"), ("two.tif", "two.tif"), ("one.tif", "a.png"), ("a.png", "none.tif")]
-    names.append(("damaged.tif", "one.tif"))
-    pages = [[(0, 0)], [(0, 0), (1, 1)], [(0, 0)], [(0, 0)], [(0, 0)]]
-    assert pair_pages(tmp_path, tmp_path, names) == pages
-    for image, mask in (("two.tif", "a.png"), ("a.png", "two.tif")):
-        with pytest.raises(DataError, match=rf"{image} has \d pages, its mask .*{mask} has \d; both need the same"):
-            pair_pages(tmp_path, tmp_path, [names[1], (image, mask)])
-    monkeypatch.delattr("data_utils.sources.tiff_stacks.page_numbers")
-    assert pair_pages(tmp_path, tmp_path, names) == pages
+@pytest.mark.parametrize(
+    ("tag", "kind", "count", "value"), [(256, 4, 1, 0), (256, 1, 2, 4), (257, 4, 1, 0)], ids=["0", "two", "length 0"]
+)
+def test_a_tiff_whose_side_is_no_number_above_zero_is_an_image_error(tmp_path, tag, kind, count, value):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((3, 4), np.uint8), photometric="minisblack")
+    content = bytearray((tmp_path / "a.tif").read_bytes())
+    struct.pack_into("<HHII", content, content.index(struct.pack("<HHI", tag, 4, 1)), tag, kind, count, value)
+    (tmp_path / "a.tif").write_bytes(content)
+    with (
+        pytest.raises(ImageError, match=r"a\.tif cannot be read \(a side of it is"),
+        open_windowed_file(tmp_path / "a.tif"),
+    ):
+        pass
 
 
-@pytest.mark.parametrize("byteorder", ["<", ">"])
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
-@pytest.mark.parametrize("layout", [{}, {"compression": "zlib"}, {"tile": (16, 32)}], ids=["stored", "strips", "tiles"])
-@pytest.mark.parametrize("channels", [1, 3, 4])
+SIDES = (45, 70)
+ROWS = ((0, 45), (0, 1), (6, 8), (13, 33), (44, 45))
+COLUMNS = ((0, 70), (0, 1), (31, 33), (32, 64), (69, 70))
+FACTORS = {"uint8": 1, "uint16": 200, "float32": 200}  # make use of the range of the type
+PHOTOMETRIC = {1: "minisblack", 3: "rgb", 4: "rgb"}
+WITH_WINDOWS = [("uint8", 1), ("uint8", 3), ("uint8", 4), ("uint16", 1), ("float32", 1)]
+WITHOUT_WINDOWS = [("uint16", 3), ("uint16", 4), ("float32", 3), ("float32", 4)]
+LAYOUTS = pytest.mark.parametrize(
+    "layout", [{}, {"compression": "zlib"}, {"tile": (16, 32)}], ids=["stored", "strips", "tiles"]
+)
+BYTE_ORDERS = pytest.mark.parametrize("byteorder", ["<", ">"])
+
+
+def write_page(path: Path, dtype: str, channels: int, **options) -> np.ndarray:
+    """A TIFF of one page; returns the pixels (H, W, C) without their opacity."""
+    pixels = np.random.default_rng(0).integers(0, 256, (*SIDES, channels)).astype(dtype) * np.array(
+        FACTORS[dtype], dtype
+    )
+    tifffile.imwrite(path, pixels.squeeze(), photometric=PHOTOMETRIC[channels], rowsperstrip=7, **options)
+    return pixels[:, :, :3]
+
+
+@BYTE_ORDERS
+@LAYOUTS
+@pytest.mark.parametrize(("dtype", "channels"), WITH_WINDOWS)
 def test_windows_of_a_tiff_are_those_of_the_whole_page(tmp_path, byteorder, dtype, layout, channels):
-    shape = (45, 70) if channels == 1 else (45, 70, channels)
-    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
-    if dtype != "uint8":
-        pixels *= 200
-    photometric = "minisblack" if channels == 1 else "rgb"
-    tifffile.imwrite(tmp_path / "a.tif", pixels, photometric=photometric, byteorder=byteorder, rowsperstrip=7, **layout)
-    whole = pixels.reshape(45, 70, channels)[:, :, :3]
+    whole = write_page(tmp_path / "a.tif", dtype, channels, byteorder=byteorder, **layout)
     with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
         page = tiff.pages[0].aspage()
-        assert has_windows(page) is (dtype == "uint8" or channels == 1)
-        if not has_windows(page):
-            return
-        for rows in ((0, 45), (0, 1), (6, 8), (13, 33), (44, 45)):
-            for columns in ((0, 70), (0, 1), (31, 33), (32, 64), (69, 70)):
-                window = WindowedTiff(tmp_path / "a.tif", page).read(*rows, *columns)
-                assert window.dtype == dtype
-                assert (window == whole[slice(*rows), slice(*columns)]).all()
-    if "tile" not in layout and "compression" not in layout:
-        (tmp_path / "a.tif").write_bytes((tmp_path / "a.tif").read_bytes()[:-1])
-        with pytest.raises(ImageError, match="the file ends before its image does"):
-            WindowedTiff(tmp_path / "a.tif", page).read(44, 45, 0, 1)
+        assert has_windows(page)
+        for rows, columns in itertools.product(ROWS, COLUMNS):
+            window = WindowedTiff(tmp_path / "a.tif", page).read(*rows, *columns)
+            assert window.dtype == dtype
+            assert (window == whole[slice(*rows), slice(*columns)]).all()
+
+
+@BYTE_ORDERS
+@LAYOUTS
+@pytest.mark.parametrize(("dtype", "channels"), WITHOUT_WINDOWS)
+def test_colors_of_more_than_8_bits_are_not_read_in_windows(tmp_path, byteorder, dtype, layout, channels):
+    write_page(tmp_path / "a.tif", dtype, channels, byteorder=byteorder, **layout)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        assert not has_windows(tiff.pages[0].aspage())
+
+
+@BYTE_ORDERS
+@pytest.mark.parametrize(("dtype", "channels"), WITH_WINDOWS)
+def test_windows_of_a_stored_page_that_is_cut_off_are_an_image_error(tmp_path, byteorder, dtype, channels):
+    write_page(tmp_path / "a.tif", dtype, channels, byteorder=byteorder)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        page = tiff.pages[0].aspage()
+    (tmp_path / "a.tif").write_bytes((tmp_path / "a.tif").read_bytes()[:-1])
+    with pytest.raises(ImageError, match="the file ends before its image does"):
+        WindowedTiff(tmp_path / "a.tif", page).read(44, 45, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -113,11 +143,11 @@ def test_a_strip_that_is_not_compressed_is_read_in_windows_however_large(tmp_pat
         assert has_windows(tiff.pages[0].aspage())
 
 
-def test_the_size_of_a_page_is_that_of_the_picture_as_it_is_seen(tmp_path):
-    for orientation, size in ((1, (4, 6)), (3, (4, 6)), (5, (6, 4)), (6, (6, 4)), (8, (6, 4))):
-        tags = [(274, "H", 1, orientation, False)]
-        tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 6), np.uint8), photometric="minisblack", extratags=tags)
-        assert tiff_pages(tmp_path / "a.tif") == [(0, size)]
+@pytest.mark.parametrize(("orientation", "size"), [(1, (4, 6)), (3, (4, 6)), (5, (6, 4)), (6, (6, 4)), (8, (6, 4))])
+def test_the_size_of_a_page_is_that_of_the_picture_as_it_is_seen(tmp_path, orientation, size):
+    tags = [(274, "H", 1, orientation, False)]
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 6), np.uint8), photometric="minisblack", extratags=tags)
+    assert tiff_pages(tmp_path / "a.tif") == [(0, size)]
 
 
 @pytest.mark.parametrize(
@@ -167,15 +197,23 @@ def test_a_codec_is_there_where_it_only_refuses_to_decode_nothing(error, is_ther
     has_codec.cache_clear()
 
 
-def test_a_tiff_has_its_ending_in_any_case_and_what_is_none_is_named(tmp_path):
-    assert is_tiff("a/B.TIF")
-    assert is_tiff(Path("a.tiff"))
-    assert not is_tiff("a.tif.png")
+@pytest.mark.parametrize(("path", "is_one"), [("a/B.TIF", True), (Path("a.tiff"), True), ("a.tif.png", False)])
+def test_a_tiff_is_known_by_its_ending_in_any_case(path, is_one):
+    assert is_tiff(path) is is_one
+
+
+def test_a_tiff_may_hold_no_page(tmp_path):
     (tmp_path / "a.tif").write_bytes(b"II*\0\0\0\0\0")
     assert page_numbers(tmp_path / "a.tif") == []
+
+
+def test_pages_of_a_device_are_an_image_error(tmp_path):
     (tmp_path / "device.tif").symlink_to("/dev/null")
     with pytest.raises(ImageError, match=r"device\.tif cannot be read \(it is not a regular file\)"):
         page_numbers(tmp_path / "device.tif")
+
+
+def test_pages_of_a_file_that_is_no_tiff_are_an_image_error(tmp_path):
     (tmp_path / "a.tif").write_bytes(b"no tiff")
     with pytest.raises(ImageError, match=r"a\.tif cannot be read \(not a TIFF file"):
         page_numbers(tmp_path / "a.tif")

@@ -1,0 +1,76 @@
+"""Images and masks that are pages of TIFFs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+
+from data_utils.sources.folder import FolderRecords
+from data_utils.sources.tiff_stacks import pair_pages
+from runtime.errors import DataError
+
+
+def test_a_page_is_read_by_its_number_in_its_file():
+    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(0, 1), (2, 4)]], [])
+    assert [record["image"] for record in records] == [
+        {"path": "images/a.tif", "page": 0},
+        {"path": "images/a.tif", "page": 2},
+    ]
+    assert [record["target"] for record in records] == [
+        {"path": "masks/b.tif", "page": 1},
+        {"path": "masks/b.tif", "page": 4},
+    ]
+
+
+def test_a_page_is_named_by_its_place_among_those_that_count():
+    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(0, 1), (2, 4)]], [])
+    assert [record["name"] for record in records] == ["a_0001.tif", "a_0002.tif"]
+
+
+def test_records_of_pages_hold_nothing_else():
+    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(0, 1), (2, 4)]], [])
+    assert [set(record) for record in records] == [{"image", "target", "name"}] * 2
+
+
+def test_a_file_whose_only_page_that_counts_is_a_later_one_has_its_own_name():
+    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(1, 0)]], [])
+    assert [*records] == [{"image": "images/a.tif", "target": "masks/b.tif", "name": "a.tif"}]
+
+
+@pytest.fixture
+def tiff_folder(tmp_path):
+    """A folder of TIFFs of one page, of two and of none, and of a damaged one."""
+    for name, count in (("one.tif", 1), ("two.tif", 2)):
+        with tifffile.TiffWriter(tmp_path / name) as tiff:
+            for _ in range(count):
+                tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
+    (tmp_path / "none.tif").write_bytes(b"II*\0" + bytes(40))
+    (tmp_path / "damaged.tif").write_bytes(b"II*\0")
+    return tmp_path
+
+
+PAIRS = [
+    ("a.png", "a.png"),
+    ("two.tif", "two.tif"),
+    ("one.tif", "a.png"),
+    ("a.png", "none.tif"),
+    ("damaged.tif", "one.tif"),
+]
+PAGES = [[(0, 0)], [(0, 0), (1, 1)], [(0, 0)], [(0, 0)], [(0, 0)]]  # of each pair
+
+
+def test_pages_are_paired_where_both_files_are_tiffs_of_several(tiff_folder):
+    assert pair_pages(tiff_folder, tiff_folder, PAIRS) == PAGES
+
+
+def test_pages_are_counted_once(tiff_folder, monkeypatch):
+    pair_pages(tiff_folder, tiff_folder, PAIRS)
+    monkeypatch.delattr("data_utils.sources.tiff_stacks.page_numbers")
+    assert pair_pages(tiff_folder, tiff_folder, PAIRS) == PAGES
+
+
+@pytest.mark.parametrize(("image", "mask"), [("two.tif", "a.png"), ("a.png", "two.tif")])
+def test_an_image_with_another_number_of_pages_than_its_mask_is_refused(tiff_folder, image, mask):
+    with pytest.raises(DataError, match=rf"{image} has \d pages, its mask .*{mask} has \d; both need the same"):
+        pair_pages(tiff_folder, tiff_folder, [("two.tif", "two.tif"), (image, mask)])

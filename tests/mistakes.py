@@ -144,7 +144,7 @@ KEYS = [
         "SliceRecords.__init__",
         "digest('slices', volumes.digest)",
         "volumes.digest",
-        "test_volumes_sources.py",
+        "test_volume_slices.py",
     ),
     Mutant(
         "data_utils/sources/volumes.py",

@@ -1,4 +1,4 @@
-"""Small volumes for tests, in any orientation."""
+"""Small volumes for tests, in any orientation, and folders of them in several layouts."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,19 @@ from pathlib import Path
 import nibabel
 import numpy as np
 
+from data_utils.config import DataConfig
+from data_utils.sources.volumes import VolumeRecords, open_volumes
+
 # voxel (x, y, z) -> mm of a file's own axes
 RAS = np.diag([1.0, 1.0, 1.0, 1.0]) + np.array([[0, 0, 0, -7.0], [0, 0, 0, 5.0], [0, 0, 0, 3.0], [0, 0, 0, 0]])
 LPS = RAS @ np.diag([-1.0, -1.0, 1.0, 1.0])
 ANISOTROPIC = RAS @ np.diag([0.5, 0.75, 4.0, 1.0])
 TURNED = RAS[:, [2, 0, 1, 3]] @ np.diag([2.0, -1.0, 1.0, 1.0])  # its first axis is z, the second -x
+
+
+CASE_NAMES = [f"brain_{number:03}" for number in (1, 2, 4, 10)]
+MSD = {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "liver", "2": "tumour"}}
+NNUNET = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "liver": 1, "tumour": 2}, "file_ending": ".nii.gz"}
 
 
 def oblique(degrees: float = 20.0) -> np.ndarray:
@@ -65,3 +73,52 @@ def write_volume(file: Path, values: np.ndarray, spacing: tuple[float, float, fl
     """A volume given as (z, y, x)."""
     z, y, x = spacing
     return write_nifti(file, values.T, np.diag((x, y, z, 1.0)))
+
+
+def write_decathlon(root: Path, channels: int = 1, affine: np.ndarray = LPS, description: dict | None = None) -> Path:
+    """Four cases with their list; the channels lie in one file."""
+    for seed, name in enumerate(CASE_NAMES):
+        images = [case(seed + 10 * channel)[0] for channel in range(channels)]
+        image = images[0] if channels == 1 else np.stack(images, axis=3)
+        write_nifti(root / "imagesTr" / f"{name}.nii.gz", image, affine)
+        write_nifti(root / "labelsTr" / f"{name}.nii.gz", case(seed)[1], affine)
+    (root / "imagesTr" / f"._{CASE_NAMES[0]}.nii.gz").write_bytes(b"macOS")
+    files = [{"image": f"./imagesTr/{name}.nii.gz", "label": f"./labelsTr/{name}.nii.gz"} for name in CASE_NAMES]
+    content = (description or MSD) | {"training": files}
+    if channels > 1:
+        content["modality"] = {str(channel): f"T{channel}" for channel in range(channels)}
+    (root / "dataset.json").write_text(json.dumps(content))
+    return root
+
+
+def write_nnunet(root: Path, channels: int = 1, affine: np.ndarray = LPS) -> Path:
+    """The same cases with a file for each channel."""
+    for seed, name in enumerate(CASE_NAMES):
+        for channel in range(channels):
+            image = case(seed + 10 * channel)[0]
+            write_nifti(root / "imagesTr" / f"{name}_{channel:04}.nii.gz", image, affine)
+        write_nifti(root / "labelsTr" / f"{name}.nii.gz", case(seed)[1], affine)
+    content = dict(NNUNET)
+    if channels > 1:
+        content["channel_names"] = {str(channel): f"T{channel}" for channel in range(channels)}
+    (root / "dataset.json").write_text(json.dumps(content))
+    return root
+
+
+def write_pairs(root: Path, affine: np.ndarray = LPS) -> Path:
+    """The same cases as images beside masks, without a list."""
+    for seed, name in enumerate(CASE_NAMES):
+        image, label = case(seed)
+        write_nifti(root / "images" / f"{name}.nii.gz", image, affine)
+        write_nifti(root / "masks" / f"{name}.nii.gz", label, affine)
+    return root
+
+
+def volume_config(root: Path, **settings) -> DataConfig:
+    """A data set in a folder, of which a quarter is validated on."""
+    return DataConfig(str(root), **({"val_fraction": 0.25} | settings))
+
+
+def training_volumes(root: Path, **settings) -> VolumeRecords:
+    """The records of the training split of a folder of volumes, before any is held out."""
+    return open_volumes(root, (), volume_config(root, **settings))["train"]()

@@ -3,11 +3,13 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 from conftest import load_info, write_splits
 from inspections import records_of, split_of
 from PIL import Image
 from rasterio.transform import from_origin
 from rasters import write_raster
+from volumes import CASE_NAMES, LPS, RAS, case, volume_config, write_decathlon, write_nifti
 
 from data_utils.analysis.check_data import (
     check_data,
@@ -25,26 +27,48 @@ from data_utils.config import DataConfig
 from data_utils.sources.records import AnnotationSummary
 
 
-def test_sizes_modes_and_classes_are_described_with_their_shares():
+@pytest.fixture
+def described_split():
+    """A split of three images of two sizes, of which the last cannot be used."""
     inspection, _ = split_of({0: 3, 9: 1}, {0: 3, 9: 1}, {0: 1})
-    inspection.sizes[2] = 0  # it cannot be used
+    inspection.sizes[2] = 0
     inspection.sizes[1] = 6, 7
+    return inspection
+
+
+def test_sizes_of_both_splits_are_counted(described_split):
+    other, _ = split_of({0: 4}, {0: 4})
+    assert describe([described_split, other], {}, {})[0] == "sizes (height x width): 4 x 5: 3, 6 x 7: 1"
+
+
+def test_image_modes_of_both_splits_are_counted(described_split):
     other, _ = split_of({0: 4}, {0: 4})
     other.modes["RGB"] = 9
-    lines = describe([inspection, other], {255: 1, 0: 300, 9: 99}, {0: "sky", 255: "(ignored)"})
-    assert lines == [
-        "sizes (height x width): 4 x 5: 3, 6 x 7: 1",
-        "image modes: RGB: 9, L: 5",
+    assert describe([described_split, other], {}, {})[1] == "image modes: RGB: 9, L: 5"
+
+
+def test_classes_are_described_with_their_shares_of_the_pixels(described_split):
+    pixels, names = {255: 1, 0: 300, 9: 99}, {0: "sky", 255: "(ignored)"}
+    assert describe([described_split], pixels, names)[2:] == [
         "classes: mask value, pixels",
         "         0   75.000 %  sky",
         "         9   24.750 %  (no class)",
         "       255    0.250 %  (ignored)",
     ]
-    lines = describe([inspection], {0: 96, 1: 1, 2: 1, 3: 1, 4: 1}, {0: "sky"})
+
+
+def test_more_than_three_values_of_no_class_are_one_line(described_split):
+    lines = describe([described_split], {0: 96, 1: 1, 2: 1, 3: 1, 4: 1}, {0: "sky"})
     assert lines[-2:] == ["         0   96.000 %  sky", "    others    4.000 %  (4 values of no class)"]
-    assert len(describe([inspection], {0: 97, 1: 1, 2: 1, 3: 1}, {0: "sky"})) == 2 + 1 + 4
+    assert len(describe([described_split], {0: 97, 1: 1, 2: 1, 3: 1}, {0: "sky"})) == 2 + 1 + 4
+
+
+def test_a_split_without_usable_images_is_not_described():
     assert describe([SplitInspection.of_count(1)], {}, {}) == []
-    assert describe([inspection], {0: 1}, {})[-1].startswith("image modes")
+
+
+def test_classes_without_names_are_not_described(described_split):
+    assert describe([described_split], {0: 1}, {})[-1].startswith("image modes")
 
 
 def test_the_ten_most_common_sizes_are_listed():
@@ -52,6 +76,9 @@ def test_the_ten_most_common_sizes_are_listed():
     text = most_common(sizes)
     assert text.startswith("11 x 2: 11, 10 x 2: 10, ")
     assert text.endswith(", 2 x 2: 2, ...")
+
+
+def test_the_only_size_is_listed_without_dots():
     assert most_common(Counter({(3, 4): 2})) == "3 x 4: 2"
 
 
@@ -67,99 +94,227 @@ def test_spacings_are_described_with_three_digits():
     assert lines[1] == "spacings in mm along z, y, x: 2.5 x 1 x 1: 2"
 
 
+DOGS = AnnotationSummary("COCO", 2, 2, {"dog": 10})
+NO_OBJECTS = AnnotationSummary("YOLO", 0, 2, {})
+
+
 def test_annotations_are_described_over_both_splits():
     train = records_of(1, annotations=AnnotationSummary("COCO", 3, 1, {"cat": 4, "dog": 2}))
-    val = records_of(1, annotations=AnnotationSummary("COCO", 2, 2, {"dog": 10}))
-    assert describe_annotations(train, val) == [
+    assert describe_annotations(train, records_of(1, annotations=DOGS)) == [
         "annotations: COCO; 5 images with objects, 3 without",
         "objects of each class",
         "         4  cat",
         "        12  dog",
     ]
+
+
+def test_data_without_annotations_are_described_without_them():
     assert describe_annotations(records_of(1), records_of(1)) == []
-    empty = records_of(1, annotations=AnnotationSummary("YOLO", 0, 2, {}))
-    assert describe_annotations(empty, val)[0] == "annotations: YOLO and COCO; 2 images with objects, 4 without"
-    assert len(describe_annotations(empty, records_of(1))) == 1
 
 
-def test_problems_are_listed_with_the_flags_that_train_without_them():
-    assert list_problems({"a": []}, 0) == ["no problems"]
-    assert list_problems({"a": []}, 2) == ["no problems, but 2 to check, see above"]
-    lines = list_problems({"file without partner": ["a.png: has no mask"], "lossy": []}, 0)
-    remedy = "--allow-unpaired trains without the files that have no partner"
-    assert lines == ["problems: 1", "  file without partner: 1", "    a.png: has no mask", remedy]
-    skip = "--on-bad-sample skip trains without the files that cannot be used"
-    assert list_problems({"lossy": ["a: is lossy"]}, 0)[-1] == skip
-    assert remedy not in list_problems({"file without partner": [], "lossy": ["a: is lossy"]}, 0)
-    for kind in ("classes", "too many mask values"):  # no file alone has these
-        assert list_problems({kind: ["of all"]}, 0)[-1] == "    of all"
-    report = list_problems({"file without partner": ["a: x"], "lossy": ["b: y"]}, 0)
-    assert report[0] == "problems: 2"
-    assert report[-2:] == [remedy, skip]
+def test_annotations_of_splits_in_two_formats_are_described_with_both():
+    lines = describe_annotations(records_of(1, annotations=NO_OBJECTS), records_of(1, annotations=DOGS))
+    assert lines[0] == "annotations: YOLO and COCO; 2 images with objects, 4 without"
+
+
+def test_annotations_without_objects_are_described_without_classes():
+    assert len(describe_annotations(records_of(1, annotations=NO_OBJECTS), records_of(1))) == 1
+
+
+UNPAIRED = {"file without partner": ["a.png: has no mask"]}
+WITHOUT_UNPAIRED = "--allow-unpaired trains without the files that have no partner"
+WITHOUT_BAD = "--on-bad-sample skip trains without the files that cannot be used"
+
+
+@pytest.mark.parametrize(
+    ("count_to_check", "line"), [(0, "no problems"), (2, "no problems, but 2 to check, see above")]
+)
+def test_no_problems_are_one_line(count_to_check, line):
+    assert list_problems({"a": []}, count_to_check) == [line]
+
+
+def test_problems_are_listed_below_their_kind():
+    lines = list_problems(UNPAIRED | {"lossy": []}, 0)
+    assert lines[:-1] == ["problems: 1", "  file without partner: 1", "    a.png: has no mask"]
+
+
+@pytest.mark.parametrize(
+    ("problems", "flags"),
+    [
+        (UNPAIRED | {"lossy": []}, [WITHOUT_UNPAIRED]),
+        ({"file without partner": [], "lossy": ["b: y"]}, [WITHOUT_BAD]),
+        ({"lossy": ["b: y"]}, [WITHOUT_BAD]),
+        (UNPAIRED | {"lossy": ["b: y"]}, [WITHOUT_UNPAIRED, WITHOUT_BAD]),
+        ({"classes": ["of all"]}, []),  # no file alone has these
+        ({"too many mask values": ["of all"]}, []),
+    ],
+    ids=["unpaired", "lossy", "lossy alone", "both", "classes", "values"],
+)
+def test_problems_end_with_the_flags_that_train_without_them(problems, flags):
+    lines = list_problems(problems, 0)
+    assert lines[0] == f"problems: {sum(map(len, problems.values()))}"
+    assert [line for line in lines if line.startswith("--")] == flags
+    assert lines[len(lines) - len(flags) :] == flags
+
+
+def test_twenty_problems_of_a_kind_are_listed():
     many = [f"{name}: is {name * 3}" for name in "abcdefghijklmnopqrstuvwxyz"]
     assert list_problems({"lossy": many}, 0)[2:-1] == [f"    {text}" for text in many[:20]] + ["    ..."]
 
 
-def test_a_report_ends_with_its_problems(tmp_path):
-    folder = tmp_path / "data"
-    for kind in ("images", "masks"):
-        (folder / kind).mkdir(parents=True)
+@pytest.fixture
+def six_pairs(tmp_path):
+    """A folder of six pairs of images of 8 x 8 and masks of two classes."""
+    for kind, shape in (("images", (8, 8, 3)), ("masks", (8, 8))):
+        (tmp_path / kind).mkdir()
         for number in range(6):
-            picture = np.full((8, 8, 3) if kind == "images" else (8, 8), number % 2, np.uint8)
-            Image.fromarray(picture).save(folder / kind / f"{number}.png")
-    report, problems = check_data(DataConfig(str(folder), val_fraction=0.34))
+            Image.fromarray(np.full(shape, number % 2, np.uint8)).save(tmp_path / kind / f"{number}.png")
+    return tmp_path
+
+
+@pytest.fixture
+def two_problems(six_pairs):
+    """The same folder with a mask that has no image, and a mask of other proportions."""
+    (six_pairs / "masks" / "9.png").write_bytes(b"")
+    Image.fromarray(np.zeros((8, 11), np.uint8)).save(six_pairs / "masks" / "3.png")
+    return six_pairs
+
+
+def test_a_report_begins_with_the_images_of_both_splits(six_pairs):
+    report, problems = check_data(DataConfig(str(six_pairs), val_fraction=0.34))
     assert problems == 0
-    assert report.startswith(f"{folder}: 4 training images, 2 validation images")
-    (folder / "masks" / "9.png").write_bytes(b"")
-    Image.fromarray(np.zeros((8, 11), np.uint8)).save(folder / "masks" / "3.png")
-    report, problems = check_data(DataConfig(str(folder), val_fraction=0.34))
+    assert report.startswith(f"{six_pairs}: 4 training images, 2 validation images")
+
+
+def test_a_report_names_its_problems(two_problems):
+    report, problems = check_data(DataConfig(str(two_problems), val_fraction=0.34))
     assert problems == 2
     assert "  file without partner: 1" in report
     assert "  mask and image differ in proportions: 1" in report
-    report, problems = check_data(DataConfig(str(folder), val_fraction=0.34, allow_unpaired=True))
+
+
+def test_a_report_passes_over_unpaired_files_where_they_are_allowed(two_problems):
+    report, problems = check_data(DataConfig(str(two_problems), val_fraction=0.34, allow_unpaired=True))
     assert problems == 1
     assert "file without partner" not in report
 
 
-def test_the_check_names_unpaired_files_of_both_splits_and_masks_of_one_class_beside_damaged_ones(tmp_path):
+@pytest.fixture
+def damaged_splits(tmp_path):
+    """Two splits, each with a file without partner; one mask is damaged, and all others hold 7."""
     write_splits(tmp_path, 2, 2)
     for split in ("train", "val"):
         (tmp_path / split / "images" / "cell_01.png").rename(tmp_path / split / "images" / f"{split}.png")
         (tmp_path / split / "masks" / "cell_00.png").write_bytes(b"")
     Image.fromarray(np.full((40, 56), 7, np.uint8)).save(tmp_path / "train" / "masks" / "cell_00.png")
-    report, problems = check_data(DataConfig(str(tmp_path)))
+    return check_data(DataConfig(str(tmp_path)))
+
+
+def test_the_check_names_unpaired_files_of_both_splits(damaged_splits):
+    report, _ = damaged_splits
     assert "file without partner: 3" in report
     assert "train.png" in report
     assert "val.png" in report
+
+
+def test_the_check_names_masks_of_one_class_beside_damaged_ones(damaged_splits):
+    report, problems = damaged_splits
     assert "mask cannot be read: 1" in report
     assert "all pixels of all masks hold 7" in report
     assert problems == 5
 
 
-def test_the_check_looks_at_places_of_both_splits(tmp_path):
+@pytest.fixture
+def shifted_mask(tmp_path):
+    """Two neighboring images in the world, of which the mask of the second is shifted by 4 m."""
     for split, left, shift in (("train", 500_000, 0), ("val", 500_080, 4)):
         for kind, bands, offset in (("images", 3, 0), ("masks", 1, shift)):
             pixels = np.tile(np.arange(8, dtype=np.uint8) % 2, (bands, 8, 1))
             grid = from_origin(left + offset, 5_000_000, 10, 10)
             write_raster(tmp_path / split / kind / f"{split}.tif", pixels, transform=grid)
-    report, _ = check_data(DataConfig(str(tmp_path)))
+    return tmp_path
+
+
+SHIFTED = "1 masks are shifted against their images by a part of a pixel, val.tif by +0.40 to the right"
+
+
+def test_the_check_names_places_that_touch_between_splits(shifted_mask):
+    report, _ = check_data(DataConfig(str(shifted_mask)))
     assert "1 of 1 validation images touch training images in the world: val.tif and train.tif" in report
-    shifted = "1 masks are shifted against their images by a part of a pixel, val.tif by +0.40 to the right"
-    assert shifted in report
-    assert any(line.startswith(shifted) for line in load_info(tmp_path).warnings)
+
+
+def test_the_check_names_masks_that_are_shifted_against_their_images(shifted_mask):
+    report, _ = check_data(DataConfig(str(shifted_mask)))
+    assert SHIFTED in report
+    assert any(line.startswith(SHIFTED) for line in load_info(shifted_mask).warnings)
+
+
+CHANNELS = {3: ["b", "a"], 4: ["c"], 1: ["d", "e", "f"]}
 
 
 def test_images_of_other_channels_than_most_are_named():
-    channels = {3: ["b", "a"], 4: ["c"], 1: ["d", "e", "f"]}
-    assert odd_channels(channels, grey_fits=True) == ["c: has 4 channels, most others have 3"]
-    assert odd_channels(channels, grey_fits=False) == [
+    assert odd_channels(CHANNELS, grey_fits=False) == [
         "a: has 3 channels, most others have 1",
         "b: has 3 channels, most others have 1",
         "c: has 4 channels, most others have 1",
     ]
-    assert odd_channels({1: ["a"]}, grey_fits=True) == odd_channels({}, grey_fits=False) == []
+
+
+def test_grey_images_are_no_others_where_they_fit():
+    assert odd_channels(CHANNELS, grey_fits=True) == ["c: has 4 channels, most others have 3"]
+
+
+@pytest.mark.parametrize(("channels", "grey_fits"), [({1: ["a"]}, True), ({}, False)])
+def test_images_of_one_number_of_channels_are_not_named(channels, grey_fits):
+    assert odd_channels(channels, grey_fits=grey_fits) == []
 
 
 def test_each_mask_value_is_named_by_its_class_or_as_ignored():
     class_map = ClassMap(("sky", "land"), (0, 9), 255)
     assert name_values({0: 4, 9: 3, 255: 2, 7: 1}, class_map) == {0: "sky", 9: "land", 255: "(ignored)"}
+
+
+@pytest.fixture
+def damaged_volumes(tmp_path):
+    """Four volumes with a problem each: cut off, half numbers, elsewhere, and not numbers."""
+    write_decathlon(tmp_path)
+    images, labels = tmp_path / "imagesTr", tmp_path / "labelsTr"
+    (images / f"{CASE_NAMES[0]}.nii.gz").write_bytes(b"\x1f\x8b")
+    write_nifti(labels / f"{CASE_NAMES[1]}.nii.gz", case(1)[1] * 0.5, LPS)
+    write_nifti(labels / f"{CASE_NAMES[2]}.nii.gz", case(2)[1], RAS)
+    write_nifti(images / f"{CASE_NAMES[3]}.nii.gz", np.full((12, 10, 8), np.nan, np.float32), LPS)
+    return tmp_path
+
+
+def test_the_check_names_all_problems_of_volumes_at_once(damaged_volumes):
+    report, problems = check_data(volume_config(damaged_volumes))
+    assert problems >= 4
+    assert all(f"    {name}" in report for name in CASE_NAMES)
+    assert "label holds 0.5" in report
+    assert "the affines of image and label differ" in report
+    assert "(NaN or infinite)" in report
+
+
+def test_the_check_describes_volumes_by_their_sizes_and_spacings(tmp_path):
+    write_decathlon(tmp_path)
+    write_nifti(tmp_path / "imagesTr" / f"{CASE_NAMES[3]}.nii.gz", case(3)[0].astype(np.float32), LPS)
+    report, problems = check_data(volume_config(tmp_path))
+    assert problems == 0
+    assert "no problems" in report
+    assert "3 training volumes, 1 validation volumes" in report
+    assert "sizes (depth x height x width): 8 x 10 x 12: 4" in report
+    assert "spacings in mm along z, y, x: 1 x 1 x 1: 4" in report
+
+
+def test_the_check_reads_volumes_again_that_were_repaired(damaged_volumes):
+    check_data(volume_config(damaged_volumes))
+    write_decathlon(damaged_volumes)
+    assert check_data(volume_config(damaged_volumes))[1] == 0
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_check_names_volumes_of_other_channels(tmp_path, channels):
+    write_decathlon(tmp_path, channels=channels)
+    two_channels = np.stack([case(0)[0]] * 2, axis=3)
+    write_nifti(tmp_path / "imagesTr" / f"{CASE_NAMES[1]}.nii.gz", two_channels, LPS)
+    assert f"brain_002: has 2 channels, most others have {channels}" in check_data(volume_config(tmp_path))[0]

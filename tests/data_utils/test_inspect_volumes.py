@@ -1,84 +1,133 @@
 """One look at a volume and its label: where each value lies, and how bright labeled voxels are."""
 
+import json
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
-from volumes import write_volume
+from conftest import ROOT
+from volumes import RAS, case, volume_config, write_decathlon, write_nifti, write_volume
 
+from data_utils.analysis import inspect_volumes
+from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
-from data_utils.analysis.inspection import Problem
-from data_utils.analysis.inspectors import VolumeInspector
+from data_utils.analysis.inspection import Inspection, Problem
+from data_utils.analysis.inspectors import VolumeInspector, choose_inspector, inspect_split
+from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volumes import read_label_volume
+from data_utils.sources.load import load_records
+from data_utils.sources.records import Subset
+
+HIPPOCAMPUS = ROOT.parent / "shared" / "data" / "hippocampus"
+needs_real_data = pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason="no real data in shared/data beside this folder")
 
 
-def look_at_volume(folder: Path, image: np.ndarray, label: np.ndarray):
-    sources = [
-        VolumeFile((str(write_volume(folder / f"{kind}.nii", array)),))
-        for kind, array in zip("il", (image, label), strict=True)
-    ]
-    return inspect_volume({"image": sources[0], "target": sources[1], "name": "a"})
+def record_of(folder: Path) -> dict:
+    """A record of the image i.nii and the label l.nii in a folder."""
+    image, label = (VolumeFile((str(folder / name),)) for name in ("i.nii", "l.nii"))
+    return {"image": image, "target": label, "name": "a"}
 
 
-def test_a_look_at_a_volume_finds_where_each_value_lies_and_the_intensities_of_labels(tmp_path):
+def inspect_voxels(folder: Path, image: np.ndarray, label: np.ndarray) -> VolumeInspection | Problem:
+    """What one look finds in voxels (z, y, x), which are written first."""
+    write_volume(folder / "i.nii", image)
+    write_volume(folder / "l.nii", label)
+    return inspect_volume(record_of(folder))
+
+
+@pytest.fixture(scope="module")
+def numbered_voxels(tmp_path_factory):
+    """What one look finds in a volume whose voxels are numbered, and its label of four values."""
     label = np.zeros((3, 4, 5), np.uint8)
     label[0, 1, 2] = label[2, 3, 4] = label[2, 0, 0] = 7
     label[1, 1, 1] = 255
     label[1, 3, 0] = 2
     image = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
-    inspection = look_at_volume(tmp_path, image, label)
-    assert (inspection.size, inspection.mask_size, inspection.spacing, inspection.kind) == (
-        (3, 4, 5),
-        (3, 4, 5),
-        (2, 1, 1),
-        "numbers",
-    )
+    return inspect_voxels(tmp_path_factory.mktemp("numbered"), image, label), label
+
+
+def test_a_look_at_a_volume_finds_its_size_and_spacing(numbered_voxels):
+    inspection, _ = numbered_voxels
+    assert inspection.size == (3, 4, 5)
+    assert inspection.mask_size == (3, 4, 5)
+    assert inspection.spacing == (2, 1, 1)
+    assert inspection.kind == "numbers"
+
+
+def test_a_look_at_a_volume_finds_where_each_value_lies(numbered_voxels):
+    inspection, label = numbered_voxels
     assert inspection.pixels == {0: 55, 2: 1, 7: 3, 255: 1}
     assert inspection.class_locations[7].tolist() == [[0, 1, 2], [2, 0, 0], [2, 3, 4]]
     assert inspection.class_locations[2].tolist() == [[1, 3, 0]]
     assert inspection.class_locations[255].tolist() == [[1, 1, 1]]
-    voxels = inspection.class_locations[0]
-    assert len({tuple(voxel) for voxel in voxels.tolist()}) == 55
-    assert not label[tuple(voxels.T)].any()
+    background = inspection.class_locations[0]
+    assert len({tuple(voxel) for voxel in background.tolist()}) == 55
+    assert not label[tuple(background.T)].any()
+
+
+def test_a_look_at_a_volume_finds_the_intensities_of_labels(numbered_voxels):
+    inspection, _ = numbered_voxels
     assert inspection.foreground.ravel().tolist() == [7, 35, 40, 59]  # of 7, 2, 7, 7: neither 0 nor 255 is a label
 
 
-def test_of_many_voxels_a_thousand_are_remembered(tmp_path):
+@pytest.fixture(scope="module")
+def many_voxels(tmp_path_factory):
+    """What two looks find in a volume with many labeled voxels, and its label."""
     label = np.ones((11, 40, 40), np.uint8)
     label[:2] = 0
-    inspection = look_at_volume(tmp_path, label.astype(np.float32), label)
+    folder = tmp_path_factory.mktemp("many")
+    inspection = inspect_voxels(folder, label.astype(np.float32), label)
+    return inspection, inspect_volume(record_of(folder)), label
+
+
+def test_a_thousand_places_of_many_voxels_are_remembered(many_voxels):
+    inspection, _, label = many_voxels
     voxels = inspection.class_locations[1]
     assert len(voxels) == 1000
     assert len(np.unique(voxels, axis=0)) == 1000
     assert label[tuple(voxels.T)].all()
-    assert len(inspection.foreground) == 10_000
     assert set(voxels[:, 0].tolist()) == set(range(2, 11))
-    again = look_at_volume(tmp_path, label.astype(np.float32), label)
-    assert np.array_equal(voxels, again.class_locations[1])
+
+
+def test_the_intensities_of_ten_thousand_voxels_are_remembered(many_voxels):
+    assert len(many_voxels[0].foreground) == 10_000
+
+
+def test_places_that_are_remembered_are_the_same_in_a_second_look(many_voxels):
+    first, second, _ = many_voxels
+    assert np.array_equal(first.class_locations[1], second.class_locations[1])
 
 
 def test_a_label_of_many_values_is_a_problem_where_these_are_classes(tmp_path):
     label = np.arange(300, dtype=np.int16).reshape(3, 10, 10)
-    problem = look_at_volume(tmp_path, label, label)
+    problem = inspect_voxels(tmp_path, label, label)
     assert problem.kind == "too many mask values"
     assert problem.text.startswith("a: mask holds more than 255 values: 0, ")
-    sources = [VolumeFile((str(tmp_path / f"{kind}.nii"),)) for kind in "il"]
-    record = {"image": sources[0], "target": sources[1], "name": "a"}
-    assert len(inspect_volume(record, has_classes=False).pixels) == 300
-    for has_classes in (True, False):
-        assert isinstance(VolumeInspector(has_classes=has_classes).inspect(record), Problem) is has_classes
+    assert isinstance(VolumeInspector(has_classes=True).inspect(record_of(tmp_path)), Problem)
 
 
-def test_a_file_that_cannot_be_read_is_the_image_or_the_label(tmp_path):
+def test_a_label_of_many_values_is_no_problem_where_these_are_no_classes(tmp_path):
+    label = np.arange(300, dtype=np.int16).reshape(3, 10, 10)
+    inspect_voxels(tmp_path, label, label)
+    assert len(inspect_volume(record_of(tmp_path), has_classes=False).pixels) == 300
+    assert not isinstance(VolumeInspector(has_classes=False).inspect(record_of(tmp_path)), Problem)
+
+
+def test_the_mode_of_a_volume_is_the_type_of_its_image(tmp_path):
     zeros = np.zeros((3, 4, 5), np.uint8)
-    assert look_at_volume(tmp_path, zeros.astype(np.int16), zeros).mode == "int16"
-    good, bad = VolumeFile((str(tmp_path / "i.nii"),)), VolumeFile((str(tmp_path / "nowhere.nii"),))
-    assert inspect_volume({"image": bad, "target": good, "name": "a"}).kind == "image cannot be read"
-    assert inspect_volume({"image": good, "target": bad, "name": "a"}).kind == "label cannot be read"
+    assert inspect_voxels(tmp_path, zeros.astype(np.int16), zeros).mode == "int16"
 
 
-def test_what_a_volume_is_labeled_for_is_kept():
+@pytest.mark.parametrize(("missing", "kind"), [("image", "image cannot be read"), ("target", "label cannot be read")])
+def test_a_file_that_cannot_be_read_is_the_image_or_the_label(tmp_path, missing, kind):
+    zeros = np.zeros((3, 4, 5), np.uint8)
+    inspect_voxels(tmp_path, zeros, zeros)
+    record = record_of(tmp_path) | {missing: VolumeFile((str(tmp_path / "nowhere.nii"),))}
+    assert inspect_volume(record).kind == kind
+
+
+def test_an_inspection_knows_the_classes_that_a_volume_is_labeled_for():
     inspection = VolumeSplitInspection.of_count(1)
     size = (3, 4, 5)
     volume = VolumeInspection(size, size, "uint8", "numbers", {}, spacing=(1, 1, 1), foreground=np.empty((0, 1)))
@@ -87,29 +136,160 @@ def test_what_a_volume_is_labeled_for_is_kept():
     assert content.labeled_for == ("liver",)
 
 
-def test_a_label_on_another_grid_than_its_image_is_a_problem(tmp_path):
-    zeros = np.zeros((3, 4, 5), np.uint8)
-    problem = look_at_volume(tmp_path, zeros, np.zeros((3, 4, 6), np.uint8))
+def test_a_label_of_another_size_than_its_image_is_a_problem(tmp_path):
+    problem = inspect_voxels(tmp_path, np.zeros((3, 4, 5), np.uint8), np.zeros((3, 4, 6), np.uint8))
     text = "a: image is 3 x 4 x 5, its label 3 x 4 x 6 (depth x height x width)"
     assert problem == Problem("label of another shape", text)
-    nibabel.save(nibabel.Nifti1Image(zeros.T, np.diag((1.0, 1.0, 2.5, 1.0))), tmp_path / "l.nii")
-    source = [VolumeFile((str(tmp_path / f"{kind}.nii"),)) for kind in "il"]
-    problem = inspect_volume({"image": source[0], "target": source[1], "name": "a"})
+
+
+def test_a_label_of_another_spacing_than_its_image_is_a_problem(tmp_path):
+    zeros = np.zeros((3, 4, 5), np.uint8)
+    write_volume(tmp_path / "i.nii", zeros)
+    write_volume(tmp_path / "l.nii", zeros, spacing=(2.5, 1.0, 1.0))
+    problem = inspect_volume(record_of(tmp_path))
     assert problem.kind == "label of another affine"
     assert "differ by up to 0.5 mm" in problem.text
 
 
-def test_an_inspection_of_volumes_survives_the_cache():
+def inspection_of_one_volume() -> VolumeSplitInspection:
+    """The second of two volumes."""
     inspection = VolumeSplitInspection.of_count(2)
     voxels = {9: np.array([[300, 2, 1], [0, 0, 70]])}
     values = ((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 50, 9: 10}, voxels)
     inspection.add(1, VolumeInspection(*values, spacing=(2.5, 1, 1), foreground=np.float32([[1], [3]])))
-    for each in (inspection, VolumeSplitInspection.from_json(inspection.to_json())):
-        assert each.sizes.tolist() == [[0, 0, 0], [3, 4, 5]]
-        assert each.spacings() == [(2.5, 1, 1)]
-        assert each.class_locations[1][9].tolist() == [[300, 2, 1], [0, 0, 70]]
-        foreground = each.statistics.foreground
-        assert foreground.mean == (2,)
-        assert foreground.std == (1,)
-        assert foreground.clip == pytest.approx((1.01, 2.99))
-        assert each.statistics.channels == {1: 1}
+    return inspection
+
+
+def check_inspection_of_one_volume(inspection: VolumeSplitInspection) -> None:
+    assert inspection.sizes.tolist() == [[0, 0, 0], [3, 4, 5]]
+    assert inspection.spacings() == [(2.5, 1, 1)]
+    assert inspection.class_locations[1][9].tolist() == [[300, 2, 1], [0, 0, 70]]
+    foreground = inspection.statistics.foreground
+    assert foreground.mean == (2,)
+    assert foreground.std == (1,)
+    assert foreground.clip == pytest.approx((1.01, 2.99))
+    assert inspection.statistics.channels == {1: 1}
+
+
+def test_an_inspection_of_a_split_gathers_its_volumes():
+    check_inspection_of_one_volume(inspection_of_one_volume())
+
+
+def test_an_inspection_of_volumes_survives_the_cache():
+    check_inspection_of_one_volume(VolumeSplitInspection.from_json(inspection_of_one_volume().to_json()))
+
+
+@pytest.fixture(scope="module")
+def record_of_boxes(tmp_path_factory):
+    """A record of an image (30, 36, 40) with two bright boxes, and their voxels (x, y, z)."""
+    image, label = case(3, (40, 36, 30))
+    folder = tmp_path_factory.mktemp("boxes")
+    files = [write_nifti(folder / f"{i}.nii.gz", array, RAS) for i, array in enumerate((image, label))]
+    image_file, label_file = (VolumeFile((str(path),)) for path in files)
+    return {"image": image_file, "target": label_file, "name": "a"}, image, label
+
+
+def test_one_look_at_a_volume_counts_the_voxels_of_each_value(record_of_boxes):
+    record, _, label = record_of_boxes
+    inspection = inspect_volume(record)
+    assert isinstance(inspection, Inspection)
+    assert inspection.size == (30, 36, 40)
+    assert inspection.pixels == {value: (label == value).sum() for value in range(3)}
+
+
+def test_one_look_at_a_volume_remembers_places_of_each_value(record_of_boxes):
+    record, _, label = record_of_boxes
+    for value, places in inspect_volume(record).class_locations.items():
+        assert len(np.unique(places, axis=0)) == min(1000, (label == value).sum())
+        assert (label.T[tuple(places.T)] == value).all()
+
+
+def test_one_look_at_a_volume_remembers_intensities_of_labeled_voxels(record_of_boxes):
+    record, image, label = record_of_boxes
+    inspection = inspect_volume(record)
+    assert len(inspection.foreground) == min(10_000, (label > 0).sum())
+    assert set(inspection.foreground[:, 0]) <= set(image[label > 0].tolist())
+
+
+def test_a_second_look_at_a_volume_finds_the_same_places(record_of_boxes):
+    record, _, _ = record_of_boxes
+    first, second = inspect_volume(record), inspect_volume(record)
+    for value in range(3):
+        assert np.array_equal(first.class_locations[value], second.class_locations[value])
+
+
+@pytest.fixture(scope="module")
+def stored_inspection(tmp_path_factory):
+    """An inspection of volumes of two channels, and the same after it was stored."""
+    train, _ = load_records(volume_config(write_decathlon(tmp_path_factory.mktemp("decathlon"), channels=2)))
+    inspection = inspect_split(train, "reading", choose_inspector(train))
+    return inspection, VolumeSplitInspection.from_json(json.loads(json.dumps(inspection.to_json())))
+
+
+def test_a_stored_inspection_has_the_sizes_and_places_of_its_volumes(stored_inspection):
+    inspection, restored = stored_inspection
+    assert np.array_equal(inspection.sizes, restored.sizes)
+    for i, locations in inspection.class_locations.items():
+        for value, places in locations.items():
+            assert np.array_equal(places, restored.class_locations[i][value])
+
+
+def test_a_stored_inspection_has_the_statistics_of_its_volumes(stored_inspection):
+    inspection, restored = stored_inspection
+    assert np.array_equal(inspection.statistics.spacings, restored.statistics.spacings)
+    assert inspection.statistics.foreground == restored.statistics.foreground
+
+
+@pytest.mark.parametrize("normalization", ["z-score", "ct"])
+def test_a_stored_inspection_normalizes_alike(stored_inspection, normalization):
+    inspection, restored = stored_inspection
+    config = DataConfig(normalization=normalization)
+    assert inspection.statistics.normalization(None, config) == restored.statistics.normalization(None, config)
+
+
+def test_a_data_set_of_volumes_is_read_once(tmp_path, monkeypatch):
+    config = volume_config(write_decathlon(tmp_path))
+    info = load_dataset_info(config)
+    monkeypatch.delattr(inspect_volumes, "read_volume")
+    again = load_dataset_info(config)
+    assert np.array_equal(info.train.sizes, again.train.sizes)
+    assert info.preprocess() == again.preprocess()
+    assert info.reader.class_map == again.reader.class_map
+    for index, locations in info.train.class_locations.items():
+        for places, places_again in zip(locations, again.train.class_locations[index], strict=True):
+            assert np.array_equal(places, places_again)
+
+
+@pytest.fixture(scope="module")
+def hippocampus():
+    """What is known of 208 real volumes."""
+    return load_dataset_info(DataConfig(str(HIPPOCAMPUS)))
+
+
+@pytest.mark.slow
+@needs_real_data
+def test_the_hippocampus_is_read_once(hippocampus, monkeypatch):
+    monkeypatch.delattr(inspect_volumes, "read_volume")
+    again = load_dataset_info(DataConfig(str(HIPPOCAMPUS)))
+    assert np.array_equal(hippocampus.train.sizes, again.train.sizes)
+    assert hippocampus.preprocess() == again.preprocess()
+
+
+@pytest.mark.slow
+@needs_real_data
+def test_the_hippocampus_has_volumes_of_two_classes_and_1_mm(hippocampus):
+    assert len(hippocampus.train) + len(hippocampus.val) == 208
+    assert hippocampus.reader.class_map.names == ("background", "anterior", "posterior")
+    assert hippocampus.preprocess().spacing == (1.0, 1.0, 1.0)
+    assert hippocampus.preprocess().standardize
+    assert hippocampus.warnings == ()
+
+
+@pytest.mark.slow
+@needs_real_data
+def test_places_of_classes_in_the_hippocampus_are_where_its_labels_say(hippocampus):
+    places_of_classes = hippocampus.train.class_locations[0]
+    assert [places.shape[1] for places in places_of_classes] == [3, 3]
+    mask, _ = read_label_volume(Subset(hippocampus.train.records, np.array([0]))[0]["target"], "a")
+    for value, places in enumerate(places_of_classes, 1):
+        assert (mask[tuple(places.T)] == value).all()

@@ -10,7 +10,7 @@ from torch import Tensor
 from runtime.device import full_precision, widest_float
 from tasks.calibration import count_confidences, largest_probability
 from tasks.confusion import ClassCounts, confusion_matrix, format_table, image_iou, scores_of, summary_line
-from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRegions
+from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRegions, RegionSums
 from tasks.target import Target, labels
 from unet.config import IGNORE_INDEX, UNetConfig
 
@@ -106,7 +106,7 @@ class Classes(PixelsAndRegions):
         return torch.stack([(sizes * self.class_weights).sum(), (sizes > 0).sum().to(dtype)])
 
     def partial(self, logits: Tensor, targets: ClassTarget) -> tuple[Tensor, ...]:
-        """The sum of the pixel term; if there is a region term also sum(p t), sum(p), sum(t), (B, num_classes) each."""
+        """The sum of the pixel term; if the loss has a region term, also the three of `RegionSums`."""
         logits = full_precision(logits)
         truth, valid = _truth(targets.mask, logits.dtype)
         log_probs = logits.log_softmax(dim=1)
@@ -120,9 +120,12 @@ class Classes(PixelsAndRegions):
             pixels = -(weights * log_truth).sum()
         if not self.has_regions:
             return (pixels,)
-        overlap = self._class_sums(log_truth.exp() * valid, truth)
-        predicted = (log_probs.exp() * valid.unsqueeze(1)).sum(dim=tuple(range(2, logits.ndim)))
-        return pixels, overlap, predicted, self._class_sums(valid, truth)
+        regions = RegionSums(
+            overlap=self._class_sums(log_truth.exp() * valid, truth),
+            predicted=(log_probs.exp() * valid.unsqueeze(1)).sum(dim=tuple(range(2, logits.ndim))),
+            size=self._class_sums(valid, truth),
+        )
+        return (pixels, *regions)
 
     def reliability(self, logits: Tensor, targets: ClassTarget) -> Tensor:
         return self.count_certainty(largest_probability(logits, dim=1), logits.max(dim=1).indices, targets)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,24 @@ LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "markups", "fcsv", "
 # If the network doubts a point, the presence term raises all its positions alike, also wrong ones: a smaller weight
 # leaves fewer points far off (docs/landmarks.md).
 PRESENCE_WEIGHT = 0.25
+
+
+class PointSums(NamedTuple):
+    """Sums over the pixels of each point's map, (B, K) each; they add up over the strips of an image.
+
+    Args:
+        weight: the exponentials of the logits.
+        pull: the logits, each times the Gaussian around the point.
+        mass: the Gaussian.
+        present_strips: the number of strips, if the point is present; else 0.
+        known_strips: the number of strips, if the point's presence or absence is known; else 0.
+    """
+
+    weight: Tensor
+    pull: Tensor
+    mass: Tensor
+    present_strips: Tensor
+    known_strips: Tensor
 
 
 @dataclass(frozen=True)
@@ -89,15 +107,8 @@ class Landmarks(Task):
         present = (targets.states == PRESENT).sum(dtype=dtype)
         return torch.stack([present, (targets.states != UNKNOWN).sum(dtype=dtype)])
 
-    def partial(self, logits: Tensor, targets: PointTarget) -> tuple[Tensor, ...]:
-        """Sums (B, K) of each point's map, and the point's state.
-
-        A Gaussian is a product of one vector along each axis, so no map of it is computed.
-
-        Returns:
-            The map's weight; the sum of Gaussian x logits; the sum of the Gaussian; whether the point is present;
-            whether it is known.
-        """
+    def partial(self, logits: Tensor, targets: PointTarget) -> PointSums:
+        """The sums of each point's map; a Gaussian is a product of a vector along each axis, so no map is computed."""
         logits = full_precision(logits)
         pull = logits
         mass = logits.new_ones(logits.shape[:2])
@@ -110,19 +121,21 @@ class Landmarks(Task):
             mass = mass * profile.sum(dim=-1)
         # weights add up over strips; float64, which Apple's GPUs lack, holds the weights of logits up to 700
         wide = widest_float(logits.device)
-        weight = logits.flatten(2).logsumexp(dim=2).to(wide).exp()
-        is_present = (targets.states == PRESENT).to(logits.dtype)
-        is_known = (targets.states != UNKNOWN).to(logits.dtype)
-        return weight, pull, mass, is_present, is_known
+        return PointSums(
+            weight=logits.flatten(2).logsumexp(dim=2).to(wide).exp(),
+            pull=pull,
+            mass=mass,
+            present_strips=(targets.states == PRESENT).to(logits.dtype),
+            known_strips=(targets.states != UNKNOWN).to(logits.dtype),
+        )
 
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
         """(2,): the sum of the position terms, and the sum of the presence terms times PRESENCE_WEIGHT."""
-        weight, pull, mass, is_present, is_known = partial
-        # each strip has counted the point's state once
-        is_present = (is_present > 0).to(pull.dtype)
-        is_known = (is_known > 0).to(pull.dtype)
-        log_weight = weight.clamp_min(torch.finfo(weight.dtype).tiny).log().to(pull.dtype)
-        place_loss = log_weight - pull / mass.clamp_min(torch.finfo(mass.dtype).tiny)
+        sums = PointSums(*partial)
+        is_present = (sums.present_strips > 0).to(sums.pull.dtype)
+        is_known = (sums.known_strips > 0).to(sums.pull.dtype)
+        log_weight = sums.weight.clamp_min(torch.finfo(sums.weight.dtype).tiny).log().to(sums.pull.dtype)
+        place_loss = log_weight - sums.pull / sums.mass.clamp_min(torch.finfo(sums.mass.dtype).tiny)
         odds = log_weight - self.nowhere
         presence_loss = is_present * F.softplus(-odds) + (is_known - is_present) * F.softplus(odds)
         return torch.stack([(is_present * place_loss).sum(), PRESENCE_WEIGHT * presence_loss.sum()])

@@ -12,7 +12,7 @@ from runtime.device import full_precision, widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
 from tasks.confusion import ClassCounts, image_iou, scores_of, text_of_means, text_table
-from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions
+from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions, RegionSums
 from tasks.target import Target, labels
 from unet.config import UNetConfig
 
@@ -175,7 +175,7 @@ class Overlapping(PixelsAndRegions):
         return torch.stack([(known_pixels * self.class_weights).mean(), pairs])
 
     def partial(self, logits: Tensor, targets: OverlapTarget) -> tuple[Tensor, ...]:
-        """The sum of the pixel term; if there is a region term also sum(p t), sum(p), sum(t), (B, classes) each."""
+        """The sum of the pixel term; if the loss has a region term, also the three of `RegionSums`."""
         logits = full_precision(logits)
         truth = planes(targets.truth, self.outputs).to(logits.dtype)
         is_known = planes(targets.known, self.outputs).to(logits.dtype)
@@ -191,7 +191,10 @@ class Overlapping(PixelsAndRegions):
         if not self.has_regions:
             return (pixels,)
         probs = log_probs.exp() * is_known
-        return pixels, (probs * truth).sum(dim=spatial), probs.sum(dim=spatial), truth.sum(dim=spatial)
+        regions = RegionSums(
+            overlap=(probs * truth).sum(dim=spatial), predicted=probs.sum(dim=spatial), size=truth.sum(dim=spatial)
+        )
+        return (pixels, *regions)
 
     def reliability(self, logits: Tensor, targets: OverlapTarget) -> Tensor:
         """The counts of each pixel and class; the confidence is the probability of the likelier answer, yes or no."""

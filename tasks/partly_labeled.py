@@ -9,7 +9,7 @@ from torch import Tensor
 from runtime.device import full_precision
 from tasks.classes import Classes, ClassScores, ClassTarget
 from tasks.confusion import ClassCounts, confusion_matrix, image_iou
-from tasks.pixels_and_regions import FOCAL_GAMMA
+from tasks.pixels_and_regions import FOCAL_GAMMA, RegionSums
 from tasks.target import of_image
 from unet.config import IGNORE_INDEX
 
@@ -113,10 +113,10 @@ class PartlyLabeledClasses(Classes):
             pixels = pixels - (weights * log_others).sum()
         if not regions:
             return (pixels,)
-        overlap, predicted, size = regions
+        labeled_sums = RegionSums(*regions)
         spatial = tuple(range(2, logits.ndim))
-        predicted = predicted + (log_probs.exp() * others.unsqueeze(1)).sum(dim=spatial)
-        return pixels, overlap, predicted, size
+        predicted_elsewhere = (log_probs.exp() * others.unsqueeze(1)).sum(dim=spatial)
+        return (pixels, *labeled_sums._replace(predicted=labeled_sums.predicted + predicted_elsewhere))
 
     def reliability(self, logits: Tensor, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
         """The counts of the pixels whose class the image is labeled for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -64,6 +64,20 @@ class ClassMeans(Scores):
         return {"dice": values["dice"], "iou": values["iou"]}
 
 
+class RegionSums(NamedTuple):
+    """Sums over the known pixels of each image, (B, classes) each, from which Dice is computed.
+
+    Args:
+        overlap: the probabilities of the pixels that are of the class.
+        predicted: the probabilities of all pixels.
+        size: the number of pixels that are of the class.
+    """
+
+    overlap: Tensor
+    predicted: Tensor
+    size: Tensor
+
+
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class PixelsAndRegions(Task):
     """A loss of two terms, one over pixels and one over the regions that they form.
@@ -110,11 +124,15 @@ class PixelsAndRegions(Task):
         return self.region_term.endswith("dice")
 
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
-        """(2,): the sums of the pixel term and of the region term."""
-        pixels = partial[0]
+        """(2,): the sums of the pixel term and of the region term.
+
+        Args:
+            partial: the sum of the pixel term; if the loss has a region term, also the three of `RegionSums`.
+        """
+        pixels, *regions = partial
         if not self.has_regions:
             return torch.stack([pixels, pixels.new_zeros(())])
-        _, overlap, predicted, size = partial
+        overlap, predicted, size = RegionSums(*regions)
         if self.region_term == "logdice":
             missed = (predicted + size + SMOOTHING).log() - (2 * overlap + SMOOTHING).log()
         else:

@@ -17,6 +17,7 @@ from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.points import csv_tables, files
 from data_utils.sources.points.table import (
     EMPTY_CELL,
+    Certainty,
     PointRecords,
     PointTable,
     TableBuilder,
@@ -465,7 +466,7 @@ def test_rows_of_a_table_keep_their_own_points_files_sizes():
 def test_a_predicted_point_is_present_from_a_presence_of_one_half_on():
     builder = TableBuilder("long", 2)
     for name, presence in (("a", 0.5), ("b", 0.4999)):
-        builder.add("file", "image", name, UNKNOWN, (1, 2), (0.9, presence))
+        builder.add("file", "image", name, UNKNOWN, (1, 2), Certainty(0.9, presence))
     builder.add_image("file", "image", (3, 4))
     builder.add_image("other", "image")
     builder.add_image("other", "more")
@@ -622,7 +623,7 @@ def joined_predictions():
 def test_predictions_of_several_tables_are_joined(joined_predictions):
     assert joined_predictions.presence.tolist() == [[0.75, 0], [0, 0.5]]
     assert joined_predictions.confidence.tolist() == [[0.375, 0], [0, 0.25]]
-    assert joined_predictions.predicted(0, 0) == (0.375, 0.75)
+    assert joined_predictions.certainty(0, 0) == (0.375, 0.75)
 
 
 def test_predictions_follow_the_names_of_their_points(joined_predictions):

@@ -19,6 +19,7 @@ from data_utils.sources.annotations.coco_file import CocoFile, read_coco
 from data_utils.sources.annotations.coco_mask import Entry
 from data_utils.sources.points.table import (
     SEVERAL_TABLES_MESSAGE,
+    Certainty,
     PointTable,
     TableBuilder,
     joined_tables,
@@ -127,12 +128,11 @@ def _add_object(builder: TableBuilder, names: list[str], image: str, entry: Entr
         x, y, visibility = keypoints[3 * index : 3 * index + 3]
         if not isinstance(visibility, int | float) or visibility not in VISIBILITIES:
             raise DataError(f"{where}: v of {name!r} is {str(visibility)[:40]}, expected 0, 1 or 2")
-        predicted: tuple[float, float] | None = None
+        certainty: Certainty | None = None
         if is_predicted:
-            confidence, presence = (number(values[index], where) for values in predictions if values is not None)
-            predicted = confidence, presence
+            certainty = Certainty(*(number(values[index], where) for values in predictions if values is not None))
         position = (number(x, where), number(y, where))
-        builder.add(str(path), image, name, VISIBILITIES[int(visibility)], position, predicted)
+        builder.add(str(path), image, name, VISIBILITIES[int(visibility)], position, certainty)
 
 
 def write_keypoints(table: PointTable) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_utils.sources.points.table import EMPTY_CELL, PointTable, TableBuilder, number
+from data_utils.sources.points.table import EMPTY_CELL, Certainty, PointTable, TableBuilder, number
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.errors import DataError, one_line
 from tasks.points import ABSENT, PRESENT, UNKNOWN
@@ -28,7 +28,7 @@ DIALECTS = ",;\t"
 AXES = "xyz"
 NUMBERED_TITLE = re.compile(r"([xyz])_?(\d+)")  # X1
 COLUMN_NAME = re.compile(r"(.+)[_ .-]([xyzv]|confidence|presence)")  # nose_x
-PREDICTED_TITLES = ("confidence", "presence")  # further columns of a prediction
+PREDICTED_TITLES = Certainty._fields  # further columns of a prediction
 
 
 def read_rows(file: str | Path) -> Rows:
@@ -93,7 +93,7 @@ def _read_long(rows: Rows, file: str) -> PointTable:
         name = row[name_column].strip()
         if not image or not name:
             raise DataError(f"{where}: has no image or no landmark")
-        builder.add(file, image, name, state, position, _prediction(row, column_of_title, where))
+        builder.add(file, image, name, state, position, _certainty(row, column_of_title, where))
     return builder.table()
 
 
@@ -119,7 +119,7 @@ def _read_wide(rows: Rows, file: str) -> PointTable:
             state, position = _point(cells, f"{where}, {name}")
             if "v" in axis_columns and row[axis_columns["v"]].strip() in ("0", "0.0"):
                 state = UNKNOWN
-            builder.add(file, image, name, state, position, _prediction(row, axis_columns, where))
+            builder.add(file, image, name, state, position, _certainty(row, axis_columns, where))
     return builder.table()
 
 
@@ -166,7 +166,7 @@ def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
         for name, axis_columns in points.items():
             cells = [row[axis_columns[axis]] for axis in AXES[:axes]]
             state, position = _point(cells, f"{where}, {name}")
-            builder.add(file, image, name, state, position, _prediction(row, axis_columns, where))
+            builder.add(file, image, name, state, position, _certainty(row, axis_columns, where))
     return builder.table()
 
 
@@ -181,12 +181,11 @@ def _point(cells: Sequence[str], where: str) -> tuple[int, tuple[float, ...]]:
     return PRESENT, tuple(number(text, where) for text in texts)
 
 
-def _prediction(row: Sequence[str], columns: Mapping[str, int], where: str) -> tuple[float, float] | None:
-    """Confidence and presence of a predicted point; None for others."""
+def _certainty(row: Sequence[str], columns: Mapping[str, int], where: str) -> Certainty | None:
+    """The certainty of a predicted point; None for other points."""
     if not all(title in columns and row[columns[title]].strip() for title in PREDICTED_TITLES):
         return None
-    confidence, presence = (number(row[columns[title]], where) for title in PREDICTED_TITLES)
-    return confidence, presence
+    return Certainty(*(number(row[columns[title]], where) for title in PREDICTED_TITLES))
 
 
 def _column(titles: Sequence[str], names: Sequence[str]) -> int:
@@ -215,14 +214,14 @@ def write(table: PointTable) -> str:
 
 def _write_long(writer: Any, table: PointTable) -> None:
     axes = list(AXES[: table.axes])
-    writer.writerow(["image", "landmark", *axes, "state", *_predicted_titles(table)])
+    writer.writerow(["image", "landmark", *axes, "state", *_certainty_titles(table)])
     for row, image in enumerate(table.images):
         for column, name in enumerate(table.names):
             state = int(table.states[row, column])
             if state == UNKNOWN and table.presence is None:
                 continue
             cells = _cells(table, row, column)
-            writer.writerow([image, name, *cells, STATE_NAMES[state], *_predicted(table, row, column)])
+            writer.writerow([image, name, *cells, STATE_NAMES[state], *_certainty_cells(table, row, column)])
 
 
 def _write_wide(writer: Any, table: PointTable) -> None:
@@ -231,7 +230,7 @@ def _write_wide(writer: Any, table: PointTable) -> None:
     for name in table.names:
         for axis in AXES[: table.axes]:
             titles.append(f"{axis.upper()}{name}" if are_numbers else f"{name}_{axis}")
-        titles += [f"{name}_{title}" for title in _predicted_titles(table)]
+        titles += [f"{name}_{title}" for title in _certainty_titles(table)]
     writer.writerow(titles)
     for row, image in enumerate(table.images):
         writer.writerow([image, *_row(table, row)])
@@ -239,7 +238,7 @@ def _write_wide(writer: Any, table: PointTable) -> None:
 
 def _write_deeplabcut(writer: Any, table: PointTable) -> None:
     coordinates = [*AXES[: table.axes]]
-    for title in _predicted_titles(table):
+    for title in _certainty_titles(table):
         coordinates.append("likelihood" if title == "confidence" else title)
     bodyparts: list[str] = []
     for name in table.names:
@@ -255,7 +254,7 @@ def _row(table: PointTable, row: int) -> list[str]:
     cells: list[str] = []
     for column in range(len(table.names)):
         cells += _cells(table, row, column)
-        cells += _predicted(table, row, column)
+        cells += _certainty_cells(table, row, column)
     return cells
 
 
@@ -266,14 +265,14 @@ def _cells(table: PointTable, row: int, column: int) -> list[str]:
     return [repr(float(value)) for value in table.positions[row, column]]
 
 
-def _predicted_titles(table: PointTable) -> list[str]:
+def _certainty_titles(table: PointTable) -> list[str]:
     return [] if table.presence is None else list(PREDICTED_TITLES)
 
 
-def _predicted(table: PointTable, row: int, column: int) -> list[str]:
+def _certainty_cells(table: PointTable, row: int, column: int) -> list[str]:
     if table.presence is None:
         return []
-    return [f"{value:.6f}" for value in table.predicted(row, column)]
+    return [f"{value:.6f}" for value in table.certainty(row, column)]
 
 
 WRITERS = {"long": _write_long, "wide": _write_wide, "deeplabcut": _write_deeplabcut}

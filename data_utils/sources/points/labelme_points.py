@@ -83,8 +83,8 @@ def add_shapes(builder: TableBuilder, file: Path, image: str) -> None:
         if not isinstance(coordinates, list) or len(coordinates) != 2:
             raise DataError(f"{where}: a point has {str(positions)[:60]}, expected [[x, y]]")
         position = [number(side, where) for side in coordinates]
-        note = read_note(str(shape.get("description") or ""), where)
-        builder.add(str(file), image, str(shape.get("label")), PRESENT, position, note)
+        certainty = read_note(str(shape.get("description") or ""), where)
+        builder.add(str(file), image, str(shape.get("label")), PRESENT, position, certainty)
 
 
 def write_shapes(table: PointTable) -> str:
@@ -95,7 +95,7 @@ def write_shapes(table: PointTable) -> str:
         is_present = table.states[0, column] == PRESENT
         if not is_present and table.presence is None:
             continue
-        note = "" if table.presence is None else written_note(*table.predicted(0, column))
+        note = "" if table.presence is None else written_note(table.certainty(0, column))
         coordinates = table.positions[0, column].tolist()
         shape: dict[str, Any] = {
             "label": name,

@@ -55,8 +55,8 @@ def read_markups(file: Path) -> PointTable | None:
         name = str(point.get("label") or point.get("id") or index)
         status = point.get("positionStatus", "defined")
         coordinates = point.get("position")
-        note = read_note(str(point.get("description", "")), where)
-        if note is not None:  # a predicted point has a position, present or not
+        certainty = read_note(str(point.get("description", "")), where)
+        if certainty is not None:  # a predicted point has a position, present or not
             status = "defined"
         if status == "missing":
             builder.add(str(file), stem_of(file), name, ABSENT)
@@ -66,7 +66,7 @@ def read_markups(file: Path) -> PointTable | None:
             raise DataError(f"{where}: position is {str(coordinates)[:60]}, expected three numbers")
         else:
             position = [number(side, where) for side in coordinates]
-            builder.add(str(file), stem_of(file), name, PRESENT, position, note)
+            builder.add(str(file), stem_of(file), name, PRESENT, position, certainty)
     return builder.table(space) if builder.names else None
 
 
@@ -79,7 +79,7 @@ def write_markups(table: PointTable) -> str:
         if state == PRESENT or table.presence is not None:
             point["position"] = table.positions[0, index].tolist()
         if table.presence is not None:
-            point["description"] = written_note(*table.predicted(0, index))
+            point["description"] = written_note(table.certainty(0, index))
         points.append(point)
     markup = {"type": "Fiducial", "coordinateSystem": table.space, "coordinateUnits": "mm", "controlPoints": points}
     return json.dumps({"@schema": SCHEMA, "markups": [markup]}, indent=2) + "\n"
@@ -125,7 +125,7 @@ def write_fcsv(table: PointTable) -> str:
         if not is_present and table.presence is None:
             continue
         x, y, z = (repr(float(side)) for side in table.positions[0, index])
-        note = "" if table.presence is None else written_note(*table.predicted(0, index))
+        note = "" if table.presence is None else written_note(table.certainty(0, index))
         if not is_present:
             text.write(NOT_THERE)
         writer.writerow([index + 1, x, y, z, 0, 0, 0, 1, 1, 1, 0, name, note, ""])

@@ -10,7 +10,7 @@ from typing import Any
 
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
-from data_utils.sources.points.table import FIRST_CHANNEL, PointTable, TableBuilder, number
+from data_utils.sources.points.table import FIRST_CHANNEL, Certainty, PointTable, TableBuilder, number
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 from tasks.points import PRESENT, UNKNOWN
@@ -33,18 +33,18 @@ def read_nnlandmark(file: Path) -> PointTable | None:
         for name, entry in points.items():
             where = f"{file}: {name} of {case}"
             coordinates = entry
-            predicted = None
+            certainty = None
             if isinstance(entry, dict):
                 coordinates = entry["coordinates"]
                 if {"likelihood", "presence"} <= entry.keys():
-                    predicted = number(entry["likelihood"], where), number(entry["presence"], where)
+                    certainty = Certainty(number(entry["likelihood"], where), number(entry["presence"], where))
             if coordinates is None:
                 builder.add(str(file), case, name, UNKNOWN)
             elif len(coordinates) != 3:
                 raise DataError(f"{where}: has {len(coordinates)} coordinates, expected three, in voxels")
             else:
                 position = [number(side, where) for side in coordinates]
-                builder.add(str(file), case, name, PRESENT, position, predicted)
+                builder.add(str(file), case, name, PRESENT, position, certainty)
     return builder.table() if builder.names else None
 
 
@@ -67,7 +67,7 @@ def write_nnlandmark(table: PointTable) -> str:
         for column, name in enumerate(table.names):
             coordinates = table.positions[row, column].tolist()
             if table.presence is not None:
-                confidence, presence = table.predicted(row, column)
+                confidence, presence = table.certainty(row, column)
                 points[name] = {"coordinates": coordinates, "likelihood": confidence, "presence": presence}
             elif table.states[row, column] == PRESENT:
                 points[name] = coordinates

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,6 +29,18 @@ SEVERAL_TABLES_MESSAGE = (
 )
 NOTE = re.compile(r"presence (\S+) confidence (\S+)$")
 FIRST_CHANNEL = "_0000"  # the end of the name of a volume's file, after the name of the case
+
+
+class Certainty(NamedTuple):
+    """How sure a model is of a point that it has predicted: two numbers from 0 to 1.
+
+    Args:
+        confidence: that the point is where it is predicted.
+        presence: that the point is in the image.
+    """
+
+    confidence: float
+    presence: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,11 +112,11 @@ class PointTable:
         """The table with other names of its images."""
         return replace(self, images=tuple(images))
 
-    def predicted(self, row: int, column: int) -> tuple[float, float]:
-        """Confidence and presence of a predicted point."""
+    def certainty(self, row: int, column: int) -> Certainty:
+        """The certainty of a predicted point."""
         assert self.confidence is not None
         assert self.presence is not None
-        return float(self.confidence[row, column]), float(self.presence[row, column])
+        return Certainty(float(self.confidence[row, column]), float(self.presence[row, column]))
 
     def source(self, row: int) -> PointSource:
         """The points of an image."""
@@ -128,7 +141,7 @@ class TableBuilder:
         self.images: dict[str, str] = {}  # the file that lists each image
         self.names: dict[str, int] = {}
         self.points: dict[tuple[str, str], tuple[int, tuple[float, ...]]] = {}
-        self.predicted: dict[tuple[str, str], tuple[float, float]] = {}
+        self.certainties: dict[tuple[str, str], Certainty] = {}
         self.sizes: dict[str, tuple[int, int]] = {}
 
     def add_image(self, file: str, image: str, size: tuple[int, int] | None = None) -> None:
@@ -144,9 +157,9 @@ class TableBuilder:
         name: str,
         state: int,
         position: Sequence[float] = (),
-        predicted: tuple[float, float] | None = None,
+        certainty: Certainty | None = None,
     ) -> None:
-        """Add a point; `predicted` is its confidence and presence, and presence then decides whether it is there.
+        """Add a point; if it is predicted, the presence in its certainty decides whether it is there.
 
         Raises DataError if the image has a point of this name already.
         """
@@ -154,10 +167,9 @@ class TableBuilder:
         self.names.setdefault(name, len(self.names))
         if (image, name) in self.points:
             raise DataError(f"{file}: {image} has two points {name!r}; {SEVERAL_TABLES_MESSAGE}")
-        if predicted is not None:
-            self.predicted[image, name] = predicted
-            _, presence = predicted
-            state = PRESENT if presence >= FOUND else ABSENT
+        if certainty is not None:
+            self.certainties[image, name] = certainty
+            state = PRESENT if certainty.presence >= FOUND else ABSENT
         self.points[image, name] = state, tuple(position)
 
     def table(self, space: str = "pixels") -> PointTable:
@@ -174,14 +186,14 @@ class TableBuilder:
         table = PointTable(self.layout, tuple(self.names), tuple(rows), positions, states, files, space)
         if self.sizes:
             table = replace(table, sizes=np.array([self.sizes.get(image, (0, 0)) for image in rows], np.int64))
-        if not self.predicted:
+        if not self.certainties:
             return table
         confidence = np.zeros(states.shape)
         presence = np.zeros(states.shape)
-        for (image, name), (point_confidence, point_presence) in self.predicted.items():
+        for (image, name), certainty in self.certainties.items():
             point = (rows[image], self.names[name])
-            confidence[point] = point_confidence
-            presence[point] = point_presence
+            confidence[point] = certainty.confidence
+            presence[point] = certainty.presence
         return replace(table, confidence=confidence, presence=presence)
 
 
@@ -244,18 +256,18 @@ def said_size(height: object, width: object) -> tuple[int, int] | None:
     return None
 
 
-def written_note(confidence: float, presence: float) -> str:
-    """A predicted point in words, for formats without columns of their own."""
-    return f"presence {presence:.6f} confidence {confidence:.6f}"
+def written_note(certainty: Certainty) -> str:
+    """The certainty of a predicted point in words, for formats without columns of their own."""
+    return f"presence {certainty.presence:.6f} confidence {certainty.confidence:.6f}"
 
 
-def read_note(text: str, where: str) -> tuple[float, float] | None:
-    """Confidence and presence from the end of a text that `written_note` has made; None for other texts."""
+def read_note(text: str, where: str) -> Certainty | None:
+    """The certainty from the end of a text that `written_note` has made; None for other texts."""
     match = NOTE.search(text)
     if match is None:
         return None
     presence, confidence = (number(cell, where) for cell in match.groups())
-    return confidence, presence
+    return Certainty(confidence, presence)
 
 
 class PointRecords(Records):

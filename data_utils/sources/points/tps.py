@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_utils.sources.points.spaces import PIXELS_UPWARD
-from data_utils.sources.points.table import PointTable, TableBuilder, number, read_note, written_note
+from data_utils.sources.points.table import Certainty, PointTable, TableBuilder, number, read_note, written_note
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.errors import DataError, one_line
 from tasks.points import PRESENT, UNKNOWN
@@ -56,10 +56,10 @@ def read_tps(file: Path) -> PointTable | None:
         predictions = _predictions(specimen)
         builder.add_image(str(file), image)
         for index, (state, position) in enumerate(specimen.points):
-            predicted = None
+            certainty = None
             if predictions:
-                position, predicted = predictions[index]
-            builder.add(str(file), image, str(index + 1), state, position, predicted)
+                position, certainty = predictions[index]
+            builder.add(str(file), image, str(index + 1), state, position, certainty)
     if not builder.images:
         raise DataError(f"{file}: has no line LM=, which the points of an image begin with in TPS")
     return builder.table(PIXELS_UPWARD) if builder.names else None
@@ -111,14 +111,14 @@ def _point(line: str, where: str) -> tuple[int, tuple[float, ...]]:
     return (UNKNOWN, ()) if min(position) < 0 else (PRESENT, position)
 
 
-def _predictions(specimen: Specimen) -> list[tuple[tuple[float, ...], tuple[float, float]]]:
-    """Position, and (confidence, presence), of each point of a predicted image; empty for others."""
+def _predictions(specimen: Specimen) -> list[tuple[tuple[float, ...], Certainty]]:
+    """The position of each point of a predicted image and its certainty; empty for other images."""
     predictions = []
     for text in specimen.fields.get("COMMENT", "").split(SEPARATOR):
-        note = read_note(text, specimen.where)
-        if note is None:
+        certainty = read_note(text, specimen.where)
+        if certainty is None:
             return []
-        predictions.append((tuple(number(cell, specimen.where) for cell in text.split()[:2]), note))
+        predictions.append((tuple(number(cell, specimen.where) for cell in text.split()[:2]), certainty))
     return predictions if len(predictions) == len(specimen.points) else []
 
 
@@ -148,6 +148,6 @@ def _position(table: PointTable, row: int, column: int | None) -> str:
 def _note(table: PointTable, row: int, column: int | None) -> str:
     """The prediction for a point in words, also for a point that is predicted to be absent."""
     if column is None:
-        return f"{NOWHERE} {written_note(0, 0)}"
+        return f"{NOWHERE} {written_note(Certainty(0, 0))}"
     x, y = table.positions[row, column].tolist()
-    return f"{x!r} {y!r} {written_note(*table.predicted(row, column))}"
+    return f"{x!r} {y!r} {written_note(table.certainty(row, column))}"

@@ -36,6 +36,19 @@ class StepResult(NamedTuple):
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
+class PendingStep(NamedTuple):
+    """A step whose result is not known yet.
+
+    Args:
+        indices: the indices of the records of this process in the step.
+        values: loss, gradient norm and stop requests, once they have arrived.
+    """
+
+    number: int
+    indices: list[int]
+    values: LateRead
+
+
 class StepGuard:
     """Refuses a step whose loss or gradient is not finite. All processes refuse it together, since they share both.
 
@@ -75,8 +88,7 @@ class StepGuard:
         self._buffers = list(by_type.values())
         self._buffers_before: list[Tensor]  # the running statistics when the step began; `begin_step` sets it
         self._values: Tensor  # (3,): loss, gradient norm and stop requests of the step; `judge` sets it
-        # steps whose result is not known yet: number, indices of the records, and the result once it has arrived
-        self._pending: list[tuple[int, list[int], LateRead]] = []
+        self._pending: list[PendingStep] = []
         self._in_a_row = 0
         self._stop = StopRequest() if listens else None
         self._optimizer = optimizer.optimizer  # ours, without accelerate's wrapper
@@ -121,7 +133,7 @@ class StepGuard:
 
     def end_step(self, indices: list[int]) -> None:
         """Note that step `state.step` is queued; `indices` are the indices of this process's records in it."""
-        self._pending.append((self.state.step, indices, LateRead(self._values)))
+        self._pending.append(PendingStep(self.state.step, indices, LateRead(self._values)))
 
     def settle(self, everything: bool) -> list[StepResult]:
         """Read the results of all steps but the last one, which the device still computes; every process must call it.
@@ -136,12 +148,12 @@ class StepGuard:
         count = len(self._pending) if everything else len(self._pending) - 1
         steps = self._pending[:count]
         self._pending = self._pending[count:]
-        values = LateRead.read([late for _, _, late in steps])
+        values = LateRead.read([step.values for step in steps])
         results = []
-        for (step, indices, _), (loss, grad_norm, stop_requests) in zip(steps, values, strict=True):
-            result = StepResult(step, loss, grad_norm, bool(stop_requests))
+        for step, (loss, grad_norm, stop_requests) in zip(steps, values, strict=True):
+            result = StepResult(step.number, loss, grad_norm, bool(stop_requests))
             results.append(result)
-            self._count(result, indices)
+            self._count(result, step.indices)
         if any(result.is_stop_requested for result in results):
             self.stopping = True
             results += self.settle(everything=True)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -118,6 +118,22 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
     return images, masks
 
 
+class PageRow(NamedTuple):
+    """A record of `FolderRecords`, a row of its array.
+
+    Args:
+        pair: the index of the pair of files.
+        number: the number of the record among those of the pair, from 0.
+        count: the number of records of the pair.
+    """
+
+    pair: int
+    number: int
+    count: int
+    image_page: int
+    mask_page: int
+
+
 class FolderRecords(Records):
     """Records {"image": path, "target": path, "name": path of the image below `images`}.
 
@@ -145,31 +161,30 @@ class FolderRecords(Records):
         image_names = np.array([os.fsencode(image) for image, _ in pairs])
         mask_names = np.array([os.fsencode(mask) for _, mask in pairs])
         self.files = (image_names, mask_names)
-        # a row holds a record's pair, its number among the pair's pages, their count, page of the image, of the mask
-        rows: list[tuple[int, int, int, int, int]] = []
+        rows: list[PageRow] = []
         for pair, page_pairs in enumerate(pages):
             for number, (image_page, mask_page) in enumerate(page_pairs):
-                rows.append((pair, number, len(page_pairs), image_page, mask_page))
-        self.records = np.array(rows, np.int32).reshape(-1, 5)
+                rows.append(PageRow(pair, number, len(page_pairs), image_page, mask_page))
+        self.rows = np.array(rows, np.int32)
         self.metadata = Metadata(unpaired=tuple(unpaired))
 
     def __len__(self) -> int:
-        return len(self.records)
+        return len(self.rows)
 
     def __getitem__(self, i: int) -> Record:
-        pair, number, count, image_page, mask_page = self.records[i].tolist()
+        row = PageRow(*self.rows[i].tolist())
         image_folder, mask_folder = self.folders
         image_names, mask_names = self.files
-        image_name = os.fsdecode(image_names[pair].item())
+        image_name = os.fsdecode(image_names[row.pair].item())
         image = os.path.join(image_folder, image_name)
-        mask = os.path.join(mask_folder, os.fsdecode(mask_names[pair].item()))
-        if count == 1:
+        mask = os.path.join(mask_folder, os.fsdecode(mask_names[row.pair].item()))
+        if row.count == 1:
             return {"image": image, "target": mask, "name": image_name}
         stem, extension = os.path.splitext(image_name)
         return {
-            "image": {"path": image, "page": image_page},
-            "target": {"path": mask, "page": mask_page},
-            "name": f"{stem}_{number + 1:04}{extension}",
+            "image": {"path": image, "page": row.image_page},
+            "target": {"path": mask, "page": row.mask_page},
+            "name": f"{stem}_{row.number + 1:04}{extension}",
         }
 
     def image_folders(self) -> set[tuple[str, str]]:
@@ -184,7 +199,7 @@ class FolderRecords(Records):
         for image, mask in zip(image_names, mask_names, strict=True):
             paths.append(os.path.join(image_folder, os.fsdecode(image)))
             paths.append(os.path.join(mask_folder, os.fsdecode(mask)))
-        return digest_of_files(paths, b"/".join([*image_names, *mask_names, self.records.tobytes()]))
+        return digest_of_files(paths, b"/".join([*image_names, *mask_names, self.rows.tobytes()]))
 
 
 def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaired: bool) -> FolderRecords:

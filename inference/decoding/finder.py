@@ -46,6 +46,13 @@ class DetectedObject(NamedTuple):
     shade: int = 0
 
 
+class PlacedObject(NamedTuple):
+    """An object and the position of its first pixel, by which objects are numbered."""
+
+    first_pixel: tuple[int, ...]
+    detected: DetectedObject
+
+
 class ObjectFinder:
     """Finds the objects of one image or volume.
 
@@ -63,7 +70,7 @@ class ObjectFinder:
         self.objects: list[DetectedObject] = []
         self._components = ComponentStream()
         self._canvas: Canvas | None = None
-        self._detected: list[tuple[tuple[int, ...], DetectedObject]] = []  # each with the position of its first pixel
+        self._placed: list[PlacedObject] = []
         self._touching: list[tuple[int, int]] = []  # pairs of numbers of objects that touch
         self._hollow: list[int] = []  # the indices of objects that have holes to fill
 
@@ -84,14 +91,14 @@ class ObjectFinder:
         for index in self._hollow:
             self._fill(index)
         order = sorted(self._kept(), key=self._first_pixel)
-        final_number = np.zeros(len(self._detected) + 1, np.int64)  # 0 for objects that are left out
+        final_number = np.zeros(len(self._placed) + 1, np.int64)  # 0 for objects that are left out
         final_number[np.array(order, np.int64) + 1] = np.arange(1, len(order) + 1)
         pairs = final_number[np.array(self._touching, np.int64).reshape(-1, 2)]
         pairs = pairs[(pairs > 0).all(axis=1)]
         shades = shades_of(len(order), map(tuple, pairs.tolist()))
-        label_of = np.zeros(len(self._detected) + 1, np.int32)
+        label_of = np.zeros(len(self._placed) + 1, np.int32)
         for number, index in enumerate(order, 1):
-            _, detected = self._detected[index]
+            detected = self._placed[index].detected
             self.objects.append(detected._replace(number=number, shade=int(shades[number])))
             label_of[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
         for strip in self._canvas.strips():
@@ -101,12 +108,12 @@ class ObjectFinder:
         """The indices of the objects that are not left out."""
         assert self._canvas is not None
         if not self.task.drops_border:
-            return list(range(len(self._detected)))
+            return list(range(len(self._placed)))
         size = (self._canvas.rows, *self._canvas.sides)
         indices = []
-        for index, (_, detected) in enumerate(self._detected):
-            start = detected.box[: len(size)]
-            end = detected.box[len(size) :]
+        for index, placed in enumerate(self._placed):
+            start = placed.detected.box[: len(size)]
+            end = placed.detected.box[len(size) :]
             if min(start) > 0 and all(stop < side for stop, side in zip(end, size, strict=True)):
                 indices.append(index)
         return indices
@@ -114,7 +121,7 @@ class ObjectFinder:
     def _fill(self, index: int) -> None:
         """Fill the holes of an object, unless another object lies there."""
         assert self._canvas is not None
-        first_pixel, detected = self._detected[index]
+        first_pixel, detected = self._placed[index]
         axes = len(first_pixel)
         start = detected.box[:axes]
         window = tuple(slice(low, high) for low, high in zip(start, detected.box[axes:], strict=True))
@@ -130,10 +137,10 @@ class ObjectFinder:
         center = []
         for low, mean, positions in zip(start, detected.center, np.nonzero(is_filled), strict=True):
             center.append((mean * detected.size + low * pixels + int(positions.sum())) / size)
-        self._detected[index] = (first_pixel, detected._replace(size=size, center=tuple(center)))
+        self._placed[index] = PlacedObject(first_pixel, detected._replace(size=size, center=tuple(center)))
 
     def _first_pixel(self, index: int) -> tuple[int, ...]:
-        return self._detected[index][0]
+        return self._placed[index].first_pixel
 
     def _separate(self, component: Component) -> None:
         """Find the objects of a component; they get the next numbers for now."""
@@ -157,9 +164,9 @@ class ObjectFinder:
         size = len(positions[0])
         if size < self.task.smallest:
             return
-        if len(self._detected) == MOST_OBJECTS:
+        if len(self._placed) == MOST_OBJECTS:
             raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
-        number = len(self._detected) + 1
+        number = len(self._placed) + 1
         self._canvas.values[box.window][is_object] = number
         answers = box.values[is_object]
         center = []
@@ -178,8 +185,8 @@ class ObjectFinder:
             score=int(answer_certainties(answers).sum()) / (LEVELS * size),
         )
         if self.task.fills_holes and has_hole(is_object):
-            self._hollow.append(len(self._detected))
-        self._detected.append((tuple(first_pixel), detected))
+            self._hollow.append(len(self._placed))
+        self._placed.append(PlacedObject(tuple(first_pixel), detected))
 
 
 def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:

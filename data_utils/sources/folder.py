@@ -124,12 +124,12 @@ class PageRow(NamedTuple):
     Args:
         pair: the index of the pair of files.
         number: the number of the record among those of the pair, from 0.
-        count: the number of records of the pair.
+        pages: the number of records of the pair.
     """
 
     pair: int
     number: int
-    count: int
+    pages: int
     image_page: int
     mask_page: int
 
@@ -178,7 +178,7 @@ class FolderRecords(Records):
         image_name = os.fsdecode(image_names[row.pair].item())
         image = os.path.join(image_folder, image_name)
         mask = os.path.join(mask_folder, os.fsdecode(mask_names[row.pair].item()))
-        if row.count == 1:
+        if row.pages == 1:
             return {"image": image, "target": mask, "name": image_name}
         stem, extension = os.path.splitext(image_name)
         return {

@@ -538,7 +538,9 @@ THRESHOLDS = [
     Mutant(
         "train_utils/monitoring/rehearsal.py", "", "PLANNED_SHARE = 0.92", "PLANNED_SHARE = 0.98", "test_rehearsal.py"
     ),
-    Mutant("train_utils/monitoring/rehearsal.py", "", "LATE_SHARE = 1.05", "LATE_SHARE = 1.2", "test_monitor.py"),
+    Mutant(
+        "train_utils/monitoring/rehearsal.py", "", "LATE_SHARE = 1.05", "LATE_SHARE = 1.2", "test_rehearsal_times.py"
+    ),
     Mutant("train_utils/reporting/judgement.py", "", "FEW_IMAGES = 10", "FEW_IMAGES = 9", "test_judgement.py"),
     Mutant(
         "train_utils/reporting/judgement.py",
@@ -723,7 +725,7 @@ RESUMED_RUNS = [
         "_lines_up_to",
         'record["step"] <= step and line.endswith(b"\\n")',
         'record["step"] <= step',
-        "test_monitor.py",
+        "test_tracking.py",
     ),
     Mutant("train_utils/monitoring/tracking.py", "RunLog._append", "file.truncate(end)", "pass", "test_tracking.py"),
 ]

@@ -1,6 +1,7 @@
 """--trace-steps: what the operators of some steps cost, and what held the memory when it ran out."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,25 +13,52 @@ from torch.autograd import DeviceType
 from train_utils.monitoring import profiler
 
 
-def test_every_process_writes_a_trace_and_the_step_is_split(tiny_folder, tmp_path):
+@pytest.fixture(scope="module")
+def traced(tiny_folder, tmp_path_factory) -> tuple[Path, str]:
+    """The output folder of a run of two processes with two traced steps, and what it printed."""
+    output = tmp_path_factory.mktemp("traced") / "run"
     flags = ["--max-steps", "8", "--log-every", "4", "--trace-steps", "2", "--tracker", "none"]
-    command = ["train.py", "--dataset", tiny_folder, *TINY, *flags, "--output-dir", tmp_path / "run"]
+    command = ["train.py", "--dataset", tiny_folder, *TINY, *flags, "--output-dir", output]
     result = launch(*command, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
-    names = sorted(path.name for path in (tmp_path / "run" / "traces").iterdir())
-    assert names == ["process-0.json", "process-1.json"]
-    for name in names:
-        events = json.loads((tmp_path / "run" / "traces" / name).read_text())["traceEvents"]
-        steps = {event["name"] for event in events if event["name"].startswith("ProfilerStep")}
-        assert steps == {"ProfilerStep#3", "ProfilerStep#4"}
-        assert any(event["name"] == "aten::convolution_backward" for event in events)
-    table = result.stdout.split("operator ")[1].split("traces, a file for each process")[0]
+    return output, result.stdout
+
+
+@pytest.mark.parametrize("process", [0, 1])
+def test_every_process_writes_a_trace_of_the_steps_behind_the_first_three(traced, process):
+    output, _ = traced
+    events = json.loads((output / "traces" / f"process-{process}.json").read_text())["traceEvents"]
+    steps = {event["name"] for event in events if event["name"].startswith("ProfilerStep")}
+    assert steps == {"ProfilerStep#3", "ProfilerStep#4"}
+    assert any(event["name"] == "aten::convolution_backward" for event in events)
+
+
+def test_traces_of_two_processes_are_two_files(traced):
+    output, _ = traced
+    assert sorted(path.name for path in (output / "traces").iterdir()) == ["process-0.json", "process-1.json"]
+
+
+def test_operators_of_traced_steps_are_printed(traced):
+    _, text = traced
+    table = text.split("operator ")[1].split("traces, a file for each process")[0]
     assert "aten::convolution_backward" in table
-    last = [record for record in records(tmp_path / "run") if "perf/compute_percent" in record][-1]
-    parts = [last[f"perf/{part}_percent"] for part in ("data_wait", "compute", "communication")]
-    assert sum(parts) == pytest.approx(100, rel=1e-12)  # float64
-    assert all(0 < part < 100 for part in parts)
-    assert last["perf/teraflops_per_device"] > 0
+
+
+@pytest.fixture
+def last_record(traced) -> dict:
+    """The last record of the run's training."""
+    output, _ = traced
+    return [record for record in records(output) if "perf/compute_percent" in record][-1]
+
+
+def test_time_of_a_step_is_split_into_data_computation_and_communication(last_record):
+    shares = [last_record[f"perf/{name}_percent"] for name in ("data_wait", "compute", "communication")]
+    assert sum(shares) == pytest.approx(100, rel=1e-12)  # float64
+    assert all(0 < share < 100 for share in shares)
+
+
+def test_operations_in_a_second_are_counted(last_record):
+    assert last_record["perf/teraflops_per_device"] > 0
 
 
 def test_a_run_that_ends_before_its_traced_steps_leaves_no_profiler_running(tmp_path):
@@ -96,21 +124,56 @@ def test_without_steps_nothing_is_traced(tmp_path):
     assert not (tmp_path / "traces").exists()
 
 
+def row(key: str, count: int, cpu: float, device: float, kind: DeviceType = DeviceType.CPU) -> SimpleNamespace:
+    """An operator with the microseconds that it takes itself, on the host and on the device."""
+    return SimpleNamespace(
+        key=key, count=count, self_cpu_time_total=cpu, self_device_time_total=device, device_type=kind
+    )
+
+
+def table_of(*rows: SimpleNamespace) -> list[list[str]]:
+    text = profiler.top_operators(SimpleNamespace(key_averages=lambda: rows))
+    return [line.split() for line in text.splitlines()]
+
+
+def test_operators_are_listed_by_the_time_that_they_take_themselves():
+    rows = [row("add", 7, 1000, 0), row("conv", 2, 3000, 0)]
+    assert table_of(*rows) == [
+        ["operator", "calls", "ms", "share"],
+        ["conv", "2", "3.0", "75.0%"],
+        ["add", "7", "1.0", "25.0%"],
+    ]
+
+
+def test_step_of_the_profiler_is_no_operator():
+    assert table_of(row("add", 7, 1000, 0), row("ProfilerStep#4", 1, 9e9, 0))[1:] == [["add", "7", "1.0", "100.0%"]]
+
+
+def test_operators_on_a_device_are_listed_by_its_time():
+    rows = [
+        row("add", 7, 9000, 1500),
+        row("conv", 2, 10, 500),
+        row("kernel", 9, 0, 5000, DeviceType.CUDA),
+        row("view", 3, 7000, 0),  # which the host does alone
+    ]
+    assert table_of(*rows)[1:] == [
+        ["add", "7", "1.5", "75.0%"],
+        ["conv", "2", "0.5", "25.0%"],
+        ["view", "3", "0.0", "0.0%"],
+    ]
+
+
+def test_operators_that_take_no_time_have_no_share():
+    assert table_of(row("idle", 1, 0, 0))[1] == ["idle", "1", "0.0", "0.0%"]
+
+
 def test_twelve_operators_are_listed_with_their_share_of_all():
-    rows = []
-    for number in range(15):
-        rows.append(
-            SimpleNamespace(
-                key=f"operator {number}",
-                count=1,
-                device_type=DeviceType.CPU,
-                self_device_time_total=0,
-                self_cpu_time_total=1000 * (number + 1),
-            )
-        )
-    rows[14].key = f"operator 14 {'x' * 50}"
-    step = SimpleNamespace(**vars(rows[0]) | {"key": "ProfilerStep#3", "self_cpu_time_total": 10**9})
-    table = profiler.top_operators(SimpleNamespace(key_averages=lambda: [*rows, step]))
-    _, *lines = table.splitlines()
-    assert [line.split()[1] for line in lines] == [str(number) for number in range(14, 2, -1)]
-    assert lines[0].split() == ["operator", "14", "x" * 38, "1", "15.0", "12.5%"]
+    rows = [row(f"op{number}", 1, 1000 * (number + 1), 0) for number in range(15)]
+    _, *lines = table_of(*rows)
+    assert [name for name, *_ in lines] == [f"op{number}" for number in range(14, 2, -1)]
+    assert lines[0] == ["op14", "1", "15.0", "12.5%"]
+
+
+def test_long_name_of_an_operator_is_cut():
+    (_, name, *_) = table_of(row(f"operator {'x' * 50}", 1, 1000, 0))[1]
+    assert name == "x" * 41

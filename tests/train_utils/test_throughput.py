@@ -1,30 +1,64 @@
-"""Where the time of a step goes, and how many operations the model has.
+"""Where the time of a step goes, and the mean loss between two lines of the log.
 
-Modules: train_utils/monitoring/flops.py.
+Modules: train_utils/monitoring/throughput.py.
 """
 
 import time
 from dataclasses import replace
+from itertools import cycle
 from types import SimpleNamespace
 
 import pytest
 import torch
 from accelerate import Accelerator
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from train_utils.monitoring.flops import peak_of, training_flops
-from train_utils.monitoring.throughput import Meter, WindowTotals
-from unet import UNet, UNetConfig
-from unet.model import DeeplySupervisedUNet
+from train_utils.monitoring.throughput import LossWindow, Meter, WindowTotals
+from train_utils.nan_guard import StepResult
+
+NAN = float("nan")
 
 
-def measured(monkeypatch, *, steps: int, data: float = 0.0, compute: float = 1.0, flops=3e12, peak=None) -> Meter:
-    """A meter that has seen `steps` steps of 4 images after the warm-up, by a clock that we turn."""
+class Exchange(nn.Module):
+    """A network in DistributedDataParallel, which says how long it took to exchange the gradients of each step."""
+
+    def __init__(self, *nanoseconds: dict[str, float]) -> None:
+        super().__init__()
+        self.nanoseconds = cycle(nanoseconds)
+
+    def _set_ddp_runtime_logging_sample_rate(self, steps: int) -> None:
+        self.steps_for_one_sample = steps
+
+    def _get_ddp_logging_data(self) -> dict[str, float]:
+        return next(self.nanoseconds)
+
+
+@pytest.fixture
+def new_exchange(monkeypatch) -> type[Exchange]:
+    monkeypatch.setattr("train_utils.monitoring.throughput.DistributedDataParallel", Exchange)
+    return Exchange
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    steps: int,
+    data: float = 0.0,
+    count: float | None = 0.0,
+    compute: float = 1.0,
+    model: nn.Module | None = None,
+    peak: float | None = None,
+) -> Meter:
+    """A meter that has seen `steps` steps of 4 images after the warm-up, by a clock that we turn.
+
+    Args:
+        data, count, compute: the seconds that a step waits for its data, for the count of its pixels on all processes
+            (None: nothing is counted), and that it computes.
+    """
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     monkeypatch.setattr("train_utils.monitoring.throughput.peak_teraflops", lambda accelerator, precision: peak)
-    meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), flops, "no")
+    meter = Meter(Accelerator(cpu=True), model or nn.Linear(1, 1), 3e12, "no")
     for step in range(3 + steps):
         now += data if step >= 3 else 100
         meter.data_ready()
@@ -32,8 +66,9 @@ def measured(monkeypatch, *, steps: int, data: float = 0.0, compute: float = 1.0
             now += 20  # an evaluation: the next step's data are here already
         with meter.paused():
             now += 30  # a checkpoint
-        with meter.communicating():
-            now += 0
+        if count is not None:
+            with meter.communicating():
+                now += count
         now += compute if step >= 3 else 100
         meter.end_step(4)
     return meter
@@ -50,15 +85,27 @@ def test_throughput_counts_neither_warm_up_nor_evaluation_and_checkpoints(monkey
     }
 
 
-def test_three_steps_are_the_warm_up(monkeypatch):
+@pytest.fixture
+def speeds(monkeypatch) -> list[float | None]:
+    """The images in a second after each of five steps of eight images, of the steps since the last summary."""
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), 1.0, "no")
-    for seconds, expected in ((100, None), (50, None), (20, None), (2, 4.0), (8, 1.0)):
+    speeds = []
+    for seconds in (100, 50, 20, 2, 8):
         meter.data_ready()
         now += seconds
         meter.end_step(8)
-        assert meter.summary().get("perf/images_per_second") == expected  # of the steps since the last summary
+        speeds.append(meter.summary().get("perf/images_per_second"))
+    return speeds
+
+
+def test_three_steps_are_the_warm_up(speeds):
+    assert speeds[:3] == [None] * 3
+
+
+def test_speed_is_that_of_the_steps_since_the_last_summary(speeds):
+    assert speeds[3:] == [4.0, 1.0]
 
 
 def test_numbers_are_those_of_the_process_that_waits_longest_for_its_data(monkeypatch):
@@ -89,20 +136,6 @@ def test_the_bottleneck_is_that_of_the_process_that_waits_longest(monkeypatch):
     assert meter.bottleneck(2, cached=True) == "training waited for data 50% of the time: raise --num-workers from 2"
 
 
-@pytest.mark.parametrize(("device", "steps"), [("cpu", 1), ("cuda", 20)])
-def test_the_exchange_of_gradients_is_measured_in_each_step_where_that_costs_nothing(monkeypatch, device, steps):
-    class Wrapped(nn.Module):
-        def _set_ddp_runtime_logging_sample_rate(self, steps: int) -> None:
-            self.steps_for_one_sample = steps
-
-    monkeypatch.setattr("train_utils.monitoring.throughput.DistributedDataParallel", Wrapped)
-    monkeypatch.setattr("train_utils.monitoring.throughput.peak_teraflops", lambda accelerator, precision: None)
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: SimpleNamespace(record=lambda: None))
-    model = Wrapped()
-    Meter(SimpleNamespace(device=torch.device(device)), model, 1.0, "no")
-    assert model.steps_for_one_sample == steps
-
-
 @pytest.mark.parametrize(("steps", "data", "is_named"), [(20, 0.2, True), (20, 0.19, False), (19, 0.9, False)])
 def test_a_bottleneck_takes_a_fifth_of_the_time_over_twenty_steps(monkeypatch, steps, data, is_named):
     meter = measured(monkeypatch, steps=steps // 2, data=data, compute=1 - data)
@@ -124,6 +157,89 @@ def test_time_between_two_steps_counts(monkeypatch):
         meter.end_step(8)
         now += 3  # a log line, the next step's augmentation
     assert meter.summary()["perf/images_per_second"] == 2
+
+
+@pytest.mark.parametrize(("device", "steps"), [("cpu", 1), ("cuda", 20)])
+def test_exchange_of_gradients_is_measured_in_each_step_where_that_costs_nothing(
+    monkeypatch, new_exchange, device, steps
+):
+    monkeypatch.setattr("train_utils.monitoring.throughput.peak_teraflops", lambda accelerator, precision: None)
+    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: SimpleNamespace(record=lambda: None))
+    exchange = new_exchange({})
+    Meter(SimpleNamespace(device=torch.device(device)), exchange, 1.0, "no")
+    assert exchange.steps_for_one_sample == steps
+
+
+def shown_seconds(seconds: float) -> dict[str, float]:
+    """The nanoseconds of an exchange of which two seconds are hidden behind the backward pass."""
+    return {"backward_comm_time": 2e9 + 1e9 * seconds, "backward_compute_comm_overlap_time": 2e9}
+
+
+def test_communication_is_the_count_with_what_is_shown_of_the_exchange(monkeypatch, new_exchange):
+    exchange = new_exchange(shown_seconds(0.5), shown_seconds(1.5))
+    values = measured(monkeypatch, steps=20, data=1.0, count=2.0, compute=7.0, model=exchange).summary()
+    assert values["perf/communication_percent"] == pytest.approx(30)  # 2 s for the count, 1 s that is not hidden
+    assert values["perf/data_wait_percent"] == pytest.approx(10)
+    assert values["perf/compute_percent"] == pytest.approx(60)
+
+
+@pytest.mark.parametrize(
+    "nanoseconds",
+    [{}, {"backward_comm_time": 2e9, "backward_compute_comm_overlap_time": 3e9}],
+    ids=["not measured", "hidden"],
+)
+def test_exchange_that_is_hidden_or_not_measured_takes_no_time(monkeypatch, new_exchange, nanoseconds):
+    values = measured(monkeypatch, steps=1, count=None, compute=10.0, model=new_exchange(nanoseconds)).summary()
+    assert values["perf/communication_percent"] == 0
+    assert values["perf/compute_percent"] == 100
+
+
+@pytest.mark.parametrize(("count", "is_named"), [(1.0, True), (0.999, False)])
+def test_communication_that_takes_a_fifth_of_the_time_is_named(monkeypatch, new_exchange, count, is_named):
+    exchange = new_exchange(shown_seconds(0.5), shown_seconds(1.5))
+    meter = measured(monkeypatch, steps=20, data=1.0, count=count, compute=8.0, model=exchange)
+    meter.summary()
+    sentence = meter.bottleneck(2, cached=False)
+    assert (sentence is not None) is is_named
+
+
+def test_communication_is_named_with_its_share_by_the_flags_that_help(monkeypatch, new_exchange):
+    meter = measured(monkeypatch, steps=20, data=1.0, count=3.0, compute=6.0, model=new_exchange({}))
+    meter.summary()
+    sentence = meter.bottleneck(2, cached=False)
+    assert sentence.startswith("communication between processes, with waiting, took 30% of the time")
+    for remedy in ("--batch-size", "--ddp-comm-hook", "fewer processes"):
+        assert remedy in sentence
+
+
+def test_data_are_named_before_communication(monkeypatch, new_exchange):
+    meter = measured(monkeypatch, steps=20, data=2.0, count=5.0, compute=3.0, model=new_exchange({}))
+    meter.summary()
+    assert meter.bottleneck(2, cached=False).startswith("training waited for data 20% of the time")
+
+
+def test_loss_window_holds_the_mean_of_the_steps_that_were_made():
+    window = LossWindow()
+    for loss, norm in ((1.0, 1.0), (NAN, 1.0), (9.0, NAN), (4.0, 1.0)):
+        window.add(StepResult(1, loss, norm, False))
+    assert window.mean() == 2.5
+
+
+def test_loss_window_goes_on_from_a_checkpoint():
+    window = LossWindow()
+    for loss in (1.0, 4.0):
+        window.add(StepResult(1, loss, 1.0, False))
+    assert window.saved() == {"total": 5.0, "steps": 2}
+    assert LossWindow(**window.saved()).mean() == 2.5
+
+
+def test_loss_window_is_empty_after_its_mean_was_taken():
+    window = LossWindow()
+    assert window.mean() is None
+    window.add(StepResult(1, 2.5, 1.0, False))
+    assert window.mean() == 2.5
+    assert window.mean() is None
+    assert window.saved() == {"total": 0.0, "steps": 0}
 
 
 def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
@@ -172,81 +288,17 @@ def test_without_measured_steps_there_is_no_throughput(monkeypatch):
     assert measured(monkeypatch, steps=0).summary() == {}
 
 
-def test_a_bottleneck_is_named_with_its_remedy(monkeypatch):
-    def sentence(cached: bool = False, **times) -> str | None:
-        meter = measured(monkeypatch, **times)
-        meter.summary()
-        return meter.bottleneck(2, cached)
-
-    wanted = "training waited for data 43% of the time: raise --num-workers from 2, or give --cache"
-    assert sentence(steps=20, data=0.43, compute=0.57) == wanted
-    assert sentence(steps=20, data=0.43, compute=0.57, cached=True) == wanted.removesuffix(", or give --cache")
-    assert sentence(steps=20, data=1.0, compute=4.0).startswith("training waited for data 20% of the time")
-    assert sentence(steps=20, data=0.05, compute=0.95) is None
-    assert sentence(steps=19, data=0.9, compute=0.1) is None
-
-
-@pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
-def test_flops_are_those_of_a_real_forward_and_backward_pass(upsample):
-    network = UNet(UNetConfig(in_channels=1, base_channels=4, depth=3, upsample=upsample))
-    with FlopCounterMode(display=False) as counter:
-        network(torch.rand(1, 1, 48, 64)).sum().backward()
-    assert training_flops(network, 1) == counter.get_total_flops() / (48 * 64)
-    network.activation_checkpointing = True  # what is computed twice counts once
-    assert training_flops(network, 1) == counter.get_total_flops() / (48 * 64)
-    # the head alone: a multiply-add for each of 4 x 2 weights, once forward and twice backward
-    assert training_flops(network, 1) > 3 * 2 * 4 * 2
-
-
-def test_flops_of_training_are_also_those_of_the_heads_of_coarser_levels():
-    config = UNetConfig(in_channels=1, base_channels=4, depth=3)
-    network = DeeplySupervisedUNet(config)
-    with FlopCounterMode(display=False) as counter:
-        fine, coarse = network(torch.rand(1, 1, 48, 64))
-        (fine.sum() + coarse.sum()).backward()
-    assert training_flops(network.eval(), 1) == counter.get_total_flops() / (48 * 64) > training_flops(UNet(config), 1)
-
-
-@pytest.mark.parametrize("dims", [2, 3])
-def test_flops_are_those_of_the_model_and_not_of_saving_memory(dims):
-    network = UNet(UNetConfig(in_channels=2, base_channels=1, depth=1, dims=dims))
-    flops = training_flops(network, 2)
-    network.activation_checkpointing = True
-    assert training_flops(network, 2) == flops > 0
-    assert network.activation_checkpointing
-    assert {parameter.device.type for parameter in network.parameters()} == {"cpu"}
-
-
 @pytest.mark.parametrize(
-    ("name", "half", "single"),
+    ("seconds", "cached", "sentence"),
     [
-        ("NVIDIA A100-SXM4-80GB", 312, 156),
-        ("NVIDIA H100 80GB HBM3", 989, 495),
-        ("NVIDIA H100 PCIe", 756, 378),
-        ("NVIDIA H200", 989, 495),
-        ("NVIDIA H200 NVL", 835, 418),
-        ("NVIDIA H100 NVL", 835, 418),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None, None),
-        ("NVIDIA GH200 480GB", 989, 495),
-        ("NVIDIA B200", 2250, 1125),
-        ("NVIDIA GeForce RTX 3090", 71, 35.6),
-        ("NVIDIA GeForce RTX 4090", 165, 82.6),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None, None),
-        ("NVIDIA GeForce RTX 5090", 209, 105),
-        ("NVIDIA RTX A6000", 155, 77.4),
-        ("NVIDIA RTX 6000 Ada Generation", 364, 182),
-        ("NVIDIA L4", 121, 60),
-        ("NVIDIA L40S", 362, 183),
-        ("Tesla T4", 65, 8.1),
-        ("NVIDIA A10G", None, None),
-        ("NVIDIA A10", 125, 62.5),
-        ("Tesla V100-SXM2-16GB", 125, 15.7),
-        ("NVIDIA GeForce RTX 3090 Ti", None, None),
-        ("NVIDIA GeForce RTX 4090 D", None, None),
-        ("NVIDIA GeForce RTX 5090 D", None, None),
-        ("NVIDIA GeForce RTX 5090 Laptop GPU", None, None),
-        ("AMD Instinct MI300X", None, None),
+        ((0.43, 0.57), False, "training waited for data 43% of the time: raise --num-workers from 2, or give --cache"),
+        ((0.43, 0.57), True, "training waited for data 43% of the time: raise --num-workers from 2"),
+        ((0.05, 0.95), False, None),
     ],
+    ids=["not cached", "cached", "little waiting"],
 )
-def test_the_peak_is_that_of_the_device_or_unknown(name, half, single):
-    assert (peak_of(name, half=True), peak_of(name, half=False)) == (half, single)
+def test_waiting_for_data_is_named_by_the_flags_that_help(monkeypatch, seconds, cached, sentence):
+    data, compute = seconds
+    meter = measured(monkeypatch, steps=20, data=data, compute=compute)
+    meter.summary()
+    assert meter.bottleneck(2, cached) == sentence

@@ -1,0 +1,110 @@
+"""How many operations a model has, and how many a device can make in a second.
+
+Modules: train_utils/monitoring/flops.py.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from train_utils.monitoring.flops import peak_of, peak_teraflops, training_flops
+from unet import UNet, UNetConfig
+from unet.model import DeeplySupervisedUNet
+
+
+@pytest.fixture(params=["transpose", "bilinear"])
+def network(request) -> UNet:
+    return UNet(UNetConfig(in_channels=1, base_channels=4, depth=3, upsample=request.param))
+
+
+def flops_of_a_pixel(network: UNet) -> float:
+    """What a real forward and backward pass counts for each pixel."""
+    with FlopCounterMode(display=False) as counter:
+        network(torch.rand(1, 1, 48, 64)).sum().backward()
+    return counter.get_total_flops() / (48 * 64)
+
+
+def test_flops_are_those_of_a_real_forward_and_backward_pass(network):
+    assert training_flops(network, 1) == flops_of_a_pixel(network)
+
+
+def test_flops_that_are_made_twice_count_once(network):
+    expected = flops_of_a_pixel(network)
+    network.activation_checkpointing = True
+    assert training_flops(network, 1) == expected
+
+
+def test_flops_are_more_than_those_of_the_head(network):
+    """A multiply-add for each of 4 x 2 weights, once forward and twice backward."""
+    assert training_flops(network, 1) > 3 * 2 * 4 * 2
+
+
+def test_flops_of_training_are_also_those_of_the_heads_of_coarser_levels():
+    config = UNetConfig(in_channels=1, base_channels=4, depth=3)
+    network = DeeplySupervisedUNet(config)
+    with FlopCounterMode(display=False) as counter:
+        fine, coarse = network(torch.rand(1, 1, 48, 64))
+        (fine.sum() + coarse.sum()).backward()
+    flops = training_flops(network.eval(), 1)
+    assert flops == counter.get_total_flops() / (48 * 64)
+    assert flops > training_flops(UNet(config), 1)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_flops_are_those_of_the_model_and_not_of_saving_memory(dims):
+    network = UNet(UNetConfig(in_channels=2, base_channels=1, depth=1, dims=dims))
+    flops = training_flops(network, 2)
+    network.activation_checkpointing = True
+    assert flops > 0
+    assert training_flops(network, 2) == flops
+    assert network.activation_checkpointing
+    assert {parameter.device.type for parameter in network.parameters()} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "half", "single"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312, 156),
+        ("NVIDIA H100 80GB HBM3", 989, 495),
+        ("NVIDIA H100 PCIe", 756, 378),
+        ("NVIDIA H200", 989, 495),
+        ("NVIDIA H200 NVL", 835, 418),
+        ("NVIDIA H100 NVL", 835, 418),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None, None),
+        ("NVIDIA GH200 480GB", 989, 495),
+        ("NVIDIA B200", 2250, 1125),
+        ("NVIDIA GeForce RTX 3090", 71, 35.6),
+        ("NVIDIA GeForce RTX 4090", 165, 82.6),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None, None),
+        ("NVIDIA GeForce RTX 5090", 209, 105),
+        ("NVIDIA RTX A6000", 155, 77.4),
+        ("NVIDIA RTX 6000 Ada Generation", 364, 182),
+        ("NVIDIA L4", 121, 60),
+        ("NVIDIA L40S", 362, 183),
+        ("Tesla T4", 65, 8.1),
+        ("NVIDIA A10G", None, None),
+        ("NVIDIA A10", 125, 62.5),
+        ("Tesla V100-SXM2-16GB", 125, 15.7),
+        ("NVIDIA GeForce RTX 3090 Ti", None, None),
+        ("NVIDIA GeForce RTX 4090 D", None, None),
+        ("NVIDIA GeForce RTX 5090 D", None, None),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", None, None),
+        ("AMD Instinct MI300X", None, None),
+    ],
+)
+def test_peak_is_that_of_the_device_or_unknown(name, half, single):
+    assert peak_of(name, half=True) == half
+    assert peak_of(name, half=False) == single
+
+
+@pytest.mark.parametrize(("precision", "peak"), [("no", 156), ("fp16", 312), ("bf16", 312), ("fp8", 156)])
+def test_peak_of_a_gpu_is_that_of_the_runs_precision(monkeypatch, precision, peak):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
+    assert peak_teraflops(SimpleNamespace(device=torch.device("cuda", 0)), precision) == peak
+
+
+@pytest.mark.parametrize("precision", ["no", "fp16", "bf16", "fp8"])
+def test_peak_of_a_cpu_is_unknown(precision):
+    assert peak_teraflops(SimpleNamespace(device=torch.device("cpu")), precision) is None

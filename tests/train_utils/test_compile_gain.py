@@ -1,9 +1,12 @@
-"""What compiling gains or loses over all passes of a run."""
+"""What compiling gains or loses over all passes of a run.
+
+Modules: train_utils/monitoring/compile_gain.py.
+"""
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -15,159 +18,256 @@ from train_utils.monitoring.compile_gain import CompileGain
 from unet import UNet, UNetConfig
 
 
-def test_the_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch):
-    seconds = iter([90.0, 80.0, 0.3, 0.1, 0.5, 0.2, 0.4, 0.3, 2.0, 2.0, 9.0, 9.0])  # not compiled, compiled, and so on
-    clock = SimpleNamespace(now=500.0, perf_counter=lambda: clock.now)
-    queued: list[float] = []  # seconds that the device will take
-    modes: list[str] = []  # that of each pass
-    mode: list[str] = []
+class Clock:
+    """Seconds that pass only where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 500.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Compiler:
+    """A compiler that says when it begins and when it ends, to those who listen."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.begin_listeners: list[Callable] = []
+        self.end_listeners: list[Callable] = []
+        self.register_start_callback = self.begin_listeners.append
+        self.remove_start_callback = self.begin_listeners.remove
+        self.register_end_callback = self.end_listeners.append
+        self.remove_end_callback = self.end_listeners.remove
+
+    def work(self, seconds: float) -> None:
+        for listener in self.begin_listeners:
+            listener(None)
+        self.clock.now += seconds
+        for listener in self.end_listeners:
+            listener(None)
+
+
+class Criterion:
+    """A loss that takes some seconds, and remembers what it was given."""
+
+    def __init__(self, take: Callable[[], None]) -> None:
+        self.take = take
+        self.task = SimpleNamespace(zero_targets=lambda shape, device: shape)
+        self.arguments: list[tuple] = []
+        self.needs_gradient: list[bool] = []
+
+    def counts(self, targets: tuple[int, ...]) -> str:
+        return f"counts of {targets}"
+
+    def __call__(self, logits: torch.Tensor, targets: tuple[int, ...], counts: str) -> torch.Tensor:
+        self.arguments.append((logits.shape[0], targets, counts))
+        self.needs_gradient.append(logits.requires_grad)
+        self.take()
+        return logits.sum()
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(compile_gain, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def compiler(clock, monkeypatch) -> Compiler:
+    compiler = Compiler(clock)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.callback", SimpleNamespace(callback_handler=compiler))
+    return compiler
+
+
+def new_gain(backend: str, *shapes: tuple[int, ...]) -> CompileGain:
+    """The gain of a run that compiles with this backend and has made a pass of each shape."""
+    accelerator = SimpleNamespace(
+        state=SimpleNamespace(dynamo_plugin=SimpleNamespace(backend=backend)),
+        device=torch.device("cpu"),
+        distributed_type=DistributedType.NO,
+    )
+    gain = CompileGain(accelerator)
+    gain.passes = Counter(shapes)
+    return gain
+
+
+@pytest.fixture
+def gain(compiler) -> CompileGain:
+    """The gain of a run that has compiled for 12.345 seconds and made a step."""
+    gain = new_gain("INDUCTOR")
+    compiler.work(12.345)
+    gain.add_step([SimpleNamespace(images=torch.zeros(1, 3, 4, 4))])
+    return gain
+
+
+@pytest.fixture
+def modes(monkeypatch) -> list[str]:
+    """How passes compute: within, the mode of the pass stands in the list alone."""
+    modes: list[str] = []
 
     @contextmanager
     def in_mode(name: str) -> Iterator[None]:
-        mode.append(name)
+        modes.append(name)
         yield
-        mode.clear()
+        modes.clear()
+
+    monkeypatch.setattr(compile_gain, "eager", lambda accelerator: in_mode("eager"))
+    monkeypatch.setattr(torch.compiler, "set_stance", in_mode)
+    return modes
+
+
+@pytest.fixture
+def compiled(monkeypatch) -> list[UNet]:
+    """The networks that were compiled."""
+    compiled: list[UNet] = []
+    monkeypatch.setattr(compile_gain, "compile_blocks", lambda accelerator, network: compiled.append(network))
+    return compiled
+
+
+@pytest.fixture
+def network() -> UNet:
+    return UNet(UNetConfig(base_channels=1, depth=1)).eval()
+
+
+def test_seconds_of_a_pass_are_the_median_without_the_first_pair(monkeypatch, clock, modes, compiled, network):
+    seconds = iter([90.0, 80.0, 0.3, 0.1, 0.5, 0.2, 0.4, 0.3, 2.0, 2.0, 9.0, 9.0])  # not compiled, compiled, and so on
+    queued: list[float] = []  # seconds that the device will take
+    modes_of_passes: list[str] = []
+
+    def queue() -> None:
+        modes_of_passes.extend(modes)
+        queued.append(next(seconds))
 
     def wait(device: torch.device) -> None:
         clock.now += sum(queued)
         queued.clear()
 
-    def criterion(logits, targets, counts):
-        assert logits.shape[0] == 2
-        assert targets == (2, 4, 6)
-        assert counts == "counts of (2, 4, 6)"
-        modes.extend(mode)
-        queued.append(next(seconds))
-        return logits.sum()
-
-    criterion.task = SimpleNamespace(zero_targets=lambda shape, device: shape)
-    criterion.counts = lambda targets: f"counts of {targets}"
-    monkeypatch.setattr(compile_gain, "time", clock)
     monkeypatch.setattr(compile_gain, "wait_for", wait)
-    monkeypatch.setattr(compile_gain, "compile_blocks", lambda accelerator, network: None)
-    monkeypatch.setattr(compile_gain, "eager", lambda accelerator: in_mode("eager"))
-    monkeypatch.setattr(torch.compiler, "set_stance", in_mode)
     monkeypatch.setattr(compile_gain, "MEASURED_SECONDS", 173)
-    gain = object.__new__(CompileGain)
-    gain.accelerator = SimpleNamespace(device=torch.device("cpu"))
-    gain.passes = Counter({(1, 3, 4, 6): 1, (2, 3, 4, 6): 2})  # the most frequent shape
-    network = UNet(UNetConfig(base_channels=1, depth=1))
-    assert gain.pass_seconds(network, criterion) == pytest.approx((0.45, 0.25))
-    assert modes == ["eager", "fail_on_recompile"] * 5
+    gain = new_gain("NO", (1, 3, 4, 6))
+    assert gain.pass_seconds(network, Criterion(queue)) == pytest.approx((0.45, 0.25))
+    assert modes_of_passes == ["eager", "fail_on_recompile"] * 5
+
+
+def passes_of(seconds: float, clock: Clock) -> Criterion:
+    """A criterion whose passes take so many seconds each."""
+
+    def take() -> None:
+        clock.now += seconds
+
+    return Criterion(take)
+
+
+def test_passes_are_timed_on_images_of_the_most_frequent_shape(clock, modes, compiled, network):
+    criterion = passes_of(3.0, clock)
+    new_gain("NO", (1, 3, 4, 6), (2, 3, 4, 6), (2, 3, 4, 6)).pass_seconds(network, criterion)
+    assert set(criterion.arguments) == {(2, (2, 4, 6), "counts of (2, 4, 6)")}
 
 
 @pytest.mark.parametrize(("seconds", "passes"), [(3.0, 2 * 2), (0.6, 2 * 2), (0.3, 2 * 4), (0.01, 2 * 6)])
-def test_pairs_of_passes_are_timed_for_two_seconds_and_six_at_most(monkeypatch, seconds, passes):
-    clock = SimpleNamespace(now=500.0, perf_counter=lambda: clock.now)
-    calls = []
+def test_pairs_of_passes_are_timed_for_two_seconds_or_six_at_most(clock, modes, compiled, network, seconds, passes):
+    criterion = passes_of(seconds, clock)
+    assert new_gain("NO", (1, 3, 4, 4)).pass_seconds(network, criterion) == pytest.approx((seconds, seconds))
+    assert criterion.needs_gradient == [True] * passes
 
-    def criterion(logits, targets, counts):
-        calls.append(logits.requires_grad)
-        clock.now += seconds
-        return logits.sum()
 
-    criterion.task = SimpleNamespace(zero_targets=lambda shape, device: None)
-    criterion.counts = lambda targets: None
-    monkeypatch.setattr(compile_gain, "time", clock)
-    compiled = []
-    monkeypatch.setattr(compile_gain, "compile_blocks", lambda accelerator, network: compiled.append(network))
-    monkeypatch.setattr(compile_gain, "eager", lambda accelerator: nullcontext())
-    monkeypatch.setattr(torch.compiler, "set_stance", lambda stance: nullcontext())
-    gain = object.__new__(CompileGain)
-    gain.accelerator = SimpleNamespace(device=torch.device("cpu"))
-    gain.passes = Counter({(1, 3, 4, 4): 1})
-    network = UNet(UNetConfig(base_channels=1, depth=1)).eval()
-    trains = []
-    run = []
+@pytest.fixture
+def measured_networks(clock, modes, compiled, network) -> list[UNet]:
+    """The network of each pass that is timed; each pass trains and begins without gradients."""
+    networks = []
 
     def note(module: UNet, arguments: tuple[torch.Tensor]) -> None:
-        trains.append(module.training)
-        run.append(module)
+        assert module.training
         assert arguments[0].is_contiguous(memory_format=torch.channels_last)
-        assert all(parameter.grad is None for parameter in module.parameters())  # each pass begins anew
+        assert all(parameter.grad is None for parameter in module.parameters())
+        networks.append(module)
 
     network.register_forward_pre_hook(note)
-    assert gain.pass_seconds(network, criterion) == pytest.approx((seconds, seconds))
-    assert len(calls) == passes
-    assert trains == [True] * passes
+    new_gain("NO", (1, 3, 4, 4)).pass_seconds(network, passes_of(3.0, clock))
+    return networks
+
+
+def test_passes_are_timed_on_one_compiled_network(measured_networks, compiled):
+    assert len(measured_networks) == 4
+    assert len(compiled) == 1
+    assert all(measured is compiled[0] for measured in measured_networks)
+
+
+def test_passes_are_timed_on_a_copy_of_the_network(measured_networks, network):
+    assert measured_networks[0] is not network
     assert not network.training
-    assert all(parameter.grad is None for parameter in network.parameters())  # a copy was measured
-    assert compiled == [run[0]]
-    assert run[0] is not network
+    assert all(parameter.grad is None for parameter in network.parameters())
 
 
-def test_cost_and_gain_of_compiling_are_a_sentence():
-    gain = CompileGain(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(backend="NO"))))
+def test_run_that_does_not_compile_has_no_gain():
+    gain = new_gain("NO")
     assert not gain.compiles
     assert gain.sentence(None, None) is None
-    stopped = []
-    gain._stop = lambda: stopped.append(True)
-    gain.compiles = True
-    gain.seconds = 12.345
-    assert gain.sentence(None, None) is None
-    assert stopped == [True]
+
+
+def test_steps_are_counted_with_the_shapes_of_their_passes():
+    gain = new_gain("NO")
     gain.add_step([SimpleNamespace(images=torch.zeros(shape)) for shape in ((2, 3, 4, 4), (2, 3, 4, 4), (1, 3, 4, 4))])
     gain.add_step([SimpleNamespace(images=torch.zeros(1, 3, 4, 4))])
     assert gain.steps == 2
     assert gain.passes == Counter({(2, 3, 4, 4): 2, (1, 3, 4, 4): 2})
-    gain.accelerator.distributed_type = DistributedType.MULTI_CPU
-    cost = "compiling took 12.3 s"
-    line = f"{cost} on the main process; what it gains is measured in runs of one process only"
-    assert gain.sentence(None, None) == line
-    gain.accelerator.distributed_type = DistributedType.NO
-    gain.pass_seconds = lambda network, criterion: (60.0, 30.0)
-    assert gain.sentence(None, None) == f"{cost}; {gain.balance_text(60.0, 30.0)}"
-
-    for kind in (RuntimeError, MemoryError):
-
-        def fail(*arguments: object, kind: type[Exception] = kind) -> None:
-            raise kind("out of\nmemory")
-
-        gain.pass_seconds = fail
-        assert gain.sentence(None, None) == f"{cost}; what it gains could not be measured (out of memory)"
 
 
-def test_a_run_listens_to_the_compiler_until_its_end(monkeypatch):
-    listeners = []
-    handler = SimpleNamespace(
-        register_start_callback=listeners.append,
-        register_end_callback=listeners.append,
-        remove_start_callback=listeners.remove,
-        remove_end_callback=listeners.remove,
-    )
-    monkeypatch.setitem(sys.modules, "torch._dynamo.callback", SimpleNamespace(callback_handler=handler))
-    clock = SimpleNamespace(now=100.0, perf_counter=lambda: clock.now)
-    monkeypatch.setattr(compile_gain, "time", clock)
-    gain = CompileGain(SimpleNamespace(state=SimpleNamespace(dynamo_plugin=SimpleNamespace(backend="INDUCTOR"))))
-    begin, end = listeners
+def test_seconds_of_compiling_are_those_in_which_the_compiler_works(compiler, clock):
+    gain = new_gain("INDUCTOR")
     for seconds in (3.0, 4.0):
-        begin(None)
-        clock.now += seconds
-        end(None)
+        compiler.work(seconds)
         clock.now += 50  # in which nothing is compiled
     assert gain.seconds == 7
-    assert gain.sentence(None, None) is None
-    assert listeners == []
 
 
-def test_compiling_pays_by_all_passes_of_a_run():
-    gain = object.__new__(CompileGain)
-    gain.seconds = 0.0
+def test_run_listens_to_the_compiler_until_its_end(compiler):
+    gain = new_gain("INDUCTOR")
+    assert len(compiler.begin_listeners) == 1
+    assert len(compiler.end_listeners) == 1
+    assert gain.sentence(None, None) is None  # no step was made
+    assert compiler.begin_listeners == []
+    assert compiler.end_listeners == []
+
+
+def test_cost_of_compiling_is_said_with_its_gain(gain):
+    gain.pass_seconds = lambda network, criterion: (60.0, 30.0)
+    assert gain.sentence(None, None) == f"compiling took 12.3 s; {gain.balance_text(60.0, 30.0)}"
+
+
+def test_gain_of_compiling_is_not_measured_on_several_processes(gain):
+    gain.accelerator.distributed_type = DistributedType.MULTI_CPU
+    sentence = gain.sentence(None, None)
+    assert sentence.startswith("compiling took 12.3 s on the main process;")
+    assert sentence.endswith("measured in runs of one process only")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, MemoryError])
+def test_gain_of_compiling_that_cannot_be_measured_is_said_with_the_reason(gain, error):
+    def fail(*arguments: object) -> None:
+        raise error("out of\nmemory")
+
+    gain.pass_seconds = fail
+    assert gain.sentence(None, None) == "compiling took 12.3 s; what it gains could not be measured (out of memory)"
+
+
+@pytest.mark.parametrize(
+    ("compiling", "steps", "plain", "outcome"),
+    [
+        (60.0, 50, 2.0, "50 steps gained 0.67 minutes"),
+        (60.0, 50, 1.5, "50 steps lost 0.17 minutes; it pays from about 60 steps on"),
+        (50.0, 50, 1.5, "50 steps lost 0 minutes; it pays from about 50 steps on"),
+        (60.0, 12_000, 1.5, "12,000 steps lost 0.17 minutes; it pays from about 14,400 steps on"),
+        (60.0, 50, 1.0, "50 steps lost 1 minutes; without dynamo_backend this run is faster"),
+    ],
+    ids=["gains", "loses", "breaks even", "loses in many steps", "is slower compiled"],
+)
+def test_compiling_pays_by_all_passes_of_a_run(compiling, steps, plain, outcome):
+    gain = new_gain("NO")
     gain.passes = Counter({(2, 3, 8, 8): 60, (1, 3, 8, 8): 40})
-    gain.steps = 50
-    for seconds in (20, 40):
-        gain._note_begin(None)
-        gain._begin -= seconds
-        gain._note_end(None)
-    assert gain.seconds == pytest.approx(60, abs=0.1)
-    gain.seconds = 60.0
-    text = "forward and backward pass take 1 s compiled, {} s not compiled: 50 steps {}"
-    assert gain.balance_text(2.0, 1.0) == text.format("2", "gained 0.67 minutes")
-    assert gain.balance_text(1.5, 1.0) == text.format("1.5", "lost 0.17 minutes; it pays from about 60 steps on")
-    gain.seconds = 50.0
-    assert gain.balance_text(1.5, 1.0) == text.format("1.5", "lost 0 minutes; it pays from about 50 steps on")
-    gain.seconds = 60.0
-    gain.steps = 12_000
-    outcome = "12,000 steps lost 0.17 minutes; it pays from about 14,400 steps on"
-    assert gain.balance_text(1.5, 1.0).endswith(outcome)
-    assert gain.balance_text(1.0, 1.0).endswith("lost 1 minutes; without dynamo_backend this run is faster")
+    gain.seconds = compiling
+    gain.steps = steps
+    text = f"forward and backward pass take 1 s compiled, {plain:g} s not compiled: {outcome}"
+    assert gain.balance_text(plain, 1.0) == text

@@ -18,12 +18,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
-import torch
-from conftest import PROGRAMS, ROOT, TINY, last_checkpoint, launch, write_folder
+from conftest import PROGRAMS, ROOT, TINY, last_checkpoint, launch, records, write_folder
 from forked import ForkedRun
 from in_process import Run, run_train
 from PIL import Image
 from safetensors.torch import load_file
+from same_runs import different_tensors, without_times
 
 import train
 from runtime.errors import CheckpointError
@@ -35,20 +35,8 @@ from unet import UNetConfig
 
 STEPS = 12
 FLAGS = ["--max-steps", str(STEPS), "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "5"]
-FLAGS += [
-    "--keep-checkpoints",
-    "3",
-    "--batch-size",
-    "4",
-    "--micro-batch-size",
-    "2",
-    "--dropout",
-    "0.1",
-    "--ema-decay",
-    "0.9",
-    "--augment",
-    "strong",
-]
+FLAGS += ["--keep-checkpoints", "3", "--batch-size", "4", "--micro-batch-size", "2"]
+FLAGS += ["--dropout", "0.1", "--ema-decay", "0.9", "--augment", "strong"]
 
 LONG = ["--max-steps", "30", "--eval-every", "10"]  # long enough to be interrupted from outside
 SHORT = ["--base-channels", "2", "--depth", "1", "--norm", "group", "--plan", "none", "--no-deep-supervision"]
@@ -112,9 +100,8 @@ def workers_of(launcher: subprocess.Popen) -> list[int]:
     return [int(pid) for pid in process.stdout.split()]
 
 
-def records(output: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if not key.startswith("perf/")} for line in lines]
+def timeless_records(output: Path) -> list[dict]:
+    return without_times(records(output))
 
 
 def losses(output: Path, steps: int = STEPS) -> list[float]:
@@ -132,11 +119,17 @@ def copy_until(step: int, whole: Path, copy: Path) -> None:
             shutil.rmtree(checkpoint)
 
 
-def same_weights(one: Path, other: Path) -> None:
-    for file in ("model.safetensors", "optimizer.safetensors", "average.safetensors"):
-        ours, theirs = load_file(one / file), load_file(other / file)
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[key], theirs[key]) for key in ours), file
+def check_same_checkpoint(one: Path, other: Path) -> None:
+    """Two checkpoints have the same weights, averages and states of the optimizer."""
+    for kind in ("model", "optimizer", "average"):
+        ours, theirs = (load_file(checkpoint / f"{kind}.safetensors") for checkpoint in (one, other))
+        assert different_tensors(ours, theirs) == [], kind
+
+
+def check_same_end(output: Path, whole: Path) -> None:
+    """A run has the records and the last checkpoint of one that nothing has stopped."""
+    assert timeless_records(output) == timeless_records(whole)
+    check_same_checkpoint(last_checkpoint(output), last_checkpoint(whole))
 
 
 def whole_run(data: Path, output: Path, *flags: str) -> Path:
@@ -155,13 +148,13 @@ def long_run(tiny_folder, tmp_path_factory) -> Path:
     return whole_run(tiny_folder, tmp_path_factory.mktemp("resume") / "long", *LONG)
 
 
-def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(tiny_folder, uninterrupted, tmp_path):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes a second
-
-    output = tmp_path / "run"
+@pytest.fixture(scope="module")
+def killed(tiny_folder, tmp_path_factory) -> Path:
+    """The output folder of a run that was killed at its seventh step, in an epoch, and has then gone on to its end."""
+    output = tmp_path_factory.mktemp("resume") / "killed"
     arguments = command(tiny_folder, output, "--num-workers", "1")  # a loader's process is orphaned
-    killed = launch(PROGRAMS / "signal_at_step.py", "7", "SIGKILL", "0", *arguments)
-    assert killed.returncode == -signal.SIGKILL
+    result = launch(PROGRAMS / "signal_at_step.py", "7", "SIGKILL", "0", *arguments)
+    assert result.returncode == -signal.SIGKILL
     assert last_checkpoint(output).name <= "step-00000006"
     # files of one second are sorted by the number of their process, as text: this one is made to be older
     (events_file,) = (output / "tensorboard").iterdir()
@@ -169,17 +162,27 @@ def test_run_killed_in_an_epoch_resumes_to_the_same_losses_scores_and_weights(ti
     result = launch(*command(tiny_folder, output, "--resume", "auto"))
     assert result.returncode == 0, result.stderr
     assert "resumed from" in result.stdout
-    assert records(output) == records(uninterrupted)
-    same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
-    for file in ("model/config.json", "model/model.safetensors", "images.csv"):
-        assert (output / file).read_bytes() == (uninterrupted / file).read_bytes()
-    events = EventAccumulator(str(output / "tensorboard"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, STEPS + 1)), "one continuous curve"
+    return output
+
+
+def test_killed_run_resumes_to_the_same_losses_scores_and_weights(killed, uninterrupted):
+    check_same_end(killed, uninterrupted)
+
+
+@pytest.mark.parametrize("file", ["model/config.json", "model/model.safetensors", "images.csv"])
+def test_killed_run_leaves_the_files_of_one_that_nothing_stops(killed, uninterrupted, file):
+    assert (killed / file).read_bytes() == (uninterrupted / file).read_bytes()
+
+
+def test_killed_run_is_one_continuous_curve_in_tensorboard(killed):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes a second
+
+    events = EventAccumulator(str(killed / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, STEPS + 1))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(tiny_folder, uninterrupted, tmp_path, number):
+def test_run_asked_to_stop_resumes_as_if_nothing_had_been(tiny_folder, uninterrupted, tmp_path, number):
     output = tmp_path / "run"
     with at_step(7, lambda: os.kill(os.getpid(), number)):
         stopped = run_here(tiny_folder, output)
@@ -188,47 +191,68 @@ def test_run_asked_to_stop_saves_and_resumes_as_if_nothing_had_been(tiny_folder,
     assert records(output)[-1]["step"] == int(last_checkpoint(output).name[5:]) == 8
     resumed = run_here(tiny_folder, output, "--resume", "auto")
     assert resumed.exit_code == 0, resumed.output
-    assert records(output) == records(uninterrupted)
-    same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
+    check_same_end(output, uninterrupted)
+
+
+def wait_for_checkpoint(output: Path) -> int:
+    """The step at which a run was stopped, once its checkpoint is there, at most a minute."""
+    for _ in range(600):
+        step = records(output)[-1]["step"]
+        if int(last_checkpoint(output).name[5:]) == step > 8:
+            return step
+        time.sleep(0.1)
+    raise AssertionError(f"step {step} was never saved")
+
+
+def resume_when_free(*arguments: str | Path) -> subprocess.CompletedProcess:
+    """The end of a run whose folder another process may still use for a moment."""
+    for _ in range(60):
+        result = launch(*arguments, "--resume", "auto")
+        if "is in use by process" not in result.stderr:
+            break
+        time.sleep(0.5)
+    return result
+
+
+# the loader's process of a run with one is reached by the other signals too
+INTERRUPTIONS = [(signal.SIGTERM, "1"), (signal.SIGINT, "1"), (signal.SIGUSR1, "0"), (signal.SIGHUP, "1")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", [[], ["-m", "accelerate.commands.launch", "--cpu"]])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
-def test_a_signal_from_outside_at_any_time_ends_a_run_as_if_nothing_had_been(
-    tiny_folder, long_run, tmp_path, number, launcher
-):
+@pytest.mark.parametrize(("number", "workers"), INTERRUPTIONS)
+def test_run_ends_by_a_signal_from_outside_as_if_nothing_had_been(tiny_folder, long_run, tmp_path, number, workers):
     """At step 9 or a little later, in the middle of the third epoch."""
-    if launcher and number != signal.SIGTERM:
-        pytest.skip("the launcher itself takes no notice of other signals")
     output = tmp_path / "run"
-    workers = "0" if number == signal.SIGUSR1 else "1"  # the other signals reach a loader's processes
-    process = start([*command(tiny_folder, output, *LONG), "--num-workers", workers], launcher)
+    arguments = command(tiny_folder, output, *LONG)
+    process = start([*arguments, "--num-workers", workers])
     wait_for_step(process, output, 9)
     process.send_signal(number)
     if number == signal.SIGINT:  # as `timeout -s INT` does: the process, then its group
         os.killpg(process.pid, number)
     process.wait(timeout=60)
-    if not launcher:
-        stdout, stderr = process.communicate()
-        assert process.returncode == 0, stderr
-        assert "all is saved; continue with --resume auto" in stdout
-        assert "Traceback" not in stderr
-    for _ in range(600):  # the launcher may end before its child
-        steps = [record["step"] for record in records(output)]
-        if int(last_checkpoint(output).name[5:]) == steps[-1] > 8:
-            break
-        time.sleep(0.1)
-    assert steps[-1] < 30
-    assert int(last_checkpoint(output).name[5:]) == steps[-1]
-    for _ in range(60):  # the child may still be at its end
-        result = launch(*command(tiny_folder, output, *LONG, "--resume", "auto"))
-        if "is in use by process" not in result.stderr:
-            break
-        time.sleep(0.5)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert "all is saved; continue with --resume auto" in stdout
+    assert "Traceback" not in stderr
+    assert wait_for_checkpoint(output) < 30
+    result = resume_when_free(*arguments)
     assert result.returncode == 0, result.stderr
-    assert records(output) == records(long_run)
-    same_weights(last_checkpoint(output), last_checkpoint(long_run))
+    check_same_end(output, long_run)
+
+
+@pytest.mark.slow
+def test_run_ends_by_a_signal_to_its_launcher_as_if_nothing_had_been(tiny_folder, long_run, tmp_path):
+    """By SIGTERM: the launcher itself takes no notice of other signals, and may end before its child."""
+    output = tmp_path / "run"
+    arguments = command(tiny_folder, output, *LONG)
+    process = start([*arguments, "--num-workers", "1"], ["-m", "accelerate.commands.launch", "--cpu"])
+    wait_for_step(process, output, 9)
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=60)
+    assert wait_for_checkpoint(output) < 30
+    result = resume_when_free(*arguments)
+    assert result.returncode == 0, result.stderr
+    check_same_end(output, long_run)
 
 
 EXACT = ["--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
@@ -240,7 +264,7 @@ def exact(tiny_folder, tmp_path_factory) -> Path:
     return whole_run(tiny_folder, tmp_path_factory.mktemp("resume") / "exact", *EXACT)
 
 
-def test_two_processes_stop_together_and_one_goes_on_with_the_same_images(tiny_folder, exact, tmp_path):
+def test_one_process_goes_on_where_two_have_stopped_together(tiny_folder, exact, tmp_path):
     output = tmp_path / "run"
     signal_flags = ["6", "SIGUSR1", "1"]  # one of the two is asked, both must stop
     arguments = command(tiny_folder, output, *EXACT, "--tracker", "none")
@@ -293,8 +317,7 @@ def test_killed_processes_are_started_again_within_a_stream(streamed, tmp_path):
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     assert "resumed from" in stdout
-    assert records(output) == records(whole)
-    same_weights(last_checkpoint(output), last_checkpoint(whole))
+    check_same_end(output, whole)
     copy_until(12, whole, one)
     result = launch(*command("", one, *flags, "--resume", "auto"))
     assert result.returncode == 0, result.stderr
@@ -309,41 +332,61 @@ def test_another_length_is_said_with_what_becomes_of_the_schedule(tiny_folder, u
     assert records(tmp_path)[-1]["step"] == 13
 
 
-def test_damaged_checkpoints_are_passed_over_and_named(tiny_folder, uninterrupted, tmp_path):
-    output = tmp_path / "run"
-    subprocess.run(["cp", "-r", uninterrupted, output], check=True)
-    folders = sorted((output / "checkpoints").glob("step-*"), reverse=True)
+@pytest.fixture
+def copied(uninterrupted, tmp_path) -> Path:
+    """A copy of a run that was killed before its last act."""
+    output = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    (output / "finished.json").unlink()
+    return output
+
+
+def test_damaged_checkpoints_are_passed_over_by_name(tiny_folder, uninterrupted, copied):
+    folders = sorted((copied / "checkpoints").glob("step-*"), reverse=True)
     assert [folder.name for folder in folders[:3]] == ["step-00000012", "step-00000009", "step-00000006"]
     weights = folders[0] / "model.safetensors"
     data = bytearray(weights.read_bytes())
     data[len(data) // 2] ^= 1
     weights.write_bytes(data)
     os.truncate(folders[1] / "optimizer.safetensors", 100)
-    (output / "finished.json").unlink()
-    run = run_here(tiny_folder, output, "--resume", "auto")
+    run = run_here(tiny_folder, copied, "--resume", "auto")
     assert run.exit_code == 0, run.output
     assert f"{folders[0]}: model.safetensors is damaged" in run.output
     assert f"{folders[1]}: optimizer.safetensors is damaged" in run.output
     assert f"resumed from {folders[2]}" in run.output
     assert "it is renamed to set-aside-step-00000012" in run.output
-    assert records(output) == records(uninterrupted)
-    for folder in (output / "checkpoints").glob("step-*"):
+    assert timeless_records(copied) == timeless_records(uninterrupted)
+
+
+def test_run_whose_checkpoints_are_all_damaged_is_refused(tiny_folder, copied):
+    for folder in (copied / "checkpoints").glob("step-*"):
         (folder / "state.json").unlink()
-    (output / "finished.json").unlink()
     with pytest.raises(CheckpointError, match=r"state\.json is missing"):
-        run_here(tiny_folder, output, "--resume", "auto")
+        run_here(tiny_folder, copied, "--resume", "auto")
 
 
-def test_settings_that_give_a_state_its_meaning_may_not_change(tiny_folder, uninterrupted, tmp_path, fails_with):
-    def refused(line: str, checkpoint: Path, *flags: str) -> None:
-        with pytest.raises(CheckpointError) as refusal:
-            run_here(tiny_folder, tmp_path / "run", "--resume", str(checkpoint), *flags)
-        assert refusal.value.exit_code == 1
-        assert line in str(refusal.value)
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (("--batch-size", "5"), "batch size is 4, this run's is 5"),
+        (("--base-channels", "8"), "base_channels is 4, this run's is 8"),
+    ],
+    ids=["batch size", "channels"],
+)
+def test_settings_that_give_a_state_its_meaning_may_not_change(tiny_folder, uninterrupted, tmp_path, flags, line):
+    with pytest.raises(CheckpointError) as refusal:
+        run_here(tiny_folder, tmp_path / "run", "--resume", str(last_checkpoint(uninterrupted)), *flags)
+    assert refusal.value.exit_code == 1
+    assert line in str(refusal.value)
 
-    refused("batch size is 4, this run's is 5", last_checkpoint(uninterrupted), "--batch-size", "5")
-    refused("base_channels is 4, this run's is 8", last_checkpoint(uninterrupted), "--base-channels", "8")
-    refused("--resume nowhere is not a checkpoint", Path("nowhere"))
+
+def test_folder_that_is_no_checkpoint_is_refused(tiny_folder, tmp_path):
+    with pytest.raises(CheckpointError) as refusal:
+        run_here(tiny_folder, tmp_path / "run", "--resume", "nowhere")
+    assert refusal.value.exit_code == 1
+    assert "--resume nowhere is not a checkpoint" in str(refusal.value)
+
+
+def test_resume_auto_without_an_output_folder_is_refused(fails_with):
     fails_with(launch("train.py", "--resume", "auto"), "--resume auto needs --output-dir", 2)
 
 
@@ -358,38 +401,47 @@ def short(tmp_path_factory) -> tuple[Path, Path]:
     return folder / "data", last_checkpoint(folder / "run")
 
 
+def resume_short(data: Path, checkpoint: Path, output: Path, *flags: str) -> Run:
+    return run_train(output, "--dataset", data, *SHORT, "--max-steps", "2", "--resume", checkpoint, *flags)
+
+
 @pytest.mark.parametrize(
     ("flags", "changed"),
     [
-        ((), "data set"),
-        ((), "content of the data set"),
         (("--seed", "1"), "seed"),
         (("--optimizer", "sgd"), "optimizer"),
         (("--norm", "instance"), "norm"),
         (("--classes", "255=cell,0=background"), "classes"),
         (("--deep-supervision",), "deep supervision"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_checkpoint_of_other_data_or_of_another_identity_is_refused(short, tmp_path, flags, changed):
-    data, checkpoint = short
-    if changed == "data set":
-        data = shutil.copytree(data, tmp_path / "data")
-        for kind in ("images", "masks"):
-            (data / "val" / kind / "cell_01.png").unlink()
-    if changed == "content of the data set":
-        data = shutil.copytree(data, tmp_path / "data")
-        image = data / "val" / "images" / "cell_01.png"
-        Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
-    arguments = ["--dataset", data, *SHORT, "--max-steps", "2", "--resume", checkpoint]
+def test_checkpoint_of_another_identity_is_refused(short, tmp_path, flags, changed):
     with pytest.raises(CheckpointError, match=f"the checkpoint's {changed} is "):
-        run_train(tmp_path / "run", *arguments, *flags)
+        resume_short(*short, tmp_path / "run", *flags)
 
 
-def test_a_run_that_goes_back_keeps_its_own_checkpoints_and_sets_the_newer_aside(tiny_folder, tmp_path):
+def test_checkpoint_of_other_images_is_refused(short, tmp_path):
+    data, checkpoint = short
+    fewer = Path(shutil.copytree(data, tmp_path / "data"))
+    for kind in ("images", "masks"):
+        (fewer / "val" / kind / "cell_01.png").unlink()
+    with pytest.raises(CheckpointError, match="the checkpoint's data set is "):
+        resume_short(fewer, checkpoint, tmp_path / "run")
+
+
+def test_checkpoint_of_images_with_another_content_is_refused(short, tmp_path):
+    data, checkpoint = short
+    inverted = Path(shutil.copytree(data, tmp_path / "data"))
+    image = inverted / "val" / "images" / "cell_01.png"
+    Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
+    with pytest.raises(CheckpointError, match="the checkpoint's content of the data set is "):
+        resume_short(inverted, checkpoint, tmp_path / "run")
+
+
+def test_run_that_goes_back_sets_newer_checkpoints_aside(tiny_folder, tmp_path):
     output = tmp_path / "run"
-    assert (
-        run_here(tiny_folder, output, "--max-steps", "8", "--checkpoint-every", "2", "--eval-every", "8").exit_code == 0
-    )
+    whole_run(tiny_folder, output, "--max-steps", "8", "--checkpoint-every", "2", "--eval-every", "8")
     back = output / "checkpoints" / "step-00000004"
     run = run_here(tiny_folder, output, "--resume", str(back), "--max-steps", "7")
     assert run.exit_code == 0, run.output
@@ -422,7 +474,7 @@ def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_pa
     assert records(tmp_path / "run")[0]["step"] == 1
 
 
-def test_full_disk_ends_no_training_and_leaves_no_half_checkpoint(tiny_folder, tmp_path, fails_with):
+def test_full_disk_leaves_no_half_checkpoint_of_a_run_that_goes_on(tiny_folder, tmp_path, fails_with):
     """A limit on the size of files, which the optimizer's state goes beyond after the first step."""
     flags = ["--max-steps", "4", "--tracker", "none"]
     size = 40_000  # bytes: more than the weights have
@@ -450,7 +502,7 @@ def test_a_folder_that_was_away_for_a_while_misses_nothing_in_the_end(tiny_folde
     with at_step(4, lambda: output.rename(away)), at_step(8, come_back):
         run = run_here(tiny_folder, output)
     assert run.exit_code == 0, run.output
-    assert records(output) == records(uninterrupted)
-    same_weights(last_checkpoint(output), last_checkpoint(uninterrupted))
-    for file in ("config.json", "model.safetensors"):
-        assert (output / "model" / file).read_bytes() == (uninterrupted / "model" / file).read_bytes()
+    check_same_end(output, uninterrupted)
+    model, whole_model = output / "model", uninterrupted / "model"
+    assert (model / "config.json").read_bytes() == (whole_model / "config.json").read_bytes()
+    assert (model / "model.safetensors").read_bytes() == (whole_model / "model.safetensors").read_bytes()

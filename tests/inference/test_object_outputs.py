@@ -150,14 +150,24 @@ def test_outlines_of_an_object_have_its_color():
         ([0], "0 objects"),
         ([0, 2], "1 object"),
         ([0, 2, 1, 1], "2 objects"),
+        ([0, 1, 7, 7], "2 objects"),
         ([2, 1, 1], "2 objects"),
         (range(1235), "1,234 objects"),
     ],
-    ids=["none", "one", "two", "two without background", "many"],
+    ids=["none", "one", "two", "two with a gap", "two without background", "many"],
 )
 def test_the_legend_of_objects_counts_them(numbers, text):
     numbers = np.array([*numbers])[None]
     assert CELLS.legend_entries(pack_labels(numbers, np.sign(numbers)))[0] == (None, text)
+
+
+def test_objects_have_no_legend_of_classes():
+    assert CELLS.legend() is None
+
+
+def test_background_is_black_among_the_shades_of_objects():
+    labels = pack_labels(np.array([[0, 1], [7, 7]]), np.array([[0, 1], [1, 1]]))
+    assert CELLS.shades(labels)[0, 0] == 0
 
 
 def decoder_of(count: int) -> SimpleNamespace:
@@ -185,6 +195,38 @@ def write_mask(job: ImageJob, numbers: np.ndarray, count: int) -> None:
     """Write the mask of an image with so many objects."""
     with CELLS.open_mask(job, numbers.shape, decoder_of(count)) as mask:
         mask.write(CELLS.mask_values(pack_labels(numbers, np.ones((1, 1), int))))
+
+
+@pytest.mark.parametrize(("count", "name"), [(65_535, "a.png"), (65_536, "a.tif")])
+def test_a_mask_is_a_tiff_from_the_number_on_that_a_png_does_not_hold(job, count, name):
+    write_mask(job, np.array([[0, count], [1, 2]]), count)
+    assert CELLS.mask_file(job).name == name
+    assert [file.name for file in job.output.parent.iterdir()] == [name]
+
+
+def test_a_tiff_of_objects_holds_their_numbers(job):
+    write_mask(job, np.array([[0, 65_536], [1, 2]]), 65_536)
+    values = tifffile.imread(job.file(".tif"))
+    assert values.dtype == np.uint32
+    assert values.tolist() == [[0, 65_536], [1, 2]]
+
+
+@pytest.mark.slow
+def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
+    ids = np.zeros((560, 1000), np.int32)
+    ids[::2, ::4] = np.arange(1, 280 * 250 + 1).reshape(280, 250)
+    logits = torch.zeros(3, *ids.shape)
+    logits[1] = torch.from_numpy(np.where(ids > 0, 9.0, -9.0))
+    job = ImageJob(image=tmp_path / "in.png", size=ids.shape, output=tmp_path / "out", truth=(tmp_path / "true.tif", 0))
+    tifffile.imwrite(tmp_path / "true.tif", ids)
+    writer = ImageWriter(ObjectFormat(("background", "object")), Objects(), (".png", ".objects.csv"))
+    writer.write(job, ids.shape, logits.split(64, dim=1), None, None)
+    np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), ids)
+    assert len((tmp_path / "out.objects.csv").read_text().splitlines()) == 1 + 70_000
+    scores = ImageScorer(writer.output_format, Objects()).score(job).scores
+    assert scores.values["predicted"] == 70_000
+    assert scores.values["found"] == 70_000
+    assert scores.comparison == 1
 
 
 def test_a_mask_of_very_many_objects_is_a_tiff_that_comes_in_strips(job, of_many):

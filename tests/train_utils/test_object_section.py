@@ -13,7 +13,7 @@ from data_utils.visualize import GREY, RED
 from data_utils.visualize_objects import outlined, shaded
 from tasks.matching import ObjectScores, pack_labels
 from tasks.objects import ObjectTarget
-from train_utils.reporting.objects import BLUE, GREEN, ObjectSection, mark_objects, outlines
+from train_utils.reporting.objects import BLUE, GREEN, ObjectSection, describe_errors, mark_objects, outlines
 
 
 def boxes(size: tuple[int, int], *corners: tuple[int, int, int, int]) -> np.ndarray:
@@ -79,6 +79,47 @@ def test_objects_that_leave_no_pixel_between_them_have_their_colors():
     shown = mark_objects(np.zeros((4, 6), np.uint8), pack_labels(true, true > 0), pack_labels(pred, pred > 0))
     assert (shown[:, [0, 1, 2, 4, 5]] == GREEN).all()
     assert (shown[:, 3] == 0).all()
+
+
+def test_found_missed_invented_objects_have_colors_of_their_own():
+    truth, pred = np.zeros((8, 12), int), np.zeros((8, 12), int)
+    truth[1:5, 1:5] = pred[1:5, 1:5] = pack_labels(np.array(1), np.array(1))
+    truth[1:5, 7:11] = pack_labels(np.array(2), np.array(1))
+    pred[6:8, 0:4] = pack_labels(np.array(2), np.array(1))
+    marked = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
+    assert tuple(marked[2, 2]) == GREEN
+    assert tuple(marked[2, 8]) == RED
+    assert tuple(marked[7, 1]) == BLUE
+
+
+def test_an_object_that_goes_on_in_ignored_pixels_is_found():
+    label = pack_labels(np.array(1), np.array(1))
+    truth, pred = np.full((8, 12), pack_labels(np.array(0), np.array(255))), np.full((8, 12), label)
+    truth[:, :4] = label
+    marked = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
+    assert tuple(marked[4, 1]) == GREEN
+    assert tuple(marked[4, 8]) not in (GREEN, RED, BLUE)
+
+
+# Four true objects; of the predicted ones, one covers two of them, two share the last, and the third is missed.
+ROW = boxes((8, 12), (0, 0, 4, 4), (0, 4, 4, 8), (6, 0, 8, 2), (0, 8, 4, 12))
+MERGED = boxes((8, 12), (0, 0, 4, 8), (0, 8, 4, 10), (0, 10, 4, 12))
+
+
+def test_a_picture_without_errors_says_so():
+    assert describe_errors(ROW, ROW) == "errors"
+
+
+def test_errors_are_counted_in_words():
+    # An IoU of one half makes one of those that are split or merged found.
+    words = describe_errors(pack_labels(ROW, ROW > 0), pack_labels(MERGED, MERGED > 0))
+    assert words == "errors: 2 missed, 1 split, 2 merged"
+
+
+def test_ignored_objects_are_no_errors():
+    labels = boxes((8, 12), (0, 0, 4, 4), (0, 4, 4, 8), (6, 4, 8, 8), (0, 8, 4, 12))
+    ignored = pack_labels(labels, np.where(labels == 3, 255, labels > 0))
+    assert describe_errors(ignored, pack_labels(labels, labels > 0)) == "errors"
 
 
 @pytest.fixture

@@ -1,37 +1,27 @@
-"""Objects from the first step to the last file: training, report, prediction, scores.
-
-Modules: train_utils/reporting/objects.py, inference/outputs/objects.py, inference/outputs/object_tables.py,
-inference/outputs/coco.py.
-"""
+"""Objects as a user has them: found in the data, trained, predicted, listed, scored and shown."""
 
 import csv
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tifffile
 import torch
-from conftest import PROGRAMS, TINY, launch, predict
+from conftest import PROGRAMS, TINY, last_checkpoint, launch, losses, predict
 from in_process import Run, run_train
 from networks import export
 from objects import discs, picture, write_discs
 from PIL import Image
 
 from inference import Predictor
-from inference.decoding.finder import DetectedObject
-from inference.outputs.images import ImageWriter
-from inference.outputs.jobs import ImageJob
-from inference.outputs.objects import ObjectFormat
-from inference.scoring.truth import ImageScorer
-from tasks.matching import pack_labels
-from tasks.objects import Objects
-from train_utils.reporting.objects import BLUE, GREEN, RED, describe_errors, mark_objects
 from unet import UNet
 
 FLAGS = [*TINY, "--norm", "batch", "--batch-size", "4", "--learning-rate", "0.02", "--tracker", "none"]
 LENGTH = ["--max-steps", "60", "--eval-every", "30", "--checkpoint-every", "56"]
+IMAGES = ("a/cell.png", "b/cell.png", "none.png")
 
 
 @pytest.fixture(scope="module")
@@ -61,27 +51,40 @@ def large(tmp_path_factory) -> Path:
     return folder
 
 
+def losses_with_scores(folder: Path, output: Path, profile: str) -> tuple[list[float], dict]:
+    """The training losses of three steps in float64, and the scores after them."""
+    flags = [
+        "--dataset",
+        folder,
+        *TINY,
+        "--max-steps",
+        "3",
+        "--batch-size",
+        "3",
+        "--tracker",
+        "none",
+        "--log-every",
+        "1",
+    ]
+    command = [PROGRAMS / "in_float64.py", "train.py", *flags, "--output-dir", output]
+    result = launch(*command, profile=profile)
+    assert result.returncode == 0, result.stderr
+    state = json.loads((last_checkpoint(output) / "state.json").read_text())
+    return losses(output), state["run"]["best_scores"]
+
+
 @pytest.mark.slow
 def test_two_processes_compute_what_one_does(folder, tmp_path):
-    """In float64; every score is a whole count, the losses agree."""
-    flags = ["train.py", "--dataset", folder, *TINY, "--max-steps", "3", "--batch-size", "3", "--tracker", "none"]
-    flags += ["--log-every", "1"]
-    states = []
-    for profile in ("cpu", "multi_cpu"):
-        output = tmp_path / profile
-        result = launch(PROGRAMS / "in_float64.py", *flags, "--output-dir", output, profile=profile)
-        assert result.returncode == 0, result.stderr
-        lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-        state = json.loads((output / "checkpoints" / "step-00000003" / "state.json").read_text())
-        states.append(([line["train/loss"] for line in lines if "train/loss" in line], state["run"]["best_scores"]))
-    (loss, scores), (loss_of_two, scores_of_two) = states
-    assert len(loss) == 3
-    assert loss == pytest.approx(loss_of_two, rel=1e-9)
+    """In float64, where every score is a whole count, and the losses agree."""
+    losses_of_one, scores = losses_with_scores(folder, tmp_path / "one", "cpu")
+    losses_of_two, scores_of_two = losses_with_scores(folder, tmp_path / "two", "multi_cpu")
+    assert len(losses_of_one) == 3
+    assert losses_of_one == pytest.approx(losses_of_two, rel=1e-9)
     assert scores["sums"] == scores_of_two["sums"]
     assert scores["by_image"] == scores_of_two["by_image"]
 
 
-def test_extreme_label_images_are_trained_on_and_scored(tmp_path):
+def test_extreme_label_images_are_usable(tmp_path):
     """Gaps in the numbers, no object, one that fills the image, and objects of one pixel."""
     gaps = discs((48, 64), 9, seed=1).astype(np.uint32)
     gaps[gaps > 0] = 900_000 + 70_000 * gaps[gaps > 0]
@@ -110,28 +113,44 @@ def rows_of(table: Path) -> list[dict]:
         return list(csv.DictReader(file))
 
 
-def test_objects_are_found_in_the_data_and_learned(run):
-    assert run.settings["flags"]["task"] == run.settings["identity"]["task"] == "objects"
+def test_the_task_of_label_images_is_found(run):
+    assert run.settings["flags"]["task"] == "objects"
+    assert run.settings["identity"]["task"] == "objects"
+
+
+def test_objects_are_learned(run):
     assert max(run.values("eval/ap50")) > 0.5  # measured 0.75
-    assert {"eval/panoptic_quality", "eval/f1", "eval/count_error", "eval/ap", "eval/ap75"} <= set(run.records[-1])
-    assert {"eval/missed", "eval/split", "eval/merged"} <= set(run.records[-1])
+
+
+def test_an_evaluation_of_objects_has_all_scores(run):
+    scores = {"eval/panoptic_quality", "eval/f1", "eval/count_error", "eval/ap", "eval/ap75"}
+    assert scores | {"eval/missed", "eval/split", "eval/merged"} <= run.records[-1].keys()
     assert "found by size in pixels:" in run.output
+
+
+def test_the_model_records_classes_with_the_smallest_object(run):
     task = run.config["task"]
     assert task["name"] == "objects"
     assert task["classes"] == ["background", "object"]
     assert task["smallest"] > 1
 
 
-def test_report_and_card_speak_of_objects(run):
+def test_the_report_shows_scores_of_objects(run):
     report = (run.folder / "report.html").read_text()
     assert "<h2>Objects</h2>" in report
     assert "Found by size" in report
     assert "AP@0.5</" in report
     assert "aP@0.5" not in report
+
+
+def test_the_card_describes_objects(run):
     card = (run.folder / "model" / "README.md").read_text()
     assert "Instance segmentation: numbers for the objects of the classes object." in card
     assert "instance-segmentation" in card
     assert "| object | " in card
+
+
+def test_each_validation_image_of_objects_has_a_picture(run):
     assert len(list((run.folder / "predictions").iterdir())) == 4
 
 
@@ -145,85 +164,134 @@ def test_a_resumed_run_cannot_be_told_from_one_that_was_never_interrupted(run, f
         assert torch.equal(resumed.weights(60)[name], weight), name
 
 
-def test_prediction_numbers_and_counts(run, large, tmp_path):
-    result = predict(
-        run.folder / "model", [large / "images"], tmp_path, "--truth", large / "masks", "--overlay", "--probabilities"
-    )
+@pytest.fixture(scope="module")
+def predicted(run, large, tmp_path_factory) -> SimpleNamespace:
+    """The large image, predicted with all files: their `folder`, the `mask`, the table's `rows`, and the `output`."""
+    folder = tmp_path_factory.mktemp("predicted")
+    flags = ["--truth", large / "masks", "--overlay", "--probabilities"]
+    result = predict(run.folder / "model", [large / "images"], folder, *flags)
     assert result.returncode == 0, result.stderr
-    mask = np.array(Image.open(tmp_path / "large.png"))
-    rows = rows_of(tmp_path / "large.objects.csv")
-    assert mask.dtype == np.uint16
-    assert [int(row["number"]) for row in rows] == list(range(1, mask.max() + 1))
-    for row in rows[:5]:
-        y, x = np.nonzero(mask == int(row["number"]))
+    mask = np.array(Image.open(folder / "large.png"))
+    rows = rows_of(folder / "large.objects.csv")
+    return SimpleNamespace(folder=folder, mask=mask, rows=rows, output=result.stdout)
+
+
+def test_the_table_of_objects_has_a_row_for_each_number_of_the_mask(predicted):
+    assert predicted.mask.dtype == np.uint16
+    assert [int(row["number"]) for row in predicted.rows] == list(range(1, predicted.mask.max() + 1))
+
+
+def test_the_table_of_objects_has_area_center_box(predicted):
+    for row in predicted.rows[:5]:
+        y, x = np.nonzero(predicted.mask == int(row["number"]))
+        box = [int(row[side]) for side in ("top", "left", "bottom", "right")]
         assert len(y) == int(row["area"])
         assert float(row["center_y"]) == pytest.approx(y.mean(), abs=0.01)
-        assert [int(row[side]) for side in ("top", "left", "bottom", "right")] == [
-            y.min(),
-            x.min(),
-            y.max() + 1,
-            x.max() + 1,
-        ]
-    metrics = json.loads((tmp_path / "metrics.json").read_text())
-    assert metrics["predicted"] == mask.max()
+        assert box == [y.min(), x.min(), y.max() + 1, x.max() + 1]
+
+
+def test_predicted_objects_are_scored(predicted):
+    metrics = json.loads((predicted.folder / "metrics.json").read_text())
+    assert metrics["predicted"] == predicted.mask.max()
     assert metrics["ap50"] > 0.3
-    assert "AP@0.5" in result.stdout
-    assert not (tmp_path / "legend.overlay.png").exists()
-    assert np.load(tmp_path / "large.npy").shape == (3, 200, 150)
-    again = predict(run.folder / "model", [large / "images"], tmp_path, "--truth", large / "masks", "--overlay")
+    assert "AP@0.5" in predicted.output
+
+
+def test_an_overlay_of_objects_has_no_legend(predicted):
+    assert (predicted.folder / "large.overlay.png").exists()
+    assert not (predicted.folder / "legend.overlay.png").exists()
+
+
+def test_probabilities_of_objects_are_three_maps(predicted):
+    assert np.load(predicted.folder / "large.npy").shape == (3, 200, 150)
+
+
+def test_objects_that_are_predicted_already_are_scored_again(run, large, predicted, tmp_path):
+    shutil.copytree(predicted.folder, tmp_path / "out")
+    flags = ["--truth", large / "masks", "--overlay"]
+    again = predict(run.folder / "model", [large / "images"], tmp_path / "out", *flags)
     assert "1 of 1 masks are there already" in again.stdout
-    assert json.loads((tmp_path / "metrics.json").read_text())["ap50"] == metrics["ap50"]
+    before = json.loads((predicted.folder / "metrics.json").read_text())
+    after = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert after["ap50"] == before["ap50"]
+
+
+def test_a_predictor_finds_the_objects_of_the_files(run, large, predicted):
     prediction = Predictor.from_pretrained(run.folder / "model")(large / "images" / "large.png")
-    np.testing.assert_array_equal(prediction.mask, mask)
-    assert len(prediction.objects) == len(rows)
+    np.testing.assert_array_equal(prediction.mask, predicted.mask)
+    assert len(prediction.objects) == len(predicted.rows)
 
 
-def test_tiles_of_any_size_find_the_same_objects(run, tmp_path):
-    ids = discs((340, 460), 250, seed=8)
-    (tmp_path / "images").mkdir()
-    Image.fromarray(picture(ids, 8)).save(tmp_path / "images" / "large.png")
-    masks = []
-    for side in (None, 128, 256):
-        flags = [] if side is None else ["--tile-size", str(side)]
-        result = predict(run.folder / "model", [tmp_path / "images"], tmp_path / str(side), *flags)
-        assert result.returncode == 0, result.stderr
-        if side is not None:  # the network looks 24 pixels to each side
-            tile = f"{side + 48} x {side + 48} overlapping by 48 (equal to the whole image's result)"
-            assert f"1 images in tiles of {tile}" in result.stdout
-        masks.append(np.array(Image.open(tmp_path / str(side) / "large.png")))
-    for mask in masks[1:]:
-        assert mask.max() == masks[0].max() > 100
-        assert (mask != masks[0]).mean() <= 1e-5  # float32 may round a pixel otherwise
+@pytest.fixture(scope="module")
+def several_tiles(run, tmp_path_factory) -> tuple[Path, np.ndarray]:
+    """A folder of an image that is cut into several tiles, and its mask where it is predicted whole."""
+    folder = tmp_path_factory.mktemp("tiles")
+    (folder / "images").mkdir()
+    Image.fromarray(picture(discs((340, 460), 250, seed=8), 8)).save(folder / "images" / "large.png")
+    result = predict(run.folder / "model", [folder / "images"], folder / "whole")
+    assert result.returncode == 0, result.stderr
+    return folder / "images", np.array(Image.open(folder / "whole" / "large.png"))
+
+
+@pytest.mark.parametrize("side", [128, 256])
+def test_tiles_of_any_size_find_the_same_objects(run, several_tiles, tmp_path, side):
+    images, whole = several_tiles
+    result = predict(run.folder / "model", [images], tmp_path, "--tile-size", str(side))
+    tile = f"{side + 48} x {side + 48} overlapping by 48"  # the network looks 24 pixels to each side
+    mask = np.array(Image.open(tmp_path / "large.png"))
+    assert result.returncode == 0, result.stderr
+    assert f"1 images in tiles of {tile} (equal to the whole image's result)" in result.stdout
+    assert mask.max() == whole.max() > 100
+    assert (mask != whole).mean() <= 1e-5  # float32 may round a pixel otherwise
 
 
 @pytest.fixture(scope="module")
 def shared_folder(tmp_path_factory) -> Path:
-    """Images of several sizes, two of which have the same name."""
+    """Images of several sizes, IMAGES, two of which have the same name."""
     folder = tmp_path_factory.mktemp("several")
-    for index, name in enumerate(("a/cell.png", "b/cell.png", "none.png")):
+    for index, name in enumerate(IMAGES):
         (folder / name).parent.mkdir(exist_ok=True)
         count = 0 if name == "none.png" else 20 + index
         Image.fromarray(picture(discs((90, 70 + index), count, index), index)).save(folder / name)
     return folder
 
 
-def test_one_table_and_one_coco_file_list_the_objects_of_all_images(run, shared_folder, tmp_path):
-    result = predict(run.folder / "model", [shared_folder], tmp_path, "--coco")
+@pytest.fixture(scope="module")
+def predicted_folder(run, shared_folder, tmp_path_factory) -> SimpleNamespace:
+    """The prediction of several images with a COCO file: their `folder`, the common table's `rows`, the `output`."""
+    folder = tmp_path_factory.mktemp("predicted")
+    result = predict(run.folder / "model", [shared_folder], folder, "--coco")
     assert result.returncode == 0, result.stderr
-    rows = rows_of(tmp_path / "objects.csv")
-    names = ("a/cell.png", "b/cell.png", "none.png")
-    for name in names:
-        own = [row for row in rows if row["image"] == name]
-        table = rows_of(tmp_path / name.replace(".png", ".objects.csv"))
-        assert [{"image": name, **row} for row in table] == own
-        assert len(own) == np.array(Image.open(tmp_path / name)).max()
-    assert f"{len(rows):,} objects in 3 images are listed in {tmp_path / 'objects.csv'}" in result.stdout
-    content = json.loads((tmp_path / "objects.json").read_text())
-    assert [image["file_name"] for image in content["images"]] == list(names)
-    assert len(content["annotations"]) == len(rows)
-    again = predict(run.folder / "model", [shared_folder], tmp_path)
+    return SimpleNamespace(folder=folder, rows=rows_of(folder / "objects.csv"), output=result.stdout)
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_the_table_of_all_images_joins_those_of_each(predicted_folder, name):
+    own = [row for row in predicted_folder.rows if row["image"] == name]
+    table = rows_of(predicted_folder.folder / name.replace(".png", ".objects.csv"))
+    assert [{"image": name, **row} for row in table] == own
+    assert len(own) == np.array(Image.open(predicted_folder.folder / name)).max()
+
+
+def test_the_table_of_all_images_is_named(predicted_folder):
+    table = predicted_folder.folder / "objects.csv"
+    assert f"{len(predicted_folder.rows):,} objects in 3 images are listed in {table}" in predicted_folder.output
+
+
+def test_the_coco_file_lists_the_objects_of_all_images(predicted_folder):
+    content = json.loads((predicted_folder.folder / "objects.json").read_text())
+    assert [image["file_name"] for image in content["images"]] == list(IMAGES)
+    assert len(content["annotations"]) == len(predicted_folder.rows)
+
+
+def test_the_table_of_all_images_is_made_of_masks_that_are_there_already(
+    run, shared_folder, predicted_folder, tmp_path
+):
+    shutil.copytree(predicted_folder.folder, tmp_path / "out")
+    (tmp_path / "out" / "objects.csv").unlink()
+    again = predict(run.folder / "model", [shared_folder], tmp_path / "out")
     assert "3 of 3 masks are there already" in again.stdout
-    assert rows_of(tmp_path / "objects.csv") == rows
+    assert rows_of(tmp_path / "out" / "objects.csv") == predicted_folder.rows
 
 
 @pytest.mark.parametrize("line", ["1,object,9", "1,object,9.5,1,1,1,1,1,1,1", "1,object,9,1,1,1,1,1,1,one", ""])
@@ -238,19 +306,30 @@ def test_a_table_that_somebody_has_changed_is_named(run, shared_folder, tmp_path
     assert f"{table}: is not as prediction wrote it (" in result.stderr
 
 
-def test_small_objects_and_those_at_the_border_are_left_out(run, shared_folder, tmp_path, fails_with):
-    model = run.folder / "model"
-    sizes = {}
-    for name, flags in {"all": ["--min-size", "1"], "large": ["--min-size", "60"], "inner": ["--drop-border"]}.items():
-        assert predict(model, [shared_folder], tmp_path / name, *flags).returncode == 0
-        rows = rows_of(tmp_path / name / "objects.csv")
-        sizes[name] = [int(row["area"]) for row in rows]
-        if name == "inner":
-            assert min(min(int(row["top"]), int(row["left"])) for row in rows) > 0
-            assert max(int(row["bottom"]) for row in rows) < 90
-    assert sorted(sizes["large"]) == sorted(size for size in sizes["all"] if size >= 60)
-    assert 0 < len(sizes["inner"]) < len(sizes["all"])
-    other = predict(model, [shared_folder], tmp_path / "large", "--min-size", "30")
+def predicted_rows(run: Run, images: Path, output: Path, *flags: str) -> list[dict]:
+    """The common table of images that are predicted with these flags."""
+    assert predict(run.folder / "model", [images], output, *flags).returncode == 0
+    return rows_of(output / "objects.csv")
+
+
+def test_small_objects_are_left_out(run, shared_folder, tmp_path):
+    all_rows = predicted_rows(run, shared_folder, tmp_path / "all", "--min-size", "1")
+    large_rows = predicted_rows(run, shared_folder, tmp_path / "large", "--min-size", "60")
+    sizes = [int(row["area"]) for row in all_rows]
+    assert sorted(int(row["area"]) for row in large_rows) == sorted(size for size in sizes if size >= 60)
+
+
+def test_objects_at_the_border_are_left_out(run, shared_folder, tmp_path):
+    all_rows = predicted_rows(run, shared_folder, tmp_path / "all", "--min-size", "1")
+    rows = predicted_rows(run, shared_folder, tmp_path / "inner", "--drop-border")
+    assert min(min(int(row["top"]), int(row["left"])) for row in rows) > 0
+    assert max(int(row["bottom"]) for row in rows) < 90
+    assert 0 < len(rows) < len(all_rows)
+
+
+def test_masks_of_another_smallest_size_are_not_taken(run, shared_folder, tmp_path, fails_with):
+    predicted_rows(run, shared_folder, tmp_path, "--min-size", "60")
+    other = predict(run.folder / "model", [shared_folder], tmp_path, "--min-size", "30")
     fails_with(other, "holds masks of another model or other settings", 1)
 
 
@@ -267,20 +346,30 @@ def write_samples(folder: Path, counts: list[int]) -> Path:
     return folder
 
 
-def test_folders_of_one_object_masks_are_inputs_and_truth(run, tmp_path):
-    samples = write_samples(tmp_path / "samples", [9, 12, 0])
-    model = run.folder / "model"
-    result = predict(model, [samples], tmp_path / "out", "--truth", samples)
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory) -> Path:
+    """Three samples, the last of which has no object."""
+    return write_samples(tmp_path_factory.mktemp("samples"), [9, 12, 0])
+
+
+def test_folders_of_one_object_masks_are_inputs_with_truth(run, samples, tmp_path):
+    result = predict(run.folder / "model", [samples], tmp_path, "--truth", samples)
     assert result.returncode == 0, result.stderr
-    assert sorted(file.name for file in (tmp_path / "out").glob("*.png")) == ["s0.png", "s1.png", "s2.png"]
-    metrics = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert sorted(file.name for file in tmp_path.glob("*.png")) == ["s0.png", "s1.png", "s2.png"]
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
     assert metrics["objects"] == sum(int(discs((60, 70), count, seed).max()) for seed, count in enumerate([9, 12, 0]))
-    for inputs in (f"{samples}/*/images/*.png", samples / "s1" / "images"):
-        other = predict(model, [inputs], tmp_path / "other", "--truth", samples, "--overwrite")
-        assert other.returncode == 0, other.stderr
-        assert json.loads((tmp_path / "other" / "metrics.json").read_text())["objects"] > 5
-    (samples / "s1" / "images" / "photo1.png").rename(tmp_path / "photo9.png")
-    missing = predict(model, [tmp_path / "photo9.png"], tmp_path / "third", "--truth", samples)
+
+
+@pytest.mark.parametrize("inputs", ["*/images/*.png", "s1/images"])
+def test_images_of_samples_find_their_masks(run, samples, tmp_path, inputs):
+    result = predict(run.folder / "model", [samples / inputs], tmp_path, "--truth", samples)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((tmp_path / "metrics.json").read_text())["objects"] > 5
+
+
+def test_an_image_that_no_sample_holds_has_no_mask(run, samples, tmp_path):
+    shutil.copyfile(samples / "s1" / "images" / "photo1.png", tmp_path / "photo9.png")
+    missing = predict(run.folder / "model", [tmp_path / "photo9.png"], tmp_path / "out", "--truth", samples)
     assert missing.returncode == 1
     assert "has no mask for 1 inputs, the first is photo9" in missing.stderr
 
@@ -294,10 +383,8 @@ def test_objects_that_two_processes_predict_are_byte_for_byte_those_of_one(run, 
     script = ["predict.py", "--model", run.folder / "model", "--input", images, "--tile-size", "256", "--overlay"]
     script.append("--coco")
     assert launch(*script, "--output", tmp_path / "alone").returncode == 0
-    together = launch(
-        *script, "--output", tmp_path / "together", "--processes-per-volume", "2", profile="multi_cpu",
-        options=["--num_processes", "2"],
-    )  # fmt: skip
+    flags = ["--output", tmp_path / "together", "--processes-per-volume", "2"]
+    together = launch(*script, *flags, profile="multi_cpu", options=["--num_processes", "2"])
     assert together.returncode == 0, together.stderr
     files = [file.relative_to(tmp_path / "alone") for file in (tmp_path / "alone").rglob("*") if file.is_file()]
     assert len(files) == 4 * 3 + 3
@@ -322,36 +409,45 @@ def write_spheres(folder: Path, count: int) -> None:
             nibabel.save(nibabel.Nifti1Image(values.T, np.diag([2, 2, 3, 1])), folder / name / f"v{index}.nii.gz")
 
 
-def test_objects_in_volumes(tmp_path):
+@pytest.fixture(scope="module")
+def spheres(tmp_path_factory) -> SimpleNamespace:
+    """A run on volumes, and what it predicts of one: the `folder`, the `mask`, the table's `rows`, the `output`."""
     nibabel = pytest.importorskip("nibabel")
-    write_spheres(tmp_path / "data", 6)
+    folder = tmp_path_factory.mktemp("spheres")
+    write_spheres(folder / "data", 6)
     flags = [*FLAGS, "--task", "objects", "--crop-size", "16", "24", "28", "--batch-size", "2"]
     flags += ["--max-steps", "30", "--eval-every", "30"]
-    run = run_train(tmp_path / "run", "--dataset", tmp_path / "data", *flags)
+    run = run_train(folder / "run", "--dataset", folder / "data", *flags)
     assert run.exit_code == 0, run.output
-    assert run.values("eval/ap50")[-1] > 0.3, run.values("eval/ap50")  # measured 1
-    images, labels = tmp_path / "data" / "images", tmp_path / "data" / "labels"
-    result = predict(run.folder / "model", [images / "v0.nii.gz"], tmp_path / "out", "--truth", labels, "--overlay")
+    image, labels = folder / "data" / "images" / "v0.nii.gz", folder / "data" / "labels"
+    result = predict(run.folder / "model", [image], folder / "out", "--truth", labels, "--overlay")
     assert result.returncode == 0, result.stderr
-    mask = np.asarray(nibabel.load(tmp_path / "out" / "v0.nii.gz").dataobj)
-    rows = rows_of(tmp_path / "out" / "v0.objects.csv")
-    assert mask.shape == (28, 24, 16)
-    assert len(rows) == mask.max()
-    first = rows[0]
+    mask = np.asarray(nibabel.load(folder / "out" / "v0.nii.gz").dataobj)
+    rows = rows_of(folder / "out" / "v0.objects.csv")
+    return SimpleNamespace(run=run, mask=mask, rows=rows, output=result.stdout)
+
+
+def test_objects_in_volumes_are_learned(spheres):
+    assert spheres.run.values("eval/ap50")[-1] > 0.3, spheres.run.values("eval/ap50")  # measured 1
+    assert "AP@0.5" in spheres.output
+
+
+def test_the_table_of_a_volume_is_in_millimeters(spheres):
+    first = spheres.rows[0]
+    center = np.argwhere(spheres.mask == 1).mean(axis=0) * [2, 2, 3]
+    assert spheres.mask.shape == (28, 24, 16)
+    assert len(spheres.rows) == spheres.mask.max()
     assert float(first["volume_mm3"]) == pytest.approx(12 * int(first["voxels"]), rel=1e-3)
-    center = np.argwhere(mask == 1).mean(axis=0) * [2, 2, 3]
     assert [float(first[name]) for name in ("x_mm", "y_mm", "z_mm")] == pytest.approx(center.tolist(), abs=0.01)
-    assert "AP@0.5" in result.stdout
 
 
 def test_an_onnx_file_finds_the_same_objects(run, large, tmp_path):
     export(UNet.from_pretrained(run.folder / "model"), tmp_path / "model.onnx")
     image = large / "images" / "large.png"
-    masks = [
-        Predictor.from_pretrained(source).mask(image) for source in (run.folder / "model", tmp_path / "model.onnx")
-    ]
-    assert masks[0].max() == masks[1].max()
-    assert (masks[0] != masks[1]).mean() < 1e-3
+    mask = Predictor.from_pretrained(run.folder / "model").mask(image)
+    exported = Predictor.from_pretrained(tmp_path / "model.onnx").mask(image)
+    assert mask.max() == exported.max()
+    assert (mask != exported).mean() < 1e-3
 
 
 def test_a_coco_file_holds_the_pixels_of_all_objects(run, large, tmp_path):
@@ -375,86 +471,3 @@ def test_a_coco_file_holds_the_pixels_of_all_objects(run, large, tmp_path):
 def test_a_model_of_classes_has_no_coco_file(model, large, tmp_path, fails_with):
     result = predict(model, [large / "images"], tmp_path, "--coco")
     fails_with(result, "--coco: is for models of objects in images, which this is not; leave the flag out", 1)
-
-
-def write_objects(folder: Path, count: int) -> Path:
-    """The mask of an image with so many objects, written as prediction does."""
-    job = ImageJob(image=folder / "in.png", size=(2, 2), output=folder / "out")
-    decoder = type("Decoder", (), {"objects": [DetectedObject(1, 1, 1, (0.0, 0.0), (0, 0, 1, 1), 1.0)] * count})
-    output_format = ObjectFormat(("background", "object"))
-    with output_format.open_mask(job, (2, 2), decoder) as mask:
-        mask.write(output_format.mask_values(pack_labels(np.array([[0, count], [1, 2]]), np.ones((2, 2), int))))
-    return output_format.mask_file(job)
-
-
-def test_more_objects_than_a_png_numbers_make_a_tiff(tmp_path):
-    assert write_objects(tmp_path, 65_535).name == "out.png"
-    file = write_objects(tmp_path, 65_536)
-    assert file.name == "out.tif"
-    assert not (tmp_path / "out.png").exists()
-    values = tifffile.imread(file)
-    assert values.dtype == np.uint32
-    assert values.tolist() == [[0, 65_536], [1, 2]]
-    assert write_objects(tmp_path, 3).name == "out.png"
-    assert not file.exists()
-
-
-@pytest.mark.slow
-def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
-    ids = np.zeros((560, 1000), np.int32)
-    ids[::2, ::4] = np.arange(1, 280 * 250 + 1).reshape(280, 250)
-    logits = torch.zeros(3, *ids.shape)
-    logits[1] = torch.from_numpy(np.where(ids > 0, 9.0, -9.0))
-    job = ImageJob(image=tmp_path / "in.png", size=ids.shape, output=tmp_path / "out", truth=(tmp_path / "true.tif", 0))
-    tifffile.imwrite(tmp_path / "true.tif", ids)
-    writer = ImageWriter(ObjectFormat(("background", "object")), Objects(), (".png", ".objects.csv"))
-    writer.write(job, ids.shape, logits.split(64, dim=1), None, None)
-    np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), ids)
-    assert len(rows_of(tmp_path / "out.objects.csv")) == 70_000
-    scores = ImageScorer(writer.output_format, Objects()).score(job).scores
-    assert scores.values["found"] == scores.values["predicted"] == 70_000
-    assert scores.comparison == 1
-
-
-def test_the_page_counts_objects():
-    output_format = ObjectFormat(("background", "cell"))
-    labels = pack_labels(np.array([[0, 1], [7, 7]]), np.array([[0, 1], [1, 1]]))
-    assert [entry.text for entry in output_format.legend_entries(labels)] == ["2 objects"]
-    assert [entry.text for entry in output_format.legend_entries(labels[:1])] == ["1 object"]
-    assert output_format.legend() is None
-    assert output_format.shades(labels)[0, 0] == 0
-
-
-def test_found_missed_and_invented_objects_have_colors_of_their_own():
-    truth, pred = np.zeros((8, 12), int), np.zeros((8, 12), int)
-    truth[1:5, 1:5] = pred[1:5, 1:5] = pack_labels(np.array(1), np.array(1))
-    truth[1:5, 7:11] = pack_labels(np.array(2), np.array(1))
-    pred[6:8, 0:4] = pack_labels(np.array(2), np.array(1))
-    marked = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
-    assert [tuple(marked[y, x]) for y, x in ((2, 2), (2, 8), (7, 1))] == [GREEN, RED, BLUE]
-
-
-def test_an_object_that_goes_on_in_ignored_pixels_is_found():
-    label = pack_labels(np.array(1), np.array(1))
-    truth, pred = np.full((8, 12), pack_labels(np.array(0), np.array(255))), np.full((8, 12), label)
-    truth[:, :4] = label
-    marked = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
-    assert tuple(marked[4, 1]) == GREEN
-    assert tuple(marked[4, 8]) not in (GREEN, RED, BLUE)
-
-
-def test_errors_are_counted_in_words():
-    truth = np.zeros((8, 12), np.int64)
-    truth[:4, :4], truth[:4, 4:8], truth[6:, :2], truth[:4, 8:] = 1, 2, 3, 4
-    pred = np.zeros_like(truth)
-    pred[:4, :8], pred[:4, 8:10], pred[:4, 10:] = 1, 2, 3
-    assert describe_errors(truth, truth) == "errors"
-    # the third is missed, an IoU of one half makes one of those that are split or merged found
-    assert (
-        describe_errors(pack_labels(truth, truth > 0), pack_labels(pred, pred > 0))
-        == "errors: 2 missed, 1 split, 2 merged"
-    )
-    truth[6:, :2] = 0
-    truth[6:, 4:8] = 9
-    ignored = pack_labels(truth, np.where(truth == 9, 255, truth > 0))
-    assert describe_errors(ignored, pack_labels(truth, truth > 0)) == "errors"

@@ -20,7 +20,7 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference.outputs import objects as objects_module
 from inference.outputs.images import ImageWriter
-from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, RasterJob
+from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, PageFile, RasterJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
 from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
 from inference.outputs.volumes import VolumeWriter
@@ -217,7 +217,9 @@ def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
     ids[::2, ::4] = np.arange(1, 280 * 250 + 1).reshape(280, 250)
     logits = torch.zeros(3, *ids.shape)
     logits[1] = torch.from_numpy(np.where(ids > 0, 9.0, -9.0))
-    job = ImageJob(image=tmp_path / "in.png", size=ids.shape, output=tmp_path / "out", truth=(tmp_path / "true.tif", 0))
+    job = ImageJob(
+        image=tmp_path / "in.png", size=ids.shape, output=tmp_path / "out", truth=PageFile(tmp_path / "true.tif")
+    )
     tifffile.imwrite(tmp_path / "true.tif", ids)
     writer = ImageWriter(ObjectFormat(("background", "object")), Objects(), (".png", ".objects.csv"))
     writer.write(job, ids.shape, logits.split(64, dim=1), None, None)

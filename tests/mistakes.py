@@ -632,7 +632,7 @@ BEST_MODEL = [
         "BestModel.is_saved",
         "self._refused = None",
         "pass",
-        "test_checkpoints.py",
+        "test_best_model.py",
     ),
     Mutant(
         "train_utils/checkpoints/find.py",

@@ -1,6 +1,6 @@
 """Checkpoints in the order of what is written: nothing older goes before the new one is whole and on disk.
 
-Modules: train_utils/checkpoints/save.py, train_utils/checkpoints/find.py, train_utils/checkpoints/best_model.py.
+Modules: train_utils/checkpoints/save.py, train_utils/checkpoints/find.py.
 """
 
 import json
@@ -23,7 +23,6 @@ from runtime import files
 from runtime.documents import read_json
 from tasks.classes import Classes, ClassScores
 from train_utils.checkpoints import find, save
-from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint, peek
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
@@ -38,9 +37,9 @@ SETTINGS = RunSettings(total_steps=9, micro_batch_size=1)
 
 
 def evaluation(step: int, mean_iou: float) -> Evaluation:
-    """One with this mean IoU, in percent, for both of its classes."""
+    """An evaluation with this mean IoU for both of its classes."""
+    # Of 100 pixels in the union of a class, `hits` are in the intersection.
     hits, misses = round(100 * mean_iou), 100 - round(100 * mean_iou)
-    # of 100 pixels in the union of a class, `hits` are in the intersection
     matrix = torch.tensor([[2 * hits, misses], [misses, 2 * hits]])
     return Evaluation(step, 0.5, ClassScores(TASK.names, matrix, torch.tensor([[mean_iou]])))
 
@@ -54,20 +53,21 @@ def checkpoints(tmp_path):
 
 
 def new_checkpoints(folder: Path, network: UNet) -> Checkpoints:
-    """Those of a run that starts in a folder, or goes on in it; the two newest are kept."""
+    """The checkpoints of a run that starts in a folder, or goes on in it; the two newest are kept."""
     average = WeightAverage(network, 0.0)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     return Checkpoints(Accelerator(cpu=True), folder, network, optimizer, average, SETTINGS, keep=2)
 
 
 def save_all(checkpoints: Checkpoints, *scores: tuple[int, float | None]) -> None:
-    """A checkpoint of each step, with the score of its evaluation, None where there was none."""
+    """Save a checkpoint of each step, with the score of its evaluation, or None."""
     for step, score in scores:
         checkpoints.save(RunState(step=step), None if score is None else evaluation(step, score))
         assert checkpoints.wait()
 
 
 def steps(checkpoints: Checkpoints) -> list[int]:
+    """The steps of the checkpoints that are there."""
     return sorted(int(path.name.removeprefix("step-")) for path in checkpoints.folder.glob("step-*"))
 
 
@@ -120,30 +120,40 @@ def test_a_run_that_goes_back_keeps_the_best_of_what_it_goes_on_from(checkpoints
     assert steps(more) == [3, 5, 6]
 
 
+def best_after_going_back(checkpoints: Checkpoints) -> float:
+    """The best score that a run remembers which goes back to step 2."""
+    return find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder).run_state().best
+
+
 @pytest.mark.parametrize(
-    ("best_steps", "expected"),
-    [([1, 1], 0.6), ([2, 2], 0.6), ([2, 3], -1), ([2, 2, 4], -1), ([2, 3, 3], -1), ([2, 3, None], -1)],
+    ("best_steps", "best"), [([1, 1], 0.6), ([2, 2], 0.6), ([2, 3], -1), ([2, 2, 4], -1), ([2, 3, 3], -1)]
 )
-def test_a_run_that_goes_back_forgets_only_a_best_model_of_later_steps(checkpoints, best_steps, expected):
+def test_a_run_that_goes_back_forgets_only_a_best_model_of_later_steps(checkpoints, best_steps, best):
     checkpoints.keep = 3
     for step, best_step in enumerate(best_steps, 2):
-        checkpoints.save(RunState(step=step, best=0.6, best_step=best_step or 0), None)
+        checkpoints.save(RunState(step=step, best=0.6, best_step=best_step), None)
         checkpoints.wait()
-        if best_step is None:
-            (checkpoints.folder / f"step-{step:08}" / "state.json").write_text("damaged")
-    checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder)
-    assert checkpoint.run_state().best == expected
+    assert best_after_going_back(checkpoints) == best
 
 
-def test_a_checkpoint_without_evaluation_has_no_score_and_one_of_score_0_has(checkpoints):
-    checkpoints.save(RunState(step=1, best=0.9, best_step=1), evaluation(1, 0.0))
-    checkpoints.save(RunState(step=2, best=0.9, best_step=1), None)
-    checkpoints.wait()
-    scores = [
-        find_checkpoint(str(path), checkpoints.folder).state.score for path in sorted(checkpoints.folder.iterdir())
-    ]
+def test_a_run_that_goes_back_reads_over_a_damaged_state_between(checkpoints):
+    checkpoints.keep = 3
+    for step, best_step in ((2, 2), (3, 3), (4, 0)):
+        checkpoints.save(RunState(step=step, best=0.6, best_step=best_step), None)
+        checkpoints.wait()
+    (checkpoints.folder / "step-00000004" / "state.json").write_text("damaged")
+    assert best_after_going_back(checkpoints) == -1
+
+
+def test_a_checkpoint_without_evaluation_has_no_score(checkpoints):
+    save_all(checkpoints, (1, 0.0), (2, None))
+    folders = sorted(checkpoints.folder.iterdir())
+    scores = [find_checkpoint(str(folder), checkpoints.folder).state.score for folder in folders]
     assert scores == [0.0, None]
-    save_all(checkpoints, (3, None), (4, None), (5, None))
+
+
+def test_a_checkpoint_of_score_0_is_better_than_those_without_evaluation(checkpoints):
+    save_all(checkpoints, (1, 0.0), (2, None), (3, None), (4, None), (5, None))
     assert steps(checkpoints) == [1, 4, 5]
 
 
@@ -173,69 +183,34 @@ def test_a_run_that_goes_on_without_its_best_model_forgets_how_good_it_was(check
     assert run.evaluations_since_best == 0
 
 
-def test_a_best_model_that_is_refused_leaves_the_one_before_without_its_score(checkpoints, monkeypatch):
-    model, folder = checkpoints.best_model, checkpoints.best_model.folder
+def refuse_model(network: UNet, folder: Path) -> None:
+    """Stand in for `save_pretrained` on a disk that is full."""
+    (folder / "config.json").write_text("half")
+    raise OSError(28, "No space left on device")
+
+
+def test_a_best_model_that_is_refused_leaves_the_one_before(checkpoints, monkeypatch):
+    model = checkpoints.best_model
     assert model.save(checkpoints.network, "first")
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    write = UNet.save_pretrained
-
-    def refuse(network: UNet, folder: Path) -> None:
-        (folder / "config.json").write_text("half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(UNet, "save_pretrained", refuse)
+    before = {path.name: path.read_bytes() for path in model.folder.iterdir()}
+    monkeypatch.setattr(UNet, "save_pretrained", refuse_model)
     assert not model.save(checkpoints.network, "second")
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in model.folder.iterdir()} == before
+
+
+def test_the_score_of_a_best_model_is_saved_when_the_disk_has_taken_the_model(checkpoints, monkeypatch):
     run = RunState(step=1, best=0.6, best_step=1)
-    checkpoints.save(run, evaluation(1, 0.6))
-    checkpoints.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(UNet, "save_pretrained", refuse_model)
+        checkpoints.best_model.save(checkpoints.network, "card")
+        checkpoints.save(run, evaluation(1, 0.6))
+        checkpoints.wait()
     assert find_checkpoint("auto", checkpoints.folder).run_state().best == -1
     assert run.best == 0.6
-    monkeypatch.setattr(UNet, "save_pretrained", write)
     checkpoints.save(RunState(step=2, best=0.6, best_step=1), None)  # the disk takes it now
     checkpoints.wait()
     assert find_checkpoint("auto", checkpoints.folder).run_state().best == 0.6
-    assert (folder / "README.md").read_text() == "second"
-
-
-def test_a_better_model_takes_the_place_of_one_that_the_disk_refused(tmp_path, capsys):
-    network = UNet(UNetConfig(base_channels=2, depth=1))
-    best = BestModel(tmp_path / "gone" / "model")
-    assert not best.save(network, "refused")
-    line = capsys.readouterr().out
-    assert line.startswith(f"{tmp_path / 'gone' / 'model'} could not be written ([Errno 2] No such file or directory: ")
-    (tmp_path / "gone").mkdir()
-    assert best.save(network, "better \u00e9 \udcff")
-    assert best.is_saved()
-    assert (tmp_path / "gone" / "model" / "README.md").read_text(encoding="utf-8") == "better \u00e9 \\udcff"
-
-
-def test_a_best_model_that_the_disk_refused_is_kept_as_it_was(tmp_path, capsys):
-    network = UNet(UNetConfig(in_channels=1, base_channels=2, depth=1))
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    best = BestModel(tmp_path / "gone" / "model")
-    assert not best.save(network, "card")
-    assert not best.is_saved()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.add_(1)
-    (tmp_path / "gone").mkdir()
-    assert best.is_saved()
-    assert best.is_saved()
-    written = UNet.from_pretrained(tmp_path / "gone" / "model").state_dict()
-    assert all(value.equal(before[name]) for name, value in written.items())
-    assert (tmp_path / "gone" / "model" / "README.md").read_text() == "card"
-    assert "training goes on, and tries again at every checkpoint" in capsys.readouterr().out
-
-
-def test_a_refused_best_model_is_written_once_when_the_disk_takes_it(tmp_path):
-    best = BestModel(tmp_path / "gone" / "model")
-    assert not best.save(UNet(UNetConfig(in_channels=1, base_channels=2, depth=1)), "card")
-    (tmp_path / "gone").mkdir()
-    assert best.is_saved()
-    (tmp_path / "gone" / "model" / "README.md").unlink()
-    assert best.is_saved()
-    assert not (tmp_path / "gone" / "model" / "README.md").exists()
+    assert (checkpoints.best_model.folder / "README.md").read_text() == "card"
 
 
 def test_of_equal_scores_the_first_is_kept_whose_model_is_the_best(checkpoints):
@@ -243,25 +218,37 @@ def test_of_equal_scores_the_first_is_kept_whose_model_is_the_best(checkpoints):
     assert steps(checkpoints) == [2, 5, 6]
 
 
-@pytest.mark.parametrize(("main_has_the_best_model", "best"), [(True, 0.6), (False, -1.0)])
-def test_all_processes_go_on_with_the_best_score_of_the_main_one(
-    checkpoints, monkeypatch, main_has_the_best_model, best
-):
+@pytest.fixture
+def with_best_score(checkpoints) -> tuple[FoundCheckpoint, RunState]:
+    """A checkpoint with a best score, and the state of the run that goes on from it."""
     checkpoints.save(RunState(step=1, best=0.6), evaluation(1, 0.6))
     checkpoints.wait()
-    if not main_has_the_best_model:  # this process's machine has it
-        checkpoints.best_model.folder.mkdir()
-    monkeypatch.setattr(save, "on_main", lambda accelerator, function: main_has_the_best_model)
     checkpoint = find_checkpoint("auto", checkpoints.folder)
-    run = checkpoint.run_state()
+    return checkpoint, checkpoint.run_state()
+
+
+def test_the_best_score_is_kept_where_the_main_process_alone_has_the_best_model(
+    checkpoints, with_best_score, monkeypatch
+):
+    checkpoint, run = with_best_score
+    monkeypatch.setattr(save, "on_main", lambda accelerator, function: True)
     checkpoints.resume(checkpoint, run)
-    assert run.best == best
+    assert run.best == 0.6
 
 
-def test_nothing_is_removed_before_the_new_checkpoint_is_whole_and_on_disk(checkpoints, monkeypatch):
-    for step in (1, 2):
-        checkpoints.save(RunState(step=step), None)
-        checkpoints.wait()
+def test_the_best_score_is_forgotten_where_the_main_process_has_no_best_model(
+    checkpoints, with_best_score, monkeypatch
+):
+    checkpoint, run = with_best_score
+    checkpoints.best_model.folder.mkdir()  # on this process's machine
+    monkeypatch.setattr(save, "on_main", lambda accelerator, function: False)
+    checkpoints.resume(checkpoint, run)
+    assert run.best == -1.0
+
+
+@pytest.fixture
+def events(monkeypatch) -> list[str]:
+    """What is synced, renamed and removed, in this order, of all that exists."""
     events = []
     sync, rename, remove = files.sync, Path.rename, save.shutil.rmtree
 
@@ -274,15 +261,19 @@ def test_nothing_is_removed_before_the_new_checkpoint_is_whole_and_on_disk(check
         return rename(path, target)
 
     def note_remove(path: Path, **options: bool) -> None:
-        if Path(path).exists():
-            events.append(f"remove {Path(path).name}")
+        events.extend(f"remove {existing.name}" for existing in [Path(path)] if existing.exists())
         remove(path, **options)
 
     monkeypatch.setattr(files, "sync", note_sync)
     monkeypatch.setattr(Path, "rename", note_rename)
     monkeypatch.setattr(save.shutil, "rmtree", note_remove)
-    checkpoints.save(RunState(step=3), None)
-    assert checkpoints.wait()
+    return events
+
+
+def test_nothing_is_removed_before_the_new_checkpoint_is_on_disk(checkpoints, events):
+    save_all(checkpoints, (1, None), (2, None))
+    events.clear()
+    save_all(checkpoints, (3, None))
     written = {"model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"}
     order = [event for event in events if event.startswith("sync")]
     assert {event.removeprefix("sync ") for event in order[:4]} == written  # every file first
@@ -292,9 +283,7 @@ def test_nothing_is_removed_before_the_new_checkpoint_is_whole_and_on_disk(check
 
 
 def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, monkeypatch, capsys):
-    for step in (1, 2):
-        checkpoints.save(RunState(step=step), None)
-        checkpoints.wait()
+    save_all(checkpoints, (1, None), (2, None))
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -311,17 +300,19 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, mon
     assert find_checkpoint("auto", checkpoints.folder).run_state().step == 2
 
 
-def test_an_old_checkpoint_that_cannot_be_removed_costs_no_new_one(checkpoints, monkeypatch):
-    def refuse(path: Path, ignore_errors: bool = False) -> None:
-        if not ignore_errors:
-            raise PermissionError(13, "Permission denied")
+def refuse_removal(path: Path, ignore_errors: bool = False) -> None:
+    """Stand in for `rmtree` of a folder that may not be removed."""
+    if not ignore_errors:
+        raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(save.shutil, "rmtree", refuse)
+
+def test_an_old_checkpoint_that_cannot_be_removed_costs_no_new_one(checkpoints, monkeypatch):
+    monkeypatch.setattr(save.shutil, "rmtree", refuse_removal)
     save_all(checkpoints, (1, None), (2, None), (3, None))
     assert steps(checkpoints) == [1, 2, 3]
 
 
-def test_training_goes_on_while_a_checkpoint_is_written_as_the_run_stood(checkpoints, monkeypatch):
+def test_a_checkpoint_that_is_written_late_holds_the_run_as_it_stood(checkpoints, monkeypatch):
     goes_on = threading.Event()
     write = save.save_file
     found_before = []
@@ -352,7 +343,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_as_the_run_stood(checkpo
     assert any(value.equal(before) for value in load_file(first / "model.safetensors").values())
 
 
-def test_processes_wait_for_the_disk_and_share_their_statistics_before_a_copy(checkpoints, monkeypatch):
+def test_processes_wait_for_the_disk_before_they_copy(checkpoints, monkeypatch):
     calls = []
     for name in ("barrier_without_timeout", "share_statistics", "whole_copies"):
         function = getattr(save, name)
@@ -366,111 +357,180 @@ def test_processes_wait_for_the_disk_and_share_their_statistics_before_a_copy(ch
     assert calls == ["barrier_without_timeout", "share_statistics", "whole_copies"]
 
 
-def test_weights_optimizer_average_and_scaler_go_on_from_the_checkpoint(checkpoints):
-    network = checkpoints.network
-    checkpoints.optimizer = torch.optim.AdamW(network.parameters(), lr=0.1)
-    checkpoints.average = WeightAverage(network, 0.9)
-    scaled = []
-    checkpoints.accelerator.scaler = SimpleNamespace(state_dict=lambda: {"scale": 4.0}, load_state_dict=scaled.append)
+@pytest.fixture
+def advanced(checkpoints) -> Callable[[int], None]:
+    """A function that makes a step with AdamW and an average of weights."""
+    checkpoints.optimizer = torch.optim.AdamW(checkpoints.network.parameters(), lr=0.1)
+    checkpoints.average = WeightAverage(checkpoints.network, 0.9)
 
     def step(number: int) -> None:
-        for parameter in network.parameters():
+        for parameter in checkpoints.network.parameters():
             parameter.grad = torch.full_like(parameter, number)
         checkpoints.optimizer.step()
         checkpoints.average.update(number, torch.tensor(1.0))
 
-    def tensors() -> list[torch.Tensor]:
-        moments = [value for state in checkpoints.optimizer.state.values() for value in state.values()]
-        return [*network.state_dict().values(), *checkpoints.average.tensors.values(), *moments]
+    return step
 
-    step(1)
-    saved = [value.clone() for value in tensors()]
-    checkpoints.save(RunState(step=1), None)
-    checkpoints.wait()
-    step(2)
+
+def saved_tensors(checkpoints: Checkpoints) -> list[torch.Tensor]:
+    """The weights, their average, and the moments of the optimizer."""
+    moments = [value for state in checkpoints.optimizer.state.values() for value in state.values()]
+    return [*checkpoints.network.state_dict().values(), *checkpoints.average.tensors.values(), *moments]
+
+
+def test_all_tensors_go_on_from_the_checkpoint(checkpoints, advanced):
+    advanced(1)
+    before = [value.clone() for value in saved_tensors(checkpoints)]
+    save_all(checkpoints, (1, None))
+    advanced(2)
     checkpoint = find_checkpoint("auto", checkpoints.folder)
     checkpoints.restore(checkpoint.path, checkpoint.state)
-    assert all(value.equal(old) for value, old in zip(tensors(), saved, strict=True))
-    checkpoints.restore(checkpoint.path, replace(checkpoint.state, scaler=None))  # of a run in float32
-    assert scaled == [{"scale": 4.0}]
-    checkpoints.accelerator.scaler = None  # the run goes on in float32
+    assert all(value.equal(old) for value, old in zip(saved_tensors(checkpoints), before, strict=True))
+
+
+@pytest.fixture
+def scaled(checkpoints) -> tuple[FoundCheckpoint, list[dict]]:
+    """A checkpoint of a run with a scaler, and what its scaler loads from then on."""
+    loaded = []
+    checkpoints.accelerator.scaler = SimpleNamespace(state_dict=lambda: {"scale": 4.0}, load_state_dict=loaded.append)
+    save_all(checkpoints, (1, None))
+    return find_checkpoint("auto", checkpoints.folder), loaded
+
+
+def test_the_scaler_goes_on_from_the_checkpoint(checkpoints, scaled):
+    checkpoint, loaded = scaled
     checkpoints.restore(checkpoint.path, checkpoint.state)
-    assert all(value.equal(old) for value, old in zip(tensors(), saved, strict=True))
+    assert loaded == [{"scale": 4.0}]
 
 
-def test_only_the_main_process_writes_renames_and_removes(checkpoints, monkeypatch):
+def test_the_scaler_stays_as_it_is_after_a_run_in_float32(checkpoints, scaled):
+    checkpoint, loaded = scaled
+    checkpoints.restore(checkpoint.path, replace(checkpoint.state, scaler=None))
+    assert loaded == []
+
+
+def test_a_run_in_float32_goes_on_from_one_with_a_scaler(checkpoints, scaled):
+    checkpoint, _ = scaled
+    before = [value.clone() for value in saved_tensors(checkpoints)]
+    checkpoints.accelerator.scaler = None
+    checkpoints.restore(checkpoint.path, checkpoint.state)
+    assert all(value.equal(old) for value, old in zip(saved_tensors(checkpoints), before, strict=True))
+
+
+def test_the_main_process_alone_writes_checkpoints(checkpoints, monkeypatch):
+    save_all(checkpoints, (1, None), (2, None))
+    monkeypatch.setattr(Accelerator, "is_main_process", False)
+    save_all(checkpoints, (3, None))
+    assert steps(checkpoints) == [1, 2]
+
+
+def test_the_main_process_alone_changes_the_folder_of_a_resumed_run(checkpoints, monkeypatch):
     save_all(checkpoints, (1, None), (2, None))
     (checkpoints.folder.parent / "finished.json").write_text("{}")
     monkeypatch.setattr(Accelerator, "is_main_process", False)
-    checkpoints.save(RunState(step=3), None)
-    assert checkpoints.wait()
-    assert steps(checkpoints) == [1, 2]
-    checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
     monkeypatch.setattr(save, "on_main", lambda accelerator, function: True)
+    checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
     checkpoints.resume(checkpoint, checkpoint.run_state())
     assert steps(checkpoints) == [1, 2]
     assert (checkpoints.folder.parent / "finished.json").exists()
 
 
 @pytest.mark.parametrize("model_is_saved", [True, False])
-@pytest.mark.parametrize(("error", "written"), [(None, [1]), (OSError(28, "No space left on device"), [])])
-def test_all_is_saved_where_model_and_checkpoint_are(checkpoints, monkeypatch, model_is_saved, error, written):
+def test_all_is_saved_where_model_with_checkpoint_are(checkpoints, monkeypatch, model_is_saved):
     write = save.save_file
 
     def write_late(tensors: dict, file: Path) -> None:
         time.sleep(0.02)  # the model alone is known before
-        if error is not None:
-            raise error
         write(tensors, file)
 
     monkeypatch.setattr(checkpoints.best_model, "is_saved", lambda: model_is_saved)
     monkeypatch.setattr(save, "save_file", write_late)
     checkpoints.save(RunState(step=1), None)
-    assert checkpoints.wait_until_saved() is (model_is_saved and error is None)
-    assert steps(checkpoints) == written
-    assert checkpoints.wait() is (error is None)  # also when it is asked for again
+    assert checkpoints.wait_until_saved() is model_is_saved
+    assert steps(checkpoints) == [1]
+    assert checkpoints.wait() is True
 
 
-@pytest.mark.parametrize("damage", ["shorter", "longer", "other bytes", "absent"])
-def test_a_damaged_checkpoint_is_passed_over_with_the_best_score_of_its_steps(checkpoints, damage):
+@pytest.mark.parametrize("model_is_saved", [True, False])
+def test_a_checkpoint_that_fails_late_is_not_saved_whenever_one_asks(checkpoints, monkeypatch, model_is_saved):
+    def fail_late(tensors: dict, file: Path) -> None:
+        time.sleep(0.02)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints.best_model, "is_saved", lambda: model_is_saved)
+    monkeypatch.setattr(save, "save_file", fail_late)
+    checkpoints.save(RunState(step=1), None)
+    assert checkpoints.wait_until_saved() is False
+    assert steps(checkpoints) == []
+    assert checkpoints.wait() is False
+
+
+@pytest.fixture
+def newer_model(checkpoints) -> Path:
+    """The file with the weights of the newer one of two checkpoints, each of which is the best so far."""
     for step in (1, 2):
         checkpoints.save(RunState(step=step, best=0.5, best_step=step, evaluations_since_best=1), None)
         checkpoints.wait()
-    file = checkpoints.folder / "step-00000002" / "model.safetensors"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    changed = {"shorter": content[:-1], "longer": content + b"x", "other bytes": content}
-    file.unlink() if damage == "absent" else file.write_bytes(changed[damage])
-    checkpoint = find_checkpoint("auto", checkpoints.folder)
-    assert checkpoint.run_state() == RunState(step=1, best=-1.0, best_step=1)
-    reason = "is missing" if damage == "absent" else "is damaged: its size or checksum differs from the manifest"
-    assert checkpoint.passed_over == [f"{checkpoints.folder / 'step-00000002'}: model.safetensors {reason}"]
+    return checkpoints.folder / "step-00000002" / "model.safetensors"
 
 
-def test_a_run_that_goes_on_says_from_where_and_sets_newer_checkpoints_aside_again(checkpoints, capsys):
+@pytest.mark.parametrize(
+    "damaged",
+    [lambda content: content[:-1], lambda content: content + b"x", lambda content: content[:-1] + b"\xff"],
+    ids=["shorter", "longer", "other bytes"],
+)
+def test_a_damaged_checkpoint_is_passed_over(checkpoints, newer_model, damaged):
+    content = newer_model.read_bytes()
+    newer_model.write_bytes(damaged(content))
+    assert newer_model.read_bytes() != content
+    reason = "model.safetensors is damaged: its size or checksum differs from the manifest"
+    assert find_checkpoint("auto", checkpoints.folder).passed_over == [f"{newer_model.parent}: {reason}"]
+
+
+def test_a_checkpoint_without_a_file_is_passed_over(checkpoints, newer_model):
+    newer_model.unlink()
+    reason = "model.safetensors is missing"
+    assert find_checkpoint("auto", checkpoints.folder).passed_over == [f"{newer_model.parent}: {reason}"]
+
+
+def test_the_best_score_of_a_checkpoint_that_is_passed_over_is_forgotten(checkpoints, newer_model):
+    newer_model.unlink()
+    assert find_checkpoint("auto", checkpoints.folder).run_state() == RunState(step=1, best=-1.0, best_step=1)
+
+
+@pytest.fixture
+def going_on(checkpoints, capsys) -> list[str]:
+    """The lines of a run of 12 steps that goes on from step 1 of 9, behind which stands a damaged checkpoint."""
     save_all(checkpoints, (1, None), (2, None))
     (checkpoints.folder / "step-00000002" / "manifest.json").unlink()
     aside = checkpoints.folder / "set-aside-step-00000002"  # of an earlier time
     aside.mkdir()
     (aside / "old").write_text("")
+    (checkpoints.folder.parent / "finished.json").write_text("{}")
     more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
     more.settings = replace(SETTINGS, total_steps=12)
     checkpoint = find_checkpoint("auto", checkpoints.folder)
-    (checkpoints.folder.parent / "finished.json").write_text("{}")
     more.resume(checkpoint, checkpoint.run_state())
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_run_that_goes_on_says_from_where(checkpoints, going_on):
     newer = checkpoints.folder / "step-00000002"
-    assert capsys.readouterr().out.splitlines() == [
-        f"{newer}: manifest.json is missing",
-        "the run is now 12 steps long instead of 9: the learning rate follows the schedule of the new length",
-        f"{newer} is newer than the checkpoint to resume from; it is renamed to set-aside-step-00000002",
-        f"resumed from {checkpoints.folder / 'step-00000001'}, at step 1 of 12",
-    ]
-    assert not (checkpoints.folder.parent / "finished.json").exists()  # it goes on
-    assert sorted(path.name for path in aside.iterdir()) == [
-        "model.safetensors",
-        "optimizer.safetensors",
-        "state.json",
-    ]
+    damaged, longer, newer_line, resumed = going_on
+    assert damaged == f"{newer}: manifest.json is missing"
+    assert longer.startswith("the run is now 12 steps long instead of 9: ")
+    assert newer_line.startswith(f"{newer} is newer than the checkpoint to resume from")
+    assert "renamed to set-aside-step-00000002" in newer_line
+    assert resumed == f"resumed from {checkpoints.folder / 'step-00000001'}, at step 1 of 12"
+
+
+def test_a_run_that_goes_on_has_not_finished(checkpoints, going_on):
+    assert not (checkpoints.folder.parent / "finished.json").exists()
+
+
+def test_a_newer_checkpoint_takes_the_place_of_one_that_was_set_aside(checkpoints, going_on):
+    names = sorted(path.name for path in (checkpoints.folder / "set-aside-step-00000002").iterdir())
+    assert names == ["model.safetensors", "optimizer.safetensors", "state.json"]
 
 
 def test_a_run_that_goes_on_from_another_folder_leaves_that_as_it_is(checkpoints, tmp_path):
@@ -485,14 +545,20 @@ def test_a_run_that_goes_on_from_another_folder_leaves_that_as_it_is(checkpoints
     assert (tmp_path / "finished.json").exists()
 
 
-@pytest.mark.parametrize("entry", ["../../other", "model.safetensors", "optimizer.safetensors", "state.json"])
-def test_a_manifest_lists_all_files_of_a_checkpoint_and_none_elsewhere(checkpoints, entry):
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda manifest: manifest | {"../../other": manifest["state.json"]},
+        lambda manifest: {name: manifest[name] for name in manifest if name != "model.safetensors"},
+        lambda manifest: {name: manifest[name] for name in manifest if name != "optimizer.safetensors"},
+        lambda manifest: {name: manifest[name] for name in manifest if name != "state.json"},
+    ],
+    ids=["another file", "no model", "no optimizer", "no state"],
+)
+def test_a_manifest_that_lists_other_files_is_damaged(checkpoints, changed):
     save_all(checkpoints, (1, None), (2, None))
     file = checkpoints.folder / "step-00000002" / "manifest.json"
-    manifest = json.loads(file.read_text())
-    if manifest.pop(entry, None) is None:
-        manifest[entry] = manifest["state.json"]
-    file.write_text(json.dumps(manifest))
+    file.write_text(json.dumps(changed(json.loads(file.read_text()))))
     checkpoint = find_checkpoint("auto", checkpoints.folder)
     (reason,) = checkpoint.passed_over
     assert checkpoint.run_state().step == 1
@@ -560,7 +626,8 @@ def test_a_checkpoint_holds_the_state_of_its_run(saved):
 
 
 def test_a_checkpoint_holds_the_score_of_its_evaluation(saved):
-    assert saved[1].state.score == evaluation(4, 0.6).scores.comparison == 0.6
+    assert saved[1].state.score == 0.6
+    assert evaluation(4, 0.6).scores.comparison == 0.6
 
 
 def test_a_checkpoint_holds_the_best_evaluation_with_its_images(saved):

@@ -681,10 +681,10 @@ def newest_checkpoint(run: Path) -> Path:
     return sorted(path for path in (run / "checkpoints").glob("step-*") if (path / "manifest.json").exists())[-1]
 
 
-def flip(draw: random.Random, file: Path) -> None:
+def flip(generator: random.Random, file: Path) -> None:
     """Change one bit of a file."""
     content = bytearray(file.read_bytes())
-    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    content[generator.randrange(len(content))] ^= 1 << generator.randrange(8)
     file.write_bytes(content)
 
 
@@ -955,11 +955,11 @@ def killing(step: int, event: int) -> Callable[[str, tuple], None]:
     return hook
 
 
-def drawn_faults(kinds: list[str], seed: int) -> Iterator[str]:
+def random_faults(kinds: list[str], seed: int) -> Iterator[str]:
     """Faults without end: all kinds in an order of the seed, then in another one."""
-    draw = random.Random(seed)
+    generator = random.Random(seed)
     while True:
-        yield from draw.sample(kinds, len(kinds))
+        yield from generator.sample(kinds, len(kinds))
 
 
 def print_costs(results: list[dict]) -> None:
@@ -1003,7 +1003,7 @@ def main() -> None:
         kinds = args.only or workplace.kinds()
         workplace.run_undisturbed()
         done = {result["number"] for result in results}
-        for number, kind in zip(range(args.faults), drawn_faults(kinds, args.seed), strict=False):
+        for number, kind in zip(range(args.faults), random_faults(kinds, args.seed), strict=False):
             if number in done:
                 continue
             result = workplace.disturb(kind, number, args.seed)

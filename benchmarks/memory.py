@@ -20,8 +20,8 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_utils.loading.augment import augment
+from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit
-from data_utils.loading.draws import draw, pack_draws
 from runtime.memory import keep_freed_memory
 from tasks.classes import Classes, ClassTarget
 from tasks.step_loss import StepLoss
@@ -43,9 +43,9 @@ def fetch(batch_split: BatchSplit, shape: tuple[int, ...], device: str) -> list[
     ]
     fill, std = torch.full((2, channels), 100.0, device=device)
     how = {"strength": "basic", "seed": 0, "size": (height, width), "channels": channels}
-    draws = [draw((0, index), **how) for index in range(size)]
-    numbers = pack_draws(draws, channels).to(device)
-    return [augment(*batch, draws, numbers, fill=fill, std=std) for batch in raw]
+    augmentations = [sample_augmentation((0, index), **how) for index in range(size)]
+    numbers = pack_augmentations(augmentations, channels).to(device)
+    return [augment(*batch, augmentations, numbers, fill=fill, std=std) for batch in raw]
 
 
 def train(network: UNet, batch_split: BatchSplit, shape: tuple[int, ...], steps: int, device: str) -> float:

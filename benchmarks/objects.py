@@ -207,7 +207,7 @@ def border_weights(ids: np.ndarray) -> np.ndarray:
     return BORDER_WEIGHT * np.exp(-((nearest + second) ** 2) / (2 * BORDER_WIDTH**2))
 
 
-def draw_apart(task: Objects, targets: ObjectTarget) -> RenderedObjects:
+def render_apart(task: Objects, targets: ObjectTarget) -> RenderedObjects:
     """Objects that touch are drawn apart, by a pixel of each; instead of a map there are the border weights."""
     ids = targets.ids.numpy().astype(np.int32)
     touches = np.zeros(ids.shape, bool)
@@ -231,13 +231,13 @@ def weighted_partial(task: Objects, logits: Tensor, targets: RenderedObjects) ->
     return (*of_classes, (errors * targets.depth * known).sum())
 
 
-def drawn_as(draw: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Objects, ObjectTarget], RenderedObjects]:
+def renderer(render_map: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Objects, ObjectTarget], RenderedObjects]:
     """What `Objects.render` is for another map."""
 
-    def drawn(task: Objects, targets: ObjectTarget) -> RenderedObjects:
-        return RenderedObjects(targets.mask, draw(targets.ids, targets.mask != IGNORE_INDEX))
+    def render(task: Objects, targets: ObjectTarget) -> RenderedObjects:
+        return RenderedObjects(targets.mask, render_map(targets.ids, targets.mask != IGNORE_INDEX))
 
-    return drawn
+    return render
 
 
 MAPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -262,9 +262,9 @@ def measure_maps(folder: Path) -> None:
     for ids in images_of(folder):
         components = label(ids > 0)[0]
         add(rows["connected components"], pack_labels(components, components > 0), ids)
-        for name, draw in MAPS.items():
+        for name, render_map in MAPS.items():
             numbers = torch.from_numpy(ids.astype(np.int64))[None]
-            answers = answers_of(ids > 0, draw(numbers, torch.ones_like(numbers, dtype=torch.bool))[0].numpy())
+            answers = answers_of(ids > 0, render_map(numbers, torch.ones_like(numbers, dtype=torch.bool))[0].numpy())
             for peak in PEAKS:
                 finder.PEAK = peak
                 objects = ObjectFinder(Objects())
@@ -324,11 +324,11 @@ def train_for(minutes: float, data: Path, output: Path) -> None:
 
 def train_candidate(name: str, data: Path, minutes: float, output: Path) -> None:
     """Train with one candidate, score it on the validation images, and write the scores to candidates.jsonl."""
-    draw = draw_apart if name == "weights" else drawn_as(MAPS[name])
+    render = render_apart if name == "weights" else renderer(MAPS[name])
     partial = weighted_partial if name == "weights" else Objects.partial
     separate = whole if name == "weights" else finder.separated
     with (
-        mock.patch.object(Objects, "render", draw),
+        mock.patch.object(Objects, "render", render),
         mock.patch.object(Objects, "partial", partial),
         mock.patch.object(finder, "separated", separate),
     ):

@@ -19,7 +19,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_utils.loading.augment import augment
-from data_utils.loading.draws import draw, pack_draws
+from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
 from tasks.classes import Classes, ClassTarget
 from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.step_loss import StepLoss
@@ -42,11 +42,13 @@ def targets_of(task: Task, shape: tuple[int, ...], classes: int) -> Target:
 def seconds(network: DeeplySupervisedUNet, loss: StepLoss, images: torch.Tensor, targets: Target, step: int) -> float:
     """Processor time of one step."""
     size = tuple(images.shape[2:])
-    draws = [draw((step, i), strength="basic", seed=0, size=size, channels=3) for i in range(len(images))]
-    numbers = pack_draws(draws, 3)
+    augmentations = [
+        sample_augmentation((step, i), strength="basic", seed=0, size=size, channels=3) for i in range(len(images))
+    ]
+    numbers = pack_augmentations(augmentations, 3)
     zero = torch.zeros(3)
     start = time.process_time()
-    inputs, moved = augment(images, targets, draws, numbers, fill=zero, std=zero + 1)
+    inputs, moved = augment(images, targets, augmentations, numbers, fill=zero, std=zero + 1)
     counts = loss.counts(moved)
     loss(network(inputs), moved, counts).backward()
     return time.process_time() - start

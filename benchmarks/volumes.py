@@ -35,7 +35,7 @@ PATCH, FILES, ROUNDS = (32, 48, 32), 40, 480  # the smallest volumes of the hipp
 
 
 def cached_patches(images: list[Path], labels: list[Path], augment: str) -> Callable[[int], object]:
-    """What a loader's process does for one patch: read from the cache, and the draw of its augmentation."""
+    """What a loader's process does for one patch: read from the cache, and its augmentation."""
     files = zip(images, labels, strict=True)
     pairs = [(VolumeFile((str(image),)), VolumeFile((str(label),))) for image, label in files]
     records = ListRecords({"image": image, "target": label, "name": image.paths[0]} for image, label in pairs)

@@ -305,7 +305,7 @@ MODES = [
 SEEDS = [
     Mutant(
         "data_utils/analysis/dataset_info.py",
-        "_draw_sample",
+        "_random_sample",
         "np.random.default_rng(seed)",
         "np.random.default_rng(0)",
         "test_streams.py",
@@ -335,8 +335,14 @@ SEEDS = [
         "[self.config.seed, slot.index, 1]",
         "test_dataset.py test_crops.py",
     ),
-    Mutant("data_utils/loading/draws.py", "draw", "[seed, *key]", "[*key]", "test_augment.py"),
-    Mutant("data_utils/loading/draws.py", "draw", "[seed, *key, 3]", "[seed, 3]", "test_volumes_loading.py"),
+    Mutant("data_utils/loading/augmentation.py", "sample_augmentation", "[seed, *key]", "[*key]", "test_augment.py"),
+    Mutant(
+        "data_utils/loading/augmentation.py",
+        "sample_augmentation",
+        "[seed, *key, 3]",
+        "[seed, 3]",
+        "test_volumes_loading.py",
+    ),
     Mutant("data_utils/loading/loaders.py", "build_loaders", "info.config.seed", "0", "test_loaders.py"),
     Mutant(
         "data_utils/sources/holdout.py",
@@ -525,7 +531,11 @@ THRESHOLDS = [
     ),
     Mutant("data_utils/loading/crop.py", "", "1 / 3", "1 / 2", "test_crops.py"),
     Mutant(
-        "data_utils/loading/draws.py", "", "SIMILAR_SPACING_FACTOR = 2", "SIMILAR_SPACING_FACTOR = 8", "test_draws.py"
+        "data_utils/loading/augmentation.py",
+        "",
+        "SIMILAR_SPACING_FACTOR = 2",
+        "SIMILAR_SPACING_FACTOR = 8",
+        "test_augmentation.py",
     ),
     Mutant("data_utils/targets/find.py", "", "MOST_PIECES = 1.1", "MOST_PIECES = 1.05", "test_find_task.py"),
     Mutant("data_utils/targets/find.py", "", "CONNECTED_SHARE = 0.9", "CONNECTED_SHARE = 0.8", "test_find_task.py"),

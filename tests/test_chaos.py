@@ -13,13 +13,13 @@ import torch
 from conftest import ROOT
 from safetensors.torch import save_file
 
-from benchmarks.chaos import FAULTS, TOLERANCE, Problem, compare, drawn_faults, resumed_at
+from benchmarks.chaos import FAULTS, TOLERANCE, Problem, compare, random_faults, resumed_at
 
 SECONDS = 5400  # for 20 faults, on a machine with other work too
 
 
 def test_all_kinds_of_faults_come_in_turn_in_an_order_of_the_seed():
-    one, again, other = (list(islice(drawn_faults(list(FAULTS), seed), 2 * len(FAULTS))) for seed in (1, 1, 2))
+    one, again, other = (list(islice(random_faults(list(FAULTS), seed), 2 * len(FAULTS))) for seed in (1, 1, 2))
     assert one == again != other
     assert sorted(one[: len(FAULTS)]) == sorted(one[len(FAULTS) :]) == sorted(FAULTS)
 

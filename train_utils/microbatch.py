@@ -105,6 +105,12 @@ def _batches_of_steps(loader: DataLoader) -> Iterator[list[TrainingBatch]]:
 def _augmented(batch: TrainingBatch, fill: Tensor, std: Tensor, recolor: Recolor) -> MicroBatch:
     """A batch of the loader, augmented on the device."""
     images, targets = augment(
-        batch["images"], batch["targets"], batch["draws"], batch["packed_draws"], fill=fill, std=std, recolor=recolor
+        batch["images"],
+        batch["targets"],
+        batch["augmentations"],
+        batch["packed_augmentations"],
+        fill=fill,
+        std=std,
+        recolor=recolor,
     )
     return MicroBatch(channels_last(images), targets, is_filler=batch["slots"][0].filler)

@@ -78,7 +78,7 @@ class Publisher:
                 count = pictures_of_an_evaluation(self.info)
                 panels = sample_panels(self.info, Predictor(network), self.section, count)
             pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
-            pictures |= self.section.draw_pictures(evaluation.scores)
+            pictures |= self.section.render_pictures(evaluation.scores)
             self.run_log.write_pictures(evaluation.step, pictures)
         mark = ""
         if is_best:

@@ -227,7 +227,7 @@ def _split(records: Records, inspection: SplitInspection, reader: TargetReader) 
 
 def sample_stream(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
     """Inspect a sample of a stream, and the headers of validation images where their sizes are needed."""
-    sample = _draw_sample(train, config.seed)
+    sample = _random_sample(train, config.seed)
     targets = reader_type(config)
     inspector = choose_inspector(sample, has_classes=targets.has_classes, windows=bool(config.crop_size))
     inspection = inspect_split(sample, "reading a sample", inspector)
@@ -251,7 +251,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     return DatasetInfo(config, train_split, val_split, reader.with_pixels(pixels), normalization)
 
 
-def _draw_sample(stream: Records, seed: int) -> ListRecords:
+def _random_sample(stream: Records, seed: int) -> ListRecords:
     """About STATISTICS_IMAGES records of a stream, from SAMPLE_GROUPS of its groups."""
     assert stream.group_sizes is not None
     rng = np.random.default_rng(seed)

@@ -156,10 +156,10 @@ def _sample_voxels(
         totals.append(_count_labeled(counts) if value is None else counts.get(value, 0))
     ends = np.cumsum(totals)
     # the voxels with the value are numbered through all slices
-    drawn_ranks = np.sort(rng.choice(ends[-1], min(most, ends[-1]), replace=False, shuffle=False))
+    random_ranks = np.sort(rng.choice(ends[-1], min(most, ends[-1]), replace=False, shuffle=False))
     parts = [np.empty((0, 3), np.int64)]
-    for z in np.unique(np.searchsorted(ends, drawn_ranks, side="right") - 1).tolist():
-        ranks = drawn_ranks[(drawn_ranks >= ends[z]) & (drawn_ranks < ends[z + 1])] - ends[z]
+    for z in np.unique(np.searchsorted(ends, random_ranks, side="right") - 1).tolist():
+        ranks = random_ranks[(random_ranks >= ends[z]) & (random_ranks < ends[z + 1])] - ends[z]
         has_value = ~np.isin(values[z], UNLABELED) if value is None else values[z] == value
         pixels = np.flatnonzero(has_value)[ranks]
         y, x = divmod(pixels, values.shape[2])

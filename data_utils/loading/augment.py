@@ -1,6 +1,6 @@
-"""Paired augmentation, done on the device: of images and of volumes, each by its own draw.
+"""Paired augmentation, done on the device: of images and of volumes, each by its own augmentation.
 
-What happens to a sample is drawn from its key alone (`draws`): the same in any batch, process or device.
+An `Augmentation` is sampled from the key of its sample alone: the same in any batch, process or device.
 """
 
 import math
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data_utils.loading.draws import ELASTIC, Draw
+from data_utils.loading.augmentation import ELASTIC, Augmentation
 from data_utils.loading.noise import unit_noise
 from runtime.device import upload, upload_like
 from tasks.target import AnyTarget
@@ -31,105 +31,107 @@ def recolored(images: Tensor, gain: Tensor, shift: Tensor, fill: Tensor, std: Te
 def augment(
     images: Tensor,
     targets: AnyTarget,
-    draws: Sequence[Draw],
-    packed_draws: Tensor,
+    augmentations: Sequence[Augmentation],
+    packed_augmentations: Tensor,
     *,
     fill: Tensor,
     std: Tensor,
     recolor: Recolor = recolored,
 ) -> tuple[Tensor, AnyTarget]:
-    """Augment a batch, each sample by its own draw; the arguments are left as they are, and the host never waits.
+    """Augment a batch, each sample by its own augmentation; the arguments stay as they are, and the host never waits.
 
     All tensors are on one device. Pixels from outside the image become `fill` and unknown.
 
     Args:
         images: (B, C, H, W) or (B, C, D, H, W), raw pixel values of any range and type.
         targets: (B, H, W) or (B, D, H, W).
-        draws: one for each sample, for images of this size.
-        packed_draws: `pack_draws` of them.
+        augmentations: one for each sample, for images of this size.
+        packed_augmentations: `pack_augmentations` of them.
         fill, std: (C,) mean and standard deviation of the training images.
         recolor: `recolored`, compiled or not.
 
     Returns:
         Float32 images (float64 stays), and targets in the types that losses take.
     """
-    lengths = (len(draws), len(packed_draws), len(images), targets.shape[0])
+    lengths = (len(augmentations), len(packed_augmentations), len(images), targets.shape[0])
     assert len(set(lengths)) == 1, lengths
     images = images.to(torch.promote_types(images.dtype, torch.float32))
-    if all(drawn.is_identity for drawn in draws):
+    if all(augmentation.is_identity for augmentation in augmentations):
         return images, targets.for_loss()
     channels = images.shape[1]
     size = images.shape[2:]
     per_pixel = (1,) * len(size)
     fill = fill.to(images.dtype).view(-1, *per_pixel)
     std = std.to(images.dtype).view(-1, *per_pixel)
-    columns = packed_draws.to(images.dtype).view(*packed_draws.shape, *per_pixel)
+    columns = packed_augmentations.to(images.dtype).view(*packed_augmentations.shape, *per_pixel)
     matrix, elastic, gain, shift = columns.split([len(size) ** 2, math.prod(ELASTIC), channels, channels], dim=1)
 
-    is_warped = any(drawn.elastic is not None for drawn in draws)
+    is_warped = any(augmentation.elastic is not None for augmentation in augmentations)
     grid = _sampling_grid(matrix, elastic.reshape(-1, *ELASTIC) if is_warped else None, size)
     outside = (grid.abs() > 1).any(dim=-1)
     new_images = _sample(images, grid, "bilinear")
-    unmoved = [i for i, drawn in enumerate(draws) if not drawn.moves]
+    unmoved = [i for i, augmentation in enumerate(augmentations) if not augmentation.moves]
     for i in unmoved:  # resampling blurs and rounds: a sample that stays where it is must come back exactly
         new_images[i] = images[i]
-    _degrade(new_images, draws, fill)
+    _degrade(new_images, augmentations, fill)
     new_images = recolor(new_images, gain, shift, fill, std)
-    for i, drawn in enumerate(draws):
-        if drawn.noise:
-            new_images[i] += drawn.noise * std * unit_noise(images[i].shape, drawn.noise_seed, images.device)
+    for i, augmentation in enumerate(augmentations):
+        if augmentation.noise:
+            new_images[i] += (
+                augmentation.noise * std * unit_noise(images[i].shape, augmentation.noise_seed, images.device)
+            )
     new_targets = targets.moved(
-        move_labels=lambda labels, unknown: _moved(labels, unknown, grid, outside, unmoved),
-        move_points=lambda points: _moved_points(points, draws, size),
+        move_labels=lambda labels, unknown: _moved_labels(labels, unknown, grid, outside, unmoved),
+        move_points=lambda points: _moved_points(points, augmentations, size),
     )
     return torch.where(outside[:, None], fill, new_images), new_targets
 
 
-def _degrade(images: Tensor, draws: Sequence[Draw], fill: Tensor) -> None:
-    """Lower the resolution of images, blur them and bend their values, in place, each by its draw."""
-    for i, drawn in enumerate(draws):
-        if drawn.resolution:
-            images[i] = _lower_resolution(images[i], drawn.resolution)
-        if drawn.blur:
-            images[i] = _blur(images[i], drawn.blur)
-        if drawn.gamma != 1:
-            images[i] = _apply_gamma(images[i], drawn.gamma, fill)
+def _degrade(images: Tensor, augmentations: Sequence[Augmentation], fill: Tensor) -> None:
+    """Lower the resolution of images, blur them and curve their values, in place, each by its augmentation."""
+    for i, augmentation in enumerate(augmentations):
+        if augmentation.resolution:
+            images[i] = _lower_resolution(images[i], augmentation.resolution)
+        if augmentation.blur:
+            images[i] = _blur(images[i], augmentation.blur)
+        if augmentation.gamma != 1:
+            images[i] = _apply_gamma(images[i], augmentation.gamma, fill)
 
 
-def _moved(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved: Sequence[int]) -> Tensor:
+def _moved_labels(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved: Sequence[int]) -> Tensor:
     """Labels (B, *spatial) picked at the grid's positions, `unknown` where it is `outside`; samples `unmoved` stay."""
     if labels.dtype == WIDE_LABEL_TYPE:
-        picked = labels.flatten(1).gather(1, _nearest_pixels(grid).flatten(1)).view_as(labels).long()
+        new_labels = labels.flatten(1).gather(1, _nearest_pixels(grid).flatten(1)).view_as(labels).long()
     else:
-        picked = _sample(labels[:, None].to(grid.dtype), grid, "nearest")[:, 0].long()
+        new_labels = _sample(labels[:, None].to(grid.dtype), grid, "nearest")[:, 0].long()
     for i in unmoved:
-        picked[i] = labels[i]
-    return picked.masked_fill(outside, unknown)
+        new_labels[i] = labels[i]
+    return new_labels.masked_fill(outside, unknown)
 
 
-def _moved_points(points: Tensor, draws: Sequence[Draw], size: Sequence[int]) -> Tensor:
+def _moved_points(points: Tensor, augmentations: Sequence[Augmentation], size: Sequence[int]) -> Tensor:
     """The positions of points (B, K, n) in the moved samples.
 
     `_sampling_grid` maps a position in the moved sample to the position in the original. Its elastic part is inverted
     in steps, each of which leaves a fraction of the error, since displacements change slowly from pixel to pixel.
     """
-    matrix = torch.tensor(np.stack([drawn.matrix for drawn in draws]))
+    matrix = torch.tensor(np.stack([augmentation.matrix for augmentation in augmentations]))
     # inverted on the CPU: on CUDA the host would wait to learn whether it can be
     inverse = upload_like(torch.linalg.inv(matrix).transpose(1, 2), points)
     extent = upload_like(tuple(size), points).flip(0)
     source = points.flip(-1) - (extent - 1) / 2  # (x, y, ...) from the center
     positions = source @ inverse
-    if any(drawn.elastic is not None for drawn in draws):
+    if any(augmentation.elastic is not None for augmentation in augmentations):
         elastic = []
-        for drawn in draws:
-            elastic.append(np.zeros(ELASTIC) if drawn.elastic is None else drawn.elastic)
+        for augmentation in augmentations:
+            elastic.append(np.zeros(ELASTIC) if augmentation.elastic is None else augmentation.elastic)
         displacements = upload_like(torch.tensor(np.stack(elastic)), points)
         for _ in range(INVERSIONS):
             # as `F.interpolate` has it with aligned corners: -1 and 1 are the centers of the outermost pixels
             grid = (positions * (2 / (extent - 1).clamp_min(1)))[:, :, None]
             displacement = F.grid_sample(displacements, grid, mode="bicubic", padding_mode="border", align_corners=True)
             positions = (source - displacement[..., 0].transpose(1, 2)) @ inverse
-    is_moved = upload(torch.tensor([drawn.moves for drawn in draws]), points.device)
+    is_moved = upload(torch.tensor([augmentation.moves for augmentation in augmentations]), points.device)
     positions = (positions + (extent - 1) / 2).flip(-1)
     return torch.where(is_moved[:, None, None], positions, points)
 
@@ -148,7 +150,7 @@ def _sampling_grid(matrix: Tensor, elastic: Tensor | None, size: Sequence[int]) 
     """Where output pixels come from, (B, *size, n) of n axes as `grid_sample` wants it: (x, y, ...), -1..1 across.
 
     It is built in pixels from the center, so that a rotation of an image that is not square does not shear it. `matrix`
-    (B, n^2, 1, ...) and `elastic` (B, 2, 3, 3) come from `Draw`.
+    (B, n^2, 1, ...) and `elastic` (B, 2, 3, 3) come from `Augmentation`.
     """
     columns = matrix.unflatten(1, (len(size), len(size))).unbind(2)  # (B, n, 1, ...) each
     offsets = []  # pixels from the center along x, y, ..., each in the shape that goes with the axes of an image
@@ -195,6 +197,6 @@ def _apply_gamma(image: Tensor, gamma: float, fill: Tensor) -> Tensor:
     high = image.amax(spatial, keepdim=True)
     extent = (high - low).clamp(min=torch.finfo(image.dtype).tiny)
     middle = fill.clamp(low, high)
-    bent = extent * ((image - low) / extent) ** gamma
-    bent_middle = extent * ((middle - low) / extent) ** gamma
-    return bent - bent_middle + middle
+    curved = extent * ((image - low) / extent) ** gamma
+    curved_middle = extent * ((middle - low) / extent) ** gamma
+    return curved - curved_middle + middle

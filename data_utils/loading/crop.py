@@ -16,7 +16,7 @@ def crop_window(labels: np.ndarray, unknown: int, crop_size: Size, rng: np.rando
     Each label in the image except `unknown` is drawn with equal chance, so that rare labels are seen as often as
     others; one of its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
     """
-    around_class, class_share, pixel_share, starts = _draw_position(labels.shape, crop_size, rng)
+    around_class, class_share, pixel_share, starts = _random_position(labels.shape, crop_size, rng)
     if around_class:
         present = [label for label in _distinct(labels) if label != unknown]
         if present:
@@ -41,7 +41,7 @@ def crop_around(
 
     `class_locations` (n, axes) are pixels of the mask at its own size, `mask_size`.
     """
-    around_class, class_share, pixel_share, starts = _draw_position(size, crop_size, rng)
+    around_class, class_share, pixel_share, starts = _random_position(size, crop_size, rng)
     if around_class and class_locations:
         locations = class_locations[int(class_share * len(class_locations))]
         pixel = locations[int(pixel_share * len(locations))]
@@ -52,7 +52,7 @@ def crop_around(
     return _window(starts, size, crop_size)
 
 
-def _draw_position(size: Size, crop_size: Size, rng: np.random.Generator) -> tuple[bool, float, float, list[int]]:
+def _random_position(size: Size, crop_size: Size, rng: np.random.Generator) -> tuple[bool, float, float, list[int]]:
     """Draws: whether to crop around a class, which class and which of its pixels, and a start for other crops.
 
     Class and pixel are drawn as shares in [0, 1) of the numbers of classes and of pixels.

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.loading.augmentation import Augmentation, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.decoded_cache import Sample, decode_once
-from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.loading.samples import new_samples
 from runtime.cache import digest
 from runtime.errors import DataError
@@ -105,7 +105,7 @@ class SegmentationDataset(Dataset):
 class TrainingDataset(SegmentationDataset):
     """Images and targets at the network's input size, cropped and then padded to the slot's shape.
 
-    A crop and the draw of an augmentation, which is done later, are functions of (seed, epoch, index).
+    A crop and an augmentation, which is done later, are functions of (seed, epoch, index).
     """
 
     fit_targets = True
@@ -123,11 +123,11 @@ class TrainingDataset(SegmentationDataset):
         sides = tuple(slice(*side) for side in window)
         return image[(slice(None), *sides)], target.cropped(sides)
 
-    def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Draw, Slot, str | None]:
+    def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Augmentation, Slot, str | None]:
         image, target, problem = self.read(slot)
         if target.shape != slot.shape:
             image, target = self._pad(image, target, slot.shape)
-        drawn = draw(
+        augmentation = sample_augmentation(
             (slot.epoch, slot.index),
             strength=self.config.augment,
             seed=self.config.seed,
@@ -136,9 +136,9 @@ class TrainingDataset(SegmentationDataset):
             spacing=self.samples.spacing(slot.index),
             may_mirror=self.reader.mirrors,
         )
-        if drawn.is_mirrored:
+        if augmentation.is_mirrored:
             target = self.reader.mirrored(target)
-        return _tensor(image), target.map(_tensor), drawn, slot, problem
+        return _tensor(image), target.map(_tensor), augmentation, slot, problem
 
     def _pad(self, image: np.ndarray, target: Target, shape: tuple[int, ...]) -> Sample:
         fill = self.fill.round() if image.dtype == np.uint8 else self.fill
@@ -175,14 +175,14 @@ class TrainingBatch(TypedDict):
     Keys:
         images: (B, C, *size).
         targets: the targets of these images, of one size.
-        packed_draws: `pack_draws` of the draws.
+        packed_augmentations: `pack_augmentations` of the augmentations.
         problems: the problems of the samples left out.
     """
 
     images: Tensor
     targets: Target
-    draws: list[Draw]
-    packed_draws: Tensor
+    augmentations: list[Augmentation]
+    packed_augmentations: Tensor
     slots: list[Slot]
     problems: list[str]
 
@@ -208,13 +208,13 @@ Batch = TrainingBatch | EvaluationBatch
 
 def collate_training(samples: list[tuple]) -> TrainingBatch:
     """A batch of samples of `TrainingDataset`."""
-    images, targets, draws, slots, problems = zip(*samples, strict=True)
+    images, targets, augmentations, slots, problems = zip(*samples, strict=True)
     stacked_targets = type(targets[0]).stack(targets)
     return {
         "images": torch.stack(images),
         "targets": stacked_targets,
-        "draws": list(draws),
-        "packed_draws": pack_draws(draws, len(images[0])),
+        "augmentations": list(augmentations),
+        "packed_augmentations": pack_augmentations(augmentations, len(images[0])),
         "slots": list(slots),
         "problems": [problem for problem in problems if problem is not None],
     }

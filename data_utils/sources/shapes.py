@@ -44,17 +44,17 @@ class Shapes(Records):
     @cached_property
     def sizes(self) -> np.ndarray:
         """int array (length, 2): (H, W) of every picture, without rendering any."""
-        sizes = [_draw_size(self._rng(self.first + i)) for i in range(self.length)]
+        sizes = [_random_size(self._rng(self.first + i)) for i in range(self.length)]
         return np.array(sizes, dtype=np.int64).reshape(-1, 2)
 
 
-def _draw_size(rng: np.random.Generator) -> tuple[int, int]:
+def _random_size(rng: np.random.Generator) -> tuple[int, int]:
     return SIZES[rng.integers(len(SIZES))]
 
 
 def _render(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """A picture (H, W, 3) and its class indices (H, W), uint8 both."""
-    height, width = _draw_size(rng)  # the first draw of all: `sizes` relies on it
+    height, width = _random_size(rng)  # the first draw of all: `sizes` relies on it
     image = _background(rng, height, width)
     mask = np.zeros((height, width), np.uint8)
     for _ in range(rng.integers(2, 7)):

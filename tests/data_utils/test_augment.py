@@ -1,6 +1,6 @@
 """Augmentation: images and masks are changed alike, by random numbers that name the sample.
 
-Modules: data_utils/loading/augment.py, data_utils/loading/draws.py.
+Modules: data_utils/loading/augment.py, data_utils/loading/augmentation.py.
 """
 
 import math
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from data_utils.loading.augment import augment, recolored
-from data_utils.loading.draws import STRENGTHS, Draw, draw, pack_draws
+from data_utils.loading.augmentation import STRENGTHS, Augmentation, pack_augmentations, sample_augmentation
 from tasks.classes import ClassTarget
 from tasks.overlapping import OverlapTarget
 
@@ -27,25 +27,29 @@ def batch(size=(24, 32), channels=3, count=8, dtype=torch.uint8, high=256):
     return images, torch.tensor([0, 3, 5, 255], dtype=torch.uint8)[choice]
 
 
-def apply(images, masks, draws, fill, std):
-    """Given draws, as precise as the images are."""
-    numbers = pack_draws(draws, images.shape[1], torch.promote_types(images.dtype, torch.float32))
-    new_images, targets = augment(images, ClassTarget(masks), draws, numbers.to(images.device), fill=fill, std=std)
+def apply(images, masks, augmentations, fill, std):
+    """Given augmentations, as precise as the images are."""
+    numbers = pack_augmentations(augmentations, images.shape[1], torch.promote_types(images.dtype, torch.float32))
+    new_images, targets = augment(
+        images, ClassTarget(masks), augmentations, numbers.to(images.device), fill=fill, std=std
+    )
     return new_images, targets.mask
 
 
 def run(images, masks, keys=KEYS, strength="strong", seed=0, scale=1.0):
     size, channels = tuple(images.shape[2:]), images.shape[1]
-    draws = [draw(key, strength=strength, seed=seed, size=size, channels=channels) for key in keys]
+    augmentations = [
+        sample_augmentation(key, strength=strength, seed=seed, size=size, channels=channels) for key in keys
+    ]
     fill, std = scale * (100 + 5 * torch.arange(channels)), scale * torch.full((channels,), 40.0)
-    return apply(images, masks, draws, fill.to(images.device), std.to(images.device))
+    return apply(images, masks, augmentations, fill.to(images.device), std.to(images.device))
 
 
-def warp(images, masks, angle=0.0, zoom=1.0, **draw_args):
+def warp(images, masks, angle=0.0, zoom=1.0, **options):
     cos, sin = math.cos(math.radians(angle)) / zoom, math.sin(math.radians(angle)) / zoom
-    draws = [Draw(np.array([[cos, sin], [-sin, cos]]), **draw_args)] * len(images)
+    augmentations = [Augmentation(np.array([[cos, sin], [-sin, cos]]), **options)] * len(images)
     zero = torch.zeros(images.shape[1])
-    return apply(images, masks, draws, zero, zero + 1)
+    return apply(images, masks, augmentations, zero, zero + 1)
 
 
 @pytest.mark.parametrize("strength", STRENGTHS)
@@ -132,12 +136,12 @@ def test_an_unknown_strength_is_refused():
         run(*batch(), strength="medium")
 
 
-def test_a_sample_that_draws_the_identity_comes_back_exactly():
+def test_a_sample_whose_augmentation_is_the_identity_comes_back_exactly():
     images, masks = batch(count=2, dtype=torch.float32, high=65535)
     masks = masks.long()
-    turned = Draw(np.array([[0.0, -1.0], [1.0, 0.0]]), gain=1.3, shift=2.0, blur=1.0, noise=1.0)
+    turned = Augmentation(np.array([[0.0, -1.0], [1.0, 0.0]]), gain=1.3, shift=2.0, blur=1.0, noise=1.0)
     statistic = torch.full((3,), 777.7)
-    new_images, new_masks = apply(images, masks, [Draw(), turned], statistic, statistic)
+    new_images, new_masks = apply(images, masks, [Augmentation(), turned], statistic, statistic)
     assert torch.equal(new_images[0], images[0])
     assert torch.equal(new_masks[0], masks[0])
     assert not torch.equal(new_images[1], images[1])
@@ -152,8 +156,8 @@ def test_flips_and_quarter_turns_move_pixels_without_mixing_them():
         (0, 1, -1, 0): lambda x: x.rot90(-1, (-2, -1)),
     }
     for matrix, move in expected.items():
-        draws = [Draw(np.array(matrix, dtype=float).reshape(2, 2))] * len(images)
-        new_images, new_masks = apply(images, masks, draws, torch.zeros(3), torch.ones(3))
+        augmentations = [Augmentation(np.array(matrix, dtype=float).reshape(2, 2))] * len(images)
+        new_images, new_masks = apply(images, masks, augmentations, torch.zeros(3), torch.ones(3))
         # float64 rounding of the coordinates, times differences of up to 256 between neighbors: measured 4e-13
         assert torch.allclose(new_images, move(images), rtol=0, atol=1e-11)
         assert torch.equal(new_masks, move(masks))
@@ -196,8 +200,8 @@ def test_image_and_mask_stay_aligned(size):
     masks = torch.nn.functional.interpolate(blocks, size)[:, 0].long()
     images = masks[:, None].double()
     for i in range(8):
-        d = draw((1, i), strength="strong", seed=0, size=size, channels=1)
-        d = Draw(d.matrix, d.elastic)
+        d = sample_augmentation((1, i), strength="strong", seed=0, size=size, channels=1)
+        d = Augmentation(d.matrix, d.elastic)
         new_images, new_masks = apply(images[i : i + 1], masks[i : i + 1], [d], torch.full((1,), 9.0), torch.ones(1))
         inside = new_masks != 255
         assert torch.equal(new_images[:, 0][~inside], torch.full_like(new_images[:, 0][~inside], 9.0))
@@ -237,31 +241,40 @@ def test_outside_is_exactly_the_fill_and_ignored(strength):
 def test_outside_is_the_fill_of_64_bits_where_the_image_has_as_many():
     images, masks = torch.ones(1, 1, 8, 10, dtype=torch.float64), torch.zeros(1, 8, 10).long()
     fill = torch.tensor([0.1], dtype=torch.float64)
-    moved, _ = apply(images, masks, [Draw(np.eye(2) * 4)], fill, torch.ones(1))
+    moved, _ = apply(images, masks, [Augmentation(np.eye(2) * 4)], fill, torch.ones(1))
     assert moved[0, 0, 0, 0] == 0.1
 
 
 def test_outside_of_a_volume_is_also_before_and_behind_it():
     images, masks = torch.full((1, 1, 8, 4, 5), 7.0), torch.ones(1, 8, 4, 5).long()
-    moved, labels = apply(images, masks, [Draw(np.diag([1.0, 1.0, 2.0]))], torch.tensor([3.0]), torch.ones(1))
+    moved, labels = apply(images, masks, [Augmentation(np.diag([1.0, 1.0, 2.0]))], torch.tensor([3.0]), torch.ones(1))
     assert labels[0, :, 1, 1].tolist() == [255, 255, 1, 1, 1, 1, 255, 255]
     assert moved[0, 0, :, 1, 1].tolist() == [3, 3, 7, 7, 7, 7, 3, 3]
 
 
 def test_labels_of_32_bits_are_moved_along_each_axis_of_a_volume():
     bits = torch.arange(2 * 3 * 5, dtype=torch.int32).view(1, 2, 3, 5)
-    draws, zero = [Draw(np.diag([-1.0, -1.0, 1.0]))], torch.zeros(1)
-    _, wide = augment(bits[:, None], OverlapTarget(bits, bits), draws, pack_draws(draws, 1), fill=zero, std=zero + 1)
+    augmentations, zero = [Augmentation(np.diag([-1.0, -1.0, 1.0]))], torch.zeros(1)
+    _, wide = augment(
+        bits[:, None],
+        OverlapTarget(bits, bits),
+        augmentations,
+        pack_augmentations(augmentations, 1),
+        fill=zero,
+        std=zero + 1,
+    )
     assert wide.truth.tolist() == bits.flip(2, 3).tolist()
 
 
 def test_labels_of_32_bits_lie_where_those_of_8_bits_do():
     images, masks = batch((24, 40))
     bits = masks.to(torch.int32)
-    draws = [draw(key, strength="strong", seed=0, size=(24, 40), channels=3) for key in KEYS]
+    augmentations = [sample_augmentation(key, strength="strong", seed=0, size=(24, 40), channels=3) for key in KEYS]
     fill, std = torch.zeros(3), torch.ones(3)
-    moved = apply(images, masks, draws, fill, std)[1]
-    _, wide = augment(images, OverlapTarget(bits, bits), draws, pack_draws(draws, 3), fill=fill, std=std)
+    moved = apply(images, masks, augmentations, fill, std)[1]
+    _, wide = augment(
+        images, OverlapTarget(bits, bits), augmentations, pack_augmentations(augmentations, 3), fill=fill, std=std
+    )
     inside = moved != 255  # what is unknown has another number
     assert inside.any()
     assert torch.equal(wide.truth[inside], moved[inside].to(wide.truth.dtype))
@@ -291,72 +304,72 @@ def test_mirror_does_nothing_but_mirror_left_and_right():
 
 
 @pytest.fixture(scope="module")
-def basic_draws() -> list[Draw]:
-    return [draw((0, i), strength="basic", seed=0, size=(64, 64), channels=3) for i in range(400)]
+def basic_augmentations() -> list[Augmentation]:
+    return [sample_augmentation((0, i), strength="basic", seed=0, size=(64, 64), channels=3) for i in range(400)]
 
 
-def test_basic_scales_by_a_quarter(basic_draws):
-    scales = [abs(np.linalg.det(d.matrix)) ** -0.5 for d in basic_draws]
+def test_basic_scales_by_a_quarter(basic_augmentations):
+    scales = [abs(np.linalg.det(d.matrix)) ** -0.5 for d in basic_augmentations]
     assert 0.8 <= min(scales) < 0.82
     assert 1.22 < max(scales) <= 1.25
 
 
-def test_basic_turns_by_fifteen_degrees(basic_draws):
-    angles = [math.degrees(math.atan2(d.matrix[1, 0], d.matrix[1, 1])) for d in basic_draws]
+def test_basic_turns_by_fifteen_degrees(basic_augmentations):
+    angles = [math.degrees(math.atan2(d.matrix[1, 0], d.matrix[1, 1])) for d in basic_augmentations]
     assert -15 <= min(angles) < -14
     assert 14 < max(angles) <= 15
 
 
-def test_basic_mirrors_one_in_two(basic_draws):
-    mirrored = np.mean([np.linalg.det(d.matrix) < 0 for d in basic_draws])
+def test_basic_mirrors_one_in_two(basic_augmentations):
+    mirrored = np.mean([np.linalg.det(d.matrix) < 0 for d in basic_augmentations])
     assert 0.4 < mirrored < 0.6  # four standard deviations of 400 draws
 
 
-def test_basic_changes_contrast_by_a_fifth(basic_draws):
-    gains = np.array([d.gain for d in basic_draws])
+def test_basic_changes_contrast_by_a_fifth(basic_augmentations):
+    gains = np.array([d.gain for d in basic_augmentations])
     assert 0.8 <= gains.min() < 0.82
     assert 1.18 < gains.max() <= 1.2
 
 
-def test_basic_changes_brightness_by_a_fifth(basic_draws):
-    shifts = np.array([d.shift for d in basic_draws])
+def test_basic_changes_brightness_by_a_fifth(basic_augmentations):
+    shifts = np.array([d.shift for d in basic_augmentations])
     assert -0.2 <= shifts.min() < -0.18
     assert 0.18 < shifts.max() <= 0.2
 
 
-def test_basic_has_no_other_effects(basic_draws):
-    assert not any(d.blur or d.noise or d.elastic is not None for d in basic_draws)
+def test_basic_has_no_other_effects(basic_augmentations):
+    assert not any(d.blur or d.noise or d.elastic is not None for d in basic_augmentations)
 
 
 @pytest.fixture(scope="module")
-def strong_draws() -> list[Draw]:
-    return [draw((0, i), strength="strong", seed=0, size=(64, 96), channels=3) for i in range(400)]
+def strong_augmentations() -> list[Augmentation]:
+    return [sample_augmentation((0, i), strength="strong", seed=0, size=(64, 96), channels=3) for i in range(400)]
 
 
-def test_strong_uses_every_effect_at_its_rate(strong_draws):
+def test_strong_uses_every_effect_at_its_rate(strong_augmentations):
     # rates of 1/2, 0.2 and 0.3, give or take four standard deviations of 400 draws (3.5 for the last two)
-    assert 0.4 < np.mean([d.elastic is not None for d in strong_draws]) < 0.6
-    assert 0.13 < np.mean([d.blur > 0 for d in strong_draws]) < 0.27
-    assert 0.22 < np.mean([d.noise > 0 for d in strong_draws]) < 0.38
-    assert np.ptp([d.gain for d in strong_draws], axis=1).min() > 0
+    assert 0.4 < np.mean([d.elastic is not None for d in strong_augmentations]) < 0.6
+    assert 0.13 < np.mean([d.blur > 0 for d in strong_augmentations]) < 0.27
+    assert 0.22 < np.mean([d.noise > 0 for d in strong_augmentations]) < 0.38
+    assert np.ptp([d.gain for d in strong_augmentations], axis=1).min() > 0
 
 
-def test_strong_mirrors_an_image_up_and_down_without_quarter_turns(strong_draws):
+def test_strong_mirrors_an_image_up_and_down_without_quarter_turns(strong_augmentations):
     """The image is not square."""
-    upright = [d for d in strong_draws if abs(d.matrix[0, 1]) < 1e-12]
-    assert 0.4 < len(upright) / len(strong_draws) < 0.6
+    upright = [d for d in strong_augmentations if abs(d.matrix[0, 1]) < 1e-12]
+    assert 0.4 < len(upright) / len(strong_augmentations) < 0.6
     assert any(d.matrix[0, 0] > 0 > d.matrix[1, 1] for d in upright)
 
 
 def test_strong_turns_a_square_image_by_quarters():
-    square = [draw((0, i), strength="strong", seed=0, size=(64, 64), channels=3) for i in range(400)]
+    square = [sample_augmentation((0, i), strength="strong", seed=0, size=(64, 64), channels=3) for i in range(400)]
     assert any(abs(d.matrix[0, 0]) < 1e-12 for d in square)
 
 
 @pytest.mark.parametrize(("size", "pixels"), [((512, 768), 10), ((64, 96), 2)])
 def test_elastic_displacements_are_the_papers_and_smaller_in_small_images(size, pixels):
-    draws = [draw((0, i), strength="strong", seed=0, size=size, channels=1) for i in range(400)]
-    displacements = np.array([d.elastic for d in draws if d.elastic is not None])
+    augmentations = [sample_augmentation((0, i), strength="strong", seed=0, size=size, channels=1) for i in range(400)]
+    displacements = np.array([d.elastic for d in augmentations if d.elastic is not None])
     # about 3,600 numbers: the standard deviation is known to 1.2%
     assert displacements.std() == pytest.approx(pixels, rel=0.05)
 
@@ -366,7 +379,7 @@ def test_elastic_deformation_moves_as_far_as_drawn():
     elastic = np.zeros((2, 3, 3))
     elastic[0, 0, 0] = 4.0
     x = torch.arange(64.0, dtype=torch.float64).expand(1, 1, 64, 64)
-    moved, _ = apply(x, torch.zeros(1, 64, 64).long(), [Draw(elastic=elastic)], torch.zeros(1), torch.ones(1))
+    moved, _ = apply(x, torch.zeros(1, 64, 64).long(), [Augmentation(elastic=elastic)], torch.zeros(1), torch.ones(1))
     assert moved[0, 0, 0, 0].item() == pytest.approx(4.0, abs=1e-12)  # float64
     # the bicubic kernel's negative lobe reaches there: 0.12 x 0.12 x 4 at most, measured 0.0494
     assert torch.allclose(moved[0, 0, 40:, 40:], x[0, 0, 40:, 40:], rtol=0, atol=0.06)
@@ -374,8 +387,8 @@ def test_elastic_deformation_moves_as_far_as_drawn():
 
 def test_contrast_is_about_the_mean_and_brightness_in_standard_deviations():
     images = torch.tensor([90.0, 100.0, 120.0]).view(1, 1, 1, 3)
-    draws = [Draw(gain=np.array([1.5]), shift=np.array([0.1]))]
-    changed, _ = apply(images, torch.zeros(1, 1, 3).long(), draws, torch.tensor([100.0]), torch.tensor([40.0]))
+    augmentations = [Augmentation(gain=np.array([1.5]), shift=np.array([0.1]))]
+    changed, _ = apply(images, torch.zeros(1, 1, 3).long(), augmentations, torch.tensor([100.0]), torch.tensor([40.0]))
     assert changed.flatten().tolist() == [89.0, 104.0, 134.0]
 
 
@@ -388,7 +401,7 @@ def test_colors_change_about_the_mean_of_the_data():
 def with_gamma(image: torch.Tensor, mean: float) -> torch.Tensor:
     """An image of one channel whose values are bent by a gamma of 2."""
     mask = torch.zeros(1, *image.shape[2:]).long()
-    return apply(image, mask, [Draw(gamma=2.0)], torch.tensor([mean]), torch.ones(1))[0]
+    return apply(image, mask, [Augmentation(gamma=2.0)], torch.tensor([mean]), torch.ones(1))[0]
 
 
 RAMP = torch.linspace(10, 20, 25).view(1, 1, 5, 5)
@@ -406,8 +419,8 @@ def test_gamma_keeps_the_range_where_the_mean_lies_outside_of_it():
 
 def test_gamma_keeps_the_mean_of_each_channel():
     images = torch.cat([RAMP, RAMP], dim=1)
-    draws, means = [Draw(gamma=2.0)], torch.tensor([15.0, 10.0])
-    bent, _ = apply(images, torch.zeros(1, 5, 5).long(), draws, means, torch.ones(2))
+    augmentations, means = [Augmentation(gamma=2.0)], torch.tensor([15.0, 10.0])
+    bent, _ = apply(images, torch.zeros(1, 5, 5).long(), augmentations, means, torch.ones(2))
     assert bent[0, :, 2, 2].tolist() == [15.0, 12.5]
 
 
@@ -418,11 +431,11 @@ def test_gamma_keeps_a_flat_image():
 def test_values_are_bent_before_their_contrast_changes():
     image, mask = torch.tensor([[[[0.0, 10, 40, 100]]]]), torch.zeros(1, 1, 4).long()
     fill, std = torch.tensor([40.0]), torch.tensor([8.0])
-    augmentation = Draw(gain=np.array([2.0]), shift=np.array([0.5]), gamma=2.0)
+    augmentation = Augmentation(gain=np.array([2.0]), shift=np.array([0.5]), gamma=2.0)
     changed, _ = apply(image, mask, [augmentation], fill, std)
-    bent, _ = apply(image, mask, [Draw(gamma=2.0)], fill, std)
+    bent, _ = apply(image, mask, [Augmentation(gamma=2.0)], fill, std)
     assert torch.allclose(changed, 40 + 2 * (bent - 40) + 4)
-    bent_afterwards, _ = apply(2 * image - 36, mask, [Draw(gamma=2.0)], fill, std)
+    bent_afterwards, _ = apply(2 * image - 36, mask, [Augmentation(gamma=2.0)], fill, std)
     assert not torch.allclose(changed, bent_afterwards)
 
 
@@ -450,8 +463,8 @@ def test_blur_keeps_flat_areas():
 def test_blur_of_a_volume_is_the_same_along_each_axis():
     point = torch.zeros(1, 1, 9, 9, 9)
     point[..., 4, 4, 4] = 1
-    draws = [Draw(np.eye(3), blur=1.2)]
-    blurred, _ = apply(point, torch.zeros(1, 9, 9, 9).long(), draws, torch.zeros(1), torch.ones(1))
+    augmentations = [Augmentation(np.eye(3), blur=1.2)]
+    blurred, _ = apply(point, torch.zeros(1, 9, 9, 9).long(), augmentations, torch.zeros(1), torch.ones(1))
     lines = [blurred[0, 0, :, 4, 4], blurred[0, 0, 4, :, 4], blurred[0, 0, 4, 4, :]]
     assert torch.allclose(lines[0], lines[1])
     assert torch.allclose(lines[0], lines[2])
@@ -461,7 +474,7 @@ def test_blur_of_a_volume_is_the_same_along_each_axis():
 @pytest.mark.parametrize(("shares", "is_same"), [((0.96, 0.95001, 1.0), True), ((0.94, 1.0, 1.0), False)])
 def test_a_share_of_the_voxels_is_rounded_to_whole_ones(shares, is_same):
     volume = torch.rand((1, 1, 10, 10, 10), generator=torch.Generator().manual_seed(0))
-    augmentation = Draw(np.eye(3), resolution=shares)
+    augmentation = Augmentation(np.eye(3), resolution=shares)
     changed, _ = apply(volume, torch.zeros(1, 10, 10, 10).long(), [augmentation], torch.zeros(1), torch.ones(1))
     assert torch.allclose(changed, volume) is is_same
 
@@ -471,7 +484,7 @@ def test_a_volume_of_one_slice_keeps_it_at_any_resolution():
     changed, _ = apply(
         volume,
         torch.zeros(1, 1, 6, 6).long(),
-        [Draw(np.eye(3), resolution=(0.5, 0.5, 0.5))],
+        [Augmentation(np.eye(3), resolution=(0.5, 0.5, 0.5))],
         torch.zeros(1),
         torch.ones(1),
     )
@@ -480,21 +493,21 @@ def test_a_volume_of_one_slice_keeps_it_at_any_resolution():
 
 def test_noise_has_the_drawn_size_and_its_own_seed():
     images, masks = torch.zeros(2, 2, 64, 64), torch.zeros(2, 64, 64).long()
-    draws = [Draw(noise=0.5, noise_seed=1), Draw(noise=0.5, noise_seed=2)]
-    noisy, _ = apply(images, masks, draws, torch.zeros(2), torch.tensor([10.0, 2.0]))
+    augmentations = [Augmentation(noise=0.5, noise_seed=1), Augmentation(noise=0.5, noise_seed=2)]
+    noisy, _ = apply(images, masks, augmentations, torch.zeros(2), torch.tensor([10.0, 2.0]))
     for channel, expected in enumerate((5.0, 1.0)):
         assert noisy[:, channel].std().item() == pytest.approx(expected, rel=0.03)  # four deviations of 8192 draws
     assert not torch.equal(noisy[0], noisy[1])
 
 
-def test_noise_has_the_seed_of_its_own_draw_whatever_its_place_in_the_batch():
+def test_noise_has_the_seed_of_its_own_augmentation_whatever_its_place_in_the_batch():
     images = torch.full((2, 1, 8, 8), 5.0)
-    noisy = Draw(noise=0.5, noise_seed=123)
+    noisy = Augmentation(noise=0.5, noise_seed=123)
     batch = {"fill": torch.zeros(1), "std": torch.full((1,), 2.0)}
     results = []
-    for draws in ([noisy, Draw()], [Draw(), noisy]):
+    for augmentations in ([noisy, Augmentation()], [Augmentation(), noisy]):
         target = ClassTarget(torch.zeros(2, 8, 8, dtype=torch.uint8))
-        results.append(augment(images, target, draws, pack_draws(draws, 1), **batch)[0])
+        results.append(augment(images, target, augmentations, pack_augmentations(augmentations, 1), **batch)[0])
     assert results[0][0].equal(results[1][1])
     assert results[0][1].equal(images[1])
     assert 0.7 < (results[0][0] - 5).std() < 1.3  # half of a standard deviation of 2
@@ -515,14 +528,14 @@ class OnMetaDeviceOnly(TorchFunctionMode):
 def test_the_host_reads_no_value_and_copies_none(size, spacing):
     images, masks = batch(size)
     how = {"strength": "strong", "seed": 0, "size": size, "channels": 3, "spacing": spacing}
-    draws = [draw((0, i), **how) for i in range(7)] + [Draw(np.eye(len(size)))]
-    assert any(d.blur for d in draws)
-    assert any(d.noise for d in draws)
-    assert any(d.resolution if spacing else d.elastic is not None for d in draws)
-    numbers, statistic = pack_draws(draws, 3).to("meta"), torch.ones(3, device="meta")
+    augmentations = [sample_augmentation((0, i), **how) for i in range(7)] + [Augmentation(np.eye(len(size)))]
+    assert any(d.blur for d in augmentations)
+    assert any(d.noise for d in augmentations)
+    assert any(d.resolution if spacing else d.elastic is not None for d in augmentations)
+    numbers, statistic = pack_augmentations(augmentations, 3).to("meta"), torch.ones(3, device="meta")
     images, masks = images.to("meta"), masks.to("meta")
     with OnMetaDeviceOnly():
-        new_images, targets = augment(images, ClassTarget(masks), draws, numbers, fill=statistic, std=statistic)
+        new_images, targets = augment(images, ClassTarget(masks), augmentations, numbers, fill=statistic, std=statistic)
     assert new_images.shape == images.shape
     assert targets.shape == masks.shape
 

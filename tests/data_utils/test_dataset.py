@@ -19,9 +19,9 @@ from volumes import write_msd
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.resize import resize_mask
 from data_utils.loading.augment import augment
+from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
-from data_utils.loading.draws import draw, pack_draws
 from data_utils.loading.image_input import ImageInput
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from data_utils.loading.samples import ImageSamples, VolumeSamples
@@ -104,16 +104,18 @@ def test_a_batch_brings_what_augmentation_needs_of_it(folder, workers):
     for batch in loader:
         settings = {"strength": "strong", "seed": 3, "size": (20, 32), "channels": 3}
         keys = [(slot.epoch, slot.index) for slot in batch["slots"]]
-        expected = [draw(key, **settings) for key in keys]
-        numbers = pack_draws(expected, 3)
-        assert torch.equal(batch["packed_draws"], numbers)
-        assert batch["packed_draws"].dtype == torch.float32
+        expected = [sample_augmentation(key, **settings) for key in keys]
+        numbers = pack_augmentations(expected, 3)
+        assert torch.equal(batch["packed_augmentations"], numbers)
+        assert batch["packed_augmentations"].dtype == torch.float32
         given = (batch["images"], batch["targets"])
-        images, targets = augment(*given, batch["draws"], batch["packed_draws"], fill=statistic, std=statistic)
+        images, targets = augment(
+            *given, batch["augmentations"], batch["packed_augmentations"], fill=statistic, std=statistic
+        )
         wanted_images, wanted_targets = augment(*given, expected, numbers, fill=statistic, std=statistic)
         assert torch.equal(images, wanted_images)
         assert torch.equal(targets.mask, wanted_targets.mask)
-        assert not any(drawn.is_identity for drawn in batch["draws"])
+        assert not any(augmentation.is_identity for augmentation in batch["augmentations"])
         seen.update(keys)
     assert len(seen) == 2 * len(info.train)  # epochs
 
@@ -273,7 +275,7 @@ def test_a_crop_is_drawn_by_seed_epoch_and_image_alone(info, seed, epoch, index)
 def test_an_augmentation_is_drawn_apart_from_the_crop(info, seed, epoch, index):
     dataset, slot, _ = drawn_crop(info, seed, epoch, index)
     augmentation = dataset[slot][2]
-    expected = draw((epoch, index), strength="strong", seed=seed, size=(8, 8), channels=3)
+    expected = sample_augmentation((epoch, index), strength="strong", seed=seed, size=(8, 8), channels=3)
     assert (augmentation.matrix == expected.matrix).all()
     assert augmentation.noise_seed == expected.noise_seed
 
@@ -287,8 +289,8 @@ def test_images_are_mirrored_only_where_the_reader_allows_it(info, mirrors):
     dataset = TrainingDataset(info.train, info, Preprocess())
     dataset.reader = SimpleNamespace(mirrors=mirrors, mirrored=lambda target: target)
     dataset.read = lambda slot: (np.zeros((3, 8, 8), np.uint8), ClassTarget(np.zeros((8, 8), np.uint8)), None)
-    draws = [dataset[Slot(0, epoch, (8, 8))][2] for epoch in range(12)]
-    assert any(drawn.is_mirrored for drawn in draws) is mirrors
+    augmentations = [dataset[Slot(0, epoch, (8, 8))][2] for epoch in range(12)]
+    assert any(augmentation.is_mirrored for augmentation in augmentations) is mirrors
 
 
 def test_a_sample_without_anything_to_crop_around_is_cropped_anywhere(info):

@@ -13,9 +13,9 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.loading.augment import augment
+from data_utils.loading.augmentation import Augmentation, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
-from data_utils.loading.draws import Draw, draw, pack_draws
 from data_utils.sources.records import LandmarkNames, ListRecords, Metadata, Subset
 from data_utils.targets.points import PointReader, PointWindows, point_records
 from runtime.errors import DataError
@@ -222,23 +222,27 @@ def batch_of(points: torch.Tensor, size: tuple[int, ...]) -> PointTarget:
 @pytest.mark.parametrize(("size", "spacing"), [((48, 64), None), ((64, 64), None), ((12, 20, 16), (2.0, 1.0, 1.0))])
 def test_points_move_with_the_image_to_a_billionth_of_a_pixel(size, spacing):
     axes = len(size)
-    draws = []
+    augmentations = []
     for sample in range(12):
         options = {"strength": "strong", "seed": 5, "size": size, "channels": axes, "spacing": spacing}
-        draws.append(draw((1, sample), **options))
-    draws = [replace(Draw(drawn.matrix), elastic=drawn.elastic) for drawn in draws]  # colors stay
+        augmentations.append(sample_augmentation((1, sample), **options))
+    augmentations = [
+        replace(Augmentation(augmentation.matrix), elastic=augmentation.elastic) for augmentation in augmentations
+    ]  # colors stay
     # an image whose values are its own coordinates shows where each of its pixels came from
     ramps = torch.stack(torch.meshgrid(*(torch.arange(side).double() for side in size), indexing="ij"))
-    images = ramps.expand(len(draws), *ramps.shape).clone()
-    numbers = pack_draws(draws, axes, torch.float64)
+    images = ramps.expand(len(augmentations), *ramps.shape).clone()
+    numbers = pack_augmentations(augmentations, axes, torch.float64)
     fill, std = torch.full((axes,), -99.0), torch.ones(axes)
-    moved, _ = augment(images, batch_of(torch.zeros(12, 1, axes).double(), size), draws, numbers, fill=fill, std=std)
+    moved, _ = augment(
+        images, batch_of(torch.zeros(12, 1, axes).double(), size), augmentations, numbers, fill=fill, std=std
+    )
     middle = tuple(side // 2 + 1 for side in size)
     sources = moved[(slice(None), slice(None), *middle)]  # (B, n)
     is_shown = (sources > 1).all(dim=1) & (sources < torch.tensor(size) - 2).all(dim=1)
     assert is_shown.sum() >= 6
     targets = batch_of(sources[:, None], size)
-    _, moved_targets = augment(images, targets, draws, numbers, fill=fill, std=std)
+    _, moved_targets = augment(images, targets, augmentations, numbers, fill=fill, std=std)
     expected = torch.tensor(middle).double().expand_as(sources)
     assert (moved_targets.points[:, 0] - expected)[is_shown].abs().max() < 1e-9
 
@@ -246,12 +250,12 @@ def test_points_move_with_the_image_to_a_billionth_of_a_pixel(size, spacing):
 def test_points_that_leave_the_crop_are_not_known_to_be_absent():
     size = (10, 12)
     points = torch.tensor([[[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]]] * 3).double()
-    draws = [Draw(np.diag([-1.0, 1.0])), Draw(), Draw(np.eye(2) / 4)]
+    augmentations = [Augmentation(np.diag([-1.0, 1.0])), Augmentation(), Augmentation(np.eye(2) / 4)]
     targets = batch_of(points, size)
     targets.states[:, 1] = ABSENT
     images = torch.zeros(3, 1, *size)
-    numbers = pack_draws(draws, 1)
-    _, answer = augment(images, targets, draws, numbers, fill=torch.zeros(1), std=torch.ones(1))
+    numbers = pack_augmentations(augmentations, 1)
+    _, answer = augment(images, targets, augmentations, numbers, fill=torch.zeros(1), std=torch.ones(1))
     assert answer.points[0].tolist() == [[1, 9], [4, 4], [0, 11]]
     assert answer.states[0].tolist() == [PRESENT, ABSENT, PRESENT]
     assert answer.points[1].equal(points[1])
@@ -260,20 +264,24 @@ def test_points_that_leave_the_crop_are_not_known_to_be_absent():
 
 def test_points_of_a_sample_that_stays_keep_every_digit():
     points = torch.tensor([[[0.1, 1 / 3]]] * 2, dtype=torch.float64)
-    draws = [Draw(), Draw(np.eye(2) / 2)]
+    augmentations = [Augmentation(), Augmentation(np.eye(2) / 2)]
     images = torch.zeros(2, 1, 10, 11)
     targets = batch_of(points, (10, 11))
-    _, moved = augment(images, targets, draws, pack_draws(draws, 1), fill=torch.zeros(1), std=torch.ones(1))
+    _, moved = augment(
+        images, targets, augmentations, pack_augmentations(augmentations, 1), fill=torch.zeros(1), std=torch.ones(1)
+    )
     assert moved.points[0].equal(points[0])
 
 
 @pytest.mark.parametrize("size", [(1, 12), (12, 1)])
 def test_points_of_an_image_of_one_row_or_column_are_moved(size):
-    draws = [Draw(np.eye(2), np.full((2, 3, 3), 0.25))]
+    augmentations = [Augmentation(np.eye(2), np.full((2, 3, 3), 0.25))]
     points = torch.tensor([[[min(4.0, size[0] - 1), min(4.0, size[1] - 1)]]]).double()
     images = torch.zeros(1, 1, *size)
     targets = batch_of(points, size)
-    _, moved = augment(images, targets, draws, pack_draws(draws, 1), fill=torch.zeros(1), std=torch.ones(1))
+    _, moved = augment(
+        images, targets, augmentations, pack_augmentations(augmentations, 1), fill=torch.zeros(1), std=torch.ones(1)
+    )
     assert (moved.points - points).flatten().tolist() == pytest.approx([-0.25, -0.25], abs=1e-9)
 
 
@@ -292,7 +300,7 @@ def test_in_the_mirror_left_and_right_change_places():
 def test_nothing_is_mirrored_where_names_do_not_say_how(size, spacing, strength):
     options = {"seed": 0, "size": size, "channels": 1, "spacing": spacing, "may_mirror": False}
     for sample in range(20):
-        assert not draw((0, sample), strength=strength, **options).is_mirrored
+        assert not sample_augmentation((0, sample), strength=strength, **options).is_mirrored
 
 
 def test_training_sees_points_at_the_network_size_in_crops(tmp_path):

@@ -18,9 +18,9 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.loading.augment import augment
+from data_utils.loading.augmentation import STRENGTHS, Augmentation, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
-from data_utils.loading.draws import STRENGTHS, Draw, draw, pack_draws
 from data_utils.loading.loaders import build_loaders, network_shapes
 from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.classes import ClassReader
@@ -42,14 +42,14 @@ def batch(size=SIZE, channels=2, count=6, dtype=torch.float32):
     return images, torch.tensor([0, 3, 255], dtype=torch.uint8)[choice]
 
 
-def drawn(key, strength="strong", spacing=CUBIC, size=SIZE, channels=2, seed=0) -> Draw:
-    return draw(key, strength=strength, seed=seed, size=size, channels=channels, spacing=spacing)
+def volume_augmentation(key, strength="strong", spacing=CUBIC, size=SIZE, channels=2, seed=0) -> Augmentation:
+    return sample_augmentation(key, strength=strength, seed=seed, size=size, channels=channels, spacing=spacing)
 
 
-def apply(images, masks, draws, fill=0.0, std=1.0):
-    numbers = pack_draws(draws, images.shape[1], images.dtype)
+def apply(images, masks, augmentations, fill=0.0, std=1.0):
+    numbers = pack_augmentations(augmentations, images.shape[1], images.dtype)
     statistics = {"fill": torch.full((images.shape[1],), fill), "std": torch.full((images.shape[1],), std)}
-    new_images, targets = augment(images, ClassTarget(masks), draws, numbers, **statistics)
+    new_images, targets = augment(images, ClassTarget(masks), augmentations, numbers, **statistics)
     return new_images, targets.mask
 
 
@@ -63,10 +63,10 @@ def ball(size, radius, spacing=CUBIC) -> torch.Tensor:
 @pytest.mark.parametrize("spacing", [CUBIC, THICK])
 def test_a_volume_does_not_depend_on_its_batch(strength, spacing):
     images, masks = batch()
-    draws = [drawn(key, strength, spacing) for key in KEYS]
-    together = apply(images, masks, draws)
+    augmentations = [volume_augmentation(key, strength, spacing) for key in KEYS]
+    together = apply(images, masks, augmentations)
     for i, key in enumerate(KEYS):
-        alone = apply(images[i : i + 1], masks[i : i + 1], [drawn(key, strength, spacing)])
+        alone = apply(images[i : i + 1], masks[i : i + 1], [volume_augmentation(key, strength, spacing)])
         assert torch.equal(alone[0][0], together[0][i])
         assert torch.equal(alone[1][0], together[1][i])
     assert set(together[1].unique().tolist()) <= {0, 3, 255}
@@ -74,10 +74,10 @@ def test_a_volume_does_not_depend_on_its_batch(strength, spacing):
     assert torch.equal(together[0], images) == (strength == "none")
 
 
-def test_a_volume_that_draws_the_identity_comes_back_exactly():
+def test_a_volume_whose_augmentation_is_the_identity_comes_back_exactly():
     images, masks = batch(count=2)
-    turned = replace(drawn((0, 1)), blur=1.0, noise=1.0, resolution=(0.5, 0.5, 0.5))
-    new_images, new_masks = apply(images, masks, [Draw(np.eye(3)), turned])
+    turned = replace(volume_augmentation((0, 1)), blur=1.0, noise=1.0, resolution=(0.5, 0.5, 0.5))
+    new_images, new_masks = apply(images, masks, [Augmentation(np.eye(3)), turned])
     assert torch.equal(new_images[0], images[0])
     assert torch.equal(new_masks[0], masks[0].long())
     assert not torch.equal(new_images[1], images[1])
@@ -88,7 +88,7 @@ def test_mirrors_move_voxels_without_mixing_them(axis, dim):
     images, masks = batch(dtype=torch.float64)
     matrix = np.eye(3)
     matrix[axis, axis] = -1.0
-    new_images, new_masks = apply(images, masks, [Draw(matrix)] * len(images))
+    new_images, new_masks = apply(images, masks, [Augmentation(matrix)] * len(images))
     # float64 rounding of the coordinates, times differences of up to 8 between neighbors: measured 6e-15
     assert torch.allclose(new_images, images.flip(dim), rtol=0, atol=1e-12)
     assert torch.equal(new_masks, masks.long().flip(dim))
@@ -110,7 +110,7 @@ def test_volumes_turn_only_between_axes_of_alike_spacings_and_rigidly_in_mm(spac
     turned_axes, tilts, zooms = set(), [], []
     mm = np.array(spacing[::-1])
     for i in range(200):
-        matrix = drawn((0, i), strength, spacing).matrix
+        matrix = volume_augmentation((0, i), strength, spacing).matrix
         turned_axes |= {(a, b) for a in range(3) for b in range(a + 1, 3) if matrix[a, b] or matrix[b, a]}
         rigid = mm[:, None] * matrix / mm
         zooms.append(abs(np.linalg.det(rigid)) ** (-1 / 3))
@@ -124,7 +124,7 @@ def test_volumes_turn_only_between_axes_of_alike_spacings_and_rigidly_in_mm(spac
         assert max(tilts) < 1e-5
         (pair,) = mixed
         angles = [
-            math.degrees(math.asin(abs(zoom * drawn((0, i), strength, spacing).matrix[pair])))
+            math.degrees(math.asin(abs(zoom * volume_augmentation((0, i), strength, spacing).matrix[pair])))
             for i, zoom in enumerate(zooms)
         ]
         assert 0.95 * degrees < max(angles) <= degrees
@@ -133,10 +133,10 @@ def test_volumes_turn_only_between_axes_of_alike_spacings_and_rigidly_in_mm(spac
 def test_a_ball_in_mm_stays_a_ball():
     size, spacing = (24, 48, 48), (2.0, 1.0, 1.0)
     mask = ball(size, 18, spacing)
-    turned = drawn((0, 5), "strong", spacing, size)
+    turned = volume_augmentation((0, 5), "strong", spacing, size)
     rigid = turned.matrix * abs(np.linalg.det(turned.matrix)) ** (-1 / 3)
     assert np.abs(rigid - np.diag(rigid.diagonal())).max() > 0.2
-    _, new_mask = apply(torch.zeros(1, 1, *size), mask, [Draw(rigid)])
+    _, new_mask = apply(torch.zeros(1, 1, *size), mask, [Augmentation(rigid)])
     assert not new_mask[mask == 1].eq(255).any()
     # of 12,312 voxels those on the rim may fall either way: measured 692; of a turn in voxels 4,334
     assert ((new_mask == 1) != (mask == 1)).sum() < 900
@@ -148,7 +148,7 @@ def test_a_volume_and_its_mask_stay_aligned(spacing):
     off_center = torch.roll(ball(size, 8), (3, -4, 5), dims=(1, 2, 3))
     image = off_center[:, None].double()
     for i in range(8):
-        moved = Draw(drawn((1, i), spacing=spacing).matrix)
+        moved = Augmentation(volume_augmentation((1, i), spacing=spacing).matrix)
         new_image, new_mask = apply(image, off_center, [moved], fill=9.0)
         inside = new_mask != 255
         assert (new_image[:, 0][~inside] == 9.0).all()
@@ -158,18 +158,18 @@ def test_a_volume_and_its_mask_stay_aligned(spacing):
 
 
 def test_effects_that_only_volumes_have_come_at_their_rates_and_in_their_ranges():
-    draws = [drawn((0, i), "basic") for i in range(400)]
-    gammas, coarse = [d.gamma for d in draws], [d.resolution for d in draws if d.resolution]
+    augmentations = [volume_augmentation((0, i), "basic") for i in range(400)]
+    gammas, coarse = [d.gamma for d in augmentations], [d.resolution for d in augmentations if d.resolution]
     assert 0.7 <= min(gammas) < 0.71
     assert 1.48 < max(gammas) <= 1.5
     assert 0.16 < len(coarse) / 400 < 0.34  # one in four: four standard deviations of 400 draws
     assert 0.5 <= np.min(coarse) < 0.52
     assert 0.98 < np.max(coarse) <= 1
-    assert not any(d.blur or d.noise or d.elastic is not None for d in draws)
-    signs = np.sign([np.diag(d.matrix) for d in draws])  # turns are small
+    assert not any(d.blur or d.noise or d.elastic is not None for d in augmentations)
+    signs = np.sign([np.diag(d.matrix) for d in augmentations])  # turns are small
     assert (signs[:, 1:] == 1).all()
     assert 0.4 < (signs[:, 0] == -1).mean() < 0.6
-    thick = [drawn((0, i), spacing=THICK) for i in range(400)]
+    thick = [volume_augmentation((0, i), spacing=THICK) for i in range(400)]
     assert {d.resolution[0] for d in thick if d.resolution} == {1.0}
     assert all(0.4 < share < 0.6 for share in (np.sign([np.diag(d.matrix) for d in thick]) == -1).mean(axis=0))
     assert any(d.blur for d in thick)
@@ -180,18 +180,20 @@ def test_effects_that_only_volumes_have_come_at_their_rates_and_in_their_ranges(
 @pytest.mark.parametrize("effect", [{"gamma": 0.7}, {"gamma": 1.5}, {"resolution": (0.5, 0.6, 0.9)}, {"blur": 1.0}])
 def test_what_changes_values_leaves_masks_and_flat_volumes_alone(effect):
     images, masks = batch()
-    new_images, new_masks = apply(images, masks, [Draw(np.eye(3), **effect)] * len(images))
+    new_images, new_masks = apply(images, masks, [Augmentation(np.eye(3), **effect)] * len(images))
     assert torch.equal(new_masks, masks.long())
     assert not torch.equal(new_images, images)
     flat = torch.full_like(images, 3.0)
-    assert torch.allclose(apply(flat, masks, [Draw(np.eye(3), **effect)] * len(flat))[0], flat, rtol=1e-6)  # float32
+    assert torch.allclose(
+        apply(flat, masks, [Augmentation(np.eye(3), **effect)] * len(flat))[0], flat, rtol=1e-6
+    )  # float32
 
 
 @pytest.mark.parametrize("gamma", [0.7, 1.5])
 def test_gamma_bends_each_channels_own_range_about_the_datas_mean(gamma):
     values = torch.linspace(-2.0, 6.0, 9, dtype=torch.float64)
     image = torch.stack([values, 10 * values]).view(1, 2, 1, 3, 3)
-    bent, _ = apply(image, torch.zeros(1, 1, 3, 3), [Draw(np.eye(3), gamma=gamma)])
+    bent, _ = apply(image, torch.zeros(1, 1, 3, 3), [Augmentation(np.eye(3), gamma=gamma)])
     low, high = bent[0].flatten(1)[:, 0], bent[0].flatten(1)[:, -1]
     assert torch.allclose(high - low, torch.tensor([8.0, 80.0], dtype=torch.float64))
     assert torch.allclose(bent[0, 1], 10 * bent[0, 0])
@@ -201,7 +203,7 @@ def test_gamma_bends_each_channels_own_range_about_the_datas_mean(gamma):
 
 def test_a_low_resolution_has_as_few_values_along_an_axis_as_were_kept():
     image = torch.arange(16.0).expand(1, 1, 4, 4, 16)
-    coarse, _ = apply(image, torch.zeros(1, 4, 4, 16), [Draw(np.eye(3), resolution=(1.0, 1.0, 0.25))])
+    coarse, _ = apply(image, torch.zeros(1, 4, 4, 16), [Augmentation(np.eye(3), resolution=(1.0, 1.0, 0.25))])
     assert coarse[0, 0, 0, 0].tolist() == [2, 2, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5, 10.5, 11.5, 12.5, 13.5, 14, 14]
 
 
@@ -243,10 +245,10 @@ def test_a_patch_is_a_part_of_the_volume_with_its_mask_and_another_in_each_epoch
     patches = set()
     for epoch in range(12):
         slot = Slot(1, epoch, (8, 12, 16))
-        image, target, drawn_, _, problem = cached[slot]
+        image, target, augmentation, _, problem = cached[slot]
         expected, expected_target, *_ = decoded[slot]
         assert problem is None
-        assert drawn_.is_identity
+        assert augmentation.is_identity
         assert torch.equal(image, expected)
         assert torch.equal(target.mask, expected_target.mask)
         (corner,) = np.argwhere(whole[0] == image[0, 0, 0, 0].item()).tolist()
@@ -345,7 +347,7 @@ def test_batches_of_volumes_hold_the_same_on_any_number_of_processes(tmp_path, p
         images = []
         for batch in loader:
             if not batch["slots"][0].filler:
-                given = batch["images"], batch["targets"], batch["draws"], batch["packed_draws"]
+                given = batch["images"], batch["targets"], batch["augmentations"], batch["packed_augmentations"]
                 images.append(augment(*given, fill=fill, std=std)[0])
         return list(torch.cat(images).split(batch_split.batch_size))
 

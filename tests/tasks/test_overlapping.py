@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from data_utils.loading.augment import augment
-from data_utils.loading.draws import draw, pack_draws
+from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
 from inference.decoding.overlapping import OverlapDecoder
 from runtime.errors import ModelError
 from tasks import overlapping, task_of_model
@@ -244,13 +244,15 @@ def test_bits_are_moved_as_the_mask_of_each_would_be(bit):
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(4, 1, 24, 32, generator=generator)
     truth = torch.randint(0, 2**31, (4, 24, 32), generator=generator).int()
-    draws = [draw((1, i), strength="strong", seed=0, size=(24, 32), channels=1) for i in range(4)]
-    numbers, zero = pack_draws(draws, 1), torch.zeros(1)
+    augmentations = [
+        sample_augmentation((1, i), strength="strong", seed=0, size=(24, 32), channels=1) for i in range(4)
+    ]
+    numbers, zero = pack_augmentations(augmentations, 1), torch.zeros(1)
     targets = OverlapTarget(truth, torch.full_like(truth, 2**31 - 1))
-    moved = augment(images, targets, draws, numbers, fill=zero, std=zero + 1)[1]
+    moved = augment(images, targets, augmentations, numbers, fill=zero, std=zero + 1)[1]
     assert moved.truth.dtype == torch.int64
     mask = ClassTarget((truth >> bit & 1).byte())
-    expected = augment(images, mask, draws, numbers, fill=zero, std=zero + 1)[1].mask
+    expected = augment(images, mask, augmentations, numbers, fill=zero, std=zero + 1)[1].mask
     is_outside = expected == 255
     assert (moved.known[is_outside] == 0).all()
     assert (moved.known[~is_outside] == 2**31 - 1).all()

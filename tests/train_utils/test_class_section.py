@@ -247,7 +247,7 @@ def test_errors_of_classes_are_red_and_ignored_pixels_grey(painted):
 def test_rows_of_the_matrix_for_trackers_are_the_truth(monkeypatch):
     monkeypatch.setattr("train_utils.reporting.classes.matrix_picture", lambda matrix, names: (matrix.tolist(), names))
     scores = class_scores("ab", torch.tensor([[6, 2], [1, 4]]))
-    assert class_section("ab").draw_pictures(scores) == {"eval/confusion_matrix": ([[6, 2], [1, 4]], ("a", "b"))}
+    assert class_section("ab").render_pictures(scores) == {"eval/confusion_matrix": ([[6, 2], [1, 4]], ("a", "b"))}
 
 
 def test_only_classes_that_masks_hold_count_as_not_found():

@@ -7,8 +7,8 @@ import torch
 from class_loss import ClassLoss
 
 from data_utils.loading.augment import augment
+from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot, TrainingSampler
-from data_utils.loading.draws import draw, pack_draws
 from tasks.classes import ClassTarget
 from train_utils.optim import build_optimizer
 from train_utils.schedule import learning_rate
@@ -54,8 +54,8 @@ def losses_of_a_run(
             truth = masks[indices].clone()
             truth[[slot.filler for slot in slots]] = 255
             settings = {"strength": "strong", "seed": seed, "size": (HEIGHT, WIDTH), "channels": 3}
-            draws = [draw((slot.epoch, slot.index), **settings) for slot in slots]
-            arguments = images[indices], ClassTarget(truth), draws, pack_draws(draws, 3)
+            augmentations = [sample_augmentation((slot.epoch, slot.index), **settings) for slot in slots]
+            arguments = images[indices], ClassTarget(truth), augmentations, pack_augmentations(augmentations, 3)
             inputs, targets = augment(*arguments, fill=fill, std=std)
             micro_batches.append((inputs.double(), targets.mask))
         counts = sum(criterion.step_counts(truth) for _, truth in micro_batches)

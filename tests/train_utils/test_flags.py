@@ -25,7 +25,7 @@ from volumes import case
 import train
 from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.loading.draws import STRENGTHS
+from data_utils.loading.augmentation import STRENGTHS
 from data_utils.loading.samples import new_samples
 from data_utils.sources.hf_datasets import HFRecords
 from data_utils.sources.load import load_records

@@ -71,7 +71,7 @@ def test_landmarks_that_are_never_absent_have_no_auroc(section, scores):
 
 
 def test_landmarks_have_no_picture_of_their_scores(section, scores):
-    assert section.draw_pictures(scores) == {}
+    assert section.render_pictures(scores) == {}
 
 
 def test_the_card_of_landmarks_predicts_points(section, scores):

@@ -124,7 +124,9 @@ def loader() -> Loader:
     loader = Loader()
     for number, batch in enumerate(slots):
         images = torch.full((len(batch), 2, 3, 3), float(number))
-        loader.append({"slots": batch, "images": images, "targets": number, "draws": "d", "packed_draws": "p"})
+        loader.append(
+            {"slots": batch, "images": images, "targets": number, "augmentations": "d", "packed_augmentations": "p"}
+        )
     return loader
 
 
@@ -133,8 +135,10 @@ def augmentations(monkeypatch) -> list[tuple]:
     """What `augment` was called with; it returns images and targets as they are."""
     calls = []
 
-    def augment(images, targets, draws, packed_draws, **options):
-        calls.append((draws, packed_draws, options["fill"].tolist(), options["std"].tolist(), options["recolor"]))
+    def augment(images, targets, augmentations, packed_augmentations, **options):
+        calls.append(
+            (augmentations, packed_augmentations, options["fill"].tolist(), options["std"].tolist(), options["recolor"])
+        )
         return images, targets
 
     monkeypatch.setattr(microbatch, "augment", augment)
@@ -165,7 +169,7 @@ def test_a_step_that_is_ready_is_told_by_its_batches(loader, augmentations):
     assert ready == [loader[:2], loader[2:]]
 
 
-def test_batches_of_a_step_are_augmented_by_their_draws(loader, augmentations):
+def test_batches_of_a_step_are_augmented_by_their_augmentations(loader, augmentations):
     assert len(list(steps_ahead(loader, "recolor"))) == 2
     assert augmentations == [("d", "p", [7], [3], "recolor")] * 3
 

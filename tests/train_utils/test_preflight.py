@@ -22,8 +22,8 @@ from shortages import OTHERS, SHORTAGES, name_of
 
 import inference.tiling.planning
 from data_utils.loading.augment import augment
+from data_utils.loading.augmentation import Augmentation, pack_augmentations
 from data_utils.loading.batch_sampler import BatchSplit
-from data_utils.loading.draws import Draw, pack_draws
 from data_utils.loading.loaders import NetworkShapes
 from runtime.errors import SettingsError
 from tasks.classes import Classes, ClassTarget
@@ -364,8 +364,8 @@ def test_a_trial_reserves_optimizer_state_images_of_two_steps_and_copies(reserve
 @pytest.mark.parametrize(("channels", "per_pixel"), [(3, 24), (1, 14)])
 def test_the_images_of_two_steps_are_counted_by_what_they_are_made_of(channels, per_pixel):
     raw = torch.zeros(channels, 6, 8, dtype=torch.uint8), torch.zeros(6, 8, dtype=torch.uint8)
-    draws = [Draw()]
-    arguments = raw[0][None], ClassTarget(raw[1][None]), draws, pack_draws(draws, channels)
+    augmentations = [Augmentation()]
+    arguments = raw[0][None], ClassTarget(raw[1][None]), augmentations, pack_augmentations(augmentations, channels)
     images, targets = augment(*arguments, fill=torch.zeros(channels), std=torch.ones(channels))
     assert per_pixel * 48 == sum(tensor.nbytes for tensor in (*raw, images, *targets.arrays()))
     assert input_bytes((channels, 6, 8), BatchSplit(40, 1, 4, 10)) == 2 * 40 * 48 * per_pixel

@@ -105,7 +105,7 @@ def test_an_evaluation_with_pictures_leaves_training_as_it_was(tmp_path, monkeyp
     modes, pictures = Counter(), []
     monkeypatch.setattr(RunLog, "takes_pictures", lambda log: log.output_dir.name == "often")
     monkeypatch.setattr(RunLog, "write_pictures", lambda log, step, panels: pictures.append(step))
-    monkeypatch.setattr(ClassSection, "draw_pictures", lambda section, scores: {})  # those that no network makes
+    monkeypatch.setattr(ClassSection, "render_pictures", lambda section, scores: {})  # those that no network makes
 
     def note(layer: nn.Module, inputs: tuple) -> None:
         if isinstance(layer, nn.BatchNorm2d | nn.Dropout2d | nn.Dropout) and not inputs[0].is_meta:

@@ -106,8 +106,8 @@ def _line_chart(title: str, lines: Sequence[tuple[int, np.ndarray]], best_step: 
         axes = figure.add_subplot()
         for number, (color, line) in enumerate(lines):
             steps, values = thinned(line).T
-            (drawn,) = axes.plot(steps, values, color=SERIES[color], linewidth=2, clip_on=False)
-            drawn.set(marker="o", markevery=[-1], gid=f"series-{number}")
+            (curve,) = axes.plot(steps, values, color=SERIES[color], linewidth=2, clip_on=False)
+            curve.set(marker="o", markevery=[-1], gid=f"series-{number}")
         last_step = max(line[-1, 0] for _, line in lines)
         axes.set_xlim(0, last_step)
         axes.set_xlabel("step", color=TEXT, fontsize=11)

@@ -62,7 +62,7 @@ class ClassSection(Section[ClassScores]):
             "errors": mark_errors(image, truth, pred, len(self.colors)),
         }
 
-    def draw_pictures(self, scores: ClassScores) -> dict[str, np.ndarray]:
+    def render_pictures(self, scores: ClassScores) -> dict[str, np.ndarray]:
         return {"eval/confusion_matrix": matrix_picture(scores.matrix.numpy(), self.names)}
 
     def html(self, scores: ClassScores) -> str:

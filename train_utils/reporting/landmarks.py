@@ -72,15 +72,15 @@ class LandmarkSection(Section[LandmarkScores]):
         return Example(name, image, truth, np.column_stack([points.positions(size), points.presence]))
 
     def _volume_example(self, record: Record, predictor: Predictor) -> Example:
-        """A volume as three planes through the middle of its points, with the points drawn on them."""
+        """A volume as three planes through the middle of its points, with the points picture on them."""
         name = record["name"]
         voxels, header = read_volume(record["image"], name)
         truth = self.reader.read_volume(record, header)
         points = PredictedPoints.of(predictor.predict_rows(record["image"], name))
         positions = points.positions(header.size)
         is_present = truth.states == PRESENT
-        drawn = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)
-        return Example(name, drawn, None, None)
+        picture = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)
+        return Example(name, picture, None, None)
 
     def panel(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> np.ndarray:
         return np.hstack([*self.views(image, truth, pred).values()])
@@ -88,10 +88,10 @@ class LandmarkSection(Section[LandmarkScores]):
     def views(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> dict[str, np.ndarray]:
         if truth is None:  # of a volume
             return {"truth and prediction": image}
-        drawn = render_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
-        return {"image": enlarged(to_rgb(image))[0], "truth and prediction": drawn}
+        picture = render_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
+        return {"image": enlarged(to_rgb(image))[0], "truth and prediction": picture}
 
-    def draw_pictures(self, scores: LandmarkScores) -> dict[str, np.ndarray]:
+    def render_pictures(self, scores: LandmarkScores) -> dict[str, np.ndarray]:
         return {}
 
     def html(self, scores: LandmarkScores) -> str:

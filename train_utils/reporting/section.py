@@ -120,7 +120,7 @@ class Section(ABC, Generic[OwnScores]):
     def views(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> dict[str, np.ndarray]:
         """Separate pictures of image, truth and prediction by label, uint8 (H, W, 3)."""
 
-    def draw_pictures(self, scores: OwnScores) -> dict[str, np.ndarray]:
+    def render_pictures(self, scores: OwnScores) -> dict[str, np.ndarray]:
         """Pictures of the scores by tag, for trackers."""
         return {}
 

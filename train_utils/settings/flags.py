@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_utils.class_names import OUTSIDE
 from data_utils.config import NORMALIZATIONS, DataConfig
-from data_utils.loading.draws import STRENGTHS
+from data_utils.loading.augmentation import STRENGTHS
 from runtime import cli as arg
 from runtime.console import say
 from runtime.launch import COMM_HOOKS

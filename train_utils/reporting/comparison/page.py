@@ -53,19 +53,19 @@ def write_page(
         settings: the settings that differ between recipes, with their value in each recipe.
         lines: the obstacles to the comparison.
     """
-    drawn_recipes = recipes[: len(SERIES)]
+    plotted_recipes = recipes[: len(SERIES)]
     content: dict[str, Any] = {
         "columns": COLUMNS[:-1],  # folders are listed below the table
         "rows": recipe_rows(recipes),
         "settings": settings,
         "sentences": [difference.sentence() for difference in differences],
         "lines": lines,
-        "charts": _charts(drawn_recipes),
-        "drawn": [recipe.label for recipe in drawn_recipes],
+        "charts": _charts(plotted_recipes),
+        "plotted_labels": [recipe.label for recipe in plotted_recipes],
         "is_one_recipe": len(recipes) == 1,
     }
     bytes_without_panels = len(page_bytes(render("comparison.html.jinja", **content, panels={})))
-    panels = _embedded(_panels(drawn_recipes), MAX_PAGE - bytes_without_panels)
+    panels = _embedded(_panels(plotted_recipes), MAX_PAGE - bytes_without_panels)
     page = render("comparison.html.jinja", **content, panels=panels)
     with replaced_file(file) as output:
         output.write(page_bytes(page))

@@ -1,4 +1,4 @@
-"""The augmentation of a sample, drawn in the loader's processes from its key (seed, epoch, sample) alone."""
+"""The augmentation of a sample, sampled in the loader's processes from its key (seed, epoch, sample) alone."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ SIMILAR_SPACING_FACTOR = 2  # spacings within this factor: a turn from one axis 
 
 
 @dataclass(frozen=True)
-class Draw:
+class Augmentation:
     """The augmentation of one sample. The default is the identity for an image; for a volume it needs `np.eye(3)`.
 
     Args:
@@ -58,7 +58,7 @@ class Draw:
         return not (self.moves or is_recolored or self.blur or self.noise or self.resolution)
 
 
-def draw(
+def sample_augmentation(
     key: tuple[int, int],
     *,
     strength: str,
@@ -67,7 +67,7 @@ def draw(
     channels: int,
     spacing: Sequence[float] | None = None,
     may_mirror: bool = True,
-) -> Draw:
+) -> Augmentation:
     """The augmentation of the sample `key` = (epoch, sample).
 
     Images have the size (H, W); volumes (D, H, W), and a spacing (z, y, x) in mm. Unless it `may_mirror`, nothing
@@ -76,40 +76,40 @@ def draw(
     if strength not in STRENGTHS:
         raise ValueError(f"augmentation strength {strength!r} is none of {', '.join(STRENGTHS)}")
     if strength == "none":
-        return Draw(np.eye(len(size)))
-    chances = Chances.of(np.random.default_rng([seed, *key]), channels)
-    mirrors = np.array([_sign(chances.mirror_x), _sign(chances.mirror_y)])
+        return Augmentation(np.eye(len(size)))
+    numbers = RandomNumbers.sample(np.random.default_rng([seed, *key]), channels)
+    mirrors = np.array([_sign(numbers.mirror_x), _sign(numbers.mirror_y)])
     if not may_mirror:
         mirrors[:] = 1.0
     if strength == "mirror":
         matrix = np.eye(len(size))
         matrix[0, 0] = mirrors[0]  # left and right
-        return Draw(matrix)
+        return Augmentation(matrix)
     is_strong = strength == "strong"
     if spacing is not None:
         rng = np.random.default_rng([seed, *key, 3])
-        drawn = _draw_volume(rng, is_strong, chances.scale, spacing, may_mirror)
+        augmentation = _volume_augmentation(rng, is_strong, numbers.scale, spacing, may_mirror)
     elif is_strong:
-        drawn = _draw_strongly(chances, mirrors, size)
+        augmentation = _strong_augmentation(numbers, mirrors, size)
     else:
         mirrors[1] = 1.0
-        drawn = Draw(_linear_map(np.diag(mirrors), math.radians(15) * chances.tilt, chances.scale))
-    gain = np.full(channels, 1 + 0.2 * chances.contrast)
-    shift = np.full(channels, 0.2 * chances.brightness)
+        augmentation = Augmentation(_linear_map(np.diag(mirrors), math.radians(15) * numbers.tilt, numbers.scale))
+    gain = np.full(channels, 1 + 0.2 * numbers.contrast)
+    shift = np.full(channels, 0.2 * numbers.brightness)
     if not is_strong:
-        return replace(drawn, gain=gain, shift=shift)
+        return replace(augmentation, gain=gain, shift=shift)
     return replace(
-        drawn,
-        gain=gain * (1 + 0.1 * chances.channel_contrast),
-        shift=shift + 0.1 * chances.channel_brightness,
-        blur=(1.0 + 0.5 * chances.blur_sigma) if chances.blur < 0.2 else 0.0,
-        noise=(0.15 + 0.1 * chances.noise_sigma) if chances.noise < 0.3 else 0.0,
-        noise_seed=chances.noise_seed,
+        augmentation,
+        gain=gain * (1 + 0.1 * numbers.channel_contrast),
+        shift=shift + 0.1 * numbers.channel_brightness,
+        blur=(1.0 + 0.5 * numbers.blur_sigma) if numbers.blur < 0.2 else 0.0,
+        noise=(0.15 + 0.1 * numbers.noise_sigma) if numbers.noise < 0.3 else 0.0,
+        noise_seed=numbers.noise_seed,
     )
 
 
-class Chances(NamedTuple):
-    """The random numbers of a sample. All are drawn every time: no effect changes what the others draw.
+class RandomNumbers(NamedTuple):
+    """The random numbers of a sample. All are drawn every time: no effect changes the numbers of the others.
 
     Args:
         mirror_x, mirror_y, turn, warp, blur, noise: in [0, 1), whether each of these effects happens.
@@ -137,8 +137,8 @@ class Chances(NamedTuple):
     channel_brightness: np.ndarray
 
     @classmethod
-    def of(cls, rng: np.random.Generator, channels: int) -> "Chances":
-        """The next numbers of a generator, for an image or volume of so many channels."""
+    def sample(cls, rng: np.random.Generator, channels: int) -> "RandomNumbers":
+        """The next numbers of the generator `rng`, for an image or volume of so many channels."""
         mirror_x, mirror_y, turn, warp, blur, noise = rng.random(6)
         quarter_turns = int(rng.integers(4))
         noise_seed = int(rng.integers(2**63))
@@ -171,15 +171,15 @@ class Chances(NamedTuple):
         return 1.25**self.log_scale
 
 
-def _draw_strongly(chances: Chances, mirrors: np.ndarray, size: Sequence[int]) -> Draw:
+def _strong_augmentation(numbers: RandomNumbers, mirrors: np.ndarray, size: Sequence[int]) -> Augmentation:
     """Mirrors along both axes, turns by any angle, and elastic displacements, of an image (H, W)."""
-    angle = math.pi * chances.tilt if chances.turn < 0.5 else 0.0
+    angle = math.pi * numbers.tilt if numbers.turn < 0.5 else 0.0
     if size[0] == size[1]:
-        angle += math.pi / 2 * chances.quarter_turns
+        angle += math.pi / 2 * numbers.quarter_turns
     elastic = None
-    if chances.warp < 0.5:  # by less in small images, which it would tear apart
-        elastic = min(ELASTIC_PIXELS, min(size) / 32) * chances.displacement
-    return Draw(_linear_map(np.diag(mirrors), angle, chances.scale), elastic)
+    if numbers.warp < 0.5:  # by less in small images, which it would tear apart
+        elastic = min(ELASTIC_PIXELS, min(size) / 32) * numbers.displacement
+    return Augmentation(_linear_map(np.diag(mirrors), angle, numbers.scale), elastic)
 
 
 def _sign(chance: float) -> float:
@@ -194,9 +194,9 @@ def _linear_map(flip: np.ndarray, angle: float, scale: float) -> np.ndarray:
     return flip @ np.array([[cos, sin], [-sin, cos]])
 
 
-def _draw_volume(
+def _volume_augmentation(
     rng: np.random.Generator, is_strong: bool, scale: float, spacing: Sequence[float], may_mirror: bool
-) -> Draw:
+) -> Augmentation:
     """Mirrors, turns about three axes and a zoom by `scale`, rigid in mm; gamma; one time in four a low resolution.
 
     Axes much coarser than the finest (thick slices) stay as coarse as they are.
@@ -216,7 +216,7 @@ def _draw_volume(
     turns = _turns(math.radians(most_degrees) * tilts, np.array(spacing[::-1], dtype=float))
     shares[np.array(spacing) > SIMILAR_SPACING_FACTOR * min(spacing)] = 1.0
     resolution = tuple(shares.tolist()) if lower_resolution < 0.25 else None
-    return Draw(flips[:, None] * turns / scale, gamma=math.exp(log_gamma), resolution=resolution)
+    return Augmentation(flips[:, None] * turns / scale, gamma=math.exp(log_gamma), resolution=resolution)
 
 
 def _turns(angles: np.ndarray, spacing: np.ndarray) -> np.ndarray:
@@ -237,15 +237,17 @@ def _turns(angles: np.ndarray, spacing: np.ndarray) -> np.ndarray:
     return matrix * spacing / spacing[:, None]
 
 
-def pack_draws(draws: Sequence[Draw], channels: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The part of the draws that `augment` needs on the device: (B, n^2 + 18 + 2C) numbers of samples with n axes.
+def pack_augmentations(
+    augmentations: Sequence[Augmentation], channels: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """What `augment` needs of augmentations on the device: (B, n^2 + 18 + 2C) numbers of samples with n axes.
 
     Each row holds the matrix, the elastic displacements, gain and shift of a sample.
     """
     rows = []
-    for drawn in draws:
-        elastic = np.zeros(ELASTIC) if drawn.elastic is None else drawn.elastic
-        gain = np.broadcast_to(drawn.gain, channels)
-        shift = np.broadcast_to(drawn.shift, channels)
-        rows.append(np.concatenate([drawn.matrix.ravel(), elastic.ravel(), gain, shift]))
+    for augmentation in augmentations:
+        elastic = np.zeros(ELASTIC) if augmentation.elastic is None else augmentation.elastic
+        gain = np.broadcast_to(augmentation.gain, channels)
+        shift = np.broadcast_to(augmentation.shift, channels)
+        rows.append(np.concatenate([augmentation.matrix.ravel(), elastic.ravel(), gain, shift]))
     return torch.tensor(np.array(rows), dtype=dtype)

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from data_utils.loading.draws import Draw, draw, pack_draws
+from data_utils.loading.augmentation import Augmentation, pack_augmentations, sample_augmentation
 
 
-def draws_of(strength: str, spacing: tuple[float, float, float], count: int = 300) -> list[Draw]:
+def volume_augmentations(strength: str, spacing: tuple[float, float, float], count: int = 300) -> list[Augmentation]:
     return [
-        draw((0, index), strength=strength, seed=0, size=(8, 9, 10), channels=1, spacing=spacing)
+        sample_augmentation((0, index), strength=strength, seed=0, size=(8, 9, 10), channels=1, spacing=spacing)
         for index in range(count)
     ]
 
 
 def signs_of(strength: str) -> set[tuple[int, ...]]:
     """The directions that the axes (x, y, z) of volumes take."""
-    draws = draws_of(strength, (1.0, 1.0, 1.0))
-    return {tuple(np.sign(np.diag(drawn.matrix)).astype(int).tolist()) for drawn in draws}
+    augmentations = volume_augmentations(strength, (1.0, 1.0, 1.0))
+    return {tuple(np.sign(np.diag(augmentation.matrix)).astype(int).tolist()) for augmentation in augmentations}
 
 
 def test_volumes_are_mirrored_left_and_right_by_basic_augmentation():
@@ -31,22 +31,23 @@ def test_volumes_are_mirrored_along_each_axis_by_strong_augmentation():
 
 
 def test_thick_slices_are_turned_only_within_their_plane():
-    for drawn in draws_of("basic", (5.0, 1.0, 1.0)):
-        turns_out_of_plane = [*drawn.matrix[2, :2], *drawn.matrix[:2, 2]]
+    for augmentation in volume_augmentations("basic", (5.0, 1.0, 1.0)):
+        turns_out_of_plane = [*augmentation.matrix[2, :2], *augmentation.matrix[:2, 2]]
         assert turns_out_of_plane == [0, 0, 0, 0]
-        assert 0.8 <= drawn.matrix[2, 2] <= 1.25
-        assert 0.7 <= drawn.gamma <= 1.5
+        assert 0.8 <= augmentation.matrix[2, 2] <= 1.25
+        assert 0.7 <= augmentation.gamma <= 1.5
 
 
 def test_thick_slices_keep_their_resolution_across_their_plane():
-    resolutions = [drawn.resolution for drawn in draws_of("basic", (5.0, 1.0, 1.0)) if drawn.resolution]
+    augmentations = volume_augmentations("basic", (5.0, 1.0, 1.0))
+    resolutions = [augmentation.resolution for augmentation in augmentations if augmentation.resolution]
     assert 50 < len(resolutions) < 100  # one time in four
     assert {resolution[0] for resolution in resolutions} == {1.0}
     assert all(0.5 <= share <= 1 for resolution in resolutions for share in resolution[1:])
 
 
 def basic_matrices() -> list[np.ndarray]:
-    return [draw((1, i), strength="basic", seed=0, size=(20, 30), channels=3).matrix for i in range(400)]
+    return [sample_augmentation((1, i), strength="basic", seed=0, size=(20, 30), channels=3).matrix for i in range(400)]
 
 
 def test_tilts_are_of_fifteen_degrees():
@@ -61,42 +62,46 @@ def test_zooms_are_of_a_quarter():
 
 
 @pytest.fixture(scope="module")
-def strong_draws() -> list[Draw]:
-    return [draw((0, index), strength="strong", seed=0, size=(20, 30), channels=1) for index in range(900)]
+def strong_augmentations() -> list[Augmentation]:
+    return [
+        sample_augmentation((0, index), strength="strong", seed=0, size=(20, 30), channels=1) for index in range(900)
+    ]
 
 
-def test_pictures_are_blurred_in_a_range_around_the_middle(strong_draws):
-    blurs = [drawn.blur for drawn in strong_draws if drawn.blur]
+def test_pictures_are_blurred_in_a_range_around_the_middle(strong_augmentations):
+    blurs = [augmentation.blur for augmentation in strong_augmentations if augmentation.blur]
     assert 0.5 <= min(blurs) < 0.53
     assert 1.47 < max(blurs) < 1.5
     assert 150 < len(blurs) < 210
 
 
-def test_pictures_are_noisy_in_a_range_around_the_middle(strong_draws):
-    noises = [drawn.noise for drawn in strong_draws if drawn.noise]
+def test_pictures_are_noisy_in_a_range_around_the_middle(strong_augmentations):
+    noises = [augmentation.noise for augmentation in strong_augmentations if augmentation.noise]
     assert 0.05 <= min(noises) < 0.06
     assert 0.24 < max(noises) < 0.25
     assert 230 < len(noises) < 310
 
 
 def test_a_volume_that_is_not_augmented_stays_on_its_three_axes():
-    augmentation = draw((0, 0), strength="none", seed=0, size=(8, 9, 10), channels=1, spacing=(1.0, 1.0, 1.0))
+    augmentation = sample_augmentation(
+        (0, 0), strength="none", seed=0, size=(8, 9, 10), channels=1, spacing=(1.0, 1.0, 1.0)
+    )
     assert augmentation.is_identity
     assert augmentation.matrix.tolist() == np.eye(3).tolist()
 
 
-def test_the_numbers_of_a_draw_are_packed_in_their_order():
-    augmentation = Draw(
+def test_the_numbers_of_an_augmentation_are_packed_in_their_order():
+    augmentation = Augmentation(
         np.array([[1.0, 2.0], [3.0, 4.0]]), np.arange(18.0).reshape(2, 3, 3), gain=5.0, shift=np.array([6.0, 7.0])
     )
-    numbers = pack_draws([augmentation, Draw()], channels=2)
+    numbers = pack_augmentations([augmentation, Augmentation()], channels=2)
     assert numbers.shape == (2, 4 + 18 + 4)
     assert numbers[0].tolist() == [1, 2, 3, 4, *range(18), 5, 5, 6, 7]
     assert numbers[1].tolist() == [1, 0, 0, 1, *[0] * 18, 1, 1, 0, 0]
 
 
-def test_the_numbers_of_a_draw_are_packed_as_precisely_as_asked():
-    assert pack_draws([Draw(gain=1 / 3)], 1, torch.float64)[0, 22].item() == 1 / 3
+def test_the_numbers_of_an_augmentation_are_packed_as_precisely_as_asked():
+    assert pack_augmentations([Augmentation(gain=1 / 3)], 1, torch.float64)[0, 22].item() == 1 / 3
 
 
 CHANGES = pytest.mark.parametrize(
@@ -115,19 +120,19 @@ CHANGES = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("drawn", [Draw(), Draw(np.eye(3))], ids=["image", "volume"])
-def test_a_draw_that_does_nothing_is_the_identity(drawn):
-    assert drawn.is_identity
+@pytest.mark.parametrize("augmentation", [Augmentation(), Augmentation(np.eye(3))], ids=["image", "volume"])
+def test_an_augmentation_that_does_nothing_is_the_identity(augmentation):
+    assert augmentation.is_identity
 
 
 @CHANGES
-def test_a_draw_that_does_anything_is_not_the_identity(settings):
-    assert not Draw(**settings).is_identity
+def test_an_augmentation_that_does_anything_is_not_the_identity(settings):
+    assert not Augmentation(**settings).is_identity
 
 
 @CHANGES
-def test_a_draw_moves_by_its_matrix_or_its_elastic_part(settings):
-    assert Draw(**settings).moves is ("elastic" in settings or "matrix" in settings)
+def test_an_augmentation_moves_by_its_matrix_or_its_elastic_part(settings):
+    assert Augmentation(**settings).moves is ("elastic" in settings or "matrix" in settings)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +148,11 @@ def test_a_draw_moves_by_its_matrix_or_its_elastic_part(settings):
         ("strong", (8, 9, 10), 1, (1.0, 1.0, 1.0), False, "d2c9a39db8a2d5c9"),
     ],
 )
-def test_draws_are_those_that_older_runs_had(strength, size, channels, spacing, may_mirror, expected):
+def test_augmentations_are_those_that_older_runs_had(strength, size, channels, spacing, may_mirror, expected):
     rows = []
     for index in range(24):
         options = {"size": size, "channels": channels, "spacing": spacing, "may_mirror": may_mirror}
-        augmentation = draw((index // 5, index), strength=strength, seed=7, **options)
+        augmentation = sample_augmentation((index // 5, index), strength=strength, seed=7, **options)
         elastic = () if augmentation.elastic is None else augmentation.elastic.ravel()
         numbers = [
             *augmentation.matrix.ravel(),
@@ -161,33 +166,33 @@ def test_draws_are_those_that_older_runs_had(strength, size, channels, spacing, 
 
 
 def test_a_half_turn_is_no_mirror_image():
-    assert not Draw(-np.eye(2)).is_mirrored
-    assert Draw(np.diag([1.0, -1.0])).is_mirrored
-    assert Draw(-np.eye(3)).is_mirrored
+    assert not Augmentation(-np.eye(2)).is_mirrored
+    assert Augmentation(np.diag([1.0, -1.0])).is_mirrored
+    assert Augmentation(-np.eye(3)).is_mirrored
 
 
-def volume_draws(spacing: tuple[float, float, float]) -> list[Draw]:
+def anisotropic_augmentations(spacing: tuple[float, float, float]) -> list[Augmentation]:
     options = {"strength": "strong", "seed": 0, "size": (8, 9, 10), "channels": 1, "spacing": spacing}
-    return [draw((0, index), **options) for index in range(80)]
+    return [sample_augmentation((0, index), **options) for index in range(80)]
 
 
 @pytest.mark.parametrize(("coarse", "is_alike"), [(2.0, True), (2.01, False)])
 def test_axes_are_alike_up_to_twice_the_spacing(coarse, is_alike):
-    draws = volume_draws((coarse, 1.0, 1.0))
-    assert any(drawn.matrix[2, 0] for drawn in draws) is is_alike
-    assert any(drawn.resolution and drawn.resolution[0] < 1 for drawn in draws) is is_alike
+    augmentations = anisotropic_augmentations((coarse, 1.0, 1.0))
+    assert any(augmentation.matrix[2, 0] for augmentation in augmentations) is is_alike
+    assert any(augmentation.resolution and augmentation.resolution[0] < 1 for augmentation in augmentations) is is_alike
 
 
 @pytest.mark.parametrize("strength", ["basic", "strong"])
 def test_a_volume_is_not_mirrored_where_that_has_no_answer(strength):
     options = {"strength": strength, "seed": 0, "size": (8, 9, 10), "channels": 1, "spacing": (1.0, 1.0, 1.0)}
-    draws = [draw((0, index), may_mirror=False, **options) for index in range(30)]
-    assert all(np.linalg.det(drawn.matrix) > 0 for drawn in draws)
+    augmentations = [sample_augmentation((0, index), may_mirror=False, **options) for index in range(30)]
+    assert all(np.linalg.det(augmentation.matrix) > 0 for augmentation in augmentations)
 
 
 @pytest.mark.parametrize("strength", ["mirror", "basic", "strong"])
 @pytest.mark.parametrize("may_mirror", [False, True])
 def test_an_image_is_mirrored_only_where_that_has_an_answer(strength, may_mirror):
     options = {"strength": strength, "seed": 0, "size": (20, 30), "channels": 1, "may_mirror": may_mirror}
-    draws = [draw((0, index), **options) for index in range(30)]
-    assert any(drawn.is_mirrored for drawn in draws) is may_mirror
+    augmentations = [sample_augmentation((0, index), **options) for index in range(30)]
+    assert any(augmentation.is_mirrored for augmentation in augmentations) is may_mirror

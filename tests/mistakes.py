@@ -424,7 +424,7 @@ CROPS = [
         "ImageSamples.choose_window",
         "self.reader.known_labels(target)",
         "target.main",
-        "test_label_files.py",
+        "test_partly_labeled.py",
     ),
     Mutant(
         "data_utils/loading/samples.py",

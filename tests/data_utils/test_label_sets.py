@@ -1,17 +1,25 @@
 """Sets of classes that images are labeled for: which of them lack classes, and names that are no classes.
 
-Modules: data_utils/targets/label_sets.py.
+Modules: data_utils/targets/label_sets.py, data_utils/analysis/label_sets.py.
 """
 
 import pytest
+from inspections import split_of
 
+from data_utils.analysis.label_sets import label_set_warnings, read_labels
+from data_utils.class_map import ClassMap
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
 
 
 def test_the_first_place_with_a_set_that_lacks_classes_is_named():
     sets = LabelSets.of({("a", "b"): "whole", ("a",): "half", ("b",): "rest"}, ("a", "b"), ((1,), (2,)), ())
-    assert (sets.where, sets.numbers[("a", "b")], sets.are_complete) == ("half", 0, False)
+    assert sets.where == "half"
+    assert sets.numbers[("a", "b")] == 0
+    assert not sets.are_complete
+
+
+def test_a_set_of_all_classes_is_complete():
     assert LabelSets.of({("a", "b"): "whole"}, ("a", "b"), ((1,), (2,)), ()).are_complete
 
 
@@ -44,3 +52,92 @@ def test_a_name_that_is_nearly_one_of_a_class_is_asked_about():
     with pytest.raises(DataError) as error:
         LabelSets.of({("livre",): "a.csv"}, ("liver", "lung"), ((1,), (2,)), ())
     assert str(error.value) == "a.csv: no class is called 'livre'; the classes are liver, lung; did you mean liver?"
+
+
+CLASS_MAP = ClassMap(("background", "car", "pet"), (0, 1, 2), None, joined=((3, 2),))
+FILE_CLASSES = ((2, "dog"), (3, "cat"), (9, "bird"))  # the last is left out by --classes
+CAR, PET, NONE = (False, True, False), (False, False, True), (False, False, False)
+
+
+def sets_of(names: dict[tuple[str, ...], str], class_map: ClassMap, file_classes=()) -> LabelSets:
+    return LabelSets.of(names, class_map.names, class_map.values_by_class(), file_classes, class_map.background)
+
+
+@pytest.mark.parametrize(
+    ("names", "flags"),
+    [
+        (("car",), CAR),
+        (("1",), CAR),
+        (("pet",), PET),
+        (("dog",), NONE),  # a joined class needs all that it joins
+        (("cat", "dog"), PET),
+        (("2", "3"), PET),
+        (("car", "cat", "dog"), (True, True, True)),
+        (("bird", "car"), CAR),
+    ],
+    ids=str,
+)
+def test_names_are_those_of_classes_or_values_or_of_the_data_set(names, flags):
+    assert sets_of({("car",): "a", names: "b"}, CLASS_MAP, FILE_CLASSES).flags_of(names) == flags
+
+
+def test_an_image_without_a_set_is_labeled_for_all_classes():
+    assert sets_of({("car",): "a"}, CLASS_MAP, FILE_CLASSES).flags_of(None) == (True, True, True)
+
+
+def test_the_place_of_the_first_incomplete_set_is_known():
+    sets = sets_of({("car", "cat", "dog"): "whole", ("car",): "a", ("pet",): "b"}, CLASS_MAP, FILE_CLASSES)
+    assert sets.where == "a"
+
+
+def test_a_name_of_no_class_is_told_the_classes():
+    with pytest.raises(DataError, match="h: no class is called 'brid'; the classes are background, car, pet; did you"):
+        sets_of({("brid",): "h"}, CLASS_MAP, FILE_CLASSES)
+
+
+@pytest.mark.parametrize("names", [(), ("background",), ("background", "car")], ids=str)
+def test_the_background_is_unknown_where_a_class_is(names):
+    assert sets_of({names: "a"}, CLASS_MAP).flags_of(names)[0] is False
+
+
+def test_the_background_is_known_where_all_other_classes_are():
+    unnamed = ClassMap(("0", "1", "2"), (0, 1, 2), None)
+    assert sets_of({("1", "2"): "a"}, unnamed).are_complete
+
+
+def test_a_first_class_that_is_no_background_is_unknown_where_it_is_not_labeled():
+    streets = ClassMap(("road", "car"), (0, 1), None)
+    assert sets_of({("car",): "a"}, streets).flags_of(("car",)) == (False, True)
+
+
+class LabelReader:
+    """Stands in for a reader: returns what it is to be labeled with, and its first class alone is labeled."""
+
+    class_names = ("a", "b")
+    background = None
+
+    def partly_labeled(self, *arguments):
+        return arguments
+
+    def labeled_classes(self, labeled_for):
+        return [0]
+
+
+def test_label_files_of_both_splits_reach_the_reader_with_names_of_classes():
+    train = split_of({0: 1, 1: 2}, label_sets={("a",): "train"}, classes=((1, "a"),))
+    val = split_of({0: 5}, label_sets={("a",): "val", ("b",): "val"})
+    sets, classes, pixels = read_labels(LabelReader(), [train, val])
+    assert sets == {("a",): "train", ("b",): "val"}
+    assert classes == ((1, "a"),)
+    assert pixels == {None: {0: 6, 1: 2}}
+
+
+def test_a_reader_of_images_without_label_files_stays_as_it_is():
+    reader = LabelReader()
+    assert read_labels(reader, [split_of({0: 1})]) is reader
+
+
+def test_classes_that_no_image_is_labeled_for_are_named_where_both_splits_could_be_read():
+    split = split_of({0: 1, 1: 2}, label_sets={("a",): "train"})
+    assert label_set_warnings([split], LabelReader()) == ()
+    assert len(label_set_warnings([split, split], LabelReader())) == 2

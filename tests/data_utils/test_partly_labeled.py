@@ -1,0 +1,268 @@
+"""Images that are labeled for some classes: what is unknown in them, what is drawn of them, and what is reported.
+
+Modules: data_utils/targets/bits.py, data_utils/loading/samples.py.
+"""
+
+import numpy as np
+import pytest
+from conftest import load_info
+from overlaps import SIZE as OVERLAPS
+from overlaps import write_overlaps
+from partly_labeled import CLASSES, SIZE, banded_info, write_bands
+
+from data_utils.analysis.check_data import check_data
+from data_utils.analysis.content import content_key
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.crop import crop_window
+from data_utils.loading.dataset import TrainingDataset
+from data_utils.targets.classes import PartlyLabeledReader
+from data_utils.targets.label_sets import LabelSets
+
+BAND = SIZE[0] // 4 * SIZE[1]  # pixels of a class
+
+
+@pytest.fixture(scope="module")
+def twelve_images(tmp_path_factory):
+    """Twelve images of four classes in bands; and those where a third is labeled for car, and a third not for it."""
+    folder = write_bands(tmp_path_factory.mktemp("twelve"), [f"{i:02}" for i in range(12)])
+    plain = banded_info(folder, crop_size=(4, 4))
+    rows = [f"{i:02},{('car', 'dog;person', 'car;dog;person')[i % 3]}" for i in range(12)]
+    (folder / "classes.csv").write_text("image,classes\n" + "\n".join(rows))
+    return plain, banded_info(folder, crop_size=(4, 4))
+
+
+@pytest.fixture(scope="module")
+def car_sample(twelve_images):
+    """The data set, its training images, and the index and the target of one that is labeled for car alone."""
+    _, data = twelve_images
+    dataset = TrainingDataset(data.train, data, data.preprocess())
+    index = next(i for i in range(len(data.train)) if data.train.records.labeled(i) == ("car",))
+    return data, dataset, index, dataset.samples.load(index)[1]
+
+
+def test_pixels_count_only_where_their_class_is_labeled(twelve_images):
+    plain, data = twelve_images
+    assert len(set(plain.reader.class_pixels)) == 1
+    assert data.reader.class_pixels == (4 * BAND, 8 * BAND, 8 * BAND, 8 * BAND)
+
+
+def test_keys_change_with_the_classes_that_images_are_labeled_for(twelve_images):
+    plain, data = twelve_images
+    assert data.reader.key != plain.reader.key
+    assert content_key([plain.train.records]) != content_key([data.train.records])
+
+
+def test_a_data_set_says_which_file_labels_images_for_some_classes(twelve_images):
+    _, data = twelve_images
+    assert f"labeled for some of these only ({data.config.dataset}/classes.csv: line " in str(data)
+
+
+def test_a_target_knows_the_class_that_its_image_is_labeled_for(car_sample):
+    data, _, index, target = car_sample
+    assert np.flatnonzero(data.reader.label_sets.flags[int(target.label_set)]).tolist() == [1]
+    assert np.unique(data.reader.known_labels(target)).tolist() == [1, 255]
+    with data.reader.open_window(data.train.records[index]) as opened:
+        assert opened.read(SIZE, ((0, 4), (0, 4))).label_set == int(target.label_set)
+
+
+def are_crops_chosen_among(labels: np.ndarray, car_sample: tuple) -> bool:
+    """Whether crops of the sample are those that would be chosen among these labels."""
+    _, dataset, index, target = car_sample
+    for seed in range(20):
+        window = dataset.samples.choose_window(index, target, (4, 4), np.random.default_rng(seed))
+        if crop_window(labels, 255, (4, 4), np.random.default_rng(seed)) != window:
+            return False
+    return True
+
+
+def test_crops_are_chosen_among_the_classes_that_their_image_is_labeled_for(car_sample):
+    data, _, _, target = car_sample
+    assert are_crops_chosen_among(data.reader.known_labels(target), car_sample)
+    assert not are_crops_chosen_among(target.mask, car_sample)
+
+
+def test_a_filler_is_labeled_for_nothing(car_sample):
+    _, dataset, _, _ = car_sample
+    filler = dataset[Slot(0, 0, (4, 4), filler=True)][1]
+    assert filler.label_set == 0
+    assert (filler.mask == 255).all()
+
+
+@pytest.fixture
+def unlabeled_image(tmp_path):
+    """Three images, of which the first is labeled for nothing."""
+    folder = write_bands(tmp_path, ["a", "b", "c"])
+    (folder / "classes.csv").write_text("image,classes\na,\nb,car\nc,car;dog;person\n")
+    return banded_info(folder)
+
+
+def test_an_image_that_is_labeled_for_nothing_is_unknown(unlabeled_image):
+    is_unknown = {}
+    for split in (unlabeled_image.train, unlabeled_image.val):
+        for record in split.records:
+            mask = unlabeled_image.reader.read(record, SIZE).mask
+            is_unknown[record["name"]] = bool((mask == 255).all())
+    assert is_unknown == {"a.png": True, "b.png": False, "c.png": False}
+
+
+def test_images_that_are_labeled_for_nothing_are_warned_of(unlabeled_image):
+    assert any(line.startswith("1 images are labeled for no class") for line in unlabeled_image.warnings)
+
+
+def test_a_class_that_only_a_damaged_mask_is_labeled_for_cannot_be_scored(tmp_path):
+    write_bands(tmp_path / "train", ["a", "b"])
+    write_bands(tmp_path / "val", ["c"])
+    write_bands(tmp_path / "val", ["d"], (0, 9))
+    (tmp_path / "classes.csv").write_text("image,classes\na,car;dog;person\nb,car\nc,car;person\nd,dog\n")
+    warnings = load_info(tmp_path, classes=CLASSES, on_bad_sample="skip").warnings
+    assert "no validation image is labeled for dog, which cannot be scored" in warnings
+
+
+@pytest.fixture(scope="module")
+def partly_labeled_report(tmp_path_factory):
+    """The report on six images of three classes, not all of which are labeled."""
+    folder = tmp_path_factory.mktemp("report")
+    write_bands(folder / "train", ["a", "b", "c", "d"])
+    write_bands(folder / "val", ["e", "f"])
+    (folder / "classes.csv").write_text("image,classes\na,car\nb,dog\nc,\ne,car\nf,car\n")
+    report, problems = check_data(DataConfig(str(folder), classes="0=background,1=car,2=dog", ignore_index="3"))
+    assert problems == 0
+    return report
+
+
+def test_the_report_counts_images_that_are_labeled_for_each_class(partly_labeled_report):
+    assert "images that are labeled for each class, of 6\n         1   16.667 %  background" in partly_labeled_report
+    assert "\n         4   66.667 %  car\n         2   33.333 %  dog\n" in partly_labeled_report
+
+
+def test_the_report_says_the_share_of_labeled_pixels(partly_labeled_report):
+    assert "labeled pixels: 75.000 %" in partly_labeled_report
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "1 images have no row in classes.csv, and count as labeled for all classes: d.png",
+        "1 images are labeled for no class, and teach and score nothing: c.png",
+        "no validation image is labeled for dog, which cannot be scored",
+    ],
+    ids=["no row", "no class", "no validation image"],
+)
+def test_the_report_names_images_and_classes_to_check(partly_labeled_report, line):
+    assert f"to check: {line}" in partly_labeled_report
+
+
+def test_damaged_masks_are_not_counted_among_those_that_are_labeled(tmp_path):
+    write_bands(tmp_path / "train", ["a", "b", "c", "d", "damaged"])
+    write_bands(tmp_path / "val", ["e", "f"])
+    table = "image,classes\na,car\nb,car\nc,car;dog;person\nd,\ndamaged,\n"
+    (tmp_path / "train" / "classes.csv").write_text(table)
+    for name in ("b", "damaged"):
+        (tmp_path / "train" / "masks" / f"{name}.png").write_bytes(b"")
+    report, _ = check_data(DataConfig(str(tmp_path), classes=CLASSES))
+    assert "images that are labeled for each class, of 5\n         3   60.000 %  background\n" in report
+    assert "to check: 1 images are labeled for no class, and teach and score nothing: d.png" in report
+
+
+@pytest.fixture(scope="module")
+def overlaps(tmp_path_factory):
+    """Six images of classes that overlap; and the same where every second is labeled for the first class alone."""
+    folder = tmp_path_factory.mktemp("overlaps")
+    write_overlaps(folder, 6, seed=0)
+    plain = load_info(folder)
+    first, second, third = plain.reader.names
+    rows = [f"{number:02},{(f'{second};{third}', first)[number % 2]}" for number in range(6)]
+    (folder / "classes.csv").write_text("image,classes\n" + "\n".join(rows))
+    return plain, load_info(folder)
+
+
+def overlapping_targets(data) -> dict:
+    """The targets of both splits by the names of their images."""
+    targets = {}
+    for split in (data.train, data.val):
+        for record in split.records:
+            targets[record["name"]] = data.reader.read(record, OVERLAPS)
+    return targets
+
+
+def test_classes_that_overlap_are_unknown_where_an_image_is_not_labeled_for_them(overlaps):
+    plain, data = overlaps
+    whole_targets = overlapping_targets(plain)
+    for name, target in overlapping_targets(data).items():
+        bits = (0b110, 0b001)[int(name[:2]) % 2]
+        assert (target.known == bits).all()
+        assert (target.truth == whole_targets[name].truth & bits).all()
+
+
+def test_pixels_of_classes_that_overlap_are_counted_where_they_are_labeled(overlaps):
+    plain, data = overlaps
+    pixels = np.zeros(3, int)
+    for target in overlapping_targets(data).values():
+        pixels += [(target.truth >> bit & 1).sum() for bit in range(3)]
+    assert data.reader.class_pixels == tuple(pixels.tolist())
+    assert data.reader.class_pixels != plain.reader.class_pixels
+    assert data.reader.shares == pytest.approx(tuple(pixels / (3 * OVERLAPS[0] * OVERLAPS[1])))
+
+
+def test_a_reader_of_partly_labeled_classes_that_overlap_has_a_key_of_its_own(overlaps):
+    plain, data = overlaps
+    assert data.reader.key != plain.reader.key
+    assert "labeled for some of these only" in str(data)
+
+
+def test_the_report_says_shares_of_the_labeled_pixels_of_classes_that_overlap(overlaps):
+    _, data = overlaps
+    report, _ = check_data(data.config)
+    assert f"         3   50.000 %  {data.reader.names[0]}" in report
+    for name, share in zip(data.reader.names, data.reader.shares, strict=True):
+        assert f"  {100 * share:7.3f} %  {name}" in report
+
+
+@pytest.fixture
+def reader_of_two_sets():
+    """Reads two classes; some images are labeled for the first alone."""
+    label_sets = LabelSets(((True, True), (True, False)), {("a",): 1})
+    return PartlyLabeledReader(ClassMap(("a", "b"), (1, 2), None), class_pixels=(30, 10), label_sets=label_sets)
+
+
+def test_the_weights_of_classes_reach_the_task(reader_of_two_sets):
+    task = reader_of_two_sets.task("ce", ["auto"])
+    assert task.loss == "ce"
+    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
+    assert reader_of_two_sets.task("dice", None).class_weights.tolist() == [1, 1]
+
+
+def test_the_sets_of_labels_reach_the_task(reader_of_two_sets):
+    task = reader_of_two_sets.task("ce", ["auto"])
+    assert task.names == ("a", "b")
+    assert task.flags.tolist() == [[True, True], [True, False]]
+
+
+@pytest.fixture
+def partly_labeled_regions(tmp_path):
+    """Three images of two regions: labeled for one class of the larger, for the smaller, and for both."""
+    folder = write_bands(tmp_path, ["a", "b", "c"])
+    (folder / "classes.csv").write_text("image,classes\na,1\nb,2;3\nc,1;2;3\n")
+    return load_info(folder, val_fraction=0.34, regions="whole=1+2+3;pets=2+3")
+
+
+def test_a_region_is_unknown_where_an_image_is_not_labeled_for_all_of_it(partly_labeled_regions):
+    data = partly_labeled_regions
+    known_bits = {}
+    for split in (data.train, data.val):
+        for record in split.records:
+            known_bits[record["name"]] = set(np.unique(data.reader.read(record, SIZE).known).tolist())
+    assert known_bits == {"a.png": {0}, "b.png": {2}, "c.png": {3}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "values"), [(("1",), set()), (("2", "3"), {2, 3}), (None, {1, 2, 3})], ids=["1", "2 and 3", "all"]
+)
+def test_values_of_a_region_are_labeled_where_all_of_it_are(partly_labeled_regions, labels, values):
+    assert partly_labeled_regions.reader.labeled_in_map(labels) == values
+
+
+def test_pixels_of_regions_are_counted_where_they_are_labeled(partly_labeled_regions):
+    assert partly_labeled_regions.reader.class_pixels == (3 * BAND, 2 * 2 * BAND)

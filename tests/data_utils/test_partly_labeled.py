@@ -1,6 +1,6 @@
 """Images that are labeled for some classes: what is unknown in them, what is drawn of them, and what is reported.
 
-Modules: data_utils/targets/bits.py, data_utils/loading/samples.py.
+Modules: data_utils/targets/bits.py.
 """
 
 import numpy as np

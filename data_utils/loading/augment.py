@@ -70,9 +70,9 @@ def augment(
     grid = _sampling_grid(matrix, elastic.reshape(-1, *ELASTIC) if is_warped else None, size)
     outside = (grid.abs() > 1).any(dim=-1)
     new_images = _sample(images, grid, "bilinear")
-    unmoved = [i for i, augmentation in enumerate(augmentations) if not augmentation.moves]
-    for i in unmoved:  # resampling blurs and rounds: a sample that stays where it is must come back exactly
-        new_images[i] = images[i]
+    for i, augmentation in enumerate(augmentations):
+        if not augmentation.moves:  # resampling blurs and rounds: a sample that stays must come back exactly
+            new_images[i] = images[i]
     _degrade(new_images, augmentations, fill)
     new_images = recolor(new_images, gain, shift, fill, std)
     for i, augmentation in enumerate(augmentations):
@@ -81,7 +81,7 @@ def augment(
                 augmentation.noise * std * unit_noise(images[i].shape, augmentation.noise_seed, images.device)
             )
     new_targets = targets.moved(
-        move_labels=lambda labels, unknown: _moved_labels(labels, unknown, grid, outside, unmoved),
+        move_labels=lambda labels, unknown: _moved_labels(labels, unknown, grid, outside),
         move_points=lambda points: _moved_points(points, augmentations, size),
     )
     return torch.where(outside[:, None], fill, new_images), new_targets
@@ -98,14 +98,12 @@ def _degrade(images: Tensor, augmentations: Sequence[Augmentation], fill: Tensor
             images[i] = _apply_gamma(images[i], augmentation.gamma, fill)
 
 
-def _moved_labels(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor, unmoved: Sequence[int]) -> Tensor:
-    """Labels (B, *spatial) picked at the grid's positions, `unknown` where it is `outside`; samples `unmoved` stay."""
+def _moved_labels(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor) -> Tensor:
+    """Labels (B, *spatial) picked at the grid's positions, `unknown` where it is `outside`."""
     if labels.dtype == WIDE_LABEL_TYPE:
         new_labels = labels.flatten(1).gather(1, _nearest_pixels(grid).flatten(1)).view_as(labels).long()
     else:
         new_labels = _sample(labels[:, None].to(grid.dtype), grid, "nearest")[:, 0].long()
-    for i in unmoved:
-        new_labels[i] = labels[i]
     return new_labels.masked_fill(outside, unknown)
 
 

@@ -137,14 +137,17 @@ def test_an_unknown_strength_is_refused():
 
 
 def test_a_sample_whose_augmentation_is_the_identity_comes_back_exactly():
-    images, masks = batch(count=2, dtype=torch.float32, high=65535)
+    images, masks = batch(count=3, dtype=torch.float32, high=65535)
     masks = masks.long()
     turned = Augmentation(np.array([[0.0, -1.0], [1.0, 0.0]]), gain=1.3, shift=2.0, blur=1.0, noise=1.0)
     statistic = torch.full((3,), 777.7)
-    new_images, new_masks = apply(images, masks, [Augmentation(), turned], statistic, statistic)
+    new_images, new_masks = apply(
+        images, masks, [Augmentation(), turned, Augmentation(shift=1.0)], statistic, statistic
+    )
     assert torch.equal(new_images[0], images[0])
     assert torch.equal(new_masks[0], masks[0])
     assert not torch.equal(new_images[1], images[1])
+    assert torch.equal(new_images[2], images[2] + 777.7)
 
 
 def test_flips_and_quarter_turns_move_pixels_without_mixing_them():
@@ -458,6 +461,13 @@ def test_blur_reaches_as_many_pixels_as_three_deviations_begin():
 def test_blur_keeps_flat_areas():
     flat, _ = warp(torch.full((1, 1, 9, 2), 7.0), torch.zeros(1, 9, 2).long(), blur=1.5)
     assert torch.allclose(flat, torch.full_like(flat, 7.0), rtol=1e-6, atol=0)  # float32: measured 1.4e-7
+
+
+def test_blur_continues_the_edges():
+    step = torch.tensor([0.0] * 6 + [9.0] * 6).expand(1, 1, 2, 12)
+    blurred, _ = warp(step, torch.zeros(1, 2, 12).long(), blur=1.0)
+    assert blurred[..., :3].tolist() == [[[[0.0] * 3] * 2]]
+    assert torch.allclose(blurred[..., -3:], torch.tensor(9.0))
 
 
 def test_blur_of_a_volume_is_the_same_along_each_axis():

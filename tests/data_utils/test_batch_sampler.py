@@ -198,6 +198,7 @@ def test_many_sizes_become_few_shapes():
     shapes = padded_shapes(many)
     assert len(np.unique(shapes, axis=0)) <= 16
     assert (shapes >= many).all()
+    assert shapes.dtype == np.int32
     # measured 1.56; one shape for all would take 4.0 times the pixels
     assert shapes.prod(axis=1).sum() < 1.6 * many.prod(axis=1).sum()
 

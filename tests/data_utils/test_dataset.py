@@ -366,6 +366,7 @@ def test_images_are_padded_with_the_mean_in_numbers_of_their_kind(info, kind, de
     dataset.read = lambda slot: (np.zeros((3, 8, 8), kind), target, None)
     image = dataset[Slot(0, 0, (8, 12))][0].numpy()
     assert image.dtype == kind
+    assert image.shape == (3, 8, 12)
     assert (image[:, 0, 8:] == dataset.fill.round(decimals)[:, None].astype(kind)).all()
     assert not image[:, :, :8].any()
 

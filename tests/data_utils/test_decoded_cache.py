@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from conftest import TINY, load_info
@@ -357,3 +358,15 @@ def test_arrays_are_kept_in_any_order_of_their_numbers(tmp_path, monkeypatch):
     pixels, target = decode_once(lambda i: turned, 1, ClassTarget, "key", ())[0]
     assert pixels.tolist() == image.T.tolist()
     assert target.mask.tolist() == mask[::-1].T.tolist()
+
+
+def test_arrays_stay_in_their_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decoded = decode_once(samples_of(1), 1, ClassTarget, "key", ())
+    allocated = pyarrow.total_allocated_bytes()
+    image, target = decoded[0]
+    assert pyarrow.total_allocated_bytes() <= allocated
+    for array in (image, target.mask):
+        while isinstance(array, np.ndarray):
+            array = array.base
+        assert isinstance(array, pyarrow.Buffer)

@@ -325,6 +325,12 @@ def test_an_image_beside_its_file_comes_before_one_in_the_folder_of_all(tmp_path
     assert labelme.named_image((tmp_path, tmp_path), "x.json", contents["x.json"]) == "p.png"
 
 
+def test_objects_are_counted_of_each_class_also_of_one_that_a_split_lacks(four_labels):
+    train, val = loaded(four_labels)
+    assert train.annotations.instances == {"a": 0, "b": 2, "y": 0, "z": 2}
+    assert val.annotations.instances == {"a": 2, "b": 0, "y": 2, "z": 0}
+
+
 def test_objects_of_files_that_are_left_out_are_not_counted(tmp_path):
     for stem in "abc":
         write_labelme(tmp_path, stem, [shape("cell", BOX, "rectangle")])

@@ -312,6 +312,14 @@ def test_the_check_reads_volumes_again_that_were_repaired(damaged_volumes):
     assert check_data(volume_config(damaged_volumes))[1] == 0
 
 
+def test_the_check_names_a_volume_of_other_channels_without_labels(tmp_path):
+    write_decathlon(tmp_path)
+    voxels, labels = case(0)
+    write_nifti(tmp_path / "imagesTr" / f"{CASE_NAMES[1]}.nii.gz", np.stack([voxels] * 2, axis=3), LPS)
+    write_nifti(tmp_path / "labelsTr" / f"{CASE_NAMES[1]}.nii.gz", np.zeros_like(labels), LPS)
+    assert "brain_002: has 2 channels, most others have 1" in check_data(volume_config(tmp_path))[0]
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_check_names_volumes_of_other_channels(tmp_path, channels):
     write_decathlon(tmp_path, channels=channels)

@@ -30,6 +30,14 @@ def test_whether_pixels_are_from_0_to_1_is_asked_of_the_whole_image():
     assert image.strip(0, 3).max() == image.whole().max() == 1
 
 
+@pytest.mark.parametrize(("scale", "value"), [(0.5, 2), (1.0, 2), (2.0, 2), (2.0, 1)])
+def test_pixels_of_an_image_that_is_scaled_are_all_asked_whether_they_are_from_0_to_1(scale, value):
+    pixels = np.ones((40, 8, 1), np.uint8)
+    pixels[-8:] = value
+    image = ImageInput(WindowedArray(pixels), Preprocess(scale=scale, detect_unit_range=True), 1)
+    assert image.strip(0, 1).max() == (255 if value == 1 else 1)
+
+
 def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
     grey = np.arange(6, dtype=np.uint8).reshape(2, 3, 1)
     assert fit_channels(grey, 1) is grey

@@ -3,6 +3,7 @@
 Modules: runtime/console.py, runtime/redact.py, runtime/script.py.
 """
 
+import errno
 import io
 import re
 import subprocess
@@ -288,6 +289,20 @@ def test_lines_that_nobody_reads_are_left(monkeypatch):
     say("a line")
     say_error("an error")
     assert left == streams
+
+
+class FullDisk(io.StringIO):
+    """A stream to a file on a disk that is full."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(("name", "say_line"), [("stdout", say), ("stderr", say_error)])
+def test_lines_that_find_no_room_on_a_disk_are_an_error(monkeypatch, name, say_line):
+    monkeypatch.setattr(sys, name, FullDisk())
+    with pytest.raises(OSError, match="No space left"):
+        say_line("a line")
 
 
 def test_errors_are_printed_at_once(monkeypatch):

@@ -233,6 +233,16 @@ def test_both_streams_of_a_terminal_that_is_closed_go_nowhere(monkeypatch, handl
     assert redirected == [1, 2]
 
 
+def test_a_terminal_may_be_closed_after_a_run_was_asked_to_stop(monkeypatch, handlers, watches):
+    monkeypatch.setattr(signals.os, "isatty", lambda descriptor: True)
+    redirected = []
+    monkeypatch.setattr(signals.os, "dup2", lambda source, target: redirected.append(target))
+    signals.StopRequest()
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGHUP)
+    assert redirected == [1, 2]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
 def test_a_run_that_can_be_asked_to_stop_ends_with_its_launcher(monkeypatch, handlers, watches, kernel_calls):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")

@@ -166,6 +166,13 @@ def test_an_image_of_objects_is_labeled_with_its_precision(section):
     assert section.label(0.5) == "AP@0.5 0.5000"
 
 
+def test_metrics_of_no_objects_have_no_values(section):
+    metrics = section.metrics(ObjectScores.none(("cell", "dirt"), 1, "cpu"))
+    assert [metric.label for metric in metrics][:2] == ["AP@0.5", "AP@0.75"]
+    assert len(metrics) == 6
+    assert metrics[0].value is None
+
+
 def test_metrics_of_objects_are_means_over_the_classes(section, scores):
     metrics = {metric.label: metric.value for metric in section.metrics(scores)}
     assert list(metrics) == ["AP@0.5", "AP@0.75", "AP@0.5:0.95", "Panoptic quality", "F1", "Count error"]

@@ -186,7 +186,7 @@ KEYS = [
         "ObjectReader.with_records",
         'digest("shapes of objects", records.digest, self.key)',
         'digest("shapes of objects", records.digest)',
-        "test_object_targets.py",
+        "test_object_shapes.py",
     ),
     Mutant(
         "data_utils/targets/overlapping.py",

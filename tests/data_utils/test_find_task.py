@@ -1,20 +1,35 @@
-"""By what the task of a data set is recognized.
+"""The task of a data set: by what it is recognized, and where it is in doubt.
 
 Modules: data_utils/targets/find.py.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from objects import Masks, numbered
+from conftest import TINY, load_info, write_folder
+from in_process import parsed
+from objects import Masks, numbered, write_discs
+from PIL import Image
 
+from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask
+from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Metadata
-from data_utils.targets.find import AMBIGUOUS_READING, find_task, holds_many_values, reading_of_numbers, task_warnings
+from data_utils.targets.find import (
+    AMBIGUOUS_READING,
+    count_pieces,
+    find_task,
+    holds_many_values,
+    reading_of_numbers,
+    task_warnings,
+)
 from data_utils.targets.objects import ObjectReader
 from runtime.errors import DataError, SettingsError
 
 NOTHING = np.zeros((2, 2), np.uint8)
+COUNTS = [3, 5, 8, 9, 12, 14, 17]
 
 
 @pytest.mark.parametrize(
@@ -196,3 +211,99 @@ def test_a_task_of_its_own_is_refused_beside_regions():
 
 def test_a_task_of_regions_may_be_named_beside_them():
     assert find_task(Masks([numbered(3)]), DataConfig(regions="a=1", task="regions")) == "regions"
+
+
+def task_of(folder: Path, **settings) -> str:
+    config = DataConfig(dataset=str(folder), **settings)
+    return find_task(load_records(config)[0], config)
+
+
+@pytest.fixture(scope="module")
+def label_images(tmp_path_factory):
+    """A folder of label images of discs."""
+    return write_discs(tmp_path_factory.mktemp("discs"), COUNTS, seed=0)
+
+
+def test_label_images_number_objects(label_images):
+    assert task_of(label_images) == "objects"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"classes": "0=background,1=cell"}, {"ignore_index": "3"}, {"task": "classes"}], ids=str
+)
+def test_label_images_hold_classes_where_a_flag_says_so(label_images, settings):
+    assert task_of(label_images, **settings) == "classes"
+
+
+def test_masks_of_areas_hold_classes(tiny_folder):
+    assert task_of(tiny_folder) == "classes"
+
+
+def test_masks_of_areas_number_objects_where_a_flag_says_so(tmp_path):
+    assert task_of(write_folder(tmp_path / "areas", 6, 0, values=(0, 7)), task="objects") == "objects"
+
+
+def test_masks_of_several_pieces_a_value_are_classes(tmp_path):
+    write_discs(tmp_path / "labels", COUNTS, seed=0)
+    for file in (tmp_path / "labels" / "masks").iterdir():
+        values = np.array(Image.open(file)) % 7  # the highest one still differs
+        Image.fromarray(values.astype(np.uint8)).save(file)
+    assert task_of(tmp_path / "labels") == "classes"
+
+
+@pytest.mark.parametrize(
+    ("mask", "values", "pieces"),
+    [
+        ([[1, 0, 2], [0, 1, 2]], 2, 2),
+        ([[1, 0, 0, 1]], 1, 2),
+        ([[1, 1, 2, 2]], 2, 2),
+        ([[0, 0], [0, 0]], 0, 0),
+        ([[[1, 0], [0, 0]], [[0, 0], [0, 1]]], 1, 1),
+    ],
+    ids=["corner", "apart", "side", "nothing", "corner of a volume"],
+)
+def test_pieces_touch_through_sides_or_corners(mask, values, pieces):
+    assert count_pieces(np.array(mask)) == (values, pieces)
+
+
+def test_the_flag_of_the_task_is_empty_unless_it_is_given():
+    assert parsed(*TINY).task is None
+    assert parsed("--task", "objects", *TINY).task == "objects"
+
+
+DOUBT = "give --task objects if they do, and --task classes if they are classes"
+
+
+@pytest.fixture(scope="module")
+def five_objects(tmp_path_factory):
+    """A folder of label images of five objects each."""
+    folder = write_discs(tmp_path_factory.mktemp("five"), [20, 21, 22, 23], seed=0)
+    for file in (folder / "masks").iterdir():
+        ids = np.array(Image.open(file))
+        Image.fromarray(np.where(ids > 5, 0, ids)).save(file)
+    return folder
+
+
+def test_equally_many_objects_in_all_images_may_be_classes(five_objects):
+    report, problems = check_data(DataConfig(dataset=str(five_objects)))
+    assert "to check: the numbers in the masks may count objects" in report
+    assert DOUBT in report
+    assert not problems
+    assert sum(DOUBT in warning for warning in load_info(five_objects).warnings) == 1
+
+
+@pytest.mark.parametrize(
+    "settings", [{"task": "classes"}, {"task": "objects"}, {"classes": "0=no,1=a,2=b,3=c,4=d,5=e"}], ids=str
+)
+def test_a_report_is_in_no_doubt_where_a_flag_says_the_task(five_objects, settings):
+    assert DOUBT not in check_data(DataConfig(dataset=str(five_objects), **settings))[0]
+
+
+def test_too_many_values_for_classes_may_be_objects(tmp_path):
+    write_discs(tmp_path, [9] * 6, seed=0)
+    ids = np.zeros((48, 64), np.uint16)
+    ids[::2, ::2] = np.arange(1, 24 * 32 + 1).reshape(24, 32)  # more than classes may be
+    for index in range(1, 6):
+        Image.fromarray(ids).save(tmp_path / "masks" / f"{index:02}.png")
+    with pytest.raises(DataError, match=r"more than 255 values: .*; the numbers in the masks may count objects"):
+        load_info(tmp_path)

@@ -9,9 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import unnoticed_changes
+from objects import discs, picture
 from PIL import Image
 
+from data_utils.config import DataConfig
 from data_utils.sources.annotations import one_object_masks
+from data_utils.sources.load import load_records
+from data_utils.targets.find import find_task
 from runtime.errors import DataError
 
 SIZE = (20, 30)
@@ -207,3 +211,56 @@ def test_one_object_masks_that_are_gone_are_one_line(tmp_path):
     without_masks(tmp_path / "a")
     with pytest.raises(DataError, match=rf"{tmp_path / 'a/masks'} cannot be read \(No such file or directory\)"):
         record["target"].render()
+
+
+def write_discs_apart(folder: Path, counts: list[int]) -> Path:
+    """The layout of DSB2018: pictures of 40 x 56 of so many discs, with a mask for each disc."""
+    for index, count in enumerate(counts):
+        sample = folder / f"sample{index}"
+        (sample / "images").mkdir(parents=True)
+        (sample / "masks").mkdir()
+        ids = discs((40, 56), count, seed=index)
+        Image.fromarray(picture(ids)).save(sample / "images" / f"sample{index}.png")
+        for number in range(1, int(ids.max()) + 1):
+            mask = np.where(ids == number, 255, 0).astype(np.uint8)
+            Image.fromarray(mask).save(sample / "masks" / f"{number:03}.png")
+    return folder
+
+
+def test_a_folder_of_masks_for_each_image_is_for_objects(tmp_path):
+    config = DataConfig(dataset=str(write_discs_apart(tmp_path, [4, 6, 9, 7])))
+    train, _ = load_records(config)
+    assert find_task(train, config) == "objects"
+    assert {record["name"] for record in train} <= {f"sample{index}.png" for index in range(4)}
+
+
+def test_a_folder_of_masks_for_each_image_is_read_as_numbers(tmp_path):
+    counts = [4, 6, 9, 7]
+    train, _ = load_records(DataConfig(dataset=str(write_discs_apart(tmp_path, counts))))
+    record = train[0]
+    index = int(record["name"][6])
+    np.testing.assert_array_equal(record["target"].render(), discs((40, 56), counts[index], seed=index))
+
+
+def test_an_image_without_objects_has_an_empty_folder(tmp_path):
+    write_discs_apart(tmp_path, [0, 4, 5])
+    config = DataConfig(dataset=str(tmp_path))
+    masks = {record["name"]: record["target"].render() for split in load_records(config) for record in split}
+    assert masks["sample0.png"].shape == (40, 56)
+    assert masks["sample0.png"].max() == 0
+
+
+def test_a_folder_without_image_is_named_in_a_data_set(tmp_path):
+    write_discs_apart(tmp_path, [2, 3, 4])
+    (tmp_path / "sample0" / "images" / "sample0.png").unlink()
+    with pytest.raises(DataError, match="sample0: has no image; --allow-unpaired leaves them out"):
+        load_records(DataConfig(dataset=str(tmp_path)))
+
+
+def test_a_mask_of_another_size_is_refused_as_it_is_read(tmp_path):
+    write_discs_apart(tmp_path, [2, 3, 4])
+    for folder in tmp_path.iterdir():
+        Image.new("L", (8, 8)).save(folder / "masks" / "small.png")
+    train, _ = load_records(DataConfig(dataset=str(tmp_path)))
+    with pytest.raises(DataError, match="have different sizes, 40 x 56 and 8 x 8"):
+        train[0]["target"].render()

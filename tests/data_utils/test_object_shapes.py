@@ -1,0 +1,131 @@
+"""The shapes of objects in training data, from which follow the smallest prediction and whether holes are filled."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import load_info
+from objects import Masks, numbered, write_discs
+from PIL import Image
+
+from data_utils.analysis.check_data import check_data
+from data_utils.config import DataConfig
+from data_utils.sources.load import load_records
+from data_utils.targets.classes import ClassReader
+from data_utils.targets.objects import ObjectReader, objects_of, shapes_of_objects
+
+COUNTS = [3, 5, 8, 9, 12, 14, 17]
+NOTHING = np.zeros((2, 2), np.uint8)
+
+
+def test_the_smallest_prediction_follows_from_the_data(tmp_path):
+    config = DataConfig(dataset=str(write_discs(tmp_path, COUNTS, seed=0)))
+    train, _ = load_records(config)
+    smallest = shapes_of_objects(train, ObjectReader())["smallest"]
+    areas = []
+    for record in train:
+        ids = np.array(Image.open(record["target"]))
+        areas += np.unique(ids[ids > 0], return_counts=True)[1].tolist()
+    assert smallest == int(np.percentile(areas, 1) / 2)
+    assert smallest > 1
+    assert load_info(tmp_path).reader.smallest == smallest
+
+
+def test_the_smallest_prediction_is_measured_anew_for_other_objects(tmp_path):
+    train, _ = load_records(DataConfig(dataset=str(write_discs(tmp_path, COUNTS, seed=0))))
+    all_objects, first_objects = ObjectReader(), ObjectReader(ignored=tuple(range(2, 100)))
+    smallest = {}
+    for reader in (all_objects, first_objects):
+        smallest[reader] = shapes_of_objects(train, reader)["smallest"]
+        assert reader.with_records(train).smallest == smallest[reader]
+    assert smallest[all_objects] != smallest[first_objects]
+
+
+@pytest.mark.parametrize(
+    ("mask", "smallest"),
+    [
+        (np.repeat(np.arange(1, 101), np.arange(11, 111))[None], 5),  # the percentile lies just below 12
+        (numbered(3), 1),
+    ],
+    ids=["11 to 110 pixels", "one pixel"],
+)
+def test_the_smallest_prediction_is_half_of_the_hundredth_smallest_object(mask, smallest):
+    assert shapes_of_objects(Masks([mask]), ObjectReader())["smallest"] == smallest
+
+
+def test_shapes_of_a_damaged_mask_are_passed_over():
+    damaged = np.array([[-1]])  # it is named elsewhere
+    assert shapes_of_objects(Masks([damaged, numbered(3)]), ObjectReader())["fills_holes"]
+
+
+@pytest.mark.parametrize(("count", "dims", "sample"), [(130, 2, 64), (60, 3, 4)], ids=["images", "volumes"])
+def test_shapes_are_measured_in_a_sample_from_the_first_to_the_last(count, dims, sample):
+    records = Masks([NOTHING] * count, dims=dims)
+    assert shapes_of_objects(records, ObjectReader()) == {"smallest": 1, "fills_holes": False}
+    assert len(records.read) == sample
+    assert records.read[0] == 0
+    assert records.read[-1] == count - 1
+
+
+def test_masks_of_classes_may_shrink_but_those_of_objects_may_not():
+    assert not ObjectReader.may_shrink
+    assert ClassReader.may_shrink
+
+
+@pytest.fixture
+def whole_discs(tmp_path):
+    """A folder of label images of discs without holes."""
+    return write_discs(tmp_path, [20, 21, 22, 23], seed=0)
+
+
+def pierce(folder: Path) -> None:
+    """Make a hole in every fourth disc."""
+    for file in (folder / "masks").iterdir():
+        ids = np.array(Image.open(file))
+        for number in range(1, int(ids.max()) + 1, 4):
+            y, x = np.argwhere(ids == number).mean(axis=0).round().astype(int)
+            ids[y, x] = 0
+        Image.fromarray(ids).save(file)
+
+
+def test_holes_of_predictions_are_filled_where_training_objects_have_none(whole_discs):
+    config = DataConfig(dataset=str(whole_discs), task="objects")
+    train, _ = load_records(config)
+    assert ObjectReader().with_records(train).fills_holes
+    assert "holes in predictions filled" in check_data(config)[0]
+
+
+def test_holes_of_predictions_are_kept_where_training_objects_have_some(whole_discs):
+    config = DataConfig(dataset=str(whole_discs), task="objects")
+    ObjectReader().with_records(load_records(config)[0])  # of other masks, as they were before
+    pierce(whole_discs)
+    assert not ObjectReader().with_records(load_records(config)[0]).fills_holes
+
+
+def test_holes_of_predictions_are_kept_where_no_training_object_counts(whole_discs):
+    train, _ = load_records(DataConfig(dataset=str(whole_discs), task="objects"))
+    assert not shapes_of_objects(train, ObjectReader(ignored=tuple(range(1, 100))))["fills_holes"]
+
+
+def test_small_objects_with_holes_stay_where_records_are_a_stream():
+    """Records of a stream are not looked at, so nothing is known of their shapes."""
+    task = ObjectReader().task("ce+logdice", None)
+    assert task.smallest == 1
+    assert not task.fills_holes
+    assert not task.drops_border
+
+
+RING = np.pad([[0]], 2, constant_values=1)
+
+
+@pytest.mark.parametrize(("count", "are_filled"), [(20, True), (19, False)])
+def test_a_hole_in_every_twentieth_object_is_taken_for_a_mistake(count, are_filled):
+    mask = np.concatenate([RING, *(np.full((5, 5), number) for number in range(2, count + 1))])
+    assert shapes_of_objects(Masks([mask]), ObjectReader())["fills_holes"] == are_filled
+
+
+def test_an_object_in_the_hole_of_another_leaves_the_hole():
+    mask = RING.copy()
+    mask[2, 2] = 2
+    assert [int(part.sum()) for part in objects_of(3 * mask)] == [24, 1]  # a number that is not there lies between
+    assert not shapes_of_objects(Masks([mask]), ObjectReader())["fills_holes"]

@@ -194,7 +194,7 @@ def open_raster(source: str | Path | BandSource, stack: ExitStack, page: int = 0
 def _open_file(path: Path, number: int, stack: ExitStack, *, is_chosen: bool) -> RasterFile | None:
     """The page of a TIFF as a raster; None if it is a picture."""
     check_regular(path)
-    if is_chosen and not is_tiff(path):
+    if not is_tiff(path):
         raise ImageError(f"{path}: --bands chooses bands of TIFF files; leave it out, or convert the image")
     try:
         tiff = stack.enter_context(tifffile.TiffFile(path))

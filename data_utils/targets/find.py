@@ -26,7 +26,7 @@ CONNECTED_SHARE = 0.9  # in such a share of the masks each number of objects is 
 FEWEST_NUMBERS = 3  # the least number of different highest values in masks of objects
 MOST_PIECES = 1.1  # pieces for each number, among all masks: classes lie in many more
 AMBIGUOUS_READING = "classes or objects"
-MANY_NUMBERS = 10  # different highest values that are enough; and the highest of all, which few sets of classes reach
+MANY_NUMBERS = 10  # the highest value of all, which few sets of classes reach
 
 
 def find_task(records: Records, config: DataConfig) -> str:
@@ -99,7 +99,7 @@ def reading_of_numbers(records: Records) -> str:
     if not highest or all_pieces > MOST_PIECES * all_numbers:
         return Classes.name
     are_connected = connected_masks >= CONNECTED_SHARE * len(highest)
-    enough = max(FEWEST_NUMBERS, min(MANY_NUMBERS, len(highest) / 2))
+    enough = max(FEWEST_NUMBERS, len(highest) / 2)
     are_counts = len(set(highest)) >= enough and max(highest) >= MANY_NUMBERS  # files have different numbers of objects
     are_many = min(highest) > 255
     return Objects.name if are_connected and (are_counts or are_many) else AMBIGUOUS_READING

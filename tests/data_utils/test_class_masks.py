@@ -98,10 +98,11 @@ def test_the_file_of_a_class_that_is_left_out_is_read_where_no_other_says_the_si
     assert label.layers.unknown == (0,)
 
 
-def test_the_file_of_a_class_that_is_left_out_is_not_read_for_a_size_that_is_known():
-    label = layered_label(("a", "b"), (None, 1))
+@pytest.mark.parametrize("bit", [0, 1])
+def test_the_file_of_a_class_that_is_left_out_is_not_read_for_a_size_that_is_known(bit):
+    label = layered_label(("a", "b"), (None, bit))
     assert label.paths == ("b",)
-    assert label.layers.bits == (1,)
+    assert label.layers.bits == (bit,)
     assert label.layers.unknown == ()
 
 
@@ -190,9 +191,10 @@ def ones(tmp_path) -> ClassFile:
     return ClassFile(str(tmp_path / "a.png"))
 
 
-def test_a_mask_of_a_class_that_is_left_out_is_not_read_where_another_says_the_size(ones):
-    truth, _ = unpack_bits(ClassMasks((ClassFile("nowhere.png"), ones), (None, 1)).render())
-    assert truth.tolist() == [[2] * 3] * 2
+@pytest.mark.parametrize("bit", [0, 1])
+def test_a_mask_of_a_class_that_is_left_out_is_not_read_where_another_says_the_size(ones, bit):
+    truth, _ = unpack_bits(ClassMasks((ClassFile("nowhere.png"), ones), (None, bit)).render())
+    assert truth.tolist() == [[1 << bit] * 3] * 2
 
 
 def test_a_mask_of_a_class_that_is_left_out_is_read_where_no_other_says_the_size(ones):

@@ -202,6 +202,16 @@ def test_whole_groups_are_held_out_but_one(fraction, held_out):
     assert not {name[0] for name in names(train)} & {name[0] for name in names(val)}
 
 
+def test_a_share_of_images_is_rounded():
+    assert len(hold_out(called(*"abcdef"), 0.3, 0, None)[1]) == 2  # of 1.8
+
+
+def test_images_go_to_folds_in_the_order_that_the_seed_draws():
+    order = np.random.default_rng(0).permutation(40)
+    held_out = hold_out_fold(called(*(f"{number:02}" for number in range(40))), (2, 4), 0, None)[1]
+    assert names(held_out) == [f"{number:02}" for number in sorted(order[1::4])]
+
+
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 0.5, 1.0])
 def test_one_of_two_images_is_held_out(fraction):
     assert len(hold_out(called("a", "b"), fraction, 0, None)[1]) == 1

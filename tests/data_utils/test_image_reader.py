@@ -80,6 +80,10 @@ def test_mask_values_take_the_smallest_type_that_holds_them(value, dtype):
     assert decode_mask(np.array([[0, value]]), "a").values.dtype == dtype
 
 
+def test_mask_values_of_16_bits_keep_their_type():
+    assert decode_mask(np.array([[0, 7]], np.uint16), "a").values.dtype == np.uint16
+
+
 def test_a_mask_is_colored_where_one_of_its_channels_differs():
     grey = np.repeat(np.array([[[0], [9]]], np.uint8), 3, axis=2)
     decoded = decode_mask(Image.fromarray(grey), "a")
@@ -176,6 +180,11 @@ def test_an_array_is_in_memory_three_times_while_it_is_read(tmp_path, monkeypatc
     read_image(tmp_path / "a.npy")
     read_mask(tmp_path / "a.npy", "a")
     assert needed == [3 * 3 * 5 * 2] * 2
+
+
+def test_an_array_file_is_read_into_memory(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 5), np.uint16))
+    assert read_image(tmp_path / "a.npy").flags.writeable
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

@@ -147,6 +147,15 @@ def test_what_a_mask_or_the_labels_of_an_image_leave_open_is_in_no_share_and_is_
     assert (unknown & 3).tolist() == [[0, 1]]
 
 
+def test_pixels_of_all_label_sets_count_together():
+    only_a, only_b, both = pack_bits(np.array([0b01, 0b10, 0b11]), np.zeros(3, np.int64)).tolist()
+    pixels = {("a",): {only_a: 10, only_b: 20, both: 5}, None: {both: 3}}
+    reader = OverlapReader(("a", "b"), values=((1,), (2,))).partly_labeled({("a",): "t"}, (), pixels)
+    assert reader.class_pixels == (18, 3)
+    assert reader.shares == (18 / 38, 1)
+    assert reader.overlap == 3 / 18
+
+
 @pytest.mark.parametrize(("labeled", "kept"), [(("a",), 1), (None, 0.5)], ids=["one class", "all classes"])
 def test_detail_is_measured_of_what_an_image_is_labeled_for(labeled, kept):
     sets = LabelSets(((True, True), (True, False)), {("a",): 1})
@@ -741,3 +750,6 @@ def test_a_reader_of_overlapping_classes_describes_their_overlap():
     text = "classes that may overlap a, b"
     assert OverlapReader(("a", "b")).describe() == text
     assert OverlapReader(("a", "b"), overlap=0.25).describe() == f"{text} (25.0% of their pixels have several)"
+    sets = LabelSets(((True, True), (True, False)), {("a",): 1}, "classes.csv")
+    partly = ", some images labeled for some of these only (classes.csv)"
+    assert OverlapReader(("a", "b"), label_sets=sets).describe() == text + partly

@@ -1,5 +1,6 @@
 """Records of a data set: what some of them say of the whole, and how those of a stream are read."""
 
+import os
 import pickle
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from data_utils.sources.records import (
     StreamRecords,
     Subset,
     annotation_summaries,
+    folders_of,
     spread_indices,
     with_sources,
 )
@@ -145,3 +147,11 @@ def test_groups_of_a_stream_are_read_again_by_another_process(monkeypatch):
 )
 def test_indices_are_spread_from_the_first_to_the_last(length, count, indices):
     assert spread_indices(length, count) == indices
+
+
+def test_folders_of_images_may_have_names_that_are_no_text():
+    assert folders_of("images", np.array([b"a/1.png", b"\xff/2.png", b"3.png"])) == {
+        ("images", "a"),
+        ("images", os.fsdecode(b"\xff")),
+        ("images", ""),
+    }

@@ -15,6 +15,11 @@ def test_rows_that_reach_less_far_than_their_pixels_are_resized_as_the_whole_ima
     np.testing.assert_array_equal(rows, whole[2:5])
 
 
+def test_rows_of_fractions_that_are_resized_are_of_32_bits():
+    pixels = np.random.default_rng(0).random((6, 9, 2), dtype=np.float32)
+    assert resize_rows(lambda top, bottom: pixels[top:bottom], (6, 9), (4, 5), 1, 3).dtype == np.float32
+
+
 def test_a_part_of_an_image_at_its_own_size_is_that_part():
     pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
     np.testing.assert_array_equal(resize_image(pixels, (4, 5), (0, 0, 5, 4)), pixels[:4, :5])
@@ -42,6 +47,7 @@ def test_no_more_of_an_image_at_its_own_size_is_read_than_the_window():
         ((100, 100), (101, 100), True),
         ((512, 512), (514, 512), False),
         ((40, 2000), (40, 2040), False),
+        ((100, 10), (98, 10), False),
         ((512, 512), (514, 514), True),
         ((100, 100), (103, 100), False),
         ((10, 20), (20, 10), False),

@@ -10,6 +10,8 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
+from data_utils.targets.overlapping import OverlapReader
+from data_utils.targets.sides import Sides
 from inference.decoding.views import unmirrored
 from runtime.errors import ModelError, SettingsError
 from tasks import task_of_model
@@ -63,6 +65,13 @@ def test_what_is_known_of_the_left_is_known_of_the_right_in_the_mirror(tmp_path)
     target = info.reader.mirrored(OverlapTarget(np.array([[0b011]], np.int32), np.array([[0b011]], np.int32)))
     assert target.truth.tolist() == [[0b101]]
     assert target.known.tolist() == [[0b101]]
+
+
+def test_each_of_two_pairs_changes_places_in_the_mirror():
+    reader = OverlapReader(("a", "b", "c", "d"), sides=Sides((1, 0, 3, 2), True, ""))
+    target = reader.mirrored(OverlapTarget(np.array([[0b0101]], np.int32), np.array([[0b0110]], np.int32)))
+    assert target.truth.tolist() == [[0b1010]]
+    assert target.known.tolist() == [[0b1001]]
 
 
 def test_pairs_that_names_do_not_say_are_named_by_swap(tmp_path):

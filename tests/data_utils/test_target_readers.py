@@ -91,6 +91,7 @@ def test_points_have_no_named_classes():
     records = ListRecords([], Metadata(classes=((0, "background"), (1, "cell"))))
     assert named_classes_of(records, DataConfig(task="landmarks", classes="nose,tail")) == ()
     assert named_classes_of(records, DataConfig(task="classes")) == ((0, "background"), (1, "cell"))
+    assert named_classes_of(records, DataConfig(task="classes", outside="ignore")) == [(1, "cell")]
 
 
 def test_a_reader_with_a_class_map_has_its_names_and_background():

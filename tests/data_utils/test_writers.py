@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pytest
 import tifffile
+from PIL import Image
 
 from data_utils.image_io.writers import NpyWriter, PngWriter, write_pages
 
@@ -16,6 +17,16 @@ def test_a_picture_is_compressed_at_the_level_asked_for(level, mark):
         writer.write(np.zeros((2, 3), np.uint8))
     assert file.getvalue().partition(b"IDAT")[2].startswith(mark)
     assert file.getvalue().endswith(b"\0\0\0\0IEND\xaeB`\x82")
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((4, 3), np.uint8), ((4, 5), np.uint16), ((4, 5, 3), np.uint8)])
+def test_a_picture_is_written_some_rows_at_a_time(shape, dtype):
+    pixels = (np.arange(np.prod(shape)) * 37 + 250).reshape(shape).astype(dtype)
+    file = io.BytesIO()
+    with PngWriter(file, shape[:2], 6) as writer:
+        for rows in (pixels[:1], pixels[1:]):
+            writer.write(rows)
+    assert np.asarray(Image.open(file)).tolist() == pixels.tolist()
 
 
 def test_rows_that_never_come_are_zero(tmp_path):

@@ -204,7 +204,7 @@ def main() -> None:
     exit_on_sigterm()
     accelerator = Accelerator(kwargs_handlers=[process_group_options()])
     configure_process(accelerator)
-    mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
+    mesh = Mesh.from_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
 
     # 2. Model: its config.json holds the preprocessing and the values of the classes in masks

@@ -289,7 +289,7 @@ def main() -> None:
     device = accelerator.device
     configure_process(accelerator, flags.ddp_comm_hook)
     profile = describe_profile(accelerator)
-    mesh = Mesh.of_process(accelerator.process_index, accelerator.num_processes, flags.processes_per_volume)
+    mesh = Mesh.from_process(accelerator.process_index, accelerator.num_processes, flags.processes_per_volume)
     # `profile` keeps the launch's value: `backward` would divide by it, but the loss already counts all micro-batches
     accelerator.gradient_accumulation_steps = 1
     set_seed(flags.seed, deterministic=flags.deterministic)
@@ -334,7 +334,7 @@ def main() -> None:
     slabs = Slabs(mesh, model.config.divisors[0])
     check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
     largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
-    copies = Copies.of_training(args.planned_optimizer, averages=args.ema_decay > 0)
+    copies = Copies.for_training(args.planned_optimizer, averages=args.ema_decay > 0)
     trial_loss = StepLoss(task, strides=model.head_strides)  # it needs no other process
     preflight = Preflight(accelerator, model, trial_loss, copies)
     if shapes.differ:

@@ -71,7 +71,7 @@ def measure(rank: int, processes: int, args: argparse.Namespace, folder: str) ->
     torch.set_num_threads(1)
     if processes > 1:
         dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
-    mesh = CountingMesh.of_process(rank, processes, processes)
+    mesh = CountingMesh.from_process(rank, processes, processes)
     torch.manual_seed(0)
     dims = len(args.size)
     config = UNetConfig(1, CLASSES, base_channels=args.base_channels, depth=args.depth, norm=args.norm, dims=dims)

@@ -63,7 +63,7 @@ class ClassMap:
     outside: int | None = None
 
     @classmethod
-    def of_model(cls, preprocess: Preprocess, num_classes: int) -> "ClassMap":
+    def from_preprocess(cls, preprocess: Preprocess, num_classes: int) -> "ClassMap":
         """The class map of a model's config.json; class i has the value i if the config has no values."""
         values = preprocess.class_values or tuple(range(num_classes))
         names = preprocess.class_names or tuple(map(str, values))

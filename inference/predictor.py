@@ -119,7 +119,7 @@ class Predictor:
         self.tta = bool(tta)
         check_ensemble([network.config for network in networks])
         tasks = [task_of_model(network.config) for network in networks]
-        self.change_task(tasks[0].of_ensemble(tasks[1:]))
+        self.change_task(tasks[0].ensemble_task(tasks[1:]))
         self._averages_mirrored = tta is None and self.task.averages_mirrored
 
     @classmethod

@@ -120,7 +120,7 @@ def _pixels_of_volume(job: VolumeJob, output_format: MaskFormat) -> np.ndarray:
     name = volume.paths[0]
     values, _ = read_label_volume(volume, name)
     pixels = np.zeros(len(output_format.names), np.int64)
-    for plane in output_format.reader.of_label_volume(values, name).prediction:
+    for plane in output_format.reader.target_from_volume(values, name).prediction:
         pixels += _count(plane, len(pixels))
     return pixels
 

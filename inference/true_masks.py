@@ -195,7 +195,7 @@ class ClassTruths:
             mask = self.joined.find(page_stem, page_stem, 0, 1)
             if mask is None:
                 return None
-            return _of_one_file(mask.path, bits)
+            return _masks_in_file(mask.path, bits)
         masks = [class_masks.find(stem, page_stem, number, pages) for class_masks in self.class_masks]
         if not any(masks):
             self.missing.append(str(page_stem))
@@ -211,7 +211,7 @@ class ClassTruths:
         return ClassMasks(tuple(files), bits)
 
 
-def _of_one_file(path: Path, bits: tuple[int, ...]) -> MaskFile:
+def _masks_in_file(path: Path, bits: tuple[int, ...]) -> MaskFile:
     """The masks of all classes in the pages or channels of one file."""
     if is_volume(path):
         return VolumeFile((str(path),), layers=ClassLayers(bits))

@@ -60,7 +60,7 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
         except UserError as error:
             outcome = None, error
     if accelerator.num_processes > 1:
-        outcome = _of_main(outcome)
+        outcome = _value_from_main(outcome)
     result, problem = outcome
     if problem is None:
         return result
@@ -70,7 +70,7 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
     raise SystemExit(1)
 
 
-def _of_main(value: Any) -> Any:
+def _value_from_main(value: Any) -> Any:
     """The main process's `value`; the other processes wait for it without a time limit.
 
     Its arrays are sent one by one, directly into their final memory: inside a pickle, each would be held three times.

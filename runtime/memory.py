@@ -62,9 +62,9 @@ def grow_segments(device: torch.device) -> None:
 def available_bytes() -> int:
     """This process's share of the free memory of the machine, or of the container or job that it runs in."""
     available = psutil.virtual_memory().available
-    of_group = free_bytes()
-    if of_group is not None:
-        available = min(available, of_group)
+    group_bytes = free_bytes()
+    if group_bytes is not None:
+        available = min(available, group_bytes)
     return available // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 

@@ -33,7 +33,7 @@ class Mesh:
     group: int = 0
 
     @classmethod
-    def of_process(cls, process: int, processes: int, size: int) -> "Mesh":
+    def from_process(cls, process: int, processes: int, size: int) -> "Mesh":
         """The position of one of `processes`. Raises LaunchError if `processes` is not a multiple of `size`."""
         if processes % size:
             raise LaunchError(

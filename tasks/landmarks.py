@@ -141,7 +141,7 @@ class Landmarks(Task):
         return torch.stack([(is_present * place_loss).sum(), PRESENCE_WEIGHT * presence_loss.sum()])
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> LandmarkScores:
-        return LandmarkScores.of_images(self.names, self.unit, images, device)
+        return LandmarkScores.empty(self.names, self.unit, images, device)
 
     def scores_from_json(self, value: dict[str, Any]) -> LandmarkScores:
         by_image = torch.tensor(value["by_image"], dtype=torch.float64)
@@ -150,7 +150,7 @@ class Landmarks(Task):
     def to_config(self) -> dict[str, Any]:
         return {"name": self.name, **asdict(self)}
 
-    def of_ensemble(self, others: Sequence[Task]) -> "Landmarks":
+    def ensemble_task(self, others: Sequence[Task]) -> "Landmarks":
         # the maps of the networks are averaged, so the weights of "nowhere" are averaged too
         levels = [self.nowhere]
         mirrors = self.mirrors

@@ -219,7 +219,7 @@ class ObjectScores(Scores):
         self._parts: list[Overlaps] = []  # of the image that is being added
 
     @classmethod
-    def none(cls, names: Sequence[str], images: int, device: torch.device | str) -> "ObjectScores":
+    def empty(cls, names: Sequence[str], images: int, device: torch.device | str) -> "ObjectScores":
         """Empty scores for a number of images."""
         columns = len(names) * COLUMNS
         sums = torch.zeros(columns, dtype=torch.int64, device=device)

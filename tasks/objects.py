@@ -108,7 +108,7 @@ class Objects(Task):
         return torch.cat([self.classes.finish(tuple(class_sums)), depth[None]])
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> ObjectScores:
-        return ObjectScores.none(self.classes.names[1:], images, device)
+        return ObjectScores.empty(self.classes.names[1:], images, device)
 
     def scores_from_json(self, value: dict[str, Any]) -> ObjectScores:
         return ObjectScores(self.classes.names[1:], torch.tensor(value["sums"]), torch.tensor(value["by_image"]))

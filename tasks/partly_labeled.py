@@ -10,7 +10,7 @@ from runtime.device import full_precision
 from tasks.classes import Classes, ClassScores, ClassTarget
 from tasks.confusion import ClassCounts, confusion_matrix, image_iou
 from tasks.pixels_and_regions import FOCAL_GAMMA, RegionSums
-from tasks.target import of_image
+from tasks.target import image_label
 from unet.config import IGNORE_INDEX
 
 COUNTS = 4  # columns of `PartlyLabeledScores.sums` behind the confusion matrix
@@ -27,7 +27,7 @@ class PartlyLabeledTarget(ClassTarget):
         label_set: the index of the set of classes; 0 for all classes.
     """
 
-    label_set: Any = of_image(unknown=0)
+    label_set: Any = image_label(unknown=0)
 
 
 class PartlyLabeledScores(ClassScores):

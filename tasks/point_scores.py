@@ -35,7 +35,7 @@ class LandmarkScores(Scores):
         self.by_image = by_image
 
     @classmethod
-    def of_images(cls, names: Sequence[str], unit: str, images: int, device: torch.device | str) -> "LandmarkScores":
+    def empty(cls, names: Sequence[str], unit: str, images: int, device: torch.device | str) -> "LandmarkScores":
         """Empty scores for a number of images."""
         sums = torch.zeros(1, dtype=torch.int64, device=device)
         dtype = widest_float(torch.device(device))

@@ -24,20 +24,20 @@ def labels(unknown: int, dtype: str = "uint8") -> Any:
     Resizing and moving pick the nearest label. The label is `unknown` where nothing is known about a pixel, as in
     padding and fillers.
     """
-    return field(metadata={"unknown": unknown, "dtype": dtype, "of_image": False})
+    return field(metadata={"unknown": unknown, "dtype": dtype, "is_image_label": False})
 
 
-def of_image(unknown: int) -> Any:
+def image_label(unknown: int) -> Any:
     """A field of one whole number for each image: (), in a batch (B,).
 
     Crops, padding, resizing and moving do not change it. A filler holds `unknown`.
     """
-    return field(metadata={"unknown": unknown, "dtype": "int32", "of_image": True})
+    return field(metadata={"unknown": unknown, "dtype": "int32", "is_image_label": True})
 
 
 @dataclass(frozen=True, eq=False)  # arrays have no single truth value to compare by
 class Target:
-    """The target of one image or of a batch. A subclass for each task declares fields by `labels` and `of_image`."""
+    """The target of one image or of a batch. A subclass for each task declares fields by `labels` and `image_label`."""
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:
@@ -52,14 +52,14 @@ class Target:
     @classmethod
     def image_field_names(cls) -> tuple[str, ...]:
         """The names of the fields that hold one number for each image."""
-        return tuple(entry.name for entry in fields(cls) if entry.metadata["of_image"])
+        return tuple(entry.name for entry in fields(cls) if entry.metadata["is_image_label"])
 
     @classmethod
     def unknown(cls: type[AnyTarget], shape: Sequence[int]) -> AnyTarget:
         """The target of one image, NumPy arrays of a shape (*spatial), in which nothing is known."""
         arrays = {}
         for entry in fields(cls):
-            field_shape = () if entry.metadata["of_image"] else shape
+            field_shape = () if entry.metadata["is_image_label"] else shape
             arrays[entry.name] = np.full(field_shape, entry.metadata["unknown"], entry.metadata["dtype"])
         return cls(**arrays)
 

@@ -215,7 +215,7 @@ class Task(ABC):
             meanings.append({key: value for key, value in values.items() if key not in task.measured})
         return meanings[0] == meanings[1]
 
-    def of_ensemble(self, others: Sequence["Task"]) -> "Task":
+    def ensemble_task(self, others: Sequence["Task"]) -> "Task":
         """The task for the averaged outputs of its own network and of the networks of `others`."""
         return self
 

@@ -21,7 +21,7 @@ def records_of(count: int, annotations: AnnotationSummary | None = None, **metad
 
 def split_of(*pixels: dict, kind: str = "numbers", **metadata) -> tuple[SplitInspection, ListRecords]:
     """A split of 4 x 5 images whose masks hold these pixels of each value."""
-    inspection = SplitInspection.of_count(len(pixels))
+    inspection = SplitInspection.empty(len(pixels))
     for number, counts in enumerate(pixels):
         inspection.add(number, Inspection((4, 5), (4, 5), "L", kind, counts))
     return inspection, records_of(len(pixels), **metadata)

@@ -661,7 +661,7 @@ BEST_MODEL = [
     Mutant(
         "train_utils/checkpoints/save.py",
         "Checkpoints._prune",
-        "isinstance(score, int | float)",
+        "isinstance(score, float)",
         "score",
         "test_checkpoints.py",
     ),

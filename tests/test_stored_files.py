@@ -28,7 +28,7 @@ CLOSE = {"rtol": 0, "atol": 1e-4}  # another processor rounds in another way
 def test_a_stored_model_predicts_the_stored_masks(model):
     predictor = Predictor.from_pretrained(STORED / "models" / model)
     preprocess = predictor.config.preprocess
-    class_map = ClassMap.of_model(preprocess, predictor.config.num_classes)
+    class_map = ClassMap.from_preprocess(preprocess, predictor.config.num_classes)
     expected = STORED / "predicted" / model.removesuffix(".onnx")
     for image in sorted((STORED / "images" / "val" / "images").iterdir()):
         prediction = predictor(image)

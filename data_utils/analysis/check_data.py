@@ -113,7 +113,7 @@ def understand_masks(train: Records, val: Records, inspected: InspectedSplits, c
     classes = named_classes_of(train, config)
     if targets.has_classes and not classes:
         check_masks(inspected, pixels)
-    reader = targets.of_records(train, pixels, classes, config).with_records(train)
+    reader = targets.from_records(train, pixels, classes, config).with_records(train)
     # the report counts all masks, also the ones that training leaves out
     reader = read_labels(reader.with_pixels(pixels), inspected)
     warnings = find_warnings(inspected, (train, val), pixels, reader, config, has_names=bool(classes))

@@ -198,7 +198,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     pixels = total_pixels(inspected)
     if targets.has_classes and not classes:
         check_masks(inspected, pixels)
-    reader = targets.of_records(train, pixels, classes, config).with_records(train)
+    reader = targets.from_records(train, pixels, classes, config).with_records(train)
     for inspection, records in inspected:
         exclude_unreadable(inspection, records, reader)
         _check(inspection, records, config)
@@ -236,7 +236,7 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     possible_pixels = pixels
     if all(isinstance(value, int) for value in pixels):  # masks outside the sample may hold the usual 255
         possible_pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
-    reader = targets.of_values(possible_pixels, classes, config)
+    reader = targets.from_values(possible_pixels, classes, config)
     exclude_unreadable(inspection, sample, reader)
     _check(inspection, sample, config)
     normalization = measure_normalization(sample, config, inspection.problems)

@@ -83,7 +83,7 @@ class SplitInspection:
     _numbers: dict[Content, int] = field(default_factory=dict)  # the index of each of the contents
 
     @classmethod
-    def of_count(cls: type["AnyInspection"], count: int) -> "AnyInspection":
+    def empty(cls: type["AnyInspection"], count: int) -> "AnyInspection":
         """The inspection of `count` records before the first is inspected."""
         return cls(np.zeros((count, cls.dims), np.int64), np.full(count, -1, np.int64))
 

@@ -173,7 +173,7 @@ def inspect_split(
     Raises DataError only for masks that hold too many values together.
     """
     inspect_record = inspect_record or inspector.inspect
-    split_inspection = inspector.inspection_type.of_count(len(records))
+    split_inspection = inspector.inspection_type.empty(len(records))
     pixels: dict[str, Counter[MaskValue]] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     inspections = map_indices(lambda i: inspect_record(records[i]), len(records), inspector.chunk)
     for i, inspection in enumerate(track(inspections, len(records), title)):

@@ -51,7 +51,7 @@ class BorderCounts:
     areas: Counter
 
     @classmethod
-    def none(cls) -> "BorderCounts":
+    def empty(cls) -> "BorderCounts":
         """Empty counts."""
         return cls(Counter(), Counter(), Counter())
 
@@ -171,7 +171,7 @@ def check_palettes(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> 
 
 def _spoiled_palette(inspected: InspectedSplits) -> str:
     """The mistake in the colors of masks of indices, with the first such mask; empty if there is none."""
-    counts = BorderCounts.none()
+    counts = BorderCounts.empty()
     alone_pixels = 0
     name = ""
     for record in _sampled_pictures(inspected):
@@ -242,7 +242,7 @@ def _sampled_pictures(inspected: InspectedSplits) -> Iterator[Record]:
 
 def _classes(inspected: InspectedSplits) -> list[MaskValue]:
     """The classes that `BorderCounts` finds in some masks of the splits."""
-    counts = BorderCounts.none()
+    counts = BorderCounts.empty()
     for inspection, records in inspected:
         for i in _sample(inspection, VOLUMES if inspection.dims == 3 else MASKS):
             for mask in planes_of(records[i]):

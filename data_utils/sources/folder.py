@@ -226,7 +226,7 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
         leave_out = (
             ", or leave them out with --allow-unpaired" if stems else ", or give masks the names of their images"
         )
-        unread = _of_other_formats(images, [stem.removesuffix(suffix) for stem in mask_files], image_files)
+        unread = _unread_files(images, [stem.removesuffix(suffix) for stem in mask_files], image_files)
         if unread:
             problems.append(f"{images} holds {unread[0]}, which is not read{format_remedy(unread)}")
         remedy = f" (set the suffix with --mask-suffix{leave_out})"
@@ -237,7 +237,7 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
     return FolderRecords(images, masks, pairs, pair_pages(images, masks, pairs), unpaired)
 
 
-def _of_other_formats(folder: Path, stems: Collection[str], read: Collection[str]) -> list[str]:
+def _unread_files(folder: Path, stems: Collection[str], read: Collection[str]) -> list[str]:
     """The files in a folder that have one of the stems and an extension that is not read."""
     names = []
     for name in sorted(os.listdir(folder), key=natural_sort_key):

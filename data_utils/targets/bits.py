@@ -53,7 +53,7 @@ class BitReader(MaskReader):
         """The addition to `describe` if some images are labeled for some classes only."""
         return "" if self.label_sets is None else self.label_sets.describe()
 
-    def of_record(self, target: Target, record: Record) -> Target:
+    def target_for_record(self, target: Target, record: Record) -> Target:
         if self.label_sets is None:
             return target
         assert isinstance(target, OverlapTarget)

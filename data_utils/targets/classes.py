@@ -32,7 +32,7 @@ class ClassReader(MaskReader):
     has_classes = True
 
     @classmethod
-    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":
+    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ClassReader":
         if config.swap:
             raise SettingsError(f"--swap {config.swap}: for points and for classes that may overlap; leave it out")
         return cls(resolve_classes(pixels, classes, config.ignore_index, config.outside_rule))
@@ -65,10 +65,10 @@ class ClassReader(MaskReader):
             key += (class_map.joined, class_map.outside)
         return key
 
-    def of_mask(self, values: np.ndarray, name: str) -> ClassTarget:
+    def target_from_mask(self, values: np.ndarray, name: str) -> ClassTarget:
         return ClassTarget(self.class_map.encode(values, name))
 
-    def of_label_volume(self, values: np.ndarray, name: str) -> ClassTarget:
+    def target_from_volume(self, values: np.ndarray, name: str) -> ClassTarget:
         return ClassTarget(self.class_map.encode_volume(values, name))
 
     def to_preprocess(self) -> ClassFields:
@@ -104,13 +104,13 @@ class PartlyLabeledReader(ClassReader):
     def key(self) -> tuple:
         return (*super().key, self.label_sets.flags, tuple(self.label_sets.numbers.items()))
 
-    def of_mask(self, values: np.ndarray, name: str) -> PartlyLabeledTarget:
+    def target_from_mask(self, values: np.ndarray, name: str) -> PartlyLabeledTarget:
         return PartlyLabeledTarget(self.class_map.encode(values, name), np.array(0, np.int32))
 
-    def of_label_volume(self, values: np.ndarray, name: str) -> PartlyLabeledTarget:
+    def target_from_volume(self, values: np.ndarray, name: str) -> PartlyLabeledTarget:
         return PartlyLabeledTarget(self.class_map.encode_volume(values, name), np.array(0, np.int32))
 
-    def of_record(self, target: Target, record: Record) -> PartlyLabeledTarget:
+    def target_for_record(self, target: Target, record: Record) -> PartlyLabeledTarget:
         number = self.label_sets.number(record.get("labeled"))
         mask = target.main
         if not any(self.label_sets.flags[number]):  # an image without any known class

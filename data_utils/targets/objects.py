@@ -62,7 +62,7 @@ class ObjectReader(MaskReader):
     may_shrink = False  # the gap between two objects may be a pixel wide
 
     @classmethod
-    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ObjectReader":
+    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "ObjectReader":
         texts = (config.ignore_index or "").split(",")
         try:
             ignored = tuple(int(text) for text in texts if text)
@@ -115,12 +115,12 @@ class ObjectReader(MaskReader):
             return self, record
         return replace(self, reads_labels=True), {**record, "target": ObjectLabels(source)}
 
-    def of_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
+    def target_from_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
         if self.reads_labels:
-            return self._of_labels(values)
+            return self._target_from_labels(values)
         return self._target(pack(values), name)
 
-    def _of_labels(self, labels: np.ndarray) -> ObjectTarget:
+    def _target_from_labels(self, labels: np.ndarray) -> ObjectTarget:
         """The target of labels: number and mask value."""
         index_of = np.full(256, self.outside, np.uint8)
         index_of[0] = 0
@@ -131,7 +131,7 @@ class ObjectReader(MaskReader):
         is_object = (mask > 0) & (mask != IGNORE_INDEX)
         return ObjectTarget(mask, np.where(is_object, numbers_of(labels), 0).astype(np.int32))
 
-    def of_label_volume(self, values: np.ndarray, name: str) -> ObjectTarget:
+    def target_from_volume(self, values: np.ndarray, name: str) -> ObjectTarget:
         return self._target(values, name)
 
     def _target(self, numbers: np.ndarray, name: str) -> ObjectTarget:
@@ -180,9 +180,9 @@ class ObjectReader(MaskReader):
         source = record["target"]
         name = record["name"]
         if isinstance(source, VolumeFile):
-            return self.of_label_volume(read_label_volume(source, name)[0], name).ids
+            return self.target_from_volume(read_label_volume(source, name)[0], name).ids
         reader, record = self._reader_and_record(record)
-        return reader.of_mask(decode_mask(record["target"], name).values, name).ids
+        return reader.target_from_mask(decode_mask(record["target"], name).values, name).ids
 
 
 @dataclass(frozen=True)

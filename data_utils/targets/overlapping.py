@@ -39,7 +39,7 @@ class OverlapReader(BitReader):
     values: tuple[tuple[MaskValue, ...], ...] = ()
 
     @classmethod
-    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "OverlapReader":
+    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "OverlapReader":
         bits = class_bits(classes)
         values: list[list[MaskValue]] = [[] for _ in bits.names]
         for value, bit in bits.bit_of.items():
@@ -94,11 +94,11 @@ class OverlapReader(BitReader):
     def identity(self) -> list[str]:
         return list(self.names)
 
-    def of_mask(self, values: np.ndarray, name: str) -> OverlapTarget:
+    def target_from_mask(self, values: np.ndarray, name: str) -> OverlapTarget:
         truth, unknown = unpack_bits(values)
         return OverlapTarget(truth, ~unknown & self.all_bits)
 
-    of_label_volume = of_mask
+    target_from_volume = target_from_mask
 
     def to_preprocess(self) -> ClassFields:
         return {"class_names": self.names}
@@ -108,8 +108,8 @@ class OverlapReader(BitReader):
         for record in records:
             values = decode_mask(record["target"], record["name"]).values
             small = tuple(max(1, int(side * scale)) for side in values.shape)
-            back = self.of_mask(resize_mask(resize_mask(values, small), values.shape), record["name"])
-            target = self.of_record(self.of_mask(values, record["name"]), record)
+            back = self.target_from_mask(resize_mask(resize_mask(values, small), values.shape), record["name"])
+            target = self.target_for_record(self.target_from_mask(values, record["name"]), record)
             assert isinstance(target, OverlapTarget)
             scores.add(torch.from_numpy(back.truth), target.map(torch.from_numpy), 0)
         return scores.comparison

@@ -50,11 +50,11 @@ class PointReader(TargetReader):
     at_network_size = True
 
     @classmethod
-    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> PointReader:
+    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> PointReader:
         raise DataError(f"{config.dataset}: masks hold no points, which --task landmarks needs")
 
     @classmethod
-    def of_records(
+    def from_records(
         cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
     ) -> PointReader:
         assert records.metadata.landmarks is not None

@@ -48,15 +48,15 @@ class TargetReader(ABC):
     mirrors: bool = True
 
     @classmethod
-    def of_records(
+    def from_records(
         cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
     ) -> TargetReader:
         """The reader of records whose masks hold these values; `pixels` counts the pixels of each."""
-        return cls.of_values(pixels, classes, config)
+        return cls.from_values(pixels, classes, config)
 
     @classmethod
     @abstractmethod
-    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> TargetReader:
+    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> TargetReader:
         """The reader of masks that hold these values; `classes` are the named classes, if there are any."""
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> TargetReader:
@@ -217,26 +217,26 @@ class MaskWindows:
         name = self.record["name"]
         values = read_mask(part, name)
         resized = values[rows - rows[0]][:, columns - columns[0]]
-        return self.reader.of_record(self.reader.of_mask(resized, name), self.record)
+        return self.reader.target_for_record(self.reader.target_from_mask(resized, name), self.record)
 
 
 class MaskReader(TargetReader):
     """Targets that are read from one mask for each image."""
 
     @abstractmethod
-    def of_mask(self, values: np.ndarray, name: str) -> Target:
+    def target_from_mask(self, values: np.ndarray, name: str) -> Target:
         """The target of mask values (H, W) or (H, W, 3), as `read_mask` gives them.
 
         Raises DataError, with `name`, for values that cannot be turned into a target.
         """
 
-    def of_record(self, target: Target, record: Record) -> Target:
+    def target_for_record(self, target: Target, record: Record) -> Target:
         """The target of a record's mask, with the labels that the record is limited to."""
         return target
 
-    def of_label_volume(self, values: np.ndarray, name: str) -> Target:
+    def target_from_volume(self, values: np.ndarray, name: str) -> Target:
         """The target of label values (D, H, W)."""
-        planes = [self.of_mask(plane, name).arrays() for plane in values]
+        planes = [self.target_from_mask(plane, name).arrays() for plane in values]
         stacked = [np.stack(arrays) for arrays in zip(*planes, strict=True)]
         return self.target(*stacked)
 
@@ -246,7 +246,7 @@ class MaskReader(TargetReader):
         check_sizes(name, image_size, values.shape[:2])
         if size is not None:  # the nearest pixels first: the fewer to look up
             values = resize_mask(values, size)
-        return self.of_record(self.of_mask(values, name), record)
+        return self.target_for_record(self.target_from_mask(values, name), record)
 
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> Target:
         name = record["name"]
@@ -255,7 +255,7 @@ class MaskReader(TargetReader):
         values, label_header = read_label_volume(label, name)
         if label_header.size != header.size:
             raise DataError(volume_size_mismatch(name, header, label_header))
-        target = self.of_record(self.of_label_volume(values, name), record)
+        target = self.target_for_record(self.target_from_volume(values, name), record)
         if size is None:
             return target
         return target.map_with_unknown(lambda labels, _: resize_mask(labels, size))

@@ -87,7 +87,7 @@ class RegionReader(BitReader):
     has_classes = True
 
     @classmethod
-    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "RegionReader":
+    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "RegionReader":
         if not config.regions:
             raise SettingsError(f"--task {Regions.name} needs the regions: {EXAMPLE}")
         regions = parse_regions(config.regions)
@@ -158,12 +158,12 @@ class RegionReader(BitReader):
     def identity(self) -> list[str]:
         return [f"{region.name}={'+'.join(map(str, region.values))}" for region in self.regions]
 
-    def of_mask(self, values: np.ndarray, name: str) -> OverlapTarget:
+    def target_from_mask(self, values: np.ndarray, name: str) -> OverlapTarget:
         if values.ndim == 3:
             raise DataError(f"{name} is a color mask, but regions are of numbers")
-        return self.of_label_volume(values, name)
+        return self.target_from_volume(values, name)
 
-    def of_label_volume(self, values: np.ndarray, name: str) -> OverlapTarget:
+    def target_from_volume(self, values: np.ndarray, name: str) -> OverlapTarget:
         truth = np.zeros(values.shape, np.int32)
         known_regions = np.full(values.shape, self.all_bits)
         for value in set(chain.from_iterable(region.values for region in self.regions)):

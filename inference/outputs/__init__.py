@@ -25,4 +25,4 @@ FORMATS: dict[str, type[PredictionFormat]] = {
 
 def new_format(config: UNetConfig) -> PredictionFormat:
     """The format in which the predictions of a model are written."""
-    return FORMATS[task_of_model(config).name].of_model(config)
+    return FORMATS[task_of_model(config).name].from_config(config)

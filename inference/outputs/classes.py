@@ -25,8 +25,8 @@ class ClassFormat(MaskFormat):
         self.colors = class_colors(class_map.values)
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> "ClassFormat":
-        return cls(ClassMap.of_model(config.preprocess, config.num_classes))
+    def from_config(cls, config: UNetConfig) -> "ClassFormat":
+        return cls(ClassMap.from_preprocess(config.preprocess, config.num_classes))
 
     def mask_values(self, rows: np.ndarray) -> np.ndarray:
         return self.class_map.decode(rows)

@@ -193,7 +193,7 @@ class StripWriter:
         else:
             self.writers.mask.write(values)
         if self.writers.overlay and self.read_rows:
-            output_format = self.output_format.of_prediction(self.decoder)
+            output_format = self.output_format.for_prediction(self.decoder)
             self.writers.overlay.write(output_format.overlay(self.read_rows(top, self._top), strip.rows))
         if self.writers.polygons:
             self.writers.polygons.add(strip.rows, missing)

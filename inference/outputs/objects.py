@@ -55,7 +55,7 @@ class ObjectFormat(MaskFormat):
         self._shades = shades
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> "ObjectFormat":
+    def from_config(cls, config: UNetConfig) -> "ObjectFormat":
         return cls(Objects.from_config(config).classes.names)
 
     @property
@@ -66,7 +66,7 @@ class ObjectFormat(MaskFormat):
     def has_one_class(self) -> bool:
         return len(self.names) == 2  # with the background
 
-    def of_prediction(self, decoder: Decoder) -> "ObjectFormat":
+    def for_prediction(self, decoder: Decoder) -> "ObjectFormat":
         shades = np.zeros(len(decoder.objects) + 1, np.uint8)
         shades[1:] = [detected.shade for detected in decoder.objects]
         return ObjectFormat(self.names, shades)

@@ -51,7 +51,7 @@ class OverlapFormat(BitFormat):
         self.mask_extensions = [f"{folder}/{MASK}" for folder in self.class_folders]
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> "OverlapFormat":
+    def from_config(cls, config: UNetConfig) -> "OverlapFormat":
         return cls(Overlapping.from_config(config).names)
 
     def mask_values(self, rows: np.ndarray) -> np.ndarray:

@@ -48,7 +48,7 @@ class PointFormat(PredictionFormat):
         self.mask_extensions = (self.extension,)
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> PointFormat:
+    def from_config(cls, config: UNetConfig) -> PointFormat:
         return cls(Landmarks.from_config(config))
 
     def for_file(self, file: Path) -> PointFormat:

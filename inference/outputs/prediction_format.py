@@ -70,7 +70,7 @@ class PredictionFormat(ABC):
 
     @classmethod
     @abstractmethod
-    def of_model(cls, config: UNetConfig) -> PredictionFormat:
+    def from_config(cls, config: UNetConfig) -> PredictionFormat:
         """The format that the config.json of a model calls for."""
 
     @abstractmethod
@@ -156,7 +156,7 @@ class MaskFormat(PredictionFormat):
             entries.append(LegendEntry(tuple(color), f"{name} {share:.1%}"))
         return entries
 
-    def of_prediction(self, decoder: Decoder) -> MaskFormat:
+    def for_prediction(self, decoder: Decoder) -> MaskFormat:
         """The format for the prediction that `decoder` has read completely."""
         return self
 

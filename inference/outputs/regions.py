@@ -22,7 +22,7 @@ class RegionFormat(BitFormat):
         self.reader = RegionReader(regions, ignored)
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> "RegionFormat":
+    def from_config(cls, config: UNetConfig) -> "RegionFormat":
         preprocess = config.preprocess
         ignored = [value for value, index in preprocess.joined_values if index == IGNORE_INDEX]
         if preprocess.ignore_value is not None:

@@ -69,7 +69,7 @@ class VolumeWriter:
                 write_volume(files[UNCERTAINTY], uncertainty, job.volume)
             if OVERLAY in files:
                 voxels, header = read_volume(job.volume, job.name)
-                shades = self.output_format.of_prediction(decoder).shades(mask)
+                shades = self.output_format.for_prediction(decoder).shades(mask)
                 page = volume_page(voxels, shades, self.output_format.colors, header.spacing)
                 Image.fromarray(page).save(files[OVERLAY], "png")
             self.output_format.write_tables(files, decoder, read_volume_header(job.volume, job.name))

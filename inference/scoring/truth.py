@@ -87,7 +87,7 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
 
         def read(top: int, bottom: int) -> Target:
             rows = read_mask(picture.read(top, bottom), name)
-            return reader.of_mask(rows, name)
+            return reader.target_from_mask(rows, name)
 
         yield MaskRows(name, picture.size, read)
 

@@ -82,7 +82,7 @@ class VolumeScorer:
         name = written_volume.paths[0]
         try:
             values, _ = read_label_volume(written_volume, name)
-            return self.score_mask(job, self.output_format.reader.of_label_volume(values, name).prediction)
+            return self.score_mask(job, self.output_format.reader.target_from_volume(values, name).prediction)
         except (DataError, OSError) as error:
             raise ScoreError(str(error)) from error
 
@@ -124,7 +124,7 @@ class VolumeScorer:
             raise DataError(f"{truth}: is {true_size}, but the volume {size} (z, y, x)")
         if not same_grid(truth_header, header):
             raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
-        return self.output_format.reader.of_label_volume(values, truth)
+        return self.output_format.reader.target_from_volume(values, truth)
 
 
 def _as_volume(mask: MaskFile) -> VolumeFile:

@@ -188,7 +188,7 @@ def test_annotations_are_the_truth_of_predicted_objects(annotated):
     assert classes[5, 5] == classes[5, 14] == 2
     assert classes[15, 24] == 1
     assert numbers[5, 5] != numbers[5, 14]
-    target = ObjectFormat(("background", "dog", "cat")).reader_of(true).of_mask(labels, "a")
+    target = ObjectFormat(("background", "dog", "cat")).reader_of(true).target_from_mask(labels, "a")
     np.testing.assert_array_equal(target.mask, classes)
 
 

@@ -64,7 +64,7 @@ def test_more_than_three_values_of_no_class_are_one_line(described_split):
 
 
 def test_a_split_without_usable_images_is_not_described():
-    assert describe([SplitInspection.of_count(1)], {}, {}) == []
+    assert describe([SplitInspection.empty(1)], {}, {}) == []
 
 
 def test_classes_without_names_are_not_described(described_split):
@@ -83,7 +83,7 @@ def test_the_only_size_is_listed_without_dots():
 
 
 def test_spacings_are_described_with_three_digits():
-    inspection = VolumeSplitInspection.of_count(2)
+    inspection = VolumeSplitInspection.empty(2)
     size = (3, 4, 5)
     for number, spacing in enumerate(((2.50049, 1, 1), (2.5, 1, 1.0004))):
         foreground = np.empty((0, 1))

@@ -195,7 +195,7 @@ def test_a_model_of_chosen_classes_keeps_them(person_run):
 def test_a_model_of_chosen_classes_is_compared_with_them(person_run, data):
     truth = load_info(data).val.records[0]["target"].render()
     model = UNet.from_pretrained(person_run.folder / "model")
-    classes = ClassMap.of_model(model.config.preprocess, 2)
+    classes = ClassMap.from_preprocess(model.config.preprocess, 2)
     np.testing.assert_array_equal(classes.encode(truth, "truth"), truth == 3)
 
 

@@ -200,16 +200,16 @@ def joined() -> ClassMap:
 
 
 def test_a_class_map_is_kept_with_a_model(joined):
-    assert ClassMap.of_model(Preprocess(**joined.to_preprocess()), 2) == joined
+    assert ClassMap.from_preprocess(Preprocess(**joined.to_preprocess()), 2) == joined
     assert len(joined) == 2
 
 
 def test_a_model_without_classes_has_numbers_for_names():
-    assert ClassMap.of_model(Preprocess(), 3) == ClassMap(("0", "1", "2"), (0, 1, 2), None)
+    assert ClassMap.from_preprocess(Preprocess(), 3) == ClassMap(("0", "1", "2"), (0, 1, 2), None)
 
 
 def test_a_model_without_names_has_values_for_names():
-    assert ClassMap.of_model(Preprocess(class_values=(5, 7)), 2).names == ("5", "7")
+    assert ClassMap.from_preprocess(Preprocess(class_values=(5, 7)), 2).names == ("5", "7")
 
 
 def test_values_are_described_by_class(joined):

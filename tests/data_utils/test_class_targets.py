@@ -28,22 +28,22 @@ def test_a_reader_of_classes_describes_its_values(ignore_value, description):
 )
 def test_a_truth_is_shown_where_an_image_is_labeled(record, shown):
     partly = PartlyLabeledReader(TWO, label_sets=BY_A)
-    target = partly.of_record(partly.of_mask(np.array([[1, 2]]), "mask"), record)
+    target = partly.target_for_record(partly.target_from_mask(np.array([[1, 2]]), "mask"), record)
     assert partly.shown_truth(target).tolist() == shown
     assert target.mask.tolist() == [[0, 1]]
 
 
 def test_label_sets_of_all_targets_have_one_type():
     partly = PartlyLabeledReader(TWO, label_sets=BY_A)
-    read = partly.of_mask(np.array([[1, 2]]), "mask")
-    labeled = partly.of_record(read, {"labeled": ("a",)})
+    read = partly.target_from_mask(np.array([[1, 2]]), "mask")
+    labeled = partly.target_for_record(read, {"labeled": ("a",)})
     assert labeled.label_set.dtype == read.label_set.dtype == np.int32
 
 
 def test_an_image_that_is_labeled_for_nothing_is_unknown():
     partly = PartlyLabeledReader(TWO, label_sets=LabelSets(((True, True), (False, False)), {(): 1}))
-    read = partly.of_mask(np.array([[1, 2]]), "mask")
-    target = partly.of_record(read, {"labeled": ()})
+    read = partly.target_from_mask(np.array([[1, 2]]), "mask")
+    target = partly.target_for_record(read, {"labeled": ()})
     assert target.mask.tolist() == [[255, 255]]
     assert int(target.label_set) == 1
     assert read.mask.tolist() == [[0, 1]]
@@ -74,7 +74,7 @@ def test_weights_of_classes_follow_from_the_pixels_of_their_reader():
 
 def test_classes_that_do_not_overlap_have_no_sides():
     with pytest.raises(SettingsError, match=r"^--swap a=b: for points and for classes that may overlap; leave it out$"):
-        ClassReader.of_values({1: 5, 2: 5}, ((1, "a"), (2, "b")), DataConfig(swap="a=b"))
+        ClassReader.from_values({1: 5, 2: 5}, ((1, "a"), (2, "b")), DataConfig(swap="a=b"))
 
 
 @pytest.mark.parametrize("weights", [["none", "none"], ["auto", 1.0], [1.0], [1.0, 2.0, 3.0], []])

@@ -202,8 +202,8 @@ class Complement(ClassTarget):
 class ComplementReader(ClassReader):
     target = Complement
 
-    def of_mask(self, values: np.ndarray, name: str) -> Complement:
-        return Complement(255 - super().of_mask(values, name).mask)
+    def target_from_mask(self, values: np.ndarray, name: str) -> Complement:
+        return Complement(255 - super().target_from_mask(values, name).mask)
 
 
 def write_pairs(folder: Path) -> Path:

@@ -158,7 +158,7 @@ def test_pixels_of_images_with_the_same_labels_are_counted_together():
 
 @pytest.mark.parametrize("labeled_for", [None, (), ("car", "dog")])
 def test_what_an_image_is_labeled_for_survives_the_cache(labeled_for):
-    inspection = SplitInspection.of_count(1)
+    inspection = SplitInspection.empty(1)
     inspection.add(0, Inspection((4, 5), (4, 5), "L", "numbers", {0: 20}), labeled_for)
     (content,) = SplitInspection.from_json(json.loads(json.dumps(inspection.to_json()))).contents
     assert content.labeled_for == labeled_for
@@ -176,21 +176,21 @@ def test_places_of_voxels_are_kept_as_text():
 
 
 def test_masks_smaller_or_larger_than_their_images_are_counted():
-    inspection = SplitInspection.of_count(3)
+    inspection = SplitInspection.empty(3)
     for number, mask_size in enumerate([(2, 3), (4, 6), (8, 12)]):
         inspection.add(number, Inspection((4, 6), mask_size, "L", "numbers", {0: 6}))
     assert inspection.resized_masks == 2
 
 
 def test_a_large_image_without_any_value_is_still_read_in_windows():
-    inspection = SplitInspection.of_count(2)
+    inspection = SplitInspection.empty(2)
     for number, locations in enumerate([{}, None]):
         inspection.add(number, Inspection((4, 6), (4, 6), "L", "numbers", {}, locations))
     assert inspection.class_locations == {0: {}}
 
 
 def test_an_inspection_of_no_images_survives_the_cache():
-    assert SplitInspection.from_json(SplitInspection.of_count(0).to_json()).sizes.shape == (0, 2)
+    assert SplitInspection.from_json(SplitInspection.empty(0).to_json()).sizes.shape == (0, 2)
 
 
 def test_what_is_wrong_with_four_files_is_one_line():
@@ -225,7 +225,7 @@ def test_skipping_is_offered_where_something_is_left():
 
 
 def test_an_inspection_survives_the_cache():
-    inspection = SplitInspection.of_count(3)
+    inspection = SplitInspection.empty(3)
     assert inspection.members.tolist() == [-1, -1, -1]
     locations = {0: np.array([[1, 2], [3, 4]]), (1, 2, 3): np.array([[0, 0]])}
     inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colors", {(1, 2, 3): 2, (0, 0, 0): 3}, locations))

@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_read_is_the_image_or_the_label(tmp_path, missing,
 
 
 def test_an_inspection_knows_the_classes_that_a_volume_is_labeled_for():
-    inspection = VolumeSplitInspection.of_count(1)
+    inspection = VolumeSplitInspection.empty(1)
     size = (3, 4, 5)
     volume = VolumeInspection(size, size, "uint8", "numbers", {}, spacing=(1, 1, 1), foreground=np.empty((0, 1)))
     inspection.add(0, volume, ("liver",))
@@ -153,7 +153,7 @@ def test_a_label_of_another_spacing_than_its_image_is_a_problem(tmp_path):
 
 def inspection_of_one_volume() -> VolumeSplitInspection:
     """The second of two volumes."""
-    inspection = VolumeSplitInspection.of_count(2)
+    inspection = VolumeSplitInspection.empty(2)
     voxels = {9: np.array([[300, 2, 1], [0, 0, 70]])}
     values = ((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 50, 9: 10}, voxels)
     inspection.add(1, VolumeInspection(*values, spacing=(2.5, 1, 1), foreground=np.float32([[1], [3]])))

@@ -73,11 +73,11 @@ def test_what_images_are_labeled_for_is_kept_with_what_their_masks_hold():
 def test_images_with_problems_are_not_measured_and_volumes_are_by_their_modality():
     images = [np.full((2, 2), value, np.uint8) for value in (3, 9, 5)]
     records = ListRecords([{"image": image, "target": image, "name": "a"} for image in images])
-    inspection = SplitInspection.of_count(3)
+    inspection = SplitInspection.empty(3)
     inspection.exclude(1, Problem("unknown mask value", "a: is wrong"))
     inspector = ImageInspector(has_classes=True)
     assert inspector.normalization(records, inspection, DataConfig()).mean == (4,)
-    volumes = VolumeSplitInspection.of_count(1)
+    volumes = VolumeSplitInspection.empty(1)
     values = np.float32([[1], [3]])
     size = (3, 4, 5)
     volumes.add(0, VolumeInspection(size, size, "uint8", "numbers", {0: 60}, spacing=(1, 1, 1), foreground=values))

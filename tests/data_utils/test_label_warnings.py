@@ -29,7 +29,7 @@ CLASSES = ClassMap(("sky", "land"), (0, 1), None)
 def test_images_of_8_bits_among_deeper_ones_are_warned_of(modes, warned):
     image = np.zeros((4, 5), np.uint8)
     records = ListRecords([{"image": image, "target": image, "name": f"{number}"} for number in range(len(modes))])
-    inspection = SplitInspection.of_count(len(modes))
+    inspection = SplitInspection.empty(len(modes))
     for number, mode in enumerate(modes):
         inspection.add(number, Inspection((4, 5), (4, 5), mode, "numbers", {0: 20}))
     lines = label_warnings(

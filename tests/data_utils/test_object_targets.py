@@ -31,40 +31,40 @@ TWO_CLASSES = ((9, "a"), (7, "b"))  # the values of a mask, in the order of the 
 )
 def test_numbers_that_no_object_has_are_refused(values, message):
     with pytest.raises(DataError, match=f"a.tif: {message}"):
-        ObjectReader().of_mask(values, "a.tif")
+        ObjectReader().target_from_mask(values, "a.tif")
 
 
 def test_numbers_may_have_gaps():
-    target = ObjectReader().of_mask(np.array([[0, 70_000, 5]]), "a")
+    target = ObjectReader().target_from_mask(np.array([[0, 70_000, 5]]), "a")
     assert target.ids.tolist() == [[0, 70_000, 5]]
     assert target.mask.tolist() == [[0, 1, 1]]
 
 
 def test_colors_of_a_mask_are_numbers():
     colors = np.array([[[0, 0, 0], [1, 0, 0], [0, 0, 1]]], np.uint8)
-    assert ObjectReader().of_mask(colors, "a").ids.tolist() == [[0, 1, 65536]]
+    assert ObjectReader().target_from_mask(colors, "a").ids.tolist() == [[0, 1, 65536]]
 
 
 def test_numbers_may_be_as_high_as_31_bits_hold():
     highest = np.array([[0, 2**31 - 1]])
-    assert ObjectReader().of_mask(highest, "a").ids.tolist() == highest.tolist()
+    assert ObjectReader().target_from_mask(highest, "a").ids.tolist() == highest.tolist()
 
 
 @pytest.fixture
 def reader_without_nine():
     """A reader that ignores the number 9."""
-    return ObjectReader.of_values({}, (), DataConfig(ignore_index="9"))
+    return ObjectReader.from_values({}, (), DataConfig(ignore_index="9"))
 
 
 def test_ignored_numbers_count_nowhere(reader_without_nine):
-    target = reader_without_nine.of_mask(np.array([[0, 9, 2]], np.uint8), "a")
+    target = reader_without_nine.target_from_mask(np.array([[0, 9, 2]], np.uint8), "a")
     assert target.mask.tolist() == [[0, 255, 1]]
     assert target.ids.tolist() == [[0, 0, 2]]
 
 
 def test_ignored_numbers_of_a_volume_stay_in_its_voxels(reader_without_nine):
     volume = np.array([[[0, 9, 2]]], np.int32)
-    assert reader_without_nine.of_label_volume(volume, "a").ids.tolist() == [[[0, 0, 2]]]
+    assert reader_without_nine.target_from_volume(volume, "a").ids.tolist() == [[[0, 0, 2]]]
     assert volume.tolist() == [[[0, 9, 2]]]
 
 
@@ -73,25 +73,25 @@ def test_any_values_of_a_mask_may_be_objects(reader_without_nine):
 
 
 def test_several_numbers_may_be_ignored():
-    assert ObjectReader.of_values({}, (), DataConfig(ignore_index="3,9")) == ObjectReader((3, 9))
+    assert ObjectReader.from_values({}, (), DataConfig(ignore_index="3,9")) == ObjectReader((3, 9))
 
 
 def test_a_color_is_no_number_to_be_ignored():
     with pytest.raises(SettingsError, match="--ignore-index #ff0000: expected numbers of objects"):
-        ObjectReader.of_values({}, (), DataConfig(ignore_index="#ff0000"))
+        ObjectReader.from_values({}, (), DataConfig(ignore_index="#ff0000"))
 
 
 @pytest.mark.parametrize("outside", [0, 255], ids=["background", "ignored"])
 def test_objects_of_other_classes_are_none(outside):
     labels = pack_labels(np.array([[1, 2, 3, 0, 4]]), np.array([[7, 9, 8, 0, 255]]))
-    target = ObjectReader(classes=TWO_CLASSES, outside=outside, reads_labels=True).of_mask(labels, "mask")
+    target = ObjectReader(classes=TWO_CLASSES, outside=outside, reads_labels=True).target_from_mask(labels, "mask")
     assert target.mask.tolist() == [[2, 1, outside, 0, 255]]
     assert target.ids.tolist() == [[1, 2, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(("flag", "outside"), [(None, 0), ("background", 0), ("ignore", 255)])
 def test_a_flag_says_where_objects_of_other_classes_count(flag, outside):
-    reader = ObjectReader.of_values({}, ((0, "none"), (9, "a")), DataConfig(outside=flag))
+    reader = ObjectReader.from_values({}, ((0, "none"), (9, "a")), DataConfig(outside=flag))
     assert reader == ObjectReader((), ((9, "a"),), outside)
 
 
@@ -107,7 +107,7 @@ COLORED_CLASS = ((9, 9, 9), "a")
     ids=["colored", "one of two"],
 )
 def test_a_class_of_a_color_is_none_of_objects(classes, settings, reader):
-    assert ObjectReader.of_values({}, classes, DataConfig(**settings)) == reader
+    assert ObjectReader.from_values({}, classes, DataConfig(**settings)) == reader
 
 
 @pytest.mark.parametrize(

@@ -715,12 +715,12 @@ def test_an_array_is_a_color_unless_classes_are_said_to_overlap(tmp_path, channe
 
 
 def test_a_reader_of_overlapping_classes_joins_values_of_one_name():
-    reader = OverlapReader.of_values({}, ((1, "a"), (2, "b"), (3, "a")), DataConfig())
+    reader = OverlapReader.from_values({}, ((1, "a"), (2, "b"), (3, "a")), DataConfig())
     assert reader.values == ((1, 3), (2,))
 
 
 def test_a_reader_of_overlapping_classes_is_labeled_by_names_or_values():
-    reader = OverlapReader.of_values({}, ((1, "a"), (2, "b"), (3, "a")), DataConfig())
+    reader = OverlapReader.from_values({}, ((1, "a"), (2, "b"), (3, "a")), DataConfig())
     assert reader.partly_labeled({("a", "2"): "t"}, (), {}) is reader
     partly = reader.partly_labeled({("3", "one"): "t"}, ((1, "one"),), {})
     assert partly.labeled_classes(("3", "one")) == [0]

@@ -99,7 +99,7 @@ def reader_of_face(**settings) -> PointReader:
     """The reader of a nose and two eyes, in a long table of pixels."""
     records = ListRecords([])
     records.metadata = Metadata(landmarks=LandmarkNames(("nose", "right_eye", "left_eye"), "long", "pixels"))
-    return PointReader.of_records(records, {}, (), DataConfig(**settings))
+    return PointReader.from_records(records, {}, (), DataConfig(**settings))
 
 
 def test_points_are_chosen_by_their_names():
@@ -142,7 +142,7 @@ def test_points_that_are_not_there_or_named_twice_are_refused(classes):
 def test_points_of_slicer_are_in_its_space():
     records = ListRecords([])
     records.metadata = Metadata(landmarks=LandmarkNames(("nose",), "slicer", "LPS"))
-    landmarks = PointReader.of_records(records, {}, (), DataConfig()).landmarks
+    landmarks = PointReader.from_records(records, {}, (), DataConfig()).landmarks
     assert landmarks.layout == "slicer"
     assert landmarks.space == "LPS"
 

@@ -88,7 +88,7 @@ def test_ears_that_are_exchanged_are_found_whatever_the_direction_of_the_body(tm
 def split_of_points(*images: list[tuple[float, float]], space: str = PIXELS, states=None):
     """A split of images of 16 x 20 with points a, b, c ... at these places (x, y)."""
     records = []
-    inspection = SplitInspection.of_count(len(images))
+    inspection = SplitInspection.empty(len(images))
     for number, places in enumerate(images):
         image_states = np.array(states or [PRESENT] * len(places))
         source = PointSource("points.csv", space, np.array(places, float), image_states)

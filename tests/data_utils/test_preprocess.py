@@ -149,7 +149,7 @@ def test_image_is_channels_first_and_raw():
     ],
 )
 def test_masks_come_back_in_their_original_values(values, expected):
-    class_map = ClassMap.of_model(Preprocess(class_values=values, class_names=("a", "b")), 2)
+    class_map = ClassMap.from_preprocess(Preprocess(class_values=values, class_names=("a", "b")), 2)
     mask = class_map.decode(np.array([[0, 1]]))
     np.testing.assert_array_equal(mask, expected)
     assert mask.dtype == expected.dtype

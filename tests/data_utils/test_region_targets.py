@@ -90,9 +90,9 @@ def test_a_task_and_regions_must_agree(tmp_path):
 def test_a_reader_of_regions_takes_labels_of_other_values_for_background():
     reader = RegionReader(parse_regions(BRATS))
     values = np.array([[0, 1, 2], [3, 4, 60000]], np.uint16)
-    assert reader.of_mask(values, "mask").truth.tolist() == [[0, 1, 3], [7, 0, 0]]
+    assert reader.target_from_mask(values, "mask").truth.tolist() == [[0, 1, 3], [7, 0, 0]]
     with pytest.raises(DataError, match="is a color mask"):
-        reader.of_mask(np.zeros((2, 2, 3), np.uint8), "mask")
+        reader.target_from_mask(np.zeros((2, 2, 3), np.uint8), "mask")
 
 
 def test_targets_of_regions_are_kept_apart_by_all_that_they_depend_on():
@@ -108,7 +108,7 @@ def test_targets_of_regions_are_kept_apart_by_all_that_they_depend_on():
 def region_reader() -> RegionReader:
     """Two regions that are each other's mirror image, of masks with three ignored values."""
     pixels = {value: 5 for value in (0, 1, 2, 3, 7, 8, 9)}
-    return RegionReader.of_values(pixels, (), DataConfig(regions="a=1+2;b=3", swap="a=b", ignore_index="9,8,7"))
+    return RegionReader.from_values(pixels, (), DataConfig(regions="a=1+2;b=3", swap="a=b", ignore_index="9,8,7"))
 
 
 def test_a_reader_of_regions_describes_them_with_what_is_ignored(region_reader):
@@ -148,7 +148,7 @@ def test_regions_are_labeled_by_the_names_of_their_labels():
 
 def test_all_ignored_values_are_unknown_and_kept_for_prediction():
     reader = RegionReader((Region("whole", (3, 1)), Region("core", (1,))), ignored=(9, 8))
-    target = reader.of_label_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
+    target = reader.target_from_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
     assert target.truth.tolist() == [[0, 3, 1, 0, 0]]
     assert target.known.tolist() == [[3, 3, 3, 0, 0]]
     assert reader.to_preprocess() == {
@@ -165,11 +165,11 @@ def test_regions_may_be_written_with_spaces():
 
 def test_regions_of_colors_are_refused():
     with pytest.raises(DataError, match=r"^--regions: the masks hold colors, .*; regions are of numbers$"):
-        RegionReader.of_values({(0, 0, 0): 5, (9, 0, 0): 5}, (), DataConfig(regions="whole=1"))
+        RegionReader.from_values({(0, 0, 0): 5, (9, 0, 0): 5}, (), DataConfig(regions="whole=1"))
 
 
 def test_regions_may_ignore_0():
-    reader = RegionReader.of_values({0: 5, 1: 5, 2: 5}, (), DataConfig(regions="whole=1+2", ignore_index="0"))
+    reader = RegionReader.from_values({0: 5, 1: 5, 2: 5}, (), DataConfig(regions="whole=1+2", ignore_index="0"))
     assert reader.ignored == (0,)
     assert reader.with_pixels({2: 5}).class_pixels == (5,)
 
@@ -177,7 +177,7 @@ def test_regions_may_ignore_0():
 def test_two_values_of_one_name_are_not_ignored_in_regions():
     labels = ((0, "background"), (1, "a"), (2, "a"))
     config = DataConfig(regions="whole=1+2", outside="ignore")
-    reader = RegionReader.of_values({0: 5, 1: 5, 2: 5, 3: 5}, labels, config)
+    reader = RegionReader.from_values({0: 5, 1: 5, 2: 5, 3: 5}, labels, config)
     assert reader.ignored == ()
     assert reader.class_map.outside == 255
 

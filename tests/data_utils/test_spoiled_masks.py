@@ -215,7 +215,7 @@ def test_labels_of_volumes_may_be_spoiled_too(tmp_path):
 def test_street_scenes_pass_whatever_their_numbers(step):
     """CamVid with the numbers of Cityscapes, which are no run, at full size and smaller."""
     numbers = np.uint8([23, 11, 17, 7, 8, 21, 20, 13, 26, 24, 33, 0])
-    counts = BorderCounts.none()
+    counts = BorderCounts.empty()
     for path in sorted((DATA / "camvid" / "train" / "masks").iterdir())[::20]:
         counts.add(numbers[np.array(Image.open(path))][::step, ::step])
     assert counts.classes() == []
@@ -223,7 +223,7 @@ def test_street_scenes_pass_whatever_their_numbers(step):
 
 @pytest.mark.skipif(not (DATA / "hippocampus").is_dir(), reason="needs ../shared/data")
 def test_the_hippocampus_passes():
-    counts = BorderCounts.none()
+    counts = BorderCounts.empty()
     for path in sorted((DATA / "hippocampus" / "labelsTr").glob("*.nii.gz"))[:3]:
         for plane in np.asarray(nibabel.load(path).dataobj).astype(np.uint8):
             counts.add(plane * 100)
@@ -341,23 +341,23 @@ def test_classes_hold_half_of_their_pixels_in_areas_and_invented_values_six_tent
 
 def test_the_neighbors_of_a_border_lie_within_two_pixels():
     ramp = np.uint8([0, 0, 0, 50, 100, 150, 200, 200, 200])[None].repeat(9, axis=0)
-    counts = BorderCounts.none()
+    counts = BorderCounts.empty()
     counts.add(ramp)
     assert counts.areas == {0: 27, 200: 27}
     assert counts.between == {50: 9, 100: 9, 150: 9}
     step = np.uint8([0, 0, 0, 100, 100, 200, 200, 200])[None].repeat(9, axis=0)
-    counts = BorderCounts.none()
+    counts = BorderCounts.empty()
     counts.add(step)  # two pixels thick
     assert counts.between == {100: 18}
     colors = np.stack([ramp, np.full_like(ramp, 7), 255 - ramp], axis=2)  # they agree in a channel
-    counts = BorderCounts.none()
+    counts = BorderCounts.empty()
     counts.add(colors)
     assert counts.between == {(value, 7, 255 - value): 9 for value in (50, 100, 150)}
 
 
 def test_a_grey_mask_among_colors_holds_colors():
     area = np.zeros((9, 9), np.uint8)
-    counts = BorderCounts.none()
+    counts = BorderCounts.empty()
     counts.add(area)
     counts.add(area + 90)
     fade = np.uint8([10, 20, 30, 40, 50, 60, 70, 80])[None].repeat(9, axis=0)
@@ -371,7 +371,7 @@ def test_a_grey_mask_among_colors_holds_colors():
 
 def split_of(*masks: Image.Image | np.ndarray, values: Sequence[int] = (0, 1)) -> tuple[SplitInspection, ListRecords]:
     """A split of these masks, of which one look has found the same values in all."""
-    inspection = SplitInspection.of_count(len(masks))
+    inspection = SplitInspection.empty(len(masks))
     for number in range(len(masks)):
         inspection.add(number, Inspection((10, 10), (10, 10), "L", "numbers", dict.fromkeys(values, 1)))
     records = [{"image": mask, "target": mask, "name": f"{number}.png"} for number, mask in enumerate(masks)]

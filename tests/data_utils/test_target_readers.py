@@ -77,7 +77,7 @@ def test_targets_are_of_the_size_of_images_unless_they_are_points():
 
 def test_a_label_volume_is_read_slice_by_slice_by_whatever_reads_masks_alone():
     values = np.array([[[1, 2]], [[2, 2]]])
-    assert MaskReader.of_label_volume(ClassReader(TWO), values, "mask").mask.tolist() == [[[0, 1]], [[1, 1]]]
+    assert MaskReader.target_from_volume(ClassReader(TWO), values, "mask").mask.tolist() == [[[0, 1]], [[1, 1]]]
 
 
 def test_a_label_volume_of_other_sides_than_its_image_is_refused(tmp_path):
@@ -104,7 +104,7 @@ def test_a_reader_with_a_class_map_has_its_names_and_background():
 
 def test_points_are_not_read_from_masks_and_some_targets_are_labeled_as_a_whole():
     with pytest.raises(DataError, match=r"^masks_of_cells: masks hold no points, which --task landmarks needs"):
-        PointReader.of_values({0: 1}, (), DataConfig("masks_of_cells"))
+        PointReader.from_values({0: 1}, (), DataConfig("masks_of_cells"))
     places = {("a",): "classes.txt", ("b",): "classes.csv"}
     with pytest.raises(DataError, match=r"^classes\.txt: images of this task are labeled as a whole; remove it"):
         ObjectReader().partly_labeled(places, (), {})

@@ -51,7 +51,7 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(t
 class Repainted(ClassFormat):
     """Shows a prediction in other colors once it is read."""
 
-    def of_prediction(self, decoder: Decoder) -> ClassFormat:
+    def for_prediction(self, decoder: Decoder) -> ClassFormat:
         return ClassFormat(ClassMap(CLASSES.names, ((1, 2, 3), (200, 30, 4), (5, 60, 200)), None))
 
 
@@ -61,7 +61,7 @@ def test_an_overlay_is_drawn_as_the_whole_prediction_asks_for(tmp_path):
     job = ImageJob(image=tmp_path / "a.png", size=(9, 6), output=tmp_path / "out" / "a")
     writer = ImageWriter(Repainted(CLASSES), TASK, (".png", ".overlay.png"))
     writer.write(job, (9, 6), [logits], WindowedArray(pixels), None)
-    repainted = Repainted(CLASSES).of_prediction(None)
+    repainted = Repainted(CLASSES).for_prediction(None)
     expected = repainted.overlay(pixels, logits.argmax(0).numpy().astype(np.uint8))
     assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), expected)
 

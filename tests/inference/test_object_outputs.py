@@ -70,7 +70,7 @@ def written_job(tmp_path) -> ImageJob:
 def test_a_written_mask_of_objects_of_several_classes_is_read_with_its_table(written_job):
     output_format = ObjectFormat(NAMES)
     written = output_format.written_mask(written_job)
-    target = output_format.reader_of(written).of_mask(written.render(), "a")
+    target = output_format.reader_of(written).target_from_mask(written.render(), "a")
     assert np.array_equal(numbers_of(target.prediction), LABELS)
     assert np.array_equal(classes_of(target.prediction), np.array([0, 1, 2, 1])[LABELS])
 
@@ -116,7 +116,7 @@ def test_annotated_objects_have_the_classes_of_the_model():
     source = SimpleNamespace(render_objects=lambda: drawn)
     annotated = AnnotatedObjects(source, indices_of_values(ANNOTATED_CLASSES, ("dirt", "cell")))
     objects = annotated.render()
-    target = ObjectFormat(("nothing", "dirt", "cell")).reader_of(annotated).of_mask(objects, "a")
+    target = ObjectFormat(("nothing", "dirt", "cell")).reader_of(annotated).target_from_mask(objects, "a")
     assert np.array_equal(classes_of(target.prediction), [[0, 2, 1], [255, 0, 0]])
     assert numbers_of(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
     assert classes_of(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
@@ -125,7 +125,7 @@ def test_annotated_objects_have_the_classes_of_the_model():
 def test_objects_have_the_colors_of_their_prediction():
     detected = [DETECTED._replace(number=1, shade=5), DETECTED._replace(number=2, shade=3)]
     rows = pack_labels(np.array([[0, 2, 1, 1]]), np.array([[0, 1, 1, 1]]))
-    assert CELLS.of_prediction(SimpleNamespace(objects=detected)).shades(rows).tolist() == [[0, 3, 5, 5]]
+    assert CELLS.for_prediction(SimpleNamespace(objects=detected)).shades(rows).tolist() == [[0, 3, 5, 5]]
 
 
 def test_objects_that_are_read_from_a_mask_have_colors_by_their_number_alone():
@@ -140,7 +140,7 @@ def test_outlines_of_an_object_have_its_color():
     decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, shade=7)])
     rows = np.zeros((20, 20), np.int32)
     rows[5:15, 5:15] = 2
-    shown = CELLS.of_prediction(decoder).overlay(np.zeros((20, 20, 3), np.uint8), pack_labels(rows, np.sign(rows)))
+    shown = CELLS.for_prediction(decoder).overlay(np.zeros((20, 20, 3), np.uint8), pack_labels(rows, np.sign(rows)))
     assert shown[5, 10].tolist() == CELLS.colors[7].tolist()
 
 

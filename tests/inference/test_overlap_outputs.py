@@ -69,7 +69,7 @@ def test_masks_of_classes_that_overlap_are_read_as_they_were_predicted(tmp_path,
     job = image_job(tmp_path, "sub/a", SIZE)
     write_strips(output_format, job, bits)
     with open_windowed(output_format.written_mask(job)) as picture:
-        target = output_format.reader.of_mask(np.asarray(picture.read(0, SIZE[0])), "a")
+        target = output_format.reader.target_from_mask(np.asarray(picture.read(0, SIZE[0])), "a")
     assert np.array_equal(target.truth, bits)
     assert (target.known == 15).all()
 
@@ -85,7 +85,7 @@ def test_a_volume_of_classes_that_overlap_is_read_as_it_was_predicted(tmp_path, 
     job = tilted_volume_job(tmp_path, voxel_bits.shape)
     output_format.write_volume(job, voxel_bits)
     values, _ = read_label_volume(output_format.written_volume(job), "v")
-    assert np.array_equal(output_format.reader.of_label_volume(values, "v").truth, voxel_bits)
+    assert np.array_equal(output_format.reader.target_from_volume(values, "v").truth, voxel_bits)
 
 
 def test_logits_of_a_volume_of_classes_that_overlap_are_written_as_their_prediction(tmp_path, voxel_bits):
@@ -95,7 +95,7 @@ def test_logits_of_a_volume_of_classes_that_overlap_are_written_as_their_predict
     logits = torch.tensor(np.stack([voxel_bits >> bit & 1 for bit in range(4)])) - 0.5
     assert np.array_equal(writer.write(job, job.size, [logits]), voxel_bits)
     values, _ = read_label_volume(output_format.written_volume(job), "v")
-    assert np.array_equal(output_format.reader.of_label_volume(values, "v").truth, voxel_bits)
+    assert np.array_equal(output_format.reader.target_from_volume(values, "v").truth, voxel_bits)
 
 
 def test_the_volume_of_a_class_that_may_overlap_is_in_the_space_of_the_image(tmp_path, voxel_bits):
@@ -115,7 +115,7 @@ def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_p
     with tifffile.TiffFile(tmp_path / "out" / "a.tiff") as tiff:
         assert np.array_equal([page.asarray() for page in tiff.pages], [bits >> bit & 1 for bit in range(4)])
     with open_windowed(output_format.written_mask(job)) as picture:
-        target = output_format.reader.of_mask(np.asarray(picture.read(0, SIZE[0])), "a")
+        target = output_format.reader.target_from_mask(np.asarray(picture.read(0, SIZE[0])), "a")
     assert np.array_equal(target.truth, bits)
 
 

@@ -54,7 +54,7 @@ def test_a_region_whose_value_no_png_holds_is_refused(value):
 def test_regions_of_a_model_know_nothing_where_its_masks_were_ignored():
     task = {"name": "regions", "regions": [["whole", [3, 5]], ["core", [5]]]}
     preprocess = Preprocess(class_names=("whole", "core"), ignore_value=0, joined_values=((9, 255), (7, 1)))
-    reader = RegionFormat.of_model(UNetConfig(num_classes=2, task=task, preprocess=preprocess)).reader
-    target = reader.of_mask(np.array([[0, 3, 5, 9, 1, 7]], np.uint8), "a")
+    reader = RegionFormat.from_config(UNetConfig(num_classes=2, task=task, preprocess=preprocess)).reader
+    target = reader.target_from_mask(np.array([[0, 3, 5, 9, 1, 7]], np.uint8), "a")
     assert target.known.tolist() == [[0, 3, 3, 0, 3, 3]]
     assert target.truth.tolist() == [[0, 1, 3, 0, 0, 0]]

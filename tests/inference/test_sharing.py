@@ -43,7 +43,7 @@ def strips_of(forward_of_row=None) -> torch.Tensor:
 def predict_together(rank: int, processes: int, folder) -> None:
     """Three inputs: one that goes well, one that the leader gives up, and one that another process cannot compute."""
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
-    shared = SharedRows(Mesh.of_process(rank, processes, processes), 2, torch.device("cpu"))
+    shared = SharedRows(Mesh.from_process(rank, processes, processes), 2, torch.device("cpu"))
     if rank == 0:
         with shared.lead(0):
             assert torch.equal(strips_of(shared.forward_of_row), strips_of())
@@ -155,7 +155,7 @@ def test_inputs_that_are_cut_are_dealt_to_groups_and_others_to_processes():
     together = []
     alone = []
     for rank in range(6):
-        of_group, own = divide_work(work, predictor, Mesh.of_process(rank, 6, 2), 6)
+        of_group, own = divide_work(work, predictor, Mesh.from_process(rank, 6, 2), 6)
         together.append([job for batch in of_group for job in batch])
         alone.append([job for batch in own for job in batch])
     assert together == [jobs[:1], jobs[:1], jobs[1:2], jobs[1:2], jobs[2:3], jobs[2:3]]
@@ -185,7 +185,7 @@ def test_a_volume_is_shared_where_it_is_cut_at_the_spacing_of_the_network():
     job = VolumeJob(
         image=Path("v.nii"), size=(12, 12, 12), output=Path("out/v"), volume=volume, spacing=(4.0, 4.0, 4.0)
     )
-    assert divide_work(Work([job], [[job]], set()), predictor, Mesh.of_process(0, 2, 2), 2) == ([[job]], [])
+    assert divide_work(Work([job], [[job]], set()), predictor, Mesh.from_process(0, 2, 2), 2) == ([[job]], [])
 
 
 def check_equal_files(folder: Path, other: Path) -> None:

@@ -351,7 +351,7 @@ def test_mask_and_probabilities_of_a_volume_are_written_strip_by_strip(tmp_path)
 class Whole(ClassFormat):
     """Shows all of a prediction as the second class once it is read."""
 
-    def of_prediction(self, decoder: Decoder) -> ClassFormat:
+    def for_prediction(self, decoder: Decoder) -> ClassFormat:
         return Whole(self.class_map)
 
     def shades(self, rows: np.ndarray) -> np.ndarray:
@@ -360,7 +360,7 @@ class Whole(ClassFormat):
 
 def test_slices_are_drawn_as_the_whole_prediction_asks_for(tmp_path):
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
-    output_format.of_prediction = Whole(output_format.class_map).of_prediction
+    output_format.for_prediction = Whole(output_format.class_map).for_prediction
     job = volume_job(tmp_path, None)
     VolumeWriter(output_format, Classes(("a", "b")), (".png", ".overlay.png")).write(
         job, (3, 4, 5), [torch.zeros(2, 3, 4, 5)]

@@ -138,7 +138,7 @@ class GreyReader(MaskReader):
     target = GreyTarget
 
     @classmethod
-    def of_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "GreyReader":
+    def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "GreyReader":
         return cls()
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Grey:
@@ -148,7 +148,7 @@ class GreyReader(MaskReader):
     def key(self) -> tuple:
         return (Grey.name,)
 
-    def of_mask(self, values: np.ndarray, name: str) -> GreyTarget:
+    def target_from_mask(self, values: np.ndarray, name: str) -> GreyTarget:
         if values.ndim != 2 or values.min() < 0 or values.max() > WHITE:
             raise DataError(f"{name}: mask is not grey with values from 0 to {WHITE}")
         return GreyTarget(values.astype(np.int16))
@@ -180,7 +180,7 @@ class GreyFormat(MaskFormat):
         self.reader, self.names, self.colors = GreyReader(), tuple(map(str, range(WHITE + 1))), RAMP
 
     @classmethod
-    def of_model(cls, config: UNetConfig) -> "GreyFormat":
+    def from_config(cls, config: UNetConfig) -> "GreyFormat":
         return cls()
 
     def mask_values(self, rows: np.ndarray) -> np.ndarray:

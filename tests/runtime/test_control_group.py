@@ -71,9 +71,9 @@ def test_a_group_without_a_limit_says_nothing(tmp_path, text):
     assert control_group.free_bytes(tmp_path / "missing", tmp_path) is None
 
 
-@pytest.mark.parametrize(("of_group", "expected"), [(None, 3000), (2000, 1000), (9000, 3000), (0, 0)])
-def test_processes_of_a_machine_share_its_free_memory(monkeypatch, of_group, expected):
+@pytest.mark.parametrize(("group_bytes", "expected"), [(None, 3000), (2000, 1000), (9000, 3000), (0, 0)])
+def test_processes_of_a_machine_share_its_free_memory(monkeypatch, group_bytes, expected):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 6000}))
-    monkeypatch.setattr(memory, "free_bytes", lambda: of_group)
+    monkeypatch.setattr(memory, "free_bytes", lambda: group_bytes)
     assert memory.available_bytes() == expected

@@ -109,7 +109,7 @@ def waits(monkeypatch) -> list[float]:
     """The seconds that this process waits; the main process has found a mistake."""
     waits = []
     monkeypatch.setattr("time.sleep", waits.append)
-    monkeypatch.setattr(distributed, "_of_main", lambda outcome: (None, DataError("no masks")))
+    monkeypatch.setattr(distributed, "_value_from_main", lambda outcome: (None, DataError("no masks")))
     return waits
 
 
@@ -129,7 +129,7 @@ def test_a_mistake_of_the_main_process_is_raised_by_it(waits):
 
 def test_a_mistake_of_the_main_process_is_told_to_the_others_before_it_ends(monkeypatch):
     told = []
-    monkeypatch.setattr(distributed, "_of_main", lambda outcome: told.append(outcome) or outcome)
+    monkeypatch.setattr(distributed, "_value_from_main", lambda outcome: told.append(outcome) or outcome)
     mistake = DataError("no masks")
 
     def fail() -> None:

@@ -9,12 +9,12 @@ from runtime.mesh import Mesh
 
 
 def test_neighbors_share_a_volume():
-    places = [Mesh.of_process(rank, 4, 2) for rank in range(4)]
+    places = [Mesh.from_process(rank, 4, 2) for rank in range(4)]
     assert [(place.group, place.slab) for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [place.is_first for place in places] == [True, False, True, False]
     assert [place.is_last for place in places] == [False, True, False, True]
     assert [place.rank_of(slab) for place in places[1:3] for slab in (0, 1)] == [0, 1, 2, 3]
-    alone = Mesh.of_process(3, 4, 1)
+    alone = Mesh.from_process(3, 4, 1)
     assert alone.group == 3
     assert alone.is_first
     assert alone.is_last
@@ -23,7 +23,7 @@ def test_neighbors_share_a_volume():
 def test_groups_must_hold_all_processes():
     line = r"^--processes-per-volume 4 needs a multiple of 4 processes, but 6 were started; give --num_processes 8$"
     with pytest.raises(LaunchError, match=line):
-        Mesh.of_process(0, 6, 4)
+        Mesh.from_process(0, 6, 4)
 
 
 @pytest.fixture

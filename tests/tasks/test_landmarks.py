@@ -184,9 +184,9 @@ def test_models_that_predict_together_are_one_task():
         replace(THREE, nowhere=2.0, always_there=(2, 1), mirrors=False),
         replace(THREE, nowhere=6.0, always_there=(0, 1)),
     ]
-    joined = tasks[0].of_ensemble(tasks[1:])
+    joined = tasks[0].ensemble_task(tasks[1:])
     assert joined == replace(THREE, nowhere=3.0, always_there=(1,), mirrors=False)
-    assert tasks[0].of_ensemble(tasks[1:2]).always_there == (1, 2)
+    assert tasks[0].ensemble_task(tasks[1:2]).always_there == (1, 2)
 
 
 def test_the_gradient_moves_a_map_to_its_point():

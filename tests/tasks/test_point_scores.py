@@ -19,7 +19,7 @@ def score_of(unit: str, rows: list[list[float]]) -> LandmarkScores:
 
 
 def test_the_errors_of_points_are_kept_in_double_precision():
-    scores = LandmarkScores.of_images(("nose", "ear"), "px", images=2, device="cpu")
+    scores = LandmarkScores.empty(("nose", "ear"), "px", images=2, device="cpu")
     assert scores.by_image.dtype == torch.float64
 
 

@@ -735,8 +735,8 @@ def check_comm_hook(run, folder, monkeypatch):
 @checks("--processes-per-volume")
 def check_processes_per_volume(run, folder, monkeypatch):
     sizes = []
-    of_process = Mesh.of_process
-    monkeypatch.setattr(Mesh, "of_process", lambda *place: sizes.append(place[2]) or of_process(*place[:2], size=1))
+    from_process = Mesh.from_process
+    monkeypatch.setattr(Mesh, "from_process", lambda *place: sizes.append(place[2]) or from_process(*place[:2], size=1))
     run.fresh("--processes-per-volume", "1")
     assert sizes == [1]
     assert parsed("--processes-per-volume", "4").processes_per_volume == 4

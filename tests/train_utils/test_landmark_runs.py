@@ -295,8 +295,8 @@ def test_mirror_images_are_averaged_if_training_has_seen_them(folder, augment, i
     assert task.averages_mirrored == is_mirrored
     other = replace(task, mirrors=True)
     assert task.answers_as(other)
-    assert task.of_ensemble([other]).averages_mirrored == is_mirrored
-    assert other.of_ensemble([task]).averages_mirrored == is_mirrored
+    assert task.ensemble_task([other]).averages_mirrored == is_mirrored
+    assert other.ensemble_task([task]).averages_mirrored == is_mirrored
 
 
 def test_exact_tiles_change_nothing(network):

@@ -136,7 +136,7 @@ def scores() -> ObjectScores:
     predicted_classes = np.array([0, 1, 1, 1])
     mask = torch.from_numpy(true_classes[true].astype(np.uint8))[None]
     prediction = torch.from_numpy(pack_labels(predicted, predicted_classes[predicted]))[None]
-    scores = ObjectScores.none(("cell", "dirt"), 1, "cpu")
+    scores = ObjectScores.empty(("cell", "dirt"), 1, "cpu")
     scores.add(prediction, ObjectTarget(mask, torch.from_numpy(true)[None]), 0)
     return scores
 
@@ -159,7 +159,7 @@ def test_classes_of_which_no_object_was_found_are_unfound(section, scores):
 
 
 def test_classes_without_any_object_are_not_unfound(section):
-    assert section.unfound(ObjectScores.none(("cell", "dirt"), 1, "cpu")) == []
+    assert section.unfound(ObjectScores.empty(("cell", "dirt"), 1, "cpu")) == []
 
 
 def test_an_image_of_objects_is_labeled_with_its_precision(section):
@@ -167,7 +167,7 @@ def test_an_image_of_objects_is_labeled_with_its_precision(section):
 
 
 def test_metrics_of_no_objects_have_no_values(section):
-    metrics = section.metrics(ObjectScores.none(("cell", "dirt"), 1, "cpu"))
+    metrics = section.metrics(ObjectScores.empty(("cell", "dirt"), 1, "cpu"))
     assert [metric.label for metric in metrics][:2] == ["AP@0.5", "AP@0.75"]
     assert len(metrics) == 6
     assert metrics[0].value is None

@@ -53,7 +53,7 @@ def test_a_step_needs_a_gradient_and_moments_and_an_evaluation_no_gradient(monke
             patch.setattr(
                 Preflight, "step_fits_by_estimate", lambda self, *arguments: calls.append(self.copies) or True
             )
-            copies = Copies.of_training(optimizer, averages=averages)
+            copies = Copies.for_training(optimizer, averages=averages)
             Preflight(accelerator, network, None, copies).fit_batch_split((1, 8, 8), batch_split)
     assert calls == [Copies(trained, 0), Copies(trained, 1)]
     weights = sum(parameter.nbytes for parameter in network.parameters())
@@ -283,8 +283,8 @@ def test_frozen_weights_have_neither_gradients_nor_moments():
     network[0].requires_grad_(False)
     assert Copies(3).bytes_for(network) == 3 * 4 * 3
     assert Copies(3, all_weights=1).bytes_for(network) == 3 * 4 * 3 + 4 * 9
-    assert Copies.of_training("muon", averages=True) == Copies(3, 1)
-    assert Copies.of_training("muon", averages=True).without_gradients() == Copies(2, 1)
+    assert Copies.for_training("muon", averages=True) == Copies(3, 1)
+    assert Copies.for_training("muon", averages=True).without_gradients() == Copies(2, 1)
 
 
 @pytest.mark.parametrize(("sizes", "differ"), [([(8, 8), (8, 8)], False), ([(8, 8), (8, 16)], True)])

@@ -130,7 +130,7 @@ def train_in_one_of_several(rank: int, processes: int, cases: list[str], folder:
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
     results = {}
     for name, size in SIZES.items():
-        mesh = Mesh.of_process(rank, processes, size)
+        mesh = Mesh.from_process(rank, processes, size)
         for case in cases:
             if "dropout" in case and size < processes:
                 continue  # every group has a mask of its own

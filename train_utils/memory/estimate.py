@@ -32,7 +32,7 @@ class Copies(NamedTuple):
     all_weights: int = 0
 
     @classmethod
-    def of_training(cls, optimizer: str, *, averages: bool) -> "Copies":
+    def for_training(cls, optimizer: str, *, averages: bool) -> "Copies":
         """The copies of a training step.
 
         Args:

@@ -1,13 +1,13 @@
 """Runs with the built-in encoder that the plan chooses: recorded, resumed, repeated, launched on several processes."""
 
-import json
 from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
-from conftest import PROGRAMS, launch, write_splits
-from in_process import Run, run_train
+from conftest import PROGRAMS, launch, records, write_splits
+from in_process import Run, in_float64, run_train
+from same_runs import check_same_columns, different_tensors
 
 import train
 from runtime.errors import CheckpointError
@@ -39,58 +39,76 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run(tmp_path_factory.mktemp("runs") / "whole", data, *STEPS)
 
 
-def test_a_resumed_run_is_the_run_that_was_never_stopped_and_needs_no_package(data, whole, tmp_path, monkeypatch):
+@pytest.fixture
+def no_package(whole, monkeypatch) -> None:
+    """The package of the weights is not installed, once a run has begun with them."""
+    monkeypatch.setattr(lite0, "find_spec", lambda _: None)
+
+
+def test_plan_chooses_the_built_in_encoder(whole):
     assert " --encoder lite0 --encoder-weights pretrained --no-freeze-encoder " in whole.output
     assert "model: U-Net with encoder EfficientNet-Lite0 (apache-2.0)" in whole.output
-    monkeypatch.setattr(lite0, "find_spec", lambda _: None)
-    resume = ("--resume", whole.folder / "checkpoints" / "step-00000001")
-    resumed = run(tmp_path / "resumed", data, *STEPS, *resume)
+
+
+def test_resumed_run_without_the_package_is_the_run_that_was_never_stopped(data, whole, no_package, tmp_path):
+    resumed = run(tmp_path, data, *STEPS, "--resume", whole.folder / "checkpoints" / "step-00000001")
     assert "resumed from" in resumed.output
     for kind in ("model", "optimizer", "average"):
-        expected, resumed_tensors = whole.tensors(2, kind), resumed.tensors(2, kind)
-        assert all(torch.equal(resumed_tensors[name], value) for name, value in expected.items())
+        assert different_tensors(resumed.tensors(2, kind), whole.tensors(2, kind)) == [], kind
+
+
+def test_run_without_an_encoder_is_no_continuation(data, whole, no_package, tmp_path):
+    resume = ("--resume", whole.folder / "checkpoints" / "step-00000001")
     with pytest.raises(CheckpointError, match="the checkpoint's encoder is lite0, this run's is None"):
-        run(tmp_path / "other", data, *STEPS, *resume, "--encoder", "none")
+        run(tmp_path, data, *STEPS, *resume, "--encoder", "none")
 
 
 @pytest.mark.slow
-def test_a_finished_run_needs_no_package(data, tmp_path, monkeypatch):
+def test_finished_run_needs_no_package(data, tmp_path, monkeypatch):
     run(tmp_path, data, *STEPS)
     monkeypatch.setattr(lite0, "find_spec", lambda _: None)
     assert "the run has finished" in run(tmp_path, data, *STEPS, "--resume", "auto").output
 
 
-def test_a_run_is_recorded_repeated_and_its_card_has_the_license(data, tmp_path):
-    first = run(tmp_path / "first", data, "--freeze-encoder", "--max-steps", "1")
-    card = (tmp_path / "first" / "model" / "README.md").read_text()
+@pytest.fixture(scope="module")
+def frozen(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One step with a frozen encoder."""
+    return run(tmp_path_factory.mktemp("runs") / "frozen", data, "--freeze-encoder", "--max-steps", "1")
+
+
+def test_frozen_encoder_is_as_it_was(frozen):
+    before = frozen.weights(0)
+    of_encoder = [name for name in before if name.startswith("encoder.")]
+    assert of_encoder
+    assert all(torch.equal(frozen.model[name], before[name]) for name in of_encoder)
+
+
+def test_card_has_the_license_of_the_built_in_encoder(frozen):
+    card = (frozen.folder / "model" / "README.md").read_text()
     assert "EfficientNet-Lite0" in card
     assert "Apache\nLicense 2.0" in card
     assert "requirements-encoders" not in card
     assert "| encoder weights | pretrained |" in card
+
+
+def test_run_is_repeated_from_its_record_with_its_encoder(frozen, tmp_path):
     with mock.patch.object(train.Publisher, "write_results"):
-        repeated = run_train(tmp_path / "second", "--like", tmp_path / "first")
+        repeated = run_train(tmp_path, "--like", frozen.folder)
     assert "without a change" in repeated.output
-    names = ("encoder", "encoder_weights", "freeze_encoder")
-    assert [repeated.settings["flags"][name] for name in names] == ["lite0", "pretrained", True]
-    assert all(torch.equal(repeated.model[name], weight) for name, weight in first.model.items())
-    before = first.weights(0)
-    assert all(torch.equal(first.model[name], before[name]) for name in before if name.startswith("encoder."))
+    flags = repeated.settings["flags"]
+    assert flags["encoder"] == "lite0"
+    assert flags["encoder_weights"] == "pretrained"
+    assert flags["freeze_encoder"] is True
+    assert different_tensors(repeated.model, frozen.model) == []
 
 
 @pytest.mark.slow
 def test_two_processes_make_the_steps_of_one(data, tmp_path):
     flags = ["--plan", "none", "--encoder", "lite0", "--base-channels", "2", "--max-steps", "3", "--batch-size", "4"]
     flags += ["--scale", "0.5", "--num-workers", "0", "--tracker", "none", "--log-every", "1"]
-    arguments = ["train.py", "--dataset", data, "--output-dir", tmp_path / "run-2", *flags]
+    arguments = ["train.py", "--dataset", data, "--output-dir", tmp_path / "two", *flags]
     result = launch(PROGRAMS / "in_float64.py", *arguments, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
-    torch.set_default_dtype(torch.float64)
-    try:
-        one = run_train(tmp_path / "run-1", "--dataset", data, *flags)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    two = [json.loads(line) for line in (tmp_path / "run-2" / "metrics.jsonl").read_text().splitlines()]
-    for records in zip(one.records, two, strict=True):
-        for key in ("train/loss", "train/grad_norm", "eval/loss"):
-            values = [record.get(key) for record in records]
-            assert values[1] == (values[0] and pytest.approx(values[0], abs=1e-9))
+    with in_float64():
+        one = run_train(tmp_path / "one", "--dataset", data, *flags)
+    check_same_columns(records(tmp_path / "two"), one.records, ("train/loss", "train/grad_norm", "eval/loss"))

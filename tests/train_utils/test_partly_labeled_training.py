@@ -1,13 +1,14 @@
 """A run on images that are labeled for some classes only: on one and two processes, resumed, and in its report."""
 
-import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PROGRAMS, TINY, launch, predict
-from in_process import in_float64, run_train
+from conftest import PROGRAMS, TINY, launch, predict, records
+from in_process import Run, in_float64, run_train
 from PIL import Image
+from same_runs import check_same_columns
 
 from runtime.errors import CheckpointError
 
@@ -44,45 +45,70 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data(tmp_path_factory.mktemp("partly"))
 
 
-def test_a_run_learns_scores_resumes_and_reports(data, tmp_path):
-    whole = run_train(tmp_path / "whole", "--dataset", data, *FLAGS, "--max-steps", "6", "--eval-every", "3")
-    assert whole.exit_code == 0, whole.output
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Six steps with two evaluations."""
+    output = tmp_path_factory.mktemp("runs") / "whole"
+    flags = ["--max-steps", "6", "--eval-every", "3", "--checkpoint-every", "3"]
+    run = run_train(output, "--dataset", data, *FLAGS, *flags)
+    assert run.exit_code == 0, run.output
+    return run
+
+
+def test_run_learns_of_images_that_are_labeled_in_part(whole):
+    losses = whole.values("train/loss")
+    assert losses[-1] < losses[0]
+
+
+def test_class_that_no_validation_image_is_labeled_for_has_no_score(whole):
     assert "no validation image is labeled for blue, which cannot be scored" in whole.output
-    first, second = whole.values("train/loss")[0], whole.values("train/loss")[-1]
-    assert second < first
     assert whole.values("eval/iou/blue") == [None, None]
     assert min(whole.values("eval/iou/red")) >= 0
-    for page in ("report.html", "model/README.md"):
-        assert "No validation image is labeled for background, blue: these" in (whole.folder / page).read_text()
+
+
+@pytest.mark.parametrize("page", ["report.html", "model/README.md"])
+def test_page_of_a_run_names_the_classes_without_validation_images(whole, page):
+    assert "No validation image is labeled for background, blue" in (whole.folder / page).read_text()
+
+
+def test_report_says_that_no_image_is_labeled_for_all_classes(whole):
     assert "<p>No validation image is labeled for all classes.</p>" in (whole.folder / "report.html").read_text()
-    # the model is one of plain classes
-    masks = tmp_path / "masks"
-    result = predict(whole.folder / "model", [data / "val" / "images"], masks, "--truth", data / "val" / "masks")
+
+
+def test_model_of_a_run_is_one_of_plain_classes(whole, data, tmp_path):
+    result = predict(whole.folder / "model", [data / "val" / "images"], tmp_path, "--truth", data / "val" / "masks")
     assert result.returncode == 0, result.stderr
-    assert len(list(masks.glob("*.png"))) == 4, result.stderr
-    part = [*FLAGS, "--eval-every", "3", "--checkpoint-every", "3"]
-    run_train(tmp_path / "parts", "--dataset", data, *part, "--max-steps", "3")
-    parts = run_train(tmp_path / "parts", "--dataset", data, *part, "--max-steps", "6", "--resume", "auto")
-    assert parts.values("train/loss") == whole.values("train/loss")
-    assert parts.values("eval/mean_iou") == whole.values("eval/mean_iou")
-    table = data / "classes.csv"
-    text = table.read_text()
-    table.write_text(text.replace("0.png,1;2;3", "0.png,1"))
+    assert len(list(tmp_path.glob("*.png"))) == 4, result.stderr
+
+
+def resume(data: Path, whole: Run, output: Path, steps: int) -> Run:
+    """The run that goes on from the third step."""
+    checkpoint = whole.folder / "checkpoints" / "step-00000003"
+    flags = ["--max-steps", str(steps), "--eval-every", "3", "--checkpoint-every", "3", "--resume", checkpoint]
+    return run_train(output, "--dataset", data, *FLAGS, *flags)
+
+
+def test_resumed_run_goes_on_as_if_it_had_never_stopped(data, whole, tmp_path):
+    resumed = resume(data, whole, tmp_path / "run", 6)
+    assert resumed.values("train/loss") == whole.values("train/loss")[3:]
+    assert resumed.values("eval/mean_iou") == whole.values("eval/mean_iou")[1:]
+
+
+def test_run_is_not_resumed_with_other_labels(data, whole, tmp_path):
+    relabeled = Path(shutil.copytree(data, tmp_path / "data"))
+    table = relabeled / "classes.csv"
+    table.write_text(table.read_text().replace("0.png,1;2;3", "0.png,1"))
     with pytest.raises(CheckpointError, match="content of the data set"):
-        run_train(tmp_path / "parts", "--dataset", data, *part, "--max-steps", "9", "--resume", "auto")
-    table.write_text(text)
+        resume(relabeled, whole, tmp_path / "run", 9)
 
 
 def test_two_processes_make_the_steps_of_one(data, tmp_path):
     flags = [*FLAGS, "--max-steps", "2", "--micro-batch-size", "1"]
-    arguments = ["train.py", "--dataset", data, "--output-dir", tmp_path / "run-2", *flags]
+    arguments = ["train.py", "--dataset", data, "--output-dir", tmp_path / "two", *flags]
     result = launch(PROGRAMS / "in_float64.py", *arguments, profile="multi_cpu")
     assert result.returncode == 0, result.stderr
     with in_float64():
-        one = run_train(tmp_path / "run-1", "--dataset", data, *flags)
-    two = [json.loads(line) for line in (tmp_path / "run-2" / "metrics.jsonl").read_text().splitlines()]
-    for records in zip(one.records, two, strict=True):
-        for key in ("train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou", "eval/iou/red", "eval/dice/green"):
-            values = [record.get(key) for record in records]
-            assert values[1] == (values[0] and pytest.approx(values[0], abs=1e-9))
+        one = run_train(tmp_path / "one", "--dataset", data, *flags)
+    columns = ("train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou", "eval/iou/red", "eval/dice/green")
+    check_same_columns(records(tmp_path / "two"), one.records, columns)
     assert len(one.values("train/loss")) == 2

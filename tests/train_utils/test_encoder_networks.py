@@ -1,0 +1,160 @@
+"""What training updates, keeps and spreads of a network with an encoder.
+
+Modules: train_utils/memory/estimate.py, train_utils/optim.py, train_utils/sharding.py, train_utils/sync_batchnorm.py.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.utils import DistributedType
+from in_process import process_state_kept
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from data_utils.loading.batch_sampler import BatchSplit
+from train_utils.memory.estimate import Copies, step_bytes
+from train_utils.optim import build_optimizer
+from train_utils.settings.encoder import load_encoder
+from train_utils.sharding import prepare_sharding, whole_network
+from train_utils.sync_batchnorm import synchronize_batchnorm
+from unet import UNet, UNetConfig
+from unet.model import DeeplySupervisedUNet
+
+
+@pytest.fixture
+def new_network(encoder_folders):
+    """Networks with an encoder of random weights, by the name of its family; "lite0" is the built-in one."""
+
+    def build(family: str, **settings: object) -> UNet:
+        source: Path | str = family if family == "lite0" else encoder_folders[family]
+        encoder = load_encoder(str(source), pretrained=False)
+        return UNet(UNetConfig(base_channels=2, depth=encoder.depth, encoder=encoder.config, **settings))
+
+    return build
+
+
+def test_norms_of_a_frozen_encoder_are_silently_left_unsynchronized(new_network, capsys):
+    network = new_network("resnet", norm="group")
+    network.encoder.freeze()
+    synchronize_batchnorm(mock.Mock(num_processes=2), network, "auto", BatchSplit(8, 2, 2, 2))
+    assert capsys.readouterr().out == ""
+
+
+def test_norms_of_an_encoder_see_the_images_of_both_processes(new_network, capsys):
+    network = new_network("resnet", norm="group")
+    synchronize_batchnorm(mock.Mock(num_processes=2), network, "auto", BatchSplit(8, 2, 2, 2))
+    assert "batch norm sees 4 images at a time" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", ["swinv2", "convnextv2"])
+def test_tables_of_positions_with_those_of_scales_do_not_decay(new_network, family):
+    network = new_network(family)
+    groups = build_optimizer(network, "adamw", 1e-3, 0.1).param_groups
+    decayed = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
+    with_weights = torch.nn.Conv2d | torch.nn.ConvTranspose2d | torch.nn.Linear
+    layers = [module for module in network.modules() if isinstance(module, with_weights)]
+    assert decayed == {id(layer.weight) for layer in layers if layer.weight.requires_grad}
+
+
+@pytest.mark.parametrize("family", ["swinv2", "convnextv2"])
+def test_optimizer_has_each_parameter_that_is_trained(new_network, family):
+    network = new_network(family)
+    groups = build_optimizer(network, "adamw", 1e-3, 0.1).param_groups
+    parameters = {id(parameter) for group in groups for parameter in group["params"]}
+    assert parameters == {id(parameter) for parameter in network.parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize(
+    "family", ["lite0", *[pytest.param(family, marks=pytest.mark.slow) for family in ("hgnet_v2", "swinv2", "pvt_v2")]]
+)
+def test_memory_of_a_recomputed_or_frozen_encoder_is_less(new_network, family):
+    network = new_network(family)
+    shape = (2, 3, 128, 128)
+    plain = step_bytes(network, shape, Copies(3))
+    network.activation_checkpointing = True
+    recomputed = step_bytes(network, shape, Copies(3))
+    network.activation_checkpointing = False
+    network.encoder.freeze()
+    frozen = step_bytes(network, shape, Copies(3))
+    assert recomputed < plain
+    assert frozen < plain
+
+
+def test_frozen_weights_have_an_average_but_neither_gradients_nor_moments(new_network):
+    network = new_network("resnet")
+    network.encoder.freeze()
+    trained_bytes = sum(parameter.nbytes for parameter in network.parameters() if parameter.requires_grad)
+    all_bytes = sum(parameter.nbytes for parameter in network.parameters())
+    without, of_trained, with_average = (
+        step_bytes(network, (2, 3, 64, 64), copies) for copies in (Copies(0), Copies(3), Copies(3, all_weights=1))
+    )
+    assert of_trained - without == 3 * trained_bytes
+    assert with_average - without == 3 * trained_bytes + all_bytes
+
+
+def kept_between_blocks(model: UNet, shape: tuple[int, ...]) -> int:
+    """Bytes that are kept for the backward pass outside of what is recomputed."""
+    kept_tensors: list[torch.Tensor] = []
+    model.activation_checkpointing = True
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept_tensors.append(tensor) or tensor, lambda tensor: tensor
+    ):
+        logits = model(torch.rand(shape))
+    del logits
+    return sum(
+        {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept_tensors}.values()
+    )
+
+
+def test_memory_of_a_recomputed_encoder_counts_what_stays_before_its_first_stage(encoder_folders):
+    encoder, shape = load_encoder(str(encoder_folders["resnet"]), pretrained=False), (2, 3, 64, 64)
+    kept, estimates = [], []
+    for width in (8, 64):
+        config = encoder.config | {"embedding_size": width}
+        model = UNet(UNetConfig(base_channels=32, depth=encoder.depth, encoder=config))  # its last block needs most
+        kept.append(kept_between_blocks(model, shape))
+        estimates.append(step_bytes(model, shape, Copies(0)))
+    assert kept[1] > kept[0]
+    assert estimates[1] - estimates[0] > kept[1] - kept[0]
+
+
+@pytest.mark.parametrize(("family", "stage"), [("resnet", "ResNetStage"), ("lite0", "LiteStage")])
+def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(new_network, family, stage):
+    with process_state_kept():
+        accelerator = Accelerator(cpu=True)
+        plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="transformer_based_wrap", transformer_cls_names_to_wrap=["DoubleConv"]
+        )
+        accelerator.state._shared_state["fsdp_plugin"] = plugin
+        accelerator.state._shared_state["distributed_type"] = DistributedType.FSDP
+        for _ in range(2):  # as with --max-minutes: for its rehearsal, then for the run
+            prepare_sharding(accelerator, new_network(family), BatchSplit(2, 1, 2, 1), 1.0)
+        assert plugin.transformer_cls_names_to_wrap == ["DoubleConv", stage]
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    """Of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("family", ["resnet", pytest.param("lite0", marks=pytest.mark.slow)])
+def test_network_that_fsdp_has_spread_is_evaluated_whole_without_its_heads(new_network, process_group, family):
+    spread = DeeplySupervisedUNet(new_network(family).config).eval()
+    images = torch.rand(2, 3, 40, 56)
+    with torch.no_grad():
+        logits = spread(images)
+    fully_shard(spread, mesh=init_device_mesh("cpu", (1,)))
+    with process_state_kept():
+        whole = whole_network(Accelerator(cpu=True), spread)
+    assert type(whole) is UNet
+    assert not whole.training
+    with torch.inference_mode():
+        assert torch.equal(whole(images), logits)

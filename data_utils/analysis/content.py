@@ -52,7 +52,7 @@ def file_paths(source: ImageSource) -> tuple[str, ...]:
     if isinstance(source, PictureFile):
         source = source.path
     if isinstance(source, dict) and source.get("bytes") is None:
-        source = source.get("path") or b""
+        source = source.get("path")
     return (str(source),) if isinstance(source, str | Path) else ()
 
 

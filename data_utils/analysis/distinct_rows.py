@@ -23,7 +23,7 @@ class DistinctRows(NamedTuple):
 
     def counts(self) -> np.ndarray:
         """(K,) int64, how often each row occurs."""
-        return np.bincount(self.membership, minlength=len(self.rows))
+        return np.bincount(self.membership)
 
 
 def distinct_rows(array: np.ndarray) -> DistinctRows:

@@ -15,6 +15,7 @@ from data_utils.analysis.check_data import (
     check_data,
     describe,
     describe_annotations,
+    labeled_share,
     list_problems,
     most_common,
     name_values,
@@ -326,3 +327,28 @@ def test_the_check_names_volumes_of_other_channels(tmp_path, channels):
     two_channels = np.stack([case(0)[0]] * 2, axis=3)
     write_nifti(tmp_path / "imagesTr" / f"{CASE_NAMES[1]}.nii.gz", two_channels, LPS)
     assert f"brain_002: has 2 channels, most others have {channels}" in check_data(volume_config(tmp_path))[0]
+
+
+def test_all_ignored_values_are_unlabeled():
+    class_map = ClassMap(("sky", "land"), (0, 9), 255, joined=((3, 255), (4, 1)))
+    assert labeled_share({0: 4, 9: 2, 4: 2, 255: 1, 3: 1}, class_map) == ["labeled pixels: 80.000 %"]
+
+
+def test_the_check_names_each_split_whose_masks_hold_too_many_values_together(tmp_path):
+    write_splits(tmp_path, 2, 2)
+    for split in ("train", "val"):
+        for number in range(2):
+            values = np.arange(40 * 56, dtype=np.uint16).reshape(40, 56) // 12 + 1000 * number
+            Image.fromarray(values).save(tmp_path / split / "masks" / f"cell_0{number}.png")
+    report, problems = check_data(DataConfig(str(tmp_path)))
+    assert "too many mask values: 2" in report
+    assert problems == 2
+
+
+def test_the_check_names_the_validation_mask_that_holds_a_value_of_no_class(tmp_path):
+    write_splits(tmp_path, 2, 1)
+    for kind in ("images", "masks"):
+        (tmp_path / "val" / kind / "cell_00.png").rename(tmp_path / "val" / kind / "other.png")
+    report, problems = check_data(DataConfig(str(tmp_path), classes="0=ground,1=cell"))
+    assert "other.png: mask values #ffffff" in report or "other.png: mask values 255" in report
+    assert problems == 3

@@ -237,3 +237,8 @@ def test_streams_do_not_count():
     stream = named("a", group_sizes=np.array([1]))
     assert content_key([stream]) == content_key([])
     assert content_key([stream, named("b")]) == content_key([named("b")])
+
+
+def test_a_path_through_a_file_counts_as_one_that_cannot_be_read(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"x")
+    assert key_of(str(tmp_path / "a.png" / "b.png")) != key_of(str(tmp_path / "a.png"))

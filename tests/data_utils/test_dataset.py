@@ -4,6 +4,8 @@ Modules: data_utils/loading/samples.py, data_utils/loading/loaders.py.
 """
 
 import itertools
+import re
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from PIL import Image
 from volumes import write_msd
 
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.normalization import Normalization
 from data_utils.image_io.resize import resize_mask
 from data_utils.loading.augment import augment
 from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
@@ -26,6 +29,7 @@ from data_utils.loading.image_input import ImageInput
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from data_utils.loading.samples import ImageSamples, VolumeSamples
 from data_utils.sources.records import ListRecords
+from runtime.errors import ImageError
 from tasks.classes import ClassTarget
 from unet import Preprocess, UNetConfig
 
@@ -253,6 +257,16 @@ def test_samples_that_threads_decode_are_those_of_one_thread_in_its_order(folder
         assert one[3] == other[3]
 
 
+@pytest.mark.parametrize(("threads", "is_here"), [(1, True), (3, False)])
+def test_samples_are_decoded_in_threads_where_there_are_several(folder, threads, is_here):
+    dataset = training(folder)
+    dataset.threads = threads
+    read, places = dataset.read, []
+    dataset.read = lambda slot: places.append(threading.get_ident()) or read(slot)
+    dataset.__getitems__([Slot(index, 0, (20, 32)) for index in range(4)])
+    assert [place == threading.get_ident() for place in places] == [is_here] * 4
+
+
 KEYS = [*itertools.product((0, 1), repeat=3)]
 
 
@@ -381,6 +395,33 @@ def test_a_crop_is_read_by_itself_of_a_large_image_that_is_not_decoded_yet(info)
     assert samples.load_crop(1, (8, 6), rng) is None
 
 
+def test_a_crop_read_by_itself_lies_around_a_pixel_of_a_mask_of_more_pixels(info, tmp_path):
+    image = np.zeros((16, 24, 3), np.uint8)
+    image[8:10, 12:14] = 255
+    Image.fromarray(image).save(tmp_path / "image.png")
+    Image.fromarray(image[:, :, 0]).save(tmp_path / "mask.png")
+    record = {"image": str(tmp_path / "image.png"), "target": str(tmp_path / "mask.png"), "name": "a"}
+    split = replace(info.train, records=ListRecords([record]), class_locations={0: [np.array([[8, 12]])]})
+    samples = ImageSamples(split, info, Preprocess(scale=0.5), fit_targets=True)
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        if np.random.default_rng(seed).random() < 1 / 3:
+            pixels, target = samples.load_crop(0, (2, 2), rng)
+            assert pixels.max() > 100
+            assert target.mask.max() == 1
+
+
+def test_an_image_of_other_channels_is_named(info):
+    two_channels = replace(info, normalization=Normalization((0.0, 0.0), (1.0, 1.0), ()))
+    split = replace(info.train, class_locations={1: [np.zeros((1, 2), int)]})
+    samples = ImageSamples(split, two_channels, Preprocess(), fit_targets=True)
+    message = f"^{re.escape(split.records.name(1))}: has 3 channels, the model takes 2"
+    with pytest.raises(ImageError, match=message):
+        samples.load(1)
+    with pytest.raises(ImageError, match=message):
+        samples.load_crop(1, (8, 6), np.random.default_rng(0))
+
+
 @pytest.mark.parametrize(
     ("preprocess", "mean", "std"),
     [
@@ -393,6 +434,7 @@ def test_patches_of_volumes_are_padded_with_the_mean_that_the_network_expects(in
     samples = VolumeSamples(info.train, info, preprocess, fit_targets=True)
     assert samples.mean.tolist() == mean
     assert samples.std.tolist() == std
+    assert samples.mean.dtype == samples.std.dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -431,6 +473,15 @@ def test_arrays_that_are_mapped_from_a_file_are_not_written_to(info):
     assert (target.mask == 1).all()
     assert not image.any()
     assert not mask.any()
+
+
+def test_arrays_that_may_be_written_to_are_not_copied(info):
+    image, mask = np.zeros((3, 2, 2), np.uint8), np.zeros((2, 2), np.uint8)
+    dataset = EvaluationDataset(info.val, info, Preprocess())
+    dataset.read = lambda slot: (image, ClassTarget(mask), None)
+    tensor, target, *_ = dataset[Slot(0, 0, (2, 2))]
+    assert np.shares_memory(tensor.numpy(), image)
+    assert np.shares_memory(target.mask.numpy(), mask)
 
 
 class SizesReader:

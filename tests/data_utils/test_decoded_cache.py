@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow
@@ -22,6 +23,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
+from data_utils.loading import decoded_cache
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.decoded_cache import DecodedSplit, decode_once
@@ -165,6 +167,16 @@ def test_a_damaged_cache_is_made_again(tmp_path, monkeypatch, capsys, damage):
 
 def fill_the_disk(index: int) -> None:
     raise OSError(28, "No space left on device")
+
+
+def break_the_disk(index: int) -> None:
+    raise OSError("cannot seek in a pipe")
+
+
+def test_an_error_of_the_cache_without_a_number_is_told_by_its_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(DataError, match=r"\(cannot seek in a pipe\); free some space"):
+        decode_once(failing_at(0, break_the_disk), 1, ClassTarget, "broken", ())
 
 
 def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch):
@@ -370,3 +382,21 @@ def test_arrays_stay_in_their_file(tmp_path, monkeypatch):
         while isinstance(array, np.ndarray):
             array = array.base
         assert isinstance(array, pyarrow.Buffer)
+
+
+def test_the_file_of_a_cache_is_opened_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decoded = decode_once(samples_of(1), 3, ClassTarget, "key", ())
+    open_file = Mock(wraps=pyarrow.memory_map)
+    monkeypatch.setattr(pyarrow, "memory_map", open_file)
+    assert [decoded[index][0].max() for index in range(3)] == [1, 1, 1]
+    assert open_file.call_count == 1
+
+
+def test_no_more_samples_wait_for_the_disk_than_there_are_cpus(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(decoded_cache, "available_cpus", lambda: 3)
+    decode_ahead = Mock(wraps=decoded_cache.map_ahead)
+    monkeypatch.setattr(decoded_cache, "map_ahead", decode_ahead)
+    decode_once(samples_of(1), 5, ClassTarget, "key", ())
+    assert decode_ahead.call_args.kwargs == {"ahead": 3, "threads": 3}

@@ -15,8 +15,9 @@ from runtime.errors import DataError
         ({0: 97, 9: 2, 10: 1}, "99.0% of the pixels hold 0, 9;"),
         ({0: 57, 9: 38, 1: 5}, "100.0% of the pixels hold 0, 1, 9;"),
         ({0: 57, 9: 39, 1: 4}, "96.0% of the pixels hold 0, 9;"),
+        (dict.fromkeys(range(8), 12) | {50: 2, 60: 2}, "96.0% of the pixels hold 0, 1, 2, 3, 4, 5, 6, 7; the others"),
     ],
-    ids=["two of many", "three of many", "at least two", "a twentieth", "less than a twentieth"],
+    ids=["two of many", "three of many", "at least two", "a twentieth", "less than a twentieth", "eight of many"],
 )
 def test_values_of_few_pixels_may_be_invented(pixels, beginning):
     assert describe_invented(pixels).startswith(beginning)

@@ -50,6 +50,7 @@ def test_shapes_of_both_splits_are_known_by_their_sides():
 def test_training_images_are_as_large_as_crops_and_twice_the_divisors(info):
     shapes = network_shapes(info, UNetConfig(base_channels=2, depth=1))
     assert shapes.train.tolist() == [[8, 8]] * len(info.train)
+    assert shapes.train.dtype == np.int32
     assert network_shapes(info, UNetConfig(base_channels=2, depth=3)).train[0].tolist() == [16, 16]
     large = replace(info, config=replace(info.config, crop_size=(40, 8)))
     assert network_shapes(large, UNetConfig(base_channels=2, depth=1)).train[0].tolist() == [40, 8]

@@ -258,6 +258,11 @@ def test_points_of_a_large_image_are_located_where_it_is_read_in_windows(large_i
     assert inspect_points(large_image_with_points).class_locations is None
 
 
+def test_points_of_a_small_image_are_not_located():
+    record = {"image": np.zeros((10, 8), np.uint8), "target": SOURCE_OF_FOUR, "name": "a"}
+    assert inspect_points(record, windows=True).class_locations is None
+
+
 @pytest.mark.parametrize("windows", [False, True])
 def test_an_inspector_of_points_locates_those_of_large_images_in_windows(large_image_with_points, windows):
     inspection = PointInspector(has_classes=False, windows=windows).inspect(large_image_with_points)

@@ -347,6 +347,7 @@ def test_slices_go_through_the_largest_class_in_even_steps():
     nothing = np.zeros((7, 9, 11), np.uint8)
     nothing[0] = 255
     assert slices_of_interest(nothing, 1) == [[3], [4], [5]]
+    assert slices_of_interest(np.ones((5, 5, 5), np.uint8), 2) == [[1, 3]] * 3
 
 
 @pytest.fixture(scope="module")
@@ -396,9 +397,11 @@ def test_a_page_has_one_range_of_brightness_for_all_slices():
 
 
 def test_a_page_has_four_slices_of_each_plane_whose_longest_side_in_mm_has_320_pixels():
-    image = np.zeros((8, 4, 10, 1), np.uint8)
+    image = np.full((8, 4, 10, 1), 9, np.uint8)
     page = volume_page(image, np.zeros((8, 4, 10), np.uint8), np.zeros((1, 3), np.uint8), (4.0, 2.0, 1.0))
     assert page.shape == (80 + 2 + 320 + 2 + 320 + 2, 4 * 100, 3)
+    assert (page[-3, : 4 * 80] == 9).all()
+    assert (page[-3, 4 * 80 :] == 0).all()
 
 
 def test_each_of_many_bands_has_a_stretch_of_its_own():
@@ -488,6 +491,7 @@ def test_points_and_lines_are_thicker_in_a_large_picture(width, radius, thicknes
 def test_planes_of_a_volume_have_its_sides_in_mm_and_the_grey_levels_of_one():
     voxels = np.zeros((4, 16, 16, 1), np.float32)
     voxels[1] = np.linspace(0, 100, 256).reshape(16, 16, 1)
+    voxels[3] = 1000.0
     voxels[:, 2, 6] = 50.0
     place = np.array([[1.0, 2.0, 6.0]])
     is_there = np.array([True])
@@ -512,3 +516,16 @@ def test_the_planes_of_a_volume_are_those_nearest_to_the_middle_of_its_points(de
     voxels[1] = 255
     picture = render_volume_points(voxels, (2.0, 1.0, 1.0), np.array([[depth, 2.0, 6.0]]), np.array([True]))
     assert picture[5, 5].all() == is_bright
+
+
+def test_the_planes_of_a_volume_without_points_are_those_in_its_middle():
+    voxels = np.zeros((9, 16, 16, 1), np.uint8)
+    voxels[4] = 255
+    picture = render_volume_points(voxels, (1.0, 1.0, 1.0), np.zeros((1, 3)), np.array([False]))
+    assert (picture[:360, :360] == 255).all()
+
+
+def test_the_planes_of_a_very_flat_volume_have_a_row():
+    voxels = np.zeros((1, 16, 16, 1), np.uint8)
+    picture = render_volume_points(voxels, (0.01, 1.0, 1.0), np.zeros((1, 3)), np.array([False]))
+    assert picture.shape == (360, 3 * 362, 3)

@@ -52,6 +52,17 @@ def test_a_point_that_is_neither_found_nor_true_is_not_drawn(picture):
     assert not colored(picture, 1).any()
 
 
+def test_an_image_is_enlarged_by_the_factor_nearest_to_480_pixels():
+    assert enlarged(np.zeros((100, 190, 3)))[1] == 3
+
+
+def test_points_are_as_large_in_a_high_image_as_in_a_wide_one():
+    rows, columns = np.nonzero(
+        colored(render_points(np.zeros((1500, 80), np.uint8), np.array([[700.0, 40.0]]), IS_FIRST[:1]), 0)
+    )
+    assert rows.max() - rows.min() == columns.max() - columns.min() == 18
+
+
 def test_a_large_image_is_not_enlarged():
     picture, times = enlarged(np.zeros((500, 900, 3), np.uint8))
     assert times == 1

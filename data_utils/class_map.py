@@ -38,10 +38,10 @@ class ClassFields(TypedDict, total=False):
 
 
 @lru_cache(maxsize=8)
-def _table(index_of: tuple[tuple[MaskValue, int], ...], size: int) -> np.ndarray:
+def _table(value_indices: tuple[tuple[MaskValue, int], ...], size: int) -> np.ndarray:
     """Mask value -> class index + 1, 0 for all others."""
     table = np.zeros(size, np.uint8)  # the 24-bit table occupies only the pages that are written
-    for value, index in index_of:
+    for value, index in value_indices:
         if 0 <= key_of(value) < size:
             table[key_of(value)] = index + 1
     return table
@@ -107,11 +107,11 @@ class ClassMap:
 
     def values_by_class(self) -> list[list[MaskValue]]:
         """The values that each class has in masks."""
-        values_of = [[value] for value in self.values]
+        values_by_index = [[value] for value in self.values]
         for value, index in self.joined:
             if index != IGNORE_INDEX:
-                values_of[index].append(value)
-        return values_of
+                values_by_index[index].append(value)
+        return values_by_index
 
     @property
     def ignored_values(self) -> tuple[MaskValue, ...]:
@@ -175,14 +175,14 @@ class ClassMap:
 
     def _codes(self, keys: np.ndarray) -> np.ndarray:
         """(H, W) uint8: class index + 1 of each key (H, W) that `pack` gives, 0 if it belongs to no class."""
-        index_of = [(value, index) for index, value in enumerate(self.values)]
-        index_of += [(value, index) for value, index in self.joined if index != IGNORE_INDEX]
+        value_indices = [(value, index) for index, value in enumerate(self.values)]
+        value_indices += [(value, index) for value, index in self.joined if index != IGNORE_INDEX]
         if keys.dtype != np.int64:
             bits = 24 if self.has_colors else 8 * keys.itemsize
-            return _table(tuple(index_of), 1 << bits).take(keys)
-        code_of = {value: index + 1 for value, index in index_of}
+            return _table(tuple(value_indices), 1 << bits).take(keys)
+        code_by_value = {value: index + 1 for value, index in value_indices}
         distinct_keys, positions = np.unique(keys, return_inverse=True)
-        distinct_codes = np.array([code_of.get(key, 0) for key in distinct_keys.tolist()], np.uint8)
+        distinct_codes = np.array([code_by_value.get(key, 0) for key in distinct_keys.tolist()], np.uint8)
         return distinct_codes[positions.reshape(keys.shape)]
 
     def encode_volume(self, values: np.ndarray, name: str) -> np.ndarray:
@@ -266,13 +266,13 @@ def _map_named(
 
 def _class_map(pairs: NamedClasses, ignored: Sequence[MaskValue]) -> ClassMap:
     """The class map of values with their names; values of one name are one class, written as the first of them."""
-    value_of: dict[str, MaskValue] = {}
+    value_by_name: dict[str, MaskValue] = {}
     joined: list[tuple[MaskValue, int]] = []
     for value, name in pairs:
-        if name in value_of:
-            joined.append((value, list(value_of).index(name)))
+        if name in value_by_name:
+            joined.append((value, list(value_by_name).index(name)))
         else:
-            value_of[name] = value
+            value_by_name[name] = value
     joined += [(value, IGNORE_INDEX) for value in ignored[1:]]
     ignore_value = ignored[0] if ignored else None
-    return ClassMap(tuple(value_of), tuple(value_of.values()), ignore_value, tuple(joined))
+    return ClassMap(tuple(value_by_name), tuple(value_by_name.values()), ignore_value, tuple(joined))

@@ -53,8 +53,8 @@ def holds_names(flag: str | None) -> bool:
 
 def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValue, str]]:
     """The classes of `person,dog`, found in `file_classes`, in this order. Raises DataError for unknown names."""
-    value_of = {name: value for value, name in file_classes}
-    if not value_of:
+    value_by_name = {name: value for value, name in file_classes}
+    if not value_by_name:
         raise DataError(
             f"--classes {text} chooses classes by name, but this data set names none; give VALUE=NAME,... or a JSON"
             " file whose name ends in .json"
@@ -62,12 +62,12 @@ def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValu
     classes: list[tuple[MaskValue, str]] = []
     names = [name.strip() for name in text.split(",")]
     for name in dict.fromkeys(filter(None, names)):
-        if name not in value_of:
-            name_list = listing(list(value_of), limit=8)
-            close = get_close_matches(name, value_of, n=1)
+        if name not in value_by_name:
+            name_list = listing(list(value_by_name), limit=8)
+            close = get_close_matches(name, value_by_name, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise DataError(f"--classes: no class is called {name}; the data set names {name_list}{hint}")
-        classes.append((value_of[name], name))
+        classes.append((value_by_name[name], name))
     return classes
 
 

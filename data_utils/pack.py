@@ -47,8 +47,8 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     sizes = np.array([_size(record["image"], pages) + _size(record["target"], pages) for record in records])
     # a record belongs to the shard in whose share of all bytes it begins, so that all shards have about one size
     count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
-    shard_of = np.minimum((np.cumsum(sizes) - sizes) * count // sizes.sum(), count - 1)
-    shards = [np.flatnonzero(shard_of == shard) for shard in range(count)]
+    shard_numbers = np.minimum((np.cumsum(sizes) - sizes) * count // sizes.sum(), count - 1)
+    shards = [np.flatnonzero(shard_numbers == shard) for shard in range(count)]
     shards = [indices for indices in shards if len(indices)]
     rows = max(1, min(GROUP_ROWS, int(GROUP_BYTES // max(1, sizes.mean()))))
     files = [out / "data" / f"{split}-{i:05}-of-{len(shards):05}.parquet" for i in range(len(shards))]

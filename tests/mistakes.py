@@ -375,8 +375,8 @@ HELD_OUT_GROUPS = [
     Mutant(
         "data_utils/sources/holdout.py",
         "hold_out_shards",
-        "np.bincount(file_of_group, weights=records.group_sizes)",
-        "np.bincount(file_of_group)",
+        "np.bincount(file_by_group, weights=records.group_sizes)",
+        "np.bincount(file_by_group)",
         "test_holdout.py",
     ),
     Mutant("data_utils/sources/holdout.py", "hold_out_fold", "-sizes[order]", "sizes[order]", "test_holdout.py"),
@@ -794,7 +794,7 @@ LABELS_OF_ANNOTATIONS = [
     Mutant(
         "data_utils/sources/annotations/labelme_mask.py",
         "LabelmeMask.render_classes",
-        "~(1 << bit_of[value])",
+        "~(1 << bit_by_value[value])",
         "0",
         "test_labelme_mask.py",
     ),

@@ -13,14 +13,14 @@ from runtime.console import listing
 
 def read_labels(reader: TargetReader, inspected: InspectedSplits) -> TargetReader:
     """The reader that also knows which classes each image is labeled for; unchanged if all images have all labels."""
-    place_of_set: dict[LabelSet, str] = {}
+    place_by_set: dict[LabelSet, str] = {}
     file_classes: NamedClasses = ()
     for _, records in inspected:
-        place_of_set = {**records.metadata.label_sets, **place_of_set}
+        place_by_set = {**records.metadata.label_sets, **place_by_set}
         file_classes = file_classes or records.metadata.classes
-    if not place_of_set:
+    if not place_by_set:
         return reader
-    return reader.partly_labeled(place_of_set, file_classes, pixels_by_labels(inspected))
+    return reader.partly_labeled(place_by_set, file_classes, pixels_by_labels(inspected))
 
 
 def describe_labels(inspected: InspectedSplits, reader: TargetReader) -> list[str]:

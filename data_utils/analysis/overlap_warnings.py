@@ -39,14 +39,14 @@ def overlap_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
 def _count(records: Records) -> list[int]:
     """How many pixels of some images have several classes, and how many have any."""
     classes = [value for value, name in records.metadata.classes if not is_background(name)]
-    bit_of: dict[MaskValue, int] = {value: bit % MOST_CLASSES for bit, value in enumerate(classes)}
+    bit_by_value: dict[MaskValue, int] = {value: bit % MOST_CLASSES for bit, value in enumerate(classes)}
     shared_pixels = 0
     labeled_pixels = 0
     for index in spread_indices(len(records), SAMPLED_IMAGES):
         mask = records[index]["target"]
         assert isinstance(mask, LayeredMask)
         try:
-            truth, _ = unpack_bits(mask.render_classes(bit_of))
+            truth, _ = unpack_bits(mask.render_classes(bit_by_value))
         except DataError:  # the error is reported where all masks are read
             continue
         shared_pixels += int(np.count_nonzero(truth & (truth - 1)))

@@ -85,12 +85,12 @@ def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str
 
     Texts that differ only in their numbers are merged too; the merged text has the numbers of the first one.
     """
-    texts_of: dict[str, list[tuple[str, str]]] = {}
+    problems_by_text: dict[str, list[tuple[str, str]]] = {}
     for text in texts:
         name, _, problem = text.partition(": ")
-        texts_of.setdefault(NUMBER.sub("", problem), []).append((name, problem))
+        problems_by_text.setdefault(NUMBER.sub("", problem), []).append((name, problem))
     lines = []
-    for alike in texts_of.values():
+    for alike in problems_by_text.values():
         if len(alike) < MIN_MERGED_FILES:
             lines += [": ".join(filter(None, name_and_problem)) for name_and_problem in alike]
             continue

@@ -252,12 +252,12 @@ def _classes(inspected: InspectedSplits) -> list[MaskValue]:
 
 def _sample(inspection: SplitInspection, most: int) -> list[int]:
     """The indices of at most `most` records: some for each set of mask values, sets of three or more values first."""
-    members_of = {content: members.tolist() for content, _, members in inspection.used_contents()}
+    members_by_content = {content: members.tolist() for content, _, members in inspection.used_contents()}
     first: list[int] = []
     later: list[int] = []
-    for content in sorted(members_of, key=_count_of_values, reverse=True):
-        first += members_of[content][:MASKS_WITH_VALUE]
-        later += members_of[content][MASKS_WITH_VALUE:]
+    for content in sorted(members_by_content, key=_count_of_values, reverse=True):
+        first += members_by_content[content][:MASKS_WITH_VALUE]
+        later += members_by_content[content][MASKS_WITH_VALUE:]
     return (first + later)[:most]
 
 

@@ -20,8 +20,8 @@ class LayeredMask(RenderedMask):
     """A mask that is rendered from objects; several objects may cover a pixel."""
 
     @abstractmethod
-    def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
-        """(H, W) int64, as `pack_bits` gives it; `bit_of`: value -> bit. Raises DataError as `render` does."""
+    def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
+        """(H, W) int64, as `pack_bits` gives it; `bit_by_value` may lack values. Raises DataError as `render` does."""
 
 
 @dataclass(frozen=True)

@@ -203,7 +203,7 @@ def _walk(partner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         partner: (N,) for each corner the one at the other end of its line along a column.
     """
     visited = bytearray(len(partner))
-    partner_of = memoryview(partner.data)  # a list would take ten times the memory
+    partners = memoryview(partner.data)  # a list would take ten times the memory
     walk = array("i" if partner.dtype == np.int32 else "q")
     lengths = []
     for start in range(0, len(partner), 2):
@@ -216,7 +216,7 @@ def _walk(partner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             walk.append(corner)
             walk.append(along_row)
             visited[corner] = visited[along_row] = 1
-            corner = partner_of[along_row]
+            corner = partners[along_row]
             if corner == start:
                 break
         lengths.append(len(walk) - before)

@@ -105,15 +105,15 @@ def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray
     work on the same one.
     """
     grid = 8
-    sizes_of_images = distinct_rows(sizes)
-    size_counts = sizes_of_images.counts()
-    shapes = sizes_of_images.rows
-    shape_of_size = np.arange(len(shapes))
+    image_sizes = distinct_rows(sizes)
+    size_counts = image_sizes.counts()
+    shapes = image_sizes.rows
+    shape_by_size = np.arange(len(shapes))
     while len(shapes) > MAX_COMPARED:
         shapes, membership = distinct_rows(_round_up(shapes, grid))
-        shape_of_size = membership[shape_of_size].astype(np.int64)
+        shape_by_size = membership[shape_by_size].astype(np.int64)
         grid *= 2
-    counts = np.bincount(shape_of_size, weights=size_counts).astype(np.int64)
+    counts = np.bincount(shape_by_size, weights=size_counts).astype(np.int64)
     while len(shapes) > max_shapes:
         pixels = shapes.prod(axis=1)
         union_pixels = np.maximum(shapes[:, None], shapes[None]).prod(axis=2)
@@ -124,11 +124,11 @@ def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray
         # the first shape becomes their union, and the second goes
         shapes[first] = np.maximum(shapes[first], shapes[second])
         counts[first] += counts[second]
-        shape_of_size[shape_of_size == second] = first
-        shape_of_size[shape_of_size > second] -= 1
+        shape_by_size[shape_by_size == second] = first
+        shape_by_size[shape_by_size > second] -= 1
         shapes = np.delete(shapes, second, axis=0)
         counts = np.delete(counts, second)
-    return shapes[shape_of_size].astype(np.int32)[sizes_of_images.membership]
+    return shapes[shape_by_size].astype(np.int32)[image_sizes.membership]
 
 
 def _round_up(numbers: np.ndarray, step: int) -> np.ndarray:

@@ -104,17 +104,17 @@ def find_scenes(
     folders = scene_folders(images)
     if not folders:
         return None
-    mask_of = masks_by_stem(masks, folders, suffix)
-    names = [name for name in folders if name in mask_of]
+    mask_by_scene = masks_by_stem(masks, folders, suffix)
+    names = [name for name in folders if name in mask_by_scene]
     if not names:
         return None
-    unpaired = unpaired_lines({name: name for name in folders}, mask_of)
+    unpaired = unpaired_lines({name: name for name in folders}, mask_by_scene)
     check_unpaired(unpaired, len(names), allow_unpaired, images)
     wanted_bands = bands or band_names(folders[names[0]])
     scenes = []
     for name in names:
         paths = tuple(str(images / file) for file in bands_in(folders[name], wanted_bands, str(images / name)))
-        scenes.append((name, paths, str(masks / mask_of[name])))
+        scenes.append((name, paths, str(masks / mask_by_scene[name])))
     return SceneRecords(scenes, wanted_bands, unpaired)
 
 

@@ -115,9 +115,9 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
             blocks.append((crs, math.floor(row / side), math.floor(column / side)))
             is_whole = box == Box(0, grid.size[0], 0, grid.size[1])
             windows.append(Window(index, None if is_whole else box))
-    number_of: dict[tuple[object, int, int], int] = {}
-    groups = np.array([number_of.setdefault(block, len(number_of)) for block in blocks])
-    if len(number_of) < 2:
+    number_by_block: dict[tuple[object, int, int], int] = {}
+    groups = np.array([number_by_block.setdefault(block, len(number_by_block)) for block in blocks])
+    if len(number_by_block) < 2:
         raise DataError(f"--val-blocks: blocks of {side} pixels hold all images together; give a smaller number")
     cut = BlockRecords(records, windows, [grid.size for grid in grids], side)
     if config.fold is not None:

@@ -81,12 +81,12 @@ class ChannelVolumeRecords(DerivedRecords):
 def find_class_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
     """Split -> a function that opens its records, for volumes with a label for each class; empty for other folders."""
     splits, suffixes = find_volume_splits(root, named_splits, config)
-    folders_of = {}
+    folders_by_split = {}
     for split, (images, labels) in splits.items():
-        folders_of[split] = _class_folders(images, labels, suffixes, config)
+        folders_by_split[split] = _class_folders(images, labels, suffixes, config)
     openers: SplitOpeners = {}
-    if folders_of and all(folders_of.values()):
-        names = sorted({folder.name for folder in chain.from_iterable(folders_of.values())}, key=natural_sort_key)
+    if folders_by_split and all(folders_by_split.values()):
+        names = sorted({folder.name for folder in chain.from_iterable(folders_by_split.values())}, key=natural_sort_key)
         for split, (images, labels) in splits.items():
             openers[split] = partial(open_class_volumes, images, labels, names, suffixes, config)
     return openers

@@ -210,10 +210,10 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
     image_files = files_by_stem(images, "images")
     mask_files = files_by_stem(masks, "masks")
     suffix = detect_suffix(image_files, mask_files) if mask_suffix is None else mask_suffix
-    mask_of = masks_by_image(mask_files, suffix)
-    stems = [stem for stem in image_files if stem in mask_of]
-    without_mask = [path for stem, path in image_files.items() if stem not in mask_of]
-    used_masks = {mask_of[stem] for stem in stems}
+    mask_by_stem = masks_by_image(mask_files, suffix)
+    stems = [stem for stem in image_files if stem in mask_by_stem]
+    without_mask = [path for stem, path in image_files.items() if stem not in mask_by_stem]
+    used_masks = {mask_by_stem[stem] for stem in stems}
     without_image = [path for path in mask_files.values() if path not in used_masks]
     problems: list[str] = []
     if without_mask:
@@ -233,7 +233,7 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
         raise DataError(f"{'; '.join(problems)}; masks are named <stem>{suffix}.<ext>{remedy}")
     unpaired = [image_without_mask(file) for file in without_mask]
     unpaired += [f"{file}: mask without image" for file in without_image]
-    pairs = [(image_files[stem], mask_of[stem]) for stem in stems]
+    pairs = [(image_files[stem], mask_by_stem[stem]) for stem in stems]
     return FolderRecords(images, masks, pairs, pair_pages(images, masks, pairs), unpaired)
 
 
@@ -257,11 +257,11 @@ def masks_by_stem(folder: Path, stems: Iterable[str], suffix: str | None) -> dic
 
 def masks_by_image(mask_files: Mapping[str, str], suffix: str) -> dict[str, str]:
     """Stem of the image -> mask file, for the masks whose stems end with `suffix`."""
-    mask_of: dict[str, str] = {}
+    mask_by_stem: dict[str, str] = {}
     for stem, path in mask_files.items():
         if stem.endswith(suffix):
-            mask_of[stem.removesuffix(suffix)] = path
-    return mask_of
+            mask_by_stem[stem.removesuffix(suffix)] = path
+    return mask_by_stem
 
 
 def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> dict[str, str]:

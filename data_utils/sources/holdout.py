@@ -61,12 +61,12 @@ def hold_out_fold(records: Records, fold: tuple[int, int], seed: int, group: Gro
     order = np.random.default_rng(seed).permutation(len(sizes))
     # the largest groups come first, and each goes to the fold that has the fewest records so far
     folds = [(0, index) for index in range(count)]
-    fold_of_group = np.empty(len(sizes), np.int64)
+    fold_by_group = np.empty(len(sizes), np.int64)
     for index in order[np.argsort(-sizes[order], kind="stable")].tolist():
         records_so_far, smallest_fold = folds[0]
-        fold_of_group[index] = smallest_fold
+        fold_by_group[index] = smallest_fold
         heapq.heapreplace(folds, (records_so_far + int(sizes[index]), smallest_fold))
-    return _divided(records, fold_of_group[groups] == number - 1)
+    return _divided(records, fold_by_group[groups] == number - 1)
 
 
 def _divided(records: Records, held_out: np.ndarray) -> tuple[Records, Records]:
@@ -101,12 +101,12 @@ def _groups(records: Records, pattern: Groups) -> np.ndarray:
 
 def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple[Records, Records]:
     """Training and validation part of a stream, whole files in each. Raises DataError for a single file."""
-    files, file_of_group = np.unique(records.groups[:, 0], return_inverse=True)
+    files, file_by_group = np.unique(records.groups[:, 0], return_inverse=True)
     if len(files) < 2:
         raise DataError(
             f"a stream of {len(files)} file has no file to validate on; give it a validation split, or smaller shards"
         )
-    sizes = np.bincount(file_of_group, weights=records.group_sizes)
+    sizes = np.bincount(file_by_group, weights=records.group_sizes)
     order = np.random.default_rng(seed).permutation(len(files))
-    held_out = np.isin(file_of_group, _first_groups(order, sizes, sizes.sum() * fraction))
+    held_out = np.isin(file_by_group, _first_groups(order, sizes, sizes.sum() * fraction))
     return records.subset(~held_out), records.subset(held_out)

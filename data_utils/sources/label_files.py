@@ -43,30 +43,30 @@ class LabelFiles:
         self._tables: dict[Path, Table | None] = {}
         self._rules: dict[Path, ImageLabels | None] = {}
         # each for one folder of images after another
-        self.table_of = lru_cache(maxsize=None)(self._find_table)
-        self._rule_of = lru_cache(maxsize=None)(self._find_rule)
+        self.folder_table = lru_cache(maxsize=None)(self._find_table)
+        self._folder_rule = lru_cache(maxsize=None)(self._find_rule)
 
     @property
     def tables(self) -> list[Table]:
         """The tables that were read."""
         return [table for table in self._tables.values() if table is not None]
 
-    def speak_of(self, records: Records) -> bool:
+    def may_list(self, records: Records) -> bool:
         """Whether any label file may list any image of the records."""
         for folder, below in records.image_folders():
-            if self.table_of(Path(folder, below)) or self._rule_of(Path(folder), below):
+            if self.folder_table(Path(folder, below)) or self._folder_rule(Path(folder), below):
                 return True
         return False
 
     def find(self, image: str, name: str) -> ImageLabels | None:
         """The labels of an image from the label files; a table comes before a rule."""
         folder = os.path.dirname(image)
-        table = self.table_of(Path(folder))
+        table = self.folder_table(Path(folder))
         row = None if table is None else table.find(image, name)
         if table is not None and row is not None:
             return ImageLabels(row.classes, f"{table.file}: line {row.line}")
         below = os.path.dirname(name)
-        return self._rule_of(Path(folder.removesuffix(below)), below)
+        return self._folder_rule(Path(folder.removesuffix(below)), below)
 
     def _find_table(self, folder: Path) -> Table | None:
         """The table for the images of a folder, in the folder or above it. Raises DataError if there are two."""
@@ -158,14 +158,14 @@ def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
 
 def _labeled(records: Records, files: LabelFiles) -> Records:
     """The records with their label sets from label files; unchanged if no file lists them."""
-    if not files.speak_of(records):
+    if not files.may_list(records):
         return records
     labels: list[ImageLabels | None] = []
     unlisted: list[str] = []
     for i, record in enumerate(records):
         image = _path(record["image"])
         image_labels = files.find(image, record["name"])
-        if image_labels is None and files.table_of(Path(image).parent) is not None:
+        if image_labels is None and files.folder_table(Path(image).parent) is not None:
             unlisted.append(record["name"])
         classes = records.labeled(i)
         if image_labels is None and classes is not None:
@@ -177,12 +177,12 @@ def _labeled(records: Records, files: LabelFiles) -> Records:
 def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted: Sequence[str] = ()) -> Records:
     """The records with the label set of each, None for all classes; unchanged if all have all classes."""
     sets: dict[LabelSet, str] = {}
-    number_of: dict[LabelSet, int] = {}
+    number_by_set: dict[LabelSet, int] = {}
     numbers = np.full(len(labels), ALL, np.int32)
     for i, image_labels in enumerate(labels):
         if image_labels is not None:
             sets.setdefault(image_labels.classes, image_labels.where)
-            numbers[i] = number_of.setdefault(image_labels.classes, len(number_of))
+            numbers[i] = number_by_set.setdefault(image_labels.classes, len(number_by_set))
     if not sets and not unlisted:
         return records
     return LabeledRecords(records, sets, numbers, unlisted)

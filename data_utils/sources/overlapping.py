@@ -45,7 +45,7 @@ class ClassBits(NamedTuple):
     """The classes of a data set by name, in the order of their bits; and the bit of each of its mask values."""
 
     names: tuple[str, ...]
-    bit_of: dict[MaskValue, int]
+    bit_by_value: dict[MaskValue, int]
 
 
 def class_bits(classes: NamedClasses) -> ClassBits:
@@ -54,16 +54,16 @@ def class_bits(classes: NamedClasses) -> ClassBits:
     Raises DataError for no class, and for more classes than a pixel has bits.
     """
     bits: dict[str, int] = {}
-    bit_of: dict[MaskValue, int] = {}
+    bit_by_value: dict[MaskValue, int] = {}
     for value, name in classes:
         if not is_background(name):
-            bit_of[value] = bits.setdefault(name, len(bits))
+            bit_by_value[value] = bits.setdefault(name, len(bits))
     if not 0 < len(bits) <= MOST_CLASSES:
         raise DataError(
             f"{len(bits)} classes beside the background, and --task overlapping takes 1 to {MOST_CLASSES};"
             " choose them with --classes"
         )
-    return ClassBits(tuple(bits), bit_of)
+    return ClassBits(tuple(bits), bit_by_value)
 
 
 def chosen_bits(config: DataConfig, classes: NamedClasses) -> ClassBits:
@@ -73,8 +73,8 @@ def chosen_bits(config: DataConfig, classes: NamedClasses) -> ClassBits:
 
 def bits_by_class(config: DataConfig, classes: NamedClasses) -> tuple[int | None, ...]:
     """The bit of each class of a data set, in their order; None for a class that --classes leaves out."""
-    bit_of = chosen_bits(config, classes).bit_of
-    return tuple(bit_of.get(value) for value, _ in classes)
+    bit_by_value = chosen_bits(config, classes).bit_by_value
+    return tuple(bit_by_value.get(value) for value, _ in classes)
 
 
 class ObjectRecords(DerivedRecords):
@@ -89,7 +89,7 @@ class ObjectRecords(DerivedRecords):
                 f" class (masks/<class>/NAME.png), masks with a page or channel for each, COCO, labelme or YOLO files,"
                 ' or --regions "whole=1+2;core=2"'
             )
-        self.bits = tuple(chosen_bits(config, self.metadata.classes).bit_of.items())
+        self.bits = tuple(chosen_bits(config, self.metadata.classes).bit_by_value.items())
 
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]
@@ -195,7 +195,7 @@ class ChannelRecords(Records):
         count = layout.class_count
         classes = tuple((value, f"class {value}") for value in range(1, count + 1))
         self.metadata = Metadata(classes, tuple(unpaired), task=OVERLAPPING)
-        absent = [value for value in chosen_bits(config, classes).bit_of if value not in range(1, count + 1)]
+        absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in range(1, count + 1)]
         if absent:
             raise DataError(f"--classes names {absent[0]}, but the masks have {count} pages or channels, from 1")
         self.bits = bits_by_class(config, classes)
@@ -277,16 +277,16 @@ def _is_binary(file: Path) -> bool:
 def open_class_folders(images: Path, folders: Sequence[Path], config: DataConfig) -> ClassFolderRecords:
     """The images with a mask in any folder. Raises DataError for files without partner, unless they are allowed."""
     image_files = files_by_stem(images, "images")
-    masks_of = [masks_by_stem(folder, image_files, config.mask_suffix) for folder in folders]
+    class_masks = [masks_by_stem(folder, image_files, config.mask_suffix) for folder in folders]
     rows: list[list[str]] = []
     unpaired: list[str] = []
     for stem, image in image_files.items():
-        masks = [by_stem.get(stem, "") for by_stem in masks_of]
+        masks = [by_stem.get(stem, "") for by_stem in class_masks]
         if any(masks):
             rows.append([image, *masks])
         else:
             unpaired.append(image_without_mask(image))
-    for folder, by_stem in zip(folders, masks_of, strict=True):
+    for folder, by_stem in zip(folders, class_masks, strict=True):
         for stem, mask in by_stem.items():
             if stem not in image_files:
                 unpaired.append(f"{folder.name}/{mask}: mask without image")
@@ -325,11 +325,11 @@ def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout
 def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataConfig) -> ChannelRecords:
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
     image_files = files_by_stem(images, "images")
-    mask_of = masks_by_stem(masks, image_files, config.mask_suffix)
-    stems = [stem for stem in image_files if stem in mask_of]
-    unpaired = unpaired_lines(image_files, mask_of)
+    mask_by_stem = masks_by_stem(masks, image_files, config.mask_suffix)
+    stems = [stem for stem in image_files if stem in mask_by_stem]
+    unpaired = unpaired_lines(image_files, mask_by_stem)
     check_unpaired(unpaired, len(stems), config.allow_unpaired, images)
-    pairs = [(str(images / image_files[stem]), str(masks / mask_of[stem])) for stem in stems]
+    pairs = [(str(images / image_files[stem]), str(masks / mask_by_stem[stem])) for stem in stems]
     return ChannelRecords(pairs, [image_files[stem] for stem in stems], layout, config, unpaired)
 
 
@@ -339,11 +339,11 @@ def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig
         splits = find_splits(root, named_splits)
     except DataError:
         return {}
-    class_folders_of = {split: class_folders(images, masks, config) for split, (images, masks) in splits.items()}
+    class_folders_by_split = {split: class_folders(images, masks, config) for split, (images, masks) in splits.items()}
     openers: SplitOpeners = {}
-    if all(class_folders_of.values()):
+    if all(class_folders_by_split.values()):
         # a class has the same bit in each split
-        names = {folder.name for folder in chain.from_iterable(class_folders_of.values())}
+        names = {folder.name for folder in chain.from_iterable(class_folders_by_split.values())}
         for split, (images, masks) in splits.items():
             folders = [masks / name for name in sorted(names, key=natural_sort_key)]
             openers[split] = partial(open_class_folders, images, folders, config)

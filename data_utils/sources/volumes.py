@@ -140,18 +140,18 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
     suffix = config.mask_suffix
     if suffix is None:
         suffix = "" if described else detect_suffix(image_files, mask_files)
-    mask_of = masks_by_image(mask_files, suffix)
-    images_of: dict[str, tuple[str, ...]] = {stem: (path,) for stem, path in image_files.items()}
-    if description.channels is not None or not mask_of.keys() & images_of.keys():
-        images_of = _by_channel(image_files, description.channels)
+    mask_by_name = masks_by_image(mask_files, suffix)
+    images_by_name: dict[str, tuple[str, ...]] = {stem: (path,) for stem, path in image_files.items()}
+    if description.channels is not None or not mask_by_name.keys() & images_by_name.keys():
+        images_by_name = _by_channel(image_files, description.channels)
     if description.cases is None:
-        names = [name for name in images_of if name in mask_of]
-        unpaired = _unpaired_files(images_of, mask_of, mask_files.values())
+        names = [name for name in images_by_name if name in mask_by_name]
+        unpaired = _unpaired_files(images_by_name, mask_by_name, mask_files.values())
     else:
         listed = description.cases
-        names = [name for name in listed if name in images_of and name in mask_of]
-        no_image = [name for name in listed if name not in images_of]
-        no_mask = [name for name in listed if name not in mask_of]
+        names = [name for name in listed if name in images_by_name and name in mask_by_name]
+        no_image = [name for name in listed if name not in images_by_name]
+        no_mask = [name for name in listed if name not in mask_by_name]
         unpaired = [f"{images}: no image {name}, which {DESCRIPTION} lists" for name in no_image]
         unpaired += [f"{masks}: no label {name}, which {DESCRIPTION} lists" for name in no_mask]
     names.sort(key=natural_sort_key)
@@ -159,19 +159,19 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         file_list = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
         remedy = " (--allow-unpaired leaves them out)" if names else ""
         raise DataError(f"{len(unpaired)} volumes have no partner: {file_list}{remedy}")
-    cases = [Case(name, images_of[name], mask_of[name]) for name in names]
+    cases = [Case(name, images_by_name[name], mask_by_name[name]) for name in names]
     return VolumeRecords(cases, config.spacing or spacing_of(images), description, unpaired)
 
 
 def _unpaired_files(
-    images_of: Mapping[str, tuple[str, ...]], mask_of: Mapping[str, str], masks: Iterable[str]
+    images_by_name: Mapping[str, tuple[str, ...]], mask_by_name: Mapping[str, str], masks: Iterable[str]
 ) -> list[str]:
     """A line for each image without mask and for each of the `masks` without image."""
     lines: list[str] = []
     used_names: set[str] = set()
-    for name, paths in images_of.items():
-        if name in mask_of:
-            used_names.add(mask_of[name])
+    for name, paths in images_by_name.items():
+        if name in mask_by_name:
+            used_names.add(mask_by_name[name])
         else:
             lines += [image_without_mask(path) for path in paths]
     lines += [f"{path}: mask without image" for path in masks if path not in used_names]
@@ -212,15 +212,15 @@ def _by_channel(files: dict[str, str], count: int | None) -> dict[str, tuple[str
         channels = cases.setdefault(match[1], {})
         channels[int(match[2])] = path
     expected = count or max(map(len, cases.values()))
-    images_of: dict[str, tuple[str, ...]] = {}
+    images_by_name: dict[str, tuple[str, ...]] = {}
     for name, channels in cases.items():
         numbers = sorted(channels)
         if numbers != list(range(expected)):
             listed = ", ".join(f"{number:04}" for number in numbers)
             first = next(iter(channels.values()))
             raise DataError(f"{first}: its case has the channels {listed}, but needs {expected}, from 0000 on")
-        images_of[name] = tuple(channels[number] for number in numbers)
-    return images_of
+        images_by_name[name] = tuple(channels[number] for number in numbers)
+    return images_by_name
 
 
 def read_description(file: Path) -> Description:

@@ -42,13 +42,13 @@ class ClassReader(MaskReader):
 
     def partly_labeled(
         self,
-        place_of_set: Mapping[LabelSet, str],
+        place_by_set: Mapping[LabelSet, str],
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> "ClassReader":
         class_map = self.class_map
         values = class_map.values_by_class()
-        sets = LabelSets.of(place_of_set, class_map.names, values, file_classes, class_map.background)
+        sets = LabelSets.of(place_by_set, class_map.names, values, file_classes, class_map.background)
         if sets.are_complete:
             return self
         class_pixels = sets.class_pixels(pixels, partial(count_classes, class_map=class_map))

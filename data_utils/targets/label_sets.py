@@ -33,7 +33,7 @@ class LabelSets:
     @classmethod
     def of(
         cls,
-        place_of_set: Mapping[LabelSet, str],
+        place_by_set: Mapping[LabelSet, str],
         names: Sequence[str],
         values: Sequence[Sequence[MaskValue]],
         file_classes: NamedClasses,
@@ -45,7 +45,7 @@ class LabelSets:
         has several values, an image is labeled for it if it is labeled for each value.
 
         Args:
-            place_of_set: the sets, each with the place that lists it.
+            place_by_set: the sets, each with the place that lists it.
             names: the names of the classes.
             values: the mask values of each class.
             file_classes: mask value and name of the classes that the data set names.
@@ -61,7 +61,7 @@ class LabelSets:
         known_names = {*names}.union(*words.values())
         flags = [(True,) * len(names)]
         numbers: dict[LabelSet, int] = {}
-        for labeled_for, where in place_of_set.items():
+        for labeled_for, where in place_by_set.items():
             _check_names(labeled_for, known_names, where, names)
             labeled = []
             for name, class_values in zip(names, values, strict=True):
@@ -71,7 +71,7 @@ class LabelSets:
             if set_flags not in flags:
                 flags.append(set_flags)
             numbers[labeled_for] = flags.index(set_flags)
-        label_files = [where for labeled_for, where in place_of_set.items() if numbers[labeled_for] > 0]
+        label_files = [where for labeled_for, where in place_by_set.items() if numbers[labeled_for] > 0]
         return cls(tuple(flags), numbers, label_files[0] if label_files else "")
 
     @property

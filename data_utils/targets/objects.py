@@ -122,12 +122,12 @@ class ObjectReader(MaskReader):
 
     def _target_from_labels(self, labels: np.ndarray) -> ObjectTarget:
         """The target of labels: number and mask value."""
-        index_of = np.full(256, self.outside, np.uint8)
-        index_of[0] = 0
-        index_of[IGNORE_INDEX] = IGNORE_INDEX
+        index_by_value = np.full(256, self.outside, np.uint8)
+        index_by_value[0] = 0
+        index_by_value[IGNORE_INDEX] = IGNORE_INDEX
         for index, (value, _) in enumerate(self.classes, 1):
-            index_of[value] = index
-        mask = index_of[classes_of(labels)]
+            index_by_value[value] = index
+        mask = index_by_value[classes_of(labels)]
         is_object = (mask > 0) & (mask != IGNORE_INDEX)
         return ObjectTarget(mask, np.where(is_object, numbers_of(labels), 0).astype(np.int32))
 

@@ -42,7 +42,7 @@ class OverlapReader(BitReader):
     def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> "OverlapReader":
         bits = class_bits(classes)
         values: list[list[MaskValue]] = [[] for _ in bits.names]
-        for value, bit in bits.bit_of.items():
+        for value, bit in bits.bit_by_value.items():
             values[bit].append(value)
         return cls(bits.names, values=tuple(map(tuple, values)), sides=find_sides(bits.names, config.swap))
 
@@ -63,11 +63,11 @@ class OverlapReader(BitReader):
 
     def partly_labeled(
         self,
-        place_of_set: Mapping[LabelSet, str],
+        place_by_set: Mapping[LabelSet, str],
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> "OverlapReader":
-        sets = LabelSets.of(place_of_set, self.names, self.values, file_classes)
+        sets = LabelSets.of(place_by_set, self.names, self.values, file_classes)
         if sets.are_complete:
             return self
         reader = replace(self, label_sets=sets)

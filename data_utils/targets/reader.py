@@ -69,20 +69,20 @@ class TargetReader(ABC):
 
     def partly_labeled(
         self,
-        place_of_set: Mapping[LabelSet, str],
+        place_by_set: Mapping[LabelSet, str],
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> TargetReader:
         """The reader of a data set in which some images are labeled for some classes only.
 
         Args:
-            place_of_set: the different sets of classes, each with the place that lists it.
+            place_by_set: the different sets of classes, each with the place that lists it.
             file_classes: mask value and name of the classes that the data set names.
             pixels: for each set, the pixels of each value in its images; under None for images labeled for all classes.
 
         Raises DataError for names of no class, and for kinds of targets that cannot be partly labeled.
         """
-        raise DataError(f"{next(iter(place_of_set.values()))}: images of this task are labeled as a whole; remove it")
+        raise DataError(f"{next(iter(place_by_set.values()))}: images of this task are labeled as a whole; remove it")
 
     @property
     def class_names(self) -> tuple[str, ...]:

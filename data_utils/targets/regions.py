@@ -116,14 +116,14 @@ class RegionReader(BitReader):
 
     def partly_labeled(
         self,
-        place_of_set: Mapping[LabelSet, str],
+        place_by_set: Mapping[LabelSet, str],
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> "RegionReader":
         assert self.class_map is not None
         label_names = (*zip(self.class_map.values, self.class_map.names, strict=True), *file_classes)
         values = [region.values for region in self.regions]
-        sets = LabelSets.of(place_of_set, self.class_names, values, label_names)
+        sets = LabelSets.of(place_by_set, self.class_names, values, label_names)
         if sets.are_complete:
             return self
         return replace(self, class_pixels=sets.class_pixels(pixels, self._count), label_sets=sets)

@@ -42,7 +42,7 @@ def find_sides(names: Sequence[str], swap: str | None) -> Sides:
     """The sides of names. Raises DataError for a `--swap` with other names."""
     if swap is not None:
         return _swapped(names, swap)
-    index_of = {name: number for number, name in enumerate(names)}
+    index_by_name = {name: number for number, name in enumerate(names)}
     partners = list(range(len(names)))
     pairs: list[str] = []
     alone: list[str] = []  # names with a side whose partner is missing
@@ -50,9 +50,9 @@ def find_sides(names: Sequence[str], swap: str | None) -> Sides:
         opposite = mirrored_name(name)
         if opposite == name:
             continue
-        if opposite in index_of:
-            partners[index_of[name]] = index_of[opposite]
-            if index_of[name] < index_of[opposite]:
+        if opposite in index_by_name:
+            partners[index_by_name[name]] = index_by_name[opposite]
+            if index_by_name[name] < index_by_name[opposite]:
                 pairs.append(f"{name} and {opposite}")
         else:
             alone.append(name)
@@ -85,14 +85,14 @@ def _side(name: str) -> str:
 def _swapped(names: Sequence[str], swap: str) -> Sides:
     """The sides that `--swap` names."""
     partners = list(range(len(names)))
-    index_of = {name: number for number, name in enumerate(names)}
+    index_by_name = {name: number for number, name in enumerate(names)}
     for pair in filter(None, (text.strip() for text in swap.split(","))):
         sides = [side.strip() for side in pair.split("=")]
-        unknown = [side for side in sides if side not in index_of]
+        unknown = [side for side in sides if side not in index_by_name]
         if len(sides) != 2 or unknown:
             listed = ", ".join(names)
             raise DataError(f"--swap {pair}: expected left=right with two of {listed}")
-        left, right = (index_of[side] for side in sides)
+        left, right = (index_by_name[side] for side in sides)
         if partners[left] != left or partners[right] != right or left == right:
             raise DataError(f"--swap {pair}: each has one partner, another than itself")
         partners[left] = right

@@ -62,18 +62,18 @@ class ComponentStream:
             pieces.append(Component(tuple(start), values))
         self._top += len(strip)
         piece_lists = [*self._open, *([piece] for piece in pieces)]
-        group_of = self._groups(labels[0], count)
+        group_by_piece = self._groups(labels[0], count)
         groups: dict[int, list[Component]] = {}
-        for group, piece_list in zip(group_of.tolist(), piece_lists, strict=True):
+        for group, piece_list in zip(group_by_piece.tolist(), piece_lists, strict=True):
             groups.setdefault(group, []).extend(piece_list)
         # each pixel of the last row has the number of its group, from 1, or 0 for none
-        numbers = np.concatenate([[0], group_of + 1])
+        numbers = np.concatenate([[0], group_by_piece + 1])
         last_row = numbers[np.where(labels[-1] > 0, labels[-1] + len(self._open), 0)]
         open_groups = np.unique(last_row[last_row > 0])
         self._edge = np.where(last_row > 0, np.searchsorted(open_groups, last_row) + 1, 0)
         self._open = [groups.pop(number - 1) for number in open_groups.tolist()]
-        for pieces_of_group in groups.values():
-            yield joined(pieces_of_group)
+        for pieces in groups.values():
+            yield joined(pieces)
 
     def finish(self) -> Iterator[Component]:
         """The components that touch the last row of the image."""

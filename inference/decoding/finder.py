@@ -96,13 +96,13 @@ class ObjectFinder:
         pairs = final_number[np.array(self._touching, np.int64).reshape(-1, 2)]
         pairs = pairs[(pairs > 0).all(axis=1)]
         shades = shades_of(len(order), map(tuple, pairs.tolist()))
-        label_of = np.zeros(len(self._placed) + 1, np.int32)
+        label_by_number = np.zeros(len(self._placed) + 1, np.int32)
         for number, index in enumerate(order, 1):
             detected = self._placed[index].detected
             self.objects.append(detected._replace(number=number, shade=int(shades[number])))
-            label_of[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
+            label_by_number[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
         for strip in self._canvas.strips():
-            yield label_of[strip]
+            yield label_by_number[strip]
 
     def _kept(self) -> list[int]:
         """The indices of the objects that are not left out."""

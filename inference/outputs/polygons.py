@@ -75,8 +75,8 @@ class PolygonSink:
     def _write(self, layer: int, areas: Areas) -> None:
         numbers = areas.numbers.tolist()
         polygons = zip(numbers, polygons_of(areas, self.place), strict=True)
-        properties_of = partial(self.output_format.area_properties, layer, decoder=self.decoder)
-        self.file.write((rings, properties_of(number)) for number, rings in polygons)
+        area_properties = partial(self.output_format.area_properties, layer, decoder=self.decoder)
+        self.file.write((rings, area_properties(number)) for number, rings in polygons)
 
 
 def polygons_of(areas: Areas, place: Place) -> Iterator[Rings]:

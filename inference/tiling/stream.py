@@ -85,16 +85,16 @@ def batch_logits(
     pixels: int,
 ) -> list[Tensor]:
     """Logits (num_classes, H, W) of each image (C, H, W); their tiles of one shape share forward passes."""
-    cuts_of_images: list[Cuts] = []
+    image_cuts: list[Cuts] = []
     rows: list[TileRow] = []
     for image, tiling in zip(images, tilings, strict=True):
         cuts = Cuts(image.shape[1:], tiling)
-        cuts_of_images.append(cuts)
+        image_cuts.append(cuts)
         for number, (start, stop) in enumerate(cuts.rows):
             rows.append(TileRow(image[:, start:stop], cuts, number))
     sums = iter(_sums(forward, rows, pixels))
     logits = []
-    for cuts in cuts_of_images:
+    for cuts in image_cuts:
         strips = cuts.strips(islice(sums, len(cuts.rows)))
         logits.append(torch.cat(list(strips), dim=1))
     return logits

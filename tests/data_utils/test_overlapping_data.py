@@ -81,8 +81,8 @@ class Layers(LayeredMask):
     def render(self) -> np.ndarray:
         raise AssertionError
 
-    def render_classes(self, bit_of):
-        assert bit_of == {2: 0, 4: 1, 5: 2}
+    def render_classes(self, bit_by_value):
+        assert bit_by_value == {2: 0, 4: 1, 5: 2}
         if self.shared < 0:
             raise DataError("damaged")
         truth = np.array([5] * self.shared + [1] * (100 - self.shared) + [0] * 50)

@@ -101,12 +101,12 @@ def open_records(
 
 def files(folder: Path, ending: str) -> dict[str, str]:
     """City and name of a picture -> its file below the folder, for the files whose stems end with `ending`."""
-    path_of: dict[str, str] = {}
+    path_by_picture: dict[str, str] = {}
     for parent, _, names in walk(folder):
         below = os.path.relpath(parent, folder)
         for name in names:
             stem, _ = os.path.splitext(name)
             if stem.endswith(ending) and is_visible_file(name, IMAGE_SUFFIXES):
                 picture = os.path.normpath(os.path.join(below, stem.removesuffix(ending)))
-                path_of[picture] = os.path.normpath(os.path.join(below, name))
-    return path_of
+                path_by_picture[picture] = os.path.normpath(os.path.join(below, name))
+    return path_by_picture

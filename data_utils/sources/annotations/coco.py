@@ -155,16 +155,16 @@ def _with_parts(splits: SplitPaths, split_names: set[str]) -> SplitPaths:
 
     If no file is named after a split, all files are parts of `train`.
     """
-    part_of: dict[str, str] = {}
+    part_by_name: dict[str, str] = {}
     for name in splits:
         for split in split_names - splits.keys():
             if re.match(rf"{re.escape(split)}[-_.]", name):
-                part_of[name] = split
-    if not split_names & {*splits, *part_of.values()}:
-        part_of = dict.fromkeys(splits, "train")
+                part_by_name[name] = split
+    if not split_names & {*splits, *part_by_name.values()}:
+        part_by_name = dict.fromkeys(splits, "train")
     renamed = {}
     for name, paths in splits.items():
-        split = f"{part_of[name]}/{name}" if name in part_of else name
+        split = f"{part_by_name[name]}/{name}" if name in part_by_name else name
         renamed[split] = paths
     return renamed
 
@@ -172,11 +172,11 @@ def _with_parts(splits: SplitPaths, split_names: set[str]) -> SplitPaths:
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> a function that opens its records. All files are read: their classes are joined."""
     parts: dict[str, list[CocoFile]] = defaultdict(list)
-    folder_of: dict[str, Path] = {}
+    folder_by_split: dict[str, Path] = {}
     for name, (folder, path) in splits.items():
         split = name.partition("/")[0]
         parts[split].append(read_coco(path))
-        folder_of[split] = folder
+        folder_by_split[split] = folder
     files = {split: split_files[0] for split, split_files in parts.items()}
     if any(len(split_files) > 1 for split_files in parts.values()):
         numbers: dict[str, int] = {}
@@ -190,7 +190,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
         )
     openers: SplitOpeners = {}
     for split, file in files.items():
-        openers[split] = partial(open_records, file, split, folder_of[split], classes, values, allow_unpaired)
+        openers[split] = partial(open_records, file, split, folder_by_split[split], classes, values, allow_unpaired)
     return openers
 
 

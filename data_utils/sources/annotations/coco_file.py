@@ -111,18 +111,18 @@ def join_files(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
     objects: defaultdict[str, list[Entry]] = defaultdict(list)
     listed_categories: defaultdict[str, set[int]] = defaultdict(set)
     for file in files:
-        number_of: dict[Any, int] = {}
+        number_by_category: dict[Any, int] = {}
         for number, name in _category_names(file).items():
-            number_of[number] = numbers.setdefault(name, len(numbers) + 1)
-            categories[number_of[number]] = {"id": number_of[number], "name": name}
+            number_by_category[number] = numbers.setdefault(name, len(numbers) + 1)
+            categories[number_by_category[number]] = {"id": number_by_category[number], "name": name}
         for image in file.images:
             name = str(image["file_name"])
             images.setdefault(name, {**image, "id": name})
-            listed_categories[name].update(number_of.values())
+            listed_categories[name].update(number_by_category.values())
             for entry in file.objects.get(image["id"], []):
                 category = entry["category_id"]
                 # an id that the file does not list becomes text, which is the id of no category
-                fields = {"category_id": number_of.get(category, str(category)), FILE_KEY: str(file.path)}
+                fields = {"category_id": number_by_category.get(category, str(category)), FILE_KEY: str(file.path)}
                 objects[name].append({**entry, **fields})
     paths = tuple(file.path for file in files)
     return CocoFile(categories, list(images.values()), objects, listed_categories, paths)

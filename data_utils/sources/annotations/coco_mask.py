@@ -75,14 +75,14 @@ class CocoMask(LayeredMask):
             values.append(layer.value)
         return np.ascontiguousarray(numbers), np.array(values, np.uint8)
 
-    def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
+    def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
         size = self._size()
         objects: dict[int, list[Entry]] = defaultdict(list)
         crowds: dict[int, list[Entry]] = defaultdict(list)
         for entry, value, runs in self._objects(size):
-            if value in bit_of:
-                runs_of = crowds if entry.get("iscrowd") else objects
-                runs_of[bit_of[value]].append(runs)
+            if value in bit_by_value:
+                runs_by_bit = crowds if entry.get("iscrowd") else objects
+                runs_by_bit[bit_by_value[value]].append(runs)
         truth = _bits(objects, size)
         return pack_bits(truth, _bits(crowds, size) & ~truth)
 
@@ -115,10 +115,10 @@ class CocoMask(LayeredMask):
             yield entry, self.values[entry["category_id"]], runs
 
 
-def _bits(runs_of: Mapping[int, list[Entry]], size: tuple[int, int]) -> np.ndarray:
+def _bits(runs_by_bit: Mapping[int, list[Entry]], size: tuple[int, int]) -> np.ndarray:
     """(H, W) int64 in which the pixels of each bit's run lengths have that bit."""
     bits = np.zeros(size, np.int64)
-    for bit, runs in runs_of.items():
+    for bit, runs in runs_by_bit.items():
         bits |= rle_code().decode(rle_code().merge(runs)).astype(np.int64) << bit
     return bits
 

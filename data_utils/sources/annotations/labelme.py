@@ -146,8 +146,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 def _used_labels(splits: Iterable[dict[str, Contents | None]]) -> set[str]:
     """The labels that any shape in the files of all splits has."""
     labels: set[str] = set()
-    for contents_of in splits:
-        for contents in contents_of.values():
+    for contents_by_file in splits:
+        for contents in contents_by_file.values():
             if contents is not None:
                 labels.update(contents.objects)
     return labels
@@ -163,10 +163,10 @@ def read_contents(folder: Path) -> dict[str, Contents | None]:
             return list(pool.map(_contents, paths))
 
     key = digest("labelme with points", digest_of_files(paths, repr(files).encode()))
-    contents_of: dict[str, Contents | None] = {}
+    contents_by_file: dict[str, Contents | None] = {}
     for file, contents in zip(files, cached(key, read_all), strict=True):
-        contents_of[file] = contents and Contents(*contents)  # the cache holds lists
-    return contents_of
+        contents_by_file[file] = contents and Contents(*contents)  # the cache holds lists
+    return contents_by_file
 
 
 def _contents(path: str) -> Contents | None:
@@ -188,7 +188,7 @@ def _contents(path: str) -> Contents | None:
 
 def open_records(
     folders: tuple[Path, Path],
-    contents_of: dict[str, Contents | None],
+    contents_by_file: dict[str, Contents | None],
     classes: NamedClasses,
     values: dict[str, int],
     allow_unpaired: bool,
@@ -201,26 +201,26 @@ def open_records(
     by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
     pairs: list[tuple[str, str]] = []
     unpaired: list[str] = []
-    for file, contents in contents_of.items():
+    for file, contents in contents_by_file.items():
         image = by_stem.get(os.path.splitext(file)[0]) or named_image(folders, file, contents)
         if image is None and contents and not contents.is_embedded:
             unpaired.append(f"{file}: no image of its name")
         else:
             pairs.append((image or "", file))
-    files_of: dict[str, list[str]] = defaultdict(list)
+    files_by_image: dict[str, list[str]] = defaultdict(list)
     for image, file in pairs:
-        files_of[image].append(file)
+        files_by_image[image].append(file)
     conflicts: list[str] = []
-    for image, names in files_of.items():
+    for image, names in files_by_image.items():
         if image and len(names) > 1:
             conflicts.append(f"{image} ({listed(names)})")
     if conflicts:
         raise DataError(
             f"{files}: {len(conflicts)} images have several labelme files: {listed(conflicts)}; keep one of each"
         )
-    unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_of]
+    unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_by_image]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
-    summary = _summarize([contents_of[file] for _, file in pairs], classes)
+    summary = _summarize([contents_by_file[file] for _, file in pairs], classes)
     return LabelmeRecords(folders, pairs, Metadata(classes, tuple(unpaired)), values, summary)
 
 

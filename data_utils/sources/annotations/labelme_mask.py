@@ -49,24 +49,24 @@ class LabelmeMask(LayeredMask):
         content = read_labelme(self.file)
         picture = self._empty_picture(content, mode="I")
         values = [0]
-        number_of_group: dict[tuple[int, str], int] = {}
+        number_by_group: dict[tuple[int, str], int] = {}
         for value, shape, where in self._shapes(content):
             group = shape.get("group_id")
-            number = number_of_group.get((value, str(group))) if group is not None else None
+            number = number_by_group.get((value, str(group))) if group is not None else None
             if value == 0:
                 number = 0
             if number is None:
                 number = len(values)
                 values.append(value)
-                number_of_group[value, str(group)] = number
+                number_by_group[value, str(group)] = number
             render_shape(picture, shape, number, where)
         return np.asarray(picture), np.array(values, np.uint8)
 
-    def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
+    def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
         """The bits of `LayeredMask`; background removes all classes, and an ignored value makes all classes unknown."""
         content = read_labelme(self.file)
         empty = self._empty_picture(content)
-        all_bits = sum(1 << bit for bit in set(bit_of.values()))
+        all_bits = sum(1 << bit for bit in set(bit_by_value.values()))
         truth = np.zeros(empty.size[::-1], np.int64)
         unknown = np.zeros_like(truth)
         # shapes in their order, neighbors of one class in one picture
@@ -75,9 +75,9 @@ class LabelmeMask(LayeredMask):
             for _, shape, where in shapes:
                 render_shape(picture, shape, 1, where)
             inside = np.asarray(picture, bool)
-            if value in bit_of:
-                truth[inside] |= 1 << bit_of[value]
-                unknown[inside] &= ~(1 << bit_of[value])
+            if value in bit_by_value:
+                truth[inside] |= 1 << bit_by_value[value]
+                unknown[inside] &= ~(1 << bit_by_value[value])
             elif value in (0, IGNORE_INDEX):
                 truth[inside] = 0
                 unknown[inside] = all_bits if value == IGNORE_INDEX else 0

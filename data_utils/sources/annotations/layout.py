@@ -89,9 +89,9 @@ def number_classes(names: Sequence[str], where: str) -> tuple[NamedClasses, list
         raise DataError(
             f"{where}: {len(objects)} classes; a mask has room for {IGNORE_INDEX - 1} beside the background"
         )
-    value_of = {name: value for value, name in enumerate(objects, 1)}
+    value_by_name = {name: value for value, name in enumerate(objects, 1)}
     classes = tuple(enumerate([BACKGROUND, *objects]))
-    return classes, [value_of.get(name, 0) for name in names]
+    return classes, [value_by_name.get(name, 0) for name in names]
 
 
 def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Path) -> None:

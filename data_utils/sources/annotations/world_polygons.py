@@ -71,7 +71,7 @@ class PolygonMask(RenderedMask):
         if crs is not None and crs.epsg is None:
             raise DataError(f"{self.image}: its CRS has no EPSG number, so polygons cannot be brought to it")
         shapes, boxes = shapes_in(self.file, self.column, crs.epsg if crs else None)
-        value_of = dict(self.values)
+        value_by_label = dict(self.values)
         x = boxes[:, [0, 2, 0, 2]]
         y = boxes[:, [1, 1, 3, 3]]
         with np.errstate(invalid="ignore"):  # shapes outside the CRS have infinite boxes
@@ -84,7 +84,7 @@ class PolygonMask(RenderedMask):
             rings = []
             for ring in shapes[index].rings:
                 rings.append(np.stack(grid.place.to_pixels(*ring.T), axis=1) - first)
-            yield rings, value_of[shapes[index].label]
+            yield rings, value_by_label[shapes[index].label]
 
 
 def _grid(image: str) -> Grid:

@@ -69,12 +69,12 @@ class YoloMask(LayeredMask):
         values = [0, *(outline.value for outline in outlines)]
         return _filled(size, "I", outlines, range(1, len(values))), np.array(values, np.uint8)
 
-    def render_classes(self, bit_of: Mapping[MaskValue, int]) -> np.ndarray:
+    def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
         size = read_header(self.image, self.image)[0]
         outlines: dict[int, list[Outline]] = defaultdict(list)
         for outline in self._outlines(*size):
-            if outline.value in bit_of:
-                outlines[bit_of[outline.value]].append(outline)
+            if outline.value in bit_by_value:
+                outlines[bit_by_value[outline.value]].append(outline)
         truth = np.zeros(size, np.int64)
         for bit, outlines_of_class in outlines.items():
             inside = _filled(size, "L", outlines_of_class, [1] * len(outlines_of_class))

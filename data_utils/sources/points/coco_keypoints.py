@@ -81,20 +81,20 @@ def _holds_areas(file: CocoFile) -> bool:
 def to_table(file: CocoFile) -> PointTable | None:
     """The points of a file; None if none of its objects has keypoints."""
     path = file.path
-    names_of: dict[Any, list[str]] = {}
+    names_by_category: dict[Any, list[str]] = {}
     used_categories = file.used_categories()
     for category_id, category in file.categories.items():
         names = category.get("keypoints")
         if names and category_id in used_categories:
             if not isinstance(names, list) or len(set(map(str, names))) < len(names):
                 raise DataError(f"{path}: category {category['name']!r} names its keypoints {str(names)[:60]}")
-            names_of[category_id] = [str(name) for name in names]
-    if not names_of:
+            names_by_category[category_id] = [str(name) for name in names]
+    if not names_by_category:
         return None
-    if len(names_of) > 1:
-        listed = ", ".join(str(file.categories[category_id]["name"]) for category_id in names_of)
-        raise DataError(f"{path}: {len(names_of)} categories have keypoints, {listed}; keep one of them")
-    ((category_id, names),) = names_of.items()
+    if len(names_by_category) > 1:
+        listed = ", ".join(str(file.categories[category_id]["name"]) for category_id in names_by_category)
+        raise DataError(f"{path}: {len(names_by_category)} categories have keypoints, {listed}; keep one of them")
+    ((category_id, names),) = names_by_category.items()
     builder = TableBuilder("coco", 2)
     for image in file.images:
         name = str(image["file_name"])

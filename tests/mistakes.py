@@ -424,7 +424,7 @@ CROPS = [
         "ImageSamples.choose_window",
         "self.reader.known_labels(target)",
         "target.main",
-        "test_partly_labeled.py",
+        "test_partly_labeled_images.py",
     ),
     Mutant(
         "data_utils/loading/samples.py",

@@ -17,7 +17,7 @@ from runtime.parallel import default_workers, pipelined
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
 ReadJob = tuple[Job, NetworkInputs | None]  # None for a job that is read while it is computed, or not at all
-Result = tuple[Job, Score | Exception | None]
+JobResult = tuple[Job, Score | Exception | None]
 
 
 class PredictionPipeline:
@@ -33,12 +33,12 @@ class PredictionPipeline:
             VolumeJob: VolumeSteps(predictor, writer),
         }
 
-    def run(self, batches: list[list[Job]]) -> Iterator[Result]:
+    def run(self, batches: list[list[Job]]) -> Iterator[JobResult]:
         """Each job as it is done, with its score if it has a true mask, or the error that stopped it."""
         threads = min(8, max(2, default_workers(self.predictor.device)))
         return pipelined(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
 
-    def run_together(self, batches: list[list[Job]], shared_rows: SharedRows) -> Iterator[Result]:
+    def run_together(self, batches: list[list[Job]], shared_rows: SharedRows) -> Iterator[JobResult]:
         """`run` for inputs that the processes of a group predict together; the leader has the results."""
         jobs = list(chain.from_iterable(batches))
         with self.predictor.rows_shared(shared_rows):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
+from data_utils.image_io.resize import Size
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedImage, WindowedRaster
@@ -26,7 +27,6 @@ from inference.readers import (
     MirroredInput,
     NetworkInput,
     NetworkInputs,
-    Size,
     input_size,
     open_input,
     read_inputs,

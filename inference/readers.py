@@ -10,6 +10,7 @@ from torch import Tensor
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import decode_image
+from data_utils.image_io.resize import Size
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
@@ -18,8 +19,6 @@ from data_utils.loading.volume_input import SliceInput, VolumeInput
 from data_utils.sources.bands import as_model_reads
 from runtime.errors import ImageError
 from unet.config import UNetConfig
-
-Size = tuple[int, ...]  # (H, W) or (D, H, W)
 
 
 class MirroredInput:

@@ -7,10 +7,11 @@ import numpy as np
 from PIL import Image
 
 Window = tuple[tuple[int, int], ...]  # (start, stop) of each axis
-Box = tuple[float, float, float, float]  # left, top, right, bottom
+Size = tuple[int, ...]  # (H, W) or (D, H, W)
+ResizeBox = tuple[float, float, float, float]  # left, top, right, bottom
 
 
-def resize_image(pixels: np.ndarray, size: tuple[int, int], box: Box | None = None) -> np.ndarray:
+def resize_image(pixels: np.ndarray, size: tuple[int, int], box: ResizeBox | None = None) -> np.ndarray:
     """(H, W, C) -> (*size, C), bicubic with antialiasing (Pillow's); uint8 stays uint8, other types become float32.
 
     `box` is the part that is resized to `size`; pixels around it only contribute to its border.
@@ -29,7 +30,7 @@ def resize_image(pixels: np.ndarray, size: tuple[int, int], box: Box | None = No
     return resized
 
 
-def _resize(image: Image.Image, size: tuple[int, int], box: Box) -> np.ndarray:
+def _resize(image: Image.Image, size: tuple[int, int], box: ResizeBox) -> np.ndarray:
     """The `box` of an image at `size` (H, W)."""
     height, width = size
     left, top, right, bottom = box

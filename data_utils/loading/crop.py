@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_utils.image_io.resize import Window
+from data_utils.image_io.resize import Size, Window
 
 CROPS_AROUND_CLASS = 1 / 3  # such a share of the crops is taken around a class
-Size = tuple[int, ...]  # (H, W) or (D, H, W)
 
 
 def crop_window(labels: np.ndarray, unknown: int, crop_size: Size, rng: np.random.Generator) -> Window:

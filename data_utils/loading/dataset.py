@@ -203,7 +203,7 @@ class EvaluationBatch(TypedDict):
     problems: list[str]
 
 
-Batch = TrainingBatch | EvaluationBatch
+CollatedBatch = TrainingBatch | EvaluationBatch
 
 
 def collate_training(samples: list[tuple]) -> TrainingBatch:

@@ -8,7 +8,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from torch.utils.data import get_worker_info
 
-from data_utils.loading.dataset import Batch
+from data_utils.loading.dataset import CollatedBatch
 from runtime.errors import SettingsError, UserError, one_line
 from runtime.parallel import lost_worker
 
@@ -28,7 +28,7 @@ class Parcel:
     training waits for it for ever. An error raised in this class is passed on to training.
     """
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: CollatedBatch) -> None:
         try:
             self.content = bytes(ForkingPickler.dumps(batch))
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError, whose text ends in "reason (number)"
@@ -41,7 +41,7 @@ class Parcel:
         return _unpack, (self.content,)
 
 
-def _unpack(content: bytes) -> Batch:
+def _unpack(content: bytes) -> CollatedBatch:
     """The batch of a parcel; its tensors' memory comes from the worker, which may have been killed."""
     try:
         return ForkingPickler.loads(content)
@@ -52,10 +52,10 @@ def _unpack(content: bytes) -> Batch:
 class PackedCollate:
     """A batch as `collate` returns it, as a Parcel where a worker process calls it."""
 
-    def __init__(self, collate: Callable[[list], Batch]) -> None:
+    def __init__(self, collate: Callable[[list], CollatedBatch]) -> None:
         self.collate = collate
 
-    def __call__(self, samples: list) -> Batch | Parcel:
+    def __call__(self, samples: list) -> CollatedBatch | Parcel:
         batch = self.collate(samples)
         if get_worker_info() is None:
             return batch

@@ -8,9 +8,9 @@ import numpy as np
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.image_io.reader import check_sizes, decode_image
-from data_utils.image_io.resize import Window
+from data_utils.image_io.resize import Size, Window
 from data_utils.image_io.windowed import WindowedArray, open_windowed
-from data_utils.loading.crop import Size, crop_around, crop_window
+from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, Sample
 from data_utils.loading.image_input import ImageInput, missing_pixels, without_missing
 from data_utils.loading.volume_input import VolumeInput

@@ -30,7 +30,7 @@ MOST_BLOCKS = 2**20  # blocks of an image; a damaged header may claim any size
 TOUCHING_DISTANCE = 0.5  # pixels between two images that touch
 
 
-class Window(NamedTuple):
+class BlockWindow(NamedTuple):
     """A window of the image of a record; `box` is None for all of it."""
 
     record: int
@@ -46,7 +46,7 @@ class BlockRecords(DerivedRecords):
     """
 
     def __init__(
-        self, records: Records, windows: Sequence[Window], sizes: Sequence[tuple[int, int]], side: int
+        self, records: Records, windows: Sequence[BlockWindow], sizes: Sequence[tuple[int, int]], side: int
     ) -> None:
         super().__init__(records)
         self.windows = windows
@@ -97,7 +97,7 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     """
     grids = _grids(records)
     side = config.val_blocks or block_side(grids, config.crop_size)
-    windows: list[Window] = []
+    windows: list[BlockWindow] = []
     blocks: list[tuple[object, int, int]] = []  # for each window its CRS, and its block in this
     origins: dict[object, Place] = {}  # the place of the first image of each CRS: blocks are counted in its pixels
     for index, grid in enumerate(grids):
@@ -114,7 +114,7 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
             column, row = origin.to_pixels(*center)
             blocks.append((crs, math.floor(row / side), math.floor(column / side)))
             is_whole = box == Box(0, grid.size[0], 0, grid.size[1])
-            windows.append(Window(index, None if is_whole else box))
+            windows.append(BlockWindow(index, None if is_whole else box))
     number_by_block: dict[tuple[object, int, int], int] = {}
     groups = np.array([number_by_block.setdefault(block, len(number_by_block)) for block in blocks])
     if len(number_by_block) < 2:

@@ -17,7 +17,7 @@ from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.scene_windows import Box
 from data_utils.loading.samples import new_samples
 from data_utils.sources import blocks
-from data_utils.sources.blocks import BlockRecords, Window, describe_neighbors
+from data_utils.sources.blocks import BlockRecords, BlockWindow, describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import CheckpointError, DataError
@@ -247,7 +247,7 @@ def test_an_image_that_lies_turned_in_the_world_touches_what_it_covers(tmp_path,
 def test_a_window_is_of_the_size_of_its_own_image(tmp_path):
     sources = ListRecords([placed(tmp_path, "a.tif"), placed(tmp_path, "b.tif", 50.0)])
     box = Box(0, 4, 0, 5)
-    records = BlockRecords(sources, [Window(1, box), Window(0, box)], [(8, 9), (6, 7)], 5)
+    records = BlockRecords(sources, [BlockWindow(1, box), BlockWindow(0, box)], [(8, 9), (6, 7)], 5)
     for index, size in enumerate([(6, 7), (8, 9)]):
         assert records[index]["image"].size == size
         assert records[index]["target"].size == size

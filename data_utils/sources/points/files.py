@@ -9,7 +9,7 @@ from data_utils.sources.points.table import PointTable
 from runtime.errors import DataError
 
 
-class Format(NamedTuple):
+class PointFileFormat(NamedTuple):
     """A format of points.
 
     Args:
@@ -26,17 +26,17 @@ class Format(NamedTuple):
 
 
 JSON = ".json"
-CSV = Format(".csv", True, csv_tables.read, csv_tables.write)
-FORMATS: dict[str, Format] = {
+CSV = PointFileFormat(".csv", True, csv_tables.read, csv_tables.write)
+FORMATS: dict[str, PointFileFormat] = {
     "long": CSV,
     "wide": CSV,
     "deeplabcut": CSV,
-    "markups": Format(markups.MARKUPS, False, markups.read_markups, markups.write_markups),
-    "fcsv": Format(markups.FCSV, False, markups.read_fcsv, markups.write_fcsv),
-    "tps": Format(tps.TPS, True, tps.read_tps, tps.write_tps),
-    "labelme": Format(JSON, False, labelme_points.read_shapes, labelme_points.write_shapes),
-    "coco": Format(JSON, True, coco_keypoints.read_keypoints, coco_keypoints.write_keypoints),
-    "nnlandmark": Format(JSON, True, nnlandmark.read_nnlandmark, nnlandmark.write_nnlandmark),
+    "markups": PointFileFormat(markups.MARKUPS, False, markups.read_markups, markups.write_markups),
+    "fcsv": PointFileFormat(markups.FCSV, False, markups.read_fcsv, markups.write_fcsv),
+    "tps": PointFileFormat(tps.TPS, True, tps.read_tps, tps.write_tps),
+    "labelme": PointFileFormat(JSON, False, labelme_points.read_shapes, labelme_points.write_shapes),
+    "coco": PointFileFormat(JSON, True, coco_keypoints.read_keypoints, coco_keypoints.write_keypoints),
+    "nnlandmark": PointFileFormat(JSON, True, nnlandmark.read_nnlandmark, nnlandmark.write_nnlandmark),
 }
 
 

@@ -27,6 +27,6 @@ def _check_link(link: str, root: Path) -> None:
     while True:
         if Path(os.path.realpath(holder)).is_relative_to(target):
             raise DataError(f"{link} is a link to {target}, a folder that holds the link itself; remove the link")
-        if holder == root or holder == holder.parent:
+        if holder == root:
             return
         holder = holder.parent

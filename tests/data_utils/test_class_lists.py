@@ -99,6 +99,7 @@ HOSTILE = {
     "spaces alone": (b"image,classes\n , \na,car\n", "line 2 names no image"),
     "twice": (b"image,classes\na.png,car\n\na,dog\n", "lines 2 and 4 both speak of 'a'"),
     "a column twice": (b"image,car,car\na,1,1\n", "column 3 is called 'car'"),
+    "a column of the name of the first": (b"image,image\na,1\n", "column 2 is called 'image'"),
     "a column without name": (b"image,,car\na,1,1\n", "column 2 is called ''"),
     "another value": (b"image,car,dog\na,1,maybe\n", "line 2 has 'maybe' for dog, expected 1 or 0"),
     "a long row": (b"image,car,dog\na,1,1,1\n", "line 2 has 4 cells, the first line 3"),

@@ -86,6 +86,12 @@ def test_bands_without_place_are_read_though_pillow_knows_no_such_picture(tmp_pa
     assert np.array_equal(read_image(path), bands)
 
 
+def test_seven_bands_that_are_called_colors_are_read_though_pillow_knows_no_such_picture(tmp_path):
+    bands = np.random.default_rng(0).integers(0, 256, (20, 30, 7), np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", bands, photometric="rgb", extrasamples=["unspecified"] * 4)
+    assert np.array_equal(read_image(tmp_path / "a.tif"), bands)
+
+
 def test_bands_of_a_further_page_are_read_though_pillow_knows_the_first_alone(tmp_path):
     bands = np.random.default_rng(0).integers(0, 256, (20, 30, 2), np.uint16)
     with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
@@ -720,6 +726,13 @@ def test_a_page_that_is_to_be_turned_is_a_picture_whatever_its_place(tmp_path):
     with ExitStack() as stack:
         assert open_raster(path, stack) is None
     assert np.array_equal(read_image(path)[:, :, 0], np.rot90(pixels, -1))
+
+
+def test_a_page_of_several_layers_is_no_raster_whatever_its_place(tmp_path):
+    options = {"volumetric": True, "tile": (16, 16, 16)}
+    path = written_raster(tmp_path / "a.tif", np.zeros((16, 16, 16), np.uint8), **options)
+    with ExitStack() as stack:
+        assert open_raster(path, stack) is None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import itertools
 import struct
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -174,6 +175,14 @@ def test_pixels_that_fill_no_bytes_are_not_read_in_windows(tmp_path, bits):
     path = write_raster(tmp_path / "a.tif", np.ones((1, 8, 16), np.uint16), nbits=bits or 16)
     with tifffile.TiffFile(path) as tiff:
         assert has_windows(tiff.pages[0].aspage()) is (bits is None)
+
+
+@pytest.mark.parametrize("error", [ValueError, ImportError])
+def test_a_page_that_tifffile_cannot_decode_is_not_read_in_windows(tmp_path, monkeypatch, error):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 16), np.uint8), photometric="minisblack", compression="zlib")
+    monkeypatch.setattr(tifffile.TiffPage, "decode", mock.Mock(side_effect=error))
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        assert not has_windows(tiff.pages[0].aspage())
 
 
 def test_a_page_of_an_unknown_compression_is_not_read_in_windows(tmp_path):

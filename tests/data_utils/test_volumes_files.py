@@ -146,6 +146,14 @@ def test_probabilities_are_written_with_the_channels_last(tmp_path):
     assert np.array_equal(np.moveaxis(again, 3, 0), probabilities.astype(np.float32))
 
 
+def test_a_single_channel_is_written_as_several_are(tmp_path):
+    path = write_nifti(tmp_path / "a.nii.gz", case(0)[0], LPS)
+    probabilities = np.random.default_rng(0).random((1, 8, 10, 12))
+    written(probabilities, source(path), tmp_path / "out.nii.gz")
+    again, _ = read_volume(source(tmp_path / "out.nii.gz"), "out")
+    assert np.array_equal(again[..., 0], probabilities[0].astype(np.float32))
+
+
 def test_a_mask_of_an_image_of_channels_with_extensions_has_three_axes(tmp_path):
     image = nibabel.Nifti1Image(np.stack([IMAGE, IMAGE], axis=3), LPS)
     image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"who, where and when " * 40))

@@ -15,9 +15,11 @@ def test_rings_are_those_of_all_polygons_whatever_their_order_of_bytes():
     assert list(rings_of(None, "a")) == []
     polygon = well_known_binary([RING, RING / 2])
     assert [ring.tolist() for ring in rings_of(polygon, "a")] == [RING.tolist(), (RING / 2).tolist()]
+    assert well_known_binary([RING.astype(np.int32)]) == well_known_binary([RING])
     turned = struct.pack(">BIII", 0, 3, 1, len(RING)) + RING.astype(">f8").tobytes()
     for head in (struct.pack(">BII", 0, 6, 2), struct.pack("<BII", 1, 6, 2)):
         rings = list(rings_of(head + turned + well_known_binary([RING + 1, RING + 2]), "a"))
+        assert {ring.dtype for ring in rings} == {np.dtype(np.float64)}
         assert [ring.tolist() for ring in rings] == [RING.tolist(), (RING + 1).tolist(), (RING + 2).tolist()]
 
 

@@ -218,6 +218,15 @@ def test_masks_of_any_split_count_where_it_is_usual_or_named(tmp_path, split, fi
     assert lacks_masks(tmp_path, splits) is is_without
 
 
+def test_points_beside_masks_of_a_split_that_is_named_are_left_out(tmp_path):
+    write_dots(tmp_path / "night", 2, seed=0)
+    (tmp_path / "night/masks").mkdir()
+    for image in (tmp_path / "night/images").iterdir():
+        Image.new("1", Image.open(image).size).save(tmp_path / "night/masks" / image.with_suffix(".png").name)
+    train, _ = load_records(DataConfig(str(tmp_path), train_split="night"))
+    assert train.metadata.landmarks is None
+
+
 def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(tmp_path):
     write_dots(tmp_path, 2, seed=0)
     shutil.copytree(tmp_path / "images", tmp_path / "masks")

@@ -241,6 +241,21 @@ def test_items_are_begun_so_far_ahead_of_those_that_are_taken():
     assert list(results) == [2, 3, 4, 5, 6, 7, 8]
 
 
+def test_work_in_turn_has_one_thread_unless_more_are_asked_for():
+    threads, begun = set(), threading.Event()
+
+    def items():
+        yield from range(4)
+        begun.set()
+
+    def work(number: int) -> None:
+        threads.add(threading.get_ident())
+        begun.wait(timeout=20)  # until all items have been given out
+
+    list(map_ahead(work, items(), ahead=9))
+    assert len(threads) == 1
+
+
 def test_indices_are_mapped_in_as_many_threads_as_there_are_cpus(monkeypatch):
     monkeypatch.setattr(parallel, "available_cpus", lambda: 3)
     together = threading.Barrier(3, timeout=20)  # broken, an error, unless three compute at once

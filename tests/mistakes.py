@@ -315,7 +315,7 @@ SEEDS = [
         "epoch_batches",
         "[seed, epoch]",
         "[0, epoch]",
-        "test_flags.py test_batch_sampler.py",
+        "test_data_flags.py test_batch_sampler.py",
     ),
     Mutant(
         "data_utils/loading/batch_sampler.py", "epoch_batches", "[seed, epoch]", "[seed, 0]", "test_batch_sampler.py"
@@ -365,9 +365,15 @@ SEEDS = [
         "main",
         "set_seed(args.seed, deterministic=args.deterministic)",
         "set_seed(args.seed, deterministic=False)",
-        "test_flags.py",
+        "test_run_flags.py",
     ),
-    Mutant("train.py", "main", "seed_step(args.seed, state.step, mesh.group)", "pass", "test_resume.py test_flags.py"),
+    Mutant(
+        "train.py",
+        "main",
+        "seed_step(args.seed, state.step, mesh.group)",
+        "pass",
+        "test_resume.py test_network_flags.py",
+    ),
 ]
 
 # Samples of one group come into both splits.
@@ -571,12 +577,12 @@ CLASS_WEIGHTS = [
         "class_weight_tensor",
         "(pixels.sum() / (len(pixels) * pixels)).sqrt()",
         "pixels.sum() / (len(pixels) * pixels)",
-        "test_class_weights.py test_flags.py",
+        "test_class_weights.py test_optimization_flags.py",
     ),
     Mutant(
         "data_utils/targets/classes.py", "class_weight_tensor", "pixels > 0", "pixels >= 0", "test_class_weights.py"
     ),
-    Mutant("train.py", "main", "args.class_weights", "None", "test_flags.py"),
+    Mutant("train.py", "main", "args.class_weights", "None", "test_optimization_flags.py"),
     Mutant("train_utils/settings/plan.py", "_has_rare_class", "RARE_SHARE * sum(pixels)", "0", "test_plan.py"),
     Mutant("train_utils/settings/plan.py", "_has_rare_class", "len(pixels) > 2", "len(pixels) > 1", "test_plan.py"),
     Mutant(
@@ -685,7 +691,7 @@ BEST_MODEL = [
         "RunState.update",
         "comparison > self.best",
         "comparison >= self.best",
-        "test_flags.py",
+        "test_optimization_flags.py",
     ),
     Mutant(
         "train_utils/run_state.py",
@@ -829,7 +835,7 @@ LAUNCH = [
         "add_gradients",
         "criterion(logits, targets, counts)",
         "criterion(logits, targets, criterion.counts(targets))",
-        "test_flags.py test_train.py",
+        "test_optimization_flags.py test_train.py",
     ),
     Mutant("train.py", "train_step", "loss = accelerator.reduce(loss, 'sum')", "pass", "test_train.py"),
     Mutant("train.py", "add_gradients", "share * accelerator.num_processes", "share", "test_equality.py test_train.py"),

@@ -60,22 +60,22 @@ def prepare_environment() -> None:
     digest = hashlib.sha256()
     for path in sorted(ROOT.glob("requirements*.txt")):
         digest.update(path.read_bytes())
-    wanted = [str(VENV), digest.hexdigest()]
-    if read_stamp() == wanted and PYTHON.exists():
+    expected_stamp = [str(VENV), digest.hexdigest()]
+    if read_stamp() == expected_stamp and PYTHON.exists():
         return
     with open(ROOT / ".venv.lock", "w") as lock:
         wait_for_lock(lock)
         stamp = read_stamp()  # again: another process may have finished the work while this one waited
-        if stamp == wanted and PYTHON.exists():
+        if stamp == expected_stamp and PYTHON.exists():
             return
-        if stamp[:1] != wanted[:1] or not PYTHON.exists():
+        if stamp[:1] != expected_stamp[:1] or not PYTHON.exists():
             # The scripts of an environment that was moved, or lost its Python, point nowhere: start over.
             make_venv(clear=bool(stamp) or not PYTHON.exists())
         pip = [] if shutil.which("uv") else find_pip()
-        STAMP.write_text(wanted[0] + "\n", encoding="utf-8")
+        STAMP.write_text(expected_stamp[0] + "\n", encoding="utf-8")
         if pip or not install_with_uv():
             install_requirements(pip or find_pip())
-        STAMP.write_text("\n".join(wanted) + "\n", encoding="utf-8")
+        STAMP.write_text("\n".join(expected_stamp) + "\n", encoding="utf-8")
 
 
 def read_stamp() -> list[str]:

@@ -250,9 +250,9 @@ def _map_named(
         # black and white are named by their colors, and these masks store them as numbers
         pairs = [(as_grey(value), name) for value, name in pairs]
     known_values = {value for value, _ in pairs}
-    occurring = sum(value in mask_values for value, _ in pairs)
+    occurrences = sum(value in mask_values for value, _ in pairs)
     has_unnamed_255 = IGNORE_INDEX in mask_values and IGNORE_INDEX not in known_values
-    if not ignored and has_unnamed_255 and occurring >= 2:
+    if not ignored and has_unnamed_255 and occurrences >= 2:
         ignored = [IGNORE_INDEX]  # with one class or none in the masks, 255 is the other one, named wrongly
     class_map = _class_map([(value, name) for value, name in pairs if value not in ignored], ignored)
     if outside == "ignore":

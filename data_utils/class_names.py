@@ -64,8 +64,8 @@ def choose_classes(text: str, file_classes: NamedClasses) -> list[tuple[MaskValu
     for name in dict.fromkeys(filter(None, names)):
         if name not in value_by_name:
             name_list = listing(list(value_by_name), limit=8)
-            close = get_close_matches(name, value_by_name, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            close_names = get_close_matches(name, value_by_name, n=1)
+            hint = f"; did you mean {close_names[0]}?" if close_names else ""
             raise DataError(f"--classes: no class is called {name}; the data set names {name_list}{hint}")
         classes.append((value_by_name[name], name))
     return classes

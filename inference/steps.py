@@ -80,10 +80,10 @@ class ImageSteps:
         tensors = [inputs.tensors for _, inputs in images]
         sizes = [inputs.size for _, inputs in images]
         logits = self.predictor.logits_of_batch(tensors, sizes)
-        finishing: list[Finish] = []
+        finishes: list[Finish] = []
         for (job, inputs), image_logits in zip(images, logits, strict=True):
-            finishing.append(partial(self._finish, job, inputs, image_logits))
-        return finishing
+            finishes.append(partial(self._finish, job, inputs, image_logits))
+        return finishes
 
     def follow(self, job: ImageJob) -> None:
         """Help another process with an image that it predicts in windows."""

@@ -88,8 +88,8 @@ def _value_from_main(value: Any) -> Any:
     if dist.get_rank() != 0:
         arrays = [np.empty(length, np.uint8) for length in lengths]
     for array in arrays:
-        sent = array if array.flags.writeable else array.copy()  # torch does not accept read-only arrays
-        dist.broadcast(torch.from_numpy(sent), src=0, group=group)
+        writable_array = array if array.flags.writeable else array.copy()  # torch does not accept read-only arrays
+        dist.broadcast(torch.from_numpy(writable_array), src=0, group=group)
     return value if dist.get_rank() == 0 else pickle.loads(pickled, buffers=arrays)
 
 

@@ -79,12 +79,12 @@ class Mesh:
         rank = self.rank_of(self.slab)
         operations = []
         results: list[Tensor | None] = []
-        for sent, neighbor in ((to_previous, rank - 1), (to_next, rank + 1)):
-            if sent is None:
+        for outgoing, neighbor in ((to_previous, rank - 1), (to_next, rank + 1)):
+            if outgoing is None:
                 results.append(None)
                 continue
-            received = torch.empty_like(sent, memory_format=torch.contiguous_format)
-            operations.append(dist.P2POp(dist.isend, sent.contiguous(), neighbor, group))
+            received = torch.empty_like(outgoing, memory_format=torch.contiguous_format)
+            operations.append(dist.P2POp(dist.isend, outgoing.contiguous(), neighbor, group))
             operations.append(dist.P2POp(dist.irecv, received, neighbor, group))
             results.append(received)
         for work in dist.batch_isend_irecv(operations):

@@ -80,14 +80,14 @@ def map_ahead(
     The calling thread reads the items. An error in `function` is raised in place of its result.
     """
     pool = ThreadPoolExecutor(threads)
-    coming: deque[Future[Result]] = deque()
+    futures: deque[Future[Result]] = deque()
     try:
         for item in items:
-            coming.append(pool.submit(function, item))
-            if len(coming) > ahead:
-                yield coming.popleft().result()
-        while coming:
-            yield coming.popleft().result()
+            futures.append(pool.submit(function, item))
+            if len(futures) > ahead:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -134,12 +134,12 @@ def pipelined(
             return item, error
 
     def read_ahead(readers: ThreadPoolExecutor) -> Iterator[list[tuple[Item, Future]]]:
-        reading: deque[list[tuple[Item, Future]]] = deque()
+        read_futures: deque[list[tuple[Item, Future]]] = deque()
         for batch in batches:
-            reading.append([(item, readers.submit(read, item)) for item in batch])
-            while len(reading) > BATCHES_AHEAD and sum(map(len, reading)) > threads:
-                yield reading.popleft()
-        yield from reading
+            read_futures.append([(item, readers.submit(read, item)) for item in batch])
+            while len(read_futures) > BATCHES_AHEAD and sum(map(len, read_futures)) > threads:
+                yield read_futures.popleft()
+        yield from read_futures
 
     def start_finishing(ready: list[tuple[Item, Data]]) -> list[tuple[Item, Future]]:
         """Compute items together, then start to finish each of them in a thread."""
@@ -148,7 +148,7 @@ def pipelined(
             started.append((item, finishers.submit(finish)))
         return started
 
-    finishing: deque[tuple[Item, Future]] = deque()
+    finish_futures: deque[tuple[Item, Future]] = deque()
     with ThreadPoolExecutor(threads) as readers, ThreadPoolExecutor(threads) as finishers:
         for batch in read_ahead(readers):
             outcomes = [outcome(pair) for pair in batch]
@@ -156,9 +156,9 @@ def pipelined(
             yield from ((item, error) for item, error in outcomes if isinstance(error, errors))
             try:
                 if ready:
-                    finishing += start_finishing(ready)
+                    finish_futures += start_finishing(ready)
             except errors as error:
                 yield from ((item, error) for item, _ in ready)
-            while len(finishing) > threads:
-                yield outcome(finishing.popleft())
-        yield from map(outcome, finishing)
+            while len(finish_futures) > threads:
+                yield outcome(finish_futures.popleft())
+        yield from map(outcome, finish_futures)

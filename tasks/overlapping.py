@@ -70,11 +70,11 @@ def class_tables(prediction: Tensor, truth: Tensor, known: Tensor, classes: int)
     """
     tables = torch.zeros(classes, 2, 2, dtype=torch.int64, device=truth.device)
     parts = [bits.flatten().split(PIXELS_AT_ONCE) for bits in (prediction, truth, known)]
-    for predicted, true, counted in zip(*parts, strict=True):
-        hits = count_bits(predicted & true & counted, classes)
-        predictions = count_bits(predicted & counted, classes)
-        truths = count_bits(true & counted, classes)
-        total = count_bits(counted, classes)
+    for predicted, true, known_part in zip(*parts, strict=True):
+        hits = count_bits(predicted & true & known_part, classes)
+        predictions = count_bits(predicted & known_part, classes)
+        truths = count_bits(true & known_part, classes)
+        total = count_bits(known_part, classes)
         tables[:, 1, 1] += hits
         tables[:, 0, 1] += predictions - hits
         tables[:, 1, 0] += truths - hits

@@ -858,8 +858,8 @@ LAUNCH = [
     Mutant(
         "train_utils/monitoring/rehearsal.py",
         "Rehearsal._slowest",
-        "self.accelerator.gather(measured)",
-        "measured",
+        "self.accelerator.gather(seconds_tensor)",
+        "seconds_tensor",
         "test_rehearsal_times.py",
     ),
     Mutant(
@@ -950,7 +950,7 @@ LOSSES_AND_SCORES = [
     Mutant(
         "tasks/overlapping.py",
         "class_tables",
-        "count_bits(predicted & counted, classes)",
+        "count_bits(predicted & known_part, classes)",
         "count_bits(predicted, classes)",
         "test_overlapping.py",
     ),

@@ -193,9 +193,9 @@ def _joined(buffers: list[Tensor]) -> Tensor:
     return torch.cat([buffer.flatten() for buffer in buffers])
 
 
-def _split_into(buffers: list[Tensor], joined: Tensor) -> None:
+def _split_into(buffers: list[Tensor], flat_values: Tensor) -> None:
     """Copy the values that `_joined` has put into one tensor back into the buffers."""
-    parts = joined.split([buffer.numel() for buffer in buffers])
+    parts = flat_values.split([buffer.numel() for buffer in buffers])
     values = [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]
     torch._foreach_copy_(buffers, values)
 

@@ -269,16 +269,16 @@ def _random_sample(stream: Records, seed: int) -> ListRecords:
 def _inspect_once(records: Records, title: str, inspector: Inspector, *, has_names: bool) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
     key = records.digest and digest("inspected files", records.digest, *inspector.key)
-    computed: list[SplitInspection] = []
+    inspections: list[SplitInspection] = []
 
     def compute() -> dict:
-        computed.append(inspect_split(records, title, inspector, has_names=has_names))
-        return computed[0].to_json()
+        inspections.append(inspect_split(records, title, inspector, has_names=has_names))
+        return inspections[0].to_json()
 
-    stored = cached(key, compute, keep=lambda _: not computed[0].problems)
-    if computed:
-        return computed[0]
-    return inspector.inspection_type.from_json(stored)
+    stored_inspection = cached(key, compute, keep=lambda _: not inspections[0].problems)
+    if inspections:
+        return inspections[0]
+    return inspector.inspection_type.from_json(stored_inspection)
 
 
 def _check(inspection: SplitInspection, records: Records, config: DataConfig) -> None:

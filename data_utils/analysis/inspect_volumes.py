@@ -51,13 +51,13 @@ class VolumeSplitInspection(SplitInspection):
 
     _spacings: dict[int, Spacing] = field(default_factory=dict)
     _foregrounds: dict[int, np.ndarray] = field(default_factory=dict)
-    stored: VolumeStatistics | None = None  # those of an earlier run
+    stored_statistics: VolumeStatistics | None = None  # those of an earlier run
 
     @property
     def statistics(self) -> VolumeStatistics:
         """Spacings and intensities, which only volumes have."""
-        if self.stored is not None:
-            return self.stored
+        if self.stored_statistics is not None:
+            return self.stored_statistics
         spacings = np.zeros((len(self.sizes), 3))
         for i, spacing in self._spacings.items():
             spacings[i] = spacing
@@ -79,7 +79,7 @@ class VolumeSplitInspection(SplitInspection):
     @classmethod
     def from_json(cls, value: JSON) -> "VolumeSplitInspection":
         inspection = super().from_json(value)
-        inspection.stored = VolumeStatistics.from_json(value["volumes"])
+        inspection.stored_statistics = VolumeStatistics.from_json(value["volumes"])
         return inspection
 
 

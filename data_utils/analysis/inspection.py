@@ -136,13 +136,13 @@ class SplitInspection:
     def from_json(cls: type["AnyInspection"], value: JSON) -> "AnyInspection":
         contents: dict[Content, Counter] = {}
         for kind, items, labeled_for in value["contents"]:
-            pixels = Counter({mask_value_from_json(stored): count for stored, count in items})
+            pixels = Counter({mask_value_from_json(json_value): count for json_value, count in items})
             labeled_for = None if labeled_for is None else tuple(labeled_for)
             contents[Content(kind, tuple(sorted(pixels)), labeled_for)] = pixels
         class_locations: dict[int, ClassLocations] = {}
         for i, stored_locations in value["class_locations"]:
             class_locations[i] = {
-                mask_value_from_json(stored): locations_from_json(pixels) for stored, pixels in stored_locations
+                mask_value_from_json(json_value): locations_from_json(pixels) for json_value, pixels in stored_locations
             }
         return cls(
             sizes=np.array(value["sizes"], np.int64).reshape(-1, cls.dims),

@@ -62,8 +62,8 @@ def _unlisted(inspected: InspectedSplits) -> Iterator[str]:
     for _, records in inspected:
         names += records.metadata.unlisted
     if names:
-        listed = listing(names)
-        yield f"{len(names)} images have no row in classes.csv, and count as labeled for all classes: {listed}"
+        name_list = listing(names)
+        yield f"{len(names)} images have no row in classes.csv, and count as labeled for all classes: {name_list}"
 
 
 def _unlabeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator[str]:
@@ -74,8 +74,8 @@ def _unlabeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator[str
             if not labeled_indices(reader, records.labeled(i)):
                 names.append(records.name(i))
     if names:
-        listed = listing(names)
-        yield f"{len(names)} images are labeled for no class, and teach and score nothing: {listed}"
+        name_list = listing(names)
+        yield f"{len(names)} images are labeled for no class, and teach and score nothing: {name_list}"
 
 
 def _never_labeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator[str]:

@@ -88,8 +88,8 @@ def _classes_without_pixels(pixels: dict[MaskValue, int], class_map: ClassMap, h
     """Classes that --classes names and no mask holds."""
     if not has_flag:
         return
-    occurring = {class_map.index_of(value) for value, count in pixels.items() if count}
-    missing = [name for index, name in enumerate(class_map.names) if index not in occurring]
+    present_indices = {class_map.index_of(value) for value, count in pixels.items() if count}
+    missing = [name for index, name in enumerate(class_map.names) if index not in present_indices]
     if missing:
         yield f"no mask holds {', '.join(missing)}, which --classes names: it will never be predicted; is it a mistake?"
 
@@ -208,5 +208,5 @@ def _mixed_depths(inspected: InspectedSplits) -> Iterator[str]:
     modes = sum((inspection.modes for inspection, _ in inspected), Counter())
     deep_modes = {mode for mode in modes if mode.startswith(DEEP_MODES)}
     if deep_modes and deep_modes < modes.keys():
-        listed = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())
-        yield f"images of 8 bits and of more bits are mixed ({listed}): store all with the same type"
+        mode_list = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())
+        yield f"images of 8 bits and of more bits are mixed ({mode_list}): store all with the same type"

@@ -115,8 +115,8 @@ def channel_sums(image: np.ndarray) -> Sums:
     values = image.reshape(-1, image.shape[2]).astype(np.float64)
     if isinstance(values, np.ma.MaskedArray):
         pixels = len(values) - np.ma.getmaskarray(values).sum(axis=0)
-        filled = values.filled(0)
-        return Sums(pixels, filled.sum(axis=0), np.square(filled).sum(axis=0), str(image.dtype))
+        filled_values = values.filled(0)
+        return Sums(pixels, filled_values.sum(axis=0), np.square(filled_values).sum(axis=0), str(image.dtype))
     return Sums(len(values), values.sum(axis=0), np.square(values).sum(axis=0), str(image.dtype))
 
 

@@ -75,9 +75,9 @@ def raise_problems(inspection: SplitInspection, count: int) -> None:
     """One DataError for all problems, which names the first few."""
     if inspection.problems:
         texts = [problem.text for problem in inspection.problems.values()]
-        listed = listing(merge_equal(texts), separator="; ")
+        problem_list = listing(merge_equal(texts), separator="; ")
         remedy = "; --on-bad-sample skip trains without them" if len(texts) < count else ""
-        raise DataError(f"{len(texts)} of {count} pairs cannot be used: {listed}{remedy}")
+        raise DataError(f"{len(texts)} of {count} pairs cannot be used: {problem_list}{remedy}")
 
 
 def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str]:
@@ -90,11 +90,11 @@ def merge_equal(texts: Sequence[str], limit: int = NAMES_IN_MESSAGE) -> list[str
         name, _, problem = text.partition(": ")
         problems_by_text.setdefault(NUMBER.sub("", problem), []).append((name, problem))
     lines = []
-    for alike in problems_by_text.values():
-        if len(alike) < MIN_MERGED_FILES:
-            lines += [": ".join(filter(None, name_and_problem)) for name_and_problem in alike]
+    for group in problems_by_text.values():
+        if len(group) < MIN_MERGED_FILES:
+            lines += [": ".join(filter(None, name_and_problem)) for name_and_problem in group]
             continue
-        names = listing([name for name, _ in alike], limit=limit)
-        _, problem = alike[0]
-        lines.append(f"{len(alike)} files ({names}): {problem}")
+        names = listing([name for name, _ in group], limit=limit)
+        _, problem = group[0]
+        lines.append(f"{len(group)} files ({names}): {problem}")
     return lines

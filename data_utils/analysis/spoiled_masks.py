@@ -130,9 +130,9 @@ def check_borders(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> N
     is_numbered = is_run(pixels) and len(pixels) <= MAX_SCATTERED
     if len(pixels) < 2 + MIN_BORDER_VALUES or is_numbered:
         return
-    stored = _once("borders", inspected, _classes)
-    if stored:
-        classes = sorted_values(map(mask_value_from_json, stored))
+    class_values = _once("borders", inspected, _classes)
+    if class_values:
+        classes = sorted_values(map(mask_value_from_json, class_values))
         raise DataError(_describe(inspected, pixels, classes))
 
 
@@ -142,8 +142,8 @@ def border_warnings(inspected: InspectedSplits, pixels: dict[MaskValue, int]) ->
     has_many = len(rare) >= max(MANY_INVENTED, 2 * (len(pixels) - len(rare)))
     if not is_run(pixels) or len(pixels) > MAX_SCATTERED or not has_many:
         return ()
-    stored = _once("borders of runs", inspected, _classes)
-    classes = sorted_values(map(mask_value_from_json, stored))
+    class_values = _once("borders of runs", inspected, _classes)
+    classes = sorted_values(map(mask_value_from_json, class_values))
     count = len(pixels) - len(classes)
     if not classes or count < max(MANY_INVENTED, 2 * len(classes)):
         return ()
@@ -254,11 +254,11 @@ def _sample(inspection: SplitInspection, most: int) -> list[int]:
     """The indices of at most `most` records: some for each set of mask values, sets of three or more values first."""
     members_by_content = {content: members.tolist() for content, _, members in inspection.used_contents()}
     first: list[int] = []
-    later: list[int] = []
+    later_indices: list[int] = []
     for content in sorted(members_by_content, key=_count_of_values, reverse=True):
         first += members_by_content[content][:MASKS_WITH_VALUE]
-        later += members_by_content[content][MASKS_WITH_VALUE:]
-    return (first + later)[:most]
+        later_indices += members_by_content[content][MASKS_WITH_VALUE:]
+    return (first + later_indices)[:most]
 
 
 def _count_of_values(content: Content) -> int:

@@ -170,9 +170,9 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
     keys = pack(values)
     is_ignored = np.zeros(keys.shape, bool)
     for value in ignored:
-        alike = as_color(value) if has_colors else as_grey(value)
-        if has_colors or isinstance(alike, int):  # a mask of numbers never holds a color
-            is_ignored |= keys == key_of(alike)
+        same_kind_value = as_color(value) if has_colors else as_grey(value)
+        if has_colors or isinstance(same_kind_value, int):  # a mask of numbers never holds a color
+            is_ignored |= keys == key_of(same_kind_value)
     inside = (keys != 0) & ~is_ignored
     if inside.any() and (keys[inside] != keys[inside].max()).any():
         distinct_keys = np.unique(keys).tolist()

@@ -49,8 +49,8 @@ class RasterFile:
     @property
     def dtype(self) -> np.dtype:
         """The type in which its pixels are read."""
-        stored = self.pixels.dtype
-        return np.dtype(PILLOW_TYPES.get(str(stored), stored))
+        stored_type = self.pixels.dtype
+        return np.dtype(PILLOW_TYPES.get(str(stored_type), stored_type))
 
     @property
     def may_lack_data(self) -> bool:

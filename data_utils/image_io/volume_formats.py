@@ -119,8 +119,8 @@ def _check_extensions(path: str) -> None:
 
     The format: https://nifti.nimh.nih.gov/nifti-1 and nifti-2.
     """
-    opened = gzip.open if path.lower().endswith(".gz") else open
-    with opened(path, "rb") as file:
+    opener = gzip.open if path.lower().endswith(".gz") else open
+    with opener(path, "rb") as file:
         head = file.read(NIFTI2_BYTES)
     for byte_order in "<>":
         for header_bytes, offset, kind in ((348, 108, "f"), (NIFTI2_BYTES, 168, "q")):

@@ -69,14 +69,14 @@ def read_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeade
 
     Raises ImageError, with `name`, for a source that cannot be read, is empty or holds NaN or infinite voxels.
     """
-    stored = _open(source, name)
-    header = _header(stored, name)
+    stored_volumes = _open(source, name)
+    header = _header(stored_volumes, name)
     with image_errors(name):
-        if len(stored) == 1:
-            voxels = _upright(stored[0].read(), header)
+        if len(stored_volumes) == 1:
+            voxels = _upright(stored_volumes[0].read(), header)
         else:
-            voxels = np.empty((*header.size, len(stored)), header.dtype)
-            for channel, file in enumerate(stored):
+            voxels = np.empty((*header.size, len(stored_volumes)), header.dtype)
+            for channel, file in enumerate(stored_volumes):
                 voxels[..., channel] = _upright(file.read(), header)[..., 0]
     if voxels.dtype.kind == "f":
         for plane in voxels:
@@ -94,12 +94,12 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
     """
     if isinstance(source, VolumeFile) and source.layers is not None:
         return _read_layers(source, source.layers, name)
-    stored = _open(source, f"{name}: label")
-    header = _header(stored, f"{name}: label")
+    stored_volumes = _open(source, f"{name}: label")
+    header = _header(stored_volumes, f"{name}: label")
     if header.channels != 1:
         raise DataError(f"{name}: label has {header.channels} channels, expected one number for each voxel")
     with image_errors(f"{name}: label"):
-        values = _upright(stored[0].read(), header)[..., 0]
+        values = _upright(stored_volumes[0].read(), header)[..., 0]
     lowest = values.min()
     highest = values.max()
     is_below_range = lowest < 0
@@ -165,16 +165,16 @@ def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
     `like` is no NIfTI, its affine is all that is kept.
     """
     nibabel = load_nibabel()
-    (stored,) = _open(like._replace(paths=like.paths[:1]), like.paths[0])
-    header = _header([stored], like.paths[0])
+    (stored_volume,) = _open(like._replace(paths=like.paths[:1]), like.paths[0])
+    header = _header([stored_volume], like.paths[0])
     values = np.moveaxis(voxels, 0, -1) if voxels.ndim == 4 else voxels
     values = _as_stored(values.astype(_smallest_type(values), copy=False), header)
-    if isinstance(stored, NiftiVolume):
-        nifti_header = stored.image.header.copy()
+    if isinstance(stored_volume, NiftiVolume):
+        nifti_header = stored_volume.image.header.copy()
         nifti_header["cal_min"] = nifti_header["cal_max"] = 0  # the window that a viewer shows the image in
-        image = type(stored.image)(values, None, nifti_header)
+        image = type(stored_volume.image)(values, None, nifti_header)
     else:
-        image = nibabel.Nifti1Image(values, stored.affine)
+        image = nibabel.Nifti1Image(values, stored_volume.affine)
         image.header.set_xyzt_units("mm")
     image.set_data_dtype(values.dtype)
     image.header.set_slope_inter(1, 0)
@@ -189,12 +189,12 @@ def _open(source: ImageSource, name: str) -> list[StoredVolume]:
         return [open_stored(path, source.spacing) for path in source.paths]
 
 
-def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
+def _header(stored_volumes: Sequence[StoredVolume], name: str) -> VolumeHeader:
     """The header of the files of one volume, one for each channel, which must all have the same grid."""
-    first = stored[0]
+    first = stored_volumes[0]
     if 0 in first.shape or first.channels == 0:
         raise ImageError(f"{name}: is empty, {' x '.join(map(str, first.shape))} voxels")
-    for file in stored:
+    for file in stored_volumes:
         if file.dtype.kind not in "uif":
             raise ImageError(f"{name}: has voxels of type {file.dtype}, expected one real number for each channel")
     sides, orientation = _sides_and_orientation(first.affine, name)
@@ -208,12 +208,12 @@ def _header(stored: Sequence[StoredVolume], name: str) -> VolumeHeader:
     header = VolumeHeader(
         size=(first.shape[z_axis], first.shape[y_axis], first.shape[x_axis]),
         spacing=(float(sides[z_axis]), float(sides[y_axis]), float(sides[x_axis])),
-        channels=sum(file.channels for file in stored),
-        dtype=np.result_type(*[file.dtype for file in stored]).name,
+        channels=sum(file.channels for file in stored_volumes),
+        dtype=np.result_type(*[file.dtype for file in stored_volumes]).name,
         affine=first.affine @ to_stored,
         stored_axes=tuple(zip(ras_axes.tolist(), steps.tolist(), strict=True)),
     )
-    for file in stored[1:]:
+    for file in stored_volumes[1:]:
         is_alike = file.shape == first.shape and file.channels == first.channels == 1
         if not is_alike or _distance(file.affine, first.affine) > _tolerance(header.spacing):
             raise ImageError(
@@ -255,8 +255,8 @@ def _as_stored(voxels: np.ndarray, header: VolumeHeader) -> np.ndarray:
     axes, steps = zip(*header.stored_axes, strict=True)
     order = [2 - axis for axis in axes]
     order += range(3, voxels.ndim)
-    turned = voxels.transpose(*order)
-    return turned[tuple(slice(None, None, step) for step in steps)]
+    turned_voxels = voxels.transpose(*order)
+    return turned_voxels[tuple(slice(None, None, step) for step in steps)]
 
 
 def _smallest_type(values: np.ndarray) -> str:

@@ -31,10 +31,10 @@ class PngWriter:
         if self.previous is None:
             self.previous = self._start(rows)
         # PNG is big-endian; each row but the first is stored as its difference from the one above (filter 2)
-        stored = rows.astype(rows.dtype.newbyteorder(">")).reshape(len(rows), -1).view(np.uint8)
-        filtered = np.full((len(rows), 1 + stored.shape[1]), 2, np.uint8)
-        np.subtract(stored, np.vstack([self.previous, stored[:-1]]), out=filtered[:, 1:])
-        self.previous = stored[-1:].copy()
+        stored_bytes = rows.astype(rows.dtype.newbyteorder(">")).reshape(len(rows), -1).view(np.uint8)
+        filtered = np.full((len(rows), 1 + stored_bytes.shape[1]), 2, np.uint8)
+        np.subtract(stored_bytes, np.vstack([self.previous, stored_bytes[:-1]]), out=filtered[:, 1:])
+        self.previous = stored_bytes[-1:].copy()
         data = self.compressor.compress(filtered.data)
         if data:
             self._chunk(b"IDAT", data)

@@ -66,14 +66,14 @@ class BandRecords(DerivedRecords):
 
     def __init__(self, records: Records, bands: tuple[str, ...]) -> None:
         super().__init__(records)
-        self.chosen = bands
+        self.chosen_bands = bands
 
     def derivation(self) -> tuple[object, ...]:
-        return ("bands", self.chosen)
+        return ("bands", self.chosen_bands)
 
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]
-        return {**record, "image": with_bands(record["image"], self.chosen)}
+        return {**record, "image": with_bands(record["image"], self.chosen_bands)}
 
 
 class SceneRecords(ListRecords):

@@ -119,10 +119,10 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     groups = np.array([number_by_block.setdefault(block, len(number_by_block)) for block in blocks])
     if len(number_by_block) < 2:
         raise DataError(f"--val-blocks: blocks of {side} pixels hold all images together; give a smaller number")
-    cut = BlockRecords(records, windows, [grid.size for grid in grids], side)
+    block_records = BlockRecords(records, windows, [grid.size for grid in grids], side)
     if config.fold is not None:
-        return hold_out_fold(cut, config.fold, config.seed, groups)
-    return hold_out(cut, config.val_fraction, config.seed, groups)
+        return hold_out_fold(block_records, config.fold, config.seed, groups)
+    return hold_out(block_records, config.val_fraction, config.seed, groups)
 
 
 def _grids(records: Records) -> list[Grid]:

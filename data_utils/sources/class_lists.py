@@ -77,10 +77,10 @@ class Table:
         unknown = [self.rows[key] for key in unused if key not in stems]
         if unknown:
             texts = [f"line {row.line}: {row.image[:LENGTH]!r}" for row in unknown]
-            close = get_close_matches(_stem(unknown[0].image[:LENGTH]), stems, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            listed = listing(texts, separator="; ")
-            raise DataError(f"{self.file} names images that are not there: {listed}{hint}")
+            close_stems = get_close_matches(_stem(unknown[0].image[:LENGTH]), stems, n=1)
+            hint = f"; did you mean {close_stems[0]}?" if close_stems else ""
+            problem_list = listing(texts, separator="; ")
+            raise DataError(f"{self.file} names images that are not there: {problem_list}{hint}")
 
     def _stems(self) -> set[str]:
         """The names that rows may have for the image files below the folder of the table."""

@@ -33,8 +33,8 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
         kept_splits.append(records)
     unknown = sorted(names - present)
     if unknown:
-        listed = listing(unknown)
-        raise DataError(f"--exclude {file}: the data set has no {listed}; take such lines out of the list")
+        name_list = listing(unknown)
+        raise DataError(f"--exclude {file}: the data set has no {name_list}; take such lines out of the list")
     for kept_records, title in zip(kept_splits, ("training", "validation"), strict=True):
         if not len(kept_records):
             raise DataError(f"--exclude {file}: leaves no {title} image; shorten the list")

@@ -88,8 +88,8 @@ def _is_folder(entry: os.DirEntry) -> bool:
 def _one_of(folder: Path, names: tuple[str, ...]) -> Path | None:
     matches = [path for name, path in children(folder).items() if name in names]
     if len(matches) > 1:
-        listed = " and ".join(f"{path.name}/" for path in matches)
-        raise DataError(f"{folder} holds {listed}; keep one of them")
+        name_list = " and ".join(f"{path.name}/" for path in matches)
+        raise DataError(f"{folder} holds {name_list}; keep one of them")
     return matches[0] if matches else None
 
 
@@ -99,7 +99,7 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
     masks = _one_of(folder, MASK_FOLDERS)
     if images is None or masks is None:
         names = sorted(os.listdir(folder), key=natural_sort_key)
-        listed = listing(names, NAMES_IN_MESSAGE) or "nothing"
+        name_list = listing(names, NAMES_IN_MESSAGE) or "nothing"
         lacking: list[str] = []
         if images is None:
             lacking.append("images")
@@ -111,7 +111,7 @@ def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
         raise DataError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
             f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/, for {ANNOTATIONS}, and for volumes in imagesTr"
-            f" beside labelsTr; found {listed}{remedy}"
+            f" beside labelsTr; found {name_list}{remedy}"
         )
     if images.samefile(masks):
         raise DataError(f"{images} and {masks} are the same folder")
@@ -217,18 +217,18 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
     without_image = [path for path in mask_files.values() if path not in used_masks]
     problems: list[str] = []
     if without_mask:
-        listed = listing(without_mask, NAMES_IN_MESSAGE)
-        problems.append(f"{len(without_mask)} of {len(image_files)} images in {images} have no mask ({listed})")
+        name_list = listing(without_mask, NAMES_IN_MESSAGE)
+        problems.append(f"{len(without_mask)} of {len(image_files)} images in {images} have no mask ({name_list})")
     if without_image:
-        listed = listing(without_image, NAMES_IN_MESSAGE)
-        problems.append(f"{len(without_image)} of {len(mask_files)} masks in {masks} have no image ({listed})")
+        name_list = listing(without_image, NAMES_IN_MESSAGE)
+        problems.append(f"{len(without_image)} of {len(mask_files)} masks in {masks} have no image ({name_list})")
     if problems and not (allow_unpaired and stems):
         leave_out = (
             ", or leave them out with --allow-unpaired" if stems else ", or give masks the names of their images"
         )
-        unread = _unread_files(images, [stem.removesuffix(suffix) for stem in mask_files], image_files)
-        if unread:
-            problems.append(f"{images} holds {unread[0]}, which is not read{format_remedy(unread)}")
+        unread_names = _unread_files(images, [stem.removesuffix(suffix) for stem in mask_files], image_files)
+        if unread_names:
+            problems.append(f"{images} holds {unread_names[0]}, which is not read{format_remedy(unread_names)}")
         remedy = f" (set the suffix with --mask-suffix{leave_out})"
         raise DataError(f"{'; '.join(problems)}; masks are named <stem>{suffix}.<ext>{remedy}")
     unpaired = [image_without_mask(file) for file in without_mask]
@@ -237,12 +237,12 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
     return FolderRecords(images, masks, pairs, pair_pages(images, masks, pairs), unpaired)
 
 
-def _unread_files(folder: Path, stems: Collection[str], read: Collection[str]) -> list[str]:
+def _unread_files(folder: Path, stems: Collection[str], read_stems: Collection[str]) -> list[str]:
     """The files in a folder that have one of the stems and an extension that is not read."""
     names = []
     for name in sorted(os.listdir(folder), key=natural_sort_key):
         stem = os.path.splitext(name)[0]
-        if stem in stems and stem not in read:
+        if stem in stems and stem not in read_stems:
             names.append(name)
     return names
 

@@ -190,14 +190,14 @@ def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
 
     failures = (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError)
     try:
-        loaded = _load(dataset, path, config)
+        dataset_splits = _load(dataset, path, config)
     except DataError:
         raise
     except failures as error:
         hint = "" if path.exists() else " is no folder here, and as a Hub id it"
         reason = one_line(error.__cause__ or error)
         raise DataError(f"--dataset {dataset}{hint} cannot be loaded ({reason})") from error
-    return loaded if isinstance(loaded, Mapping) else {"train": loaded}
+    return dataset_splits if isinstance(dataset_splits, Mapping) else {"train": dataset_splits}
 
 
 def _missing_data_set_error(dataset: str, path: Path) -> DataError:

@@ -148,10 +148,10 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         names = [name for name in images_by_name if name in mask_by_name]
         unpaired = _unpaired_files(images_by_name, mask_by_name, mask_files.values())
     else:
-        listed = description.cases
-        names = [name for name in listed if name in images_by_name and name in mask_by_name]
-        no_image = [name for name in listed if name not in images_by_name]
-        no_mask = [name for name in listed if name not in mask_by_name]
+        case_names = description.cases
+        names = [name for name in case_names if name in images_by_name and name in mask_by_name]
+        no_image = [name for name in case_names if name not in images_by_name]
+        no_mask = [name for name in case_names if name not in mask_by_name]
         unpaired = [f"{images}: no image {name}, which {DESCRIPTION} lists" for name in no_image]
         unpaired += [f"{masks}: no label {name}, which {DESCRIPTION} lists" for name in no_mask]
     names.sort(key=natural_sort_key)
@@ -216,9 +216,9 @@ def _by_channel(files: dict[str, str], count: int | None) -> dict[str, tuple[str
     for name, channels in cases.items():
         numbers = sorted(channels)
         if numbers != list(range(expected)):
-            listed = ", ".join(f"{number:04}" for number in numbers)
+            number_list = ", ".join(f"{number:04}" for number in numbers)
             first = next(iter(channels.values()))
-            raise DataError(f"{first}: its case has the channels {listed}, but needs {expected}, from 0000 on")
+            raise DataError(f"{first}: its case has the channels {number_list}, but needs {expected}, from 0000 on")
         images_by_name[name] = tuple(channels[number] for number in numbers)
     return images_by_name
 

@@ -122,7 +122,7 @@ def _check_names(names: LabelSet, known_names: set[str], where: str, class_names
     """Raises DataError, with `where`, for names that are not among `known_names`."""
     for name in names:
         if name not in known_names:
-            close = get_close_matches(name, known_names, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            listed = listing(class_names, limit=8)
-            raise DataError(f"{where}: no class is called {name[:80]!r}; the classes are {listed}{hint}")
+            close_names = get_close_matches(name, known_names, n=1)
+            hint = f"; did you mean {close_names[0]}?" if close_names else ""
+            name_list = listing(class_names, limit=8)
+            raise DataError(f"{where}: no class is called {name[:80]!r}; the classes are {name_list}{hint}")

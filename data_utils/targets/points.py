@@ -37,12 +37,12 @@ class PointReader(TargetReader):
 
     Args:
         landmarks: the task, with the names of the chosen points.
-        chosen: the index of each chosen point in the files.
+        file_indices: the index of each chosen point in the files.
         sides_line: a line on the points that change places in the mirror.
     """
 
     landmarks: Landmarks
-    chosen: tuple[int, ...]
+    file_indices: tuple[int, ...]
     sides_line: str = ""
 
     target = PointTarget
@@ -66,7 +66,7 @@ class PointReader(TargetReader):
             if unknown or len(set(names)) < len(names):
                 raise DataError(f"--classes {config.classes}: expected some of {', '.join(all_names)}")
         sides = point_sides(names, config.swap)
-        chosen = tuple(all_names.index(name) for name in names)
+        file_indices = tuple(all_names.index(name) for name in names)
         landmarks = Landmarks(
             names=names,
             partners=sides.partners,
@@ -74,10 +74,10 @@ class PointReader(TargetReader):
             unit="mm" if records.dims == 3 else "px",
             layout=layout,
             space=space,
-            always_there=_always_there(records, chosen),
+            always_there=_always_there(records, file_indices),
             absent=config.absent or "unknown",
         )
-        return cls(landmarks, chosen, sides.line)
+        return cls(landmarks, file_indices, sides.line)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class PointReader(TargetReader):
         pairs = []
         for point, partner in enumerate(self.landmarks.partners):
             if point < partner:
-                pairs.append((self.chosen[point], self.chosen[partner]))
+                pairs.append((self.file_indices[point], self.file_indices[partner]))
         return pairs
 
     def mirrored(self, target: Target) -> Target:
@@ -115,18 +115,18 @@ class PointReader(TargetReader):
 
     @property
     def key(self) -> tuple:
-        return (self.names, self.chosen)
+        return (self.names, self.file_indices)
 
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> PointTarget:
         source = record["target"]
         assert isinstance(source, PointSource)
-        points = to_pixels(source, image_size, record["name"])[list(self.chosen)]
+        points = to_pixels(source, image_size, record["name"])[list(self.file_indices)]
         return self._target(source, points, image_size, size or image_size, (1.0, 1.0))
 
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> PointTarget:
         source = record["target"]
         assert isinstance(source, PointSource)
-        points = to_voxels(source.positions[list(self.chosen)], source.space, header)
+        points = to_voxels(source.positions[list(self.file_indices)], source.space, header)
         return self._target(source, points, header.size, size or header.size, header.spacing)
 
     def _target(
@@ -139,7 +139,7 @@ class PointReader(TargetReader):
     ) -> PointTarget:
         """Points (K, n) in pixels of an image, as a target of an image that is resized to `size`."""
         scale = np.array(image_size) / np.array(size)
-        states = source.states[list(self.chosen)]
+        states = source.states[list(self.file_indices)]
         resized = np.where((states == PRESENT)[:, None], (points + 0.5) / scale - 0.5, 0.0)
         is_inside = ((resized >= -0.5) & (resized < np.array(size) - 0.5)).all(axis=1)
         states[~is_inside] = OUTSIDE  # absent points stay absent: their position is 0

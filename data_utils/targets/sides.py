@@ -62,8 +62,8 @@ def find_sides(names: Sequence[str], swap: str | None) -> Sides:
         line = f"mirroring is off: {sided} have a side, but no partner of their name; --swap left=right,... names them"
         return Sides(tuple(range(len(names))), False, line)
     if pairs:
-        listed = listing(pairs, separator="; ")
-        return Sides(tuple(partners), True, f"in the mirror {listed} change places")
+        name_list = listing(pairs, separator="; ")
+        return Sides(tuple(partners), True, f"in the mirror {name_list} change places")
     return Sides(tuple(partners), True, "")
 
 
@@ -90,8 +90,8 @@ def _swapped(names: Sequence[str], swap: str) -> Sides:
         sides = [side.strip() for side in pair.split("=")]
         unknown = [side for side in sides if side not in index_by_name]
         if len(sides) != 2 or unknown:
-            listed = ", ".join(names)
-            raise DataError(f"--swap {pair}: expected left=right with two of {listed}")
+            name_list = ", ".join(names)
+            raise DataError(f"--swap {pair}: expected left=right with two of {name_list}")
         left, right = (index_by_name[side] for side in sides)
         if partners[left] != left or partners[right] != right or left == right:
             raise DataError(f"--swap {pair}: each has one partner, another than itself")

@@ -203,8 +203,8 @@ def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:
     is_component = answers > 0
     everywhere = generate_binary_structure(answers.ndim, answers.ndim)
     # `skimage.morphology.h_maxima` takes equal peaks for two, however shallow the valley between them
-    cut = reconstruction(depth - PEAK, depth, footprint=everywhere)
-    is_peak = local_maxima(cut, connectivity=answers.ndim) & is_component
+    lowered_peaks = reconstruction(depth - PEAK, depth, footprint=everywhere)
+    is_peak = local_maxima(lowered_peaks, connectivity=answers.ndim) & is_component
     seeds, count = label(is_peak, everywhere)
     if count < 2:
         return is_component.astype(np.int32), 1

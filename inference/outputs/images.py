@@ -110,8 +110,8 @@ class ImageWriter:
                 writers.uncertainty = stack.enter_context(PngWriter(files[UNCERTAINTY], size, MASK_LEVEL))
             for extension in set(POLYGONS) & set(self.extensions):
                 assert isinstance(job, RasterJob)
-                opened = open_polygons(job, extension, self.output_format, decoder, size[1])
-                writers.polygons = stack.enter_context(opened)
+                polygon_writer = open_polygons(job, extension, self.output_format, decoder, size[1])
+                writers.polygons = stack.enter_context(polygon_writer)
             yield StripWriter(self.output_format, decoder, writers, read_rows, sink, read_missing)
 
 

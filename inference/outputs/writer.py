@@ -37,12 +37,12 @@ class PredictionWriter(Generic[Format]):
             return False
         if isinstance(job, RasterJob) and job.truth:  # its mask does not show where its image holds no data
             return False
-        begun = max(Path(path).stat().st_mtime for path in job.files)
+        newest_input = max(Path(path).stat().st_mtime for path in job.files)
         try:
             file_stats = [self.output_format.file(job, extension).stat() for extension in self.extensions]
         except OSError:
             return False
-        return all(file.st_size and file.st_mtime >= begun for file in file_stats)
+        return all(file.st_size and file.st_mtime >= newest_input for file in file_stats)
 
     @property
     def shows_image(self) -> bool:

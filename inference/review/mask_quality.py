@@ -27,11 +27,11 @@ def mask_score(probabilities: np.ndarray, mask: np.ndarray) -> float | None:
 
     Returns None if all pixels are ignored.
     """
-    counted = label_probabilities(probabilities, mask)[mask != IGNORE_INDEX].astype(np.float64)
-    if not len(counted):
+    label_probs = label_probabilities(probabilities, mask)[mask != IGNORE_INDEX].astype(np.float64)
+    if not len(label_probs):
         return None
-    weights = np.exp((1 - counted) / TEMPERATURE)
-    return float((weights * counted).sum() / weights.sum())
+    weights = np.exp((1 - label_probs) / TEMPERATURE)
+    return float((weights * label_probs).sum() / weights.sum())
 
 
 def label_probabilities(probabilities: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -23,20 +23,22 @@ class TemperatureFit:
 
     def add(self, probabilities: np.ndarray, mask: np.ndarray) -> None:
         """Count an image: probabilities (classes, H, W), mask (H, W) of class indices."""
-        known = np.flatnonzero(mask.ravel() != IGNORE_INDEX)
-        known = known[:: max(1, len(known) // PIXELS)]
-        if not len(known):
+        known_pixels = np.flatnonzero(mask.ravel() != IGNORE_INDEX)
+        known_pixels = known_pixels[:: max(1, len(known_pixels) // PIXELS)]
+        if not len(known_pixels):
             return
-        labels = mask.ravel()[known]
-        counted = probabilities.reshape(len(probabilities), -1)[:, known].astype(np.float64)  # (classes, n)
+        labels = mask.ravel()[known_pixels]
+        known_probabilities = probabilities.reshape(len(probabilities), -1)[:, known_pixels].astype(
+            np.float64
+        )  # (classes, n)
         # the logits, up to a constant for each pixel
-        logits = np.log(np.maximum(counted, SMALLEST_PROBABILITY))
-        label_logits = logits[labels, np.arange(len(known))]
+        logits = np.log(np.maximum(known_probabilities, SMALLEST_PROBABILITY))
+        label_logits = logits[labels, np.arange(len(known_pixels))]
         for index, temperature in enumerate(TEMPERATURES):
             # no overflow: the largest of these is at least -ln(classes) / temperature, and at most 0
             log_sums = np.log(np.exp(logits / temperature).sum(axis=0))
             self.sums[index] += (log_sums - label_logits / temperature).sum()
-        self.pixels += len(known)
+        self.pixels += len(known_pixels)
 
     def temperature(self) -> float:
         """The temperature with the least cross-entropy: the lowest point of a parabola through the best three."""

@@ -72,18 +72,18 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
     """A mask, read one window at a time if its format allows it."""
     if isinstance(mask, ClassMasks | ClassChannels | PlacedMask):
         name = mask.name
-        opened = open_windowed(mask)
+        opener = open_windowed(mask)
     elif isinstance(mask, PictureFile):
         name = mask.path
-        opened = open_windowed(mask)
+        opener = open_windowed(mask)
     elif isinstance(mask, RenderedMask):
         name = "the true objects"  # the object that renders them names the file
-        opened = open_windowed(mask)
+        opener = open_windowed(mask)
     else:
         assert not isinstance(mask, VolumeFile)
         name = str(mask.path)
-        opened = open_windowed_file(mask.path, mask.page)
-    with opened as picture:
+        opener = open_windowed_file(mask.path, mask.page)
+    with opener as picture:
 
         def read(top: int, bottom: int) -> Target:
             rows = read_mask(picture.read(top, bottom), name)

@@ -165,18 +165,18 @@ def _plan_volume(config: UNetConfig, size: Sequence[int], tile_size: int | None,
             tile = _blended_tile(config, size, voxels)
     else:
         tile = tuple(round_up(tile_size, step) for step in grid)
-    cut = [axis for axis in range(3) if size[axis] > tile[axis]]
-    if not cut:
+    cut_axes = [axis for axis in range(3) if size[axis] > tile[axis]]
+    if not cut_axes:
         return None
     if overlap is not None:
         shared = tuple(round_up(overlap, step) for step in grid)
-    elif margin and all(2 * margin[axis] < tile[axis] for axis in cut):
+    elif margin and all(2 * margin[axis] < tile[axis] for axis in cut_axes):
         shared = tuple(2 * pixels for pixels in margin)
     else:
         shared = tuple(side // 2 // step * step for side, step in zip(tile, grid, strict=True))
-    for axis in cut:
+    for axis in cut_axes:
         _check_overlap(shared[axis], tile[axis])
-    exact = margin is not None and all(shared[axis] >= 2 * margin[axis] for axis in cut)
+    exact = margin is not None and all(shared[axis] >= 2 * margin[axis] for axis in cut_axes)
     return Tiling(tile, shared, grid, exact)
 
 
@@ -225,8 +225,8 @@ def _pixel_bytes(config: UNetConfig) -> int:
 def computed_bytes(config: UNetConfig, size: Sequence[int]) -> int:
     """The estimated bytes of activations in the largest forward pass on an input of `size`, cut by `choose_tiling`."""
     tiling = choose_tiling(config, size)
-    computed = size if tiling is None else tiling.size
-    return math.prod(computed) * _pixel_bytes(config)
+    pass_size = size if tiling is None else tiling.size
+    return math.prod(pass_size) * _pixel_bytes(config)
 
 
 def _check_overlap(overlap: int, side: int) -> None:

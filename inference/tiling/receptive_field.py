@@ -25,10 +25,10 @@ def reach(config: UNetConfig) -> tuple[int, ...] | None:
     if config.norm != "batch" or config.upsample == "bilinear_aligned":
         return None
     if config.encoder is not None:
-        measured = _measured_reach(json.dumps(config.encoder), config.depth, config.upsample)
-        if measured is None:
+        side_reach = _measured_reach(json.dumps(config.encoder), config.depth, config.upsample)
+        if side_reach is None:
             return None
-        return (measured,) * config.dims
+        return (side_reach,) * config.dims
     interpolates = config.upsample != "transpose"
     kernels_of_axes = zip(*config.level_kernels, strict=True)
     strides_of_axes = zip(*config.level_strides, strict=True)
@@ -73,9 +73,9 @@ def _measured_reach(encoder: str, depth: int, upsample: str) -> int | None:
         channels = config.get("num_channels", 3)
         network = UNet(UNetConfig(channels, base_channels=2, depth=depth, upsample=upsample, encoder=config)).eval()
         image = torch.rand(1, channels, (2 * BLOCKS + 1) * grid, WIDTH * grid)
-    marked = image.clone()
-    marked[:, :, BLOCKS * grid : -BLOCKS * grid] = torch.nan
-    rows = network(marked).isnan().any(dim=3).any(dim=1)[0]  # (H,)
+    marked_image = image.clone()
+    marked_image[:, :, BLOCKS * grid : -BLOCKS * grid] = torch.nan
+    rows = network(marked_image).isnan().any(dim=3).any(dim=1)[0]  # (H,)
     touched = rows.view(-1, grid).any(dim=1).nonzero()[:, 0]
     blocks = int((touched - BLOCKS).abs().max())
     if blocks > BLOCKS - 2:  # the images below would have no valid part in common

@@ -39,14 +39,14 @@ def strips_at_sizes(
     """
     input_size = images.shape[2:]
     tiling = choose_tiling(config, input_size)
-    computed: Iterable[Iterable[Tensor]]
+    strip_lists: Iterable[Iterable[Tensor]]
     if tiling is not None:
-        computed = (_tiled(forward, image, tiling) for image in images)
+        strip_lists = (_tiled(forward, image, tiling) for image in images)
     elif config.dims == 2:
-        computed = ([logits] for logits in forward(images))
+        strip_lists = ([logits] for logits in forward(images))
     else:
-        computed = ([forward(image[None])[0]] for image in images)
-    for strips, size in zip(computed, sizes, strict=True):
+        strip_lists = ([forward(image[None])[0]] for image in images)
+    for strips, size in zip(strip_lists, sizes, strict=True):
         if tiling is not None or _are_large(config, size):
             yield (strip[None] for strip in resize_strips(iter(strips), input_size, size))
         else:

@@ -104,7 +104,7 @@ def reader_of_face(**settings) -> PointReader:
 
 def test_points_are_chosen_by_their_names():
     assert reader_of_face(classes="nose, ").names == ("nose",)
-    assert reader_of_face(classes="left_eye, right_eye").chosen == (2, 1)
+    assert reader_of_face(classes="left_eye, right_eye").file_indices == (2, 1)
 
 
 def test_points_of_a_table_have_its_layout_and_space():

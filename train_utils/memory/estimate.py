@@ -135,9 +135,9 @@ def input_bytes(shape: tuple[int, ...], batch_split: BatchSplit) -> int:
     channels, *sides = shape
     images = STEPS_HELD * batch_split.accumulation * batch_split.micro_batch_size
     value_bytes = 1 if len(sides) == 2 else 4
-    loaded = value_bytes * channels + 1
+    loaded_bytes = value_bytes * channels + 1
     augmented = 4 * channels + 8
-    return images * math.prod(sides) * (loaded + augmented)
+    return images * math.prod(sides) * (loaded_bytes + augmented)
 
 
 def weight_bytes(network: nn.Module) -> int:

@@ -256,8 +256,8 @@ class Rehearsal:
 
     def _slowest(self, seconds: float) -> float:
         """The most seconds that a process has measured; every process must call it."""
-        measured = torch.tensor([seconds], dtype=torch.float32, device=self.accelerator.device)
-        return self.accelerator.gather(measured).max().item()
+        seconds_tensor = torch.tensor([seconds], dtype=torch.float32, device=self.accelerator.device)
+        return self.accelerator.gather(seconds_tensor).max().item()
 
 
 def _make(make_step: Callable[[Item], None], steps: Iterator[Item], count: int) -> None:

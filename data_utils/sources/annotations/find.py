@@ -37,8 +37,8 @@ def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bo
         for name, splits in splits_of_format.items():
             _, path = next(iter(splits.values()))
             examples.append(f"{name} ({path})")
-        listed = ", ".join(examples)
-        raise DataError(f"{root} holds annotations of {len(examples)} formats: {listed}; keep one of them")
+        example_list = ", ".join(examples)
+        raise DataError(f"{root} holds annotations of {len(examples)} formats: {example_list}; keep one of them")
     name, splits = splits_of_format.popitem()
     _, load = FORMATS[name]
     return load(root, splits, allow_unpaired)

@@ -161,18 +161,18 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if is_visible_file(path.name, SUFFIXES) and path.is_file())
 
 
-def _open(images: Path, folder: Path, joined: Sequence[Path], config: DataConfig) -> PolygonRecords:
+def _open(images: Path, folder: Path, common_files: Sequence[Path], config: DataConfig) -> PolygonRecords:
     """The images of a split, with the only file of polygons, or with one for each image.
 
     Args:
-        joined: files in `folder` that are for all images; there may be at most one.
+        common_files: files in `folder` that are for all images; there may be at most one.
     """
     image_files = files_by_stem(images, "images")
-    if len(joined) > 1:
-        names = ", ".join(path.name for path in joined)
+    if len(common_files) > 1:
+        names = ", ".join(path.name for path in common_files)
         raise DataError(f"{folder}: holds {names}; keep one, or one for each image in masks/")
-    if joined:
-        pairs = [(image, joined[0].name) for image in image_files.values()]
+    if common_files:
+        pairs = [(image, common_files[0].name) for image in image_files.values()]
         return PolygonRecords(images, folder, pairs, config.label_column)
     files = files_by_stem(folder, "polygons", SUFFIXES)
     unpaired = [f"{image}: image without polygons" for stem, image in image_files.items() if stem not in files]

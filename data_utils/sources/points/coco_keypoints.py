@@ -92,8 +92,10 @@ def to_table(file: CocoFile) -> PointTable | None:
     if not names_by_category:
         return None
     if len(names_by_category) > 1:
-        listed = ", ".join(str(file.categories[category_id]["name"]) for category_id in names_by_category)
-        raise DataError(f"{path}: {len(names_by_category)} categories have keypoints, {listed}; keep one of them")
+        category_list = ", ".join(str(file.categories[category_id]["name"]) for category_id in names_by_category)
+        raise DataError(
+            f"{path}: {len(names_by_category)} categories have keypoints, {category_list}; keep one of them"
+        )
     ((category_id, names),) = names_by_category.items()
     builder = TableBuilder("coco", 2)
     for image in file.images:

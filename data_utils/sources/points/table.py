@@ -77,13 +77,13 @@ class PointTable:
 
     def with_names(self, names: Sequence[str]) -> PointTable:
         """The table with only these names, in their order; points that the table lacks are unknown."""
-        listed = [column for column, name in enumerate(self.names) if name in names]
-        columns = [names.index(self.names[column]) for column in listed]
+        listed_columns = [column for column, name in enumerate(self.names) if name in names]
+        columns = [names.index(self.names[column]) for column in listed_columns]
         shape = (len(self.images), len(names))
 
         def spread(values: np.ndarray, unknown: int = 0) -> np.ndarray:
             spread_values = np.full((*shape, *values.shape[2:]), unknown, values.dtype)
-            spread_values[:, columns] = values[:, listed]
+            spread_values[:, columns] = values[:, listed_columns]
             return spread_values
 
         return replace(

@@ -146,8 +146,8 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
     if bool(parquet_files) == bool(tar_files):
         kinds = "both .parquet and .tar files" if tar_files else "no .parquet or .tar files"
         urls = [redact(system.unstrip_protocol(file)) for file in sorted(paths)[:NAMES_IN_MESSAGE]]
-        listed = ", ".join(PurePosixPath(url).name for url in urls)
-        raise DataError(f"--dataset {dataset} holds {kinds}; found {listed or 'nothing'}")
+        name_list = ", ".join(PurePosixPath(url).name for url in urls)
+        raise DataError(f"--dataset {dataset} holds {kinds}; found {name_list or 'nothing'}")
     splits: dict[str, list[str]] = {}
     names = [*named_splits, *USUAL_SPLITS]
     for file in parquet_files or tar_files:

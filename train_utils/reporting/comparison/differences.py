@@ -59,12 +59,12 @@ class Difference:
 
     def sentence(self) -> str:
         """The difference in words, and its meaning."""
-        counted = (
+        summary = (
             f"{self.second} - {self.first}: {self.compared_by} {self.value:+.4f} on average over {self.images:,} images"
             f" (standard deviation over images {self.deviation:.4f}; {self.second} is better on {self.better:,}, worse"
             f" on {self.worse:,})"
         )
-        return f"{counted}. {self._judgement()}"
+        return f"{summary}. {self._judgement()}"
 
     def _judgement(self) -> str:
         if self.interval is None:

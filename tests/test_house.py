@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -211,18 +212,27 @@ def imports_of_tests(folder: Path) -> list[str]:
 
 
 def modules_without_tests(root: Path) -> list[str]:
-    """Modules of the packages that no file of tests is named after, and none names in its docstring."""
-    mentioned_modules: set[str] = set()
+    """Modules of the packages that no file of tests has the name of, and none names in its docstring by its path.
+
+    A name decides only within the package that the tests are named after, and only where it is that of one module.
+    """
+    packages_and_names: Counter[tuple[str, str]] = Counter()
+    tested: set[tuple[str, str]] = set()
+    mentioned: set[str] = set()
+    for path in map(Path, modules(root)):
+        packages_and_names[path.parts[0], path.name] += 1
     for path in (root / "tests").rglob("test_*.py"):
         _, _, from_docstring_on = path.read_text(encoding="utf-8").partition('"""')
         documentation, _, _ = from_docstring_on.partition('"""')
-        mentioned_modules |= {word.rstrip(".,") for word in documentation.split()}
-        mentioned_modules.add(path.name.removeprefix("test_"))
+        mentioned |= {word.rstrip(".,") for word in documentation.split()}
+        tested.add((path.parent.name, path.name.removeprefix("test_")))
     missing = []
-    for path in modules(root):
-        name = Path(path).name
-        if "/" in path and name != "__init__.py" and not {name, path} & mentioned_modules:
-            missing.append(path)
+    for module in modules(root):
+        path = Path(module)
+        key = (path.parts[0], path.name)
+        is_found_by_name = key in tested and packages_and_names[key] == 1
+        if "/" in module and path.name != "__init__.py" and module not in mentioned and not is_found_by_name:
+            missing.append(module)
     return missing
 
 
@@ -323,6 +333,12 @@ def test_a_module_without_tests_is_found(tmp_path):
     files = {name: "" for name in ("unet/a.py", "unet/b.py", "unet/__init__.py", "runtime/c.py", "train.py")}
     tests = {"tests/unet/test_a.py": "", "tests/test_more.py": '"""More.\n\nModules: unet/d.py, runtime/c.py.\n"""'}
     assert modules_without_tests(write(tmp_path, files | tests)) == ["unet/b.py"]
+
+
+def test_a_module_is_not_found_by_the_name_of_another(tmp_path):
+    files = {name: "" for name in ("unet/a.py", "tasks/a.py", "unet/in/b.py", "unet/on/b.py")}
+    tests = {"tests/tasks/test_a.py": "", "tests/unet/test_b.py": '"""Of one.\n\nModules: unet/in/b.py.\n"""'}
+    assert modules_without_tests(write(tmp_path, files | tests)) == ["unet/a.py", "unet/on/b.py"]
 
 
 def test_a_test_that_imports_a_test_is_found(tmp_path):

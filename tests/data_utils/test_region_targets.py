@@ -1,4 +1,7 @@
-"""Regions: unions of labels, which of them are refused, and what their reader tells the task."""
+"""Regions: unions of labels, which of them are refused, and what their reader tells the task.
+
+Modules: data_utils/targets/regions.py.
+"""
 
 import numpy as np
 import pytest

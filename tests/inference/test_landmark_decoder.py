@@ -1,4 +1,7 @@
-"""Positions of landmarks from the maps of a network: to a part of a pixel, in strips, with presence and confidence."""
+"""Positions of landmarks from the maps of a network: to a part of a pixel, in strips, with presence and confidence.
+
+Modules: inference/decoding/landmarks.py.
+"""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Points of an image that is cropped, padded, cut into strips, moved, or sent to a device."""
+"""Points of an image that is cropped, padded, cut into strips, moved, or sent to a device.
+
+Modules: tasks/points.py.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,7 @@
-"""Regions, which are unions of labels: how they become labels, and the scores of both."""
+"""Regions, which are unions of labels: how they become labels, and the scores of both.
+
+Modules: inference/decoding/regions.py.
+"""
 
 import pytest
 import torch

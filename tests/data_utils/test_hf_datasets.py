@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import pkgutil
 from functools import partialmethod
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -282,12 +283,10 @@ def test_the_hub_has_ten_seconds_to_answer(monkeypatch):
     assert questions == [("some/table", 10)]
 
 
-@pytest.fixture(params=[OSError, ValueError])
+@pytest.fixture(params=["builtins.OSError", "builtins.ValueError", "huggingface_hub.errors.HTTPError"])
 def unreachable_hub(request, monkeypatch):
-    def dataset_info(*args, **settings):
-        raise request.param("no way")
-
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", dataset_info)
+    error = pkgutil.resolve_name(request.param)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", Mock(side_effect=error("no way")))
 
 
 @pytest.mark.usefixtures("unreachable_hub")
@@ -395,6 +394,14 @@ def test_a_table_whose_reading_fails_in_another_process_is_one_line(tmp_path, mo
     (tmp_path / "a.parquet").touch()
     monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=RuntimeError("a process is gone")))
     assert error_of(tmp_path / "a.parquet").endswith("a.parquet cannot be loaded (a process is gone)")
+
+
+def test_a_table_that_cannot_be_read_is_told_by_the_cause(tmp_path, monkeypatch):
+    (tmp_path / "a.parquet").touch()
+    error = RuntimeError("a table could not be made")
+    error.__cause__ = ValueError("no column")
+    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=error))
+    assert error_of(tmp_path / "a.parquet").endswith("a.parquet cannot be loaded (no column)")
 
 
 def test_a_saved_table_that_lacks_a_file_is_one_line(tmp_path, tables):

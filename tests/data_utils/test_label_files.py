@@ -49,6 +49,13 @@ def test_a_table_lies_above_all_splits(request, layout, train, val):
     assert validation.metadata.unlisted == ("b.png",)
 
 
+def test_a_table_above_several_folders_is_read_once(inner_splits):
+    (inner_splits / "classes.csv").write_text(ROWS.format(train="train/", val="val/"))
+    files = LabelFiles(inner_splits, reads_rules=False)
+    table = files.folder_table(inner_splits / "images" / "train")
+    assert files.folder_table(inner_splits / "images" / "val") is table
+
+
 def test_a_table_of_a_split_lies_beside_its_images(outer_splits):
     (outer_splits / "train" / "classes.csv").write_text("image,classes\na,car\nb,car\n")
     train, val = load_records(DataConfig(str(outer_splits)))

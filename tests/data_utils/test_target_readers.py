@@ -87,6 +87,12 @@ def test_a_label_volume_of_other_sides_than_its_image_is_refused(tmp_path):
         ClassReader(TWO).read_volume({"image": image, "target": label, "name": "a"}, read_volume_header(image, "a"))
 
 
+def test_a_mask_of_other_proportions_than_its_image_is_refused():
+    record = {"image": "", "target": np.ones((20, 30), np.uint8), "name": "a"}
+    with pytest.raises(DataError, match=r"^a: image is 40 x 40, its mask 20 x 30 \(height x width\)"):
+        ClassReader(TWO).read(record, (40, 40))
+
+
 def test_points_have_no_named_classes():
     records = ListRecords([], Metadata(classes=((0, "background"), (1, "cell"))))
     assert named_classes_of(records, DataConfig(task="landmarks", classes="nose,tail")) == ()

@@ -313,6 +313,7 @@ BROKEN_IMAGES = {
     "RGB": (nibabel.Nifti1Image(RGB, RAS).to_bytes(), "expected one real number for each channel"),
     "five axes": (nibabel.Nifti1Image(np.ones((2, 2, 2, 2, 2), "u1"), RAS).to_bytes(), "it has 5 axes"),
     "flat affine": (nonsense(IMAGE, "srow_x", [0, 0, 0, 0]), "is no grid in space"),
+    "two axes along one": (nonsense(IMAGE, "srow_y", [1, 0, 0, 0]), "is no grid in space"),
     "NaN affine": (nonsense(IMAGE, "srow_x", [np.nan, 0, 0, 0]), "is no grid in space"),
 }
 BROKEN_LABELS = {

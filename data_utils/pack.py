@@ -47,7 +47,7 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     sizes = np.array([_size(record["image"], pages) + _size(record["target"], pages) for record in records])
     # a record belongs to the shard in whose share of all bytes it begins, so that all shards have about one size
     count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
-    shard_numbers = np.minimum((np.cumsum(sizes) - sizes) * count // sizes.sum(), count - 1)
+    shard_numbers = (np.cumsum(sizes) - sizes) * count // sizes.sum()
     shards = [np.flatnonzero(shard_numbers == shard) for shard in range(count)]
     shards = [indices for indices in shards if len(indices)]
     rows = max(1, min(GROUP_ROWS, int(GROUP_BYTES // max(1, sizes.mean()))))

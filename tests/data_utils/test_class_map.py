@@ -186,6 +186,14 @@ def test_an_unknown_value_names_the_file(values, mask, message):
         class_map.encode(read_mask(pixels, "m"), "017.png")
 
 
+def test_a_volume_has_the_classes_of_its_slices():
+    class_map = ClassMap(("sky", "land"), (7, 300), 9)
+    values = np.array([[[7, 300, 7]], [[300, 300, 9]]], np.uint16)
+    indices = class_map.encode_volume(values, "a.nii")
+    assert indices.tolist() == [[[0, 1, 0]], [[1, 1, 255]]]
+    assert indices.dtype == np.uint8
+
+
 def test_a_class_map_is_small_for_loader_processes_after_encoding():
     class_map = ClassMap(("a", "b", "c"), COLORS, None)
     class_map.encode(np.uint8([COLORS]), "m")
@@ -215,7 +223,7 @@ def test_a_model_without_names_has_values_for_names():
 def test_values_are_described_by_class(joined):
     assert joined.values_by_class() == [[3], [5, 7]]
     assert joined.describe_values() == ["3", "5 and 7", "ignored: [8, 6]", "others: 0"]
-    assert ClassMap(("a", "b"), (3, 5), 9).describe_values() == ["3", "5"]
+    assert ClassMap(("a", "b"), (5, 3), 9).describe_values() == ["5", "3"]
 
 
 @pytest.mark.parametrize(("value", "index"), [(3, 0), (5, 1), (7, 1), (8, IGNORE_INDEX), (9, IGNORE_INDEX), (4, 0)])

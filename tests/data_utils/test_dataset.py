@@ -16,10 +16,11 @@ import pytest
 import torch
 from conftest import load_info, write_folder
 from PIL import Image
-from volumes import write_msd
+from volumes import write_msd, write_volume
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.resize import resize_mask
 from data_utils.loading.augment import augment
 from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
@@ -420,6 +421,14 @@ def test_an_image_of_other_channels_is_named(info):
         samples.load(1)
     with pytest.raises(ImageError, match=message):
         samples.load_crop(1, (8, 6), np.random.default_rng(0))
+
+
+def test_a_volume_of_other_channels_is_named(info, tmp_path):
+    files = [str(write_volume(tmp_path / f"{name}.nii", np.zeros((3, 4, 5), np.int16))) for name in "ab"]
+    record = {"image": VolumeFile(tuple(files)), "target": None, "name": "case 7"}
+    split = replace(info.train, records=ListRecords([record]))
+    with pytest.raises(ImageError, match=r"^case 7: has 2 channels, the model takes 3$"):
+        VolumeSamples(split, info, Preprocess(), fit_targets=True).load(0)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Values of masks: numbers and colors, how they are written, and which stand in a row."""
 
+import numpy as np
 import pytest
 
-from data_utils.mask_values import as_color, as_grey, is_run, key_of, parse_values, unpack
+from data_utils.mask_values import as_color, as_grey, is_run, key_of, pack, parse_values, unpack
 from runtime.errors import DataError
 
 
@@ -22,6 +23,11 @@ def test_a_grey_value_is_a_grey_color(value, color):
 )
 def test_a_key_packs_a_color_into_a_number(value, key):
     assert key_of(value) == key
+
+
+def test_numbers_are_their_own_keys():
+    mask = np.array([[3, 70000]])
+    assert pack(mask) is mask
 
 
 def test_a_color_is_unpacked_from_its_key():

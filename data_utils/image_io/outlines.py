@@ -71,22 +71,21 @@ class Outliner:
         for top in range(0, len(rows), ROWS):
             self._read(rows[top : top + ROWS])
             if self._new_corners > max(MAX_PENDING_CORNERS, self._open_corners):
-                yield self._finished(is_last=False)
+                yield self._finished()
 
     def finish(self) -> Iterator[Areas]:
         """The remaining areas, after the last row."""
         self._read(np.zeros((1, self._last_row.shape[1] - 2), np.uint8))
-        yield self._finished(is_last=True)
+        yield self._finished()
 
     def _read(self, rows: np.ndarray) -> None:
         from skimage.measure import label
 
         window = np.concatenate([self._last_row, np.pad(rows, ((0, 0), (1, 1)))])
-        is_area = window[0] > 0
         areas, count = label(window, background=0, connectivity=1, return_num=True)
         areas = np.where(areas > 0, areas + self._area_count, 0).astype(np.int32)
         self._area_count += int(count)
-        self._links.append(np.unique(np.stack([self._last_areas[is_area], areas[0, is_area]]), axis=1))
+        self._links.append(np.unique(np.stack([self._last_areas, areas[0]]), axis=1))
         corners = _corners(window, areas, self._next_row)
         self._corners.append(corners)
         self._new_corners += len(corners.rows)
@@ -94,7 +93,7 @@ class Outliner:
         self._last_row = window[-1:]
         self._last_areas = areas[-1]
 
-    def _finished(self, *, is_last: bool) -> Areas:
+    def _finished(self) -> Areas:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
@@ -104,7 +103,7 @@ class Outliner:
         count, components = connected_components(links, directed=False)
         last_areas = components[self._last_areas]
         is_open = np.zeros(count, bool)
-        is_open[last_areas[self._last_areas > 0]] = not is_last
+        is_open[last_areas[self._last_areas > 0]] = True
         new_numbers = np.cumsum(is_open, dtype=np.int32)  # areas that are open are numbered anew
         open_corners = []
         finished_corners = []
@@ -147,16 +146,16 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
         pixels.append((window[indices], areas[indices]))
     top_left, top_right, low_left, low_right = pixels
     parts = []
-    for pixel, neighbors, opposite, is_on_falling_diagonal in (
-        (top_left, (top_right, low_left), low_right, True),
-        (low_right, (top_right, low_left), top_left, True),
-        (top_right, (top_left, low_right), low_left, False),
-        (low_left, (top_left, low_right), top_right, False),
+    for pixel, neighbors, is_on_falling_diagonal in (
+        (top_left, (top_right, low_left), True),
+        (low_right, (top_right, low_left), True),
+        (top_right, (top_left, low_right), False),
+        (low_left, (top_left, low_right), False),
     ):
         number, area = pixel
         first, second = (neighbor[0] for neighbor in neighbors)
         is_alone = (number > 0) & (number != first) & (number != second)
-        is_middle_of_three = (number > 0) & (number == first) & (number == second) & (number != opposite[0])
+        is_middle_of_three = (number > 0) & (number == first) & (number == second)  # and not of four
         for is_corner, is_falling in ((is_alone, is_on_falling_diagonal), (is_middle_of_three, False)):
             corners = np.flatnonzero(is_corner)
             part = Corners(area, number, rows + row, columns, np.full(len(rows), is_falling)).chosen(corners)

@@ -102,6 +102,14 @@ def test_areas_are_those_that_gdal_outlines():
         assert not mask.any() or np.array_equal(rasterize(drawn, mask.shape, dtype=np.uint8), mask)
 
 
+def test_the_more_corners_are_unfinished_the_later_finished_areas_are_searched_for(monkeypatch):
+    monkeypatch.setattr(outlines, "MAX_PENDING_CORNERS", 0)
+    outliner = Outliner(2)
+    tooth = np.array([[1, 1], [1, 0]], np.uint8)
+    searches = [len(list(outliner.add(tooth))) for _ in range(16)]
+    assert np.flatnonzero(searches).tolist() == [0, 2, 6, 14]
+
+
 @pytest.mark.parametrize("degrees", [0, 90, 100, 180, 200, 270])
 @pytest.mark.parametrize("height", [3, -3])
 def test_outlines_run_counterclockwise_however_the_image_is_turned(height, degrees):

@@ -411,6 +411,11 @@ def test_steps_are_planned_for_nine_tenths_of_the_time_that_is_left(measured, mo
     assert seconds_left == [0.92 * 600 - 52]
 
 
+def test_all_processes_make_the_steps_that_the_main_one_has_planned(measured, monkeypatch):
+    monkeypatch.setattr(rehearsal, "on_main", lambda accelerator, count_steps: 12)
+    assert measured.finish() == 12
+
+
 def test_one_step_is_planned_however_little_time_is_left(measured, monkeypatch):
     monkeypatch.setattr(rehearsal, "steps_that_fit", lambda *arguments: -3)
     assert measured.finish() == 1
@@ -493,6 +498,31 @@ def test_a_run_is_late_where_it_takes_a_twentieth_more(clock, capsys, steps, ste
     for _ in range(2):
         pace.check(step)
     assert capsys.readouterr().out.count("steps are slower than in the rehearsal") == is_said
+
+
+def test_a_run_without_minutes_is_never_late(clock, capsys):
+    pace = Pace(None, range(0, 300))
+    clock.takes(9999)
+    pace.check(200)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_that_will_be_late_is_told_so_once_with_its_minutes(clock, capsys):
+    pace = Pace(2.0, range(50, 350))
+    for step in range(51, 200):
+        clock.takes(0.7)  # 300 steps in 210 s
+        pace.check(step)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("time: steps are slower than in the rehearsal, so the run will end after")
+    assert "minutes instead of 2;" in line
+
+
+def test_a_run_in_time_is_not_told_anything(clock, capsys):
+    pace = Pace(2.0, range(50, 350))
+    for step in range(51, 200):
+        clock.takes(0.35)  # 300 steps in 105 s
+        pace.check(step)
+    assert capsys.readouterr().out == ""
 
 
 def test_the_pace_of_a_resumed_run_is_that_of_its_own_steps(clock, capsys):

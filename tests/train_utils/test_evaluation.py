@@ -5,6 +5,7 @@ Modules: train_utils/results.py, inference/tiling/resizing.py.
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,10 +34,14 @@ from unet.config import Preprocess, UNetConfig
 MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
 
 
-def test_an_evaluation_has_the_scores_of_its_matrix_under_the_names_that_are_logged():
-    scores = ClassScores(("a", "b", "c"), MATRIX, torch.tensor([[0.5], [1.0]]))
-    evaluation = Evaluation(30, 0.25, scores)
-    assert evaluation.record() == {
+@pytest.fixture
+def scores() -> ClassScores:
+    """The scores of three classes, the last of which is nowhere."""
+    return ClassScores(("a", "b", "c"), MATRIX, torch.tensor([[0.5], [1.0]]))
+
+
+def test_an_evaluation_has_the_scores_of_its_matrix_under_the_names_that_are_logged(scores):
+    assert Evaluation(30, 0.25, scores).record() == {
         "eval/loss": 0.25,
         "eval/mean_iou": (90 / 105 + 15 / 30) / 2,
         "eval/mean_dice": (180 / 195 + 30 / 45) / 2,
@@ -48,21 +53,28 @@ def test_an_evaluation_has_the_scores_of_its_matrix_under_the_names_that_are_log
         "eval/dice/b": 30 / 45,
         "eval/dice/c": None,
     }
-    assert scores.comparison == evaluation.record()["eval/mean_iou"]
+
+
+def test_evaluations_of_classes_are_compared_by_mean_iou(scores):
+    assert scores.comparison == (90 / 105 + 15 / 30) / 2
     assert scores.image_comparison == [0.5, 1.0]
+
+
+def test_scores_of_classes_are_a_line_with_a_table(scores):
     assert scores.summary().startswith("mean IoU 0.6786, mean Dice 0.7949, pixel accuracy 0.8750")
     assert [line.split()[0] for line in scores.table().splitlines()] == ["class", "a", "b", "c", "mean"]
 
 
-def test_an_evaluation_says_how_far_confidence_is_from_truth_where_it_was_counted():
-    scores = ClassScores(("a", "b", "c"), MATRIX, torch.tensor([[0.5]]))
+@pytest.mark.parametrize(("right", "error"), [(4, 0.1), (5, 0.0)])
+def test_an_evaluation_says_how_far_confidence_is_from_truth(scores, right, error):
     scores.reliability = no_counts()
-    scores.reliability[7] = torch.tensor([10, 4, 5 * 2**20])  # sure of a half, right four times in ten
+    scores.reliability[7] = torch.tensor([10, right, 5 * 2**20])  # ten pixels, sure of a half
     record = Evaluation(30, None, scores).record()
-    assert record["eval/calibration_error"] == pytest.approx(0.1)
+    assert record["eval/calibration_error"] == pytest.approx(error)
     assert record["eval/loss"] is None
-    scores.reliability[7, 1] = 5
-    assert Evaluation(30, None, scores).record()["eval/calibration_error"] == 0.0
+
+
+def test_an_evaluation_without_counted_confidences_has_no_calibration_error(scores):
     scores.reliability = no_counts()
     assert "eval/calibration_error" not in Evaluation(30, None, scores).record()
 
@@ -116,45 +128,67 @@ def in_strips(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tasks.confusion, "PIXELS_AT_ONCE", 1000)
 
 
-def test_an_evaluation_in_tiles_or_strips_has_the_results_of_whole_images(tmp_path, monkeypatch):
-    write_folder(tmp_path / "train", 2, seed=0, size=(32, 48))
-    write_folder(tmp_path / "val", 2, seed=1, size=(100, 64))
-    write_folder(tmp_path / "more", 1, seed=2, size=(48, 90))
+@pytest.fixture(scope="module")
+def evaluations(tmp_path_factory) -> SimpleNamespace:
+    """Evaluations of images, `whole`, `in_tiles` and `in_strips`, with the `tilings` of each."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    write_folder(folder / "train", 2, seed=0, size=(32, 48))
+    write_folder(folder / "val", 2, seed=1, size=(100, 64))
+    write_folder(folder / "more", 1, seed=2, size=(48, 90))
     for kind in ("images", "masks"):
-        (file,) = (tmp_path / "more" / kind).iterdir()
-        file.rename(tmp_path / "val" / kind / "wide.png")
+        (file,) = (folder / "more" / kind).iterdir()
+        file.rename(folder / "val" / kind / "wide.png")
     evaluate = train.evaluate
     choose_tiling = inference.tiling.resizing.choose_tiling
-    tilings = []
-    evaluations = []
+    result = SimpleNamespace(tilings={"whole": [], "tiles": [], "strips": []})
+    way = "whole"
 
-    def remembered_tiling(*arguments: object) -> Tiling | None:
-        tilings.append(choose_tiling(*arguments))
-        return tilings[-1]
+    def noted_tiling(*arguments: object) -> Tiling | None:
+        result.tilings[way].append(choose_tiling(*arguments))
+        return result.tilings[way][-1]
 
-    def evaluated_in_each_way(accelerator: Accelerator, model: UNet, *arguments: object) -> Evaluation:
+    def evaluate_in_each_way(accelerator: Accelerator, model: UNet, *arguments: object) -> Evaluation:
+        nonlocal way
         model.double()  # so that the whole and its tiles are equal but for 1e-15
-        evaluations.append(evaluate(accelerator, model, *arguments))
-        assert not any(tilings)
-        assert model.training
-        for force in (in_tiles, in_strips):
-            with pytest.MonkeyPatch.context() as patch:
-                force(patch)
-                evaluations.append(evaluate(accelerator, model, *arguments))
+        result.whole = evaluate(accelerator, model, *arguments)
+        result.trains_afterwards = model.training
+        with pytest.MonkeyPatch.context() as patch:
+            way = "tiles"
+            in_tiles(patch)
+            result.in_tiles = evaluate(accelerator, model, *arguments)
+        with pytest.MonkeyPatch.context() as patch:
+            way = "strips"
+            in_strips(patch)
+            result.in_strips = evaluate(accelerator, model, *arguments)
         model.float()
-        return evaluations[0]
+        return result.whole
 
-    monkeypatch.setattr(inference.tiling.resizing, "choose_tiling", remembered_tiling)
-    monkeypatch.setattr(train, "evaluate", evaluated_in_each_way)
-    run = run_train(tmp_path / "run", *FLAGS, "--dataset", tmp_path, "--scale", "0.75")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference.tiling.resizing, "choose_tiling", noted_tiling)
+        patch.setattr(train, "evaluate", evaluate_in_each_way)
+        run = run_train(folder / "run", *FLAGS, "--dataset", folder, "--scale", "0.75")
     assert run.exit_code == 0, run.output
-    assert all(tiling.exact for tiling in tilings if tiling)
-    assert len([tiling for tiling in tilings if tiling]) == 2
-    whole, *cut_evaluations = evaluations
-    for other in cut_evaluations:
-        assert torch.equal(other.scores.sums, whole.scores.sums)
-        assert torch.equal(other.scores.by_image, whole.scores.by_image)
-        assert other.loss == pytest.approx(whole.loss, rel=1e-9)
+    return result
+
+
+def test_an_evaluation_puts_the_model_back_into_training(evaluations):
+    assert evaluations.trains_afterwards
+
+
+def test_large_images_alone_are_evaluated_in_exact_tiles(evaluations):
+    tilings = [tiling for tiling in evaluations.tilings["tiles"] if tiling]
+    assert not any(evaluations.tilings["whole"])
+    assert not any(evaluations.tilings["strips"])
+    assert len(tilings) == 2
+    assert all(tiling.exact for tiling in tilings)
+
+
+@pytest.mark.parametrize("way", ["in_tiles", "in_strips"])
+def test_an_evaluation_in_parts_has_the_results_of_whole_images(evaluations, way):
+    whole, other = evaluations.whole, getattr(evaluations, way)
+    assert torch.equal(other.scores.sums, whole.scores.sums)
+    assert torch.equal(other.scores.by_image, whole.scores.by_image)
+    assert other.loss == pytest.approx(whole.loss, rel=1e-9)
 
 
 class Batches(list):

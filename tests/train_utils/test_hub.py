@@ -9,13 +9,14 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
 from conftest import TINY
-from in_process import run_train
+from in_process import Run, run_train
 
 from runtime.cli import hub_id
 from runtime.errors import SettingsError
@@ -35,6 +36,8 @@ class Hub(ThreadingHTTPServer):
 
 
 class Requests(BaseHTTPRequestHandler):
+    """Answers to what an upload asks of the Hub."""
+
     server: Hub
 
     def do_GET(self) -> None:
@@ -87,8 +90,9 @@ class Requests(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def hub() -> Iterator[Hub]:
+@contextmanager
+def serving() -> Iterator[Hub]:
+    """Within, the stand-in answers."""
     server = Hub()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
@@ -96,29 +100,44 @@ def hub() -> Iterator[Hub]:
     server.server_close()
 
 
-def test_a_run_whose_tracker_cannot_start_goes_on_and_publishes_its_model(hub, tiny_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", hub.url)
-    monkeypatch.setenv("HF_TOKEN", "secret")
-    output = tmp_path / "run"
+@pytest.fixture(scope="module")
+def published(tiny_folder, tmp_path_factory) -> tuple[Run, Hub]:
+    """A run with --push-to-hub whose tracker cannot start, and what the Hub has received."""
+    output = tmp_path_factory.mktemp("runs") / "run"
     output.mkdir()
     (output / "tensorboard").write_text("a file where the tracker wants its folder")
     flags = ["--max-steps", "2", "--push-to-hub", "me/cells", "--resume", "auto"]
-    run = run_train(output, "--dataset", tiny_folder, *TINY, *flags)
+    with serving() as hub, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        patch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        patch.setattr(huggingface_hub.hf_api.api, "endpoint", hub.url)
+        patch.setenv("HF_TOKEN", "secret")
+        run = run_train(output, "--dataset", tiny_folder, *TINY, *flags)
     assert run.exit_code == 0, run.output
+    return run, hub
+
+
+def test_a_run_whose_tracker_cannot_start_goes_on(published):
+    run, _ = published
     assert len([line for line in run.output.splitlines() if line.startswith("tracker tensorboard failed")]) == 1
     assert "training goes on without it" in run.output
-    assert (output / "report.html").exists()
+    assert (run.folder / "report.html").exists()
+
+
+def test_a_run_publishes_all_files_of_its_model(published):
+    run, hub = published
     assert hub.created == ["me/cells"]
     assert "model published: " in run.output
-    for path in (output / "model").iterdir():
+    for path in (run.folder / "model").iterdir():
         assert hub.files[path.name] == path.read_bytes()
-    (tmp_path / "copy").mkdir()
+
+
+def test_a_published_model_can_be_loaded(published, tmp_path):
+    _, hub = published
     for name, content in hub.files.items():
-        (tmp_path / "copy" / name).write_bytes(content)
-    assert UNet.from_pretrained(tmp_path / "copy").config.preprocess.class_values == (0, 255)
+        (tmp_path / name).write_bytes(content)
+    assert UNet.from_pretrained(tmp_path).config.preprocess.class_values == (0, 255)
 
 
 def test_an_upload_that_fails_costs_one_line_with_the_command_to_repeat(tmp_path, monkeypatch, capsys):

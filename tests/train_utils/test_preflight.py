@@ -185,8 +185,9 @@ def test_an_evaluation_needs_weights_moments_average(monkeypatch, optimizer, mom
     size = EvaluationSize((8, 8), (8, 8), 1)
     needed = size.bytes_for(network.config) + (1 + moments + 1) * weights
     monkeypatch.setattr(preflight, "available_bytes", lambda: needed + spare)
+    copies = Copies.for_training(optimizer, averages=True)
     with outcome:
-        Preflight(new_accelerator(), network, None, Copies.for_training(optimizer, averages=True)).check_evaluation(size)
+        Preflight(new_accelerator(), network, None, copies).check_evaluation(size)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""Runs of train.py that end before their first step, in one line that says why."""
+
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from conftest import TINY, launch, write_folder
+from in_process import run_train
+from PIL import Image
+
+import train
+from runtime.errors import SettingsError, UserError
+from train_utils.settings.flags import parse_args
+
+
+def test_a_launch_that_does_not_suit_is_refused_before_data_are_read(monkeypatch, tmp_path):
+    environments = []
+
+    def refuse() -> None:
+        raise SettingsError("no such device")
+
+    monkeypatch.setattr(train, "set_launch_environment", environments.append)
+    monkeypatch.setattr(train, "check_launch", refuse)
+    with pytest.raises(SettingsError, match=r"^no such device$"):
+        run_train(tmp_path / "run", "--dataset", "shapes", "--deterministic")
+    assert environments == [True]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_without_the_token_that_it_will_need_is_refused_first(monkeypatch, tmp_path):
+    asked = []
+
+    def refuse(repo_id: str | None) -> None:
+        asked.append(repo_id)
+        raise SettingsError("no token")
+
+    monkeypatch.setattr(train, "check_token", refuse)
+    monkeypatch.setattr(train, "check_launch", mock.Mock(side_effect=SettingsError("too late")))
+    with pytest.raises(SettingsError, match=r"^no token$"):
+        run_train(tmp_path / "run", "--dataset", "shapes", "--push-to-hub", "me/cells")
+    assert asked == ["me/cells"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+@pytest.mark.parametrize("profile", ["single_gpu", "multi_gpu"])
+def test_gpu_profile_without_a_gpu_ends_in_one_line_of_ours(profile, tmp_path):
+    result = launch("train.py", "--output-dir", tmp_path / "run", profile=profile)
+    assert result.returncode == 1
+    errors = [line for line in result.stderr.splitlines() if line.startswith("train.py: error: ")]
+    assert len(errors) == 1, result.stderr
+    assert "accelerate launch --config_file accelerate_configs/" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--lernrate", "1"], "unknown argument --lernrate"),
+        (["--batch-size", "0"], "'0' is not a whole number of at least 1"),
+        (["--learning-rate", "-1"], "'-1' is not a number above 0"),
+        (["--norm", "layer"], "invalid choice: 'layer'"),
+        (["--image-size", "32"], "expected 2 arguments"),
+        (["--image-size", "32", "32", "--scale", "0.5"], "give one of them"),
+        (["--epochs", "two"], "'two' is not a whole number"),
+        (["--val-fraction", "0"], "'0' is not a number above 0 and below 1"),
+        (["--seed", "4294967296"], "is not a whole number from 0 to 2^32 - 1"),
+    ],
+)
+def test_usage_mistakes_end_in_one_line_with_exit_code_2(flags, line, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train.py", *flags])
+    with pytest.raises(SystemExit) as ended:
+        parse_args("")
+    assert ended.value.code == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("train.py: error: ")
+    assert line in said
+
+
+def test_a_mistyped_flag_ends_the_script_in_one_line(fails_with):
+    fails_with(launch("train.py", "--learning-rat", "1"), "did you mean --learning-rate?", 2)
+
+
+def test_a_scale_at_which_images_vanish_ends_the_run(tiny_folder, tmp_path):
+    with pytest.raises(SettingsError, match=r"--scale 0\.01: makes images of 40 x 56 pixels as small as 1 x 1"):
+        run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.01")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("nowhere", "nowhere is not there; expected `shapes`, a folder"),
+        ("empty", "empty has no folder of images or masks"),
+    ],
+)
+def test_a_folder_without_data_is_refused(tmp_path, name, line):
+    (tmp_path / "empty").mkdir()
+    assert line in refusal(tmp_path / name, tmp_path / "run")
+
+
+def test_a_folder_that_is_not_there_ends_the_script_in_one_line(tmp_path, fails_with):
+    result = launch("train.py", "--dataset", tmp_path / "nowhere", "--output-dir", tmp_path / "run", *TINY)
+    fails_with(result, "nowhere is not there; expected `shapes`, a folder", 1)
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """Five images with masks of 0 and 255."""
+    return write_folder(tmp_path / "data", 5, seed=0)
+
+
+def refusal(dataset: Path, output: Path, *flags: str) -> str:
+    """The line in which a run is refused."""
+    with pytest.raises(UserError) as error:
+        run_train(output, "--dataset", dataset, *TINY, "--max-steps", "1", *flags)
+    assert error.value.exit_code == 1
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--class-weights", "1", "2", "3"], "--class-weights has 3 values for 2 classes"),
+        (["--ignore-index", "9"], "--ignore-index 9 is in no mask; the masks hold 0, 255"),
+        (["--classes", "0=background,1=cell"], "mask values 255 belong to no class; classes are 0, 1"),
+        (["--tracker", "tensorbord"], "--tracker tensorbord is unknown"),
+    ],
+)
+def test_a_flag_that_does_not_suit_the_data_is_refused(data, tmp_path, flags, line):
+    assert line in refusal(data, tmp_path / "run", *flags)
+
+
+def test_a_mask_of_another_size_is_refused(data, tmp_path):
+    Image.fromarray(np.zeros((40, 50), np.uint8)).save(data / "masks" / "cell_03.png")
+    line = "cell_03.png: image is 40 x 56, its mask 40 x 50 (height x width)"
+    assert line in refusal(data, tmp_path / "run")
+
+
+def test_a_mask_with_a_value_of_no_class_is_refused(data, tmp_path):
+    mask = np.zeros((40, 56), np.uint8)
+    mask[0, 0] = 37
+    Image.fromarray(mask).save(data / "masks" / "cell_03.png")
+    line = refusal(data, tmp_path / "run", "--classes", "0=background,255=cell")
+    assert "cell_03.png: mask values 37 belong to no class; classes are 0, 255" in line
+
+
+def test_a_mask_that_is_empty_is_refused(data, tmp_path):
+    (data / "masks" / "cell_03.png").write_bytes(b"")
+    assert "cell_03.png: mask cannot be read (empty, not an image" in refusal(data, tmp_path / "run")
+
+
+def test_a_pixel_that_is_no_number_is_named(data, tmp_path, fails_with):
+    image = np.zeros((40, 56), np.float32)
+    image[3, 4] = np.nan
+    (data / "images" / "cell_03.png").unlink()
+    Image.fromarray(image).save(data / "images" / "cell_03.tif")
+    result = launch("train.py", "--dataset", data, "--output-dir", tmp_path / "run", *TINY, "--max-steps", "1")
+    fails_with(result, "cell_03.tif: has pixels that are not numbers", 1)
+
+
+def test_output_folder_that_holds_something_is_refused(trained, tiny_folder, fails_with):
+    before = sorted(trained.rglob("*"))
+    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", trained, *TINY)
+    fails_with(result, "is not an empty folder", 1)
+    assert sorted(trained.rglob("*")) == before

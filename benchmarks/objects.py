@@ -47,7 +47,7 @@ from inference.decoding.answers import LEVELS, pack_answers
 from inference.decoding.finder import ObjectFinder
 from inference.decoding.objects import ObjectDecoder
 from tasks.classes import ClassTarget
-from tasks.matching import ObjectScores, numbers_of, pack_labels
+from tasks.matching import ObjectScores, label_numbers, pack_labels
 from tasks.objects import Objects, ObjectTarget, RenderedObjects, normalized_depth
 from train_utils.monitoring import rehearsal
 from unet.config import IGNORE_INDEX
@@ -270,7 +270,7 @@ def measure_maps(folder: Path) -> None:
                 objects = ObjectFinder(Objects())
                 objects.add(answers)
                 labels = np.concatenate(list(objects.finish()))
-                assert numbers_of(labels).max(initial=0) == len(objects.objects)
+                assert label_numbers(labels).max(initial=0) == len(objects.objects)
                 add(rows[f"{name}, peaks of {peak / LEVELS:.2f}"], labels, ids)
     for name, scores in rows.items():
         values = scores.values

@@ -43,8 +43,8 @@ from train_utils.reporting.review.masks import (
     Doubt,
     MaskReview,
     doubted_areas,
-    findings_of,
     missing_object,
+    reported_findings,
     worst_first,
 )
 from train_utils.reporting.review.reviewed_run import open_reviewed_run, predicted_slices
@@ -231,7 +231,7 @@ def confirm(run: Path, data: Path) -> None:
             reviews = []
             for name, (score, share, doubts, shifts) in shown.items():
                 missing = missing_object(doubts, agreements)
-                findings = findings_of(doubts, agreements)
+                findings = reported_findings(doubts, agreements)
                 reviews.append(MaskReview(name, score, share, missing, findings, shifts, None, []))
             ordered = worst_first(reviews)
             listed = [review.name for review in ordered if review.problems]

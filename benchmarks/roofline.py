@@ -22,7 +22,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from runtime.memory import keep_freed_memory
-from train_utils.monitoring.flops import peak_of, training_flops
+from train_utils.monitoring.flops import peak_flops, training_flops
 from unet import UNet, UNetConfig
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
@@ -130,7 +130,7 @@ def main() -> None:
         name: other_bytes(network.config, (args.batch_size, height, width), weights, dtype.itemsize, fused=fused)
         for name, fused in (("eager", False), ("fused", True))
     }
-    peak = peak_of(torch.cuda.get_device_name(), half=dtype != torch.float32) if device.type == "cuda" else None
+    peak = peak_flops(torch.cuda.get_device_name(), half=dtype != torch.float32) if device.type == "cuda" else None
     found = {
         "convolutions": sum(map(min, times)),
         "channels_last": sum(of_layouts[1] for of_layouts in times),

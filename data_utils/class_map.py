@@ -13,12 +13,12 @@ from data_utils.mask_values import (
     MAX_VALUES,
     as_color,
     as_grey,
-    key_of,
     pack,
     parse_values,
     show,
     sorted_values,
     unpack,
+    value_key,
     value_text,
 )
 from runtime.errors import DataError, ImageError
@@ -42,8 +42,8 @@ def _table(value_indices: tuple[tuple[MaskValue, int], ...], size: int) -> np.nd
     """Mask value -> class index + 1, 0 for all others."""
     table = np.zeros(size, np.uint8)  # the 24-bit table occupies only the pages that are written
     for value, index in value_indices:
-        if 0 <= key_of(value) < size:
-            table[key_of(value)] = index + 1
+        if 0 <= value_key(value) < size:
+            table[value_key(value)] = index + 1
     return table
 
 
@@ -159,7 +159,7 @@ class ClassMap:
         codes = self._codes(keys)
         unclassed = codes == 0
         for value in self.ignored_values:
-            unclassed &= keys != key_of(value)
+            unclassed &= keys != value_key(value)
         if self.outside is not None:
             codes[unclassed] = (self.outside + 1) % 256
         elif unclassed.any():

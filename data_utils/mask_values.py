@@ -28,7 +28,7 @@ def unpack(key: int) -> tuple[int, int, int]:
     return key & 255, key >> 8 & 255, key >> 16
 
 
-def key_of(value: MaskValue) -> int:
+def value_key(value: MaskValue) -> int:
     """The number that `pack` gives a mask value; -1, which `pack` never gives, for a color of more than 8 bits."""
     if isinstance(value, tuple):
         is_8_bit = all(0 <= level <= 255 for level in value)

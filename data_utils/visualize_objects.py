@@ -22,7 +22,7 @@ def touching(labels: np.ndarray) -> np.ndarray:
     return np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
 
 
-def shades_of(count: int, pairs: Iterable[Sequence[int]]) -> np.ndarray:
+def choose_shades(count: int, pairs: Iterable[Sequence[int]]) -> np.ndarray:
     """(count + 1,) uint8: a color of COLORS for each number, which no number that it touches has.
 
     Numbers get colors in turn, so that others nearby differ too. A number that touches objects of all colors gets any
@@ -48,7 +48,7 @@ def shaded(labels: np.ndarray) -> np.ndarray:
     if numbers[0] != 0:
         indices = indices + 1
     compact = indices.reshape(labels.shape)
-    return shades_of(compact.max(), touching(compact).tolist())[compact]
+    return choose_shades(compact.max(), touching(compact).tolist())[compact]
 
 
 def outlined(image: np.ndarray, shades: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from inference.outputs.jobs import Job
 
 
-def batches_of(
+def group_jobs(
     jobs: Iterable[Job], batch_key: Callable[[tuple[int, ...]], tuple[Hashable, int] | None]
 ) -> list[list[Job]]:
     """Batches of jobs that are computed together; each other job is a batch of its own.
@@ -38,16 +38,16 @@ def batches_of(
     return batches
 
 
-def share_of(batches: list[list[Job]], process: int, processes: int) -> list[list[Job]]:
+def process_share(batches: list[list[Job]], process: int, processes: int) -> list[list[Job]]:
     """The batches of one of several processes. Each, largest first, is dealt to the process with the fewest pixels."""
     process_pixels = [0] * processes
     shares: list[list[list[Job]]] = [[] for _ in range(processes)]
-    for batch in sorted(batches, key=_pixels_of, reverse=True):
+    for batch in sorted(batches, key=_batch_pixels, reverse=True):
         emptiest = process_pixels.index(min(process_pixels))
-        process_pixels[emptiest] += _pixels_of(batch)
+        process_pixels[emptiest] += _batch_pixels(batch)
         shares[emptiest].append(batch)
     return shares[process]
 
 
-def _pixels_of(batch: list[Job]) -> int:
+def _batch_pixels(batch: list[Job]) -> int:
     return sum(job.pixels for job in batch)

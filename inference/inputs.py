@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile
-from data_utils.image_io.placed_masks import grid_of
+from data_utils.image_io.placed_masks import read_grid
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.sources.bands import bands_in
-from data_utils.sources.volumes import spacing_of
+from data_utils.sources.volumes import read_spacing
 from inference.input_files import StemmedFile, files_of_patterns
 from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, InputPages, Job, RasterJob, Truth, VolumeJob
 from runtime.errors import DataError
@@ -196,7 +196,7 @@ def _stored_page(file: Path, page: int, bands: BandSource | None, rules: InputRu
 
 def _with_place(job: ImageJob) -> ImageJob:
     """The job of a raster if its file is georeferenced; else the same job."""
-    grid = grid_of(str(job.image), job.page)
+    grid = read_grid(str(job.image), job.page)
     if grid is None or grid.size != job.size:
         return job
     return RasterJob(**vars(job), place=grid.place)
@@ -230,7 +230,7 @@ def _volume_file(files: Sequence[Path], stack_spacing: Spacing | None) -> Volume
         return VolumeFile(tuple(sorted(map(str, files))))
     if stack_spacing is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):
         return None
-    return VolumeFile((str(files[0]),), spacing_of(files[0].parent) or stack_spacing)
+    return VolumeFile((str(files[0]),), read_spacing(files[0].parent) or stack_spacing)
 
 
 def _page_stems(stem: Path, pages: int) -> list[Path]:

@@ -27,10 +27,10 @@ from inference.readers import (
     MirroredInput,
     NetworkInput,
     NetworkInputs,
+    as_volume,
     input_size,
     open_input,
     read_inputs,
-    volume_of,
 )
 from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits
 from inference.tiling.resizing import resize_logits, resize_strips
@@ -206,7 +206,7 @@ class Predictor:
         self, image: ImageSource, name: str, page: int, decoder: Decoder, *, probabilities: bool
     ) -> tuple[list[Strip], tuple[int, ...]]:
         """The prediction of an image or volume, and its size."""
-        volume = volume_of(image)
+        volume = as_volume(image)
         size: tuple[int, ...]
         if volume is None:
             inputs = self.inputs(image, name, page)

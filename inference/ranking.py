@@ -106,7 +106,7 @@ def _pixels_of_image(job: Job, output_format: MaskFormat) -> np.ndarray:
     """The number of predicted pixels of each class, (classes,)."""
     mask_file = output_format.written_mask(job)
     pixels = np.zeros(len(output_format.names), np.int64)
-    with open_mask_rows(mask_file, output_format.reader_of(mask_file)) as mask:
+    with open_mask_rows(mask_file, output_format.reader_for(mask_file)) as mask:
         height = mask.size[0]
         for top in range(0, height, SCORED_ROWS):
             rows = mask.read(top, min(top + SCORED_ROWS, height)).prediction

@@ -59,7 +59,7 @@ class NetworkInputs(NamedTuple):
         return lambda top, bottom: missing[top:bottom]
 
 
-def volume_of(source: ImageSource) -> VolumeFile | None:
+def as_volume(source: ImageSource) -> VolumeFile | None:
     """The volume of a source, which may be the path of its file; None for an image."""
     if isinstance(source, str | Path) and is_volume(source):
         return VolumeFile((str(source),))

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from inference.args import PredictSettings
-from inference.batches import batches_of, share_of
+from inference.batches import group_jobs, process_share
 from inference.inputs import InputRules, find_jobs, named_job
 from inference.kinds import new_output_kind
 from inference.outputs.disk import check_disk
@@ -131,7 +131,7 @@ def _batches(jobs: Sequence[Job], predictor: Predictor) -> list[list[Job]]:
             return None
         return predictor.batch_key(size)
 
-    return batches_of(jobs, batch_key)
+    return group_jobs(jobs, batch_key)
 
 
 def divide_work(
@@ -145,8 +145,8 @@ def divide_work(
             together.append(batch)
         else:
             alone.append(batch)
-    shared_batches = share_of(together, mesh.group, processes // mesh.size)
-    own_batches = share_of(alone, mesh.rank_of(mesh.slab), processes)
+    shared_batches = process_share(together, mesh.group, processes // mesh.size)
+    own_batches = process_share(alone, mesh.slab_rank(mesh.slab), processes)
     return shared_batches, own_batches
 
 

@@ -34,12 +34,12 @@ def pack_labels(numbers: Any, classes: Any) -> Any:
     return (numbers.astype(np.int64) << CLASS_BITS) | classes.astype(np.int64)
 
 
-def numbers_of(labels: Any) -> Any:
+def label_numbers(labels: Any) -> Any:
     """The number of each label's object; 0 for no object."""
     return labels >> CLASS_BITS
 
 
-def classes_of(labels: Any) -> Any:
+def label_classes(labels: Any) -> Any:
     """The class of each label; 0 is background."""
     return labels & ((1 << CLASS_BITS) - 1)
 
@@ -233,7 +233,7 @@ class ObjectScores(Scores):
     def add_part(self, prediction: Tensor, target: Target, index: int) -> None:
         true = target.prediction.cpu().numpy()
         overlaps = Overlaps.between(prediction.cpu().numpy(), true)
-        self._parts.append(overlaps.within(classes_of(overlaps.true) != IGNORE_INDEX))
+        self._parts.append(overlaps.within(label_classes(overlaps.true) != IGNORE_INDEX))
 
     def finish_image(self, index: int) -> None:
         if not self._parts:
@@ -242,8 +242,8 @@ class ObjectScores(Scores):
         self._parts = []
         rows = []
         for class_index in range(1, len(self.names) + 1):
-            true = np.where(classes_of(overlaps.true) == class_index, overlaps.true, 0)
-            predicted = np.where(classes_of(overlaps.predicted) == class_index, overlaps.predicted, 0)
+            true = np.where(label_classes(overlaps.true) == class_index, overlaps.true, 0)
+            predicted = np.where(label_classes(overlaps.predicted) == class_index, overlaps.predicted, 0)
             rows.append(Matches.of(Overlaps(predicted, true, overlaps.pixels)).columns())
         row = torch.from_numpy(np.concatenate(rows)).to(self.sums.device)
         self.sums += row

@@ -31,7 +31,7 @@ from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_sec
 from benchmarks.sets import prepare
 from benchmarks.side_by_side import VOID, class_iou
 from benchmarks.train import step_seconds, write_stand_ins
-from tasks.matching import numbers_of
+from tasks.matching import label_numbers
 from tasks.objects import Objects, ObjectTarget
 from tasks.step_loss import StepLoss
 from unet import UNet, UNetConfig
@@ -286,10 +286,10 @@ def test_weighted_cross_entropy_is_that_of_the_paper():
 
 def test_components_are_a_way_of_decoding():
     answers = objects.answers_of(label_image() > 0, np.ones((60, 90)))
-    assert numbers_of(objects.COMPONENTS.labels(answers, Objects())).max() == 3
+    assert label_numbers(objects.COMPONENTS.labels(answers, Objects())).max() == 3
     depth = objects.normalized_depth(torch.from_numpy(label_image())[None].long(), torch.ones(1, 60, 90).bool())
     answers = objects.answers_of(label_image() > 0, depth[0].numpy())
-    assert numbers_of(objects.Decoding(1.0, 26).labels(answers, Objects())).max() == 4
+    assert label_numbers(objects.Decoding(1.0, 26).labels(answers, Objects())).max() == 4
 
 
 def test_training_discs_are_recognized_as_objects():

@@ -41,7 +41,7 @@ class Encoder(nn.Module):
             features = dry_pass(self.backbone, config)
             total = sum(feature.sum() for feature in features)
             grads = torch.autograd.grad(total, parameters, allow_unused=True)
-        self.first_level = level_of(features[0])
+        self.first_level = feature_level(features[0])
         self.channels = [feature.shape[1] for feature in features]
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.requires_grad_(grad is not None)
@@ -142,7 +142,7 @@ def dry_pass(backbone: nn.Module, config: dict[str, Any]) -> Sequence[Tensor]:
     return features
 
 
-def level_of(feature: Tensor) -> int:
+def feature_level(feature: Tensor) -> int:
     """The number n if the features of a dry pass have the stride 2^n; -1 for any other stride."""
     height, width = feature.shape[-2:]
     level = round(math.log2(SIDE / height))

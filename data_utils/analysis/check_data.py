@@ -19,7 +19,7 @@ from data_utils.mask_values import value_text
 from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
-from data_utils.targets import named_classes_of, reader_type
+from data_utils.targets import find_named_classes, reader_type
 from data_utils.targets.find import find_task, task_warnings
 from runtime.console import first_few, listing
 from runtime.errors import DataError
@@ -110,7 +110,7 @@ def understand_masks(train: Records, val: Records, inspected: InspectedSplits, c
     """The meaning of the masks; masks that make no target become problems. Raises DataError if it is unclear."""
     targets = reader_type(config)
     pixels = total_pixels(inspected)
-    classes = named_classes_of(train, config)
+    classes = find_named_classes(train, config)
     if targets.has_classes and not classes:
         check_masks(inspected, pixels)
     reader = targets.from_records(train, pixels, classes, config).with_records(train)

@@ -22,7 +22,7 @@ from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
-from data_utils.targets import named_classes_of, reader_type
+from data_utils.targets import find_named_classes, reader_type
 from data_utils.targets.find import find_task, task_warnings
 from data_utils.targets.reader import TargetReader
 from runtime.cache import cached, digest
@@ -168,7 +168,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     warnings = task_warnings(train, config)
     config = replace(config, task=find_task(train, config))
     targets = reader_type(config)
-    classes = named_classes_of(train, config)
+    classes = find_named_classes(train, config)
     if train.group_sizes is None:
         try:
             info = inspect_files(train, val, config, classes)

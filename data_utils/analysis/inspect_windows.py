@@ -13,7 +13,7 @@ from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.windowed import WindowedImage, open_if_large, open_windowed, strips
-from data_utils.mask_values import MAX_VALUES, as_color, count_values, has_colors, in_colors, key_of, pack
+from data_utils.mask_values import MAX_VALUES, as_color, count_values, has_colors, in_colors, pack, value_key
 from data_utils.sources.records import Record
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -88,7 +88,7 @@ def _pixels_of_values(keys: np.ndarray, counts: dict[MaskValue, int]) -> Iterato
         yield 1, np.flatnonzero(keys)
         return
     for value in counts:
-        yield value, np.flatnonzero(keys == key_of(value))
+        yield value, np.flatnonzero(keys == value_key(value))
 
 
 def _thinned(samples: list[tuple[int, np.ndarray]]) -> np.ndarray:

@@ -49,7 +49,7 @@ def exclude_unreadable(inspection: SplitInspection, records: Records, reader: Ta
         exclude_unknown(inspection, records, reader.class_map)
         return
     for content, _, members in inspection.used_contents():
-        problem = reader.problem_of(content.values)
+        problem = reader.find_problem(content.values)
         if problem is None:
             continue
         for i in members.tolist():

@@ -245,7 +245,7 @@ def _classes(inspected: InspectedSplits) -> list[MaskValue]:
     counts = BorderCounts.empty()
     for inspection, records in inspected:
         for i in _sample(inspection, VOLUMES if inspection.dims == 3 else MASKS):
-            for mask in planes_of(records[i]):
+            for mask in mask_planes(records[i]):
                 counts.add(mask)
     return counts.classes()
 
@@ -265,7 +265,7 @@ def _count_of_values(content: Content) -> int:
     return len(content.values)
 
 
-def planes_of(record: Record) -> Iterator[np.ndarray]:
+def mask_planes(record: Record) -> Iterator[np.ndarray]:
     """The mask of a record, as (H, W) or (H, W, 3): in strips if it is large; the slices of a volume."""
     name = record["name"]
     target = record["target"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from data_utils.image_io.formats import ClassLayers, RenderedMask, VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.mask_values import as_color, as_grey, key_of, pack, unpack, value_text
+from data_utils.mask_values import as_color, as_grey, pack, unpack, value_key, value_text
 from runtime.console import listing
 from runtime.errors import DataError
 from tasks.overlapping import pack_bits
@@ -172,7 +172,7 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
     for value in ignored:
         same_kind_value = as_color(value) if has_colors else as_grey(value)
         if has_colors or isinstance(same_kind_value, int):  # a mask of numbers never holds a color
-            is_ignored |= keys == key_of(same_kind_value)
+            is_ignored |= keys == value_key(same_kind_value)
     inside = (keys != 0) & ~is_ignored
     if inside.any() and (keys[inside] != keys[inside].max()).any():
         distinct_keys = np.unique(keys).tolist()

@@ -8,7 +8,7 @@ import numpy as np
 import tifffile
 
 from data_utils.image_io.formats import BandSource, ImageSource, RenderedMask, check_memory, check_regular
-from data_utils.image_io.places import Place, place_of
+from data_utils.image_io.places import Place, read_place
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.tiff import is_tiff
 from runtime.errors import DataError
@@ -82,7 +82,7 @@ def _may_be_one_crs(first: Place, second: Place) -> bool:
     return first.crs is None or second.crs is None or first.crs.same(second.crs)
 
 
-def grid_of(path: str, page: int = 0) -> Grid | None:
+def read_grid(path: str, page: int = 0) -> Grid | None:
     """The grid of a page of a TIFF; None if it has no place, or cannot be read, which decoding reports."""
     if not is_tiff(path):
         return None
@@ -102,7 +102,7 @@ def _read_grid(path: str, page: int, changed: int) -> Grid | None:
             tiff_page = tiff.pages[page].aspage()
             if tiff_page.tags.valueof("Orientation", default=1) != 1:  # it is turned as it is decoded
                 return None
-            place = place_of(tiff_page)
+            place = read_place(tiff_page)
             size = (int(tiff_page.imagelength), int(tiff_page.imagewidth))
     except Exception:  # tifffile raises many kinds of errors at damaged files
         return None
@@ -121,7 +121,7 @@ def file_and_page(source: ImageSource) -> tuple[str, int] | None:
 def grid_of_source(source: ImageSource) -> Grid | None:
     """The grid of a source."""
     file = file_and_page(source)
-    return None if file is None else grid_of(*file)
+    return None if file is None else read_grid(*file)
 
 
 def on_grid(mask: ImageSource, image: Grid, name: str) -> ImageSource:
@@ -129,7 +129,7 @@ def on_grid(mask: ImageSource, image: Grid, name: str) -> ImageSource:
     mask_grid = grid_of_source(mask)
     if mask_grid is None:
         return mask
-    is_one_grid = mask_grid.size == image.size and image.place.is_grid_of(mask_grid.place, image.size)
+    is_one_grid = mask_grid.size == image.size and image.place.has_same_grid(mask_grid.place, image.size)
     if is_one_grid and _may_be_one_crs(image.place, mask_grid.place):
         return mask
     return PlacedMask(mask, name, mask_grid, image)

@@ -78,11 +78,11 @@ class Place(NamedTuple):
         y = y - f
         return (e * x - b * y) / determinant, (a * y - d * x) / determinant
 
-    def offset_of(self, other: "Place") -> tuple[float, float]:
+    def offset_to(self, other: "Place") -> tuple[float, float]:
         """Where the first corner of another raster lies: (column, row) of this one."""
         return self.to_pixels(other.transform[2], other.transform[5])
 
-    def has_pixels_of(self, other: "Place", size: Sequence[int]) -> bool:
+    def has_same_pixels(self, other: "Place", size: Sequence[int]) -> bool:
         """Whether the pixels of both have one size and direction: their offset is the same all over `size` (H, W)."""
         height, width = size
         shifts = []
@@ -91,14 +91,14 @@ class Place(NamedTuple):
             shifts.append((pixel[0] - column, pixel[1] - row))
         return all(math.dist(shifts[0], shift) < GRID_TOLERANCE * max(height, width) for shift in shifts)
 
-    def is_grid_of(self, other: "Place", size: Sequence[int]) -> bool:
+    def has_same_grid(self, other: "Place", size: Sequence[int]) -> bool:
         """Whether both are one grid over `size` (H, W), to a thousandth of a pixel."""
         height, width = size
         corners = ((0, 0), (width, 0), (0, height), (width, height))
         return all(math.dist(self.to_pixels(*other.to_world(*corner)), corner) <= GRID_TOLERANCE for corner in corners)
 
 
-def place_of(page: tifffile.TiffPage) -> Place | None:
+def read_place(page: tifffile.TiffPage) -> Place | None:
     """The place of a TIFF page; None if it has none, or one that is no plain grid."""
     values = {code: _tag_value(page, code) for code in PLACE_TAGS}
     keys = geo_keys(values[KEY_DIRECTORY])
@@ -106,7 +106,7 @@ def place_of(page: tifffile.TiffPage) -> Place | None:
     if transform is None or (transform == IDENTITY and not keys):
         return None
     tags = tuple((code, value) for code, value in values.items() if value is not None)
-    return Place(transform, crs_of(values, keys), tags)
+    return Place(transform, read_crs(values, keys), tags)
 
 
 def has_place_tags(page: tifffile.TiffPage) -> bool:
@@ -170,7 +170,7 @@ def _are_numbers(values: tuple | None, count: int) -> bool:
     return values is not None and len(values) >= count and all(map(math.isfinite, values))
 
 
-def crs_of(values: dict[int, Any], keys: dict[int, int]) -> Crs | None:
+def read_crs(values: dict[int, Any], keys: dict[int, int]) -> Crs | None:
     """The CRS that the geo keys name: by a number of EPSG, or by all the tags that define it."""
     if not keys:
         return None

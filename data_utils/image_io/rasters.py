@@ -11,9 +11,9 @@ import tifffile
 
 from data_utils.image_io.band_names import indices_of_band, stored_band_names
 from data_utils.image_io.formats import BandSource, check_regular, open_picture
-from data_utils.image_io.places import Place, has_place_tags, place_of
+from data_utils.image_io.places import Place, has_place_tags, read_place
 from data_utils.image_io.tiff import is_tiff
-from data_utils.image_io.tiff_segments import Range, Segments, is_photograph, nodata_of, sample_index
+from data_utils.image_io.tiff_segments import Range, Segments, is_photograph, read_nodata, sample_index
 from runtime.console import listing
 from runtime.errors import ImageError
 
@@ -37,12 +37,12 @@ class RasterFile:
 
     def __init__(self, path: Path, page: tifffile.TiffPage, mask: tifffile.TiffPage | None) -> None:
         self.path = path
-        self.nodata = nodata_of(page)
+        self.nodata = read_nodata(page)
         self.pixels = Segments(path, page, fill_value=0 if self.nodata is None else self.nodata)
         self.mask = None if mask is None else Segments(path, mask, fill_value=0)
         self.size = self.pixels.size
         self.sample_count = self.pixels.sample_count
-        self.place = place_of(page)
+        self.place = read_place(page)
         self.names = stored_band_names(page, self.sample_count)
         self.alpha = _alpha(page)
 

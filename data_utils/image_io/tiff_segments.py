@@ -203,7 +203,7 @@ def is_photograph(page: tifffile.TiffPage) -> bool:
     return is_video and has_place_tags(page)
 
 
-def nodata_of(page: tifffile.TiffPage) -> float | None:
+def read_nodata(page: tifffile.TiffPage) -> float | None:
     """The value of pixels without data; None if there is none, or if the type of the pixels cannot hold it."""
     text = page.tags.valueof(NODATA)
     dtype = np.dtype(page.dtype)

@@ -20,7 +20,7 @@ def well_known_binary(rings: Sequence[np.ndarray]) -> bytes:
     return b"".join(parts)
 
 
-def rings_of(geometry: bytes | None, where: str) -> Iterator[np.ndarray]:
+def parse_rings(geometry: bytes | None, where: str) -> Iterator[np.ndarray]:
     """The rings (n, 2) of a polygon or of several; nothing for an empty geometry. Raises DataError, with `where`."""
     if geometry is None:
         return

@@ -170,12 +170,12 @@ def open_windowed_file(source: Path | BandSource | PictureFile, page: int = 0) -
     Raises ImageError for a source that cannot be read.
     """
     with ExitStack() as stack:
-        with image_errors(str(_file_of(source))):
+        with image_errors(str(_file_path(source))):
             image = _windowed_file(source, page, stack)
         yield image
 
 
-def _file_of(source: Path | BandSource | PictureFile) -> Path:
+def _file_path(source: Path | BandSource | PictureFile) -> Path:
     """The file of an image, or the first one of its bands."""
     if isinstance(source, Path):
         return source
@@ -184,7 +184,7 @@ def _file_of(source: Path | BandSource | PictureFile) -> Path:
 
 def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: ExitStack) -> WindowedImage:
     """The image of `open_windowed_file`; its file stays open as long as `stack` is."""
-    path = _file_of(source)
+    path = _file_path(source)
     if isinstance(source, PictureFile):
         page = page if source.page is None else source.page
     else:
@@ -245,7 +245,7 @@ def _may_have_windows(source: ImageSource) -> bool:
     if isinstance(source, dict) and source.get("bytes") is None:
         path = source.get("path")
     if isinstance(source, BandSource | PictureFile):
-        path = str(_file_of(source))
+        path = str(_file_path(source))
     return isinstance(path, str) and path.lower().endswith(WINDOWED_SUFFIXES)
 
 

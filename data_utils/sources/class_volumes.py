@@ -15,7 +15,7 @@ from data_utils.sources.annotations.layout import check_unpaired
 from data_utils.sources.folder import children, natural_sort_key
 from data_utils.sources.overlapping import FEWEST_FOLDERS, OVERLAPPING, bits_by_class
 from data_utils.sources.records import IMAGE_WITHOUT_MASK, DerivedRecords, Record, Records, SplitOpeners
-from data_utils.sources.volumes import Case, Description, VolumeRecords, find_volume_splits, open_cases, spacing_of
+from data_utils.sources.volumes import Case, Description, VolumeRecords, find_volume_splits, open_cases, read_spacing
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
 
@@ -113,7 +113,7 @@ def open_class_volumes(
 ) -> ClassVolumeRecords:
     """The volumes with a label in any folder. Raises DataError for files without partner, unless they are allowed."""
     records = []
-    spacing = config.spacing or spacing_of(images)
+    spacing = config.spacing or read_spacing(images)
     without_mask: list[set[str]] = []
     unpaired: set[str] = set()
     for name in names:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
-from data_utils.sources.records import Metadata, Record, Records, folders_of, image_without_mask
+from data_utils.sources.records import Metadata, Record, Records, folder_pairs, image_without_mask
 from data_utils.sources.tiff_stacks import PagePair, pair_pages
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
@@ -45,7 +45,7 @@ def find_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path
     """
     split_names = wanted_splits(named_splits)
     splits = {name: folder for name, folder in children(root).items() if name in split_names}
-    flat = _one_of(root, IMAGE_FOLDERS) is not None and _one_of(root, MASK_FOLDERS) is not None
+    flat = _only_folder(root, IMAGE_FOLDERS) is not None and _only_folder(root, MASK_FOLDERS) is not None
     if splits and not flat:
         return {name: _pair_of_folders(folder) for name, folder in splits.items()}
     images, masks = _pair_of_folders(root)
@@ -85,7 +85,7 @@ def _is_folder(entry: os.DirEntry) -> bool:
         return False
 
 
-def _one_of(folder: Path, names: tuple[str, ...]) -> Path | None:
+def _only_folder(folder: Path, names: tuple[str, ...]) -> Path | None:
     matches = [path for name, path in children(folder).items() if name in names]
     if len(matches) > 1:
         name_list = " and ".join(f"{path.name}/" for path in matches)
@@ -95,8 +95,8 @@ def _one_of(folder: Path, names: tuple[str, ...]) -> Path | None:
 
 def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
     """The folders of images and of masks in a folder. Raises DataError if one is missing, or both are the same."""
-    images = _one_of(folder, IMAGE_FOLDERS)
-    masks = _one_of(folder, MASK_FOLDERS)
+    images = _only_folder(folder, IMAGE_FOLDERS)
+    masks = _only_folder(folder, MASK_FOLDERS)
     if images is None or masks is None:
         names = sorted(os.listdir(folder), key=natural_sort_key)
         name_list = listing(names, NAMES_IN_MESSAGE) or "nothing"
@@ -188,7 +188,7 @@ class FolderRecords(Records):
         }
 
     def image_folders(self) -> set[tuple[str, str]]:
-        return folders_of(self.folders[0], self.files[0])
+        return folder_pairs(self.folders[0], self.files[0])
 
     @cached_property
     def digest(self) -> str:

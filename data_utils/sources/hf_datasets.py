@@ -59,7 +59,7 @@ class HFRecords(Records):
         self.fingerprint = table._fingerprint
         self.digest = digest(self.fingerprint, self.columns)
         self.length = len(table)
-        self.rows: Dataset | None = self._pictures_of(table)
+        self.rows: Dataset | None = self._cast_pictures(table)
 
     def __len__(self) -> int:
         return self.length
@@ -98,9 +98,9 @@ class HFRecords(Records):
         # the digest of files holds the times of their last changes, which copies may not have
         if not self.table_name.path.exists() and table._fingerprint != self.fingerprint:
             raise self._other_version_error()
-        self.rows = self._pictures_of(table)
+        self.rows = self._cast_pictures(table)
 
-    def _pictures_of(self, table: "Dataset") -> "Dataset":
+    def _cast_pictures(self, table: "Dataset") -> "Dataset":
         from datasets import Image
 
         rows = table.select_columns(list(dict.fromkeys(self.columns.values())))

@@ -24,7 +24,7 @@ from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Records, SplitOpeners, Subset
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
-from data_utils.sources.streams.remote import find_files, kind_of
+from data_utils.sources.streams.remote import file_kind, find_files
 from data_utils.sources.streams.webdataset import TarRecords
 from data_utils.sources.volume_slices import SliceRecords
 from data_utils.sources.volumes import open_volumes
@@ -233,7 +233,7 @@ def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
         raise DataError(f"--dataset {dataset} is not there; expected files, a folder, a URL or a Hub id owner/name")
     splits = find_files(url, _named_splits(config))
     train_name, val_name = _choose(splits, config)
-    kind = TarRecords if kind_of(splits[train_name][0]) == ".tar" else ParquetRecords
+    kind = TarRecords if file_kind(splits[train_name][0]) == ".tar" else ParquetRecords
     train = kind.open(splits[train_name], config.image_column, config.mask_column)
     if val_name is None:
         return hold_out_shards(train, config.val_fraction, config.seed)

@@ -27,7 +27,7 @@ from data_utils.sources.records import (
     Record,
     Records,
     SplitOpeners,
-    folders_of,
+    folder_pairs,
     image_without_mask,
 )
 from data_utils.sources.walk import walk
@@ -139,7 +139,7 @@ class ClassFolderRecords(Records):
         return os.fsdecode(self.files[i, 0].item())
 
     def image_folders(self) -> set[tuple[str, str]]:
-        return folders_of(self.folders[0], self.files[:, 0])
+        return folder_pairs(self.folders[0], self.files[:, 0])
 
     def _paths(self, i: int) -> list[str]:
         """The path of the image and of each class's mask, "" for a missing mask."""
@@ -217,7 +217,7 @@ class ChannelRecords(Records):
 
     def image_folders(self) -> set[tuple[str, str]]:
         image = os.fsdecode(self.pairs[0, 0].item())
-        return folders_of(image.removesuffix(self.name(0)), self.names)
+        return folder_pairs(image.removesuffix(self.name(0)), self.names)
 
     @cached_property
     def digest(self) -> str:

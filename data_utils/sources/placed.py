@@ -65,9 +65,9 @@ def _shift(record: Record) -> tuple[float, float] | None:
         return None
     image_place = mask.image_grid.place
     mask_place = mask.mask_grid.place
-    if not image_place.has_pixels_of(mask_place, mask.image_grid.size):
+    if not image_place.has_same_pixels(mask_place, mask.image_grid.size):
         return None
-    column, row = image_place.offset_of(mask_place)
+    column, row = image_place.offset_to(mask_place)
     right = column - round(column)
     down = row - round(row)
     if max(abs(right), abs(down)) < MIN_NOTABLE_SHIFT:

@@ -146,7 +146,7 @@ def image_without_mask(file: str) -> str:
     return f"{file}{IMAGE_WITHOUT_MASK}"
 
 
-def folders_of(folder: str, names: np.ndarray) -> set[tuple[str, str]]:
+def folder_pairs(folder: str, names: np.ndarray) -> set[tuple[str, str]]:
     """The folders of `Records.image_folders`, from the paths of images below their folder, as bytes."""
     return {(folder, os.path.dirname(os.fsdecode(name))) for name in names.tolist()}
 

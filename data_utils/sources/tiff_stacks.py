@@ -11,7 +11,7 @@ from runtime.errors import DataError, ImageError
 PagePair = tuple[int, int]  # page of the image, page of the mask
 
 
-def pages_of(path: Path) -> list[int]:
+def page_indices(path: Path) -> list[int]:
     """Numbers of a TIFF's pages; [0] for any other file, also for one that cannot be read, which is reported later."""
     if not is_tiff(path):
         return [0]
@@ -38,7 +38,7 @@ def pair_pages(images: Path, masks: Path, pairs: Sequence[tuple[str, str]]) -> l
 
     def read_page_numbers() -> list[list[int]]:
         with ThreadPoolExecutor() as pool:  # only headers are read: the disk takes the time
-            return list(pool.map(pages_of, files))
+            return list(pool.map(page_indices, files))
 
     key = digest("pages of images", digest_of_files(files, repr(files).encode()))
     page_lists = cached(key, read_page_numbers)

@@ -62,14 +62,14 @@ class SliceRecords(Records):
         return int(self.ends[-1])
 
     def labeled(self, i: int) -> LabelSet | None:
-        return self.volumes.labeled(self._volume_of(i))
+        return self.volumes.labeled(self._volume_index(i))
 
-    def _volume_of(self, i: int) -> int:
+    def _volume_index(self, i: int) -> int:
         """The volume of a slice."""
         return int(np.searchsorted(self.ends, i, side="right"))
 
     def __getitem__(self, i: int) -> Record:
-        volume = self._volume_of(i)
+        volume = self._volume_index(i)
         first = int(self.ends[volume - 1]) if volume else 0
         z = i - first
         volume_record = self.volumes[volume]

@@ -160,7 +160,7 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         remedy = " (--allow-unpaired leaves them out)" if names else ""
         raise DataError(f"{len(unpaired)} volumes have no partner: {file_list}{remedy}")
     cases = [Case(name, images_by_name[name], mask_by_name[name]) for name in names]
-    return VolumeRecords(cases, config.spacing or spacing_of(images), description, unpaired)
+    return VolumeRecords(cases, config.spacing or read_spacing(images), description, unpaired)
 
 
 def _unpaired_files(
@@ -271,7 +271,7 @@ def _spacing_file(*folders: Path) -> Path | None:
     return None
 
 
-def spacing_of(images: Path) -> Spacing | None:
+def read_spacing(images: Path) -> Spacing | None:
     """The spacing from the spacing.json nearest to the images: beside them, or above."""
     file = _spacing_file(images, images.parent, images.parent.parent)
     if file is None:

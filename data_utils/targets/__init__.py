@@ -30,7 +30,7 @@ def reader_type(config: DataConfig) -> type[TargetReader]:
     return TARGETS[config.task]
 
 
-def named_classes_of(records: Records, config: DataConfig) -> NamedClasses:
+def find_named_classes(records: Records, config: DataConfig) -> NamedClasses:
     """The classes that --classes or else the data set names, if any; none if points are learned."""
     if reader_type(config).takes_points:
         return ()

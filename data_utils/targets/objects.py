@@ -24,7 +24,7 @@ from runtime.cache import cached, digest
 from runtime.console import listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
-from tasks.matching import classes_of, numbers_of, pack_labels
+from tasks.matching import label_classes, label_numbers, pack_labels
 from tasks.objects import BACKGROUND, OBJECT, Objects, ObjectTarget, without_gaps
 from tasks.target import Target
 from unet.config import IGNORE_INDEX, MaskValue
@@ -127,15 +127,15 @@ class ObjectReader(MaskReader):
         index_by_value[IGNORE_INDEX] = IGNORE_INDEX
         for index, (value, _) in enumerate(self.classes, 1):
             index_by_value[value] = index
-        mask = index_by_value[classes_of(labels)]
+        mask = index_by_value[label_classes(labels)]
         is_object = (mask > 0) & (mask != IGNORE_INDEX)
-        return ObjectTarget(mask, np.where(is_object, numbers_of(labels), 0).astype(np.int32))
+        return ObjectTarget(mask, np.where(is_object, label_numbers(labels), 0).astype(np.int32))
 
     def target_from_volume(self, values: np.ndarray, name: str) -> ObjectTarget:
         return self._target(values, name)
 
     def _target(self, numbers: np.ndarray, name: str) -> ObjectTarget:
-        problem = self.problem_of([int(numbers.min()), int(numbers.max())])
+        problem = self.find_problem([int(numbers.min()), int(numbers.max())])
         if problem is not None:
             raise DataError(f"{name}: {problem}")
         ids = numbers.astype(np.int32)
@@ -146,7 +146,7 @@ class ObjectReader(MaskReader):
             ids[is_ignored] = 0
         return ObjectTarget(mask, ids)
 
-    def problem_of(self, values: Sequence[MaskValue]) -> str | None:
+    def find_problem(self, values: Sequence[MaskValue]) -> str | None:
         for value in values:
             if isinstance(value, int) and not 0 <= value <= LARGEST_NUMBER:
                 return f"mask holds {value:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
@@ -251,7 +251,7 @@ def shapes_of_objects(records: Records, reader: ObjectReader) -> dict[str, Any]:
             ids = reader.ids(records[index])
         except DataError:  # the error is reported where all masks are read
             continue
-        for is_object in objects_of(ids):
+        for is_object in boxed_objects(ids):
             sizes.append(int(is_object.sum()))
             hollow_objects += has_hole(is_object)
     if not sizes:
@@ -260,7 +260,7 @@ def shapes_of_objects(records: Records, reader: ObjectReader) -> dict[str, Any]:
     return {"smallest": smallest, "fills_holes": hollow_objects <= FEW_HOLES * len(sizes)}
 
 
-def objects_of(ids: np.ndarray) -> Iterator[np.ndarray]:
+def boxed_objects(ids: np.ndarray) -> Iterator[np.ndarray]:
     """The pixels of each object in its own box, bool."""
     from scipy.ndimage import find_objects
 

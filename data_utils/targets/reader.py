@@ -169,7 +169,7 @@ class TargetReader(ABC):
     def open_window(self, record: Record) -> Any:
         """A context with the `MaskWindows` of the target of a large image."""
 
-    def problem_of(self, values: Sequence[MaskValue]) -> str | None:
+    def find_problem(self, values: Sequence[MaskValue]) -> str | None:
         """The mistake in a mask that holds these values, or None; for readers whose values are not classes."""
         return None
 

@@ -28,7 +28,7 @@ class ClassDecoder(Decoder):
         """The probability of the most likely class, (n, ...)."""
         return largest_probability(logits, dim=0)
 
-    def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         # the logarithm of 0 could not be interpolated
         return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 

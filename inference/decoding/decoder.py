@@ -58,7 +58,7 @@ class Decoder(ABC, Generic[OwnTask]):
 
     A decoder that reads each pixel by itself overrides `decode`, and needs nothing else. Others override both ways:
     they keep the data that they need of the strips, and return the prediction from `finish` and from
-    `finish_on_device` (or `prediction_of`).
+    `finish_on_device` (or `prediction_from_answers`).
 
     Args:
         scratch: the folder of a temporary file, if one is needed; None for the system's folder of temporary files.
@@ -84,7 +84,7 @@ class Decoder(ABC, Generic[OwnTask]):
         If each pixel is read by itself, the answer is the prediction.
         """
 
-    def prediction_of(self, answers: Tensor) -> Tensor:
+    def prediction_from_answers(self, answers: Tensor) -> Tensor:
         """The prediction of an image or volume from the answers (1, *spatial) of all of its pixels."""
         return answers
 
@@ -97,7 +97,7 @@ class Decoder(ABC, Generic[OwnTask]):
         """Probabilities in the shape of the logits; they are averaged over networks and views, and may be written."""
 
     @abstractmethod
-    def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         """Logits that have these `probabilities`."""
 
     def entropy(self, logits: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class Decoder(ABC, Generic[OwnTask]):
     def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:
         """Logits whose probabilities are the mean over the logits of several views, which are on one device."""
         mean = sum(self.probabilities(view, dim) for view in views) / len(views)
-        return self.logits_of(mean, dim)
+        return self.logits_from_probabilities(mean, dim)
 
     def add_on_device(self, logits: Tensor) -> Tensor | None:
         """The answers to a strip of logits (1, outputs, n, ...); None if they are kept until all strips are read."""
@@ -124,7 +124,7 @@ class Decoder(ABC, Generic[OwnTask]):
 
     def finish_on_device(self, answers: Sequence[Tensor]) -> Tensor:
         """The prediction, with a first axis of 1, from the results of `add_on_device` for all strips of an image."""
-        return self.prediction_of(torch.cat(answers, dim=1))
+        return self.prediction_from_answers(torch.cat(answers, dim=1))
 
     def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
         """Read the next strip of logits, (outputs, n, W) or (outputs, n, H, W). The host waits once for all tensors.

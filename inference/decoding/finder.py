@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_utils.holes import has_hole, holes
-from data_utils.visualize_objects import shades_of, touching
+from data_utils.visualize_objects import choose_shades, touching
 from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths
 from inference.decoding.canvas import Canvas
 from inference.decoding.components import Component, ComponentStream
@@ -95,7 +95,7 @@ class ObjectFinder:
         final_number[np.array(order, np.int64) + 1] = np.arange(1, len(order) + 1)
         pairs = final_number[np.array(self._touching, np.int64).reshape(-1, 2)]
         pairs = pairs[(pairs > 0).all(axis=1)]
-        shades = shades_of(len(order), map(tuple, pairs.tolist()))
+        shades = choose_shades(len(order), map(tuple, pairs.tolist()))
         label_by_number = np.zeros(len(self._placed) + 1, np.int32)
         for number, index in enumerate(order, 1):
             detected = self._placed[index].detected

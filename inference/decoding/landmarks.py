@@ -71,7 +71,7 @@ class LandmarkDecoder(Decoder[Landmarks]):
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         return (logits - self.task.nowhere).sigmoid()  # the point is at a pixel, and not nowhere
 
-    def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps) + self.task.nowhere
 
     def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:

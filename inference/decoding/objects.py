@@ -13,7 +13,7 @@ from inference.decoding.classes import class_entropy, most_likely
 from inference.decoding.decoder import NO_EXTRAS, Decoder, Strip, download_strip
 from inference.decoding.finder import DetectedObject, ObjectFinder
 from runtime.errors import SettingsError
-from tasks.matching import numbers_of
+from tasks.matching import label_numbers
 from tasks.objects import Objects
 from tasks.task import Task
 
@@ -45,7 +45,7 @@ class ObjectDecoder(Decoder[Objects]):
         answers = pack_answers(most_likely_class, depth, certainty)
         return answers.masked_fill(most_likely_class == 0, 0)
 
-    def prediction_of(self, answers: Tensor) -> Tensor:
+    def prediction_from_answers(self, answers: Tensor) -> Tensor:
         finder = ObjectFinder(self.task)
         finder.add(answers[0].cpu().numpy())
         labels = np.concatenate(list(finder.finish()))
@@ -61,7 +61,7 @@ class ObjectDecoder(Decoder[Objects]):
         """The entropy of the classes."""
         return class_entropy(logits[:-1])
 
-    def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         classes = probabilities.shape[dim] - 1
         limits = torch.finfo(probabilities.dtype)
         class_logits = probabilities.narrow(dim, 0, classes).clamp_min(limits.tiny).log()
@@ -69,7 +69,7 @@ class ObjectDecoder(Decoder[Objects]):
         return torch.cat([class_logits, depth], dim)
 
     def mask(self, rows: np.ndarray) -> np.ndarray:
-        return numbers_of(rows)
+        return label_numbers(rows)
 
     def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
         strip = download_strip(self.decode(logits), self.probabilities(logits) if probabilities else None, extras)

@@ -25,6 +25,6 @@ class OverlapDecoder(Decoder):
         """The probability of each class, (outputs, n, ...)."""
         return logits.sigmoid()
 
-    def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         # the logarithm of 0 could not be interpolated
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps)

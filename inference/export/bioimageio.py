@@ -100,7 +100,7 @@ class BioImageIo(ExportFormat):
         import_package("onnx", INSTALL)
         import_package("onnxruntime", INSTALL)
         config = model.config
-        title, text = card_of(config, options.folder)
+        title, text = title_and_text(config, options.folder)
         with TemporaryDirectory(prefix="export-") as name:
             folder = Path(name)
             write_graph(ProbabilityNetwork(model), folder / "weights.onnx", "probabilities", can_prepare=False)
@@ -272,7 +272,7 @@ def write_torchscript(model: UNet, path: Path) -> None:
         torch.jit.trace(network, traced_images(model.config), check_trace=False).save(str(path))
 
 
-def card_of(config: UNetConfig, folder: Path | None) -> tuple[str, str]:
+def title_and_text(config: UNetConfig, folder: Path | None) -> tuple[str, str]:
     """The title of a model and what its card says of it; or its classes, where it has no card."""
     card = folder / "README.md" if folder else None
     if card is None or not card.is_file():

@@ -35,7 +35,7 @@ def write_coco(folder: Path, images: Iterable[tuple[str, Path, Path]], names: Se
             labels = read_mask(mask, str(mask))
             height, width = labels.shape
             entries.append({"id": number, "file_name": name, "height": height, "width": width})
-            for annotation in annotations_of(labels, table, ids):
+            for annotation in object_annotations(labels, table, ids):
                 separator = ",\n" if annotations else "\n"
                 annotations += 1
                 annotation |= {"id": annotations, "image_id": number}
@@ -44,7 +44,7 @@ def write_coco(folder: Path, images: Iterable[tuple[str, Path, Path]], names: Se
         file.write(f"\n], {remaining_members[1:]}\n".encode())
 
 
-def annotations_of(labels: np.ndarray, table: Path, ids: dict[str, int]) -> Iterator[dict[str, Any]]:
+def object_annotations(labels: np.ndarray, table: Path, ids: dict[str, int]) -> Iterator[dict[str, Any]]:
     """The objects of a label image (H, W), from the rows of their table."""
     for row in table_rows(table, IMAGE_COLUMNS):
         top, left, bottom, right = (int(row[side]) for side in ("top", "left", "bottom", "right"))

@@ -27,7 +27,7 @@ from inference.outputs.prediction_format import LegendEntry, MaskFormat, MaskSin
 from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.console import say
 from runtime.files import replaced_file, replaced_path
-from tasks.matching import numbers_of
+from tasks.matching import label_numbers
 from tasks.objects import Objects
 from unet.config import UNetConfig
 
@@ -72,12 +72,12 @@ class ObjectFormat(MaskFormat):
         return ObjectFormat(self.names, shades)
 
     def mask_values(self, rows: np.ndarray) -> np.ndarray:
-        return numbers_of(rows)
+        return label_numbers(rows)
 
     def shades(self, rows: np.ndarray) -> np.ndarray:
         if self._shades is None:
-            return shaded(numbers_of(rows))
-        return self._shades[numbers_of(rows)]
+            return shaded(label_numbers(rows))
+        return self._shades[label_numbers(rows)]
 
     def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
         return outlined(image, self.shades(rows))
@@ -86,7 +86,7 @@ class ObjectFormat(MaskFormat):
         return None
 
     def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
-        numbers = np.unique(numbers_of(rows))
+        numbers = np.unique(label_numbers(rows))
         count = int((numbers > 0).sum())
         text = "1 object" if count == 1 else f"{count:,} objects"
         return [LegendEntry(None, text)]
@@ -102,13 +102,13 @@ class ObjectFormat(MaskFormat):
             return super().written_mask(job)
         return WrittenObjects(self.mask_file(job), job.file(TABLE), tuple(self.names[1:]))
 
-    def reader_of(self, mask: MaskFile) -> MaskReader:
+    def reader_for(self, mask: MaskFile) -> MaskReader:
         if not isinstance(mask, AnnotatedObjects | WrittenObjects):
             return self.reader
         return ObjectReader(classes=tuple(enumerate(self.names[1:], 1)), reads_labels=True)
 
     def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
-        return [numbers_of(rows)]
+        return [label_numbers(rows)]
 
     def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
         return {"number": number, "class": self.names[decoder.objects[number - 1].class_index]}

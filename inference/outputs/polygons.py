@@ -74,12 +74,12 @@ class PolygonSink:
 
     def _write(self, layer: int, areas: Areas) -> None:
         numbers = areas.numbers.tolist()
-        polygons = zip(numbers, polygons_of(areas, self.place), strict=True)
+        polygons = zip(numbers, area_polygons(areas, self.place), strict=True)
         area_properties = partial(self.output_format.area_properties, layer, decoder=self.decoder)
         self.file.write((rings, area_properties(number)) for number, rings in polygons)
 
 
-def polygons_of(areas: Areas, place: Place) -> Iterator[Rings]:
+def area_polygons(areas: Areas, place: Place) -> Iterator[Rings]:
     """The rings of each area in world coordinates; each area's rings have to be read before the next area's."""
     rings = _rings_in_world(areas, place)
     for count in areas.ring_counts.tolist():
@@ -116,7 +116,7 @@ class GeoJsonFile:
 
     def __init__(self, file: BinaryIO, place: Place) -> None:
         self.file = file
-        epsg = epsg_of(place)
+        epsg = epsg_code(place)
         members: dict[str, object] = {"type": "FeatureCollection"}
         if epsg != LONGITUDE_LATITUDE:
             members["crs"] = {"type": "name", "properties": {"name": f"urn:ogc:def:crs:EPSG::{epsg}"}}
@@ -155,7 +155,7 @@ class GeoPackageFile:
     def __init__(self, path: Path, place: Place, name: str) -> None:
         self.path = path
         self.name = name
-        epsg = epsg_of(place)
+        epsg = epsg_code(place)
         self.crs = None if epsg is None else f"EPSG:{epsg}"
 
     def write(self, polygons: Iterator[tuple[Rings, Properties]]) -> None:
@@ -222,13 +222,13 @@ def check_places(jobs: Iterable[Job], extension: str) -> None:
             continue
         if not isinstance(job, RasterJob):
             raise DataError(f"--polygons: {job.name} has no place in the world; leave it out, or --polygons")
-        if extension == GEOJSON and epsg_of(job.place) is None:
+        if extension == GEOJSON and epsg_code(job.place) is None:
             raise DataError(
                 f"--polygons: {job.name} has a CRS without EPSG number, which GeoJSON cannot name; give --polygons gpkg"
             )
 
 
-def epsg_of(place: Place) -> int | None:
+def epsg_code(place: Place) -> int | None:
     """The EPSG number of the CRS of a place."""
     return place.crs.epsg if place.crs else None
 

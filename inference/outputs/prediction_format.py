@@ -129,7 +129,7 @@ class MaskFormat(PredictionFormat):
         """The reader of a mask that was written."""
         return PageFile(self.mask_file(job))
 
-    def reader_of(self, mask: MaskFile) -> MaskReader:
+    def reader_for(self, mask: MaskFile) -> MaskReader:
         """The reader of a written or true mask."""
         return self.reader
 

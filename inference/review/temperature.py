@@ -28,11 +28,9 @@ class TemperatureFit:
         if not len(known_pixels):
             return
         labels = mask.ravel()[known_pixels]
-        known_probabilities = probabilities.reshape(len(probabilities), -1)[:, known_pixels].astype(
-            np.float64
-        )  # (classes, n)
+        known_probs = probabilities.reshape(len(probabilities), -1)[:, known_pixels].astype(np.float64)  # (classes, n)
         # the logits, up to a constant for each pixel
-        logits = np.log(np.maximum(known_probabilities, SMALLEST_PROBABILITY))
+        logits = np.log(np.maximum(known_probs, SMALLEST_PROBABILITY))
         label_logits = logits[labels, np.arange(len(known_pixels))]
         for index, temperature in enumerate(TEMPERATURES):
             # no overflow: the largest of these is at least -ln(classes) / temperature, and at most 0

@@ -15,7 +15,7 @@ from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume_header, volume_stem
 from data_utils.sources.points.files import read_written
 from data_utils.sources.points.find import read_truth
-from data_utils.sources.points.nnlandmark import case_of
+from data_utils.sources.points.nnlandmark import case_name
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Record
@@ -166,7 +166,7 @@ class TruePoints:
         missing = []
         for job in chain.from_iterable(pages.jobs for pages in inputs):
             stem = _stem(str(job.image))
-            candidates = rows.get(stem) or rows.get(case_of(stem), [])
+            candidates = rows.get(stem) or rows.get(case_name(stem), [])
             if not candidates:
                 missing.append(str(job.image))
                 continue

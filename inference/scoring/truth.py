@@ -189,7 +189,7 @@ class ImageScorer:
         problem = None
         with ExitStack() as stack:
             try:
-                truth = stack.enter_context(open_mask_rows(job.truth, self.output_format.reader_of(job.truth)))
+                truth = stack.enter_context(open_mask_rows(job.truth, self.output_format.reader_for(job.truth)))
                 truth.check_proportions(size)
             except (DataError, OSError) as error:
                 problem = error
@@ -202,7 +202,7 @@ class ImageScorer:
         with self.open(job, (height, width)) as scorer:
             try:
                 written_mask = self.output_format.written_mask(job)
-                with open_mask_rows(written_mask, self.output_format.reader_of(written_mask)) as mask:
+                with open_mask_rows(written_mask, self.output_format.reader_for(written_mask)) as mask:
                     mask.check_size((height, width))
                     for top in range(0, height, SCORED_ROWS):
                         if scorer.problem:

@@ -94,7 +94,7 @@ class SharedRows:
         if self._next_message() == END_OF_INPUT:
             raise InputOver
         self._answer("")
-        dist.send(logits.contiguous(), self.mesh.rank_of(0), group=self.mesh.process_group)
+        dist.send(logits.contiguous(), self.mesh.slab_rank(0), group=self.mesh.process_group)
         return logits
 
     def _receive(self, owner: int, batch: Tensor) -> Tensor:
@@ -118,14 +118,14 @@ class SharedRows:
     def _answer(self, problem: str) -> None:
         """Tell the leader that logits come, or, if not empty, the `problem` that prevents them."""
         text = problem.encode()
-        leader = self.mesh.rank_of(0)
+        leader = self.mesh.slab_rank(0)
         dist.send(torch.tensor([len(text)], device=self.device), leader, group=self.mesh.process_group)
         if text:
             dist.send(torch.tensor(list(text), dtype=torch.uint8, device=self.device), leader, self.mesh.process_group)
 
     def _tell(self, follower: int, number: int) -> None:
         message = torch.tensor([number], device=self.device)
-        dist.send(message, self.mesh.rank_of(follower), group=self.mesh.process_group)
+        dist.send(message, self.mesh.slab_rank(follower), group=self.mesh.process_group)
 
     def _next_message(self) -> int:
         """The next message of the leader."""
@@ -134,4 +134,4 @@ class SharedRows:
         return int(message.item())
 
     def _receive_into(self, values: Tensor, slab: int) -> None:
-        dist.recv(values, self.mesh.rank_of(slab), group=self.mesh.process_group)
+        dist.recv(values, self.mesh.slab_rank(slab), group=self.mesh.process_group)

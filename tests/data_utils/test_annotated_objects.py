@@ -23,7 +23,7 @@ from inference.outputs.object_tables import IMAGE_COLUMNS
 from inference.outputs.objects import ObjectFormat
 from inference.true_masks import open_true_masks
 from runtime.errors import DataError
-from tasks.matching import classes_of, numbers_of
+from tasks.matching import label_classes, label_numbers
 
 SIZE = (20, 30)
 # two cats that touch, and a dog: (left, top, right, bottom)
@@ -182,19 +182,19 @@ def annotated(request, tmp_path) -> Path:
 def test_annotations_are_the_truth_of_predicted_objects(annotated):
     true = open_true_masks(annotated, None, [Path("a")], (), ("dog", "cat")).find(Path("a"), Path("a"), 0, 1)
     labels = true.render()
-    numbers, classes = numbers_of(labels), classes_of(labels)
+    numbers, classes = label_numbers(labels), label_classes(labels)
     assert len(np.unique(numbers)) == 4
     assert set(classes[numbers == 0]) == {0}
     assert classes[5, 5] == classes[5, 14] == 2
     assert classes[15, 24] == 1
     assert numbers[5, 5] != numbers[5, 14]
-    target = ObjectFormat(("background", "dog", "cat")).reader_of(true).target_from_mask(labels, "a")
+    target = ObjectFormat(("background", "dog", "cat")).reader_for(true).target_from_mask(labels, "a")
     np.testing.assert_array_equal(target.mask, classes)
 
 
 def test_annotations_are_the_truth_of_objects_of_one_class(annotated):
     true = open_true_masks(annotated, None, [Path("a")], (), ("animal",)).find(Path("a"), Path("a"), 0, 1)
-    assert set(classes_of(true.render()).ravel()) == {0, 1}
+    assert set(label_classes(true.render()).ravel()) == {0, 1}
 
 
 def test_a_prediction_without_annotations_is_missing_its_truth(annotated):
@@ -234,8 +234,8 @@ def written_objects(folder: Path, *rows: str) -> WrittenObjects:
 
 def test_classes_of_written_objects_are_read_with_them(tmp_path):
     written = written_objects(tmp_path, "1,dog,1,0,1,0,1,1,2,0.9", "2,cat,2,0,2.5,0,2,1,4,0.8")
-    assert classes_of(written.render()).tolist() == [[0, 2, 1, 1]]
-    assert numbers_of(written.render()).tolist() == [[0, 1, 2, 2]]
+    assert label_classes(written.render()).tolist() == [[0, 2, 1, 1]]
+    assert label_numbers(written.render()).tolist() == [[0, 1, 2, 2]]
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "bird"), (3, "dog"), (-1, "dog")])

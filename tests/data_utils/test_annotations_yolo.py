@@ -18,7 +18,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations import yolo
 from data_utils.sources.annotations.polygons import area
-from data_utils.sources.annotations.yolo import labels_of
+from data_utils.sources.annotations.yolo import label_folder
 from runtime.errors import DataError
 from tasks.overlapping import unpack_bits
 
@@ -112,7 +112,7 @@ def test_an_image_that_is_turned_by_its_header_is_drawn_as_it_is_seen(folder):
 def test_labels_lie_where_the_last_folder_of_images_does(tmp_path, images, root, labels):
     for folder in ("images/site/images/train", "images/site/Labels", "imgs/b"):
         (tmp_path / folder).mkdir(parents=True)
-    assert labels_of(tmp_path / images, tmp_path / root) == tmp_path / labels
+    assert label_folder(tmp_path / images, tmp_path / root) == tmp_path / labels
 
 
 SETTINGS = {  # data.yaml -> images and labels of both splits

@@ -12,7 +12,7 @@ from rasters import NORTH_UP, feature, scene, square, write_geojson, write_raste
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.image_io.placed_masks import Grid, grid_of
+from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.scene_windows import Box
 from data_utils.loading.samples import new_samples
@@ -463,7 +463,7 @@ def test_blocks_that_cannot_be_are_one_line(tmp_path, settings, line):
 )
 def test_blocks_are_forty_of_all_images_but_neither_tiny_nor_huge(tmp_path, sizes, crop, side):
     path = write_raster(tmp_path / "a.tif", np.zeros((1, 4, 5), np.uint8))
-    place = grid_of(str(path)).place
+    place = read_grid(str(path)).place
     assert blocks.block_side([Grid(place, size) for size in sizes], crop) == side
 
 
@@ -484,7 +484,7 @@ def test_drawn_shapes_have_no_blocks():
 
 def test_a_damaged_header_makes_no_blocks_without_end(tmp_path):
     write_scene(tmp_path)
-    claimed = Grid(grid_of(str(tmp_path / "images" / "0.tif")).place, (200, 2**52))
+    claimed = Grid(read_grid(str(tmp_path / "images" / "0.tif")).place, (200, 2**52))
     with (
         mock.patch.object(blocks, "grid_of_source", return_value=claimed),
         pytest.raises(DataError, match=r"0\.tif says that it has 200 x 4503599627370496 pixels, which are too many"),

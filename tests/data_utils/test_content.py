@@ -76,12 +76,12 @@ def test_a_large_file_counts_by_blocks_from_its_start_to_its_end(tmp_path, monke
     monkeypatch.setattr(content, "BLOCK_BYTES", 10)
     file = tmp_path / "volume.nii"
     file.write_bytes(bytes(size))
-    keys = {key_of(VolumeFile((str(file),)))}
+    keys = {value_key(VolumeFile((str(file),)))}
     for place in changed:
         held = bytearray(size)
         held[place] = 1
         file.write_bytes(held)
-        keys.add(key_of(VolumeFile((str(file),))))
+        keys.add(value_key(VolumeFile((str(file),))))
     assert len(keys) == 1 + len(changed)
 
 
@@ -105,7 +105,7 @@ class Rendered(RenderedMask):
         return self.pixels
 
 
-def key_of(source: ImageSource) -> str:
+def value_key(source: ImageSource) -> str:
     """The key of one record whose image and target are this source."""
     return content_key([ListRecords([{"image": source, "target": source, "name": "a"}])])
 
@@ -121,14 +121,14 @@ SOURCES: dict[str, Callable[[np.ndarray], ImageSource]] = {
 
 @pytest.mark.parametrize("source_of", SOURCES.values(), ids=SOURCES)
 def test_a_picture_in_memory_counts_by_what_it_holds(source_of):
-    keys = [key_of(source_of(np.full((2, 2), value, np.uint8))) for value in (0, 1, 1)]
+    keys = [value_key(source_of(np.full((2, 2), value, np.uint8))) for value in (0, 1, 1)]
     assert keys[0] != keys[1]
     assert keys[1] == keys[2]
 
 
 def test_arrays_count_by_their_shape_and_type_too():
     arrays = [np.zeros((2, 2), np.uint8), np.zeros((1, 4), np.uint8), np.zeros((1, 4), np.int8)]
-    assert len({key_of(array) for array in arrays}) == 3
+    assert len({value_key(array) for array in arrays}) == 3
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_each_file_of_an_image_counts(tmp_path, source_of):
     keys = set()
     for held in (b"00", b"01", b"011"):
         nir.write_bytes(held)
-        keys.add(key_of(source_of((str(red), str(nir)))))
+        keys.add(value_key(source_of((str(red), str(nir)))))
     assert len(keys) == 3
 
 
@@ -241,4 +241,4 @@ def test_streams_do_not_count():
 
 def test_a_path_through_a_file_counts_as_one_that_cannot_be_read(tmp_path):
     (tmp_path / "a.png").write_bytes(b"x")
-    assert key_of(str(tmp_path / "a.png" / "b.png")) != key_of(str(tmp_path / "a.png"))
+    assert value_key(str(tmp_path / "a.png" / "b.png")) != value_key(str(tmp_path / "a.png"))

@@ -143,7 +143,7 @@ def test_masks_with_values_of_no_class_become_problems():
 
 
 def test_masks_that_make_no_target_become_problems_of_their_own():
-    reader = SimpleNamespace(class_map=None, problem_of=lambda values: "9 is no object" if 9 in values else None)
+    reader = SimpleNamespace(class_map=None, find_problem=lambda values: "9 is no object" if 9 in values else None)
     inspection, records = split_of({0: 1}, {0: 2, 9: 1}, {0: 3}, {0: 1, 9: 4}, {9: 1})
     exclude_unreadable(inspection, records, reader)
     text = "9 is no object"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from data_utils.mask_values import as_color, as_grey, is_run, key_of, pack, parse_values, unpack
+from data_utils.mask_values import as_color, as_grey, is_run, pack, parse_values, unpack, value_key
 from runtime.errors import DataError
 
 
@@ -22,7 +22,7 @@ def test_a_grey_value_is_a_grey_color(value, color):
     [(7, 7), ((1, 2, 3), 0x030201), ((255, 0, 254), 0xFE00FF), ((256, 0, 0), -1), ((0, -1, 0), -1)],
 )
 def test_a_key_packs_a_color_into_a_number(value, key):
-    assert key_of(value) == key
+    assert value_key(value) == key
 
 
 def test_numbers_are_their_own_keys():

@@ -15,7 +15,7 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.find import find_points
-from data_utils.sources.points.nnlandmark import case_of
+from data_utils.sources.points.nnlandmark import case_name
 from runtime.errors import DataError
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
@@ -57,7 +57,7 @@ def write_volumes(folder: Path, affine: np.ndarray, channels: int = 1) -> dict[s
     ],
 )
 def test_a_case_is_called_as_its_volume_without_channel_or_extension(name, case):
-    assert case_of(name) == case
+    assert case_name(name) == case
 
 
 @pytest.mark.parametrize("affine", [SPACING_OF_2_MM, TURNED], ids=["spacing of 2 mm", "turned"])

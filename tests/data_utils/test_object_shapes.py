@@ -12,7 +12,7 @@ from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.targets.classes import ClassReader
-from data_utils.targets.objects import ObjectReader, objects_of, shapes_of_objects
+from data_utils.targets.objects import ObjectReader, boxed_objects, shapes_of_objects
 
 COUNTS = [3, 5, 8, 9, 12, 14, 17]
 NOTHING = np.zeros((2, 2), np.uint8)
@@ -127,5 +127,5 @@ def test_a_hole_in_every_twentieth_object_is_taken_for_a_mistake(count, are_fill
 def test_an_object_in_the_hole_of_another_leaves_the_hole():
     mask = RING.copy()
     mask[2, 2] = 2
-    assert [int(part.sum()) for part in objects_of(3 * mask)] == [24, 1]  # a number that is not there lies between
+    assert [int(part.sum()) for part in boxed_objects(3 * mask)] == [24, 1]  # a number that is not there lies between
     assert not shapes_of_objects(Masks([mask]), ObjectReader())["fills_holes"]

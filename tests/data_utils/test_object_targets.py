@@ -69,7 +69,7 @@ def test_ignored_numbers_of_a_volume_stay_in_its_voxels(reader_without_nine):
 
 
 def test_any_values_of_a_mask_may_be_objects(reader_without_nine):
-    assert reader_without_nine.problem_of([(0, 0, 0), 5]) is None
+    assert reader_without_nine.find_problem([(0, 0, 0), 5]) is None
 
 
 def test_several_numbers_may_be_ignored():

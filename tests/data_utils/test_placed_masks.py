@@ -19,7 +19,7 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io import placed_masks
 from data_utils.image_io.formats import BandSource
-from data_utils.image_io.placed_masks import Grid, PlacedMask, check_crs, file_and_page, grid_of, on_grid
+from data_utils.image_io.placed_masks import Grid, PlacedMask, check_crs, file_and_page, on_grid, read_grid
 from data_utils.image_io.places import Crs, Place
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.windowed import open_windowed
@@ -79,7 +79,7 @@ def test_the_grid_of_a_file_that_was_written_again_is_its_new_one(tmp_path):
     for time, size in enumerate(((4, 5), (6, 7))):
         write_raster(path, np.zeros((1, *size), np.uint8))
         os.utime(path, (time, time))
-        assert grid_of(str(path)).size == size
+        assert read_grid(str(path)).size == size
 
 
 PLACE_TAGS = [
@@ -93,7 +93,7 @@ def test_a_tiff_that_is_turned_as_it_is_decoded_has_no_grid(tmp_path, orientatio
     tags = [*PLACE_TAGS, (274, "H", 1, orientation, True)]
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
-    assert (grid_of(str(path)) is not None) is has_grid
+    assert (read_grid(str(path)) is not None) is has_grid
 
 
 def test_each_page_of_a_tiff_has_a_grid_of_its_own(tmp_path):
@@ -101,8 +101,8 @@ def test_each_page_of_a_tiff_has_a_grid_of_its_own(tmp_path):
     with tifffile.TiffWriter(path) as tiff:
         for tags in ((), PLACE_TAGS):
             tiff.write(np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
-    assert grid_of(str(path)) is None
-    assert grid_of(str(path), 1).place.transform == (10, 0, 500, 0, -10, 900)
+    assert read_grid(str(path)) is None
+    assert read_grid(str(path), 1).place.transform == (10, 0, 500, 0, -10, 900)
 
 
 def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
@@ -140,31 +140,31 @@ def test_a_mask_of_another_crs_than_its_image_is_refused():
 
 
 def test_a_mask_of_another_size_is_placed(tmp_path):
-    image = grid_of(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
+    image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
     smaller = str(write_raster(tmp_path / "smaller.tif", np.ones((1, 7, 9), np.uint8)))
     assert on_grid(smaller, image, "a").render().tolist() == [[1] * 9] * 7 + [[255] * 9]
 
 
 def test_a_mask_without_crs_on_the_grid_of_its_image_stays(tmp_path):
-    image = grid_of(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
+    image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
     plain = str(write_raster(tmp_path / "plain.tif", np.ones((1, 8, 9), np.uint8), crs=None))
     assert on_grid(plain, image, "a") == plain
 
 
 def test_the_grid_of_a_file_is_its_place_with_its_size(tmp_path):
-    grid = grid_of(str(write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))))
+    grid = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))))
     assert grid == Grid(grid.place, (8, 9))
 
 
 @pytest.mark.parametrize("name", ["none.tif", "a.png"])
 def test_the_grid_of_a_file_that_is_no_tiff_is_none(tmp_path, name):
-    assert grid_of(str(tmp_path / name)) is None
+    assert read_grid(str(tmp_path / name)) is None
 
 
 @pytest.fixture
 def coarse_mask(tmp_path):
     """A mask of pixels of twice the size, 5 x 6, two to the left and one below those of its image, 8 x 9."""
-    grid = grid_of(str(write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))))
+    grid = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))))
     values = np.arange(1, 31, dtype=np.uint8).reshape(1, 5, 6)
     transform = NORTH_UP * Affine.translation(-2, 1) * Affine.scale(2)
     return on_grid(str(write_raster(tmp_path / "mask.tif", values, transform=transform)), grid, "m")
@@ -321,7 +321,7 @@ def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):
     colors[0, 0, 0] = 9
     mask = str(write_raster(tmp_path / "m.tif", colors, photometric="rgb"))
     shifted = NORTH_UP * Affine.translation(1, 0)
-    image = grid_of(str(write_raster(tmp_path / "a.tif", np.zeros((1, 4, 5), np.uint8), transform=shifted)))
-    assert on_grid(mask, grid_of(mask), "a") == mask
+    image = read_grid(str(write_raster(tmp_path / "a.tif", np.zeros((1, 4, 5), np.uint8), transform=shifted)))
+    assert on_grid(mask, read_grid(mask), "a") == mask
     with pytest.raises(DataError, match=r"^a: is a color mask on another grid than its image; store it as numbers$"):
         on_grid(mask, image, "a").render()

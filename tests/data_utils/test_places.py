@@ -7,7 +7,7 @@ import tifffile
 from rasterio.transform import Affine
 from rasters import NORTH_UP, write_raster
 
-from data_utils.image_io.places import Crs, Place, crs_of, geo_keys, has_place_tags, place_of
+from data_utils.image_io.places import Crs, Place, geo_keys, has_place_tags, read_crs, read_place
 
 PLACE = Place((2.0, 0.5, 100.0, 0.25, -3.0, 200.0), Crs(32633, ()), ())
 
@@ -20,14 +20,14 @@ def test_the_place_of_a_pixel_goes_to_the_world_and_back():
 def test_a_shifted_place_has_the_pixels_but_not_the_grid():
     c, f = PLACE.to_world(0.25, 0)
     shifted = PLACE._replace(transform=(2.0, 0.5, c, 0.25, -3.0, f))
-    assert PLACE.offset_of(shifted) == pytest.approx((0.25, 0))
-    assert PLACE.has_pixels_of(shifted, (50, 60))
-    assert not PLACE.is_grid_of(shifted, (50, 60))
-    assert PLACE.is_grid_of(PLACE, (50, 60))
+    assert PLACE.offset_to(shifted) == pytest.approx((0.25, 0))
+    assert PLACE.has_same_pixels(shifted, (50, 60))
+    assert not PLACE.has_same_grid(shifted, (50, 60))
+    assert PLACE.has_same_grid(PLACE, (50, 60))
 
 
 def test_a_coarser_place_has_other_pixels():
-    assert not PLACE.has_pixels_of(PLACE._replace(transform=(2.2, 0.5, 100.0, 0.25, -3.0, 200.0)), (50, 60))
+    assert not PLACE.has_same_pixels(PLACE._replace(transform=(2.2, 0.5, 100.0, 0.25, -3.0, 200.0)), (50, 60))
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def test_a_coarser_place_has_other_pixels():
 )
 def test_places_whose_pixels_hardly_differ_have_the_same_in_a_small_image(a, e, size, has_pixels):
     other = PLACE._replace(transform=(a, 0.5, 100.0, 0.25, e, 200.0))
-    assert PLACE.has_pixels_of(other, size) is has_pixels
-    assert not PLACE.is_grid_of(other, size)
+    assert PLACE.has_same_pixels(other, size) is has_pixels
+    assert not PLACE.has_same_grid(other, size)
 
 
 @pytest.mark.parametrize(("shift", "is_grid"), [(0.0009, True), (0.0011, False)])
 def test_places_within_a_thousandth_of_a_pixel_are_one_grid(shift, is_grid):
     plain = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
-    assert plain.is_grid_of(plain._replace(transform=(1.0, 0.0, shift, 0.0, -1.0, 0.0)), (5, 6)) is is_grid
+    assert plain.has_same_grid(plain._replace(transform=(1.0, 0.0, shift, 0.0, -1.0, 0.0)), (5, 6)) is is_grid
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_two_crs_are_the_same_by_their_numbers_or_else_their_keys(crs, other, is
 )
 def test_a_crs_has_the_number_of_its_projection_or_of_its_longitudes_and_latitudes(keys, epsg):
     tags = {34735: (1, 1, 0, 0), 34736: (6378137.0,), 34737: "WGS 84"}
-    assert crs_of(tags, keys) == Crs(epsg, () if epsg else ((1, 1, 0, 0), (6378137.0,), "WGS 84"))
-    assert crs_of(tags, {}) is None
+    assert read_crs(tags, keys) == Crs(epsg, () if epsg else ((1, 1, 0, 0), (6378137.0,), "WGS 84"))
+    assert read_crs(tags, {}) is None
 
 
 def written_crs(path, crs) -> Crs:
     """The CRS of a TIFF that rasterio has written."""
     with tifffile.TiffFile(write_raster(path, np.zeros((1, 4, 5), np.uint8), crs=crs)) as tiff:
-        return place_of(tiff.pages[0]).crs
+        return read_place(tiff.pages[0]).crs
 
 
 def test_a_crs_of_ones_own_is_known_by_its_keys(tmp_path):
@@ -151,7 +151,7 @@ def test_the_grid_of_a_page_is_what_its_tags_say(tmp_path, tags, transform, has_
     tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags)
     with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
         page = tiff.pages[0].aspage()
-        place = place_of(page)
+        place = read_place(page)
         assert (None if place is None else place.transform) == transform
         assert has_place_tags(page) is has_tags
 
@@ -172,7 +172,7 @@ def test_tags_of_a_place_are_kept_where_they_are_of_their_kind(tmp_path, tag, va
     file = tmp_path / "a.tif"
     tifffile.imwrite(file, np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=[SCALE, TIE, tag])
     with tifffile.TiffFile(file) as tiff:
-        tags = dict(place_of(tiff.pages[0].aspage()).tags)
+        tags = dict(read_place(tiff.pages[0].aspage()).tags)
     assert tags.pop(tag[0], None) == value
     assert [*tags] == [33550, 33922]
 
@@ -188,7 +188,7 @@ def test_places_are_those_of_rasterio(tmp_path, transform, area_or_point):
     with rasterio.open(path, "r+") as file:
         file.update_tags(AREA_OR_POINT=area_or_point)
     with rasterio.open(path) as file, tifffile.TiffFile(path) as tiff:
-        place = place_of(tiff.pages[0])
+        place = read_place(tiff.pages[0])
         assert np.allclose(place.transform, file.transform[:6], rtol=0, atol=1e-6)
         assert place.crs.epsg == file.crs.to_epsg() == 32633
     assert np.allclose(place.to_pixels(*place.to_world(3.5, 2.0)), (3.5, 2.0))

@@ -176,7 +176,7 @@ def test_points_that_are_chosen_have_the_order_of_the_flag(tmp_path):
     write_dots(tmp_path, 4, seed=0)
     reader = load_info(tmp_path, val_fraction=0.3, classes="tail,nose").reader
     assert reader.names == ("tail", "nose")
-    assert reader.chosen == (2, 0)
+    assert reader.file_indices == (2, 0)
 
 
 def test_points_that_are_chosen_but_missing_are_refused_with_those_there_are(tmp_path):

@@ -16,7 +16,7 @@ from data_utils.sources.records import (
     StreamRecords,
     Subset,
     annotation_summaries,
-    folders_of,
+    folder_pairs,
     spread_indices,
     with_sources,
 )
@@ -153,7 +153,7 @@ def test_indices_are_spread_from_the_first_to_the_last(length, count, indices):
 
 
 def test_folders_of_images_may_have_names_that_are_no_text():
-    assert folders_of("images", np.array([b"a/1.png", b"\xff/2.png", b"3.png"])) == {
+    assert folder_pairs("images", np.array([b"a/1.png", b"\xff/2.png", b"3.png"])) == {
         ("images", "a"),
         ("images", os.fsdecode(b"\xff")),
         ("images", ""),

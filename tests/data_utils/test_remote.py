@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from data_utils.sources.streams import remote
-from data_utils.sources.streams.remote import content_key, find_files, is_remote, kind_of
+from data_utils.sources.streams.remote import content_key, file_kind, find_files, is_remote
 from runtime.errors import DataError
 
 
@@ -108,7 +108,7 @@ def test_words_count_below_a_folder_a_pattern_or_the_folder_of_a_file(tmp_path, 
     ],
 )
 def test_the_kind_of_a_file_is_known_before_a_signature_or_in_a_query(url, kind):
-    assert kind_of(url) == kind
+    assert file_kind(url) == kind
 
 
 @pytest.mark.parametrize(

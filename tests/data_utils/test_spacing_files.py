@@ -11,7 +11,7 @@ from volumes import CASE_NAMES, case, training_volumes, volume_config
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
-from data_utils.sources.volumes import Case, Description, VolumeRecords, open_volumes, spacing_of
+from data_utils.sources.volumes import Case, Description, VolumeRecords, open_volumes, read_spacing
 from runtime.errors import DataError
 
 WRITERS = {"npy": np.save, "tif": functools.partial(tifffile.imwrite, photometric="minisblack")}
@@ -66,7 +66,7 @@ def test_the_key_of_stacks_changes_with_their_spacing(stacks):
 
 
 def test_a_spacing_file_is_missing_in_a_folder_without_one(tmp_path):
-    assert spacing_of(tmp_path) is None
+    assert read_spacing(tmp_path) is None
 
 
 def test_the_nearest_spacing_file_counts(tmp_path):
@@ -75,7 +75,7 @@ def test_the_nearest_spacing_file_counts(tmp_path):
     spacings = {tmp_path: [9, 9, 9], tmp_path / "train": [5, 4, 4], images: [3, 2.5, 1]}
     for folder, spacing in spacings.items():
         (folder / "spacing.json").write_text(json.dumps(spacing))
-        assert spacing_of(images) == tuple(spacing)
+        assert read_spacing(images) == tuple(spacing)
 
 
 def test_stacks_are_volumes_where_the_file_of_the_spacing_lies_among_them(tmp_path):
@@ -125,10 +125,10 @@ def test_a_flag_says_the_spacing_before_a_file(pairs_of_stacks, folder):
 def test_a_spacing_has_three_sides_of_more_than_0(tmp_path, text):
     (tmp_path / "spacing.json").write_text(text)
     with pytest.raises(DataError, match=r"spacing\.json holds .*, expected \[z, y, x\] in mm"):
-        spacing_of(tmp_path)
+        read_spacing(tmp_path)
 
 
 def test_a_spacing_file_that_is_a_folder_cannot_be_read(tmp_path):
     (tmp_path / "spacing.json").mkdir()
     with pytest.raises(DataError, match=r"spacing\.json cannot be read"):
-        spacing_of(tmp_path)
+        read_spacing(tmp_path)

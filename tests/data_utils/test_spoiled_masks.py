@@ -421,7 +421,7 @@ def test_masks_of_four_values_that_are_no_run_or_of_a_long_run_are_read_again(mo
 @pytest.mark.parametrize(("dims", "count"), [(2, 64), (3, 8)], ids=["images", "volumes"])
 def test_sixty_four_masks_of_a_split_are_read_again_and_eight_labels_of_volumes(monkeypatch, dims, count):
     read: list[str] = []
-    monkeypatch.setattr(spoiled_masks, "planes_of", lambda record: read.append(record["name"]) or [])
+    monkeypatch.setattr(spoiled_masks, "mask_planes", lambda record: read.append(record["name"]) or [])
     inspection, records = split_of(*[np.zeros((10, 10), np.uint8)] * 70, values=(0, 9, 18, 27))
     inspection.dims = dims
     check_borders([(inspection, records)], dict.fromkeys((0, 9, 18, 27), 10))
@@ -504,10 +504,10 @@ def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypat
     mask[:, :9] += 3 if mode == "L" else np.uint8([3, 5, 0])
     tifffile.imwrite(tmp_path / "a.tif", mask, photometric="minisblack" if mode == "L" else "rgb", rowsperstrip=8)
     record = {"name": "a", "target": str(tmp_path / "a.tif"), "image": ""}
-    (whole,) = spoiled_masks.planes_of(record)
+    (whole,) = spoiled_masks.mask_planes(record)
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
     monkeypatch.setattr("data_utils.image_io.windowed.STRIP_PIXELS", 8 * SIDE)
-    planes = list(spoiled_masks.planes_of(record))
+    planes = list(spoiled_masks.mask_planes(record))
     assert len(planes) == SIDE / 8
     assert np.array_equal(np.concatenate(planes), whole)
     assert whole.shape == mask.shape
@@ -516,6 +516,8 @@ def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypat
 def test_the_values_of_a_label_are_those_of_all_its_slices(tmp_path):
     labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     nibabel.save(nibabel.Nifti1Image(labels, np.eye(4)), tmp_path / "a.nii")
-    planes = list(spoiled_masks.planes_of({"name": "a", "target": VolumeFile((str(tmp_path / "a.nii"),)), "image": ""}))
+    planes = list(
+        spoiled_masks.mask_planes({"name": "a", "target": VolumeFile((str(tmp_path / "a.nii"),)), "image": ""})
+    )
     assert len(planes) == 4
     assert {*np.unique(planes)} == {*range(24)}

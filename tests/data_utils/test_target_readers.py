@@ -12,7 +12,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.records import ListRecords, Metadata
-from data_utils.targets import named_classes_of
+from data_utils.targets import find_named_classes
 from data_utils.targets.classes import ClassReader, PartlyLabeledReader
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectReader
@@ -95,9 +95,9 @@ def test_a_mask_of_other_proportions_than_its_image_is_refused():
 
 def test_points_have_no_named_classes():
     records = ListRecords([], Metadata(classes=((0, "background"), (1, "cell"))))
-    assert named_classes_of(records, DataConfig(task="landmarks", classes="nose,tail")) == ()
-    assert named_classes_of(records, DataConfig(task="classes")) == ((0, "background"), (1, "cell"))
-    assert named_classes_of(records, DataConfig(task="classes", outside="ignore")) == [(1, "cell")]
+    assert find_named_classes(records, DataConfig(task="landmarks", classes="nose,tail")) == ()
+    assert find_named_classes(records, DataConfig(task="classes")) == ((0, "background"), (1, "cell"))
+    assert find_named_classes(records, DataConfig(task="classes", outside="ignore")) == [(1, "cell")]
 
 
 def test_a_reader_with_a_class_map_has_its_names_and_background():

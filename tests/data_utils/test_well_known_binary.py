@@ -5,20 +5,20 @@ import struct
 import numpy as np
 import pytest
 
-from data_utils.image_io.well_known_binary import rings_of, well_known_binary
+from data_utils.image_io.well_known_binary import parse_rings, well_known_binary
 from runtime.errors import DataError
 
 RING = np.array([[0, 0], [4, 0], [4, 3], [0, 0]], float)
 
 
 def test_rings_are_those_of_all_polygons_whatever_their_order_of_bytes():
-    assert list(rings_of(None, "a")) == []
+    assert list(parse_rings(None, "a")) == []
     polygon = well_known_binary([RING, RING / 2])
-    assert [ring.tolist() for ring in rings_of(polygon, "a")] == [RING.tolist(), (RING / 2).tolist()]
+    assert [ring.tolist() for ring in parse_rings(polygon, "a")] == [RING.tolist(), (RING / 2).tolist()]
     assert well_known_binary([RING.astype(np.int32)]) == well_known_binary([RING])
     turned = struct.pack(">BIII", 0, 3, 1, len(RING)) + RING.astype(">f8").tobytes()
     for head in (struct.pack(">BII", 0, 6, 2), struct.pack("<BII", 1, 6, 2)):
-        rings = list(rings_of(head + turned + well_known_binary([RING + 1, RING + 2]), "a"))
+        rings = list(parse_rings(head + turned + well_known_binary([RING + 1, RING + 2]), "a"))
         assert {ring.dtype for ring in rings} == {np.dtype(np.float64)}
         assert [ring.tolist() for ring in rings] == [RING.tolist(), (RING + 1).tolist(), (RING + 2).tolist()]
 
@@ -37,4 +37,4 @@ def test_rings_are_those_of_all_polygons_whatever_their_order_of_bytes():
 )
 def test_what_is_no_polygon_is_one_line(content):
     with pytest.raises(DataError, match=r"^a\.gpkg, row 3 is no Polygon or MultiPolygon \("):
-        list(rings_of(content, "a.gpkg, row 3"))
+        list(parse_rings(content, "a.gpkg, row 3"))

@@ -55,7 +55,7 @@ from inference.outputs.coco import write_coco
 from inference.outputs.jobs import ImageJob, PageFile, RasterJob
 from inference.outputs.object_tables import IMAGE_COLUMNS
 from inference.outputs.objects import ObjectFormat
-from inference.outputs.polygons import polygons_of
+from inference.outputs.polygons import area_polygons
 from inference.page import page_job
 from inference.provenance import record_provenance
 from inference.scoring.truth import ImageScorer
@@ -156,7 +156,7 @@ def write_outputs(job: RasterJob) -> None:
     writer.finish()
     outliner = Outliner(5)
     for areas in (*outliner.add(mask), *outliner.finish()):
-        for rings in polygons_of(areas, job.place):
+        for rings in area_polygons(areas, job.place):
             well_known_binary(list(rings))
 
 

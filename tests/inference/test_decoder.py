@@ -19,7 +19,7 @@ SIDED = Overlapping(NAMES, partners=(1, 0, 2))
 @pytest.mark.parametrize("task", [Classes(NAMES), Overlapping(NAMES), Objects(), Landmarks(NAMES, nowhere=3.0)])
 def test_certain_answers_have_logits_that_are_numbers(task):
     probabilities = torch.tensor([1.0, 0.0, 0.0])[:, None]
-    logits = new_decoder(task).logits_of(probabilities)
+    logits = new_decoder(task).logits_from_probabilities(probabilities)
     assert logits.isfinite().all()
     torch.testing.assert_close(new_decoder(task).probabilities(logits), probabilities, atol=1e-6, rtol=0)
 
@@ -53,7 +53,10 @@ def test_probabilities_of_a_batch_are_those_of_each_image(task, two_images):
 def test_logits_of_the_probabilities_of_a_batch_are_those_of_each_image(task, two_images):
     decoder = new_decoder(task)
     probabilities = decoder.probabilities(two_images[0])
-    torch.testing.assert_close(decoder.logits_of(probabilities[None], dim=1)[0], decoder.logits_of(probabilities))
+    torch.testing.assert_close(
+        decoder.logits_from_probabilities(probabilities[None], dim=1)[0],
+        decoder.logits_from_probabilities(probabilities),
+    )
 
 
 @pytest.mark.parametrize("task", ALL_TASKS)
@@ -87,7 +90,7 @@ def test_a_mirror_image_is_read_with_the_outputs_of_the_other_side():
 def test_the_average_is_the_mean_of_the_probabilities_of_all_views(task):
     decoder = new_decoder(task)
     views = [torch.tensor([p, 1 - p, 0.0])[:, None] for p in (0.1, 0.3, 0.8)]
-    mean = average(decoder, [decoder.logits_of(view) for view in views])
+    mean = average(decoder, [decoder.logits_from_probabilities(view) for view in views])
     torch.testing.assert_close(decoder.probabilities(mean)[:, 0], torch.tensor([0.4, 0.6, 0.0]))
 
 

@@ -25,13 +25,13 @@ from inference.export.bioimageio import (
     BioImageIo,
     answer_names,
     answer_text,
-    card_of,
     checked_license,
     cover,
     input_tensor,
     output_tensor,
     overlap_text,
     resource,
+    title_and_text,
 )
 from inference.export.export_format import Options, export_proved
 from runtime.errors import ModelError, SettingsError
@@ -353,13 +353,13 @@ def test_a_model_of_regions_answers_no_place_without_any():
 
 def test_a_card_has_its_first_line_as_title_and_the_rest_as_description(tmp_path):
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n\n# Cells\n\nFinds cells.\n\n## Data\n\nMine.\n")
-    assert card_of(UNetConfig(1, 2), tmp_path) == ("Cells", "Finds cells.\n\n## Data\n\nMine.")
+    assert title_and_text(UNetConfig(1, 2), tmp_path) == ("Cells", "Finds cells.\n\n## Data\n\nMine.")
 
 
 @pytest.mark.parametrize("has_folder", [False, True], ids=["no folder", "no card in it"])
 def test_a_model_without_a_card_is_described_by_its_classes(tmp_path, has_folder):
     config = UNetConfig(1, 2, dims=3, preprocess=Preprocess(**NAMES))
-    title, description = card_of(config, tmp_path if has_folder else None)
+    title, description = title_and_text(config, tmp_path if has_folder else None)
     assert title == "U-Net"
     assert description == "A U-Net that gives the probability of other, liver."
 

@@ -14,7 +14,7 @@ from objects import discs, note_scratch_folders, true_answers
 from scipy.ndimage import gaussian_filter, label
 
 from data_utils.holes import has_hole, holes
-from data_utils.visualize_objects import SHADES, outlined, shaded, shades_of, touching
+from data_utils.visualize_objects import SHADES, choose_shades, outlined, shaded, touching
 from inference.decoding import canvas, finder
 from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths, pack_answers
 from inference.decoding.components import Component, ComponentStream, joined
@@ -23,7 +23,7 @@ from inference.decoding.objects import ObjectDecoder, choose_objects
 from inference.decoding.views import average
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
-from tasks.matching import classes_of, numbers_of, pack_labels
+from tasks.matching import label_classes, label_numbers, pack_labels
 from tasks.objects import Objects
 
 
@@ -105,7 +105,7 @@ def test_objects_are_numbered_by_their_first_pixels(cuts):
     ids[:2, 2] = 1
     ids[:5, 5] = ids[4, :5] = 1  # begins to the right of the other one, and reaches farther to the left
     labels, objects = decode_in_strips(answers_of(ids), cuts)
-    numbers = numbers_of(labels)
+    numbers = label_numbers(labels)
     assert numbers[0, 2] == 1
     assert numbers[0, 5] == 2
     assert numbers[4, 0] == 2
@@ -141,7 +141,7 @@ def test_of_two_holes_of_an_object_only_the_empty_one_is_filled():
     ids = np.ones((5, 9), int)
     ids[1:4, 1:4] = ids[2, 6] = 0
     ids[2, 2] = 1
-    numbers = numbers_of(decode_in_strips(answers_of(ids), [], fills_holes=True)[0])
+    numbers = label_numbers(decode_in_strips(answers_of(ids), [], fills_holes=True)[0])
     assert numbers[1:4, 1:4].tolist() == [[0, 0, 0], [0, 2, 0], [0, 0, 0]]
     assert numbers[2, 6] == 1
 
@@ -169,7 +169,7 @@ def test_objects_at_the_border_may_be_left_out():
     ids[0:3, 5], ids[6:9, 9] = 1, 1  # up to the first and the last row
     labels, objects = decode_in_strips(answers_of(ids), [4], drops_border=True)
     assert [item.box for item in objects] == [(3, 12, 6, 15), (3, 16, 6, 19)]
-    assert sorted(np.unique(numbers_of(labels)).tolist()) == [0, 1, 2]
+    assert sorted(np.unique(label_numbers(labels)).tolist()) == [0, 1, 2]
 
 
 def test_an_object_that_fills_the_image_lies_at_the_border():
@@ -228,7 +228,7 @@ def test_touching_discs_are_told_apart_and_numbered_from_top_to_bottom():
     true = discs((120, 90), 40, seed=2)
     assert label(true)[1] < true.max()  # some touch
     labels, objects = decode_in_strips(true_answers(true), [64])
-    numbers = numbers_of(labels)
+    numbers = label_numbers(labels)
     assert len(objects) == true.max() == numbers.max()
     pairs = np.unique(np.stack([true.ravel(), numbers.ravel()]), axis=1).T
     overlaps = [((true == t) & (numbers == p)).sum() / ((true == t) | (numbers == p)).sum() for t, p in pairs]
@@ -296,7 +296,7 @@ def test_an_object_has_the_class_of_most_of_its_pixels():
     answers[0] = 2 | 255 << 8
     labels, objects = decode_in_strips(answers, [])
     assert objects[0].class_index == 1
-    assert (classes_of(labels) == 1).all()
+    assert (label_classes(labels) == 1).all()
 
 
 def test_the_class_of_an_object_is_not_that_of_others_in_its_box():
@@ -309,7 +309,7 @@ def test_the_class_of_an_object_is_not_that_of_others_in_its_box():
 def test_objects_that_are_too_small_are_left_out():
     labels, objects = decode_in_strips(true_answers(np.pad([[1, 0, 2, 2]], 2)), [], smallest=2)
     assert [item.size for item in objects] == [2]
-    assert set(numbers_of(labels).ravel()) == {0, 1}
+    assert set(label_numbers(labels).ravel()) == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_objects_that_are_too_small_are_left_out():
 def test_objects_of_extreme_images(ids):
     labels, objects = decode_in_strips(true_answers(ids), [3])
     assert len(objects) == len(np.unique(ids[ids > 0]))
-    np.testing.assert_array_equal(numbers_of(labels) > 0, ids > 0)
+    np.testing.assert_array_equal(label_numbers(labels) > 0, ids > 0)
 
 
 def test_an_image_without_any_strip_has_no_objects():
@@ -340,7 +340,7 @@ def test_thousands_of_objects_of_one_pixel():
     ids[::2, ::2] = np.arange(1, 30 * 60 + 1).reshape(30, 60)
     labels, objects = decode_in_strips(np.where(ids > 0, 1 | 255 << 8, 0).astype(np.int32), [7, 32])
     assert len(objects) == 1800
-    np.testing.assert_array_equal(numbers_of(labels), ids)
+    np.testing.assert_array_equal(label_numbers(labels), ids)
 
 
 @pytest.fixture
@@ -423,7 +423,7 @@ def test_colors_of_touching_objects_differ():
 
 
 def test_colors_of_later_objects_give_way_to_those_they_touch():
-    ring = shades_of(14, [(1, 13), (2, 14)])
+    ring = choose_shades(14, [(1, 13), (2, 14)])
     assert ring[13] != ring[1]
     assert ring[14] != ring[2]
 
@@ -440,7 +440,7 @@ def test_colors_of_later_objects_give_way_to_those_they_touch():
     ids=["in turn", "few", "the third is free", "the first after the last", "all are taken"],
 )
 def test_numbers_have_twelve_colors_in_turn(count, pairs, shades):
-    assert shades_of(count, pairs).tolist() == [0, *shades]
+    assert choose_shades(count, pairs).tolist() == [0, *shades]
 
 
 @pytest.mark.parametrize(("labels", "shades"), [([9, 5, 5], [2, 1, 1]), ([0, 7], [0, 1])])

@@ -27,7 +27,7 @@ from inference.outputs.volumes import VolumeWriter
 from inference.scoring.truth import ImageScorer
 from runtime.errors import DataError
 from tasks.classes import Classes
-from tasks.matching import classes_of, numbers_of, pack_labels
+from tasks.matching import label_classes, label_numbers, pack_labels
 from tasks.objects import Objects
 
 NAMES = ("nothing", "cell", "dirt")
@@ -37,14 +37,14 @@ CELLS = ObjectFormat(("nothing", "cell"))
 def test_written_objects_have_the_classes_of_their_table(tmp_path):
     table = write_object_table(tmp_path / "a.csv", *LABEL_ROWS)
     objects = WrittenObjects(write_labels(tmp_path / "a.png"), table, ("cell", "dirt")).render()
-    assert np.array_equal(numbers_of(objects), LABELS)
-    assert np.array_equal(classes_of(objects), np.array([0, 1, 2, 1])[LABELS])
+    assert np.array_equal(label_numbers(objects), LABELS)
+    assert np.array_equal(label_classes(objects), np.array([0, 1, 2, 1])[LABELS])
 
 
 def test_written_objects_may_have_gaps_in_their_numbers(tmp_path):
     mask = write_labels(tmp_path / "gaps.png", np.array([[7, 0, 4]], np.uint16))  # somebody has erased the others
     table = write_object_table(tmp_path / "a.csv", (4, "dirt", (0, 2, 1, 3)), (7, "cell", (0, 0, 1, 1)))
-    assert classes_of(WrittenObjects(mask, table, ("cell", "dirt")).render()).tolist() == [[1, 0, 2]]
+    assert label_classes(WrittenObjects(mask, table, ("cell", "dirt")).render()).tolist() == [[1, 0, 2]]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def written_job(tmp_path) -> ImageJob:
 def test_a_written_mask_of_objects_of_several_classes_is_read_with_its_table(written_job):
     output_format = ObjectFormat(NAMES)
     written = output_format.written_mask(written_job)
-    target = output_format.reader_of(written).target_from_mask(written.render(), "a")
-    assert np.array_equal(numbers_of(target.prediction), LABELS)
-    assert np.array_equal(classes_of(target.prediction), np.array([0, 1, 2, 1])[LABELS])
+    target = output_format.reader_for(written).target_from_mask(written.render(), "a")
+    assert np.array_equal(label_numbers(target.prediction), LABELS)
+    assert np.array_equal(label_classes(target.prediction), np.array([0, 1, 2, 1])[LABELS])
 
 
 def test_a_written_mask_of_objects_of_one_class_is_read_alone(tmp_path, written_job):
@@ -116,10 +116,10 @@ def test_annotated_objects_have_the_classes_of_the_model():
     source = SimpleNamespace(render_objects=lambda: drawn)
     annotated = AnnotatedObjects(source, indices_of_values(ANNOTATED_CLASSES, ("dirt", "cell")))
     objects = annotated.render()
-    target = ObjectFormat(("nothing", "dirt", "cell")).reader_of(annotated).target_from_mask(objects, "a")
-    assert np.array_equal(classes_of(target.prediction), [[0, 2, 1], [255, 0, 0]])
-    assert numbers_of(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
-    assert classes_of(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
+    target = ObjectFormat(("nothing", "dirt", "cell")).reader_for(annotated).target_from_mask(objects, "a")
+    assert np.array_equal(label_classes(target.prediction), [[0, 2, 1], [255, 0, 0]])
+    assert label_numbers(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
+    assert label_classes(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
 
 
 def test_objects_have_the_colors_of_their_prediction():

@@ -31,10 +31,10 @@ from inference.outputs.points import PointFormat
 from inference.outputs.polygons import (
     GeoJsonFile,
     GeoPackageFile,
+    area_polygons,
     check_places,
     check_polygons,
     open_polygons,
-    polygons_of,
 )
 from runtime.errors import DataError, SettingsError
 from tasks.landmarks import Landmarks
@@ -66,7 +66,7 @@ def outlined(mask, rows, place=IN_PIXELS):
     batches += outliner.finish()
     areas = []
     for batch in batches:
-        polygons = zip(batch.numbers.tolist(), polygons_of(batch, place), strict=True)
+        polygons = zip(batch.numbers.tolist(), area_polygons(batch, place), strict=True)
         areas += [(number, list(rings)) for number, rings in polygons]
     return areas
 
@@ -189,7 +189,7 @@ def test_polygons_are_of_no_background(outlined_scene):
     assert all(feature["properties"]["class"] != "background" for feature in outlined_scene.features)
 
 
-def numbers_of(properties: dict) -> int:
+def label_numbers(properties: dict) -> int:
     """The value of a class, or the number of an object, in its mask."""
     return properties.get("value", properties.get("number"))
 
@@ -198,7 +198,7 @@ OVERLAPPING_MASKS = {
     "field/a.tif": lambda properties: 255 * (properties["class"] == "field"),
     "wood_old/a.tif": lambda properties: 255 * (properties["class"] == "wood/old"),
 }
-MASKS = {task: {"a.tif": numbers_of} for task in TASKS} | {"overlapping": OVERLAPPING_MASKS}
+MASKS = {task: {"a.tif": label_numbers} for task in TASKS} | {"overlapping": OVERLAPPING_MASKS}
 
 
 def test_polygons_give_the_mask_again(outlined_scene):

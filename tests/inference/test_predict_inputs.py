@@ -19,7 +19,7 @@ from data_utils.image_io.class_masks import ClassFile, ClassMasks
 from data_utils.image_io.formats import BandSource, PictureFile
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
-from inference.batches import batches_of, share_of
+from inference.batches import group_jobs, process_share
 from inference.inputs import InputRules, find_jobs, named_job
 from inference.outputs.jobs import ImageJob, MaskFile
 from inference.readers import read_inputs
@@ -147,9 +147,9 @@ def test_work_is_shared_by_pixels():
         ImageJob(image=Path(f"{number}.png"), size=size, output=Path(str(number))) for number, size in enumerate(sizes)
     ]
     pixels = pixels_per_batch(torch.device("cpu"))
-    batches = batches_of(jobs, lambda size: (size, images_per_batch(pixels, size)))
+    batches = group_jobs(jobs, lambda size: (size, images_per_batch(pixels, size)))
     assert max(map(len, batches)) == 8
-    shares = [share_of(batches, process, 2) for process in range(2)]
+    shares = [process_share(batches, process, 2) for process in range(2)]
     assert sorted((job for share in shares for batch in share for job in batch), key=jobs.index) == jobs
     pixels = [sum(job.pixels for batch in share for job in batch) for share in shares]
     assert max(pixels) / min(pixels) < 1.1

@@ -25,7 +25,7 @@ from rasters import NORTH_UP, UTM, scene, write_raster
 from data_utils.class_map import ClassMap
 from data_utils.image_io import geotiff_writer
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
-from data_utils.image_io.placed_masks import grid_of
+from data_utils.image_io.placed_masks import read_grid
 from data_utils.image_io.places import Place
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.windowed import open_windowed_file
@@ -167,7 +167,7 @@ def test_an_image_has_the_place_of_its_file_where_it_is_kept(tmp_path):
     path = str(write_raster(tmp_path / "a.tif", scene(0)[0]))
     (kept,) = find_jobs([path], tmp_path / "out", [".png"], InputRules(5, keeps_place=True))
     assert isinstance(kept, RasterJob)
-    assert kept.place == grid_of(path).place
+    assert kept.place == read_grid(path).place
     (job,) = find_jobs([path], tmp_path / "out", [".png"], InputRules(5))
     assert not isinstance(job, RasterJob)
 
@@ -249,7 +249,7 @@ def test_a_band_that_is_missing_among_the_files_of_a_folder_is_named(tmp_path, m
 def test_a_geotiff_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
     size = (300, 515)
     rows = (np.random.default_rng(0).random((channels, *size)) * 200).astype(dtype)
-    place = grid_of(str(write_raster(tmp_path / "in.tif", np.zeros((1, *size), np.uint8)))).place
+    place = read_grid(str(write_raster(tmp_path / "in.tif", np.zeros((1, *size), np.uint8)))).place
     with (
         mock.patch.object(geotiff_writer, "CLASSIC_BYTES", 0 if is_big else 2**32),
         (tmp_path / "out.tif").open("wb") as file,
@@ -352,7 +352,7 @@ def test_a_file_that_all_bands_could_fill_beyond_4_gib_has_long_offsets(channels
 )
 def test_a_mask_raster_is_grey_or_colored_as_its_values(tmp_path, values, interpretations, nodata):
     bands, _ = scene(0, size=(20, 30))
-    place = grid_of(str(write_raster(tmp_path / "in.tif", bands))).place
+    place = read_grid(str(write_raster(tmp_path / "in.tif", bands))).place
     job = RasterJob(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
     output_format = ClassFormat(ClassMap(("a", "b"), values, None))
     rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)

@@ -169,7 +169,7 @@ class GreyDecoder(Decoder):
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
         return logits.sigmoid()
 
-    def logits_of(self, probabilities: Tensor, dim: int = 0) -> Tensor:
+    def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps)
 
 

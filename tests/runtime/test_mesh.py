@@ -13,7 +13,7 @@ def test_neighbors_share_a_volume():
     assert [(place.group, place.slab) for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [place.is_first for place in places] == [True, False, True, False]
     assert [place.is_last for place in places] == [False, True, False, True]
-    assert [place.rank_of(slab) for place in places[1:3] for slab in (0, 1)] == [0, 1, 2, 3]
+    assert [place.slab_rank(slab) for place in places[1:3] for slab in (0, 1)] == [0, 1, 2, 3]
     alone = Mesh.from_process(3, 4, 1)
     assert alone.group == 3
     assert alone.is_first

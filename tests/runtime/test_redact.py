@@ -22,7 +22,7 @@ from in_process import Run, parsed, run_train
 from prediction import settings_of
 
 from data_utils.sources.streams.parquet import ParquetRecords
-from data_utils.sources.streams.remote import find_files, kind_of
+from data_utils.sources.streams.remote import file_kind, find_files
 from inference.provenance import provenance_of
 from runtime.console import say, say_error
 from runtime.errors import DataError, UserError, one_line
@@ -258,9 +258,9 @@ def test_messages_of_errors_show_no_secret():
 
 
 def test_the_query_of_a_signed_file_is_no_part_of_its_name():
-    assert kind_of("https://host/x.tar?token=a.parquet") == ".tar"
-    assert kind_of("https://host/download?path=/x.parquet") == ".parquet"
-    assert kind_of("s3://bucket/x?.zip") is None
+    assert file_kind("https://host/x.tar?token=a.parquet") == ".tar"
+    assert file_kind("https://host/download?path=/x.parquet") == ".parquet"
+    assert file_kind("s3://bucket/x?.zip") is None
     groups = np.array([[0, 0, 0, 2]])
     for token in TOKENS:
         records = ParquetRecords([f"https://me:pw@host/a.parquet?token={token}"], groups, {"image": "i", "mask": "m"})

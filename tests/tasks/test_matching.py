@@ -14,9 +14,9 @@ from tasks.matching import (
     Matches,
     ObjectScores,
     Overlaps,
-    classes_of,
     found_by_size,
-    numbers_of,
+    label_classes,
+    label_numbers,
     pack_labels,
 )
 from tasks.objects import Objects
@@ -369,15 +369,15 @@ def test_an_image_without_objects_is_the_worst_only_where_some_are_predicted():
 
 def test_labels_hold_number_and_class():
     labels = pack_labels(np.array([0, 7, 70_000]), np.array([0, 2, 1]))
-    assert numbers_of(labels).tolist() == [0, 7, 70_000]
-    assert classes_of(labels).tolist() == [0, 2, 1]
+    assert label_numbers(labels).tolist() == [0, 7, 70_000]
+    assert label_classes(labels).tolist() == [0, 2, 1]
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.tensor])
 def test_labels_hold_numbers_of_32_bits(kind):
     labels = pack_labels(kind(np.array([2**30], np.int32)), kind(np.array([3], np.uint8)))
-    assert numbers_of(labels).tolist() == [2**30]
-    assert classes_of(labels).tolist() == [3]
+    assert label_numbers(labels).tolist() == [2**30]
+    assert label_classes(labels).tolist() == [3]
 
 
 def test_an_image_without_pixels_has_no_overlaps():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from train_utils.monitoring.flops import peak_of, peak_teraflops, training_flops
+from train_utils.monitoring.flops import peak_flops, peak_teraflops, training_flops
 from unet import UNet, UNetConfig
 from unet.model import DeeplySupervisedUNet
 
@@ -95,8 +95,8 @@ def test_flops_are_those_of_the_model_and_not_of_saving_memory(dims):
     ],
 )
 def test_peak_is_that_of_the_device_or_unknown(name, half, single):
-    assert peak_of(name, half=True) == half
-    assert peak_of(name, half=False) == single
+    assert peak_flops(name, half=True) == half
+    assert peak_flops(name, half=False) == single
 
 
 @pytest.mark.parametrize(("precision", "peak"), [("no", 156), ("fp16", 312), ("bf16", 312), ("fp8", 156)])

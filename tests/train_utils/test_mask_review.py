@@ -16,7 +16,14 @@ from inference.review.agreement import Agreement
 from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
 from runtime.errors import DataError, UserError
 from train_utils.reporting.review import masks
-from train_utils.reporting.review.masks import Doubt, Finding, MaskReview, findings_of, missing_object, worst_first
+from train_utils.reporting.review.masks import (
+    Doubt,
+    Finding,
+    MaskReview,
+    missing_object,
+    reported_findings,
+    worst_first,
+)
 
 CPU = torch.device("cpu")
 
@@ -297,7 +304,7 @@ DOUBTS = [Doubt(number, area) for number, area in enumerate(AREAS)]
 
 
 def test_the_confidence_of_a_finding_is_that_of_the_model_times_the_agreement():
-    findings = findings_of(DOUBTS, AGREEMENTS)
+    findings = reported_findings(DOUBTS, AGREEMENTS)
     assert [finding.text for finding in findings] == ["car is not seen", "car is missing", "car is hardly seen"]
     assert [finding.confidence for finding in findings] == pytest.approx([0.9, 0.72, 0.7])
 

@@ -25,7 +25,7 @@ from inference.tiling import choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError
 from unet import UNet, UNetConfig
-from unet.backbone import Encoder, dry_pass, level_of
+from unet.backbone import Encoder, dry_pass, feature_level
 from unet.lite import Features, Lite0
 
 pytestmark = pytest.mark.usefixtures("no_network")
@@ -303,9 +303,9 @@ def test_parameters_that_the_features_have_no_use_for_are_not_trained(monkeypatc
 
 
 def test_levels_are_halvings_of_both_sides():
-    assert [level_of(torch.empty(1, 1, 128 >> level, 128 >> level)) for level in range(5)] == [0, 1, 2, 3, 4]
-    assert level_of(torch.empty(1, 1, 64, 32)) == level_of(torch.empty(1, 1, 32, 64)) == -1
-    assert level_of(torch.empty(1, 1, 43, 43)) == -1
+    assert [feature_level(torch.empty(1, 1, 128 >> level, 128 >> level)) for level in range(5)] == [0, 1, 2, 3, 4]
+    assert feature_level(torch.empty(1, 1, 64, 32)) == feature_level(torch.empty(1, 1, 32, 64)) == -1
+    assert feature_level(torch.empty(1, 1, 43, 43)) == -1
 
 
 EXACT_FAMILIES = [

@@ -152,7 +152,7 @@ class Preflight:
         size = batch_split.micro_batch_size
         if _is_hopeless(self.accelerator, self.network, (size, *shape)):
             return False  # this saves the seconds of a trial
-        shortage = _shortage_of(partial(self._try_step, shape, batch_split))
+        shortage = _memory_shortage(partial(self._try_step, shape, batch_split))
         if shortage is None:
             return True
         if not isinstance(shortage, torch.OutOfMemoryError):  # other errors may have another cause
@@ -172,7 +172,7 @@ class Preflight:
 
     def evaluation_fits_by_trial(self, size: EvaluationSize) -> bool:
         """Whether a real evaluation fits on the accelerator."""
-        return _shortage_of(partial(self._try_evaluation, size)) is None
+        return _memory_shortage(partial(self._try_evaluation, size)) is None
 
     def _try_step(self, shape: tuple[int, ...], batch_split: BatchSplit) -> None:
         """Train on random images beside as much memory as training keeps on the accelerator, then free all of it."""
@@ -235,7 +235,7 @@ def say_split(batch_split: BatchSplit) -> None:
         )
 
 
-def _shortage_of(trial: Callable[[], None]) -> MemoryError | RuntimeError | None:
+def _memory_shortage(trial: Callable[[], None]) -> MemoryError | RuntimeError | None:
     """The error of a trial that runs out of memory on the accelerator; None if it fits. The memory is freed again."""
     try:
         trial()

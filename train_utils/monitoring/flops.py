@@ -53,10 +53,10 @@ def peak_teraflops(accelerator: Accelerator, precision: str) -> float | None:
     if accelerator.device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(accelerator.device)
-    return peak_of(name, half=precision in ("fp16", "bf16"))
+    return peak_flops(name, half=precision in ("fp16", "bf16"))
 
 
-def peak_of(name: str, *, half: bool) -> float | None:
+def peak_flops(name: str, *, half: bool) -> float | None:
     """The dense peak of a device in teraFLOPS, by its name; None if it is not in the table, or is a part of a GPU."""
     if re.search(r"\bMIG\b", name):
         return None

@@ -7,7 +7,7 @@ import numpy as np
 from data_utils.targets.objects import ObjectReader
 from data_utils.visualize import GREY, RED, in_a_row, to_rgb
 from data_utils.visualize_objects import outlined, shaded
-from tasks.matching import Matches, ObjectScores, Overlaps, classes_of, numbers_of, size_labels
+from tasks.matching import Matches, ObjectScores, Overlaps, label_classes, label_numbers, size_labels
 from train_utils.reporting.rendering import markdown_text, render
 from train_utils.reporting.section import Metric, Section
 from unet.config import IGNORE_INDEX
@@ -68,8 +68,8 @@ class ObjectSection(Section[ObjectScores]):
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {
             "image": to_rgb(image),
-            "truth": outlined(image, shaded(numbers_of(truth))),
-            "prediction": outlined(image, shaded(numbers_of(pred))),
+            "truth": outlined(image, shaded(label_numbers(truth))),
+            "prediction": outlined(image, shaded(label_numbers(pred))),
             describe_errors(truth, pred): mark_objects(image, truth, pred),
         }
 
@@ -111,7 +111,7 @@ def describe_errors(truth: np.ndarray, pred: np.ndarray) -> str:
 
 def _known(truth: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Prediction and truth, with 0 at the pixels that the truth ignores."""
-    is_ignored = classes_of(truth) == IGNORE_INDEX
+    is_ignored = label_classes(truth) == IGNORE_INDEX
     return np.where(is_ignored, 0, pred), np.where(is_ignored, 0, truth)
 
 
@@ -123,12 +123,12 @@ def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.n
         truth, pred: (H, W), labels as `tasks.matching.pack_labels` makes them.
     """
     picture = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
-    is_ignored = classes_of(truth) == IGNORE_INDEX
+    is_ignored = label_classes(truth) == IGNORE_INDEX
     predicted, true = _known(truth, pred)
     matches = Matches.of(Overlaps.between(predicted, true))
     pairs = matches.matched(0.5)
-    is_found = _pixels_of(true, matches.true[pairs])
-    is_right = _pixels_of(predicted, matches.predicted[pairs])
+    is_found = _is_among(true, matches.true[pairs])
+    is_right = _is_among(predicted, matches.predicted[pairs])
     picture[(predicted > 0) & ~is_right] = BLUE
     picture[(true > 0) & ~is_found] = RED
     picture[is_found] = GREEN
@@ -138,7 +138,7 @@ def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.n
     return picture
 
 
-def _pixels_of(labels: np.ndarray, indices: np.ndarray) -> np.ndarray:
+def _is_among(labels: np.ndarray, indices: np.ndarray) -> np.ndarray:
     """The pixels (H, W) of some objects, given by their indices among the labels (H, W) that are not 0."""
     distinct_labels, label_indices = np.unique(labels, return_inverse=True)
     objects = np.flatnonzero(distinct_labels)

@@ -11,7 +11,7 @@ from torch import Tensor
 from runtime.documents import read_json
 from runtime.errors import ModelError, one_line
 from train_utils.settings import lite0
-from unet.backbone import SIDE, dry_pass, encoder_name, import_transformers, level_of, random_backbone
+from unet.backbone import SIDE, dry_pass, encoder_name, feature_level, import_transformers, random_backbone
 from unet.config import Preprocess
 from unet.model import layer_counts
 
@@ -110,7 +110,7 @@ def _pyramid(source: str, config: dict[str, Any]) -> tuple[int, list[str]]:
         raise ModelError(f"--encoder {source}: cannot be used here: {one_line(error)}") from error
     levels: dict[int, str] = {}  # the last stage of each
     for feature, stage in zip(features, all_stages["out_features"], strict=True):
-        levels[level_of(feature)] = stage
+        levels[feature_level(feature)] = stage
     levels.pop(0, None)  # DINOv3-ConvNeXt begins with the image itself
     if len(levels) < 2 or list(levels) != list(range(min(levels), max(levels) + 1)):
         strides = sorted({SIDE // feature.shape[-2] for feature in features})

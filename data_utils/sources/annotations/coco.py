@@ -25,7 +25,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
-from data_utils.sources.records import AnnotationSummary, Metadata, Record, Records, SplitOpeners, folders_of
+from data_utils.sources.records import AnnotationSummary, Metadata, Record, Records, SplitOpeners, folder_pairs
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
 
@@ -79,7 +79,7 @@ class CocoRecords(Records):
         }
 
     def image_folders(self) -> set[tuple[str, str]]:
-        return folders_of(self.folder, self.names)
+        return folder_pairs(self.folder, self.names)
 
     @cached_property
     def digest(self) -> str:

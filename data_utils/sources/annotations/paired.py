@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_utils.image_io.formats import ImageSource
-from data_utils.sources.records import Metadata, Record, Records, folders_of
+from data_utils.sources.records import Metadata, Record, Records, folder_pairs
 from runtime.cache import digest_of_files
 
 
@@ -63,7 +63,7 @@ class PairedRecords(Records):
         return _joined(image_folder, self.image_name(i)), _joined(annotation_folder, annotation)
 
     def image_folders(self) -> set[tuple[str, str]]:
-        return folders_of(self.folders[0], self.files[0])
+        return folder_pairs(self.folders[0], self.files[0])
 
     @cached_property
     def digest(self) -> str:

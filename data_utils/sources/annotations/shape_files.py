@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.well_known_binary import rings_of
+from data_utils.image_io.well_known_binary import parse_rings
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 
@@ -214,7 +214,7 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
         properties = dict.fromkeys(names)
         if columns:
             properties[columns[0]] = _cell(values[0][number - 1])
-        rings = tuple(_checked(ring, where) for ring in rings_of(geometry, where))
+        rings = tuple(_checked(ring, where) for ring in parse_rings(geometry, where))
         if rings:
             shapes.append(Shape(rings, _label(properties, column, where)))
     crs = meta["crs"]

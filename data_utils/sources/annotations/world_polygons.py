@@ -12,7 +12,7 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_file
-from data_utils.image_io.placed_masks import Grid, grid_of
+from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes
 from data_utils.sources.annotations.paired import PairedRecords
@@ -88,7 +88,7 @@ class PolygonMask(RenderedMask):
 
 
 def _grid(image: str) -> Grid:
-    grid = grid_of(image)
+    grid = read_grid(image)
     if grid is None:
         raise DataError(f"{image}: has no place in the world, so polygons cannot be drawn on it; give a GeoTIFF")
     return grid

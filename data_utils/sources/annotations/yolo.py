@@ -170,7 +170,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     for split, folder_names in SPLITS.items():
         if split == "test" and split not in wanted_splits(named_splits):
             continue
-        images = _images_of(content.get(split), split, settings, str(content.get("path") or ""))
+        images = _image_folder(content.get(split), split, settings, str(content.get("path") or ""))
         if images is None:
             images = _usual_folder(root, folder_names)
         if images is not None:
@@ -214,7 +214,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     return content | {"names": [str(name) for name in names]}
 
 
-def _images_of(value: Any, split: str, settings: Path, base: str) -> Path | None:
+def _image_folder(value: Any, split: str, settings: Path, base: str) -> Path | None:
     """The folder, or the .txt with a list of images, that data.yaml gives for a split; None if it is not there."""
     if isinstance(value, list):
         raise DataError(f"{settings} gives a list for {split}; give one folder, or a .txt that lists the images")
@@ -263,7 +263,7 @@ def open_records(
         folders = [os.path.dirname(path) for path in paths]
         folder = Path(os.path.commonpath(folders or [str(root)]))
         names = [os.path.relpath(path, folder) for path in paths]
-    labels = labels_of(folder, root)
+    labels = label_folder(folder, root)
     texts = files_by_stem(labels, "label files", (".txt",))
     stems = [os.path.splitext(name)[0] for name in names]
     pairs = [(name, texts.get(stem, "")) for name, stem in zip(names, stems, strict=True)]
@@ -275,7 +275,7 @@ def open_records(
     return YoloRecords((folder, labels), pairs, metadata, values)
 
 
-def labels_of(images: Path, root: Path) -> Path:
+def label_folder(images: Path, root: Path) -> Path:
     """The folder of text files: `images` with its last part `images` replaced by `labels`, or `images` itself."""
     above = Path()
     below = images

@@ -42,7 +42,7 @@ def read_rows(file: str | Path) -> Rows:
         raise DataError(f"{file} cannot be read as CSV ({one_line(error)})") from error
 
 
-def layout_of(rows: Rows) -> str | None:
+def find_layout(rows: Rows) -> str | None:
     """The layout of a table of points; None for other tables."""
     if not rows:
         return None
@@ -61,7 +61,7 @@ def layout_of(rows: Rows) -> str | None:
 def read(file: str | Path) -> PointTable | None:
     """The points of a file; None if it is no table of points."""
     rows = read_rows(file)
-    layout = layout_of(rows)
+    layout = find_layout(rows)
     if layout is None:
         return None
     table = READERS[layout](rows, str(file))

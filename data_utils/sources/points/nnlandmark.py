@@ -71,11 +71,11 @@ def write_nnlandmark(table: PointTable) -> str:
                 points[name] = {"coordinates": coordinates, "likelihood": confidence, "presence": presence}
             elif table.states[row, column] == PRESENT:
                 points[name] = coordinates
-        cases[case_of(image)] = points
+        cases[case_name(image)] = points
     return json.dumps(cases, indent=2) + "\n"
 
 
-def case_of(image: str) -> str:
+def case_name(image: str) -> str:
     """The case that a volume belongs to."""
     is_file = image.lower().endswith(VOLUME_SUFFIXES + STACK_SUFFIXES)
     stem = volume_stem(image) if is_file else image

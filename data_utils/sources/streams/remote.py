@@ -134,15 +134,15 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
         system, path = fsspec.core.url_to_fs(dataset)
         if "*" in path:
             paths = system.glob(path)
-        elif kind_of(path) and system.isfile(path):
+        elif file_kind(path) and system.isfile(path):
             paths = [path]
         else:
             paths = system.find(path)
     root = path
     if "*" in path or paths == [path]:
         root = _without_query(path).partition("*")[0].rpartition("/")[0]
-    parquet_files = sorted(file for file in paths if kind_of(file) == ".parquet")
-    tar_files = sorted(file for file in paths if kind_of(file) == ".tar")
+    parquet_files = sorted(file for file in paths if file_kind(file) == ".parquet")
+    tar_files = sorted(file for file in paths if file_kind(file) == ".tar")
     if bool(parquet_files) == bool(tar_files):
         kinds = "both .parquet and .tar files" if tar_files else "no .parquet or .tar files"
         urls = [redact(system.unstrip_protocol(file)) for file in sorted(paths)[:NAMES_IN_MESSAGE]]
@@ -152,12 +152,12 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
     names = [*named_splits, *USUAL_SPLITS]
     for file in parquet_files or tar_files:
         inside = _without_query(file).removeprefix(root).lower()
-        files = splits.setdefault(_split_of(inside, names), [])
+        files = splits.setdefault(_split_name(inside, names), [])
         files.append(system.unstrip_protocol(file))
     return splits
 
 
-def _split_of(path: str, names: Iterable[str]) -> str:
+def _split_name(path: str, names: Iterable[str]) -> str:
     """The first of `names` that occurs in a path, not surrounded by letters; otherwise train."""
     for name in names:
         if re.search(rf"(?<![a-z]){re.escape(name.lower())}(?![a-z])", path):
@@ -165,7 +165,7 @@ def _split_of(path: str, names: Iterable[str]) -> str:
     return "train"
 
 
-def kind_of(file: str) -> str | None:
+def file_kind(file: str) -> str | None:
     """Which of KINDS a path or URL names, None for another."""
     name = _without_query(file)
     return next((kind for kind in KINDS if name.endswith(kind)), None)

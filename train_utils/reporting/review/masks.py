@@ -137,7 +137,7 @@ def review_runs(
         score = mean(opinion.score for opinion in image_opinions)
         share = mean(opinion.area_share for opinion in image_opinions)
         missing = mean(missing_object(opinion.doubts, agreements) for opinion in image_opinions)
-        findings = findings_of(image_opinions[0].doubts, agreements)
+        findings = reported_findings(image_opinions[0].doubts, agreements)
         images = [opinion.image for opinion in image_opinions]
         shifts = image_opinions[0].shifts
         reviews.append(MaskReview(name, score, share, missing, findings, shifts, equal_names.get(name), images))
@@ -174,7 +174,7 @@ def missing_object(doubts: Sequence[Doubt], agreements: Sequence[float]) -> floa
     return max(confidences)
 
 
-def findings_of(doubts: Sequence[Doubt], agreements: Sequence[float]) -> list[Finding]:
+def reported_findings(doubts: Sequence[Doubt], agreements: Sequence[float]) -> list[Finding]:
     """The doubts that are reported, the surest first; `agreements` as in `Doubt`."""
     findings = []
     for doubt in doubts:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.loading.batch_sampler import BatchSplit, pixels_per_batch
+from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
 from inference.decoding.views import predicted_strips
@@ -48,7 +48,7 @@ from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation, read_strips
 from train_utils.gradient_buckets import rebuild_buckets
 from train_utils.kernel_tuning import KernelTuning
-from train_utils.memory.estimate import Copies, largest_evaluation
+from train_utils.memory.estimate import largest_validation
 from train_utils.memory.preflight import Preflight
 from train_utils.memory.step_memory import StepMemory
 from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
@@ -334,18 +334,14 @@ def main() -> None:
     slabs = Slabs(mesh, model.config.divisors[0])
     check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
     largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
-    copies = Copies.for_training(args.planned_optimizer, averages=args.ema_decay > 0)
-    trial_loss = StepLoss(task, strides=model.head_strides)  # it needs no other process
-    preflight = Preflight(accelerator, model, trial_loss, copies)
+    preflight = Preflight.from_args(accelerator, model, task, args)
     if shapes.differ:
         grow_segments(device)
     total_steps = run.total_steps(args)
     tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
     with tuning.for_shape(shapes.largest):
         batch_split = preflight.fit_batch_split(largest_shape, batch_split)
-    target_sizes = info.reader.target_sizes(info.val.sizes, shapes.val)
-    evaluation_size = largest_evaluation(model.config, shapes.val, target_sizes, pixels_per_batch(device))
-    preflight.check_evaluation(evaluation_size)
+    preflight.check_evaluation(largest_validation(info, shapes, model.config, device))
     memory = StepMemory(accelerator, run.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders

@@ -49,11 +49,12 @@ def file_paths(source: ImageSource) -> tuple[str, ...]:
     """The files of a source; empty if it is not a file of its own."""
     if isinstance(source, VolumeFile | BandSource):
         return source.paths
+    path: object = source
     if isinstance(source, PictureFile):
-        source = source.path
+        path = source.path
     if isinstance(source, dict) and source.get("bytes") is None:
-        source = source.get("path")
-    return (str(source),) if isinstance(source, str | Path) else ()
+        path = source.get("path")
+    return (str(path),) if isinstance(path, str | Path) else ()
 
 
 def _file_sizes(*sources: ImageSource) -> list[int | None]:

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data_utils.loading.batch_sampler import BatchSplit, images_per_batch
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.loading.batch_sampler import BatchSplit, images_per_batch, pixels_per_batch
+from data_utils.loading.loaders import NetworkShapes
 from inference.tiling.planning import STRIP_MEMORY, computed_bytes
 from inference.tiling.resizing import in_strips
 from unet.config import UNetConfig
@@ -174,6 +176,14 @@ class EvaluationSize(NamedTuple):
         if in_strips(config, self.input, self.target):
             return activations + 2 * min(logits, STRIP_MEMORY)  # two rows of tiles
         return activations + LOGITS_COPIES * logits
+
+
+def largest_validation(
+    info: DatasetInfo, shapes: NetworkShapes, config: UNetConfig, device: torch.device
+) -> EvaluationSize:
+    """The largest evaluation of the validation images in a single forward pass."""
+    targets = info.reader.target_sizes(info.val.sizes, shapes.val)
+    return largest_evaluation(config, shapes.val, targets, pixels_per_batch(device))
 
 
 def largest_evaluation(config: UNetConfig, inputs: np.ndarray, targets: np.ndarray, pixels: int) -> EvaluationSize:

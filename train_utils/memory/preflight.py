@@ -22,6 +22,7 @@ from runtime.launch import SHARDING
 from runtime.memory import available_bytes, is_out_of_memory
 from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
+from tasks.task import Task
 from train_utils.evaluation import read_strips
 from train_utils.memory.estimate import (
     Copies,
@@ -31,6 +32,7 @@ from train_utils.memory.estimate import (
     step_bytes,
     weight_bytes,
 )
+from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
 from unet.model import UNet
 
@@ -61,6 +63,13 @@ class Preflight:
     network: UNet
     criterion: StepLoss
     copies: Copies
+
+    @classmethod
+    def from_args(cls, accelerator: Accelerator, network: UNet, task: Task, args: TrainSettings) -> "Preflight":
+        """The memory checks of a run with these settings."""
+        criterion = StepLoss(task, strides=network.head_strides)  # a trial needs no other process
+        copies = Copies.for_training(args.planned_optimizer, averages=args.ema_decay > 0)
+        return cls(accelerator, network, criterion, copies)
 
     def fit_batch_split(self, shape: tuple[int, ...], batch_split: BatchSplit) -> BatchSplit:
         """The batch split with the largest micro-batch, up to that of `batch_split`, that fits on every process.

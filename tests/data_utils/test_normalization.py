@@ -107,6 +107,12 @@ def test_128_images_are_measured_that_the_seed_draws_and_no_bad_ones(monkeypatch
     assert measured(0, (min(first), max(first))) == first - {min(first), max(first)}
 
 
+@pytest.mark.parametrize("kinds", [(np.uint8, np.uint16), (np.uint16, np.uint8)])
+def test_types_of_pixels_are_in_order_whichever_image_comes_first(kinds):
+    records = ListRecords([{"image": np.ones((1, 1), kind), "target": PICTURE, "name": "a"} for kind in kinds])
+    assert measure_normalization(records, DataConfig(), ()).pixel_types == ("uint16", "uint8")
+
+
 def test_images_are_measured_anew_in_windows_and_for_another_sample(monkeypatch):
     records = ListRecords([{"image": np.full((1, 1), i, np.uint8), "target": PICTURE, "name": "a"} for i in (4, 6)])
     records.digest = "two images"

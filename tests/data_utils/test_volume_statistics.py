@@ -157,6 +157,13 @@ def test_constant_voxels_are_not_clipped():
     assert normalization.std == (1,)
 
 
+def test_large_values_are_measured_in_64_bits():
+    values = np.array([[2**24], [2**24 + 2], [2**24 + 4]], np.float32)  # their sum needs more than 32
+    foreground = VolumeStatistics.of(np.ones((1, 3)), [values]).foreground
+    assert foreground.mean == (2**24 + 2,)
+    assert foreground.std == pytest.approx((1.632993,))
+
+
 def test_unlabeled_voxels_cannot_be_measured():
     unlabeled = VolumeStatistics.of(np.ones((1, 3)), [np.zeros((0, 1), np.float32)])
     assert unlabeled.foreground is None

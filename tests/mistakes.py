@@ -341,7 +341,7 @@ SEEDS = [
         "sample_augmentation",
         "[seed, *key, 3]",
         "[seed, 3]",
-        "test_volumes_loading.py",
+        "test_augment_volumes.py",
     ),
     Mutant("data_utils/loading/loaders.py", "build_loaders", "info.config.seed", "0", "test_loaders.py"),
     Mutant(

@@ -15,38 +15,64 @@ from data_utils.sources.load import load_records
 from data_utils.sources.shapes import CLASS_NAMES, SIZES, VAL_FIRST, Shapes, add_object
 
 
-def same(a: dict, b: dict) -> bool:
-    return a["name"] == b["name"] and all(np.array_equal(a[key], b[key]) for key in ("image", "target"))
+def are_same(record: dict, other: dict) -> bool:
+    return record["name"] == other["name"] and all(
+        np.array_equal(record[key], other[key]) for key in ("image", "target")
+    )
 
 
 def export(*args: object) -> subprocess.CompletedProcess:
     return launch("-m", "data_utils.shapes", *args)
 
 
-def test_records_follow_the_protocol():
+def test_records_are_as_many_as_are_asked_for():
     records = Shapes(12, first=17)
-    assert len(records) == len(list(records)) == 12
+    assert len(records) == 12
+    assert len(list(records)) == 12
     assert records[0]["name"] == "shapes-000017"
-    for record in records:
+
+
+def test_records_hold_an_image_in_color_and_its_mask():
+    for record in Shapes(12, first=17):
         height, width = record["target"].shape
         assert record["image"].shape == (height, width, 3)
-        assert record["image"].dtype == record["target"].dtype == np.uint8
+        assert record["image"].dtype == np.uint8
+        assert record["target"].dtype == np.uint8
         assert record["target"].max() < len(CLASS_NAMES)
 
 
-def test_a_record_depends_on_seed_and_global_index_alone():
-    assert same(Shapes(10, seed=3)[7], Shapes(2, seed=3, first=6)[1])
-    assert same(Shapes(10, seed=3)[-1], Shapes(10, seed=3)[np.int64(9)])
-    assert same(Shapes(2)[1], Shapes(2, seed=0)[1])
+@pytest.mark.parametrize(
+    ("record", "same_record"),
+    [
+        (Shapes(10, seed=3)[7], Shapes(2, seed=3, first=6)[1]),
+        (Shapes(10, seed=3)[-1], Shapes(10, seed=3)[np.int64(9)]),
+        (Shapes(2)[1], Shapes(2, seed=0)[1]),
+    ],
+    ids=["first", "negative", "default seed"],
+)
+def test_a_record_depends_on_seed_and_global_index_alone(record, same_record):
+    assert are_same(record, same_record)
+
+
+def test_a_record_of_another_seed_is_another():
     assert not np.array_equal(Shapes(8, seed=3)[7]["image"], Shapes(8, seed=4)[7]["image"])
+
+
+def test_records_of_both_splits_are_different():
     images = {record["image"].tobytes() for record in [*Shapes(20), *Shapes(20, first=VAL_FIRST)]}
     assert len(images) == 40
 
 
-def test_the_data_set_has_240_pictures_to_train_on_and_48_others_to_validate_on():
-    train, val = load_records(DataConfig("shapes"))
-    assert (len(train), len(val)) == (240, 48)
-    assert (train.name(0), val.name(0)) == ("shapes-000000", "shapes-1000000")
+def test_the_data_set_has_240_pictures_to_train_on():
+    train, _ = load_records(DataConfig("shapes"))
+    assert len(train) == 240
+    assert train.name(0) == "shapes-000000"
+
+
+def test_the_data_set_has_48_other_pictures_to_validate_on():
+    _, val = load_records(DataConfig("shapes"))
+    assert len(val) == 48
+    assert val.name(0) == "shapes-1000000"
 
 
 @pytest.mark.parametrize(
@@ -68,6 +94,9 @@ def test_the_pictures_of_all_versions_are_the_same(index, pixels, colors, greys)
 def test_an_index_out_of_range_is_an_index_error(index):
     with pytest.raises(IndexError, match=f"index {index} of 5"):
         Shapes(5)[index]
+
+
+def test_an_index_that_is_no_whole_number_is_a_type_error():
     with pytest.raises(TypeError):
         Shapes(5)[0.5]
 
@@ -98,30 +127,56 @@ def test_color_alone_does_not_tell_the_classes():
     assert np.mean(np.divide(hits, either)) < 0.65  # measured 0.63
 
 
-def test_export_writes_pairs_that_read_back(tmp_path):
-    out = tmp_path / "data"
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A folder that three training and two validation pictures of seed 5 were exported to."""
+    out = tmp_path_factory.mktemp("export") / "data"
     result = export(out, "--train", 3, "--val", 2, "--seed", 5)
     assert result.returncode == 0, result.stderr
-    for split, records in (("train", Shapes(3, seed=5)), ("val", Shapes(2, seed=5, first=VAL_FIRST))):
-        names = [f"{record['name']}.png" for record in records]
-        for kind in ("images", "masks"):
-            assert sorted(path.name for path in (out / split / kind).iterdir()) == names
-        for record, name in zip(records, names, strict=True):
-            mask = Image.open(out / split / "masks" / name)
-            assert mask.mode == "P"
-            assert np.array_equal(mask, record["target"])
-            assert len({color for _, color in mask.convert("RGB").getcolors()}) == len(np.unique(record["target"]))
-            assert np.array_equal(Image.open(out / split / "images" / name), record["image"])
+    return out
 
 
-def test_export_refuses_what_it_would_spoil(tmp_path):
+SPLITS = {"train": Shapes(3, seed=5), "val": Shapes(2, seed=5, first=VAL_FIRST)}
+
+
+@pytest.mark.parametrize(("split", "records"), SPLITS.items(), ids=SPLITS)
+def test_export_writes_a_pair_of_files_for_each_record(exported, split, records):
+    names = [f"{record['name']}.png" for record in records]
+    assert sorted(path.name for path in (exported / split / "images").iterdir()) == names
+    assert sorted(path.name for path in (exported / split / "masks").iterdir()) == names
+
+
+@pytest.mark.parametrize(("split", "records"), SPLITS.items(), ids=SPLITS)
+def test_export_writes_images_that_read_back(exported, split, records):
+    for record in records:
+        assert np.array_equal(Image.open(exported / split / "images" / f"{record['name']}.png"), record["image"])
+
+
+@pytest.mark.parametrize(("split", "records"), SPLITS.items(), ids=SPLITS)
+def test_export_writes_masks_of_classes_in_colors_that_read_back(exported, split, records):
+    for record in records:
+        mask = Image.open(exported / split / "masks" / f"{record['name']}.png")
+        assert mask.mode == "P"
+        assert np.array_equal(mask, record["target"])
+        assert len({color for _, color in mask.convert("RGB").getcolors()}) == len(np.unique(record["target"]))
+
+
+@pytest.fixture
+def folder_in_use(tmp_path):
+    """A folder with a file of the user."""
     (tmp_path / "mine.txt").write_text("kept")
-    for args in ([tmp_path], [tmp_path / "mine.txt"], [tmp_path / "new", "--train", -1]):
-        result = export(*args)
-        assert result.returncode == 2
-        assert len(result.stderr.splitlines()) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    assert (tmp_path / "mine.txt").read_text() == "kept"
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("output", "flags"), [(".", ()), ("mine.txt", ()), ("new", ("--train", -1))], ids=["in use", "file", "negative"]
+)
+def test_export_refuses_to_spoil_a_folder(folder_in_use, output, flags):
+    result = export(folder_in_use / output, *flags)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert [path.name for path in folder_in_use.iterdir()] == ["mine.txt"]
+    assert (folder_in_use / "mine.txt").read_text() == "kept"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -130,9 +185,10 @@ def test_an_object_fades_into_its_surroundings_on_each_side(seed):
     mask = np.zeros((240, 240), np.uint8)
     add_object(np.random.default_rng(seed), image, mask)
     change = np.abs(image / 100 - 1).max(axis=2)
-    rows, columns = change.max(axis=1), change.max(axis=0)
     assert change.max() > 0.2
     assert mask.any()
-    for shares in (rows, rows[::-1], columns, columns[::-1]):
+    rows, columns = change.max(axis=1), change.max(axis=0)
+    sides = [rows, rows[::-1], columns, columns[::-1]]
+    for shares in sides:
         first = int((shares > 0).argmax())
         assert first == 0 or shares[first] < 0.15  # at the border of the picture it is cut

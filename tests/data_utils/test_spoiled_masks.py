@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from data_utils.analysis import spoiled_masks
 from data_utils.analysis.check_data import check_data
+from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.inspection import Inspection, SplitInspection
 from data_utils.analysis.spoiled_masks import BorderCounts, border_warnings, check_borders, check_palettes
 from data_utils.config import DataConfig
@@ -104,32 +105,48 @@ SPOILED: dict[str, tuple[Sequence[int], Spoil]] = {
 }
 
 
-@pytest.mark.parametrize(("values", "spoil"), SPOILED.values(), ids=SPOILED)
-def test_invented_values_end_in_one_line_that_mends_them(tmp_path, values, spoil):
-    folder = write(tmp_path, [spoil(shapes(seed, values)) for seed in range(5)])
+@pytest.fixture(scope="module", params=SPOILED.values(), ids=SPOILED)
+def spoiled_folder(request, tmp_path_factory):
+    """A data set of masks that are spoiled in one of many ways."""
+    values, spoil = request.param
+    return write(tmp_path_factory.mktemp("spoiled") / "data", [spoil(shapes(seed, values)) for seed in range(5)])
+
+
+def test_invented_values_end_in_one_line_that_mends_them(spoiled_folder):
     with pytest.raises(DataError) as error:
-        load_info(folder)
+        load_info(spoiled_folder)
     line = str(error.value)
     assert "\n" not in line
     assert "Export the masks again without smoothing (re-saving them keeps the invented values)" in line
     assert "docs/preparing-masks.md#no-smoothed-edges" in line
-    report, problems = check_data(DataConfig(str(folder)))
+
+
+def test_invented_values_are_a_problem_in_the_report(spoiled_folder):
+    report, problems = check_data(DataConfig(str(spoiled_folder)))
     assert problems
     assert "re-saving them keeps the invented values" in report
     assert "no problems" not in report
 
 
-def test_the_classes_and_the_files_are_named(tmp_path):
+@pytest.fixture
+def one_spoiled_mask(tmp_path):
+    """A data set in which the borders of one mask of twelve have invented values."""
     masks = [shapes(seed, (84,)) for seed in range(12)]
     masks[7] = half(Image.Resampling.BOX)(shapes(7, (84,), 2 * SIDE))
-    folder = write(tmp_path, masks)
+    return write(tmp_path, masks)
+
+
+def test_invented_values_are_named_with_their_classes_and_files(one_spoiled_mask):
     with pytest.raises(DataError) as error:
-        load_info(folder)
+        load_info(one_spoiled_mask)
     line = str(error.value)
     assert "of their pixels hold 0, 84; the other values, 21, 42, 63, lie on the borders" in line
     assert "in 1 of 12 masks: 07.png." in line
     assert "--check-data --classes 0=background,84=foreground lists these files" in line
-    report, problems = check_data(DataConfig(str(folder), classes="0=background,84=person"))
+
+
+def test_invented_values_of_each_file_are_listed_where_classes_are_named(one_spoiled_mask):
+    report, problems = check_data(DataConfig(str(one_spoiled_mask), classes="0=background,84=person"))
     assert problems == 1
     assert "07.png: mask values 21, 42, 63 belong to no class" in report
 
@@ -173,15 +190,22 @@ def test_a_value_that_is_named_or_ignored_is_no_mistake(tmp_path):
     load_info(folder, classes="0=a,64=b,128=c,191=d,192=e,255=f")
 
 
-@pytest.mark.parametrize("spoil", ["blurred", "JPEG 75"])
-def test_the_line_that_the_message_gives_lists_the_files_or_trains(tmp_path, spoil):
-    values, spoils = SPOILED[spoil]
-    folder = write(tmp_path, [spoils(shapes(seed, values)) for seed in range(4)] + [shapes(9)])
-    report, problems = check_data(DataConfig(str(folder), classes="0=background,255=cell"))
+@pytest.fixture(params=["blurred", "JPEG 75"])
+def four_spoiled_masks(request, tmp_path):
+    """A data set in which four of five masks have invented values."""
+    values, spoil = SPOILED[request.param]
+    return write(tmp_path, [spoil(shapes(seed, values)) for seed in range(4)] + [shapes(9)])
+
+
+def test_the_flag_that_the_message_names_lists_the_files(four_spoiled_masks):
+    report, problems = check_data(DataConfig(str(four_spoiled_masks), classes="0=background,255=cell"))
     assert problems == 4
     assert "unknown mask value: 4" in report
-    info = load_info(folder, classes="0=background,255=cell", outside="ignore")
-    soft = Image.open(folder / "masks" / "00.png")
+
+
+def test_the_flags_that_the_message_names_train(four_spoiled_masks):
+    info = load_info(four_spoiled_masks, classes="0=background,255=cell", outside="ignore")
+    soft = Image.open(four_spoiled_masks / "masks" / "00.png")
     indices = info.reader.class_map.encode(np.array(soft), "soft")
     assert set(np.unique(indices)) == {0, 1, 255}
 
@@ -241,14 +265,20 @@ def test_masks_are_looked_at_anew_when_those_of_one_split_change(tmp_path):
         load_info(tmp_path)
 
 
-def test_masks_are_read_again_only_where_values_are_no_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "masks",
+    [
+        [np.arange(9).repeat(20).reshape(12, 15).astype(np.uint8), np.full((12, 15), 255, np.uint8)] * 3,
+        [shapes(seed, (84, 200)) for seed in range(3)],
+    ],
+    ids=["a run", "three values"],
+)
+def test_masks_of_a_run_or_of_three_values_are_not_read_again(tmp_path, monkeypatch, masks):
     def look(splits):
         raise AssertionError("the masks are read a second time")
 
     monkeypatch.setattr(spoiled_masks, "_classes", look)
-    runs = [np.arange(9).repeat(20).reshape(12, 15).astype(np.uint8), np.full((12, 15), 255, np.uint8)]
-    load_info(write(tmp_path / "run", runs * 3))
-    load_info(write(tmp_path / "three", [shapes(seed, (84, 200)) for seed in range(3)]))
+    load_info(write(tmp_path, masks))
 
 
 def colored(seed: int) -> Image.Image:
@@ -275,7 +305,7 @@ PALETTES: dict[str, tuple[Spoil, str]] = {
 
 
 @pytest.mark.parametrize(("spoil", "words"), PALETTES.values(), ids=PALETTES)
-def test_palettes_of_smoothed_and_dithered_pictures_end_in_one_line(tmp_path, spoil, words):
+def test_palettes_of_smoothed_or_dithered_pictures_end_in_one_line(tmp_path, spoil, words):
     folder = write_files(tmp_path, [spoil(colored(seed)) for seed in range(4)])
     with pytest.raises(DataError, match=words) as error:
         load_info(folder)
@@ -310,20 +340,28 @@ def test_probabilities_are_called_so(tmp_path):
     assert "Save what is above a threshold" in str(error.value)
 
 
-def test_a_run_of_values_that_lie_on_borders_is_told_of(tmp_path):
+def border_warnings_of(info: DatasetInfo) -> list[str]:
+    return [line for line in info.warnings if "borders" in line]
+
+
+def test_a_run_of_values_that_lie_on_borders_is_warned_of(tmp_path):
     soft = [half(Image.Resampling.BILINEAR)(shapes(seed, (20,), 2 * SIDE)) for seed in range(12)]
-    info = load_info(write(tmp_path / "soft", soft))
+    info = load_info(write(tmp_path, soft))
     assert len(info.reader.class_map) == 21
-    (warning,) = [line for line in info.warnings if "borders" in line]
+    (warning,) = border_warnings_of(info)
     assert warning.startswith("19 of the 21 mask values lie only on the borders between 0, 20,")
     assert "--classes 0=background,20=foreground --outside ignore" in warning
-    thin = load_info(write(tmp_path / "thin", [lines(seed, range(1, 21), 20) for seed in range(4)]))
-    assert not [line for line in thin.warnings if "borders" in line]
+
+
+def test_a_run_of_values_of_thin_classes_is_not_warned_of(tmp_path):
+    info = load_info(write(tmp_path, [lines(seed, range(1, 21), 20) for seed in range(4)]))
+    assert border_warnings_of(info) == []
 
 
 @pytest.mark.parametrize(
     ("areas", "between", "classes"),
     [
+        # half of the pixels of 0 and 9 form areas, and six tenths of the others lie between
         ({0: 50, 9: 50}, {3: 6, 5: 6}, [0, 9]),
         ({0: 49, 9: 50}, {3: 6, 5: 6}, []),  # one value alone forms areas
         ({0: 50, 9: 50}, {3: 6, 5: 5}, []),  # one value alone lies between others
@@ -332,40 +370,42 @@ def test_a_run_of_values_that_lie_on_borders_is_told_of(tmp_path):
         ({0: 50, 9: 50, 3: 5}, {5: 6, 7: 6, 8: 6}, [0, 9, 3]),
     ],
 )
-def test_classes_hold_half_of_their_pixels_in_areas_and_invented_values_six_tenths_between_others(
-    areas, between, classes
-):
+def test_classes_are_values_of_areas_where_most_of_the_others_lie_between(areas, between, classes):
     pixels = Counter({0: 100, 9: 100, 3: 10, 5: 10, 7: 10, 8: 10})
     assert BorderCounts(pixels, Counter(between), Counter(areas)).classes() == classes
 
 
-def test_the_neighbors_of_a_border_lie_within_two_pixels():
-    ramp = np.uint8([0, 0, 0, 50, 100, 150, 200, 200, 200])[None].repeat(9, axis=0)
+RAMP = np.uint8([0, 0, 0, 50, 100, 150, 200, 200, 200])[None].repeat(9, axis=0)
+
+
+def counts_of(*masks: np.ndarray) -> BorderCounts:
     counts = BorderCounts.empty()
-    counts.add(ramp)
+    for mask in masks:
+        counts.add(mask)
+    return counts
+
+
+def test_values_between_areas_are_those_of_a_ramp():
+    counts = counts_of(RAMP)
     assert counts.areas == {0: 27, 200: 27}
     assert counts.between == {50: 9, 100: 9, 150: 9}
+
+
+def test_values_between_areas_may_be_two_pixels_thick():
     step = np.uint8([0, 0, 0, 100, 100, 200, 200, 200])[None].repeat(9, axis=0)
-    counts = BorderCounts.empty()
-    counts.add(step)  # two pixels thick
-    assert counts.between == {100: 18}
-    colors = np.stack([ramp, np.full_like(ramp, 7), 255 - ramp], axis=2)  # they agree in a channel
-    counts = BorderCounts.empty()
-    counts.add(colors)
-    assert counts.between == {(value, 7, 255 - value): 9 for value in (50, 100, 150)}
+    assert counts_of(step).between == {100: 18}
+
+
+def test_colors_between_areas_may_agree_in_a_channel():
+    colors = np.stack([RAMP, np.full_like(RAMP, 7), 255 - RAMP], axis=2)
+    assert counts_of(colors).between == {(value, 7, 255 - value): 9 for value in (50, 100, 150)}
 
 
 def test_a_grey_mask_among_colors_holds_colors():
-    area = np.zeros((9, 9), np.uint8)
-    counts = BorderCounts.empty()
-    counts.add(area)
-    counts.add(area + 90)
-    fade = np.uint8([10, 20, 30, 40, 50, 60, 70, 80])[None].repeat(9, axis=0)
-    counts.add(
-        np.stack(
-            [np.pad(fade, ((0, 0), (4, 4)), constant_values=((0, 0), (0, 90)))] * 2 + [area.repeat(2, 1)[:, :16]], 2
-        )
-    )
+    black = np.zeros((9, 9), np.uint8)
+    fade = np.uint8([0] * 4 + [10, 20, 30, 40, 50, 60, 70, 80] + [90] * 4)[None].repeat(9, axis=0)
+    yellow = np.stack([fade, fade, np.zeros_like(fade)], axis=2)
+    counts = counts_of(black, black + 90, yellow)
     assert counts.classes() == [(0, 0, 0), (90, 90, 90), (90, 90, 0)]
 
 
@@ -379,69 +419,88 @@ def split_of(*masks: Image.Image | np.ndarray, values: Sequence[int] = (0, 1)) -
 
 
 @pytest.mark.parametrize(
-    ("frequent", "rare", "classes", "is_said"),
+    ("frequent", "rare", "classes"),
     [
-        ([500, 500], [1] * 8, [0, 1], True),
-        ([500, 500], [1] * 7, [0, 1], False),  # seven are few
-        ([500] * 5, [1] * 10, [0, 1, 2, 3, 4], True),
-        ([500] * 5, [1] * 9, [0, 1, 2, 3, 4], False),  # fewer than twice as many as the others
-        ([500, 500], [1] * 8, [], False),
-        ([500, 500], [1] * 8, [0, 1, 2], False),
-        ([500] * 4, [1] * 10, [0, 1, 2, 3, 4, 5], False),
-        ([500, 500], [20] * 8, [0, 1], False),  # more than a hundredth of the pixels
-        ([500, 500], [10] * 8, [0, 1], True),
-        ([500, 500], [1] * 30, [0, 1], True),
-        ([500, 500], [1] * 31, [0, 1], False),  # 33 values are looked at as those that are no run
+        ([500, 500], [1] * 8, [0, 1]),
+        ([500] * 5, [1] * 10, [0, 1, 2, 3, 4]),
+        ([500, 500], [10] * 8, [0, 1]),
+        ([500, 500], [1] * 30, [0, 1]),
     ],
 )
-def test_a_run_is_told_of_from_eight_rare_values_on_that_lie_on_borders(monkeypatch, frequent, rare, classes, is_said):
+def test_a_run_is_warned_of_from_eight_rare_values_on(monkeypatch, frequent, rare, classes):
     monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: classes)
     pixels = dict(enumerate([*frequent, *rare]))
-    lines = border_warnings([split_of(np.zeros((10, 10), np.uint8))], pixels)
-    assert len(lines) == is_said
-    if is_said:
-        assert lines[0].startswith(f"{len(pixels) - len(classes)} of the {len(pixels)} mask values lie only on the")
-    assert border_warnings([], {value + 1: count for value, count in pixels.items()}) == ()  # no run
+    (line,) = border_warnings([split_of(np.zeros((10, 10), np.uint8))], pixels)
+    assert line.startswith(f"{len(rare)} of the {len(pixels)} mask values lie only on the")
 
 
 @pytest.mark.parametrize(
-    ("count", "step", "is_looked_at"), [(33, 1, True), (32, 1, False), (3, 9, False), (4, 9, True)]
+    ("frequent", "rare", "classes"),
+    [
+        ([500, 500], [1] * 7, [0, 1]),  # seven are few
+        ([500] * 5, [1] * 9, [0, 1, 2, 3, 4]),  # fewer than twice as many as the others
+        ([500, 500], [1] * 8, []),
+        ([500, 500], [1] * 8, [0, 1, 2]),
+        ([500] * 4, [1] * 10, [0, 1, 2, 3, 4, 5]),
+        ([500, 500], [20] * 8, [0, 1]),  # more than a hundredth of the pixels
+        ([500, 500], [1] * 31, [0, 1]),  # 33 values are looked at as those that are no run
+    ],
 )
-def test_masks_of_four_values_that_are_no_run_or_of_a_long_run_are_read_again(monkeypatch, count, step, is_looked_at):
+def test_a_run_of_few_rare_values_is_not_warned_of(monkeypatch, frequent, rare, classes):
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: classes)
+    pixels = dict(enumerate([*frequent, *rare]))
+    assert border_warnings([split_of(np.zeros((10, 10), np.uint8))], pixels) == ()
+
+
+def test_values_that_do_not_begin_with_0_are_not_warned_of(monkeypatch):
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [1, 2])
+    assert border_warnings([], dict(enumerate([500, 500, *[1] * 8], start=1))) == ()
+
+
+def check_borders_of(monkeypatch: pytest.MonkeyPatch, count: int, step: int) -> None:
+    """Check a mask of so many values, of which 0 and the second form areas."""
     monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [0, step])
     pixels = {value * step: 10 for value in range(count)}
-    splits = [split_of(np.zeros((10, 10), np.uint8), values=tuple(pixels))]
-    if is_looked_at:
-        with pytest.raises(DataError, match=r"the masks look spoiled.*in 1 of 1 masks: 0\.png"):
-            check_borders(splits, pixels)
-    else:
-        check_borders(splits, pixels)
+    check_borders([split_of(np.zeros((10, 10), np.uint8), values=tuple(pixels))], pixels)
+
+
+@pytest.mark.parametrize(("count", "step"), [(33, 1), (4, 9)], ids=["a long run", "four that are no run"])
+def test_masks_of_many_values_are_read_again(monkeypatch, count, step):
+    with pytest.raises(DataError, match=r"the masks look spoiled.*in 1 of 1 masks: 0\.png"):
+        check_borders_of(monkeypatch, count, step)
+
+
+@pytest.mark.parametrize(("count", "step"), [(32, 1), (3, 9)], ids=["a run", "three that are no run"])
+def test_masks_of_few_values_are_not_read_again(monkeypatch, count, step):
+    check_borders_of(monkeypatch, count, step)
 
 
 @pytest.mark.parametrize(("dims", "count"), [(2, 64), (3, 8)], ids=["images", "volumes"])
-def test_sixty_four_masks_of_a_split_are_read_again_and_eight_labels_of_volumes(monkeypatch, dims, count):
-    read: list[str] = []
-    monkeypatch.setattr(spoiled_masks, "mask_planes", lambda record: read.append(record["name"]) or [])
+def test_a_sample_of_the_masks_of_a_split_is_read_again(monkeypatch, dims, count):
+    names: list[str] = []
+    monkeypatch.setattr(spoiled_masks, "mask_planes", lambda record: names.append(record["name"]) or [])
     inspection, records = split_of(*[np.zeros((10, 10), np.uint8)] * 70, values=(0, 9, 18, 27))
     inspection.dims = dims
     check_borders([(inspection, records)], dict.fromkeys((0, 9, 18, 27), 10))
-    assert len(set(read)) == len(read) == count
+    assert len(names) == count
+    assert len(set(names)) == count
 
 
-def test_masks_of_records_that_do_not_tell_when_they_change_are_always_read_again(monkeypatch):
+@pytest.mark.parametrize(("digest", "count"), [(None, 2), ("unchanged", 1)], ids=["no key", "key"])
+def test_masks_are_read_again_each_time_unless_both_splits_have_a_key(tmp_path, monkeypatch, digest, count):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     looks: list[int] = []
     monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: looks.append(1) or [])
     splits = [split_of(np.zeros((10, 10), np.uint8), values=(0, 9, 18, 27)) for _ in range(2)]
-    for digest, count in ((None, 2), ("unchanged", 3)):
-        splits[0][1].digest = "first"
-        splits[1][1].digest = digest
-        for _ in range(2):
-            check_borders(splits, dict.fromkeys((0, 9, 18, 27), 10))
-        assert len(looks) == count
+    splits[0][1].digest = "first"
+    splits[1][1].digest = digest
+    for _ in range(2):
+        check_borders(splits, dict.fromkeys((0, 9, 18, 27), 10))
+    assert len(looks) == count
 
 
 @pytest.mark.parametrize(("frequent", "words"), [(25, "50.0% of their pixels hold 0, 9"), (24, "4 grades from 0 to 9")])
-def test_where_classes_hold_less_than_half_of_the_pixels_the_others_are_no_borders(monkeypatch, frequent, words):
+def test_values_are_grades_where_classes_hold_less_than_half_of_the_pixels(monkeypatch, frequent, words):
     monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [0, 9])
     good = split_of(np.zeros((10, 10), np.uint8), np.zeros((10, 10), np.uint8), values=(0, 9))
     empty = split_of(np.zeros((10, 10), np.uint8), values=(0,))
@@ -466,43 +525,51 @@ def dotted(dots: int, size: tuple[int, int] = (1, 1), colors: Sequence[int] = (0
 BLACK_ON_WHITE = (255, 255, 255, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("mask", "is_dithered"),
-    [
-        (dotted(20), True),
-        (dotted(19), False),
-        (dotted(20, colors=BLACK_ON_WHITE), True),  # the outermost ones, too
-        (dotted(20, (1, 2)), False),
-        (dotted(20, (2, 1)), False),
-    ],
-    ids=["20 dots", "19 dots", "black dots", "wide dots", "high dots"],
-)
-def test_masks_are_dithered_where_a_twentieth_of_the_pixels_stand_alone(mask, is_dithered):
+@pytest.mark.parametrize("mask", [dotted(20), dotted(20, colors=BLACK_ON_WHITE)], ids=["white dots", "black dots"])
+def test_masks_are_dithered_where_a_twentieth_of_the_pixels_stand_alone(mask):
     splits = [split_of(np.zeros((10, 10), np.uint8), mask, mask)]
-    pixels = dict.fromkeys(range(4), 1)
-    if not is_dithered:
-        check_palettes(splits, pixels)
-        return
     with pytest.raises(DataError, match=r"5\.0% of their pixels differ from all four neighbors.*: 1\.png"):
-        check_palettes(splits, pixels)
-    check_palettes(splits, dict.fromkeys(range(3), 1))  # so few values are classes
+        check_palettes(splits, dict.fromkeys(range(4), 1))
 
 
-def test_eight_palettes_of_a_split_are_looked_at_those_of_many_values_first():
+@pytest.mark.parametrize(
+    "mask", [dotted(19), dotted(20, (1, 2)), dotted(20, (2, 1))], ids=["19 dots", "wide dots", "high dots"]
+)
+def test_masks_of_few_or_large_dots_are_not_dithered(mask):
+    check_palettes([split_of(np.zeros((10, 10), np.uint8), mask, mask)], dict.fromkeys(range(4), 1))
+
+
+def test_dots_of_three_values_are_classes():
+    mask = dotted(20)
+    check_palettes([split_of(np.zeros((10, 10), np.uint8), mask, mask)], dict.fromkeys(range(3), 1))
+
+
+@pytest.fixture
+def split_with_a_dithered_mask():
+    """A split of 20 masks of one color, and one that is dithered."""
     checkered = Image.fromarray(np.indices((20, 20)).sum(axis=0).astype(np.uint8) % 2)
     checkered.putpalette([0, 0, 0, 200, 140, 80])
-    inspection, records = split_of(*[dotted(0)] * 20, checkered)
-    check_palettes([(inspection, records)], dict.fromkeys(range(4), 1))
+    return split_of(*[dotted(0)] * 20, checkered)
+
+
+def test_few_palettes_of_a_split_are_looked_at(split_with_a_dithered_mask):
+    check_palettes([split_with_a_dithered_mask], dict.fromkeys(range(4), 1))
+
+
+def test_palettes_of_many_values_are_looked_at_first(split_with_a_dithered_mask):
+    inspection, records = split_with_a_dithered_mask
     inspection.add(20, Inspection((10, 10), (10, 10), "L", "numbers", {0: 1, 1: 1, 2: 1}))
     with pytest.raises(DataError, match=r"differ from all four neighbors.*: 20\.png"):
         check_palettes([(inspection, records)], dict.fromkeys(range(4), 1))
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB"])
-def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypatch, mode):
+@pytest.mark.parametrize(
+    ("mode", "shift", "photometric"), [("L", 3, "minisblack"), ("RGB", np.uint8([3, 5, 0]), "rgb")], ids=["L", "RGB"]
+)
+def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypatch, mode, shift, photometric):
     mask = np.array(shapes(0).convert(mode))
-    mask[:, :9] += 3 if mode == "L" else np.uint8([3, 5, 0])
-    tifffile.imwrite(tmp_path / "a.tif", mask, photometric="minisblack" if mode == "L" else "rgb", rowsperstrip=8)
+    mask[:, :9] += shift
+    tifffile.imwrite(tmp_path / "a.tif", mask, photometric=photometric, rowsperstrip=8)
     record = {"name": "a", "target": str(tmp_path / "a.tif"), "image": ""}
     (whole,) = spoiled_masks.mask_planes(record)
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)

@@ -5,7 +5,6 @@ Modules: data_utils/analysis/inspection.py, data_utils/analysis/inspect_images.p
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -44,13 +43,16 @@ def write_mask(folder: Path, name: str, mask: np.ndarray, **options) -> dict:
     return {"image": np.zeros(mask.shape[:2], np.uint8), "target": str(folder / name), "name": "a"}
 
 
-def test_values_are_numbers_or_greys_or_colors_as_they_are_stored(tmp_path):
-    numbers = np.array([[0, 9], [9, 9]], np.uint8)
-    greys = np.repeat(numbers[:, :, None], 3, axis=2)
-    colors = greys.copy()
-    colors[0, 0, 1] = 7
-    for kind, mask in (("numbers", numbers), ("greys", greys), ("colors", colors)):
-        assert inspect_image(write_mask(tmp_path, f"{kind}.png", mask)).kind == kind
+NUMBERS = np.array([[0, 9], [9, 9]], np.uint8)
+GREYS = np.repeat(NUMBERS[:, :, None], 3, axis=2)
+COLORS = GREYS + np.array([[[0, 7, 0], [0, 0, 0]]], np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind"), [(NUMBERS, "numbers"), (GREYS, "greys"), (COLORS, "colors")], ids=["numbers", "greys", "colors"]
+)
+def test_values_are_numbers_or_greys_or_colors_as_they_are_stored(tmp_path, mask, kind):
+    assert inspect_image(write_mask(tmp_path, "a.png", mask)).kind == kind
 
 
 def test_a_jpeg_of_two_values_is_a_mask_and_one_of_three_has_invented_some(tmp_path):
@@ -87,45 +89,106 @@ def test_pixels_of_each_value_are_counted():
     assert count_values(colors) == {(1, 2, 3): 2, (3, 2, 1): 1}
 
 
+def ones(values) -> dict:
+    """One pixel of each value."""
+    return dict.fromkeys(values, 1)
+
+
+NEAR_COLORS = ones((value, 0, 0) for value in range(256))
+MOSTLY_NEAR = [color for number, color in enumerate(NEAR_COLORS) if number < 160 or number % 3 == 0]
+OTHER_COLORS = [(value, 255, value * 7 % 256) for value in range(256 - len(MOSTLY_NEAR))]
+
+
 def test_two_hundred_and_fifty_five_values_are_not_too_many():
-    assert excess_values(dict.fromkeys(range(255), 1)) is None
-    assert "are these smoothed edges (JPEG, interpolation)?" in excess_values(dict.fromkeys(range(256), 1))
-    objects = excess_values(dict.fromkeys(reversed(range(300)), 1))
-    assert objects.startswith("0, 1, 2, 3, ")
-    assert "numbers of objects" in objects
-    problem = value_count_problem(dict.fromkeys(range(300), 1), "a")
-    assert problem == ("too many mask values", f"a: mask holds more than 255 values: {objects}")
-    ends = dict.fromkeys(range(300), 1) | {0: 9, 299: 8}  # most of the pixels are at the ends of a ramp
-    assert "numbers of objects" not in excess_values(ends)
-    assert "numbers of objects" in excess_values(ends | {5: 10})
-    near = {(value, 0, 0): 1 for value in range(256)}
-    apart = {(value, value * 7 % 256, value * 13 % 256): 1 for value in range(256)}
-    assert "numbers of objects" not in excess_values(near)
-    assert "numbers of objects" in excess_values(apart)
-    two_apart = {(2 * (value % 128), 200 * (value // 128), 0): 1 for value in range(256)}
-    assert "numbers of objects" not in excess_values(two_apart)
-    mostly_near = {color: 1 for number, color in enumerate(sorted(near)) if number < 160 or number % 3 == 0}
-    mostly_near |= {(value, 255, value * 7 % 256): 1 for value in range(256 - len(mostly_near))}
-    assert "numbers of objects" not in excess_values(mostly_near)
-    assert "are images and masks swapped, or are these smoothed edges" in excess_values(near)
-    assert excess_values(dict.fromkeys(range(256), 1)).endswith("(or are images and masks swapped?)")
-    assert "98.6% of the pixels hold #000000, #ff0000; the" in excess_values(
-        near | {(0, 0, 0): 9000, (255, 0, 0): 9000}
-    )
+    assert excess_values(ones(range(255))) is None
 
 
-def test_numbers_and_colors_are_never_mixed_and_greys_go_with_either():
-    numbers = split_of({0: 3, 7: 2}, {0: 1})
-    greys = split_of({0: 5, 7: 1}, kind="greys")
-    colors = split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colors")
+def test_too_many_values_may_be_smoothed_edges_or_images():
+    text = excess_values(ones(range(256)))
+    assert "are these smoothed edges (JPEG, interpolation)?" in text
+    assert text.endswith("(or are images and masks swapped?)")
+
+
+def test_too_many_values_are_a_problem_that_lists_them_in_order():
+    values = ones(reversed(range(300)))
+    assert excess_values(values).startswith("0, 1, 2, 3, ")
+    kind, text = value_count_problem(values, "a")
+    assert kind == "too many mask values"
+    assert text == f"a: mask holds more than 255 values: {excess_values(values)}"
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        ones(range(300)),
+        ones(range(300)) | {0: 9, 299: 8, 5: 10},
+        ones((value, value * 7 % 256, value * 13 % 256) for value in range(256)),
+    ],
+    ids=["numbers", "many pixels of one number", "colors apart"],
+)
+def test_too_many_values_may_be_numbers_of_objects(pixels):
+    assert "numbers of objects" in excess_values(pixels)
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        ones(range(300)) | {0: 9, 299: 8},  # most of the pixels are at the ends of a ramp
+        NEAR_COLORS,
+        ones((2 * (value % 128), 200 * (value // 128), 0) for value in range(256)),
+        ones([*MOSTLY_NEAR, *OTHER_COLORS]),
+    ],
+    ids=["ramp", "near colors", "colors two apart", "mostly near colors"],
+)
+def test_too_many_values_that_are_near_each_other_are_no_objects(pixels):
+    assert "numbers of objects" not in excess_values(pixels)
+
+
+def test_too_many_colors_may_be_images():
+    assert "are images and masks swapped, or are these smoothed edges" in excess_values(NEAR_COLORS)
+
+
+def test_too_many_colors_are_told_with_those_of_most_pixels():
+    text = excess_values(NEAR_COLORS | {(0, 0, 0): 9000, (255, 0, 0): 9000})
+    assert "98.6% of the pixels hold #000000, #ff0000; the" in text
+
+
+@pytest.fixture
+def numbers():
+    return split_of({0: 3, 7: 2}, {0: 1})
+
+
+@pytest.fixture
+def greys():
+    return split_of({0: 5, 7: 1}, kind="greys")
+
+
+@pytest.fixture
+def colors():
+    return split_of({(0, 0, 0): 4, (7, 0, 0): 6}, kind="colors")
+
+
+def test_greys_beside_numbers_are_numbers(numbers, greys):
     assert total_pixels([numbers, greys]) == {0: 9, 7: 3}
+
+
+def test_greys_beside_colors_are_colors(greys, colors):
     assert total_pixels([greys, colors]) == {(0, 0, 0): 9, (7, 7, 7): 1, (7, 0, 0): 6}
+
+
+def test_numbers_beside_colors_are_refused(numbers, colors):
     with pytest.raises(DataError, match=r"^0 is a color mask and 0 one of numbers"):  # the first of each
         total_pixels([numbers, colors])
+
+
+def test_numbers_beside_colors_are_named_by_a_mask_that_is_used(numbers, colors):
     numbers[0].members[0] = -1
     with pytest.raises(DataError, match=r"^0 is a color mask and 1 one of numbers; store all in one way"):
         total_pixels([numbers, colors])
-    numbers[0].members[:] = -1  # no usable mask holds them
+
+
+def test_numbers_that_no_used_mask_holds_go_with_colors(numbers, colors):
+    numbers[0].members[:] = -1
     assert total_pixels([numbers, colors]) == {(0, 0, 0): 4, (7, 0, 0): 6}
 
 
@@ -137,18 +200,28 @@ def test_masks_with_values_of_no_class_become_problems():
     kind, text = inspection.problems[2]
     assert kind == "unknown mask value"
     assert text.startswith("2: mask values 9 belong to no class; classes are 0, 1; name them in --classes")
-    greys, records = split_of({0: 3, 9: 2}, {0: 3, 8: 1}, kind="greys")
-    exclude_unknown(greys, records, ClassMap(("a", "b"), ((0, 0, 0), (9, 9, 9)), None))
-    assert set(greys.problems) == {1}
+
+
+def test_grey_masks_with_values_of_no_color_become_problems():
+    inspection, records = split_of({0: 3, 9: 2}, {0: 3, 8: 1}, kind="greys")
+    exclude_unknown(inspection, records, ClassMap(("a", "b"), ((0, 0, 0), (9, 9, 9)), None))
+    assert set(inspection.problems) == {1}
+
+
+class ReaderWithoutNine:
+    """Stands in for a reader of objects: no object has the number 9."""
+
+    class_map = None
+
+    def find_problem(self, values):
+        return "9 is no object" if 9 in values else None
 
 
 def test_masks_that_make_no_target_become_problems_of_their_own():
-    reader = SimpleNamespace(class_map=None, find_problem=lambda values: "9 is no object" if 9 in values else None)
     inspection, records = split_of({0: 1}, {0: 2, 9: 1}, {0: 3}, {0: 1, 9: 4}, {9: 1})
-    exclude_unreadable(inspection, records, reader)
-    text = "9 is no object"
-    assert inspection.problems == {number: ("number of no object", f"{number}: {text}") for number in (1, 3, 4)}
+    exclude_unreadable(inspection, records, ReaderWithoutNine())
     assert inspection.members.tolist() == [0, -1, 0, -1, -1]
+    assert inspection.problems == {number: ("number of no object", f"{number}: 9 is no object") for number in (1, 3, 4)}
 
 
 def test_pixels_of_images_with_the_same_labels_are_counted_together():
@@ -157,7 +230,7 @@ def test_pixels_of_images_with_the_same_labels_are_counted_together():
 
 
 @pytest.mark.parametrize("labeled_for", [None, (), ("car", "dog")])
-def test_what_an_image_is_labeled_for_survives_the_cache(labeled_for):
+def test_classes_that_an_image_is_labeled_for_survive_the_cache(labeled_for):
     inspection = SplitInspection.empty(1)
     inspection.add(0, Inspection((4, 5), (4, 5), "L", "numbers", {0: 20}), labeled_for)
     (content,) = SplitInspection.from_json(json.loads(json.dumps(inspection.to_json()))).contents
@@ -193,54 +266,92 @@ def test_an_inspection_of_no_images_survives_the_cache():
     assert SplitInspection.from_json(SplitInspection.empty(0).to_json()).sizes.shape == (0, 2)
 
 
-def test_what_is_wrong_with_four_files_is_one_line():
-    def texts(count: int) -> list[str]:
-        return [
-            f"{name}.png: mask values {number}7, 9{number} belong to no class"
-            for number, name in enumerate("abcde"[:count])
-        ]
+FOUR_TEXTS = [
+    "a.png: mask values 07, 90 belong to no class",
+    "b.png: mask values 17, 91 belong to no class",
+    "c.png: mask values 27, 92 belong to no class",
+    "d.png: mask values 37, 93 belong to no class",
+]
 
-    assert merge_equal(texts(3)) == texts(3)
-    assert merge_equal(texts(4)) == ["4 files (a.png, b.png, c.png, ...): mask values 07, 90 belong to no class"]
-    assert merge_equal([*texts(4), "f.png: is empty"], 9)[1] == "f.png: is empty"
-    assert merge_equal(texts(4), 9) == ["4 files (a.png, b.png, c.png, d.png): mask values 07, 90 belong to no class"]
+
+def test_problems_of_three_files_are_a_line_each():
+    assert merge_equal(FOUR_TEXTS[:3]) == FOUR_TEXTS[:3]
+
+
+def test_problems_of_four_files_are_one_line_whatever_their_values():
+    assert merge_equal(FOUR_TEXTS) == ["4 files (a.png, b.png, c.png, ...): mask values 07, 90 belong to no class"]
+
+
+def test_problems_of_four_files_name_as_many_files_as_are_asked_for():
+    line = "4 files (a.png, b.png, c.png, d.png): mask values 07, 90 belong to no class"
+    assert merge_equal([*FOUR_TEXTS, "f.png: is empty"], 9) == [line, "f.png: is empty"]
+
+
+def test_a_problem_of_no_file_stays_as_it_is():
     assert merge_equal(["no colon"]) == ["no colon"]
 
 
-def test_skipping_is_offered_where_something_is_left():
+@pytest.fixture
+def one_problem():
+    """An inspection of two images, of which the first is empty."""
+    inspection, _ = split_of({0: 1}, {0: 1})
+    inspection.problems[0] = Problem("kind", "a: is empty")
+    return inspection
+
+
+def test_no_problems_raise_nothing():
     inspection, _ = split_of({0: 1}, {0: 1})
     raise_problems(inspection, 2)
-    inspection.problems[0] = Problem("kind", "a: is empty")
-    with pytest.raises(
-        DataError, match=r"^1 of 2 pairs cannot be used: a: is empty; --on-bad-sample skip trains without"
-    ):
-        raise_problems(inspection, 2)
+
+
+def test_skipping_is_offered_where_something_is_left(one_problem):
+    line = r"^1 of 2 pairs cannot be used: a: is empty; --on-bad-sample skip trains without"
+    with pytest.raises(DataError, match=line):
+        raise_problems(one_problem, 2)
+
+
+def test_skipping_is_not_offered_where_nothing_is_left(one_problem):
     with pytest.raises(DataError, match=r"^1 of 1 pairs cannot be used: a: is empty$"):
-        raise_problems(inspection, 1)
-    inspection.problems |= {number: Problem("kind", f"{number}: is {'abcd'[number]}") for number in range(1, 4)}
-    with pytest.raises(
-        DataError, match=r"^4 of 9 pairs cannot be used: a: is empty; 1: is b; 2: is c; \.\.\.; --on-bad"
-    ):
-        raise_problems(inspection, 9)
+        raise_problems(one_problem, 1)
 
 
-def test_an_inspection_survives_the_cache():
+def test_three_problems_of_several_are_told(one_problem):
+    one_problem.problems |= {number: Problem("kind", f"{number}: is {'abcd'[number]}") for number in range(1, 4)}
+    line = r"^4 of 9 pairs cannot be used: a: is empty; 1: is b; 2: is c; \.\.\.; --on-bad"
+    with pytest.raises(DataError, match=line):
+        raise_problems(one_problem, 9)
+
+
+@pytest.fixture(params=["new", "stored"])
+def three_images(request):
+    """An inspection of three images, as it is and as it comes from the cache."""
     inspection = SplitInspection.empty(3)
-    assert inspection.members.tolist() == [-1, -1, -1]
     locations = {0: np.array([[1, 2], [3, 4]]), (1, 2, 3): np.array([[0, 0]])}
     inspection.add(0, Inspection((4, 5), (8, 10), "RGB", "colors", {(1, 2, 3): 2, (0, 0, 0): 3}, locations))
     inspection.add(2, Inspection((6, 7), (6, 7), "L", "numbers", {0: 3, 9: 4}))
     inspection.add(1, Inspection((6, 7), (6, 7), "L", "numbers", {9: 1, 0: 1}))
-    read = SplitInspection.from_json(inspection.to_json())
-    for each in (inspection, read):
-        assert each.sizes.tolist() == [[4, 5], [6, 7], [6, 7]]
-        assert each.members.tolist() == [0, 1, 1]
-        assert each.resized_masks == 1
-        assert each.modes == {"RGB": 1, "L": 2}
-        contents = {(content.kind, content.values): pixels for content, pixels in each.contents.items()}
-        assert contents["numbers", (0, 9)] == {0: 4, 9: 5}
-        assert list(contents) == [("colors", ((0, 0, 0), (1, 2, 3))), ("numbers", (0, 9))]
-        assert list(each.class_locations) == [0]
-        stored = {value: pixels.tolist() for value, pixels in each.class_locations[0].items()}
-        assert stored == {0: [[1, 2], [3, 4]], (1, 2, 3): [[0, 0]]}
-    assert read.spacings() == []
+    return {"new": inspection, "stored": SplitInspection.from_json(inspection.to_json())}[request.param]
+
+
+def test_an_inspection_without_images_has_no_members():
+    assert SplitInspection.empty(3).members.tolist() == [-1, -1, -1]
+
+
+def test_an_inspection_has_the_sizes_of_its_images(three_images):
+    assert three_images.sizes.tolist() == [[4, 5], [6, 7], [6, 7]]
+    assert three_images.modes == {"RGB": 1, "L": 2}
+    assert three_images.resized_masks == 1
+    assert three_images.spacings() == []
+
+
+def test_an_inspection_adds_pixels_of_masks_with_the_same_values(three_images):
+    contents = {(content.kind, content.values): pixels for content, pixels in three_images.contents.items()}
+    assert list(contents) == [("colors", ((0, 0, 0), (1, 2, 3))), ("numbers", (0, 9))]
+    assert contents["numbers", (0, 9)] == {0: 4, 9: 5}
+    assert three_images.members.tolist() == [0, 1, 1]
+
+
+def test_an_inspection_has_the_places_of_classes_in_large_images(three_images):
+    assert list(three_images.class_locations) == [0]
+    locations = {value: pixels.tolist() for value, pixels in three_images.class_locations[0].items()}
+    assert locations == {0: [[1, 2], [3, 4]], (1, 2, 3): [[0, 0]]}

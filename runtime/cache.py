@@ -47,24 +47,30 @@ def _size_and_time(path: str | Path) -> tuple[int, int] | None:
     return stat.st_size, stat.st_mtime_ns
 
 
-def cached(key: str | None, compute: Callable[[], JSON], keep: Callable[[JSON], bool] = lambda value: True) -> JSON:
+def cached(key: str | None, compute: Callable[[], JSON]) -> JSON:
     """`compute()`, or the stored result of an earlier call with this key; with the key None nothing is stored.
 
     If the cache is damaged, or cannot be read or written, the value is computed again.
-
-    Args:
-        keep: decides whether a computed value is stored.
     """
-    if key is None:
-        return compute()
-    file = cache_folder() / f"{key}.json"
     try:
-        return json.loads(_load(file))
+        return load_value(key)
     except (OSError, ValueError):  # the file is not there, or damaged
         value = compute()
-    if keep(value):
-        _store(file, json.dumps(value).encode())
+    store_value(key, value)
     return value
+
+
+def load_value(key: str | None) -> JSON:
+    """The value that is stored under a key. Raises OSError if there is none, ValueError if it is damaged."""
+    if key is None:
+        raise FileNotFoundError("no value is stored without a key")
+    return json.loads(_load(cache_folder() / f"{key}.json"))
+
+
+def store_value(key: str | None, value: JSON) -> None:
+    """Store a value under a key, unless it is None or the cache cannot be written."""
+    if key is not None:
+        _store(cache_folder() / f"{key}.json", json.dumps(value).encode())
 
 
 def cached_arrays(key: str | None, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

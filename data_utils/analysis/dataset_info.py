@@ -25,7 +25,7 @@ from data_utils.sources.records import ListRecords, Records
 from data_utils.targets import find_named_classes, reader_type
 from data_utils.targets.find import find_task, task_warnings
 from data_utils.targets.reader import TargetReader
-from runtime.cache import cached, digest
+from runtime.cache import digest, load_value, store_value
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.axes import NetworkAxes, level_axes
@@ -269,15 +269,13 @@ def _random_sample(stream: Records, seed: int) -> ListRecords:
 def _inspect_once(records: Records, title: str, inspector: Inspector, *, has_names: bool) -> SplitInspection:
     """The result of `inspect_split`, stored in the cache if there are no problems."""
     key = records.digest and digest("inspected files", records.digest, *inspector.key)
-    inspections: list[SplitInspection] = []
-
-    def compute() -> dict:
-        inspections.append(inspect_split(records, title, inspector, has_names=has_names))
-        return inspections[0].to_json()
-
-    stored_inspection = cached(key, compute, keep=lambda _: not inspections[0].problems)
-    if inspections:
-        return inspections[0]
+    try:
+        stored_inspection = load_value(key)
+    except (OSError, ValueError):  # nothing is stored, or it is damaged
+        inspection = inspect_split(records, title, inspector, has_names=has_names)
+        if not inspection.problems:
+            store_value(key, inspection.to_json())
+        return inspection
     return inspector.inspection_type.from_json(stored_inspection)
 
 

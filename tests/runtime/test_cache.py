@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runtime import cache
-from runtime.cache import cached, cached_arrays, digest, digest_of_files
+from runtime.cache import cached, cached_arrays, digest, digest_of_files, load_value, store_value
 
 
 def test_the_key_of_the_cache_tells_its_parts_apart():
@@ -76,9 +76,23 @@ def test_a_value_without_a_key_is_computed_each_time(count, tmp_path):
     assert not (tmp_path / "unet-accelerate").exists()
 
 
-def test_a_value_is_kept_where_it_is_worth_it(count, tmp_path):
-    assert [cached("k", count, lambda value: value > 0) for _ in range(3)] == [0, 1, 1]
-    assert os.listdir(tmp_path / "unet-accelerate") == ["k.json"]
+def test_a_value_that_is_stored_is_loaded_by_its_key(tmp_path):
+    store_value("k", [1, None])
+    assert load_value("k") == [1, None]
+    with pytest.raises(OSError, match="other"):
+        load_value("other")
+
+
+def test_a_value_without_a_key_is_not_stored(tmp_path):
+    store_value(None, 3)
+    assert not (tmp_path / "unet-accelerate").exists()
+    with pytest.raises(OSError, match="without a key"):
+        load_value(None)
+
+
+def test_nothing_may_be_the_value_that_is_computed_once(calls, tmp_path):
+    assert [cached("k", lambda: calls.append(1)) for _ in range(2)] == [None, None]
+    assert calls == [1]
 
 
 @pytest.fixture

@@ -234,7 +234,7 @@ def main() -> None:
     scores = predictor.task.new_scores(1)
     scored: list[ScoredImage] = []
     failures: list[Failure] = []
-    pipeline = PredictionPipeline(predictor, writer, work.finished)
+    pipeline = PredictionPipeline(predictor, writer, work.finished_jobs)
     image_count = len(shared_batches) * mesh.is_first + sum(len(batch) for batch in own_batches)
     shared_rows = SharedRows(mesh, predictor.config.num_classes, accelerator.device)
     results = chain(pipeline.run_together(shared_batches, shared_rows), pipeline.run(own_batches))

@@ -120,8 +120,8 @@ def main() -> None:
         raise DataError(f"{args.folder}: bands are files here, and shards hold one file for each image; join them")
     for records in read_label_files([*splits.values()], args.folder):
         if records.metadata.label_sets:
-            where = next(iter(records.metadata.label_sets.values()))
-            raise DataError(f"{where}: shards cannot say which classes an image is labeled for; train on the folder")
+            location = next(iter(records.metadata.label_sets.values()))
+            raise DataError(f"{location}: shards cannot say which classes an image is labeled for; train on the folder")
     for records in splits.values():
         raise_problems(inspect_split(records, "checking files", choose_inspector(records)), len(records))
     for split, records in splits.items():

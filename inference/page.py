@@ -76,7 +76,7 @@ class PagePredictor:
 
     def _predict(self, job: Job) -> None:
         """Write the prediction of a job. Raises the error that stops it."""
-        pipeline = PredictionPipeline(self.predictor, self.writer, finished=set())
+        pipeline = PredictionPipeline(self.predictor, self.writer, finished_jobs=set())
         ((_, problem),) = pipeline.run([[job]])
         if isinstance(problem, Exception):
             raise problem

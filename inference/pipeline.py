@@ -23,9 +23,9 @@ JobResult = tuple[Job, Score | Exception | None]
 class PredictionPipeline:
     """Reads, predicts, writes and scores images and volumes; jobs that were finished before are only scored."""
 
-    def __init__(self, predictor: Predictor, writer: PredictionWriter, finished: set[Job]) -> None:
+    def __init__(self, predictor: Predictor, writer: PredictionWriter, finished_jobs: set[Job]) -> None:
         self.predictor = predictor
-        self.finished = finished
+        self.finished_jobs = finished_jobs
         image_steps = ImageSteps(predictor, writer)
         self._steps: dict[type[Job], Steps] = {
             ImageJob: image_steps,
@@ -60,7 +60,7 @@ class PredictionPipeline:
 
     def _read(self, job: Job) -> NetworkInputs | None:
         """Read inputs ahead in a thread. Returns None for jobs that are read while they are computed, or not at all."""
-        if job in self.finished:
+        if job in self.finished_jobs:
             return None
         return self._steps[type(job)].read(job)
 
@@ -68,7 +68,7 @@ class PredictionPipeline:
         """Compute the logits of a batch; returns a function for each job that finishes it in a thread."""
         first, _ = batch[0]
         steps = self._steps[type(first)]
-        if first in self.finished:
+        if first in self.finished_jobs:
             return [partial(steps.scorer.score, first)]
         with memory_shortage(first.name, REMEDY.format(first.smaller_tile)):
             return steps.compute(batch)

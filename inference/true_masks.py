@@ -183,16 +183,16 @@ class ClassTruths:
                 if stem.parts[0] == class_folder and len(stem.parts) > 1:
                     class_files[stem.relative_to(class_folder)] = file
             self.class_masks.append(TrueMasks(class_files, suffix, stems))
-        self.joined: TrueMasks | None = None
+        self.joined_masks: TrueMasks | None = None
         if not any(masks.files for masks in self.class_masks):
-            self.joined = TrueMasks(files, suffix, stems)
-            self.missing = self.joined.missing
+            self.joined_masks = TrueMasks(files, suffix, stems)
+            self.missing = self.joined_masks.missing
 
     def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> MaskFile | None:
         """The true masks of all classes for a page, found as in `TrueMasks.find`; a class without a mask is unknown."""
         bits = tuple(range(len(self.class_folders)))
-        if self.joined is not None:
-            mask = self.joined.find(page_stem, page_stem, 0, 1)
+        if self.joined_masks is not None:
+            mask = self.joined_masks.find(page_stem, page_stem, 0, 1)
             if mask is None:
                 return None
             return _masks_in_file(mask.path, bits)

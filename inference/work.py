@@ -33,31 +33,31 @@ class Work:
     Args:
         jobs: all jobs of the call.
         batches: the jobs to predict, in batches that are computed together.
-        finished: the jobs whose outputs exist already; they are only scored.
+        finished_jobs: the jobs whose outputs exist already; they are only scored.
     """
 
     jobs: list[Job]
     batches: list[list[Job]]
-    finished: set[Job]
+    finished_jobs: set[Job]
 
 
 def prepare_work(args: PredictSettings, predictor: Predictor, writer: PredictionWriter) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     jobs = _jobs_of_call(args, predictor.config, writer)
     _remove_leftovers(jobs, writer)
-    finished = {job for job in jobs if writer.is_finished(job)}
-    unfinished = [job for job in jobs if job not in finished]
+    finished_jobs = {job for job in jobs if writer.is_finished(job)}
+    unfinished = [job for job in jobs if job not in finished_jobs]
     _say_tilings(unfinished, predictor)
     check_disk(args.output, _bytes_to_write(unfinished, args, predictor.config.num_classes))
     if args.file is None:
         record_provenance(args.output, provenance_of(args), args.overwrite)
-    if finished:
+    if finished_jobs:
         outputs = writer.output_format.outputs
-        say(f"{len(finished)} of {len(jobs)} {outputs} are there already; --overwrite predicts them again")
+        say(f"{len(finished_jobs)} of {len(jobs)} {outputs} are there already; --overwrite predicts them again")
     batches = _batches(unfinished, predictor)
     if args.truth:
-        batches += [[job] for job in jobs if job in finished]
-    return Work(jobs, batches, finished)
+        batches += [[job] for job in jobs if job in finished_jobs]
+    return Work(jobs, batches, finished_jobs)
 
 
 def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionWriter) -> list[Job]:
@@ -141,7 +141,7 @@ def divide_work(
     together: list[list[Job]] = []
     alone: list[list[Job]] = []
     for batch in work.batches:
-        if mesh.size > 1 and batch[0] not in work.finished and _is_shareable(batch[0], predictor):
+        if mesh.size > 1 and batch[0] not in work.finished_jobs and _is_shareable(batch[0], predictor):
             together.append(batch)
         else:
             alone.append(batch)

@@ -78,7 +78,7 @@ class Landmarks(Task):
     compared_by = "closeness"
     target = PointTarget
     terms = 2  # the positions and the presence
-    measured = ("sigma", "nowhere", "mirrors", "always_there")
+    measured_fields = ("sigma", "nowhere", "mirrors", "always_there")
 
     @property
     def outputs(self) -> int:

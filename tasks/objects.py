@@ -79,7 +79,7 @@ class Objects(Task):
     target = ObjectTarget
     terms = Classes.terms + 1
     needs_exact_tiles = True
-    measured = ("smallest", "fills_holes")
+    measured_fields = ("smallest", "fills_holes")
 
     @property
     def outputs(self) -> int:

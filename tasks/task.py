@@ -115,7 +115,7 @@ class Task(ABC):
             the side of the part that is used of a tile.
         partners: for each output, the output that it becomes in the mirror image; empty if no output changes.
         mirrors: whether a mirrored image has a right answer too, so that images may be mirrored.
-        measured: the fields of `to_config` that come from training, in which the models of an ensemble may differ.
+        measured_fields: the fields of `to_config` that come from training; models of an ensemble may differ in them.
     """
 
     name: ClassVar[str]
@@ -126,7 +126,7 @@ class Task(ABC):
     needs_exact_tiles: ClassVar[bool] = False
     partners: tuple[int, ...] = ()
     mirrors: bool = True
-    measured: ClassVar[tuple[str, ...]] = ()
+    measured_fields: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
@@ -212,7 +212,7 @@ class Task(ABC):
         meanings = []
         for task in (self, other):
             values = task.to_config() or {}
-            meanings.append({key: value for key, value in values.items() if key not in task.measured})
+            meanings.append({key: value for key, value in values.items() if key not in task.measured_fields})
         return meanings[0] == meanings[1]
 
     def ensemble_task(self, others: Sequence["Task"]) -> "Task":

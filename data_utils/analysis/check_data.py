@@ -42,13 +42,13 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
         problems[UNPAIRED] += sorted({*train.metadata.unpaired, *val.metadata.unpaired})
-    inspected: list[tuple[SplitInspection, Records]] = []
+    inspected_splits: list[tuple[SplitInspection, Records]] = []
     names_by_channels: dict[int, list[str]] = defaultdict(list)
     has_names = bool(config.classes or train.metadata.classes)
     for split, records in (("training", train), ("validation", val)):
         try:
             inspection = _inspect_files(split, records, config, names_by_channels, has_names=has_names)
-            inspected.append((inspection, records))
+            inspected_splits.append((inspection, records))
         except DataError as error:
             problems["too many mask values"].append(str(error))
     train_inspector = choose_inspector(train)
@@ -58,16 +58,16 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     lines += describe_neighbors(train, val)
     meaning = MaskMeaning()
     try:
-        meaning = understand_masks(train, val, inspected, config)
+        meaning = understand_masks(train, val, inspected_splits, config)
     except DataError as error:
         # where no mask can be read, each of them is already a problem
-        if any(inspection.contents for inspection, _ in inspected):
+        if any(inspection.contents for inspection, _ in inspected_splits):
             problems["classes"].append(str(error))
     problems["number of channels"] += odd_channels(names_by_channels, grey_fits=train_inspector.grey_fits)
-    for inspection, _ in inspected:
+    for inspection, _ in inspected_splits:
         for problem in inspection.problems.values():
             problems[problem.kind].append(problem.text)
-    lines += describe([inspection for inspection, _ in inspected], meaning.pixels, meaning.names)
+    lines += describe([inspection for inspection, _ in inspected_splits], meaning.pixels, meaning.names)
     lines += meaning.lines
     warnings += meaning.warnings
     lines += [f"to check: {warning}" for warning in warnings]
@@ -106,21 +106,23 @@ class MaskMeaning:
     warnings: tuple[str, ...] = ()
 
 
-def understand_masks(train: Records, val: Records, inspected: InspectedSplits, config: DataConfig) -> MaskMeaning:
+def understand_masks(
+    train: Records, val: Records, inspected_splits: InspectedSplits, config: DataConfig
+) -> MaskMeaning:
     """The meaning of the masks; masks that make no target become problems. Raises DataError if it is unclear."""
     targets = reader_type(config)
-    pixels = total_pixels(inspected)
+    pixels = total_pixels(inspected_splits)
     classes = find_named_classes(train, config)
     if targets.has_classes and not classes:
-        check_masks(inspected, pixels)
+        check_masks(inspected_splits, pixels)
     reader = targets.from_records(train, pixels, classes, config).with_records(train)
     # the report counts all masks, also the ones that training leaves out
-    reader = read_labels(reader.with_pixels(pixels), inspected)
-    warnings = find_warnings(inspected, (train, val), pixels, reader, config, has_names=bool(classes))
-    lines = [*reader.describe_pixels(), *describe_labels(inspected, reader)]
+    reader = read_labels(reader.with_pixels(pixels), inspected_splits)
+    warnings = find_warnings(inspected_splits, (train, val), pixels, reader, config, has_names=bool(classes))
+    lines = [*reader.describe_pixels(), *describe_labels(inspected_splits, reader)]
     lines += reader.describe_records([train, val])
-    lines += describe_points(inspected)
-    for inspection, records in inspected:
+    lines += describe_points(inspected_splits)
+    for inspection, records in inspected_splits:
         exclude_unreadable(inspection, records, reader)
     names: dict[MaskValue, str] = {}
     if reader.class_map is not None:

@@ -17,7 +17,7 @@ from unet.config import MaskValue
 
 
 def find_warnings(
-    inspected: InspectedSplits,
+    inspected_splits: InspectedSplits,
     splits: Sequence[Records],
     pixels: dict[MaskValue, int],
     reader: TargetReader,
@@ -28,13 +28,13 @@ def find_warnings(
     """The warnings about mask values, labeled classes, places in the world, and points.
 
     Args:
-        inspected: the splits whose files could be inspected.
+        inspected_splits: the splits whose files could be inspected.
         splits: all splits.
         pixels: how many pixels of the masks hold each value.
         has_names: whether the classes are named, by a flag or by the data set.
     """
     warnings = label_warnings(
-        inspected,
+        inspected_splits,
         pixels,
         reader.class_map,
         has_names=has_names,
@@ -42,11 +42,11 @@ def find_warnings(
         has_flag=bool(config.classes),
     )
     if reader.class_map is not None and not has_names:
-        warnings += border_warnings(inspected, pixels)
-    warnings += label_set_warnings(inspected, reader)
+        warnings += border_warnings(inspected_splits, pixels)
+    warnings += label_set_warnings(inspected_splits, reader)
     warnings += overlap_warnings(splits)
     warnings += place_warnings(splits)
     warnings += reader.warnings(splits)
     if isinstance(reader, PointReader):
-        warnings += point_warnings(inspected, reader.sided_pairs)
+        warnings += point_warnings(inspected_splits, reader.sided_pairs)
     return warnings

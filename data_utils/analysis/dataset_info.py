@@ -192,22 +192,22 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
     has_names = bool(classes)
     train_inspection = _inspect_once(train, "checking training files", train_inspector, has_names=has_names)
     val_inspection = _inspect_once(val, "checking validation files", val_inspector, has_names=has_names)
-    inspected = [(train_inspection, train), (val_inspection, val)]
-    for inspection, records in inspected:
+    inspected_splits = [(train_inspection, train), (val_inspection, val)]
+    for inspection, records in inspected_splits:
         _check(inspection, records, config)
-    pixels = total_pixels(inspected)
+    pixels = total_pixels(inspected_splits)
     if targets.has_classes and not classes:
-        check_masks(inspected, pixels)
+        check_masks(inspected_splits, pixels)
     reader = targets.from_records(train, pixels, classes, config).with_records(train)
-    for inspection, records in inspected:
+    for inspection, records in inspected_splits:
         exclude_unreadable(inspection, records, reader)
         _check(inspection, records, config)
     # the pixels of the masks that are left; the report of --check-data counts all
-    reader = read_labels(reader.with_pixels(total_pixels(inspected)), inspected)
+    reader = read_labels(reader.with_pixels(total_pixels(inspected_splits)), inspected_splits)
     train_split = _split(train, train_inspection, reader)
     val_split = _split(val, val_inspection, reader)
     normalization = train_inspector.normalization(train, train_inspection, config)
-    warnings = find_warnings(inspected, (train, val), pixels, reader, config, has_names=has_names)
+    warnings = find_warnings(inspected_splits, (train, val), pixels, reader, config, has_names=has_names)
     return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)
 
 

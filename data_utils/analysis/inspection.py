@@ -158,14 +158,14 @@ AnyInspection = TypeVar("AnyInspection", bound=SplitInspection)
 InspectedSplits = Sequence[tuple[SplitInspection, Records]]  # the inspection of each split, beside its records
 
 
-def total_pixels(inspected: InspectedSplits) -> dict[MaskValue, int]:
+def total_pixels(inspected_splits: InspectedSplits) -> dict[MaskValue, int]:
     """Every value in any mask and how many pixels hold it.
 
     Raises DataError if masks of numbers and color masks are mixed.
     """
     totals: dict[str, Counter] = {"numbers": Counter(), "greys": Counter(), "colors": Counter()}
     examples: dict[str, str] = {}
-    for inspection, records in inspected:
+    for inspection, records in inspected_splits:
         for content, pixels, members in inspection.used_contents():
             totals[content.kind].update(pixels)
             examples.setdefault(content.kind, records.name(int(members[0])))
@@ -181,10 +181,10 @@ def total_pixels(inspected: InspectedSplits) -> dict[MaskValue, int]:
     return dict(greys + numbers + colors)
 
 
-def pixels_by_labels(inspected: InspectedSplits) -> dict[LabelSet | None, dict[MaskValue, int]]:
+def pixels_by_labels(inspected_splits: InspectedSplits) -> dict[LabelSet | None, dict[MaskValue, int]]:
     """How many pixels hold each value in the masks of images that are labeled for the same classes, None for all."""
     totals: dict[LabelSet | None, Counter] = defaultdict(Counter)
-    for inspection, _ in inspected:
+    for inspection, _ in inspected_splits:
         for content, pixels, _ in inspection.used_contents():
             totals[content.labeled_for].update(pixels)
     return {labeled_for: dict(pixels) for labeled_for, pixels in totals.items()}

@@ -11,25 +11,25 @@ from data_utils.targets.reader import TargetReader
 from runtime.console import listing
 
 
-def read_labels(reader: TargetReader, inspected: InspectedSplits) -> TargetReader:
+def read_labels(reader: TargetReader, inspected_splits: InspectedSplits) -> TargetReader:
     """The reader that also knows which classes each image is labeled for; unchanged if all images have all labels."""
     place_by_set: dict[LabelSet, str] = {}
     file_classes: NamedClasses = ()
-    for _, records in inspected:
+    for _, records in inspected_splits:
         place_by_set = {**records.metadata.label_sets, **place_by_set}
         file_classes = file_classes or records.metadata.classes
     if not place_by_set:
         return reader
-    return reader.partly_labeled(place_by_set, file_classes, pixels_by_labels(inspected))
+    return reader.partly_labeled(place_by_set, file_classes, pixels_by_labels(inspected_splits))
 
 
-def describe_labels(inspected: InspectedSplits, reader: TargetReader) -> list[str]:
+def describe_labels(inspected_splits: InspectedSplits, reader: TargetReader) -> list[str]:
     """Lines on how many images are labeled for each class; none if all are labeled for all classes."""
-    if not any(records.metadata.label_sets for _, records in inspected):
+    if not any(records.metadata.label_sets for _, records in inspected_splits):
         return []
     images = 0
     counts = [0] * len(reader.class_names)
-    for inspection, records in inspected:
+    for inspection, records in inspected_splits:
         for i in np.flatnonzero(inspection.members >= 0).tolist():
             images += 1
             for index in labeled_indices(reader, records.labeled(i)):
@@ -46,30 +46,30 @@ def labeled_indices(reader: TargetReader, labeled_for: LabelSet | None) -> Colle
     return range(len(reader.class_names)) if classes is None else classes
 
 
-def label_set_warnings(inspected: InspectedSplits, reader: TargetReader) -> tuple[str, ...]:
+def label_set_warnings(inspected_splits: InspectedSplits, reader: TargetReader) -> tuple[str, ...]:
     """Warnings about the label files of the splits, the training images first."""
-    if not any(records.metadata.label_sets for _, records in inspected):
+    if not any(records.metadata.label_sets for _, records in inspected_splits):
         return ()
-    lines = [*_unlisted(inspected), *_unlabeled(inspected, reader)]
-    if len(inspected) == 2:
-        lines += _never_labeled(inspected, reader)
+    lines = [*_unlisted(inspected_splits), *_unlabeled(inspected_splits, reader)]
+    if len(inspected_splits) == 2:
+        lines += _never_labeled(inspected_splits, reader)
     return tuple(lines)
 
 
-def _unlisted(inspected: InspectedSplits) -> Iterator[str]:
+def _unlisted(inspected_splits: InspectedSplits) -> Iterator[str]:
     """Images that a `classes.csv` does not list."""
     names: list[str] = []
-    for _, records in inspected:
+    for _, records in inspected_splits:
         names += records.metadata.unlisted
     if names:
         name_list = listing(names)
         yield f"{len(names)} images have no row in classes.csv, and count as labeled for all classes: {name_list}"
 
 
-def _unlabeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator[str]:
+def _unlabeled(inspected_splits: InspectedSplits, reader: TargetReader) -> Iterator[str]:
     """Images that are labeled for no class."""
     names: list[str] = []
-    for inspection, records in inspected:
+    for inspection, records in inspected_splits:
         for i in np.flatnonzero(inspection.members >= 0).tolist():
             if not labeled_indices(reader, records.labeled(i)):
                 names.append(records.name(i))
@@ -78,10 +78,12 @@ def _unlabeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator[str
         yield f"{len(names)} images are labeled for no class, and teach and score nothing: {name_list}"
 
 
-def _never_labeled(inspected: InspectedSplits, reader: TargetReader) -> Iterator[str]:
+def _never_labeled(inspected_splits: InspectedSplits, reader: TargetReader) -> Iterator[str]:
     """Classes that no training image, or no validation image, is labeled for."""
     consequences = ("which will not be learned", "which cannot be scored")
-    for (inspection, _), kind, consequence in zip(inspected, ("training", "validation"), consequences, strict=True):
+    for (inspection, _), kind, consequence in zip(
+        inspected_splits, ("training", "validation"), consequences, strict=True
+    ):
         labeled: set[int] = set()
         for content, _, _ in inspection.used_contents():
             labeled.update(labeled_indices(reader, content.labeled_for))

@@ -22,7 +22,7 @@ DEEP_MODES = ("I", "F", "uint16", "uint32", "int", "float")  # how modes of more
 
 
 def label_warnings(
-    inspected: InspectedSplits,
+    inspected_splits: InspectedSplits,
     pixels: dict[MaskValue, int],
     class_map: ClassMap | None,
     *,
@@ -40,12 +40,12 @@ def label_warnings(
     """
     lines: list[str] = []
     if class_map is not None and not ignores_values:
-        lines += _mixed_binary_encodings(inspected)
-    lines += _crowds(inspected)
-    lines += _resized_masks(inspected)
-    lines += _mixed_depths(inspected)
+        lines += _mixed_binary_encodings(inspected_splits)
+    lines += _crowds(inspected_splits)
+    lines += _resized_masks(inspected_splits)
+    lines += _mixed_depths(inspected_splits)
     if class_map is not None:
-        lines += _few_images(inspected)
+        lines += _few_images(inspected_splits)
         rare: list[MaskValue] = []
         if not has_names:
             threshold = RARE * sum(pixels.values())
@@ -53,16 +53,18 @@ def label_warnings(
         if not has_names and not ignores_values:
             lines += _unlabeled_255(pixels, class_map)
         lines += _classes_without_pixels(pixels, class_map, has_flag)
-        lines += _classes_without_score(inspected, class_map, rare)
-        lines += _rare_classes(inspected, pixels, rare)
+        lines += _classes_without_score(inspected_splits, class_map, rare)
+        lines += _rare_classes(inspected_splits, pixels, rare)
     return tuple(lines)
 
 
-def _few_images(inspected: InspectedSplits) -> Iterator[str]:
+def _few_images(inspected_splits: InspectedSplits) -> Iterator[str]:
     """Splits of so few images that nothing can be learned or scored."""
-    total = sum(len(records) for _, records in inspected)
+    total = sum(len(records) for _, records in inspected_splits)
     if 0 < total < FEW_IMAGES:
-        counts = " and ".join(f"{len(records)} for {use}" for (_, records), use in zip(inspected, USES, strict=False))
+        counts = " and ".join(
+            f"{len(records)} for {use}" for (_, records), use in zip(inspected_splits, USES, strict=False)
+        )
         yield (
             f"{total} images are very few ({counts}): the score will be luck; ten to thirty that look alike are a start"
             " (docs/preparing-masks.md#how-many-images)"
@@ -94,12 +96,14 @@ def _classes_without_pixels(pixels: dict[MaskValue, int], class_map: ClassMap, h
         yield f"no mask holds {', '.join(missing)}, which --classes names: it will never be predicted; is it a mistake?"
 
 
-def _rare_classes(inspected: InspectedSplits, pixels: dict[MaskValue, int], rare: Sequence[MaskValue]) -> Iterator[str]:
+def _rare_classes(
+    inspected_splits: InspectedSplits, pixels: dict[MaskValue, int], rare: Sequence[MaskValue]
+) -> Iterator[str]:
     """Classes found in the masks with so few pixels that they may be mistakes."""
     if rare:
         descriptions = []
         for value in rare[:VALUES_IN_MESSAGE]:
-            masks = _masks_with(value, inspected)
+            masks = _masks_with(value, inspected_splits)
             descriptions.append(f"{value_text(value)} (pixels: {pixels.get(value, 0)}; {masks})")
         if len(rare) > VALUES_IN_MESSAGE:
             descriptions.append("...")
@@ -110,11 +114,13 @@ def _rare_classes(inspected: InspectedSplits, pixels: dict[MaskValue, int], rare
         )
 
 
-def _classes_without_score(inspected: InspectedSplits, class_map: ClassMap, rare: Sequence[MaskValue]) -> Iterator[str]:
+def _classes_without_score(
+    inspected_splits: InspectedSplits, class_map: ClassMap, rare: Sequence[MaskValue]
+) -> Iterator[str]:
     """Classes, except `rare` ones, that are in some training mask and in no validation mask."""
-    if len(inspected) < 2:
+    if len(inspected_splits) < 2:
         return
-    (training, _), (validation, validation_records) = inspected
+    (training, _), (validation, validation_records) = inspected_splits
     if validation_records.metadata.label_sets:  # `label_set_warnings` says which classes cannot be scored
         return
     in_training = _class_indices(training, class_map)
@@ -138,11 +144,11 @@ def _class_indices(inspection: SplitInspection, class_map: ClassMap) -> set[int 
     return indices
 
 
-def _masks_with(value: MaskValue, inspected: InspectedSplits) -> str:
+def _masks_with(value: MaskValue, inspected_splits: InspectedSplits) -> str:
     """The masks that hold a value: how many, and which is the first."""
     count = 0
     first = None
-    for inspection, records in inspected:
+    for inspection, records in inspected_splits:
         members = np.flatnonzero(np.isin(inspection.members, _contents_with(value, inspection)))
         count += len(members)
         if first is None and len(members):
@@ -159,24 +165,25 @@ def _contents_with(value: MaskValue, inspection: SplitInspection) -> list[int]:
     return indices
 
 
-def _mixed_binary_encodings(inspected: InspectedSplits) -> Iterator[str]:
+def _mixed_binary_encodings(inspected_splits: InspectedSplits) -> Iterator[str]:
     """Masks of 0 and 1 beside masks of 0 and 255, which is then ignored. Masks that we render have one encoding."""
-    if any(isinstance(records[0]["target"], RenderedMask) for _, records in inspected):
+    if any(isinstance(records[0]["target"], RenderedMask) for _, records in inspected_splits):
         return
     contents: list[set[MaskValue]] = []
-    for inspection, _ in inspected:
+    for inspection, _ in inspected_splits:
         contents += [set(content.values) for content in inspection.contents]
     all_values: set[MaskValue] = set().union(*contents)
     if all_values == {0, 1, IGNORE_INDEX} and not any({1, IGNORE_INDEX} <= values for values in contents):
         yield (
-            f"some masks hold 1 ({_masks_with(1, inspected)}), others 255 ({_masks_with(IGNORE_INDEX, inspected)}), and"
-            " none holds both: 255 is ignored now; if both mean one class, store it as the same value in all masks"
+            f"some masks hold 1 ({_masks_with(1, inspected_splits)}), others 255"
+            f" ({_masks_with(IGNORE_INDEX, inspected_splits)}), and none holds both: 255 is"
+            " ignored now; if both mean one class, store it as the same value in all masks"
         )
 
 
-def _crowds(inspected: InspectedSplits) -> Iterator[str]:
+def _crowds(inspected_splits: InspectedSplits) -> Iterator[str]:
     """Objects of annotation files that are ignored."""
-    summaries = annotation_summaries(records for _, records in inspected)
+    summaries = annotation_summaries(records for _, records in inspected_splits)
     crowds = sum(summary.crowds for summary in summaries)
     if crowds:
         total = crowds + sum(sum(summary.instances.values()) for summary in summaries)
@@ -186,26 +193,26 @@ def _crowds(inspected: InspectedSplits) -> Iterator[str]:
         )
 
 
-def _resized_masks(inspected: InspectedSplits) -> Iterator[str]:
+def _resized_masks(inspected_splits: InspectedSplits) -> Iterator[str]:
     """Masks of another size than their images."""
-    count = sum(inspection.resized_masks for inspection, _ in inspected)
+    count = sum(inspection.resized_masks for inspection, _ in inspected_splits)
     if count:
-        total = sum(len(records) for _, records in inspected)
+        total = sum(len(records) for _, records in inspected_splits)
         yield (
             f"{count} of {total} masks have another size than their images but the same proportions: training"
             " resizes them, and scores use their own size"
         )
 
 
-def _mixed_depths(inspected: InspectedSplits) -> Iterator[str]:
+def _mixed_depths(inspected_splits: InspectedSplits) -> Iterator[str]:
     """Images of 8 bits beside images of more bits, whose values differ as much as their ranges.
 
     There is no such warning on volumes: the type of their voxels says little of their values, and most are standardized
     one by one.
     """
-    if any(records.dims == 3 for _, records in inspected):
+    if any(records.dims == 3 for _, records in inspected_splits):
         return
-    modes = sum((inspection.modes for inspection, _ in inspected), Counter())
+    modes = sum((inspection.modes for inspection, _ in inspected_splits), Counter())
     deep_modes = {mode for mode in modes if mode.startswith(DEEP_MODES)}
     if deep_modes and deep_modes < modes.keys():
         mode_list = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())

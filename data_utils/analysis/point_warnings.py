@@ -20,13 +20,13 @@ SAME_POINT_DISTANCE = 0.5  # pixels: two points of an image that are nearer lie 
 USUAL_SIDE_SHARE = 0.9
 
 
-def describe_points(inspected: InspectedSplits) -> list[str]:
+def describe_points(inspected_splits: InspectedSplits) -> list[str]:
     """A line for each point, if records hold points: in how many images it is present, absent or unknown."""
-    landmarks = inspected[0][1].metadata.landmarks if inspected else None
+    landmarks = inspected_splits[0][1].metadata.landmarks if inspected_splits else None
     if landmarks is None:
         return []
     states = []
-    for _, records in inspected:
+    for _, records in inspected_splits:
         states += [_source(record).states for record in records]
     counts = count_states(np.stack(states))
     lines = ["landmarks: images in which each is present, absent, unknown"]
@@ -36,18 +36,18 @@ def describe_points(inspected: InspectedSplits) -> list[str]:
     return lines
 
 
-def point_warnings(inspected: InspectedSplits, sided_pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+def point_warnings(inspected_splits: InspectedSplits, sided_pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
     """Lines on points outside their images, at one place, or likely exchanged with their partner in the mirror.
 
     `sided_pairs` are the indices, in the files, of the points that change places in the mirror.
     """
-    landmarks = inspected[0][1].metadata.landmarks if inspected else None
+    landmarks = inspected_splits[0][1].metadata.landmarks if inspected_splits else None
     if landmarks is None:
         return ()
     names = landmarks.names
     outside: list[str] = []
     doubles: list[str] = []
-    images = list(_images(inspected))
+    images = list(_images(inspected_splits))
     for image in images:
         for number in image.outside():
             position = ", ".join(f"{side:g}" for side in image.source.positions[number])
@@ -107,9 +107,9 @@ class _ImagePoints(NamedTuple):
                 yield first, second
 
 
-def _images(inspected: InspectedSplits) -> Iterator[_ImagePoints]:
+def _images(inspected_splits: InspectedSplits) -> Iterator[_ImagePoints]:
     """The points of each image."""
-    for inspection, records in inspected:
+    for inspection, records in inspected_splits:
         for index, record in enumerate(records):
             source = _source(record)
             size = tuple(inspection.sizes[index].tolist())

@@ -110,18 +110,18 @@ def _count_where(mask: np.ndarray, is_chosen: np.ndarray) -> dict[MaskValue, int
     return count_values(values[:, None])
 
 
-def check_masks(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
+def check_masks(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
     """Raises DataError if masks whose values are classes without names look spoiled.
 
     Args:
         pixels: how many pixels of the masks hold each value.
     """
-    check_palettes(inspected, pixels)
-    check_borders(inspected, pixels)
-    check_transparency(inspected, pixels)
+    check_palettes(inspected_splits, pixels)
+    check_borders(inspected_splits, pixels)
+    check_transparency(inspected_splits, pixels)
 
 
-def check_borders(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
+def check_borders(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
     """Raises DataError if the masks hold values that smoothing, resizing or JPEG has invented on the borders of others.
 
     Args:
@@ -130,19 +130,19 @@ def check_borders(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> N
     is_numbered = is_run(pixels) and len(pixels) <= MAX_SCATTERED
     if len(pixels) < 2 + MIN_BORDER_VALUES or is_numbered:
         return
-    class_values = _once("borders", inspected, _classes)
+    class_values = _once("borders", inspected_splits, _classes)
     if class_values:
         classes = sorted_values(map(mask_value_from_json, class_values))
-        raise DataError(_describe(inspected, pixels, classes))
+        raise DataError(_describe(inspected_splits, pixels, classes))
 
 
-def border_warnings(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> tuple[str, ...]:
+def border_warnings(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> tuple[str, ...]:
     """A warning where most values of a run 0, 1, ..., n are rare and lie on borders: `check_borders` lets runs pass."""
     rare = [value for value in pixels if pixels[value] < RARE_SHARE * sum(pixels.values())]
     has_many = len(rare) >= max(MANY_INVENTED, 2 * (len(pixels) - len(rare)))
     if not is_run(pixels) or len(pixels) > MAX_SCATTERED or not has_many:
         return ()
-    class_values = _once("borders of runs", inspected, _classes)
+    class_values = _once("borders of runs", inspected_splits, _classes)
     classes = sorted_values(map(mask_value_from_json, class_values))
     count = len(pixels) - len(classes)
     if not classes or count < max(MANY_INVENTED, 2 * len(classes)):
@@ -154,7 +154,7 @@ def border_warnings(inspected: InspectedSplits, pixels: dict[MaskValue, int]) ->
     )
 
 
-def check_palettes(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
+def check_palettes(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
     """Raises DataError if masks of indices into a palette have its colors from a smoothed or dithered picture.
 
     `check_borders` looks at the numbers, which mean nothing in a palette: an encoder may order it in any way.
@@ -164,17 +164,17 @@ def check_palettes(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> 
     """
     if len(pixels) < 2 + MIN_BORDER_VALUES:
         return
-    reason = _once("palettes", inspected, _spoiled_palette)
+    reason = _once("palettes", inspected_splits, _spoiled_palette)
     if reason:
         raise DataError(f"the masks look spoiled: {reason}. {REPAIR}. If all colors are classes, name their numbers")
 
 
-def _spoiled_palette(inspected: InspectedSplits) -> str:
+def _spoiled_palette(inspected_splits: InspectedSplits) -> str:
     """The mistake in the colors of masks of indices, with the first such mask; empty if there is none."""
     counts = BorderCounts.empty()
     alone_pixels = 0
     name = ""
-    for record in _sampled_pictures(inspected):
+    for record in _sampled_pictures(inspected_splits):
         colors = read_palette_mask(record["target"], record["name"])
         if colors is not None:
             name = name or record["name"]
@@ -208,11 +208,11 @@ def _count_alone(colors: np.ndarray) -> int:
     return int((~has_equal).sum())
 
 
-def check_transparency(inspected: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
+def check_transparency(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
     """Raises DataError if all masks hold one value, and their areas are only drawn in the alpha channel."""
     if len(pixels) != 1:
         return
-    for record in _sampled_pictures(inspected):
+    for record in _sampled_pictures(inspected_splits):
         name = record["name"]
         if is_drawn_in_alpha(record["target"], name):
             raise DataError(
@@ -222,16 +222,16 @@ def check_transparency(inspected: InspectedSplits, pixels: dict[MaskValue, int])
             )
 
 
-def _once(title: str, inspected: InspectedSplits, compute: Callable[[InspectedSplits], JSON]) -> JSON:
+def _once(title: str, inspected_splits: InspectedSplits, compute: Callable[[InspectedSplits], JSON]) -> JSON:
     """The results of `compute` for the splits; they are cached under the title if every split has a digest."""
-    digests = [records.digest for _, records in inspected]
+    digests = [records.digest for _, records in inspected_splits]
     key = digest(title, *digests) if all(digests) else None
-    return cached(key, lambda: compute(inspected))
+    return cached(key, lambda: compute(inspected_splits))
 
 
-def _sampled_pictures(inspected: InspectedSplits) -> Iterator[Record]:
+def _sampled_pictures(inspected_splits: InspectedSplits) -> Iterator[Record]:
     """Some records of images whose masks are read whole."""
-    for inspection, records in inspected:
+    for inspection, records in inspected_splits:
         if inspection.dims == 3:
             continue
         for i in _sample(inspection, PALETTES):
@@ -240,10 +240,10 @@ def _sampled_pictures(inspected: InspectedSplits) -> Iterator[Record]:
                 yield record
 
 
-def _classes(inspected: InspectedSplits) -> list[MaskValue]:
+def _classes(inspected_splits: InspectedSplits) -> list[MaskValue]:
     """The classes that `BorderCounts` finds in some masks of the splits."""
     counts = BorderCounts.empty()
-    for inspection, records in inspected:
+    for inspection, records in inspected_splits:
         for i in _sample(inspection, VOLUMES if inspection.dims == 3 else MASKS):
             for mask in mask_planes(records[i]):
                 counts.add(mask)
@@ -280,21 +280,21 @@ def mask_planes(record: Record) -> Iterator[np.ndarray]:
             yield decode_mask(strip, name).values
 
 
-def _describe(inspected: InspectedSplits, pixels: dict[MaskValue, int], classes: list[MaskValue]) -> str:
+def _describe(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int], classes: list[MaskValue]) -> str:
     """A line: what was seen, in which masks, and what to do."""
     share = sum(pixels[value] for value in classes) / sum(pixels.values())
     ordered = sorted_values(pixels)
     invented = sorted_values(pixels.keys() - set(classes))
     names = []
     masks = 0
-    for inspection, records in inspected:
+    for inspection, records in inspected_splits:
         spoiled: list[int] = []
         for content, _, members in inspection.used_contents():
             if not set(content.values) <= set(classes):
                 spoiled += members.tolist()
         names += [records[i]["name"] for i in sorted(spoiled)[: NAMES_IN_MESSAGE + 1]]
         masks += len(spoiled)
-    total = sum(len(records) for _, records in inspected)
+    total = sum(len(records) for _, records in inspected_splits)
     files = f"{masks} of {total} masks: {listing(names, NAMES_IN_MESSAGE)}"
     if share < MIN_CLASS_SHARE:
         return (

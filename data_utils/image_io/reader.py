@@ -136,8 +136,8 @@ def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Prepr
 
     With `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs.
     """
-    where = f"{name}: image"
-    with opened(source, where, page) as image, image_errors(where):
+    location = f"{name}: image"
+    with opened(source, location, page) as image, image_errors(location):
         if draft_for and draft_for.draft and isinstance(image, JpegImageFile) and image is not source:
             size = size_as_seen(image)  # before the draft, which changes it
             extent = _draft(image, draft_for)
@@ -226,8 +226,8 @@ def read_mask(source: ImageSource, name: str) -> np.ndarray:
 
 def decode_mask(source: ImageSource, name: str) -> DecodedMask:
     """Mask values as `read_mask` gives them, and how they are stored."""
-    where = f"{name}: mask"
-    with opened(source, where) as picture, image_errors(where):
+    location = f"{name}: mask"
+    with opened(source, location) as picture, image_errors(location):
         if isinstance(picture, Raster):
             picture = picture.whole()
         if isinstance(picture, np.ndarray):
@@ -273,8 +273,8 @@ def _stored_values(picture: Image.Image) -> np.ndarray:
 
 def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
     """The colors (H, W, 3) uint8 of a mask that is stored as indices into a palette; None for any other mask."""
-    where = f"{name}: mask"
-    with opened(source, where) as picture, image_errors(where):
+    location = f"{name}: mask"
+    with opened(source, location) as picture, image_errors(location):
         if not isinstance(picture, Image.Image) or picture.mode != "P" or picture.format == "GIF":
             return None
         return np.asarray(_upright(picture).convert("RGB"))
@@ -282,8 +282,8 @@ def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
 
 def is_drawn_in_alpha(source: ImageSource, name: str) -> bool:
     """Whether the pixels of a mask differ in how transparent they are."""
-    where = f"{name}: mask"
-    with opened(source, where) as picture, image_errors(where):
+    location = f"{name}: mask"
+    with opened(source, location) as picture, image_errors(location):
         if not isinstance(picture, Image.Image) or "A" not in picture.getbands():
             return False
         lowest, highest = _upright(picture).getchannel("A").getextrema()

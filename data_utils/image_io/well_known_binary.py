@@ -20,14 +20,14 @@ def well_known_binary(rings: Sequence[np.ndarray]) -> bytes:
     return b"".join(parts)
 
 
-def parse_rings(geometry: bytes | None, where: str) -> Iterator[np.ndarray]:
-    """The rings (n, 2) of a polygon or of several; nothing for an empty geometry. Raises DataError, with `where`."""
+def parse_rings(geometry: bytes | None, location: str) -> Iterator[np.ndarray]:
+    """The rings (n, 2) of a polygon or of several; nothing for an empty geometry. Raises DataError, with `location`."""
     if geometry is None:
         return
     try:
         yield from _Reader(geometry).rings()
     except (struct.error, ValueError) as error:
-        raise DataError(f"{where} is no Polygon or MultiPolygon ({error})") from None
+        raise DataError(f"{location} is no Polygon or MultiPolygon ({error})") from None
 
 
 class _Reader:

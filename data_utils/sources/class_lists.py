@@ -129,19 +129,19 @@ def _check_titles(file: Path, titles: Sequence[str]) -> None:
             raise DataError(f"{file}: column {number + 1} is called {title[:LENGTH]!r}: a class has a name of its own")
 
 
-def _row(titles: Sequence[str], cells: Sequence[str], where: str, line: int) -> Row:
-    """The row of these cells; raises DataError, with `where`, if they do not match the first line."""
+def _row(titles: Sequence[str], cells: Sequence[str], location: str, line: int) -> Row:
+    """The row of these cells; raises DataError, with `location`, if they do not match the first line."""
     image = cells[0].replace("\\", "/").removeprefix("./")
     if not image:
-        raise DataError(f"{where} names no image")
+        raise DataError(f"{location} names no image")
     if len(titles) == 2 and titles[1].lower() in CLASSES_TITLES:
         return Row(line, image, _split_names(",".join(cells[1:])))
     if len(cells) > len(titles):
-        raise DataError(f"{where} has {len(cells)} cells, the first line {len(titles)}")
+        raise DataError(f"{location} has {len(cells)} cells, the first line {len(titles)}")
     names = []
     for title, cell in zip(titles[1:], cells[1:], strict=False):  # cells that a short row lacks are empty
         if cell.lower() not in (*YES, *NO):
-            raise DataError(f"{where} has {cell[:LENGTH]!r} for {title[:LENGTH]}, expected 1 or 0")
+            raise DataError(f"{location} has {cell[:LENGTH]!r} for {title[:LENGTH]}, expected 1 or 0")
         if cell.lower() in YES:
             names.append(title)
     return Row(line, image, tuple(sorted(names)))

@@ -26,7 +26,7 @@ class ImageLabels(NamedTuple):
     """The classes that an image is labeled for, and the place (file, line) that lists them."""
 
     classes: LabelSet
-    where: str
+    location: str
 
 
 class LabelFiles:
@@ -181,7 +181,7 @@ def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted
     numbers = np.full(len(labels), ALL, np.int32)
     for i, image_labels in enumerate(labels):
         if image_labels is not None:
-            sets.setdefault(image_labels.classes, image_labels.where)
+            sets.setdefault(image_labels.classes, image_labels.location)
             numbers[i] = number_by_set.setdefault(image_labels.classes, len(number_by_set))
     if not sets and not unlisted:
         return records

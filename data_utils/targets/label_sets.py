@@ -23,12 +23,12 @@ class LabelSets:
     Args:
         flags: for each set, whether an image is labeled for each class; the first set has all classes.
         numbers: set of names -> its index in `flags`.
-        where: the first place that lists a set without some of the classes; empty if there is none.
+        location: the first place that lists a set without some of the classes; empty if there is none.
     """
 
     flags: tuple[tuple[bool, ...], ...]
     numbers: Mapping[LabelSet, int]
-    where: str = ""
+    location: str = ""
 
     @classmethod
     def of(
@@ -61,8 +61,8 @@ class LabelSets:
         known_names = {*names}.union(*words.values())
         flags = [(True,) * len(names)]
         numbers: dict[LabelSet, int] = {}
-        for labeled_for, where in place_by_set.items():
-            _check_names(labeled_for, known_names, where, names)
+        for labeled_for, location in place_by_set.items():
+            _check_names(labeled_for, known_names, location, names)
             labeled = []
             for name, class_values in zip(names, values, strict=True):
                 is_labeled = [not words[value].isdisjoint(labeled_for) for value in class_values]
@@ -71,7 +71,7 @@ class LabelSets:
             if set_flags not in flags:
                 flags.append(set_flags)
             numbers[labeled_for] = flags.index(set_flags)
-        label_files = [where for labeled_for, where in place_by_set.items() if numbers[labeled_for] > 0]
+        label_files = [location for labeled_for, location in place_by_set.items() if numbers[labeled_for] > 0]
         return cls(tuple(flags), numbers, label_files[0] if label_files else "")
 
     @property
@@ -81,7 +81,7 @@ class LabelSets:
 
     def describe(self) -> str:
         """A half-sentence to add to a line on the classes."""
-        return f", some images labeled for some of these only ({self.where})"
+        return f", some images labeled for some of these only ({self.location})"
 
     def number(self, labeled_for: LabelSet | None) -> int:
         """The index of the set of an image that is labeled for classes of these names; None stands for all classes."""
@@ -118,11 +118,11 @@ def _with_background(labeled: Sequence[bool], background: int | None) -> tuple[b
     return tuple(flags)
 
 
-def _check_names(names: LabelSet, known_names: set[str], where: str, class_names: Sequence[str]) -> None:
-    """Raises DataError, with `where`, for names that are not among `known_names`."""
+def _check_names(names: LabelSet, known_names: set[str], location: str, class_names: Sequence[str]) -> None:
+    """Raises DataError, with `location`, for names that are not among `known_names`."""
     for name in names:
         if name not in known_names:
             close_names = get_close_matches(name, known_names, n=1)
             hint = f"; did you mean {close_names[0]}?" if close_names else ""
             name_list = listing(class_names, limit=8)
-            raise DataError(f"{where}: no class is called {name[:80]!r}; the classes are {name_list}{hint}")
+            raise DataError(f"{location}: no class is called {name[:80]!r}; the classes are {name_list}{hint}")

@@ -14,7 +14,7 @@ from runtime.errors import DataError
 
 def test_the_first_place_with_a_set_that_lacks_classes_is_named():
     sets = LabelSets.of({("a", "b"): "whole", ("a",): "half", ("b",): "rest"}, ("a", "b"), ((1,), (2,)), ())
-    assert sets.where == "half"
+    assert sets.location == "half"
     assert sets.numbers[("a", "b")] == 0
     assert not sets.are_complete
 
@@ -87,7 +87,7 @@ def test_an_image_without_a_set_is_labeled_for_all_classes():
 
 def test_the_place_of_the_first_incomplete_set_is_known():
     sets = sets_of({("car", "cat", "dog"): "whole", ("car",): "a", ("pet",): "b"}, CLASS_MAP, FILE_CLASSES)
-    assert sets.where == "a"
+    assert sets.location == "a"
 
 
 def test_a_name_of_no_class_is_told_the_classes():

@@ -99,7 +99,7 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
     output_format = new_format(predictor.config)
     writer = PredictionWriter(output_format, predictor.task, extensions, args.overwrite, args.boundary)
     work = prepare_work(args, predictor, writer)
-    return list(PredictionPipeline(predictor, writer, work.finished).run(work.batches))
+    return list(PredictionPipeline(predictor, writer, work.finished_jobs).run(work.batches))
 
 
 @pytest.mark.parametrize("options", [{}, FLAT, {"upsample": "bilinear", "block": "residual"}])

@@ -62,7 +62,7 @@ def prepared(tmp_path, capsys) -> tuple[Work, str]:
 def test_work_is_done_on_images_that_have_no_mask(prepared):
     work, printed = prepared
     assert "1 of 3 masks are there already; --overwrite predicts them again" in printed
-    assert [job.output.name for job in work.finished] == ["b"]
+    assert [job.output.name for job in work.finished_jobs] == ["b"]
     assert len(work.jobs) == 3
     assert sorted(job.output.name for batch in work.batches for job in batch) == ["a", "c"]
 

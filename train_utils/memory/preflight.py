@@ -236,11 +236,11 @@ def say_split(batch_split: BatchSplit) -> None:
     """Print how a batch is cut, and a batch size that would give every process an image."""
     say(f"batch: {batch_split}")
     if batch_split.idle_groups:
-        where = "a step" if batch_split.accumulation == 1 else "the last micro-batch of a step"
+        location = "a step" if batch_split.accumulation == 1 else "the last micro-batch of a step"
         filling_size = batch_split.groups * batch_split.accumulation
         say(
             f"batch: {batch_split.idle_groups} of {batch_split.groups} {batch_split.group_words} have no image in"
-            f" {where}, and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
+            f" {location}, and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
         )
 
 

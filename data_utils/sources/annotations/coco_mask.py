@@ -108,10 +108,10 @@ class CocoMask(LayeredMask):
     def _objects(self, size: tuple[int, int]) -> Iterator[tuple[Entry, int, Entry]]:
         """Each object: the file's entry, its mask value, and its pixels as RLE."""
         for entry in json.loads(self.objects):
-            where = f"{entry.get(FILE_KEY, self.file)}: annotation {entry['id']} of {os.path.basename(self.image)}"
-            runs = encode(entry.get("segmentation"), *size, where)
+            location = f"{entry.get(FILE_KEY, self.file)}: annotation {entry['id']} of {os.path.basename(self.image)}"
+            runs = encode(entry.get("segmentation"), *size, location)
             if entry["category_id"] not in self.values:
-                raise DataError(f"{where} is of category {entry['category_id']!r}, which the file does not list")
+                raise DataError(f"{location} is of category {entry['category_id']!r}, which the file does not list")
             yield entry, self.values[entry["category_id"]], runs
 
 
@@ -123,12 +123,14 @@ def _bits(runs_by_bit: Mapping[int, list[Entry]], size: tuple[int, int]) -> np.n
     return bits
 
 
-def encode(segmentation: Any, height: int, width: int, where: str) -> Entry:
-    """Compressed RLE of an object given as polygons or as RLE. Raises DataError, with `where`."""
+def encode(segmentation: Any, height: int, width: int, location: str) -> Entry:
+    """Compressed RLE of an object given as polygons or as RLE. Raises DataError, with `location`."""
     if not segmentation:
-        raise DataError(f"{where} has a box but no segmentation: it is for detection, or was exported without polygons")
+        raise DataError(
+            f"{location} has a box but no segmentation: it is for detection, or was exported without polygons"
+        )
     if isinstance(segmentation, list):
-        return _encode_polygons(segmentation, height, width, where)
+        return _encode_polygons(segmentation, height, width, location)
     counts: Any = 0
     size: Any = 0
     if isinstance(segmentation, dict):
@@ -136,20 +138,20 @@ def encode(segmentation: Any, height: int, width: int, where: str) -> Entry:
         size = segmentation.get("size")
     if size != [height, width] or not isinstance(counts, list | str):
         raise DataError(
-            f"{where} is no RLE of {height} x {width} (height x width): size {size}, counts {type(counts).__name__}"
+            f"{location} is no RLE of {height} x {width} (height x width): size {size}, counts {type(counts).__name__}"
         )
     try:
         runs = run_lengths(counts) if isinstance(counts, str) else counts
     except ValueError as error:
-        raise DataError(f"{where} {error}") from error
+        raise DataError(f"{location} {error}") from error
     # pycocotools leaves pixels that no run reaches uninitialized
     if not all(isinstance(run, int) and run >= 0 for run in runs) or sum(runs) != height * width:
-        raise DataError(f"{where} has run lengths that do not add up to {height} x {width} pixels")
+        raise DataError(f"{location} has run lengths that do not add up to {height} x {width} pixels")
     return rle_code().frPyObjects({"size": size, "counts": runs}, height, width)
 
 
-def _encode_polygons(segmentation: list, height: int, width: int, where: str) -> Entry:
-    polygons = [checked_points(polygon, f"{where}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
+def _encode_polygons(segmentation: list, height: int, width: int, location: str) -> Entry:
+    polygons = [checked_points(polygon, f"{location}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
     visible = [clipped(points, (height, width)) for points in polygons]
     outlines = [points.ravel().tolist() for points in visible if len(points)]
     if not outlines:

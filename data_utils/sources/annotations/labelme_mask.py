@@ -40,8 +40,8 @@ class LabelmeMask(LayeredMask):
         """(H, W) uint8, in the size that the file gives, else in the image's size."""
         content = read_labelme(self.file)
         picture = self._empty_picture(content)
-        for value, shape, where in self._shapes(content):
-            render_shape(picture, shape, value, where)
+        for value, shape, location in self._shapes(content):
+            render_shape(picture, shape, value, location)
         return np.asarray(picture)
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +50,7 @@ class LabelmeMask(LayeredMask):
         picture = self._empty_picture(content, mode="I")
         values = [0]
         number_by_group: dict[tuple[int, str], int] = {}
-        for value, shape, where in self._shapes(content):
+        for value, shape, location in self._shapes(content):
             group = shape.get("group_id")
             number = number_by_group.get((value, str(group))) if group is not None else None
             if value == 0:
@@ -59,7 +59,7 @@ class LabelmeMask(LayeredMask):
                 number = len(values)
                 values.append(value)
                 number_by_group[value, str(group)] = number
-            render_shape(picture, shape, number, where)
+            render_shape(picture, shape, number, location)
         return np.asarray(picture), np.array(values, np.uint8)
 
     def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
@@ -72,8 +72,8 @@ class LabelmeMask(LayeredMask):
         # shapes in their order, neighbors of one class in one picture
         for value, shapes in groupby(self._shapes(content), key=itemgetter(0)):
             picture = empty.copy()
-            for _, shape, where in shapes:
-                render_shape(picture, shape, 1, where)
+            for _, shape, location in shapes:
+                render_shape(picture, shape, 1, location)
             inside = np.asarray(picture, bool)
             if value in bit_by_value:
                 truth[inside] |= 1 << bit_by_value[value]
@@ -86,11 +86,11 @@ class LabelmeMask(LayeredMask):
     def _shapes(self, content: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any], str]]:
         """Each shape with its mask value and its name in messages."""
         for number, shape in enumerate(content["shapes"], 1):
-            where = f"{self.file}: shape {number}"
+            location = f"{self.file}: shape {number}"
             label = str(shape.get("label"))
             if label not in self.values:
-                raise DataError(f"{where} is called {label!r}, which labels.txt does not list")
-            yield self.values[label], shape, f"{where} ({label})"
+                raise DataError(f"{location} is called {label!r}, which labels.txt does not list")
+            yield self.values[label], shape, f"{location} ({label})"
 
     def _empty_picture(self, content: dict[str, Any], mode: str = "L") -> Image.Image:
         """A picture to render on, in the size that the file gives, else in the image's size."""
@@ -126,17 +126,17 @@ def read_labelme(file: str) -> dict[str, Any]:
     return content
 
 
-def render_shape(picture: Image.Image, shape: dict[str, Any], value: int, where: str) -> None:
-    """Fill a shape. Raises DataError, with `where`, for a shape that has no area or cannot be understood."""
+def render_shape(picture: Image.Image, shape: dict[str, Any], value: int, location: str) -> None:
+    """Fill a shape. Raises DataError, with `location`, for a shape that has no area or cannot be understood."""
     kind = shape.get("shape_type") or "polygon"
     if kind not in POINTS:
-        raise DataError(f"{where} is a {kind}; supported are {', '.join(POINTS)}")
-    points = checked_points(shape.get("points"), f"{where}: {kind}", POINTS[kind])
+        raise DataError(f"{location} is a {kind}; supported are {', '.join(POINTS)}")
+    points = checked_points(shape.get("points"), f"{location}: {kind}", POINTS[kind])
     pen = ImageDraw.Draw(picture)
     low = points.min(axis=0).tolist()
     high = points.max(axis=0).tolist()
     if kind == "mask":
-        with image_errors(where):
+        with image_errors(location):
             stamp = open_picture(BytesIO(b64decode(shape["mask"])))
             if stamp.width > 2 * picture.width or stamp.height > 2 * picture.height:
                 raise ValueError(f"its mask of {stamp.width} x {stamp.height} pixels is larger than the picture")

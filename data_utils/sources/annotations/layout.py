@@ -75,32 +75,32 @@ def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> 
     return False
 
 
-def number_classes(names: Sequence[str], where: str) -> tuple[NamedClasses, list[int]]:
+def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, list[int]]:
     """((0, background), (1, first name), ...), and the mask value of each of `names`.
 
-    A class that is called background is the background. Raises DataError, with `where`, for too many names and for a
+    A class that is called background is the background. Raises DataError, with `location`, for too many names and for a
     name that occurs twice.
     """
     objects = [name for name in names if not is_background(name)]
     repeated = [name for name, count in Counter(objects).items() if count > 1]
     if repeated:
-        raise DataError(f"{where}: two classes are called {repeated[0]}; give them different names")
+        raise DataError(f"{location}: two classes are called {repeated[0]}; give them different names")
     if len(objects) >= IGNORE_INDEX:
         raise DataError(
-            f"{where}: {len(objects)} classes; a mask has room for {IGNORE_INDEX - 1} beside the background"
+            f"{location}: {len(objects)} classes; a mask has room for {IGNORE_INDEX - 1} beside the background"
         )
     value_by_name = {name: value for value, name in enumerate(objects, 1)}
     classes = tuple(enumerate([BACKGROUND, *objects]))
     return classes, [value_by_name.get(name, 0) for name in names]
 
 
-def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, where: Path) -> None:
+def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, location: Path) -> None:
     """Raises DataError for files without partner, unless they are allowed; and if no pair is `left`."""
     if unpaired and not (allowed and left):
         remedy = "; --allow-unpaired leaves them out" if left else ""
-        raise DataError(f"{where}: {len(unpaired)} files without partner: {listed(unpaired)}{remedy}")
+        raise DataError(f"{location}: {len(unpaired)} files without partner: {listed(unpaired)}{remedy}")
     if not left:
-        raise DataError(f"{where}: no images with annotations")
+        raise DataError(f"{location}: no images with annotations")
 
 
 def unpaired_lines(images: Mapping[str, str], masks: Mapping[str, str]) -> list[str]:

@@ -14,31 +14,31 @@ MAX_PIXEL_DISTANCE = 1e6  # pixels from the image's corner: a larger number is n
 MOST_TIMES = 8
 
 
-def checked_points(points: Any, where: str, least: int = 3) -> np.ndarray:
-    """Points (n, 2) float64 as (x, y), from pairs or from one flat list. Raises DataError, with `where`."""
+def checked_points(points: Any, location: str, least: int = 3) -> np.ndarray:
+    """Points (n, 2) float64 as (x, y), from pairs or from one flat list. Raises DataError, with `location`."""
     try:
         flat = np.array(points, np.float64).ravel()
     except (TypeError, ValueError):  # text, objects, lists of different lengths
-        raise DataError(f"{where} has points that are not pairs of numbers") from None
+        raise DataError(f"{location} has points that are not pairs of numbers") from None
     if flat.size % 2:
-        raise DataError(f"{where} has {flat.size} coordinates, an odd number")
+        raise DataError(f"{location} has {flat.size} coordinates, an odd number")
     if flat.size < 2 * least:
-        raise DataError(f"{where} has {flat.size // 2} points, at least {least} are needed")
+        raise DataError(f"{location} has {flat.size // 2} points, at least {least} are needed")
     if not (np.abs(flat) < MAX_PIXEL_DISTANCE).all():  # NaN too
-        raise DataError(f"{where} has a coordinate that is NaN, infinite or far outside the image")
+        raise DataError(f"{location} has a coordinate that is NaN, infinite or far outside the image")
     return flat.reshape(-1, 2)
 
 
-def check_rendered_size(size: tuple[int, int], picture: tuple[int, int], where: str) -> None:
-    """Raises DataError, with `where`, unless annotations made at `size` (H, W) fit `picture` (H, W), maybe resized.
+def check_rendered_size(size: tuple[int, int], picture: tuple[int, int], location: str) -> None:
+    """Raises DataError, with `location`, unless annotations made at `size` (H, W) fit `picture` (H, W), maybe resized.
 
     So the memory that rendering takes depends on the picture, not on a number in a file.
     """
     if not same_proportions(size, picture):
-        raise DataError(size_mismatch(where, picture, size))
+        raise DataError(size_mismatch(location, picture, size))
     if max(size) > MOST_TIMES * max(picture):
         raise DataError(
-            f"{where}: the file gives it {size[0]:,} x {size[1]:,} pixels (height x width), but the picture has"
+            f"{location}: the file gives it {size[0]:,} x {size[1]:,} pixels (height x width), but the picture has"
             f" {picture[0]:,} x {picture[1]:,}; correct the size in the file"
         )
 

@@ -105,59 +105,59 @@ def _read_geojson(file: str, column: str | None) -> Shapes:
         raise DataError(f'{file}: has no list "features", so it is no GeoJSON of polygons')
     shapes = []
     for number, feature in enumerate(features, 1):
-        where = f"{file}: feature {number}"
+        location = f"{file}: feature {number}"
         if not isinstance(feature, dict):
-            raise DataError(f"{where} is no object")
-        rings = tuple(_rings(feature.get("geometry"), where))
+            raise DataError(f"{location} is no object")
+        rings = tuple(_rings(feature.get("geometry"), location))
         if rings:
-            shapes.append(Shape(rings, _label(feature.get("properties"), column, where)))
+            shapes.append(Shape(rings, _label(feature.get("properties"), column, location)))
     return Shapes(tuple(shapes), _epsg(content.get("crs"), file))
 
 
-def _label(properties: Any, column: str | None, where: str) -> str:
-    """The class of a feature, from a column. Raises DataError, with `where`, if it is missing or not a class."""
+def _label(properties: Any, column: str | None, location: str) -> str:
+    """The class of a feature, from a column. Raises DataError, with `location`, if it is missing or not a class."""
     if column is None:
         return ONLY_CLASS
     if not isinstance(properties, dict) or properties.get(column) is None:
         names = ", ".join(properties) if isinstance(properties, dict) and properties else "none"
-        raise DataError(f"{where} has no value in the column {column}, its columns are {names}; give --label-column")
+        raise DataError(f"{location} has no value in the column {column}, its columns are {names}; give --label-column")
     value = properties[column]
     if not isinstance(value, str | int | float):
         value_text = json.dumps(value, default=str)[:40]
-        raise DataError(f"{where} has {value_text} in the column {column}, expected a name or a number")
+        raise DataError(f"{location} has {value_text} in the column {column}, expected a name or a number")
     return str(value)
 
 
-def _rings(geometry: Any, where: str) -> Iterator[np.ndarray]:
+def _rings(geometry: Any, location: str) -> Iterator[np.ndarray]:
     """The rings of a polygon or of several; nothing for an empty geometry."""
     if geometry is None:
         return
     kind = geometry.get("type") if isinstance(geometry, dict) else None
     if kind not in ("Polygon", "MultiPolygon"):
-        raise DataError(f"{where} is of type {kind!r}, expected Polygon or MultiPolygon")
+        raise DataError(f"{location} is of type {kind!r}, expected Polygon or MultiPolygon")
     polygons = geometry.get("coordinates")
     if kind == "Polygon":
         polygons = [polygons]
     if not isinstance(polygons, list) or not all(isinstance(polygon, list) for polygon in polygons):
-        raise DataError(f"{where} has coordinates that are no lists of rings")
+        raise DataError(f"{location} has coordinates that are no lists of rings")
     for polygon in polygons:
         for ring in polygon:
-            yield _checked_ring(ring, where)
+            yield _checked_ring(ring, location)
 
 
-def _checked_ring(ring: Any, where: str) -> np.ndarray:
+def _checked_ring(ring: Any, location: str) -> np.ndarray:
     """The corners (n, 2) of a ring; heights are dropped."""
     try:
         corners = np.array([position[:2] for position in ring], np.float64)
     except (TypeError, ValueError, KeyError):
-        raise DataError(f"{where} has a ring that is no list of positions") from None
-    return _checked(corners, where)
+        raise DataError(f"{location} has a ring that is no list of positions") from None
+    return _checked(corners, location)
 
 
-def _checked(corners: np.ndarray, where: str) -> np.ndarray:
+def _checked(corners: np.ndarray, location: str) -> np.ndarray:
     """The corners of a ring. Raises DataError if they are not corners of a ring."""
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3 or not np.isfinite(corners).all():
-        raise DataError(f"{where} has a ring of fewer than 3 positions, or with numbers that are not finite")
+        raise DataError(f"{location} has a ring of fewer than 3 positions, or with numbers that are not finite")
     return corners
 
 
@@ -176,20 +176,20 @@ def _epsg(crs: Any, file: str) -> int:
 
 
 @lru_cache(maxsize=64)
-def _transformer(source: int | str, target: int, where: str) -> Callable[[np.ndarray, np.ndarray], Any]:
+def _transformer(source: int | str, target: int, location: str) -> Callable[[np.ndarray, np.ndarray], Any]:
     """A function that converts coordinates between two CRS. Raises DataError if pyproj is missing or cannot convert."""
     name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
     try:
         from pyproj import Transformer
     except ImportError as error:
         raise DataError(
-            f"{where} is in {name}, the image in EPSG:{target}; to bring one to the other: pip install -r"
+            f"{location} is in {name}, the image in EPSG:{target}; to bring one to the other: pip install -r"
             " requirements-geo.txt"
         ) from error
     try:
         return Transformer.from_crs(source, target, always_xy=True).transform
     except Exception as error:
-        raise DataError(f"{where}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
+        raise DataError(f"{location}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
 
 
 def _read_geopackage(file: str, column: str | None) -> Shapes:
@@ -210,13 +210,13 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
         raise DataError(f"{file} cannot be read as a GeoPackage ({one_line(error)})") from error
     shapes = []
     for number, geometry in enumerate(geometries, 1):
-        where = f"{file}: feature {number}"
+        location = f"{file}: feature {number}"
         properties = dict.fromkeys(names)
         if columns:
             properties[columns[0]] = _cell(values[0][number - 1])
-        rings = tuple(_checked(ring, where) for ring in parse_rings(geometry, where))
+        rings = tuple(_checked(ring, location) for ring in parse_rings(geometry, location))
         if rings:
-            shapes.append(Shape(rings, _label(properties, column, where)))
+            shapes.append(Shape(rings, _label(properties, column, location)))
     crs = meta["crs"]
     is_number = isinstance(crs, str) and crs.startswith(EPSG) and crs[len(EPSG) :].isdecimal()
     return Shapes(tuple(shapes), int(crs[len(EPSG) :]) if is_number else crs)

@@ -107,17 +107,17 @@ def _filled(size: tuple[int, int], mode: str, outlines: Sequence[Outline], value
     return np.asarray(picture)
 
 
-def parse_line(line: str, where: str, count: int) -> tuple[int, np.ndarray]:
+def parse_line(line: str, location: str, count: int) -> tuple[int, np.ndarray]:
     """Class index below `count`, and points (n, 2) in shares of the image's width and height."""
     first, *coordinates = line.split()
     if len(coordinates) == 4:
-        raise DataError(f"{where} is a box (5 numbers): the data set is for detection; segmentation needs polygons")
-    points = checked_points(coordinates, f"{where}: polygon")
+        raise DataError(f"{location} is a box (5 numbers): the data set is for detection; segmentation needs polygons")
+    points = checked_points(coordinates, f"{location}: polygon")
     farthest = np.abs(points).max()
     if farthest > MAX_RELATIVE_COORDINATE:
-        raise DataError(f"{where}: polygon has a coordinate of {farthest:g}; they are shares of the size, 0 to 1")
+        raise DataError(f"{location}: polygon has a coordinate of {farthest:g}; they are shares of the size, 0 to 1")
     if not re.fullmatch(r"[0-9]{1,9}", first) or int(first) >= count:
-        raise DataError(f"{where} is of class {first}, classes are 0 to {count - 1}")
+        raise DataError(f"{location} is of class {first}, classes are 0 to {count - 1}")
     return int(first), points
 
 

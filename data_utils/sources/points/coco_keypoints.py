@@ -120,20 +120,20 @@ def _is_labeled(entry: Entry) -> bool:
 
 def _add_object(builder: TableBuilder, names: list[str], image: str, entry: Entry, path: Path) -> None:
     """Add the keypoints of an object."""
-    where = f"{path}: annotation {entry['id']} of {image}"
+    location = f"{path}: annotation {entry['id']} of {image}"
     keypoints = entry["keypoints"]
     if len(keypoints) != 3 * len(names):
-        raise DataError(f"{where} has {len(keypoints)} numbers, expected x, y and v of {len(names)} keypoints")
+        raise DataError(f"{location} has {len(keypoints)} numbers, expected x, y and v of {len(names)} keypoints")
     predictions = [entry.get(key) for key in PREDICTED_KEYS]
     is_predicted = all(isinstance(values, list) and len(values) == len(names) for values in predictions)
     for index, name in enumerate(names):
         x, y, visibility = keypoints[3 * index : 3 * index + 3]
         if not isinstance(visibility, int | float) or visibility not in VISIBILITIES:
-            raise DataError(f"{where}: v of {name!r} is {str(visibility)[:40]}, expected 0, 1 or 2")
+            raise DataError(f"{location}: v of {name!r} is {str(visibility)[:40]}, expected 0, 1 or 2")
         certainty: Certainty | None = None
         if is_predicted:
-            certainty = Certainty(*(number(values[index], where) for values in predictions if values is not None))
-        position = (number(x, where), number(y, where))
+            certainty = Certainty(*(number(values[index], location) for values in predictions if values is not None))
+        position = (number(x, location), number(y, location))
         builder.add(str(path), image, name, VISIBILITIES[int(visibility)], position, certainty)
 
 

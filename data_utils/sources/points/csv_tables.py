@@ -79,21 +79,21 @@ def _read_long(rows: Rows, file: str) -> PointTable:
     column_of_title = {title: column for column, title in enumerate(titles)}
     builder = TableBuilder("long", len(axes))
     for line, row in enumerate(rows[1:], 2):
-        where = f"{file}, row {line}"
-        _check_length(row, len(titles), where)
-        state, position = _point([row[column] for column in axes], where)
+        location = f"{file}, row {line}"
+        _check_length(row, len(titles), location)
+        state, position = _point([row[column] for column in axes], location)
         if state_column is not None and row[state_column].strip():
             word = row[state_column].strip().lower()
             if word not in STATES:
-                raise DataError(f"{where}: state {word!r} is none of {', '.join(STATES)}")
+                raise DataError(f"{location}: state {word!r} is none of {', '.join(STATES)}")
             if STATES[word] == PRESENT and state == EMPTY_CELL:
-                raise DataError(f"{where}: a point that is present has no coordinates")
+                raise DataError(f"{location}: a point that is present has no coordinates")
             state = STATES[word]
         image = row[image_column].strip()
         name = row[name_column].strip()
         if not image or not name:
-            raise DataError(f"{where}: has no image or no landmark")
-        builder.add(file, image, name, state, position, _certainty(row, column_of_title, where))
+            raise DataError(f"{location}: has no image or no landmark")
+        builder.add(file, image, name, state, position, _certainty(row, column_of_title, location))
     return builder.table()
 
 
@@ -111,15 +111,15 @@ def _read_wide(rows: Rows, file: str) -> PointTable:
     axes = counts.pop()
     builder = TableBuilder("wide", axes)
     for line, row in enumerate(rows[1:], 2):
-        where = f"{file}, row {line}"
-        _check_length(row, len(rows[0]), where)
+        location = f"{file}, row {line}"
+        _check_length(row, len(rows[0]), location)
         image = row[0].strip()
         for name, axis_columns in points.items():
             cells = [row[axis_columns[axis]] for axis in AXES if axis in axis_columns]
-            state, position = _point(cells, f"{where}, {name}")
+            state, position = _point(cells, f"{location}, {name}")
             if "v" in axis_columns and row[axis_columns["v"]].strip() in ("0", "0.0"):
                 state = UNKNOWN
-            builder.add(file, image, name, state, position, _certainty(row, axis_columns, where))
+            builder.add(file, image, name, state, position, _certainty(row, axis_columns, location))
     return builder.table()
 
 
@@ -160,32 +160,32 @@ def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
     first = min((min(axis_columns.values()) for axis_columns in points.values()), default=1)
     builder = TableBuilder("deeplabcut", axes)
     for line, row in enumerate(rows[3:], 4):
-        where = f"{file}, row {line}"
-        _check_length(row, len(bodyparts), where)
+        location = f"{file}, row {line}"
+        _check_length(row, len(bodyparts), location)
         image = "/".join(cell.strip() for cell in row[:first] if cell.strip())
         for name, axis_columns in points.items():
             cells = [row[axis_columns[axis]] for axis in AXES[:axes]]
-            state, position = _point(cells, f"{where}, {name}")
-            builder.add(file, image, name, state, position, _certainty(row, axis_columns, where))
+            state, position = _point(cells, f"{location}, {name}")
+            builder.add(file, image, name, state, position, _certainty(row, axis_columns, location))
     return builder.table()
 
 
-def _point(cells: Sequence[str], where: str) -> tuple[int, tuple[float, ...]]:
+def _point(cells: Sequence[str], location: str) -> tuple[int, tuple[float, ...]]:
     """The state and position of the cells of a point."""
     texts = [cell.strip() for cell in cells]
     missing = [text.lower() in MISSING_VALUES for text in texts]
     if all(missing):
         return EMPTY_CELL, ()
     if any(missing):
-        raise DataError(f"{where}: has only some of the coordinates: {', '.join(texts)}")
-    return PRESENT, tuple(number(text, where) for text in texts)
+        raise DataError(f"{location}: has only some of the coordinates: {', '.join(texts)}")
+    return PRESENT, tuple(number(text, location) for text in texts)
 
 
-def _certainty(row: Sequence[str], columns: Mapping[str, int], where: str) -> Certainty | None:
+def _certainty(row: Sequence[str], columns: Mapping[str, int], location: str) -> Certainty | None:
     """The certainty of a predicted point; None for other points."""
     if not all(title in columns and row[columns[title]].strip() for title in PREDICTED_TITLES):
         return None
-    return Certainty(*(number(row[columns[title]], where) for title in PREDICTED_TITLES))
+    return Certainty(*(number(row[columns[title]], location) for title in PREDICTED_TITLES))
 
 
 def _column(titles: Sequence[str], names: Sequence[str]) -> int:
@@ -193,9 +193,9 @@ def _column(titles: Sequence[str], names: Sequence[str]) -> int:
     return next(titles.index(name) for name in names if name in titles)
 
 
-def _check_length(row: Sequence[str], expected: int, where: str) -> None:
+def _check_length(row: Sequence[str], expected: int, location: str) -> None:
     if len(row) != expected:
-        raise DataError(f"{where}: has {len(row)} cells, the heading {expected}; is the file cut off?")
+        raise DataError(f"{location}: has {len(row)} cells, the heading {expected}; is the file cut off?")
 
 
 READERS: dict[str, Callable[[Rows, str], PointTable]] = {

@@ -140,18 +140,18 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
         else:
             rows.append(row)
             paths.append(path)
-    where = Path(table.files[0])
-    check_unpaired(unpaired, len(paths), allow_unpaired, where)
+    location = Path(table.files[0])
+    check_unpaired(unpaired, len(paths), allow_unpaired, location)
     repeated = sorted(path for path, count in Counter(paths).items() if count > 1)
     if repeated:
-        raise DataError(f"{where}: lists {len(repeated)} images more than once: {listed(repeated)}")
+        raise DataError(f"{location}: lists {len(repeated)} images more than once: {listed(repeated)}")
     kinds = {is_volume(path) for path in paths}
     if len(kinds) > 1:
-        raise DataError(f"{where}: lists images and volumes; give a data set of each")
+        raise DataError(f"{location}: lists images and volumes; give a data set of each")
     dims = 3 if kinds.pop() else 2
     if table.axes != dims:
         kind = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}[dims]
-        raise DataError(f"{where}: its points have {table.axes} coordinates, but it lists {kind}")
+        raise DataError(f"{location}: its points have {table.axes} coordinates, but it lists {kind}")
     return PointRecords(table.rows(rows), paths, absent=absent, unpaired=unpaired, dims=dims)
 
 

@@ -75,15 +75,15 @@ def add_shapes(builder: TableBuilder, file: Path, image: str) -> None:
     if isinstance(absent_shapes, list):
         shapes += absent_shapes
     for index, shape in enumerate(shapes, 1):
-        where = f"{file}: shape {index}"
+        location = f"{file}: shape {index}"
         if not isinstance(shape, dict) or shape.get("shape_type") != "point":
             continue
         positions = shape.get("points")
         coordinates = positions[0] if isinstance(positions, list) and len(positions) == 1 else None
         if not isinstance(coordinates, list) or len(coordinates) != 2:
-            raise DataError(f"{where}: a point has {str(positions)[:60]}, expected [[x, y]]")
-        position = [number(side, where) for side in coordinates]
-        certainty = read_note(str(shape.get("description") or ""), where)
+            raise DataError(f"{location}: a point has {str(positions)[:60]}, expected [[x, y]]")
+        position = [number(side, location) for side in coordinates]
+        certainty = read_note(str(shape.get("description") or ""), location)
         builder.add(str(file), image, str(shape.get("label")), PRESENT, position, certainty)
 
 

@@ -49,13 +49,13 @@ def read_markups(file: Path) -> PointTable | None:
     space = _space(str(markup.get("coordinateSystem", "LPS")), file)
     builder = TableBuilder("markups", 3)
     for index, point in enumerate(points, 1):
-        where = f"{file}: point {index}"
+        location = f"{file}: point {index}"
         if not isinstance(point, dict):
-            raise DataError(f"{where} is no object")
+            raise DataError(f"{location} is no object")
         name = str(point.get("label") or point.get("id") or index)
         status = point.get("positionStatus", "defined")
         coordinates = point.get("position")
-        certainty = read_note(str(point.get("description", "")), where)
+        certainty = read_note(str(point.get("description", "")), location)
         if certainty is not None:  # a predicted point has a position, present or not
             status = "defined"
         if status == "missing":
@@ -63,9 +63,9 @@ def read_markups(file: Path) -> PointTable | None:
         elif status != "defined" or coordinates is None:
             builder.add(str(file), stem_of(file), name, UNKNOWN)
         elif not isinstance(coordinates, list) or len(coordinates) != 3:
-            raise DataError(f"{where}: position is {str(coordinates)[:60]}, expected three numbers")
+            raise DataError(f"{location}: position is {str(coordinates)[:60]}, expected three numbers")
         else:
-            position = [number(side, where) for side in coordinates]
+            position = [number(side, location) for side in coordinates]
             builder.add(str(file), stem_of(file), name, PRESENT, position, certainty)
     return builder.table(space) if builder.names else None
 
@@ -101,13 +101,13 @@ def read_fcsv(file: Path) -> PointTable | None:
     rows = csv.reader(io.StringIO("\n".join(line for line in lines if line and line[0] != "#")))
     builder = TableBuilder("fcsv", 3)
     for index, row in enumerate(rows, 1):
-        where = f"{file}: point {index}"
+        location = f"{file}: point {index}"
         if len(row) <= titles.index("z"):
-            raise DataError(f"{where} has {len(row)} cells, expected {len(titles)}; is the file cut off?")
+            raise DataError(f"{location} has {len(row)} cells, expected {len(titles)}; is the file cut off?")
         cells = dict(zip(titles, row, strict=False))
         name = cells.get("label") or cells.get("id") or str(index)
-        position = [number(cells[axis], where) for axis in "xyz"]
-        builder.add(str(file), stem_of(file), name, PRESENT, position, read_note(cells.get("desc", ""), where))
+        position = [number(cells[axis], location) for axis in "xyz"]
+        builder.add(str(file), stem_of(file), name, PRESENT, position, read_note(cells.get("desc", ""), location))
     return builder.table(space) if builder.names else None
 
 

@@ -31,19 +31,19 @@ def read_nnlandmark(file: Path) -> PointTable | None:
     for case, points in content.items():
         builder.add_image(str(file), case)
         for name, entry in points.items():
-            where = f"{file}: {name} of {case}"
+            location = f"{file}: {name} of {case}"
             coordinates = entry
             certainty = None
             if isinstance(entry, dict):
                 coordinates = entry["coordinates"]
                 if {"likelihood", "presence"} <= entry.keys():
-                    certainty = Certainty(number(entry["likelihood"], where), number(entry["presence"], where))
+                    certainty = Certainty(number(entry["likelihood"], location), number(entry["presence"], location))
             if coordinates is None:
                 builder.add(str(file), case, name, UNKNOWN)
             elif len(coordinates) != 3:
-                raise DataError(f"{where}: has {len(coordinates)} coordinates, expected three, in voxels")
+                raise DataError(f"{location}: has {len(coordinates)} coordinates, expected three, in voxels")
             else:
-                position = [number(side, where) for side in coordinates]
+                position = [number(side, location) for side in coordinates]
                 builder.add(str(file), case, name, PRESENT, position, certainty)
     return builder.table() if builder.names else None
 

@@ -234,14 +234,14 @@ def _joined_arrays(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
     return np.concatenate(present)
 
 
-def number(text: object, where: str) -> float:
-    """A coordinate. Raises DataError, with `where`, unless it is a finite number below MAX_COORDINATE."""
+def number(text: object, location: str) -> float:
+    """A coordinate. Raises DataError, with `location`, unless it is a finite number below MAX_COORDINATE."""
     try:
         value = float(text)  # type: ignore[arg-type]  # raises for other texts
     except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{where}: {str(text)[:40]!r} is no coordinate") from error
+        raise DataError(f"{location}: {str(text)[:40]!r} is no coordinate") from error
     if not math.isfinite(value) or abs(value) > MAX_COORDINATE:
-        raise DataError(f"{where}: coordinate {str(text)[:40]} is not within {MAX_COORDINATE:,.0f}")
+        raise DataError(f"{location}: coordinate {str(text)[:40]} is not within {MAX_COORDINATE:,.0f}")
     return value
 
 
@@ -261,12 +261,12 @@ def written_note(certainty: Certainty) -> str:
     return f"presence {certainty.presence:.6f} confidence {certainty.confidence:.6f}"
 
 
-def read_note(text: str, where: str) -> Certainty | None:
+def read_note(text: str, location: str) -> Certainty | None:
     """The certainty from the end of a text that `written_note` has made; None for other texts."""
     match = NOTE.search(text)
     if match is None:
         return None
-    presence, confidence = (number(cell, where) for cell in match.groups())
+    presence, confidence = (number(cell, location) for cell in match.groups())
     return Certainty(confidence, presence)
 
 

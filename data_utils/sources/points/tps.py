@@ -34,7 +34,7 @@ class Specimen:
     """The lines of a file that describe one image."""
 
     points: list[tuple[int, tuple[float, ...]]]  # state and position of each
-    where: str  # the line that it begins in
+    location: str  # the line that it begins in
     fields: dict[str, str] = field(default_factory=dict)
 
 
@@ -52,7 +52,7 @@ def read_tps(file: Path) -> PointTable | None:
     for specimen in _specimens(text, file):
         image = specimen.fields.get("IMAGE") or specimen.fields.get("ID")
         if not image:
-            raise DataError(f"{specimen.where}: its points have no IMAGE= and no ID=; is the file cut off?")
+            raise DataError(f"{specimen.location}: its points have no IMAGE= and no ID=; is the file cut off?")
         predictions = _predictions(specimen)
         builder.add_image(str(file), image)
         for index, (state, position) in enumerate(specimen.points):
@@ -72,16 +72,16 @@ def _specimens(text: str, file: Path) -> Iterator[Specimen]:
     for index, line in lines:
         title, _, value = (part.strip() for part in line.partition("="))
         field_name = title.upper()
-        where = f"{file}, line {index}"
+        location = f"{file}, line {index}"
         if field_name == "LM3":
-            raise DataError(f"{where}: LM3= lists points of volumes, and TPS is read for images only")
+            raise DataError(f"{location}: LM3= lists points of volumes, and TPS is read for images only")
         if field_name == "LM":
             if specimen is not None:
                 yield specimen
-            points = [_point(row, point_where) for row, point_where in _following(lines, value, where)]
-            specimen = Specimen(points, where)
+            points = [_point(row, point_location) for row, point_location in _following(lines, value, location)]
+            specimen = Specimen(points, location)
         elif field_name == "POINTS":  # a curve has points too
-            for _ in _following(lines, value, where):
+            for _ in _following(lines, value, location):
                 pass
         elif specimen is not None and value:
             specimen.fields.setdefault(field_name, value)
@@ -89,25 +89,25 @@ def _specimens(text: str, file: Path) -> Iterator[Specimen]:
         yield specimen
 
 
-def _following(lines: Lines, count: str, where: str) -> Iterator[tuple[str, str]]:
+def _following(lines: Lines, count: str, location: str) -> Iterator[tuple[str, str]]:
     """The next lines, as many as `count` says, each with its place for error messages."""
     if not re.fullmatch(r"\d{1,5}", count) or int(count) > MOST_POINTS:
-        raise DataError(f"{where}: {count[:40]!r} is no number of points, 0 to {MOST_POINTS:,}")
+        raise DataError(f"{location}: {count[:40]!r} is no number of points, 0 to {MOST_POINTS:,}")
     for index in range(int(count)):
         _, line = next(lines, (0, ""))
         if not line or "=" in line:
-            raise DataError(f"{where}: {count} points are to follow, but there are {index}; is the file cut off?")
-        yield line, f"{where}: point {index + 1}"
+            raise DataError(f"{location}: {count} points are to follow, but there are {index}; is the file cut off?")
+        yield line, f"{location}: point {index + 1}"
 
 
-def _point(line: str, where: str) -> tuple[int, tuple[float, ...]]:
+def _point(line: str, location: str) -> tuple[int, tuple[float, ...]]:
     """The state and position of a point."""
     cells = line.split()
     if len(cells) != 2:
-        raise DataError(f"{where}: has {len(cells)} coordinates, expected x and y")
+        raise DataError(f"{location}: has {len(cells)} coordinates, expected x and y")
     if any(cell.lower() in MISSING_VALUES for cell in cells):
         return UNKNOWN, ()
-    position = tuple(number(cell, where) for cell in cells)
+    position = tuple(number(cell, location) for cell in cells)
     return (UNKNOWN, ()) if min(position) < 0 else (PRESENT, position)
 
 
@@ -115,10 +115,10 @@ def _predictions(specimen: Specimen) -> list[tuple[tuple[float, ...], Certainty]
     """The position of each point of a predicted image and its certainty; empty for other images."""
     predictions = []
     for text in specimen.fields.get("COMMENT", "").split(SEPARATOR):
-        certainty = read_note(text, specimen.where)
+        certainty = read_note(text, specimen.location)
         if certainty is None:
             return []
-        predictions.append((tuple(number(cell, specimen.where) for cell in text.split()[:2]), certainty))
+        predictions.append((tuple(number(cell, specimen.location) for cell in text.split()[:2]), certainty))
     return predictions if len(predictions) == len(specimen.points) else []
 
 

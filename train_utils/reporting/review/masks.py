@@ -145,14 +145,14 @@ def review_runs(
 
 
 def doubted_areas(
-    probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str], agreement: Agreement, where: str = ""
+    probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str], agreement: Agreement, location: str = ""
 ) -> list[Doubt]:
     """The areas on which a mask (H, W) and a model do not agree; all compared areas are added to `agreement`.
 
     Args:
         probabilities: (classes, H, W).
         names: the names of the classes.
-        where: a prefix of the problem's text.
+        location: a prefix of the problem's text.
     """
     doubts = []
     for area in compared_areas(probabilities, mask, names):
@@ -160,7 +160,7 @@ def doubted_areas(
         if not area.agrees:
             # no finding is surer than the model is
             is_told = area.text is not None and area.probability >= MIN_CONFIDENCE
-            text = f"{where}{area.text}" if is_told else None
+            text = f"{location}{area.text}" if is_told else None
             doubts.append(Doubt(number, area._replace(text=text)))
     return doubts
 
@@ -235,8 +235,8 @@ class SliceComparison:
         """Yield the `predicted_slices` of the record, and add each slice's areas to `doubts`."""
         run = self._run
         for number, (probabilities, mask) in enumerate(predicted_slices(run, self._index)):
-            where = f"slice {number}: " if run.has_volumes else ""
-            self.doubts.append(doubted_areas(probabilities, mask, run.class_names, self._agreement, where))
+            location = f"slice {number}: " if run.has_volumes else ""
+            self.doubts.append(doubted_areas(probabilities, mask, run.class_names, self._agreement, location))
             yield probabilities, mask
 
 
@@ -271,8 +271,8 @@ def shift_lines(slices: Sequence[ScoredSlice], are_of_volume: bool) -> list[str]
         shift = best_shift(scored.probabilities, scored.mask)
         if shift is not None:
             rows, columns = shift
-            where = f"slice {scored.number}: " if are_of_volume else ""
-            shifts.append(f"{where}the mask fits better when it is moved by {rows:+d} rows and {columns:+d} columns")
+            location = f"slice {scored.number}: " if are_of_volume else ""
+            shifts.append(f"{location}the mask fits better when it is moved by {rows:+d} rows and {columns:+d} columns")
     return shifts
 
 

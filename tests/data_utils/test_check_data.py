@@ -352,3 +352,12 @@ def test_the_check_names_the_validation_mask_that_holds_a_value_of_no_class(tmp_
     report, problems = check_data(DataConfig(str(tmp_path), classes="0=ground,1=cell"))
     assert "other.png: mask values #ffffff" in report or "other.png: mask values 255" in report
     assert problems == 3
+
+
+def test_each_image_of_other_channels_than_most_is_a_problem(tmp_path):
+    for number, bands in enumerate((5, 3, 3, 5, 3)):
+        write_raster(tmp_path / "images" / f"{number}.tif", np.zeros((bands, 8, 8), np.uint8))
+        write_raster(tmp_path / "masks" / f"{number}.tif", np.eye(8, dtype=np.uint8)[None])
+    report, problems = check_data(DataConfig(str(tmp_path), val_fraction=0.2))
+    assert "number of channels: 2" in report
+    assert problems == 2

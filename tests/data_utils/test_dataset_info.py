@@ -331,6 +331,14 @@ def test_the_usual_size_of_volumes_is_that_at_the_spacing_of_the_network():
 SAME_SIZES = np.array([(10, 20)] * 3)
 
 
+def test_a_fingerprint_changes_with_the_last_of_many_names():
+    info = info_of(DataConfig(), np.array([(10, 20)] * 40))
+    renamed = [*info.train.records]
+    renamed[39] = renamed[39] | {"name": "other.png"}
+    changed = replace(info, train=replace(info.train, records=ListRecords(renamed)))
+    assert changed.fingerprint() != info.fingerprint()
+
+
 def test_a_network_is_told_of_the_bands_of_the_flags():
     assert info_of(DataConfig(bands=("B2",)), SAME_SIZES).preprocess().bands == ("B2",)
 

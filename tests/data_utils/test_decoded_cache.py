@@ -31,6 +31,7 @@ from data_utils.sources.load import load_records
 from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError
 from tasks.classes import ClassTarget
+from tasks.overlapping import OverlapTarget
 from unet import Preprocess
 
 CLASSES = "0=background,255=cell"
@@ -400,3 +401,11 @@ def test_no_more_samples_wait_for_the_disk_than_there_are_cpus(tmp_path, monkeyp
     monkeypatch.setattr(decoded_cache, "map_ahead", decode_ahead)
     decode_once(samples_of(1), 5, ClassTarget, "key", ())
     assert decode_ahead.call_args.kwargs == {"ahead": 3, "threads": 3}
+
+
+def test_each_array_of_a_target_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    overlaps = OverlapTarget(np.array([[1, 2]], np.int32), np.array([[3, 7]], np.int32))
+    _, target = decode_once(lambda i: (PAIR[0], overlaps), 1, OverlapTarget, "key", ())[0]
+    assert target.truth.tolist() == [[1, 2]]
+    assert target.known.tolist() == [[3, 7]]

@@ -287,6 +287,8 @@ def five_objects(tmp_path_factory):
 def test_equally_many_objects_in_all_images_may_be_classes(five_objects):
     report, problems = check_data(DataConfig(dataset=str(five_objects)))
     assert "to check: the numbers in the masks may count objects" in report
+    assert report.count("to check: ") == 1
+    assert report.endswith("no problems, but 1 to check, see above")
     assert DOUBT in report
     assert not problems
     assert sum(DOUBT in warning for warning in load_info(five_objects).warnings) == 1

@@ -55,6 +55,12 @@ def test_masks_without_classes_may_hold_1_and_255_in_turn():
     assert warnings_of(splits)[0].startswith("some masks hold 1 (masks: 2, the first is 0), others 255 (masks: 2, the")
 
 
+def test_masks_of_three_classes_may_hold_1_and_255_in_turn():
+    class_map = ClassMap(("sky", "land", "sea"), (0, 1, 2), 255)
+    splits = split_of({0: 10, 1: 10}, {0: 10, 255: 1}, {0: 10, 2: 10}, {0: 10, 1: 10})
+    assert warnings_of(splits, class_map=class_map) == []
+
+
 def values(folder: Path, masks: list[list[int]]) -> Path:
     """A data set of images of 10 x 10 whose masks are stripes of these values, one for each row."""
     for kind in ("images", "masks"):

@@ -588,3 +588,11 @@ def test_the_values_of_a_label_are_those_of_all_its_slices(tmp_path):
     )
     assert len(planes) == 4
     assert {*np.unique(planes)} == {*range(24)}
+
+
+def test_invented_values_of_validation_masks_alone_are_found(tmp_path):
+    write(tmp_path / "train", [shapes(seed, side=32) for seed in range(3)])
+    write(tmp_path / "val", [resaved(75)(shapes(seed, side=32)) for seed in range(3)])
+    with pytest.raises(DataError, match="the masks look spoiled"):
+        load_info(tmp_path)
+    assert "the masks look spoiled" in check_data(DataConfig(str(tmp_path)))[0]

@@ -156,6 +156,15 @@ def test_the_pixels_of_a_file_are_not_copied(tmp_path, monkeypatch):
     assert np.shares_memory(read_image(path), stored)
 
 
+def test_grey_pixels_in_jpeg_are_read_as_rasterio_reads_them(tmp_path):
+    pytest.importorskip("imagecodecs")
+    grey = np.random.default_rng(0).integers(0, 256, (1, 40, 50), np.uint8)
+    path = write_raster(tmp_path / "a.tif", grey, compress="jpeg")  # its tables stand once, outside of its strips
+    with rasterio.open(path) as file:
+        expected = file.read(1).astype(int)
+    assert np.abs(read_image(path)[:, :, 0] - expected).max() <= 2
+
+
 def test_overviews_change_nothing(tmp_path):
     bands, _ = scene(0, size=(256, 300))
     path = write_raster(tmp_path / "a.tif", bands, tiled=True, blockxsize=64, blockysize=64)

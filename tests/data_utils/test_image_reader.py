@@ -5,7 +5,9 @@ Modules: data_utils/image_io/reader.py.
 
 import io
 import struct
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from picture_folders import png, size_of
 from PIL import Image, ImageFile
 
 from data_utils.image_io import reader
-from data_utils.image_io.formats import PictureFile
+from data_utils.image_io.formats import PictureFile, WindowSource
 from data_utils.image_io.reader import (
     decode_mask,
     is_drawn_in_alpha,
@@ -145,12 +147,13 @@ def test_a_pixel_that_is_no_number_is_named(value):
 def test_values_of_a_mask_without_data_are_unknown_where_they_are_no_numbers():
     values = np.ma.MaskedArray(np.array([[1, 7, np.nan]], np.float32), [[False, True, True]])
     assert decode_mask(values, "a").values.tolist() == [[1, 7, 255]]
+    assert np.isnan(values.data[0, 2])
     assert decode_mask(values[:, :2].astype(np.uint8), "a").values.tolist() == [[1, 7]]
 
 
 def test_an_array_of_two_values_is_read_as_numbers():
-    pixels = read_image(np.array([[True, False]]))
-    assert pixels.tolist() == [[[1], [0]]]
+    pixels = read_image(np.array([[[True, True], [True, False]]]))
+    assert pixels.tolist() == [[[1, 1], [1, 0]]]
     assert pixels.dtype == np.uint8
 
 
@@ -274,6 +277,26 @@ def test_the_header_of_an_array_says_its_type_and_channels():
     assert read_header(np.zeros((2, 3, 5), np.uint8), "a") == ((2, 3), "uint8 x 5")
     with pytest.raises(ImageError, match=r"^a is an array of shape \(4,\), expected \(H, W\) or \(H, W, C\)$"):
         read_header(np.zeros(4), "a")
+
+
+class Window(WindowSource):
+    """A window of 2 x 3 pixels of two channels, of which the first pixel is read."""
+
+    def __init__(self) -> None:
+        self.picture = mock.Mock(size=(2, 3))
+        self.picture.read.return_value = np.zeros((1, 1, 2), np.uint16)
+
+    def read(self) -> np.ndarray:
+        raise AssertionError
+
+    def open(self) -> AbstractContextManager:
+        return nullcontext(self.picture)
+
+
+def test_the_header_of_a_window_is_read_from_its_first_pixel():
+    window = Window()
+    assert read_header(window, "a") == ((2, 3), "uint16 x 2")
+    window.picture.read.assert_called_once_with(0, 1, 0, 1)
 
 
 def test_indices_of_a_palette_with_alpha_are_the_values_of_a_mask():

@@ -110,7 +110,9 @@ def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
     place = Place((0.1, 0.0, 0.0, 0.0, -0.1, 0.0), None, ())
     shifted = place._replace(transform=(0.1, 0.0, 0.05, 0.0, -0.1, -0.05))
     values = np.arange(30 * 40, dtype=np.uint16).reshape(size)
-    assert np.array_equal(PlacedMask(values, "a", Grid(shifted, size), Grid(place, size)).render(), values)
+    placed = PlacedMask(values, "a", Grid(shifted, size), Grid(place, size)).render()
+    assert np.array_equal(placed, values)
+    assert placed.dtype == np.uint16
 
 
 def test_the_memory_of_a_mask_is_that_of_the_part_which_is_placed(monkeypatch):
@@ -143,6 +145,13 @@ def test_a_mask_of_another_size_is_placed(tmp_path):
     image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
     smaller = str(write_raster(tmp_path / "smaller.tif", np.ones((1, 7, 9), np.uint8)))
     assert on_grid(smaller, image, "a").render().tolist() == [[1] * 9] * 7 + [[255] * 9]
+
+
+def test_a_mask_of_hardly_larger_pixels_is_placed(tmp_path):
+    image = grid_of(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
+    larger = from_origin(500_000, 5_000_000, 10.002, 10.002)
+    mask = str(write_raster(tmp_path / "mask.tif", np.ones((1, 8, 9), np.uint8), transform=larger))
+    assert isinstance(on_grid(mask, image, "a"), PlacedMask)
 
 
 def test_a_mask_without_crs_on_the_grid_of_its_image_stays(tmp_path):

@@ -253,9 +253,9 @@ def main() -> None:
     barrier_without_timeout(accelerator)  # a process may be done long before another
     failures = sorted(gather_object(failures))
     scored = gather_object(scored)
-    scores_of_processes = gather_object([scores])
+    scores_by_process = gather_object([scores])
     scores = predictor.task.new_scores(1)
-    for process_scores in scores_of_processes:
+    for process_scores in scores_by_process:
         scores.merge(process_scores)
     if accelerator.is_main_process:
         report = None

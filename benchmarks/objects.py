@@ -224,11 +224,11 @@ def render_apart(task: Objects, targets: ObjectTarget) -> RenderedObjects:
 
 def weighted_partial(task: Objects, logits: Tensor, targets: RenderedObjects) -> tuple[Tensor, ...]:
     """The terms of the classes, and the cross-entropy times the border weights."""
-    of_classes = task.classes.partial(logits[:, :-1].float(), ClassTarget(targets.mask))
+    class_terms = task.classes.partial(logits[:, :-1].float(), ClassTarget(targets.mask))
     known = targets.mask != IGNORE_INDEX
     truth = targets.mask.long() * known
     errors = F.nll_loss(logits[:, :-1].float().log_softmax(dim=1), truth, reduction="none")
-    return (*of_classes, (errors * targets.depth * known).sum())
+    return (*class_terms, (errors * targets.depth * known).sum())
 
 
 def renderer(render_map: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Objects, ObjectTarget], RenderedObjects]:
@@ -337,9 +337,11 @@ def train_candidate(name: str, data: Path, minutes: float, output: Path) -> None
     steps = json.loads((output / name / "finished.json").read_text())["step"]
     decodings = [COMPONENTS] if name == "weights" else [COMPONENTS, *DECODINGS]
     lines = []
-    for decoding, (of_all, of_dark) in score_decodings(output / name / "model", data / "val", decodings).items():
+    for decoding, (all_scores, dark_scores) in score_decodings(
+        output / name / "model", data / "val", decodings
+    ).items():
         line = {"candidate": name, "decoding": str(decoding), "minutes": spent / 60, "steps": steps}
-        for kind, scores in (("all", of_all), ("fluorescence", of_dark)):
+        for kind, scores in (("all", all_scores), ("fluorescence", dark_scores)):
             values = scores.values
             line |= {f"{kind} {key}": values[key] for key in ("ap50", "ap75", "predicted", "objects")}
         lines.append(json.dumps(line))
@@ -363,11 +365,11 @@ def score_decodings(
         inputs = predictor.inputs(image, image.name)
         (logits,) = predictor.logits_of_batch([inputs.tensors], [inputs.size])
         answers = decoder.decode(logits).int().numpy()
-        for decoding, (of_all, of_dark) in scores.items():
+        for decoding, (all_scores, dark_scores) in scores.items():
             labels = decoding.labels(answers, task)
-            add(of_all, labels, ids)
+            add(all_scores, labels, ids)
             if is_fluorescence(image):
-                add(of_dark, labels, ids)
+                add(dark_scores, labels, ids)
     return scores
 
 

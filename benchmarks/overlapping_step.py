@@ -84,8 +84,8 @@ def main() -> None:
             if step:  # the first one warms up
                 times[name].append(taken)
     ratios = [ours / theirs for ours, theirs in zip(times["overlapping"], times["exclusive"], strict=True)]
-    for name, of_task in times.items():
-        print(f"{name}: {statistics.median(of_task):.3f} s a step")
+    for name, task_times in times.items():
+        print(f"{name}: {statistics.median(task_times):.3f} s a step")
     print(f"ratio: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f} in {len(ratios)} rounds)")
 
 

@@ -133,7 +133,7 @@ def main() -> None:
     peak = peak_flops(torch.cuda.get_device_name(), half=dtype != torch.float32) if device.type == "cuda" else None
     found = {
         "convolutions": sum(map(min, times)),
-        "channels_last": sum(of_layouts[1] for of_layouts in times),
+        "channels_last": sum(layout_times[1] for layout_times in times),
         **{name: count / bandwidth for name, count in moved.items()},
         "gigabytes_per_second": bandwidth / 1e9,
         "flops": flops,

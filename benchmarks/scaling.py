@@ -133,10 +133,10 @@ def measurements(args: argparse.Namespace) -> dict[tuple, list[dict]]:
                     found.setdefault((processes, kind), []).append(measure(run, output))
         for key, repeats in found.items() if args.mixed_sizes else ():
             steps = range(WARMUP_STEPS, WARMUP_STEPS + args.steps)
-            of_images = seen(args.data, steps, *processes_and_batch(args, *key))
+            image_values = seen(args.data, steps, *processes_and_batch(args, *key))
             for values in repeats:
-                values |= of_images
-                values["images_per_second"] *= of_images["relative_size"]
+                values |= image_values
+                values["images_per_second"] *= image_values["relative_size"]
     return found
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
 from data_utils.image_io.volumes import is_volume, volume_stem
-from data_utils.sources.annotations.one_object_masks import images_of_set
+from data_utils.sources.annotations.one_object_masks import find_object_images
 from runtime.console import say
 from runtime.errors import DataError
 
@@ -63,7 +63,7 @@ def _set_images(folder: Path) -> list[StemmedFile]:
     """The images of a folder that holds a folder for each image and its masks; empty for any other folder."""
     if not folder.is_dir():
         return []
-    return [StemmedFile(Path(name), image) for name, image in images_of_set(folder)]
+    return [StemmedFile(Path(name), image) for name, image in find_object_images(folder)]
 
 
 def _glob_matches(pattern: str, output: Path) -> list[StemmedFile]:

@@ -73,10 +73,10 @@ def find_jobs(
     input or the legend.
     """
     files = files_of_patterns(patterns, output, in_sets=rules.in_sets)
-    files_of_inputs = _grouped_files(files, rules)
+    files_by_input = _grouped_files(files, rules)
     with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
         read_input = partial(_read_input, output=output, rules=rules)
-        inputs = list(pool.map(read_input, files_of_inputs, files_of_inputs.values()))
+        inputs = list(pool.map(read_input, files_by_input, files_by_input.values()))
     jobs = list(chain.from_iterable(pages.jobs for pages in inputs))
     if truth is not None:
         jobs = truth.with_truths(inputs)
@@ -104,22 +104,22 @@ def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
 
 def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str], sources: set[Path]) -> None:
     """Raises DataError if an output would overwrite another one, a source or a file that belongs to all inputs."""
-    job_of_file: dict[Path, Job] = {}
+    job_by_file: dict[Path, Job] = {}
     for job in jobs:
         for file in map(job.file, extensions):
-            first = job_of_file.setdefault(file, job)
+            first = job_by_file.setdefault(file, job)
             if first is not job:
                 raise DataError(f"--input: {first.name} and {job.name} would both write {file}; give one of them")
             if file.resolve() in sources:
                 raise DataError(f"--output {output}: {file} is an input, not to be overwritten; choose another folder")
     legend = output / LEGEND
-    if OVERLAY in extensions and legend in job_of_file:
-        name = job_of_file[legend].name
+    if OVERLAY in extensions and legend in job_by_file:
+        name = job_by_file[legend].name
         raise DataError(f"--input: {name} would write {legend}, the legend of the overlays; rename it")
     for name in FILES_OF_ALL_INPUTS:
         file = output / name
-        if file in job_of_file:
-            raise DataError(f"--input: {job_of_file[file].name} would write {file}, which is of all inputs; rename it")
+        if file in job_by_file:
+            raise DataError(f"--input: {job_by_file[file].name} would write {file}, which is of all inputs; rename it")
 
 
 def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[InputKey, list[Path]]:

@@ -305,10 +305,10 @@ class Predictor:
 
         Images with the same `batch_key` share forward passes.
         """
-        inputs_of_networks = zip(*inputs, strict=True)
-        tilings_of_networks = zip(*map(self.tilings, sizes), strict=True)
+        network_inputs = zip(*inputs, strict=True)
+        network_tilings = zip(*map(self.tilings, sizes), strict=True)
         batches = []
-        for network, images, tilings in zip(self.networks, inputs_of_networks, tilings_of_networks, strict=True):
+        for network, images, tilings in zip(self.networks, network_inputs, network_tilings, strict=True):
             batches.append(self._batch(network, images, tilings))
             if self._averages_mirrored:
                 mirrored = self._batch(network, [image.flip(-1) for image in images], tilings)
@@ -372,8 +372,8 @@ class Predictor:
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:
-            forward_of_row = self._shared_rows.forward_of_row if self._shared_rows else None
-            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels, forward_of_row)
+            row_forward_for = self._shared_rows.row_forward_for if self._shared_rows else None
+            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels, row_forward_for)
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""

@@ -90,19 +90,19 @@ def find_candidates(jobs: Sequence[Job], output_format: MaskFormat) -> list[Cand
         if not (job.file(UNCERTAINTY).is_file() and output_format.mask_file(job).is_file()):
             continue  # its prediction has failed, which was reported before
         if isinstance(job, VolumeJob):
-            entropy = _entropy_of_volume(job)
-            pixels = _pixels_of_volume(job, output_format)
+            entropy = _volume_entropy(job)
+            pixels = _volume_pixels(job, output_format)
         else:
             file = job.file(UNCERTAINTY)
             entropy = float(read_image(file, str(file)).mean()) / 255
-            pixels = _pixels_of_image(job, output_format)
+            pixels = _image_pixels(job, output_format)
         foreground = pixels[1:]
         index = 1 + int(foreground.argmax()) if foreground.any() else 0
         candidates.append(Candidate(job.relative_name, entropy, output_format.names[index]))
     return candidates
 
 
-def _pixels_of_image(job: Job, output_format: MaskFormat) -> np.ndarray:
+def _image_pixels(job: Job, output_format: MaskFormat) -> np.ndarray:
     """The number of predicted pixels of each class, (classes,)."""
     mask_file = output_format.written_mask(job)
     pixels = np.zeros(len(output_format.names), np.int64)
@@ -114,7 +114,7 @@ def _pixels_of_image(job: Job, output_format: MaskFormat) -> np.ndarray:
     return pixels
 
 
-def _pixels_of_volume(job: VolumeJob, output_format: MaskFormat) -> np.ndarray:
+def _volume_pixels(job: VolumeJob, output_format: MaskFormat) -> np.ndarray:
     """The number of predicted voxels of each class, (classes,)."""
     volume = output_format.written_volume(job)
     name = volume.paths[0]
@@ -129,7 +129,7 @@ def _count(rows: np.ndarray, classes: int) -> np.ndarray:
     return np.bincount(rows[rows < classes].ravel(), minlength=classes)
 
 
-def _entropy_of_volume(job: VolumeJob) -> float:
+def _volume_entropy(job: VolumeJob) -> float:
     """The mean entropy of the least sure slices, in 0..1; most slices show little, so they do not count."""
     name = str(job.file(UNCERTAINTY))
     levels, _ = read_volume(VolumeFile((name,)), name)

@@ -14,7 +14,7 @@ from data_utils.sources.folder import detect_suffix
 from data_utils.sources.records import Records
 from inference.input_files import files_below, pictures_among, stem_of
 from inference.outputs.jobs import ImageJob, InputPages, Job, MaskFile, PageFile, RasterJob
-from inference.outputs.object_masks import AnnotatedObjects, indices_of_values
+from inference.outputs.object_masks import AnnotatedObjects, value_indices
 from runtime.errors import DataError
 
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
@@ -159,7 +159,7 @@ class ObjectTruths:
                 records, index = entry
                 source = records[index]["target"]
                 assert isinstance(source, RenderedMask)
-                return AnnotatedObjects(source, indices_of_values(records.metadata.classes, self.objects))
+                return AnnotatedObjects(source, value_indices(records.metadata.classes, self.objects))
         self.missing.append(str(page_stem))
         return None
 

@@ -112,14 +112,14 @@ def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
 def _bytes_to_write(jobs: Iterable[Job], args: PredictSettings, num_classes: int) -> int:
     """The estimated largest size in bytes of the outputs of jobs on the disk."""
     # masks compress well, overlays do not, and probabilities are written as they are
-    bytes_of_pixel = 0.05
+    bytes_per_pixel = 0.05
     if args.overlay:
-        bytes_of_pixel += 2
+        bytes_per_pixel += 2
     if args.uncertainty:
-        bytes_of_pixel += 1
+        bytes_per_pixel += 1
     if args.probabilities:
-        bytes_of_pixel += 4 * num_classes
-    return int(bytes_of_pixel * sum(job.pixels * job.disk_copies for job in jobs))
+        bytes_per_pixel += 4 * num_classes
+    return int(bytes_per_pixel * sum(job.pixels * job.disk_copies for job in jobs))
 
 
 def _batches(jobs: Sequence[Job], predictor: Predictor) -> list[list[Job]]:

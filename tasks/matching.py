@@ -160,9 +160,9 @@ class Matches(NamedTuple):
         row[SPLIT] = self.count_split()
         row[MERGED] = self.count_merged()
         bins = len(SIZES) + 1
-        size_of_true = np.searchsorted(SIZES, self.true_sizes, side="right")
-        row[TRUE_BY_SIZE] = np.bincount(size_of_true, minlength=bins)
-        row[FOUND_BY_SIZE] = np.bincount(size_of_true[self.true[matched[0]]], minlength=bins)
+        true_bins = np.searchsorted(SIZES, self.true_sizes, side="right")
+        row[TRUE_BY_SIZE] = np.bincount(true_bins, minlength=bins)
+        row[FOUND_BY_SIZE] = np.bincount(true_bins[self.true[matched[0]]], minlength=bins)
         return row
 
 

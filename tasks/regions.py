@@ -111,7 +111,7 @@ class Regions(Overlapping):
     def scores_from_json(self, value: dict[str, Any]) -> RegionScores:
         return RegionScores(self.regions, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
 
-    def bits_of_labels(self) -> list[int]:
+    def label_bits(self) -> list[int]:
         """For each region, the bits of all regions that contain the label that is written for it."""
         return [region_bits(self.regions, region.values[0]) for region in self.regions]
 

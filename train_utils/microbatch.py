@@ -82,7 +82,7 @@ def steps_ahead(
     """
     fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
     std = upload(torch.from_numpy(loader.dataset.std), loader.device)
-    for batches in _batches_of_steps(loader):
+    for batches in _step_batches(loader):
         if data_ready is not None:
             data_ready(batches)
         indices: list[int] = []
@@ -92,7 +92,7 @@ def steps_ahead(
         yield [_augmented(batch, fill, std, recolor) for batch in batches], indices
 
 
-def _batches_of_steps(loader: DataLoader) -> Iterator[list[TrainingBatch]]:
+def _step_batches(loader: DataLoader) -> Iterator[list[TrainingBatch]]:
     """The batches of the loader that belong to each optimizer step."""
     batches = []
     for batch in loader:

@@ -27,7 +27,7 @@ from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
 from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import (
-    pictures_of_an_evaluation,
+    evaluation_pictures,
     sample_panels,
     save_pictures,
     worst_and_best,
@@ -75,7 +75,7 @@ class Publisher:
     def _publish_on_main(self, network: UNet, evaluation: Evaluation, is_best: bool) -> None:
         if self.run_log.takes_pictures():
             with self.accelerator.autocast():
-                count = pictures_of_an_evaluation(self.info)
+                count = evaluation_pictures(self.info)
                 panels = sample_panels(self.info, Predictor(network), self.section, count)
             pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
             pictures |= self.section.render_pictures(evaluation.scores)

@@ -60,7 +60,7 @@ def _inspect_strips(
         problem = value_count_problem(pixels, name) if has_classes else None
         if problem:
             return problem
-        for value, indices in _pixels_of_values(keys, counts):
+        for value, indices in _value_pixels(keys, counts):
             count = len(indices)
             evenly_spaced = np.linspace(0, count - 1, min(count, LOCATIONS)).astype(int)
             row, column = divmod(indices[evenly_spaced], values.shape[1])
@@ -76,7 +76,7 @@ def _inspect_strips(
     return Inspection(size, mask.size, mode, kind, dict(pixels), locations)
 
 
-def _pixels_of_values(keys: np.ndarray, counts: dict[MaskValue, int]) -> Iterator[tuple[MaskValue, np.ndarray]]:
+def _value_pixels(keys: np.ndarray, counts: dict[MaskValue, int]) -> Iterator[tuple[MaskValue, np.ndarray]]:
     """Each value of a strip and the indices of its pixels, among `keys` (N,).
 
     If there are more values than a data set may have classes (numbers of objects, say), all but 0 count as one value,

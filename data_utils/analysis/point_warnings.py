@@ -166,8 +166,8 @@ def _exchanged(positions: np.ndarray, is_present: np.ndarray, first: int, second
     best = int(np.argmax(shares))
     if shares[best] < USUAL_SIDE_SHARE:
         return []
-    images_of_sign, sign = signs[best]
-    return images_of_sign[sign != (sign.mean() > 0.5)].tolist()
+    sign_images, sign = signs[best]
+    return sign_images[sign != (sign.mean() > 0.5)].tolist()
 
 
 def _listed(texts: Sequence[str]) -> str:

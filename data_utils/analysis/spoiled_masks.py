@@ -255,13 +255,13 @@ def _sample(inspection: SplitInspection, most: int) -> list[int]:
     members_by_content = {content: members.tolist() for content, _, members in inspection.used_contents()}
     first: list[int] = []
     later_indices: list[int] = []
-    for content in sorted(members_by_content, key=_count_of_values, reverse=True):
+    for content in sorted(members_by_content, key=_value_count, reverse=True):
         first += members_by_content[content][:MASKS_WITH_VALUE]
         later_indices += members_by_content[content][MASKS_WITH_VALUE:]
     return (first + later_indices)[:most]
 
 
-def _count_of_values(content: Content) -> int:
+def _value_count(content: Content) -> int:
     return len(content.values)
 
 

@@ -21,7 +21,7 @@ def stored_band_names(page: tifffile.TiffPage, count: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def indices_of_band(names: Sequence[str], band_name: str) -> list[int]:
+def band_indices(names: Sequence[str], band_name: str) -> list[int]:
     """The indices of the names that equal `band_name`; if there are none, of the names that hold it as a word."""
     equal_names = [index for index, name in enumerate(names) if name.casefold() == band_name.casefold()]
     return equal_names or [index for index, name in enumerate(names) if has_band_name(name, band_name)]

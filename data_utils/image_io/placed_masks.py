@@ -118,7 +118,7 @@ def file_and_page(source: ImageSource) -> tuple[str, int] | None:
     return (source, 0) if isinstance(source, str) else None
 
 
-def grid_of_source(source: ImageSource) -> Grid | None:
+def read_source_grid(source: ImageSource) -> Grid | None:
     """The grid of a source."""
     file = file_and_page(source)
     return None if file is None else read_grid(*file)
@@ -126,7 +126,7 @@ def grid_of_source(source: ImageSource) -> Grid | None:
 
 def on_grid(mask: ImageSource, image: Grid, name: str) -> ImageSource:
     """The mask of an image on the image's grid; unchanged if the mask has the same grid, or no place."""
-    mask_grid = grid_of_source(mask)
+    mask_grid = read_source_grid(mask)
     if mask_grid is None:
         return mask
     is_one_grid = mask_grid.size == image.size and image.place.has_same_grid(mask_grid.place, image.size)

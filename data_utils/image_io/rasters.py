@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import tifffile
 
-from data_utils.image_io.band_names import indices_of_band, stored_band_names
+from data_utils.image_io.band_names import band_indices, stored_band_names
 from data_utils.image_io.formats import BandSource, check_regular, open_picture
 from data_utils.image_io.places import Place, has_place_tags, read_place
 from data_utils.image_io.tiff import is_tiff
@@ -273,7 +273,7 @@ def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
     """The bands that are asked for by name or number."""
     selected_bands = []
     for band_name in source.bands:
-        matches = indices_of_band([band.name for band in bands], band_name)
+        matches = band_indices([band.name for band in bands], band_name)
         if not matches and band_name.isdecimal() and 1 <= int(band_name) <= len(bands):
             matches = [int(band_name) - 1]
         if len(matches) != 1:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from data_utils.image_io.band_names import indices_of_band
+from data_utils.image_io.band_names import band_indices
 from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
@@ -162,7 +162,7 @@ def bands_in(files: Sequence[str], wanted_bands: Sequence[str], scene: str) -> l
     band_files = []
     stems = [Path(file).stem for file in files]
     for band in wanted_bands:
-        matches = indices_of_band(stems, band)
+        matches = band_indices(stems, band)
         if len(matches) != 1:
             names = listing([Path(file).name for file in files], limit=8)
             finding = "no file is" if not matches else f"{len(matches)} files are"

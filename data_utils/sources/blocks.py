@@ -14,7 +14,7 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ImageSource
-from data_utils.image_io.placed_masks import Grid, grid_of_source
+from data_utils.image_io.placed_masks import Grid, read_source_grid
 from data_utils.image_io.places import Place
 from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.sources.holdout import hold_out, hold_out_fold
@@ -130,7 +130,7 @@ def _grids(records: Records) -> list[Grid]:
     if records.dims == 3 or records.group_sizes is not None:
         raise DataError("--val-blocks cuts images with a place in the world, and these are none; leave it out")
     grids = []
-    for index, grid in enumerate(map_indices(lambda i: grid_of_source(records[i]["image"]), len(records))):
+    for index, grid in enumerate(map_indices(lambda i: read_source_grid(records[i]["image"]), len(records))):
         if grid is None:
             name = records.name(index)
             raise DataError(
@@ -227,7 +227,7 @@ def _footprints(records: Records, origins: dict[object, Place]) -> dict[object, 
 def _place_and_box(source: ImageSource) -> tuple[Place, Box] | None:
     """The place of the scene of a source, and the part of it that the source is; None if it has no place."""
     scene = source.source if isinstance(source, SceneWindow) else source
-    grid = grid_of_source(scene)
+    grid = read_source_grid(scene)
     if grid is None:
         return None
     if isinstance(source, SceneWindow):

@@ -47,12 +47,12 @@ def find_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path
     splits = {name: folder for name, folder in children(root).items() if name in split_names}
     flat = _only_folder(root, IMAGE_FOLDERS) is not None and _only_folder(root, MASK_FOLDERS) is not None
     if splits and not flat:
-        return {name: _pair_of_folders(folder) for name, folder in splits.items()}
-    images, masks = _pair_of_folders(root)
+        return {name: _folder_pair(folder) for name, folder in splits.items()}
+    images, masks = _folder_pair(root)
     if "train" in splits or "training" in splits:
         raise DataError(f"{root} holds both {images.name}/ and a train folder; keep one of the two layouts")
     inner = splits_below(images, masks, split_names) or {"train": (images, masks)}
-    outer = {name: _pair_of_folders(folder) for name, folder in splits.items()}
+    outer = {name: _folder_pair(folder) for name, folder in splits.items()}
     return inner | outer
 
 
@@ -93,7 +93,7 @@ def _only_folder(folder: Path, names: tuple[str, ...]) -> Path | None:
     return matches[0] if matches else None
 
 
-def _pair_of_folders(folder: Path) -> tuple[Path, Path]:
+def _folder_pair(folder: Path) -> tuple[Path, Path]:
     """The folders of images and of masks in a folder. Raises DataError if one is missing, or both are the same."""
     images = _only_folder(folder, IMAGE_FOLDERS)
     masks = _only_folder(folder, MASK_FOLDERS)

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from data_utils.image_io.placed_masks import grid_of_source
+from data_utils.image_io.placed_masks import read_source_grid
 from data_utils.sources.records import Records, StreamRecords, Subset
 from runtime.errors import DataError
 
@@ -19,7 +19,7 @@ def hold_out(records: Records, fraction: float, seed: int, group: Groups) -> tup
     expression, the records of a group have names that agree in its first bracket, or in the whole match.
     """
     if len(records) < 2:
-        has_place = len(records) == 1 and grid_of_source(records[0]["image"]) is not None
+        has_place = len(records) == 1 and read_source_grid(records[0]["image"]) is not None
         remedy = "; --val-blocks cuts the scene into several" if has_place else ""
         raise DataError(
             "at least 2 samples are needed, one to train on and one to validate on;"

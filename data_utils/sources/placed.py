@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from data_utils.image_io.placed_masks import PlacedMask, grid_of_source, on_grid
+from data_utils.image_io.placed_masks import PlacedMask, on_grid, read_source_grid
 from data_utils.image_io.scene_windows import SceneWindow
 from data_utils.sources.records import DerivedRecords, Record, Records, with_sources
 
@@ -18,7 +18,7 @@ class PlacedRecords(DerivedRecords):
 
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]
-        grid = grid_of_source(record["image"])
+        grid = read_source_grid(record["image"])
         if grid is None:
             return record
         return {**record, "target": on_grid(record["target"], grid, record["name"])}
@@ -28,7 +28,7 @@ def with_places(records: Records) -> Records:
     """The records; masks are placed if images have a place."""
     if not len(records) or records.dims == 3 or records.group_sizes is not None:
         return records
-    return PlacedRecords(records) if grid_of_source(records[0]["image"]) else records
+    return PlacedRecords(records) if read_source_grid(records[0]["image"]) else records
 
 
 def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:

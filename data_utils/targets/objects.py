@@ -87,7 +87,7 @@ class ObjectReader(MaskReader):
 
     def with_records(self, records: Records) -> "ObjectReader":
         key = records.digest and digest("shapes of objects", records.digest, self.key)
-        return replace(self, **cached(key, partial(shapes_of_objects, records, self)))
+        return replace(self, **cached(key, partial(object_shapes, records, self)))
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Objects:
         weights = class_weight_tensor(class_weights, self.class_pixels)
@@ -238,7 +238,7 @@ class ObjectCensus:
         return lines
 
 
-def shapes_of_objects(records: Records, reader: ObjectReader) -> dict[str, Any]:
+def object_shapes(records: Records, reader: ObjectReader) -> dict[str, Any]:
     """The settings for predictions from some masks: the smallest size, and whether holes are filled.
 
     The smallest size is half the size that nearly all objects exceed.

@@ -16,6 +16,6 @@ class RegionDecoder(OverlapDecoder):
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         answers = super().decode(logits, dim)
         bits = torch.zeros_like(answers)
-        for bit, label_bits in enumerate(self.task.bits_of_labels()):
+        for bit, label_bits in enumerate(self.task.label_bits()):
             bits = torch.where((answers >> bit & 1).bool(), label_bits, bits)
         return bits

@@ -20,21 +20,21 @@ class AnnotatedObjects(RenderedMask):
 
     Args:
         source: renders their numbers and mask values.
-        index_of_value: for each mask value, the model's index of its class, 0 for none.
+        index_by_value: for each mask value, the model's index of its class, 0 for none.
     """
 
     source: RenderedMask
-    index_of_value: tuple[int, ...]
+    index_by_value: tuple[int, ...]
 
     def render(self) -> np.ndarray:
         """(H, W) int64: number and class of each pixel, as `tasks.matching.pack_labels` makes them."""
         numbers, values = self.source.render_objects()
-        classes = np.array(self.index_of_value)[values]
+        classes = np.array(self.index_by_value)[values]
         classes[values == IGNORE_INDEX] = IGNORE_INDEX
         return pack_labels(numbers, classes[numbers])
 
 
-def indices_of_values(classes: Sequence[tuple[object, str]], names: Sequence[str]) -> tuple[int, ...]:
+def value_indices(classes: Sequence[tuple[object, str]], names: Sequence[str]) -> tuple[int, ...]:
     """The index of each mask value's class, given the value and name of each, and the model's names of objects.
 
     Names do not matter for a model of one class.

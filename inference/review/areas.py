@@ -54,7 +54,7 @@ def compared_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[
     """
     prediction = probabilities.argmax(axis=0)
     is_told = np.zeros(mask.shape, bool)  # pixels of the mask's areas where another class was reported
-    for index, inside, title in _areas_of_classes(mask, names):
+    for index, inside, title in _class_areas(mask, names):
         answers = np.bincount(prediction[inside], minlength=len(names))
         answer = int(answers.argmax())
         probability = float(probabilities[answer][inside].mean())
@@ -64,7 +64,7 @@ def compared_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[
         problem = f"looks like {names[answer]}" if answer else "is not seen in the image"
         text = f"{title} {problem}" if is_unseen else None
         yield ComparedArea(IN_MASK, names[index], len(inside[0]), probability, not is_unseen, text)
-    for index, inside, title in _areas_of_classes(prediction, names):
+    for index, inside, title in _class_areas(prediction, names):
         labels = mask[inside][mask[inside] != IGNORE_INDEX]
         if not len(labels):
             continue
@@ -77,9 +77,7 @@ def compared_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[
         yield ComparedArea(IN_PREDICTION, names[index], len(inside[0]), probability, not is_missing, text)
 
 
-def _areas_of_classes(
-    picture: np.ndarray, names: Sequence[str]
-) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray], str]]:
+def _class_areas(picture: np.ndarray, names: Sequence[str]) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray], str]]:
     """The class, the pixels and a title of each connected area of a mask or a prediction (H, W), except class 0."""
     pixels = np.bincount(picture.ravel(), minlength=len(names))
     for index, name in enumerate(names):

@@ -74,13 +74,13 @@ class Cuts:
             axis.weights = [next(uploaded) for _ in axis.weights]
             axis.totals = next(uploaded)
 
-    def strips(self, rows_of_tiles: Iterable[Tensor]) -> Iterator[Tensor]:
+    def strips(self, tile_rows: Iterable[Tensor]) -> Iterator[Tensor]:
         """Logits (num_classes, n, ...) from the first row or slice to the last, from each row's weighted sums."""
         next_tops = [top for top, _ in self.rows[1:]]
         next_tops.append(self.rows[-1][1])
-        sums_of_rows = iter(rows_of_tiles)
+        row_sums = iter(tile_rows)
         for (top, _), next_top in zip(self.rows, next_tops, strict=True):
-            sums = next(sums_of_rows)
+            sums = next(row_sums)
             if self.shared_sums is not None:
                 sums[:, : self.shared_sums.shape[1]] += self.shared_sums
             length = strip_length(len(sums), sums.shape[1:])

@@ -30,10 +30,10 @@ def reach(config: UNetConfig) -> tuple[int, ...] | None:
             return None
         return (side_reach,) * config.dims
     interpolates = config.upsample != "transpose"
-    kernels_of_axes = zip(*config.level_kernels, strict=True)
-    strides_of_axes = zip(*config.level_strides, strict=True)
+    kernels_by_axis = zip(*config.level_kernels, strict=True)
+    strides_by_axis = zip(*config.level_strides, strict=True)
     reaches = []
-    for kernels, strides in zip(kernels_of_axes, strides_of_axes, strict=True):
+    for kernels, strides in zip(kernels_by_axis, strides_by_axis, strict=True):
         reaches.append(_reach_along(kernels, strides, interpolates))
     return tuple(reaches)
 

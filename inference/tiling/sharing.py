@@ -46,7 +46,7 @@ class SharedRows:
         """The places of the processes that follow."""
         return range(1, self.mesh.size)
 
-    def forward_of_row(self, forward: Forward, row: int) -> Forward:
+    def row_forward_for(self, forward: Forward, row: int) -> Forward:
         """The function that computes, sends or receives the logits of a row's tiles in this process."""
         owner = row % self.mesh.size
         is_own = owner == self.mesh.slab

@@ -44,7 +44,7 @@ def stream_logits(
     size: Sequence[int],
     tiling: Tiling,
     pixels: int,
-    forward_of_row: Callable[[Forward, int], Forward] | None = None,
+    row_forward_for: Callable[[Forward, int], Forward] | None = None,
 ) -> Iterator[Tensor]:
     """Logits of an image from top to bottom, (num_classes, n, W), or of a volume, (num_classes, n, H, W).
 
@@ -55,7 +55,7 @@ def stream_logits(
             would be as large as its logits.
         size: (H, W) or (D, H, W) of the network's input.
         pixels: how many pixels share a forward pass.
-        forward_of_row: (forward, number) -> the forward function for a row, if several processes share the rows.
+        row_forward_for: (forward, number) -> the forward function for a row, if several processes share the rows.
 
     Memory: W (x H) x the first side of a tile x classes, and the memory of one batch of tiles.
     """
@@ -63,18 +63,18 @@ def stream_logits(
     rows_ahead = 1 if len(size) == 2 else 0
     inputs = map_ahead(lambda span: read(*span), cuts.rows, ahead=rows_ahead)
     rows = (TileRow(row_pixels, cuts, number) for number, row_pixels in enumerate(inputs))
-    yield from cuts.strips(_row_sums(forward, rows, pixels, forward_of_row))
+    yield from cuts.strips(_row_sums(forward, rows, pixels, row_forward_for))
 
 
 def _row_sums(
     forward: Forward,
     rows: Iterable[TileRow],
     pixels: int,
-    forward_of_row: Callable[[Forward, int], Forward] | None,
+    row_forward_for: Callable[[Forward, int], Forward] | None,
 ) -> Iterator[Tensor]:
     """The sums of each row, one after another."""
     for row in rows:
-        row_forward = forward if forward_of_row is None else forward_of_row(forward, row.number)
+        row_forward = forward if row_forward_for is None else row_forward_for(forward, row.number)
         yield _sums(row_forward, [row], pixels)[0]
 
 

@@ -432,7 +432,7 @@ def test_records_without_places_have_no_blocks(make_records):
 
 @pytest.mark.parametrize("make_records", [volumes, stream])
 def test_records_without_places_have_no_neighbors(make_records):
-    with mock.patch.object(blocks, "grid_of_source", side_effect=AssertionError):
+    with mock.patch.object(blocks, "read_source_grid", side_effect=AssertionError):
         assert describe_neighbors(make_records(), make_records()) == []
 
 
@@ -486,7 +486,7 @@ def test_a_damaged_header_makes_no_blocks_without_end(tmp_path):
     write_scene(tmp_path)
     claimed = Grid(read_grid(str(tmp_path / "images" / "0.tif")).place, (200, 2**52))
     with (
-        mock.patch.object(blocks, "grid_of_source", return_value=claimed),
+        mock.patch.object(blocks, "read_source_grid", return_value=claimed),
         pytest.raises(DataError, match=r"0\.tif says that it has 200 x 4503599627370496 pixels, which are too many"),
     ):
         load_records(DataConfig(str(tmp_path), val_blocks=8))

@@ -12,7 +12,7 @@ from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.targets.classes import ClassReader
-from data_utils.targets.objects import ObjectReader, boxed_objects, shapes_of_objects
+from data_utils.targets.objects import ObjectReader, boxed_objects, object_shapes
 
 COUNTS = [3, 5, 8, 9, 12, 14, 17]
 NOTHING = np.zeros((2, 2), np.uint8)
@@ -21,7 +21,7 @@ NOTHING = np.zeros((2, 2), np.uint8)
 def test_the_smallest_prediction_follows_from_the_data(tmp_path):
     config = DataConfig(dataset=str(write_discs(tmp_path, COUNTS, seed=0)))
     train, _ = load_records(config)
-    smallest = shapes_of_objects(train, ObjectReader())["smallest"]
+    smallest = object_shapes(train, ObjectReader())["smallest"]
     areas = []
     for record in train:
         ids = np.array(Image.open(record["target"]))
@@ -36,7 +36,7 @@ def test_the_smallest_prediction_is_measured_anew_for_other_objects(tmp_path):
     all_objects, first_objects = ObjectReader(), ObjectReader(ignored=tuple(range(2, 100)))
     smallest = {}
     for reader in (all_objects, first_objects):
-        smallest[reader] = shapes_of_objects(train, reader)["smallest"]
+        smallest[reader] = object_shapes(train, reader)["smallest"]
         assert reader.with_records(train).smallest == smallest[reader]
     assert smallest[all_objects] != smallest[first_objects]
 
@@ -50,18 +50,18 @@ def test_the_smallest_prediction_is_measured_anew_for_other_objects(tmp_path):
     ids=["11 to 110 pixels", "one pixel"],
 )
 def test_the_smallest_prediction_is_half_of_the_hundredth_smallest_object(mask, smallest):
-    assert shapes_of_objects(Masks([mask]), ObjectReader())["smallest"] == smallest
+    assert object_shapes(Masks([mask]), ObjectReader())["smallest"] == smallest
 
 
 def test_shapes_of_a_damaged_mask_are_passed_over():
     damaged = np.array([[-1]])  # it is named elsewhere
-    assert shapes_of_objects(Masks([damaged, numbered(3)]), ObjectReader())["fills_holes"]
+    assert object_shapes(Masks([damaged, numbered(3)]), ObjectReader())["fills_holes"]
 
 
 @pytest.mark.parametrize(("count", "dims", "sample"), [(130, 2, 64), (60, 3, 4)], ids=["images", "volumes"])
 def test_shapes_are_measured_in_a_sample_from_the_first_to_the_last(count, dims, sample):
     records = Masks([NOTHING] * count, dims=dims)
-    assert shapes_of_objects(records, ObjectReader()) == {"smallest": 1, "fills_holes": False}
+    assert object_shapes(records, ObjectReader()) == {"smallest": 1, "fills_holes": False}
     assert len(records.read) == sample
     assert records.read[0] == 0
     assert records.read[-1] == count - 1
@@ -104,7 +104,7 @@ def test_holes_of_predictions_are_kept_where_training_objects_have_some(whole_di
 
 def test_holes_of_predictions_are_kept_where_no_training_object_counts(whole_discs):
     train, _ = load_records(DataConfig(dataset=str(whole_discs), task="objects"))
-    assert not shapes_of_objects(train, ObjectReader(ignored=tuple(range(1, 100))))["fills_holes"]
+    assert not object_shapes(train, ObjectReader(ignored=tuple(range(1, 100))))["fills_holes"]
 
 
 def test_small_objects_with_holes_stay_where_records_are_a_stream():
@@ -121,11 +121,11 @@ RING = np.pad([[0]], 2, constant_values=1)
 @pytest.mark.parametrize(("count", "are_filled"), [(20, True), (19, False)])
 def test_a_hole_in_every_twentieth_object_is_taken_for_a_mistake(count, are_filled):
     mask = np.concatenate([RING, *(np.full((5, 5), number) for number in range(2, count + 1))])
-    assert shapes_of_objects(Masks([mask]), ObjectReader())["fills_holes"] == are_filled
+    assert object_shapes(Masks([mask]), ObjectReader())["fills_holes"] == are_filled
 
 
 def test_an_object_in_the_hole_of_another_leaves_the_hole():
     mask = RING.copy()
     mask[2, 2] = 2
     assert [int(part.sum()) for part in boxed_objects(3 * mask)] == [24, 1]  # a number that is not there lies between
-    assert not shapes_of_objects(Masks([mask]), ObjectReader())["fills_holes"]
+    assert not object_shapes(Masks([mask]), ObjectReader())["fills_holes"]

@@ -53,8 +53,8 @@ def test_images_of_a_set_of_one_object_masks_have_the_names_of_its_folders(tmp_p
     write_set(tmp_path, {"s2": 3, "s10": 0, "s1": 7})
     (tmp_path / "s1/notes").mkdir()
     images = [(name, tmp_path / name / "images" / f"{name}.png") for name in ("s1", "s2", "s10")]
-    assert one_object_masks.images_of_set(tmp_path) == images
-    assert one_object_masks.images_of_set(tmp_path / "s1") == []
+    assert one_object_masks.find_object_images(tmp_path) == images
+    assert one_object_masks.find_object_images(tmp_path / "s1") == []
 
 
 def test_an_image_of_one_object_masks_has_the_ending_of_its_file(tmp_path):
@@ -75,7 +75,7 @@ def test_one_object_masks_of_different_sizes_are_refused(tmp_path):
 def test_one_object_masks_of_two_images_are_refused(tmp_path):
     write_set(tmp_path, {"a": 3, "b": 1})
     Image.fromarray(np.zeros(SIZE, np.uint8)).save(tmp_path / "a" / "images" / "other.png")
-    assert one_object_masks.images_of_set(tmp_path) == []
+    assert one_object_masks.find_object_images(tmp_path) == []
     with pytest.raises(DataError, match="holds 2 images, expected the one that masks/ belongs to"):
         one_object_masks.open_records(tmp_path, allow_unpaired=False)
 
@@ -192,9 +192,9 @@ def test_folders_without_a_mask_or_an_image_each_are_no_images_of_a_set(three_sp
     without_masks(three_splits / "val/c")
     (three_splits / "other/b/images/b.png").unlink()
     shutil.rmtree(three_splits / "train/f/images")
-    assert one_object_masks.images_of_set(three_splits / "val") == []
-    assert one_object_masks.images_of_set(three_splits / "other") == []
-    assert one_object_masks.images_of_set(three_splits / "train") == []
+    assert one_object_masks.find_object_images(three_splits / "val") == []
+    assert one_object_masks.find_object_images(three_splits / "other") == []
+    assert one_object_masks.find_object_images(three_splits / "train") == []
 
 
 def test_too_many_one_object_masks_are_one_line(tmp_path, monkeypatch):

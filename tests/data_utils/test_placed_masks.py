@@ -148,7 +148,7 @@ def test_a_mask_of_another_size_is_placed(tmp_path):
 
 
 def test_a_mask_of_hardly_larger_pixels_is_placed(tmp_path):
-    image = grid_of(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
+    image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
     larger = from_origin(500_000, 5_000_000, 10.002, 10.002)
     mask = str(write_raster(tmp_path / "mask.tif", np.ones((1, 8, 9), np.uint8), transform=larger))
     assert isinstance(on_grid(mask, image, "a"), PlacedMask)

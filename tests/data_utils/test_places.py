@@ -48,7 +48,7 @@ def test_places_whose_pixels_hardly_differ_have_the_same_in_a_small_image(a, e, 
 def test_places_that_agree_in_opposite_corners_are_two_grids():
     first, other = (Place((1 + tilt, -tilt, 0.0, -tilt, 1 + tilt, 0.0), None, ()) for tilt in (0.0, 0.01))
     assert other.to_world(10, 10) == first.to_world(10, 10)
-    assert not first.is_grid_of(other, (10, 10))
+    assert not first.has_same_grid(other, (10, 10))
 
 
 @pytest.mark.parametrize(("shift", "is_grid"), [(0.0009, True), (0.0011, False)])

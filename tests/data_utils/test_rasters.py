@@ -20,7 +20,7 @@ from rasters import NORTH_UP, scene, write_raster
 
 from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.image_io import tiff_segments
-from data_utils.image_io.band_names import has_band_name, indices_of_band
+from data_utils.image_io.band_names import band_indices, has_band_name
 from data_utils.image_io.formats import BandSource
 from data_utils.image_io.rasters import open_raster
 from data_utils.image_io.reader import read_header, read_image, read_mask
@@ -532,11 +532,11 @@ def test_only_a_page_with_a_place_has_a_page_that_says_where_its_data_are(tmp_pa
 )
 def test_a_band_is_known_by_its_own_name_or_by_a_word_of_it(wanted, indices):
     names = ["B2", "T32TQM_20200101_B02_10m", "T32TQM_20200101_B03_10m", "B3 red", "x.nir"]
-    assert indices_of_band(names, wanted) == indices
+    assert band_indices(names, wanted) == indices
 
 
 def test_the_own_name_of_a_band_comes_before_words_of_others():
-    assert indices_of_band(["B2", "B3 red", "x_B2"], "b2") == [0]
+    assert band_indices(["B2", "B3 red", "x_B2"], "b2") == [0]
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.table import PointTable
 from data_utils.targets.find import find_task
-from data_utils.targets.objects import ObjectReader, shapes_of_objects
+from data_utils.targets.objects import ObjectReader, object_shapes
 from inference.inputs import InputRules, find_jobs
 from inference.models import load_network
 from inference.outputs.coco import write_coco
@@ -686,7 +686,7 @@ def read_objects(config: DataConfig) -> None:
     for records in load_records(config):
         find_task(records, config)
         reader = ObjectReader()
-        shapes_of_objects(records, reader)
+        object_shapes(records, reader)
         for record in records:
             inspect_image(record)
             with suppress(DataError):

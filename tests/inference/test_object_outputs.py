@@ -21,7 +21,7 @@ from data_utils.image_io.volumes import read_volume
 from inference.outputs import objects as objects_module
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, PageFile, RasterJob
-from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, indices_of_values
+from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, value_indices
 from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
 from inference.outputs.volumes import VolumeWriter
 from inference.scoring.truth import ImageScorer
@@ -97,24 +97,24 @@ ANNOTATED_CLASSES = [(1, "cell"), (2, "dust"), (255, "crowd"), (0, "nothing"), (
 
 
 def test_values_of_annotated_classes_are_those_of_the_model():
-    indices = indices_of_values(ANNOTATED_CLASSES, ("dirt", "cell"))
+    indices = value_indices(ANNOTATED_CLASSES, ("dirt", "cell"))
     assert {value: index for value, index in enumerate(indices) if index} == {1: 2, 7: 1}
     assert len(indices) == 256
 
 
 def test_values_of_any_annotated_class_are_the_only_class_of_a_model():
-    indices = indices_of_values(ANNOTATED_CLASSES, ("anything",))
+    indices = value_indices(ANNOTATED_CLASSES, ("anything",))
     assert {value for value, index in enumerate(indices) if index == 1} == {1, 2, 7}
 
 
 def test_values_of_annotations_without_classes_are_the_only_class_of_a_model():
-    assert indices_of_values((), ("cell",)) == (0, 1, *[0] * 254)
+    assert value_indices((), ("cell",)) == (0, 1, *[0] * 254)
 
 
 def test_annotated_objects_have_the_classes_of_the_model():
     drawn = np.array([[0, 1, 2], [3, 4, 4]]), np.array([0, 1, 7, 255, 2])
     source = SimpleNamespace(render_objects=lambda: drawn)
-    annotated = AnnotatedObjects(source, indices_of_values(ANNOTATED_CLASSES, ("dirt", "cell")))
+    annotated = AnnotatedObjects(source, value_indices(ANNOTATED_CLASSES, ("dirt", "cell")))
     objects = annotated.render()
     target = ObjectFormat(("nothing", "dirt", "cell")).reader_for(annotated).target_from_mask(objects, "a")
     assert np.array_equal(label_classes(target.prediction), [[0, 2, 1], [255, 0, 0]])

@@ -228,7 +228,7 @@ class NotedRows:
     def __init__(self) -> None:
         self.numbers: list[int] = []
 
-    def forward_of_row(self, forward: Callable, row: int) -> Callable:
+    def row_forward_for(self, forward: Callable, row: int) -> Callable:
         self.numbers.append(row)
         return forward
 

@@ -34,9 +34,9 @@ def forward(batch: torch.Tensor) -> torch.Tensor:
     return torch.cat([pixels, pixels.square()], dim=1)
 
 
-def strips_of(forward_of_row=None) -> torch.Tensor:
+def strips_of(row_forward_for=None) -> torch.Tensor:
     pixels = torch.arange(1200).view(1, *SIZE).to(torch.uint8)  # as those of pictures; their logits are float32
-    strips = stream_logits(forward, lambda start, stop: pixels[:, start:stop], SIZE, TILING, 2**10, forward_of_row)
+    strips = stream_logits(forward, lambda start, stop: pixels[:, start:stop], SIZE, TILING, 2**10, row_forward_for)
     return torch.cat(list(strips), dim=1)
 
 
@@ -46,11 +46,11 @@ def predict_together(rank: int, processes: int, folder) -> None:
     shared = SharedRows(Mesh.from_process(rank, processes, processes), 2, torch.device("cpu"))
     if rank == 0:
         with shared.lead(0):
-            assert torch.equal(strips_of(shared.forward_of_row), strips_of())
+            assert torch.equal(strips_of(shared.row_forward_for), strips_of())
         with pytest.raises(OSError, match="disk full"), shared.lead(1):
             raise OSError("disk full")
         with pytest.raises(DataError, match=r"^café\.nii is cut$"), shared.lead(2):
-            strips_of(shared.forward_of_row)
+            strips_of(shared.row_forward_for)
         shared.end()
     else:
         numbers = []
@@ -59,7 +59,7 @@ def predict_together(rank: int, processes: int, folder) -> None:
             with shared.follow((DataError,)):
                 if number == 2 and rank == 1:
                     raise DataError("caf\u00e9.nii is cut")
-                strips_of(shared.forward_of_row)
+                strips_of(shared.row_forward_for)
         assert numbers == [0, 1, 2]
     dist.destroy_process_group()
 
@@ -111,7 +111,7 @@ def test_a_process_computes_no_row_of_another_process(monkeypatch):
     monkeypatch.setattr("runtime.mesh._process_group", lambda size: None)
     batches = []
     follower = SharedRows(Mesh(3, 1, 0), 2, torch.device("cpu"))
-    logits = follower.forward_of_row(batches.append, row=2)(torch.ones(4, 1, 5, 6))
+    logits = follower.row_forward_for(batches.append, row=2)(torch.ones(4, 1, 5, 6))
     assert batches == []
     assert logits.shape == (4, 2, 5, 6)
 
@@ -135,8 +135,8 @@ def test_logits_of_another_process_are_as_precise_as_those_of_its_own(monkeypatc
     monkeypatch.setattr(dist, "send", lambda values, rank, group: asked.append((values.tolist(), rank)))
     monkeypatch.setattr(dist, "recv", lambda values, rank, group: received.append((values.dtype, rank)))
     rows = SharedRows(Mesh(3, 0, 1), 2, torch.device("cpu"))
-    assert rows.forward_of_row(forward, 3) is forward
-    logits = rows.forward_of_row(forward, 5)(torch.zeros(4, 1, 6, 7, dtype=of_tiles))
+    assert rows.row_forward_for(forward, 3) is forward
+    logits = rows.row_forward_for(forward, 5)(torch.zeros(4, 1, 6, 7, dtype=of_tiles))
     assert logits.shape == (4, 2, 6, 7)
     assert logits.dtype == of_logits
     assert asked == [([1], 5)]

@@ -358,13 +358,13 @@ def test_rows_of_an_image_are_read_one_ahead_unlike_those_of_a_volume(size, ahea
         assert not any(event.is_set() for event in late)
         return batch
 
-    def forward_of_row(given, row):
+    def row_forward_for(given, row):
         assert given is forward
         begun.append(row)
         return given
 
     tiling = Tiling((2, *size[1:]), (0,) * len(size), (1,) * len(size), exact=True)
-    strips = list(stream_logits(forward, read, size, tiling, 99, forward_of_row))
+    strips = list(stream_logits(forward, read, size, tiling, 99, row_forward_for))
     assert begun == [0, 1, 2, 3]
     assert len(strips) == 4
 

@@ -24,7 +24,7 @@ from unet.config import Preprocess, UNetConfig
 
 
 @pytest.mark.parametrize(
-    ("flags", "bytes_of_pixel"),
+    ("flags", "bytes_per_pixel"),
     [
         ([], 0.05),
         (["--overlay"], 2.05),
@@ -33,7 +33,7 @@ from unet.config import Preprocess, UNetConfig
         (["--overlay", "--uncertainty", "--probabilities"], 11.05),
     ],
 )
-def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_path, flags, bytes_of_pixel):
+def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_path, flags, bytes_per_pixel):
     touch(tmp_path, "in/a.png", "in/b.png", "in/c.nii.gz", "in/d.png", "out/d.png")  # the last one is finished
     needed = []
     monkeypatch.setattr(work_module, "check_disk", lambda folder, size: needed.append(size))
@@ -42,7 +42,7 @@ def test_the_disk_needs_room_for_each_file_that_is_asked_for(monkeypatch, tmp_pa
     predictor = Predictor(network_of())
     prepare_work(args, predictor, writer_of(predictor))
     pixels = 2 * 3 * 4 + 2 * (2 * 3 * 4)  # the files of a volume lie there twice for a while
-    assert needed == [int(bytes_of_pixel * pixels)]
+    assert needed == [int(bytes_per_pixel * pixels)]
 
 
 @pytest.fixture

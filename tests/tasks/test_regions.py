@@ -90,7 +90,7 @@ SEVERAL_VALUES = Regions(("whole", "core"), regions=(Region("whole", (3, 1, 2)),
 
 def test_a_region_is_written_as_its_first_value():
     assert [region.label for region in SEVERAL_VALUES.regions] == ["label 3", "label 2"]
-    assert SEVERAL_VALUES.bits_of_labels() == [1, 3]
+    assert SEVERAL_VALUES.label_bits() == [1, 3]
 
 
 def test_a_region_is_scored_as_its_first_value():

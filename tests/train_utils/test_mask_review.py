@@ -249,14 +249,14 @@ def test_doubts_are_told_where_the_model_is_sure(monkeypatch):
     assert len(agreement) == 4  # all areas are counted
 
 
-@pytest.mark.parametrize(("are_of_volume", "where"), [(True, "slice 4: "), (False, "")])
-def test_a_shift_is_said_with_its_rows_and_columns(monkeypatch, are_of_volume, where):
+@pytest.mark.parametrize(("has_slices", "where"), [(True, "slice 4: "), (False, "")])
+def test_a_shift_is_said_with_its_rows_and_columns(monkeypatch, has_slices, where):
     monkeypatch.setattr(masks, "best_shift", lambda probabilities, mask: mask)
     slices = [
         SimpleNamespace(number=number, probabilities=None, mask=mask) for number, mask in ((3, None), (4, (0, -1)))
     ]
     line = f"{where}the mask fits better when it is moved by +0 rows and -1 columns"
-    assert masks.shift_lines(slices, are_of_volume) == [line]
+    assert masks.shift_lines(slices, has_slices) == [line]
 
 
 def test_masks_come_by_the_product_of_their_places_behind_shifted_ones():

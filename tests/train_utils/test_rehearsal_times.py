@@ -389,7 +389,7 @@ def test_save_that_is_timed_leaves_nothing(saves, tmp_path):
 def measured(surroundings, clock, monkeypatch) -> Rehearsal:
     """A rehearsal on three processes that has measured all, after 52 seconds."""
     monkeypatch.setattr(rehearsal, "steps_that_fit", lambda *arguments: 499)
-    monkeypatch.setattr(rehearsal, "pictures_of_an_evaluation", lambda info: 8)
+    monkeypatch.setattr(rehearsal, "evaluation_pictures", lambda info: 8)
     monkeypatch.setattr(rehearsal, "on_main", lambda accelerator, function: function())
     monkeypatch.setattr(rehearsal, "bf16_launch_line", lambda processes: f"{processes} in bf16")
     surroundings.accelerator.num_processes = 3

@@ -241,7 +241,7 @@ def test_a_worse_evaluation_leaves_the_best_model(publisher, tmp_path, capsys):
 
 
 def test_an_evaluation_is_shown_by_pictures_where_a_tracker_takes_them(publisher, monkeypatch):
-    monkeypatch.setattr(results, "pictures_of_an_evaluation", lambda info: 2)
+    monkeypatch.setattr(results, "evaluation_pictures", lambda info: 2)
     publisher.run_log.has_pictures = True
     publisher.publish(evaluation_of(3, 0.5), True)
     assert publisher.run_log.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i2"])]

@@ -20,7 +20,7 @@ from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.classes import ClassReader
 from data_utils.visualize import RED
 from runtime.errors import ImageError
-from train_utils.reporting.samples import pictures_of_an_evaluation, sample_panels, save_pictures, worst_and_best
+from train_utils.reporting.samples import evaluation_pictures, sample_panels, save_pictures, worst_and_best
 from train_utils.reporting.sections import new_section
 
 CLASS_MAP = ClassMap(("background", "cell"), (0, 255), 9)
@@ -164,7 +164,7 @@ def test_of_equal_images_the_first_and_the_last_are_shown():
 
 @pytest.mark.parametrize(("dims", "count"), [(2, 8), (3, 2)])
 def test_eight_images_or_two_volumes_are_shown_at_each_evaluation(dims, count):
-    assert pictures_of_an_evaluation(data_set(3, dims=dims)) == count
+    assert evaluation_pictures(data_set(3, dims=dims)) == count
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from runtime.signals import exit_on_sigterm
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.compilation import compiles
 from train_utils.ema import WeightAverage
-from train_utils.reporting.samples import PICTURES, pictures_of_an_evaluation
+from train_utils.reporting.samples import PICTURES, evaluation_pictures
 from train_utils.run_state import RunState
 from train_utils.schedule import FEW_STEPS, Schedule
 from train_utils.settings.record import RunSettings
@@ -165,7 +165,7 @@ class Rehearsal:
     def time_steps_again(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
         """Make half as many steps as before, at another moment, since other programs may use the machine."""
         count = max(1, self._timed_steps // 2)
-        seconds = self._seconds_of_a_step(make_step, steps, count)
+        seconds = self._step_seconds(make_step, steps, count)
         total = self._timed_steps + count
         self.times.step = (self._timed_steps * self.times.step + count * seconds) / total
 
@@ -177,9 +177,9 @@ class Rehearsal:
     def time_bf16_steps(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
         """Make a few steps in bf16; the first step is not timed."""
         _make(make_step, steps, 1)
-        self._bf16_step = self._seconds_of_a_step(make_step, steps, BF16_STEPS)
+        self._bf16_step = self._step_seconds(make_step, steps, BF16_STEPS)
 
-    def _seconds_of_a_step(self, make_step: Callable[[Item], None], steps: Iterator[Item], count: int) -> float:
+    def _step_seconds(self, make_step: Callable[[Item], None], steps: Iterator[Item], count: int) -> float:
         """Make `count` steps, and return the seconds that one of them has taken on the slowest process."""
         begin = self._now()
         _make(make_step, steps, count)
@@ -247,7 +247,7 @@ class Rehearsal:
     def _steps_left(self) -> int:
         """How many steps fit into the time that is left now; a number below 1 if none do."""
         seconds_left = PLANNED_SHARE * self.seconds - (time.monotonic() - PROCESS_START)
-        return steps_that_fit(seconds_left, self.times, self.schedule, pictures_of_an_evaluation(self.info))
+        return steps_that_fit(seconds_left, self.times, self.schedule, evaluation_pictures(self.info))
 
     def _now(self) -> float:
         """Wait until the device has finished its queue, and return the seconds on the clock."""

@@ -17,7 +17,7 @@ LONGEST_NAME = 200  # characters of a picture's name: file systems take 255 byte
 VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predicting one may take a minute
 
 
-def pictures_of_an_evaluation(info: DatasetInfo) -> int:
+def evaluation_pictures(info: DatasetInfo) -> int:
     """How many validation images or volumes are shown at each evaluation; the other processes wait for them."""
     return VOLUMES if info.val.records.dims == 3 else PICTURES
 

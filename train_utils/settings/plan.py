@@ -110,7 +110,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
 
 def _width(info: DatasetInfo, length: RunLength) -> int:
     """The base channels of a network without an encoder."""
-    return length.base_channels_of_many if len(info.train) >= MANY_IMAGES else length.base_channels
+    return length.base_channels_for_many if len(info.train) >= MANY_IMAGES else length.base_channels
 
 
 def _augmentation(info: DatasetInfo, minutes: float) -> str:

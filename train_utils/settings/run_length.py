@@ -14,7 +14,7 @@ class RunLength(NamedTuple):
         patch_voxels: the most voxels of a patch of a volume.
         point_patch_voxels: the most voxels of a patch of a volume with points.
         base_channels: the base channels of a network without an encoder.
-        base_channels_of_many: the same, for many training images.
+        base_channels_for_many: the same, for many training images.
         batch_size: the images of a batch.
     """
 
@@ -24,7 +24,7 @@ class RunLength(NamedTuple):
     patch_voxels: int
     point_patch_voxels: int
     base_channels: int
-    base_channels_of_many: int
+    base_channels_for_many: int
     batch_size: int
 
 
@@ -35,7 +35,7 @@ VERY_SHORT = RunLength(
     patch_voxels=48**3,
     point_patch_voxels=32**3,
     base_channels=16,
-    base_channels_of_many=16,
+    base_channels_for_many=16,
     batch_size=2,
 )
 # a frozen encoder gets more pixels: it has learned from larger images
@@ -47,7 +47,7 @@ SHORT = RunLength(
     patch_voxels=48**3,
     point_patch_voxels=48**3,
     base_channels=16,
-    base_channels_of_many=16,
+    base_channels_for_many=16,
     batch_size=2,
 )
 LONG = RunLength(
@@ -57,7 +57,7 @@ LONG = RunLength(
     patch_voxels=128**3,
     point_patch_voxels=128**3,
     base_channels=32,
-    base_channels_of_many=64,
+    base_channels_for_many=64,
     batch_size=4,
 )
 

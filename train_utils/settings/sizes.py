@@ -29,11 +29,11 @@ def choose_scale(info: DatasetInfo, args: TrainSettings, length: RunLength) -> f
     if has_size or not info.reader.may_shrink:
         return 1.0
     if info.reader.takes_points:
-        return _scale_of_points(info, length.resized_pixels)
-    return _scale_of_masks(info, length.resized_pixels)
+        return _point_scale(info, length.resized_pixels)
+    return _mask_scale(info, length.resized_pixels)
 
 
-def _scale_of_masks(info: DatasetInfo, pixels: int) -> float:
+def _mask_scale(info: DatasetInfo, pixels: int) -> float:
     """The largest of SCALES at which an image has at most `pixels`, or the smallest that keeps the masks' detail."""
     image_pixels = np.median(info.train.sizes.prod(axis=1))
     is_read_in_crops = image_pixels > LARGE_IMAGE_PIXELS  # from the file, at full size
@@ -49,7 +49,7 @@ def _scale_of_masks(info: DatasetInfo, pixels: int) -> float:
     return smallest_scale
 
 
-def _scale_of_points(info: DatasetInfo, pixels: int) -> float:
+def _point_scale(info: DatasetInfo, pixels: int) -> float:
     """The largest of SCALES at which an image has at most `pixels`, or a smaller one.
 
     Images with points are not cropped: only the whole image shows which of two similar points, left or right, one is.

@@ -25,21 +25,21 @@ def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bo
 
     Raises DataError for annotations of two formats: they may contradict each other, and only the user can decide.
     """
-    splits_of_format: dict[str, SplitPaths] = {}
+    splits_by_format: dict[str, SplitPaths] = {}
     for name, (find, _) in FORMATS.items():
         splits = find(root, named_splits)
         if splits:
-            splits_of_format[name] = splits
-    if not splits_of_format:
+            splits_by_format[name] = splits
+    if not splits_by_format:
         return None
-    if len(splits_of_format) > 1:
+    if len(splits_by_format) > 1:
         examples: list[str] = []
-        for name, splits in splits_of_format.items():
+        for name, splits in splits_by_format.items():
             _, path = next(iter(splits.values()))
             examples.append(f"{name} ({path})")
         example_list = ", ".join(examples)
         raise DataError(f"{root} holds annotations of {len(examples)} formats: {example_list}; keep one of them")
-    name, splits = splits_of_format.popitem()
+    name, splits = splits_by_format.popitem()
     _, load = FORMATS[name]
     return load(root, splits, allow_unpaired)
 

@@ -102,7 +102,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     return {}
 
 
-def images_of_set(root: Path) -> list[tuple[str, Path]]:
+def find_object_images(root: Path) -> list[tuple[str, Path]]:
     """Name and image of each folder in `root` if each holds an image and its masks; else an empty list."""
     if not _is_set(root):
         return []

@@ -76,8 +76,8 @@ class YoloMask(LayeredMask):
             if outline.value in bit_by_value:
                 outlines[bit_by_value[outline.value]].append(outline)
         truth = np.zeros(size, np.int64)
-        for bit, outlines_of_class in outlines.items():
-            inside = _filled(size, "L", outlines_of_class, [1] * len(outlines_of_class))
+        for bit, class_outlines in outlines.items():
+            inside = _filled(size, "L", class_outlines, [1] * len(class_outlines))
             truth |= inside.astype(np.int64) << bit
         return pack_bits(truth, np.zeros_like(truth))
 

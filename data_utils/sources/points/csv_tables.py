@@ -76,7 +76,7 @@ def _read_long(rows: Rows, file: str) -> PointTable:
     name_column = _column(titles, LANDMARK_TITLES)
     state_column = titles.index("state") if "state" in titles else None
     axes = [titles.index(axis) for axis in AXES if axis in titles]
-    column_of_title = {title: column for column, title in enumerate(titles)}
+    column_by_title = {title: column for column, title in enumerate(titles)}
     builder = TableBuilder("long", len(axes))
     for line, row in enumerate(rows[1:], 2):
         location = f"{file}, row {line}"
@@ -93,7 +93,7 @@ def _read_long(rows: Rows, file: str) -> PointTable:
         name = row[name_column].strip()
         if not image or not name:
             raise DataError(f"{location}: has no image or no landmark")
-        builder.add(file, image, name, state, position, _certainty(row, column_of_title, location))
+        builder.add(file, image, name, state, position, _certainty(row, column_by_title, location))
     return builder.table()
 
 

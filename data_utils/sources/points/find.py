@@ -92,22 +92,22 @@ def _table_in(folder: Path) -> PointTable | None:
         names = [table.files[0] for table in tables]
         raise DataError(f"{folder}: {len(names)} files list points: {listed(names)}; keep one of them")
     if not tables:  # DeepLabCut has a table beside the frames of each video
-        files_of_videos = sorted(folder.glob(f"{LABELED_DATA}/*/*.csv")) or sorted(folder.glob("*/*.csv"))
-        tables = [table for table in _read_all(files_of_videos) if table.layout == "deeplabcut"]
+        video_files = sorted(folder.glob(f"{LABELED_DATA}/*/*.csv")) or sorted(folder.glob("*/*.csv"))
+        tables = [table for table in _read_all(video_files) if table.layout == "deeplabcut"]
     if not tables:
-        tables = _tables_of_volumes(folder)
+        tables = _volume_tables(folder)
     return joined_tables(tables) if tables else None
 
 
-def _tables_of_volumes(folder: Path) -> list[PointTable]:
+def _volume_tables(folder: Path) -> list[PointTable]:
     """The points from files with one volume each, beside the volumes or in a folder of their own."""
     below = children(folder)
     folders = [folder, *(below[name] for name in (*FOLDERS, *IMAGE_FOLDERS, *MORE_IMAGE_FOLDERS) if name in below)]
-    for folder_of_volumes in folders:
-        files_of_kind = {kind: sorted(folder_of_volumes.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
-        if all(files_of_kind.values()):
-            raise DataError(f"{folder_of_volumes}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
-        tables = _read_all([*files_of_kind[MARKUPS], *files_of_kind[FCSV]])
+    for volume_folder in folders:
+        files_by_kind = {kind: sorted(volume_folder.glob(f"*{kind}")) for kind in (MARKUPS, FCSV)}
+        if all(files_by_kind.values()):
+            raise DataError(f"{volume_folder}: holds files {MARKUPS} and {FCSV}; keep one of the two kinds")
+        tables = _read_all([*files_by_kind[MARKUPS], *files_by_kind[FCSV]])
         if tables:
             return tables
     return []

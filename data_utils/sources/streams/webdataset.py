@@ -34,10 +34,10 @@ class ShardIndex(NamedTuple):
     extensions: np.ndarray
     members: np.ndarray
 
-    def extensions_of_first(self) -> list[str]:
+    def first_extensions(self) -> list[str]:
         """The extensions of the pictures of the first sample."""
-        is_of_first = self.members[:, 0] == 0
-        extensions = self.extensions[np.unique(self.members[is_of_first, 1])]
+        is_first_member = self.members[:, 0] == 0
+        extensions = self.extensions[np.unique(self.members[is_first_member, 1])]
         return sorted(os.fsdecode(extension) for extension in extensions.tolist())
 
     def locations(self, extension: str) -> np.ndarray:
@@ -88,7 +88,7 @@ class TarRecords(StreamRecords):
         first = next((number for number, index in enumerate(indices) if len(index.names)), None)
         if first is None:
             raise DataError(f"{files[0]} holds no pictures")
-        image, mask = _extensions(indices[first].extensions_of_first(), files[first], image_column, mask_column)
+        image, mask = _extensions(indices[first].first_extensions(), files[first], image_column, mask_column)
         names = np.concatenate([index.names for index in indices])
         images = np.concatenate([index.locations(image) for index in indices])
         masks = np.concatenate([index.locations(mask) for index in indices])

@@ -121,12 +121,12 @@ def _run_to_show(recipe: Recipe, first: Recipe) -> RecordedRun:
 
 def _images_to_show(runs: Sequence[RecordedRun]) -> list[str]:
     """Names of the images that two or more runs have scored and saved pictures for, the largest difference first."""
-    scores_of_image: dict[str, list[float]] = {}
+    scores_by_image: dict[str, list[float]] = {}
     for run in runs:
         for name, score in run.image_scores.items():
             if picture_file(run.folder / "predictions", name).is_file():
-                scores_of_image.setdefault(name, []).append(score)
-    ranges = {name: max(scores) - min(scores) for name, scores in scores_of_image.items() if len(scores) > 1}
+                scores_by_image.setdefault(name, []).append(score)
+    ranges = {name: max(scores) - min(scores) for name, scores in scores_by_image.items() if len(scores) > 1}
     return sorted(ranges, key=ranges.__getitem__, reverse=True)
 
 

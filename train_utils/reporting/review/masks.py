@@ -256,22 +256,22 @@ def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Itera
         scores = [scored.score for scored in worst]
         shares = [area_share(scored.probabilities, scored.mask) for scored in worst]
         slices = [scored.number for scored in worst]
-        doubts_of_worst: list[Doubt] = []
+        worst_doubts: list[Doubt] = []
         for number in slices:
-            doubts_of_worst += comparison.doubts[number]
+            worst_doubts += comparison.doubts[number]
         shifts = shift_lines(worst, run.has_volumes)
         image = HeldOutImage(run, index, slices)
-        yield Opinion(image, run.shown_name(index), mean(scores), mean(shares), doubts_of_worst, shifts)
+        yield Opinion(image, run.shown_name(index), mean(scores), mean(shares), worst_doubts, shifts)
 
 
-def shift_lines(slices: Sequence[ScoredSlice], are_of_volume: bool) -> list[str]:
+def shift_lines(slices: Sequence[ScoredSlice], has_slices: bool) -> list[str]:
     """How the masks of slices have to be moved, in words."""
     shifts = []
     for scored in slices:
         shift = best_shift(scored.probabilities, scored.mask)
         if shift is not None:
             rows, columns = shift
-            location = f"slice {scored.number}: " if are_of_volume else ""
+            location = f"slice {scored.number}: " if has_slices else ""
             shifts.append(f"{location}the mask fits better when it is moved by {rows:+d} rows and {columns:+d} columns")
     return shifts
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +16,9 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import TINY
-from in_process import process_state_kept, run_train
+from in_process import Run, process_state_kept, run_train
 from safetensors.torch import load_file
+from same_runs import different_tensors
 
 import train
 from runtime import files
@@ -71,7 +73,7 @@ def steps(checkpoints: Checkpoints) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in checkpoints.folder.glob("step-*"))
 
 
-def test_the_newest_and_the_best_are_kept_whatever_comes_later(checkpoints):
+def test_the_newest_checkpoints_are_kept_beside_the_best(checkpoints):
     save_all(checkpoints, (1, 0.2), (2, 0.6), (3, None), (4, 0.4), (5, 0.5), (6, 0.1))
     assert steps(checkpoints) == [2, 5, 6]
 
@@ -87,27 +89,37 @@ def test_a_resumed_run_keeps_the_best_of_the_run_before(checkpoints):
     assert steps(more) == [7, 8, 9]  # better than all before, also before the run was resumed
 
 
-def test_the_best_models_checkpoint_outlasts_a_worse_end_and_a_resumed_run(tiny_folder, tmp_path, monkeypatch):
-    scores = {2: 0.6, 4: 0.3, 6: 0.1, 8: 0.5}
+SCORES = {2: 0.6, 4: 0.3, 6: 0.1, 8: 0.5}  # of the evaluation after each of these steps
+
+
+@pytest.fixture
+def run(tiny_folder, tmp_path, monkeypatch) -> Callable[..., Run]:
+    """A function that makes a run whose evaluations have SCORES, and which keeps one checkpoint beside the best."""
     evaluate = train.evaluate
 
     def evaluate_as(*arguments: object) -> Evaluation:
-        found = evaluate(*arguments)
-        found.scores.sums = evaluation(found.step, scores[found.step]).scores.sums
-        return found
+        result = evaluate(*arguments)
+        result.scores.sums = evaluation(result.step, SCORES[result.step]).scores.sums
+        return result
 
     monkeypatch.setattr(train, "evaluate", evaluate_as)
     flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--eval-every", "2", "--checkpoint-every", "3"]
-    flags += ["--keep-checkpoints", "1"]
-    first = run_train(tmp_path / "run", *flags, "--max-steps", "6")
-    best = first.model
+    return partial(run_train, tmp_path / "run", *flags, "--keep-checkpoints", "1")
+
+
+def test_the_checkpoint_of_the_best_model_outlasts_a_worse_end(run):
+    first = run("--max-steps", "6")
     assert first.checkpoints() == [2, 6], first.output
-    again = run_train(tmp_path / "run", *flags, "--max-steps", "8", "--resume", "auto")
-    assert again.checkpoints() == [2, 8], again.output
-    state = find_checkpoint("auto", tmp_path / "run" / "checkpoints").run_state()
+
+
+def test_the_checkpoint_of_the_best_model_outlasts_a_resumed_run(run):
+    best = run("--max-steps", "6").model
+    resumed = run("--max-steps", "8", "--resume", "auto")
+    state = find_checkpoint("auto", resumed.folder / "checkpoints").run_state()
+    assert resumed.checkpoints() == [2, 8], resumed.output
     assert state.best == 0.6
     assert state.best_step == 2
-    assert all(torch.equal(again.model[name], weight) for name, weight in best.items())
+    assert different_tensors(resumed.model, best) == []
 
 
 def test_a_run_that_goes_back_keeps_the_best_of_what_it_goes_on_from(checkpoints):
@@ -213,7 +225,7 @@ def test_the_score_of_a_best_model_is_saved_when_the_disk_has_taken_the_model(ch
     assert (checkpoints.best_model.folder / "README.md").read_text() == "card"
 
 
-def test_of_equal_scores_the_first_is_kept_whose_model_is_the_best(checkpoints):
+def test_the_first_of_equal_scores_is_kept_whose_model_is_the_best(checkpoints):
     save_all(checkpoints, (1, 0.2), (2, 0.6), (3, 0.6), (4, 0.1), (5, 0.1), (6, 0.1))
     assert steps(checkpoints) == [2, 5, 6]
 

@@ -84,7 +84,7 @@ def test_the_markdown_has_rows_of_the_classes_that_occur(few_of_many):
 
 
 @pytest.mark.parametrize(("count", "is_table"), [(20, True), (21, False)])
-def test_the_matrix_of_twenty_classes_is_a_table_and_a_larger_one_a_picture(monkeypatch, count, is_table):
+def test_the_matrix_of_twenty_classes_at_most_is_a_table_else_a_picture(monkeypatch, count, is_table):
     monkeypatch.setattr("train_utils.reporting.classes.matrix_picture", lambda counts, names: noise(2, 2))
     names = [f"c{index}" for index in range(count)]
     html = class_section(names).html(class_scores(names, torch.eye(count, dtype=torch.int64)))
@@ -142,7 +142,7 @@ def test_the_markdown_of_partly_labeled_images_says_what_they_are_labeled_for():
     assert "of each class over the images that are labeled for it" in markdown
 
 
-def test_pixels_of_partly_labeled_images_are_counted_for_the_classes_they_are_labeled_for():
+def test_pixels_of_partly_labeled_images_count_for_the_classes_of_their_labels():
     section = class_section(PARTLY_LABELED.names)
     scores = partly_labeled_scores(1)
     (html_row,) = [row for row in html_rows(section.html(scores)) if row[0] == "b"]
@@ -231,7 +231,7 @@ def test_views_of_classes_have_the_colors_of_the_masks(painted):
     np.testing.assert_array_equal(views["prediction"], outlined_overlay(IMAGE, PREDICTION, colors))
 
 
-def test_errors_of_classes_are_red_and_ignored_pixels_grey(painted):
+def test_errors_of_classes_are_red_beside_grey_pixels(painted):
     truth = TRUTH.copy()
     truth[0, 0] = 255
     truth[0, 2:] = 2

@@ -72,7 +72,7 @@ def test_another_flag_is_said_with_both_values():
     assert compare_settings(settings_of(), settings_of(flags=changes)) == ["keep_checkpoints was 2 and is now 5"]
 
 
-def test_the_length_and_the_place_of_a_run_may_change_without_a_word():
+def test_flags_of_length_or_place_may_change_without_a_word():
     names = ("epochs", "max_steps", "resume", "output_dir", "like", "processes_per_volume")
     before = RunSettings(flags=dict.fromkeys(names, 1))
     after = RunSettings(flags=dict.fromkeys(names, 2) | {"tracker": "none"})

@@ -54,7 +54,7 @@ def resume(output):
     return run_train(output, "--dataset", data, *FLAGS, "--resume", "auto")
 
 
-def test_damaged_lines_of_metrics_are_left_out_and_the_good_ones_stay(output):
+def test_damaged_lines_of_metrics_are_left_out_between_good_ones(output):
     log = output / "metrics.jsonl"
     lines = log.read_bytes().splitlines(keepends=True)
     strange = [b"\n", b"\0\0\n", b'{"step": "1"}\n', b'{"step": 1, "train/loss": "low"}\n', DEEP.encode() + b"\n"]

@@ -167,7 +167,7 @@ def test_nothing_that_is_called_raises(norm, upsample, loss, tiny_folder, tmp_pa
 
 
 @pytest.mark.parametrize(("norm", "upsample", "loss"), KINDS)
-def test_nothing_that_a_network_and_its_loss_call_raises(norm, upsample, loss, as_on_cuda):
+def test_no_operator_of_a_network_with_its_loss_raises(norm, upsample, loss, as_on_cuda):
     network = DeeplySupervisedUNet(UNetConfig(3, 2, 4, 3, norm, upsample, dropout=0.1, block="residual")).train()
     network.activation_checkpointing = True
     criterion = ClassLoss(2, loss, strides=network.head_strides)
@@ -179,7 +179,7 @@ def test_nothing_that_a_network_and_its_loss_call_raises(norm, upsample, loss, a
     assert {"convolution", "convolution_backward"} <= recorder.called
 
 
-def test_each_norm_upsampling_and_loss_is_among_them():
+def test_networks_without_such_operators_are_of_each_norm_upsampling_loss():
     norms, upsamplings, losses = (set(kinds) for kinds in zip(*KINDS, strict=True))
     assert norms == set(NORMS)
     assert upsamplings == set(UPSAMPLINGS)

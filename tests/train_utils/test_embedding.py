@@ -67,9 +67,18 @@ def test_a_picture_that_is_smaller_as_png_stays_exact_however_large_it_is():
     np.testing.assert_array_equal(np.asarray(embedded_picture(picture.source)), mask)
 
 
-def test_a_large_picture_is_reduced_to_what_a_page_can_show_and_a_small_one_is_not():
+@pytest.mark.parametrize(
+    ("shape", "side", "reduced_shape"), [((1000, 500, 3), 420, (420, 210, 3)), ((300, 600, 3), 100, (50, 100, 3))]
+)
+def test_a_large_picture_is_reduced_to_the_side_that_a_page_can_show(shape, side, reduced_shape):
+    assert reduced(np.zeros(shape, np.uint8), side).shape == reduced_shape
+
+
+def test_a_picture_is_reduced_to_420_pixels_by_default():
     assert reduced(np.zeros((1000, 500, 3), np.uint8)).shape == (420, 210, 3)
-    assert reduced(np.zeros((300, 600, 3), np.uint8), 100).shape == (50, 100, 3)
+
+
+def test_a_small_picture_is_not_reduced():
     np.testing.assert_array_equal(reduced(noise(30, 40)), noise(30, 40))
 
 

@@ -95,19 +95,41 @@ def test_classes_without_names_are_called_by_their_mask_values():
     assert Classes.from_config(named_config).names == ("sky", "land")
 
 
-def test_scores_are_of_all_that_was_added_and_each_image_has_its_own():
+TRUTH = torch.tensor([[[0, 0, 1, 255]]], dtype=torch.uint8)
+RIGHT = torch.tensor([[[0, 0, 1, 1]]])
+WRONG = torch.tensor([[[0, 1, 1, 1]]])  # in one of three pixels
+
+
+@pytest.fixture
+def added() -> ClassScores:
+    """The scores of three images: the first is predicted wrong, the second was not added, the third is right."""
     scores = Classes(("a", "b")).new_scores(3)
-    truth = torch.tensor([[[0, 0, 1, 255]]], dtype=torch.uint8)
+    scores.add(RIGHT, ClassTarget(TRUTH), 2)
+    scores.add(WRONG, ClassTarget(TRUTH), 0)
+    return scores
+
+
+def test_scores_are_of_all_that_was_added(added):
+    assert added.values["pixel_accuracy"] == 5 / 6
+    assert added.sums.tolist() == [[3, 1], [0, 2]]
+
+
+def test_scores_that_were_asked_for_are_not_remembered():
+    scores = Classes(("a", "b")).new_scores(3)
     assert scores.values["pixel_accuracy"] is None
-    scores.add(torch.tensor([[[0, 0, 1, 1]]]), ClassTarget(truth), 2)
+    scores.add(RIGHT, ClassTarget(TRUTH), 2)
     assert scores.values["pixel_accuracy"] == 1
-    scores.add(torch.tensor([[[0, 1, 1, 1]]]), ClassTarget(truth), 0)
-    assert scores.values["pixel_accuracy"] == 5 / 6  # nothing is remembered of the scores before
-    assert scores.sums.tolist() == [[3, 1], [0, 2]]
-    assert scores.image_comparison == [0.5, 0.0, 1.0]
-    filler = ClassTarget(torch.full_like(truth, 255))
-    scores.add(torch.tensor([[[0, 1, 1, 1]]]), filler, 2)
-    assert scores.image_comparison == [0.5, 0.0, 1.0]
+    scores.add(WRONG, ClassTarget(TRUTH), 0)
+    assert scores.values["pixel_accuracy"] == 5 / 6
+
+
+def test_each_image_has_its_own_score(added):
+    assert added.image_comparison == [0.5, 0.0, 1.0]
+
+
+def test_an_image_without_labels_changes_no_score(added):
+    added.add(WRONG, ClassTarget(torch.full_like(TRUTH, 255)), 2)
+    assert added.image_comparison == [0.5, 0.0, 1.0]
 
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--num-workers", "0", "--tracker", "none"]
@@ -249,7 +271,7 @@ def test_processes_share_their_statistics_before_they_evaluate(network, monkeypa
 
 
 @pytest.mark.parametrize("loss", ["ce+logdice", "focal+dice"])
-def test_a_volume_in_exact_tiles_has_the_prediction_and_the_loss_of_the_whole_one(monkeypatch, loss):
+def test_a_volume_in_exact_tiles_has_the_results_of_the_whole_one(monkeypatch, loss):
     torch.manual_seed(0)
     task = Classes(("a", "b", "c"), loss)
     network = UNet(UNetConfig(1, 3, dims=3, base_channels=2, depth=1)).double().eval()

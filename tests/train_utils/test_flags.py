@@ -39,10 +39,10 @@ def marked_flags(folder: Path) -> list[str]:
 
 def test_every_flag_has_a_test():
     flags = [flag for action in all_actions() for flag in action.option_strings]
-    assert sorted(marked_flags(Path(__file__).parent)) == sorted(flags)
+    assert set(marked_flags(Path(__file__).parent)) == set(flags)
 
 
-def test_every_flag_says_what_it_does_and_what_it_takes():
+def test_every_flag_says_what_it_takes():
     actions = all_actions()
     assert [action.dest for action in actions if not action.help] == []
     unnamed = [action.dest for action in actions if action.nargs != 0 and not (action.metavar or action.choices)]

@@ -41,7 +41,7 @@ DIVERGING = log([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.5, 0.6, 0.7, 0.8, 0
         ({"score": "eval/closeness"}, CLOSER, ["still rising at the end"]),
     ],
 )
-def test_a_problem_is_said_with_its_flag_and_page(changes, records, parts):
+def test_a_problem_is_said_with_the_flag_that_helps(changes, records, parts):
     (sentence,) = judge(records, replace(SOUND, **changes))
     assert all(part in sentence for part in parts)
 
@@ -59,7 +59,7 @@ def test_over_fitting_is_not_told_without_training_losses_on_both_sides(steps):
     assert sentence.startswith("Nothing stands out")
 
 
-def test_the_weightiest_sentences_come_first_and_are_two():
+def test_the_two_weightiest_sentences_are_said_in_their_order():
     facts = replace(SOUND, steps=100, unfound=["cat"], validation_images=2, lacks_encoder=True)
     first, second = judge(OVER, facts)
     assert SENTENCES == 2
@@ -83,7 +83,7 @@ def test_generated_images_need_no_advice_on_images():
     ],
     ids=["sound", "few steps", "few images", "three classes", "five classes"],
 )
-def test_a_run_has_five_hundred_steps_ten_images_and_finds_all_classes(changes, opening):
+def test_a_sound_run_has_500_steps_10_images_all_classes_found(changes, opening):
     (sentence,) = judge([], replace(SOUND, **changes))
     assert sentence.startswith(opening)
     assert "d, e" not in sentence

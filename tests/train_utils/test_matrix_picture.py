@@ -168,7 +168,7 @@ def test_names_that_have_no_room_side_by_side_are_turned(figures, names, degrees
 @pytest.mark.parametrize(
     ("matrix", "share", "color"), [([[7]], 1, (255, 255, 255)), ([[1, 1], [1, 1]], 0.5, (28, 36, 48))]
 )
-def test_the_number_in_a_cell_is_white_on_a_dark_color_and_dark_on_a_light_one(matrix, share, color):
+def test_the_number_in_a_cell_contrasts_with_its_color(matrix, share, color):
     pixels = matrix_picture(np.array(matrix), NAMES[: len(matrix)])
     cells = places_of(pixels, np.add(LEAST_COLOR, share * np.subtract(MOST_COLOR, LEAST_COLOR)))
     (top, left), (bottom, right) = cells.min(axis=0), cells.max(axis=0)
@@ -186,7 +186,10 @@ def test_the_matrix_of_trackers_grows_with_its_classes_up_to_a_bound(figures, co
     assert 40 * min(count, 20) < width < 1700
 
 
-def test_a_class_name_is_no_formula_and_any_script_is_taken(recwarn):
-    pixels = matrix_picture(np.eye(3, dtype=int), ["$\\frac$", "a$b$c", "\N{CJK UNIFIED IDEOGRAPH-732B}"])
+@pytest.mark.parametrize(
+    "name", ["$\\frac$", "a$b$c", "\N{CJK UNIFIED IDEOGRAPH-732B}"], ids=["formula", "dollars", "Chinese"]
+)
+def test_a_class_name_of_any_characters_is_drawn_as_it_is(recwarn, name):
+    pixels = matrix_picture(np.eye(2, dtype=int), [name, "b"])
     assert pixels.ndim == 3
     assert [str(warning.message) for warning in recwarn] == []

@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import signal
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,8 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from conftest import write_splits
-from in_process import process_state_kept, run_train
+from in_process import Run, process_state_kept, run_train
+from same_runs import different_tensors
 from torch import nn
 from undrawn import without_figures
 
@@ -175,15 +177,28 @@ def test_a_request_to_stop_brings_all_results(stepper):
     assert run.guard.stopping
 
 
-def test_several_in_a_row_end_the_run_and_a_good_one_between_starts_the_count_again(stepper):
-    run = stepper("sgd")
-    for loss in [*[NAN] * 4, 1.0, *[NAN] * 4]:
+def make_steps(run: Stepper, losses: list[float]) -> None:
+    """Make a step of each loss, and read its result."""
+    for loss in losses:
         run.step(loss, 1.0)
         run.guard.settle(everything=True)
+
+
+def test_five_refused_steps_in_a_row_end_the_run(stepper):
+    run = stepper("sgd")
+    make_steps(run, [NAN] * 4)
     run.step(NAN, 1.0)
     with pytest.raises(TrainingError, match="5 steps in a row without a finite gradient"):
         run.guard.settle(everything=True)
-    assert run.state.skipped == 9
+    assert run.state.skipped == 5
+
+
+def test_a_good_step_between_refused_ones_starts_their_count_again(stepper):
+    run = stepper("sgd")
+    make_steps(run, [*[NAN] * 4, 1.0, *[NAN] * 4])
+    assert run.state.skipped == 8
+    with pytest.raises(TrainingError, match="5 steps in a row without a finite gradient"):
+        make_steps(run, [NAN])
 
 
 def guard_of(kind: DistributedType, scaler: object = None, **options: bool) -> StepGuard:
@@ -222,17 +237,22 @@ def test_the_scaler_of_fp16_takes_infinite_gradients_but_no_infinite_loss(steppe
     assert "step 7: loss or gradient not finite" in capsys.readouterr().out
 
 
-def test_a_guard_that_listens_is_asked_by_signals_and_another_leaves_them_alone(stepper):
+NUMBERS = torch.zeros(3, dtype=torch.float64)
+
+
+def test_a_guard_that_does_not_listen_leaves_signals_alone(stepper):
     before = signal.getsignal(signal.SIGUSR1)
-    numbers = torch.zeros(3, dtype=torch.float64)
-    deaf = guard_of(DistributedType.NO, listens=False)
+    guard = guard_of(DistributedType.NO, listens=False)
     assert signal.getsignal(signal.SIGUSR1) is before
-    assert deaf.stop_request(numbers).tolist() == [0]
+    assert guard.stop_request(NUMBERS).tolist() == [0]
+
+
+def test_a_guard_that_listens_is_asked_to_stop_by_a_signal(stepper):
     guard = guard_of(DistributedType.NO)
-    assert guard.stop_request(numbers).tolist() == [0]
+    assert guard.stop_request(NUMBERS).tolist() == [0]
     signal.raise_signal(signal.SIGUSR1)
-    assert guard.stop_request(numbers).tolist() == [1]
-    assert guard.stop_request(numbers).dtype == torch.float64
+    assert guard.stop_request(NUMBERS).tolist() == [1]
+    assert guard.stop_request(NUMBERS).dtype == torch.float64
 
 
 def test_passes_that_are_taken_back_leave_neither_gradients_nor_statistics(stepper):
@@ -259,34 +279,67 @@ def poisoned(monkeypatch, *calls: int) -> None:
 
 
 @pytest.fixture
-def data(tmp_path):
+def data(tmp_path) -> Path:
+    """8 training and 2 validation images, beside which a test may write."""
     return write_splits(tmp_path, 8, 2, size=(16, 24))
 
 
-def test_a_run_skips_the_step_and_goes_on(data, monkeypatch):
-    poisoned(monkeypatch, 3)
-    run = run_train(data / "run", "--dataset", data, *FLAGS, "--max-steps", "5", "--eval-every", "5")
+@pytest.fixture(scope="module")
+def shared_data(tmp_path_factory) -> Path:
+    """The same images, for runs that several tests look at."""
+    return write_splits(tmp_path_factory.mktemp("data"), 8, 2, size=(16, 24))
+
+
+@pytest.fixture(scope="module")
+def skipping(shared_data, tmp_path_factory) -> Run:
+    """A run of five steps, of which the third has no finite loss."""
+    with pytest.MonkeyPatch.context() as patch:
+        poisoned(patch, 3)
+        flags = ["--max-steps", "5", "--eval-every", "5"]
+        run = run_train(tmp_path_factory.mktemp("skipping") / "run", "--dataset", shared_data, *FLAGS, *flags)
+    assert run.exit_code == 0, run.output
+    return run
+
+
+def test_a_skipped_step_is_said_with_its_images(skipping):
     batches = [*TrainingSampler(np.full((8, 2), 16), BatchSplit(4, 1, 4, 1), seed=0, steps=range(5))]
     names = ", ".join(f"cell_{slot.index:02}.png" for slot in batches[2])
-    assert run.exit_code == 0
-    assert f"step 3: loss or gradient not finite, step skipped; its images: {names}\n" in run.output
-    assert run.values("train/skipped_steps") == [0, 0, 1, 1, 1]
-    assert run.values("train/loss")[2] is None
-    assert None not in run.values("train/loss")[3:]
-    before, after, later = (run.weights(step) for step in (2, 3, 4))
-    assert all(torch.equal(before[name], after[name]) for name in before)  # weights and running statistics
-    assert any(not torch.equal(after[name], later[name]) for name in after)
+    assert f"step 3: loss or gradient not finite, step skipped; its images: {names}\n" in skipping.output
 
 
-def test_the_average_and_the_mean_loss_leave_a_skipped_step_out(data, monkeypatch):
-    flags = [*FLAGS, "--ema-decay", "0.5", "--max-steps", "3", "--eval-every", "3", "--log-every", "3"]
-    poisoned(monkeypatch, 3)
-    run = run_train(data / "run", "--dataset", data, *flags)
-    averages = [run.tensors(step, "average") for step in (2, 3)]
-    assert all(torch.equal(averages[0][name], averages[1][name]) for name in averages[0])
-    monkeypatch.undo()
-    good = run_train(data / "good", "--dataset", data, *flags, "--log-every", "1")
-    assert run.values("train/loss") == [pytest.approx(sum(good.values("train/loss")[:2]) / 2, rel=1e-6)]
+def test_skipped_steps_are_logged_without_a_loss(skipping):
+    assert skipping.values("train/skipped_steps") == [0, 0, 1, 1, 1]
+    assert skipping.values("train/loss")[2] is None
+    assert None not in skipping.values("train/loss")[3:]
+
+
+def test_a_skipped_step_leaves_weights_with_running_statistics(skipping):
+    assert different_tensors(skipping.weights(2), skipping.weights(3)) == []
+
+
+def test_a_run_goes_on_behind_a_skipped_step(skipping):
+    assert different_tensors(skipping.weights(3), skipping.weights(4)) != []
+
+
+AVERAGED = [*FLAGS, "--ema-decay", "0.5", "--max-steps", "3", "--eval-every", "3", "--log-every", "3"]
+
+
+@pytest.fixture(scope="module")
+def skipping_last(shared_data, tmp_path_factory) -> Run:
+    """A run of three steps, of which the last has no finite loss, with an average of weights and one record."""
+    with pytest.MonkeyPatch.context() as patch:
+        poisoned(patch, 3)
+        return run_train(tmp_path_factory.mktemp("skipping") / "run", "--dataset", shared_data, *AVERAGED)
+
+
+def test_the_average_of_weights_leaves_a_skipped_step_out(skipping_last):
+    assert different_tensors(skipping_last.tensors(2, "average"), skipping_last.tensors(3, "average")) == []
+
+
+def test_the_mean_loss_leaves_a_skipped_step_out(skipping_last, shared_data, tmp_path):
+    good = run_train(tmp_path / "good", "--dataset", shared_data, *AVERAGED, "--log-every", "1")
+    mean = sum(good.values("train/loss")[:2]) / 2
+    assert skipping_last.values("train/loss") == [pytest.approx(mean, rel=1e-6)]
 
 
 def test_memory_of_a_run_is_freed_at_its_end(data):

@@ -15,6 +15,7 @@ from PIL import Image
 import train
 from runtime.mesh import Mesh
 from train_utils.memory.preflight import Preflight
+from train_utils.monitoring import rehearsal
 from unet import UNet
 
 SGD_FIRST_STEP = 1.9  # Nesterov momentum 0.9: the first step goes 1 + 0.9 times the gradient
@@ -51,35 +52,53 @@ def log_dice(logits: torch.Tensor, masks: torch.Tensor) -> float:
     return -((2 * overlap + 1e-3) / (sizes + 1e-3)).log().mean().item()
 
 
-def val_pixels(data: Path) -> torch.Tensor:
-    masks = [np.asarray(Image.open(file)) // 255 for file in (data / "val" / "masks").iterdir()]
-    return torch.bincount(torch.tensor(np.stack(masks)).flatten().long(), minlength=2).double()
+WITHOUT_LENGTH = PLAIN[: PLAIN.index("--max-steps")] + PLAIN[PLAIN.index("--max-steps") + 2 :]
 
 
-@pytest.mark.flags("--max-minutes", "--like")
-def test_a_run_fills_the_given_minutes_which_its_record_repeats_in_steps(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("train_utils.monitoring.rehearsal.steps_that_fit", lambda *_: 2)
-    monkeypatch.setattr("train_utils.monitoring.rehearsal.MOST_STEPS", 0)
-    flags = PLAIN[: PLAIN.index("--max-steps")] + PLAIN[PLAIN.index("--max-steps") + 2 :]
-    measured = run_train(tmp_path / "run", "--dataset", run.data, *flags, "--max-minutes", "9")
+@pytest.fixture(scope="module")
+def measured(run, tmp_path_factory) -> Run:
+    """A run with --max-minutes, of which two steps fit into the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rehearsal, "steps_that_fit", lambda *_: 2)
+        patch.setattr(rehearsal, "MOST_STEPS", 0)
+        output = tmp_path_factory.mktemp("measured") / "run"
+        return run_train(output, "--dataset", run.data, *WITHOUT_LENGTH, "--max-minutes", "9")
+
+
+@pytest.mark.flags("--max-minutes")
+def test_max_minutes_are_filled_with_steps(measured):
     assert measured.steps("train/loss") == [1, 2]
     assert measured.settings["flags"]["max_minutes"] == 9
-    args = parsed("--like", tmp_path / "run" / "run.json", "--seed", "5")
-    assert (args.max_steps, args.max_minutes, args.batch_size, args.seed) == (2, None, 8, 5)
 
 
-@pytest.mark.flags("--batch-size", "--epochs", "--max-steps")
-def test_a_run_has_the_given_steps_or_epochs(run, tmp_path):
+@pytest.mark.flags("--like")
+def test_like_repeats_the_settings_of_a_run(measured):
+    args = parsed("--like", measured.folder / "run.json", "--seed", "5")
+    assert args.max_steps == 2
+    assert args.max_minutes is None
+    assert args.batch_size == 8
+    assert args.seed == 5
+
+
+@pytest.mark.flags("--batch-size")
+def test_batch_size_is_a_share_of_an_epoch(run):
     assert run("--batch-size", "4").values("epoch")[0] == 0.5
-    result = run.fresh("--max-steps", "3", "--epochs", "2")
-    assert result.steps("train/loss") == [1, 2, 3]  # --max-steps stands instead of --epochs
-    flags = PLAIN[: PLAIN.index("--max-steps")] + PLAIN[PLAIN.index("--max-steps") + 2 :]
-    result = run_train(tmp_path / "out", "--dataset", run.data, *flags, "--epochs", "2", "--batch-size", "4")
+
+
+@pytest.mark.flags("--max-steps")
+def test_max_steps_stand_instead_of_epochs(run):
+    assert run.fresh("--max-steps", "3", "--epochs", "2").steps("train/loss") == [1, 2, 3]
+
+
+@pytest.mark.flags("--epochs")
+def test_epochs_are_counted_in_steps(run, tmp_path):
+    flags = ["--epochs", "2", "--batch-size", "4"]
+    result = run_train(tmp_path / "out", "--dataset", run.data, *WITHOUT_LENGTH, *flags)
     assert result.steps("train/loss") == [1, 2, 3, 4]
 
 
 @pytest.mark.flags("--micro-batch-size")
-def test_micro_batches_have_the_loss_of_their_batch(run, monkeypatch):
+def test_micro_batches_add_up_to_the_batch(run, monkeypatch):
     plain = run()
     sizes = []
     forward = UNet.forward
@@ -87,13 +106,14 @@ def test_micro_batches_have_the_loss_of_their_batch(run, monkeypatch):
     with mock.patch.object(Preflight, "fit_batch_split", lambda self, shape, batch_split: batch_split):
         result = run.fresh("--micro-batch-size", "3")
     assert sizes == [3, 3, 2, 3]  # the step's images, and the validation images
-    assert (result.settings["micro_batch_size"], result.settings["accumulation"]) == (3, 3)
+    assert result.settings["micro_batch_size"] == 3
+    assert result.settings["accumulation"] == 3
     assert result.values("train/loss") == pytest.approx(plain.values("train/loss"), rel=FLOAT32)
     assert result.values("train/grad_norm") == pytest.approx(plain.values("train/grad_norm"), rel=FLOAT32)
 
 
 @pytest.mark.flags("--patience")
-def test_a_run_without_progress_ends_early(run):
+def test_patience_ends_a_run_that_gets_no_better(run):
     still = ("--learning-rate", "1e-12", "--max-steps", "6", "--eval-every", "1")
     assert run(*still).steps("eval/loss") == [1, 2, 3, 4, 5, 6]
     result = run(*still, "--patience", "2")
@@ -101,20 +121,24 @@ def test_a_run_without_progress_ends_early(run):
     assert "no better mean IoU in 2 evaluations, stopping at step 3" in result.output
 
 
-@pytest.mark.flags("--optimizer", "--learning-rate")
-def test_an_optimizer_steps_by_the_learning_rate(run):
-    for rate in ("0.1", "0.02"):
-        sgd = run("--learning-rate", rate)
-        assert sgd.values("train/lr") == [float(rate)]
-        expected = SGD_FIRST_STEP * float(rate) * sgd.values("train/grad_norm")[0]
-        assert moved(sgd).norm().item() == pytest.approx(expected, rel=1e-4)  # differences of float32 weights
-    adamw = moved(run("--optimizer", "adamw", "--learning-rate", "0.001")).abs()
-    assert adamw.max().item() == pytest.approx(0.001, rel=1e-3)  # each by the learning rate, whatever its gradient
-    assert (adamw > 0.00099).float().mean() > 0.9
+@pytest.mark.flags("--learning-rate")
+@pytest.mark.parametrize("rate", [0.1, 0.02])
+def test_learning_rate_is_the_length_of_a_step(run, rate):
+    sgd = run("--learning-rate", str(rate))
+    length = SGD_FIRST_STEP * rate * sgd.values("train/grad_norm")[0]
+    assert sgd.values("train/lr") == [rate]
+    assert moved(sgd).norm().item() == pytest.approx(length, rel=1e-4)  # differences of float32 weights
+
+
+@pytest.mark.flags("--optimizer")
+def test_adamw_moves_each_weight_by_the_learning_rate(run):
+    distances = moved(run("--optimizer", "adamw", "--learning-rate", "0.001")).abs()
+    assert distances.max().item() == pytest.approx(0.001, rel=1e-3)  # whatever its gradient
+    assert (distances > 0.00099).float().mean() > 0.9
 
 
 @pytest.mark.flags("--weight-decay")
-def test_weights_decay_unless_they_are_biases(run):
+def test_weight_decay_shrinks_filters_alone(run):
     rate, decay = 0.001, 0.5
     flags = ("--optimizer", "adamw", "--learning-rate", str(rate))
     without, decayed = run(*flags), run(*flags, "--weight-decay", str(decay))
@@ -124,18 +148,26 @@ def test_weights_decay_unless_they_are_biases(run):
         assert torch.allclose(lost, expected, rtol=0, atol=2e-7), name  # a few units in float32's last place
 
 
+SCHEDULE_PROGRESS = [step / 6 for step in range(6)]
+
+
 @pytest.mark.flags("--schedule", "--warmup-steps")
-def test_a_learning_rate_follows_its_schedule(run):
+@pytest.mark.parametrize(
+    ("kind", "rates"),
+    [
+        ("cosine", [0.05 * (1 + math.cos(math.pi * progress)) for progress in SCHEDULE_PROGRESS]),
+        ("poly", [0.1 * (1 - progress) ** 0.9 for progress in SCHEDULE_PROGRESS]),
+        ("constant", [0.1] * 6),
+    ],
+    ids=["cosine", "poly", "constant"],
+)
+def test_schedule_sets_the_learning_rate_behind_the_warmup_steps(run, kind, rates):
     length = ("--max-steps", "8", "--warmup-steps", "2", "--eval-every", "8", "--checkpoint-every", "8")
-    rates = {kind: run(*length, "--schedule", kind).values("train/lr") for kind in ("cosine", "poly", "constant")}
-    progress = [(step - 2) / 6 for step in range(2, 8)]
-    assert rates["cosine"] == pytest.approx([0.05, 0.1, *(0.05 * (1 + math.cos(math.pi * part)) for part in progress)])
-    assert rates["poly"] == pytest.approx([0.05, 0.1, *(0.1 * (1 - part) ** 0.9 for part in progress)])
-    assert rates["constant"] == pytest.approx([0.05] + [0.1] * 7)
+    assert run(*length, "--schedule", kind).values("train/lr") == pytest.approx([0.05, 0.1, *rates])
 
 
 @pytest.mark.flags("--max-grad-norm")
-def test_a_gradient_is_clipped_to_the_norm(run):
+def test_max_grad_norm_shortens_a_step(run):
     norm = run().values("train/grad_norm")[0]
     result = run("--max-grad-norm", "0.01")
     assert norm > 0.02
@@ -144,18 +176,19 @@ def test_a_gradient_is_clipped_to_the_norm(run):
 
 
 @pytest.mark.flags("--ema-decay")
-def test_a_model_is_the_moving_average_of_its_weights(run):
+def test_ema_decay_averages_weights(run):
     result = run("--ema-decay", "0.2", "--max-steps", "2", "--eval-every", "2")
     for name, average in result.weights(0).items():
         for step in (1, 2):
             decay = min(0.2, (1 + step) / (10 + step))  # 2/11 of the first step is smaller, 3/12 of the second larger
             average = decay * average + (1 - decay) * result.weights(step)[name]
         assert torch.allclose(result.model[name], average, rtol=0, atol=1e-6), name
-        assert name != "stem.conv1.weight" or not torch.allclose(result.model[name], result.weights(2)[name], atol=1e-4)
+    filters = "stem.conv1.weight"
+    assert not torch.allclose(result.model[filters], result.weights(2)[filters], atol=1e-4)
 
 
 @pytest.mark.flags("--ddp-comm-hook")
-def test_gradients_are_exchanged_by_the_hook(run, monkeypatch):
+def test_ddp_comm_hook_is_an_option_of_ddp(run, monkeypatch):
     calls = []
     monkeypatch.setattr(train, "distributed_options", lambda hook: calls.append(hook) or [])
     run.fresh("--ddp-comm-hook", "fp16")
@@ -163,7 +196,7 @@ def test_gradients_are_exchanged_by_the_hook(run, monkeypatch):
 
 
 @pytest.mark.flags("--processes-per-volume")
-def test_processes_share_volumes_in_groups(run, monkeypatch):
+def test_processes_per_volume_make_a_mesh(run, monkeypatch):
     sizes = []
     from_process = Mesh.from_process
     monkeypatch.setattr(Mesh, "from_process", lambda *place: sizes.append(place[2]) or from_process(*place[:2], size=1))
@@ -173,41 +206,76 @@ def test_processes_share_volumes_in_groups(run, monkeypatch):
 
 
 @pytest.mark.flags("--deep-supervision", "--no-deep-supervision")
-def test_deep_supervision_adds_heads_that_no_model_has(run):
+def test_deep_supervision_adds_heads_in_training(run):
     plain, deep = run("--depth", "4"), run("--depth", "4", "--deep-supervision")
+    heads = [f"heads.{level}.conv.{kind}" for level in (0, 1) for kind in ("bias", "weight")]
     assert plain.model.keys() == deep.model.keys()
-    assert sorted(deep.weights(1).keys() - plain.weights(1).keys()) == [
-        f"heads.{level}.conv.{kind}" for level in (0, 1) for kind in ("bias", "weight")
-    ]
+    assert sorted(deep.weights(1).keys() - plain.weights(1).keys()) == heads
+
+
+@pytest.mark.flags("--deep-supervision", "--no-deep-supervision")
+def test_deep_supervision_is_the_default():
     assert parsed().deep_supervision
     assert not parsed("--no-deep-supervision").deep_supervision
 
 
 @pytest.mark.flags("--plan")
-def test_a_plan_is_made_where_it_is_asked_for(run):
+def test_plan_may_be_none_or_auto(run):
     assert "plan: " not in run().output
     assert "plan: --scale 1" in run.fresh("--plan", "auto").output
 
 
-@pytest.mark.flags("--loss", "--class-weights")
-def test_a_loss_is_that_of_its_formula(run):
-    logits, masks = first_batch(run(), run.data)
+@pytest.fixture(scope="module")
+def predicted(run) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and masks of the first batch."""
+    return first_batch(run(), run.data)
+
+
+def focal(logits: torch.Tensor, masks: torch.Tensor) -> float:
+    """The focal loss with the exponent 2."""
     each = F.cross_entropy(logits, masks, reduction="none")
-    focal = ((1 - torch.exp(-each)) ** 2 * each).mean().item()
-    dice = soft_dice(logits, masks)
-    expected = {
-        "ce": each.mean().item(),
-        "dice": dice,
-        "ce+dice": each.mean().item() + dice,
-        "ce+logdice": each.mean().item() + log_dice(logits, masks),
-        "focal+dice": focal + dice,
-    }
-    for kind, value in expected.items():
-        assert run("--loss", kind).values("train/loss") == pytest.approx([value], rel=FLOAT32), kind
+    return ((1 - torch.exp(-each)) ** 2 * each).mean().item()
+
+
+def cross_entropy(logits: torch.Tensor, masks: torch.Tensor) -> float:
+    return F.cross_entropy(logits, masks).item()
+
+
+@pytest.mark.flags("--loss")
+@pytest.mark.parametrize(
+    ("kind", "terms"),
+    [
+        ("ce", [cross_entropy]),
+        ("dice", [soft_dice]),
+        ("ce+dice", [cross_entropy, soft_dice]),
+        ("ce+logdice", [cross_entropy, log_dice]),
+        ("focal+dice", [focal, soft_dice]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_loss_is_a_sum_of_its_terms(run, predicted, kind, terms):
+    value = sum(term(*predicted) for term in terms)
+    assert run("--loss", kind).values("train/loss") == pytest.approx([value], rel=FLOAT32)
+
+
+@pytest.mark.flags("--class-weights")
+def test_class_weights_weigh_pixels(run, predicted):
+    logits, masks = predicted
     weighted = F.cross_entropy(logits, masks, torch.tensor([1.0, 3.0], dtype=torch.float64)).item()
-    assert run("--loss", "ce", "--class-weights", "1", "3").values("train/loss") == pytest.approx(
-        [weighted], rel=FLOAT32
-    )
+    result = run("--loss", "ce", "--class-weights", "1", "3")
+    assert result.values("train/loss") == pytest.approx([weighted], rel=FLOAT32)
+
+
+def val_pixels(data: Path) -> torch.Tensor:
+    """How many pixels of the validation masks are of each class."""
+    masks = [np.asarray(Image.open(file)) // 255 for file in (data / "val" / "masks").iterdir()]
+    return torch.bincount(torch.tensor(np.stack(masks)).flatten().long(), minlength=2).double()
+
+
+@pytest.mark.flags("--class-weights")
+def test_class_weights_auto_balance_the_pixels_of_all_masks(run, predicted):
+    logits, masks = predicted
     pixels = torch.bincount(masks.flatten(), minlength=2).double() + val_pixels(run.data)
     balanced = F.cross_entropy(logits, masks, (pixels.sum() / (2 * pixels)).sqrt()).item()
-    assert run("--loss", "ce", "--class-weights", "auto").values("train/loss") == pytest.approx([balanced], rel=FLOAT32)
+    result = run("--loss", "ce", "--class-weights", "auto")
+    assert result.values("train/loss") == pytest.approx([balanced], rel=FLOAT32)

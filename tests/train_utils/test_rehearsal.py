@@ -66,9 +66,7 @@ def test_no_step_fits_into_less_time_than_the_end_of_a_run_takes():
 
 
 @pytest.mark.parametrize(("eval_every", "checkpoints_of_the_best", "pictures"), [(20, 0, 8), (21, 1, 8), (20, 0, 2)])
-def test_the_steps_that_fit_leave_time_for_evaluations_saves_and_the_report(
-    eval_every, checkpoints_of_the_best, pictures
-):
+def test_the_steps_that_fit_leave_time_for_evaluations_saves_report(eval_every, checkpoints_of_the_best, pictures):
     times = MeasuredSeconds(step=0.5, evaluation=4.0, image=0.2, save=3.0)
     flags = ["--eval-every", str(eval_every), "--checkpoint-every", "5"]
     steps = steps_that_fit(600, times, schedule(*flags), pictures)

@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 from flag_runs import Trainer
+from same_runs import different_tensors
 
 import train
 from runtime.errors import SettingsError
@@ -15,37 +16,59 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
     return Trainer(tmp_path_factory.mktemp("flags"))
 
 
-@pytest.mark.flags("--resume", "--checkpoint-every", "--keep-checkpoints")
-def test_checkpoints_are_saved_kept_and_resumed(run, tmp_path, monkeypatch):
+FOUR_STEPS = ("--max-steps", "4", "--eval-every", "4")
+
+
+@pytest.mark.flags("--checkpoint-every")
+def test_checkpoint_every_step_is_kept(run):
+    assert run(*FOUR_STEPS).checkpoints() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.flags("--keep-checkpoints")
+def test_keep_checkpoints_removes_the_oldest(run):
+    result = run(*FOUR_STEPS, "--checkpoint-every", "2", "--keep-checkpoints", "2")
+    assert result.checkpoints() == [2, 4]
+
+
+@pytest.mark.flags("--resume")
+def test_resume_ends_with_the_weights_of_an_uninterrupted_run(run, tmp_path, monkeypatch):
     rebuilt = []  # what only several processes show: the order of sums after the first step
     monkeypatch.setattr(train, "rebuild_buckets", lambda model, network: rebuilt.append(network is model))
-    whole = run.fresh("--max-steps", "4", "--eval-every", "4")
-    assert whole.checkpoints() == [0, 1, 2, 3, 4]
+    whole = run(*FOUR_STEPS)
+    run.fresh("--max-steps", "2", "--eval-every", "4", output=tmp_path / "out")
     assert rebuilt == []
-    result = run.fresh("--max-steps", "4", "--eval-every", "4", "--checkpoint-every", "2", "--keep-checkpoints", "2")
-    assert result.checkpoints() == [2, 4]
-    begun = run.fresh("--max-steps", "2", "--eval-every", "4", output=tmp_path / "out")
+    resumed = run.fresh(*FOUR_STEPS, "--resume", "auto", output=tmp_path / "out")
+    assert resumed.steps("train/loss") == [1, 2, 3, 4]
+    assert resumed.checkpoints()[-1] == 4
+    assert rebuilt == [True]
+    assert different_tensors(resumed.weights(4), whole.weights(4)) == []
+
+
+@pytest.mark.flags("--resume")
+def test_a_folder_of_a_run_is_refused_without_resume(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text("{}")
     with pytest.raises(SettingsError, match="not an empty folder"):
         run.fresh(output=tmp_path / "out")
-    outcome = run.fresh("--max-steps", "4", "--eval-every", "4", "--resume", "auto", output=tmp_path / "out")
-    assert begun.checkpoints()[-1] == 4
-    assert outcome.steps("train/loss") == [1, 2, 3, 4]
-    assert rebuilt == [True]
-    assert all(torch.equal(outcome.weights(4)[name], weight) for name, weight in whole.weights(4).items())
 
 
 @pytest.mark.flags("--eval-every", "--log-every")
-def test_evaluations_and_records_come_as_often_as_given(run):
+def test_records_come_at_their_intervals_with_the_last_step(run):
     result = run("--max-steps", "5", "--eval-every", "2", "--log-every", "3")
     assert result.steps("eval/loss") == [2, 4, 5]
     assert result.steps("train/loss") == [3, 5]
+
+
+@pytest.mark.flags("--log-every")
+def test_losses_are_means_since_the_last_record(run):
+    result = run("--max-steps", "5", "--eval-every", "2", "--log-every", "3")
     each = run("--max-steps", "5", "--eval-every", "5").values("train/loss")
-    means = [sum(each[:3]) / 3, sum(each[3:]) / 2]  # of the steps since the last record
+    means = [sum(each[:3]) / 3, sum(each[3:]) / 2]
     assert result.values("train/loss") == pytest.approx(means, rel=1e-6)
 
 
 @pytest.mark.flags("--trace-steps")
-def test_a_trace_holds_the_given_steps(run):
+def test_trace_steps_writes_a_trace(run):
     result = run.fresh("--trace-steps", "1", "--max-steps", "5", "--eval-every", "5")
     events = json.loads((result.folder / "traces" / "process-0.json").read_text())["traceEvents"]
     assert any("conv" in event.get("name", "") for event in events)
@@ -53,7 +76,7 @@ def test_a_trace_holds_the_given_steps(run):
 
 
 @pytest.mark.flags("--push-to-hub")
-def test_a_model_is_pushed_to_its_name(run, monkeypatch):
+def test_push_to_hub_uploads_the_model(run, monkeypatch):
     pushed = []
     monkeypatch.setattr("train_utils.reporting.hub.huggingface_hub.get_token", lambda: "token")
     monkeypatch.setattr("train_utils.results.push_to_hub", lambda *given: pushed.append(given))
@@ -62,16 +85,20 @@ def test_a_model_is_pushed_to_its_name(run, monkeypatch):
 
 
 @pytest.mark.flags("--tracker")
-def test_a_tracker_is_chosen_by_its_name(run):
-    assert not (run().folder / "tensorboard").exists()
+def test_tracker_writes_its_files(run):
     result = run.fresh("--tracker", "tensorboard")
     assert [*(result.folder / "tensorboard").glob("events.out.tfevents*")]
+    assert not (run().folder / "tensorboard").exists()
+
+
+@pytest.mark.flags("--tracker")
+def test_tracker_that_is_unknown_is_refused(run):
     with pytest.raises(SettingsError, match="--tracker nothing is unknown"):
         run.fresh("--tracker", "nothing")
 
 
 @pytest.mark.flags("--deterministic")
-def test_algorithms_are_deterministic_where_asked(run, monkeypatch):
+def test_deterministic_holds_in_each_step(run, monkeypatch):
     calls = []
     step = train.train_step
     monkeypatch.setattr(

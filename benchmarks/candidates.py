@@ -213,36 +213,41 @@ def low_resolution(images: Tensor, masks: Tensor, rng: np.random.Generator) -> N
 
 def copy_paste() -> Callable[[Tensor, Tensor, np.random.Generator], None]:
     """Ghiasi et al. 2021, arXiv:2012.07177: every second image gets the rarest class of the image before it."""
-    seen: list[tuple[Tensor, Tensor]] = []
+    earlier_pairs: list[tuple[Tensor, Tensor]] = []
 
     def paste(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
         for image, mask in zip(images, masks, strict=True):
             whole = image.clone(), mask.clone()
-            if seen and rng.random() < 0.5 and seen[0][1].shape == mask.shape and (seen[0][1] != IGNORE_INDEX).any():
-                from_image, from_mask = seen[0]
+            if (
+                earlier_pairs
+                and rng.random() < 0.5
+                and earlier_pairs[0][1].shape == mask.shape
+                and (earlier_pairs[0][1] != IGNORE_INDEX).any()
+            ):
+                from_image, from_mask = earlier_pairs[0]
                 pixels = torch.bincount(from_mask[from_mask != IGNORE_INDEX])
                 rarest = torch.where(pixels > 0, pixels, pixels.sum()).argmin()
                 mask[from_mask == rarest] = rarest
                 image[:, from_mask == rarest] = from_image[:, from_mask == rarest]
-            seen[:] = [whole]
+            earlier_pairs[:] = [whole]
 
     return paste
 
 
 def cutmix() -> Callable[[Tensor, Tensor, np.random.Generator], None]:
     """Yun et al. 2019, arXiv:1905.04899: every second image gets a rectangle of the image before it."""
-    seen: list[tuple[Tensor, Tensor]] = []
+    earlier_pairs: list[tuple[Tensor, Tensor]] = []
 
     def mix(images: Tensor, masks: Tensor, rng: np.random.Generator) -> None:
         for image, mask in zip(images, masks, strict=True):
             whole = image.clone(), mask.clone()
-            if seen and rng.random() < 0.5 and seen[0][1].shape == mask.shape:
+            if earlier_pairs and rng.random() < 0.5 and earlier_pairs[0][1].shape == mask.shape:
                 share, (height, width) = rng.beta(1, 1) ** 0.5, mask.shape
                 sides = int(share * height), int(share * width)
                 top, left = rng.integers(0, height - sides[0] + 1), rng.integers(0, width - sides[1] + 1)
                 box = ..., slice(top, top + sides[0]), slice(left, left + sides[1])
-                image[box], mask[box] = seen[0][0][box], seen[0][1][box]
-            seen[:] = [whole]
+                image[box], mask[box] = earlier_pairs[0][0][box], earlier_pairs[0][1][box]
+            earlier_pairs[:] = [whole]
 
     return mix
 

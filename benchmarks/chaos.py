@@ -266,8 +266,8 @@ class Launch:
     def wait(self, seconds: float) -> bool:
         """Wait until the launchers and all that they started have ended; whether they have."""
         processes = self.everything()
-        ended, _ = psutil.wait_procs(processes, timeout=seconds)
-        return len(ended) == len(processes)
+        ended_processes, _ = psutil.wait_procs(processes, timeout=seconds)
+        return len(ended_processes) == len(processes)
 
     def has_ended(self) -> bool:
         """Whether all launchers have ended; cheaper than `wait`."""
@@ -716,11 +716,11 @@ class Workplace:
             lacking["disks of its own (root)"] = NEEDS_DISK
         if not FAKETIME.exists():
             lacking["libfaketime"] = NEEDS_FAKETIME
-        left_out: list[str] = []
+        omitted_names: list[str] = []
         for need, names in lacking.items():
             print(f"left out, for lack of {need}: {', '.join(names)}")
-            left_out.extend(names)
-        return [name for name in FAULTS if name not in left_out]
+            omitted_names.extend(names)
+        return [name for name in FAULTS if name not in omitted_names]
 
     def run_undisturbed(self) -> None:
         """Make the run that all others are compared with, once."""
@@ -748,9 +748,9 @@ class Workplace:
             scene.begin(options_of(kind, scene))
             if kind not in OF_THEMSELVES:
                 scene.await_moment()
-            begun = time.monotonic()
+            start_time = time.monotonic()
             FAULTS[kind](scene)
-            result["seconds_to_end"] = time.monotonic() - begun
+            result["seconds_to_end"] = time.monotonic() - start_time
             result |= resume(scene, processes, set_back=kind == "clock set back")
             compare(self.undisturbed, scene, result)
             if kind != "a process raises an error":
@@ -768,10 +768,10 @@ class Workplace:
         """Keep what a run with problems has left, to be looked at."""
         scene.close()
         self.disk.repair()
-        kept = self.folder / f"problem-{number}"
-        shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(scene.folder, kept)
-        shutil.copytree(self.disk.path, kept / "disk")
+        problem_folder = self.folder / f"problem-{number}"
+        shutil.rmtree(problem_folder, ignore_errors=True)
+        shutil.copytree(scene.folder, problem_folder)
+        shutil.copytree(self.disk.path, problem_folder / "disk")
 
     def close(self) -> None:
         """Leave the machine as it was."""
@@ -1002,9 +1002,9 @@ def main() -> None:
     try:
         kinds = args.only or workplace.kinds()
         workplace.run_undisturbed()
-        done = {result["number"] for result in results}
+        finished_numbers = {result["number"] for result in results}
         for number, kind in zip(range(args.faults), random_faults(kinds, args.seed), strict=False):
-            if number in done:
+            if number in finished_numbers:
                 continue
             result = workplace.disturb(kind, number, args.seed)
             results.append(result)

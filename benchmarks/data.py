@@ -127,15 +127,15 @@ def bench_start(work: Path, theirs_too: bool, pairs: int = 20_000) -> dict:
         info = load_dataset_info(DataConfig(str(folder)))
         padded_shapes(info.train.sizes)
         seconds[name] = time.perf_counter() - start
-    found = {name: f"{value:.1f} s" for name, value in seconds.items()}
+    values = {name: f"{value:.1f} s" for name, value in seconds.items()}
     if theirs_too:
         from utils.data_loading import BasicDataset
 
         start = time.perf_counter()
         BasicDataset(str(folder / "images"), str(folder / "masks"), 1.0, mask_suffix="_mask")
-        taken = time.perf_counter() - start
-        found |= {"theirs": f"{taken:.1f} s", "ratio": f"{taken / seconds['cold']:.1f}"}
-    return found
+        their_seconds = time.perf_counter() - start
+        values |= {"theirs": f"{their_seconds:.1f} s", "ratio": f"{their_seconds / seconds['cold']:.1f}"}
+    return values
 
 
 def bench_files(work: Path, theirs_too: bool) -> dict:
@@ -149,8 +149,8 @@ def bench_files(work: Path, theirs_too: bool) -> dict:
         others = {f"theirs, {n} files": theirs(work / f"files{n}", 1.0, n) for n in counts}
         seconds |= seconds_of_each(others, 5)
     times = list(seconds.values())
-    found = {name: f"{1000 * value:.2f} ms" for name, value in seconds.items()}
-    return found | {"ours grows by": f"{times[1] / times[0] - 1:+.1%}"}
+    values = {name: f"{1000 * value:.2f} ms" for name, value in seconds.items()}
+    return values | {"ours grows by": f"{times[1] / times[0] - 1:+.1%}"}
 
 
 def bench_memory(work: Path, theirs_too: bool) -> dict:
@@ -165,12 +165,12 @@ def bench_memory(work: Path, theirs_too: bool) -> dict:
     loader, _ = build_loaders(
         info, config, shapes, batch_split, range(5 * steps), num_workers=2, device=torch.device("cpu")
     )
-    found = {}
+    values = {}
     for step, _ in enumerate(loader, start=1):
         if step % steps == 0:
             children = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split()
-            found[f"epoch {step // steps}"] = f"{sum(map(proportional_set, [str(os.getpid()), *children])):.0f} MiB"
-    return found
+            values[f"epoch {step // steps}"] = f"{sum(map(proportional_set, [str(os.getpid()), *children])):.0f} MiB"
+    return values
 
 
 def proportional_set(pid: str) -> float:
@@ -198,8 +198,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         for case in args.only:
             options = {"pairs": args.pairs} if case == "start" else {}
-            found = globals()[f"bench_{case}"](Path(work), args.pytorch_unet is not None, **options)
-            print(json.dumps({case: found}), flush=True)
+            values = globals()[f"bench_{case}"](Path(work), args.pytorch_unet is not None, **options)
+            print(json.dumps({case: values}), flush=True)
 
 
 if __name__ == "__main__":

@@ -175,9 +175,9 @@ def trained(kind: str, encoder: Path, output: Path, flags: list) -> tuple[dict, 
     """The scores of a run of train.py in a process of its own, which knows Lite0, and a step's processor time in s."""
     flags = [*(flag.format(encoder=encoder) for flag in KINDS[kind]), *LIKE, *flags, "--output-dir", output]
     command = [sys.executable, __file__, "train", kind, *map(str, flags)]
-    done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     record = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
-    return record, float(done.stdout.splitlines()[-1])
+    return record, float(process.stdout.splitlines()[-1])
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -196,8 +196,8 @@ def compare(args: argparse.Namespace) -> None:
             for seed in args.seeds:
                 output = folder / f"{kind}-{seed}"
                 record, _ = trained(kind, encoder, output, [*flags, steps, "--seed", seed])
-                found = {key: value for key, value in record.items() if key.startswith(("eval/mean", "eval/iou"))}
-                print(json.dumps({"kind": kind, "seed": seed, "steps": steps} | found), flush=True)
+                eval_scores = {key: value for key, value in record.items() if key.startswith(("eval/mean", "eval/iou"))}
+                print(json.dumps({"kind": kind, "seed": seed, "steps": steps} | eval_scores), flush=True)
                 scores.append(record["eval/mean_iou"])
             print(f"{kind}: mean IoU {statistics.mean(scores):.3f} after {args.minutes:g} minutes", flush=True)
 

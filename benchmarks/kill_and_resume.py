@@ -42,7 +42,7 @@ def start(output: Path, processes: int, steps: int) -> subprocess.Popen:
         launcher = ["-m", "accelerate.commands.launch", "--config_file", profile, "--main_process_port", "0"]
         launcher += ["--num_processes", str(processes)]
     command = ["train.py", *FLAGS, "--max-steps", str(steps), "--output-dir", str(output), "--resume", "auto"]
-    with said(output).open("w") as errors:
+    with error_file(output).open("w") as errors:
         return subprocess.Popen(
             [sys.executable, *launcher, *command],
             cwd=ROOT,
@@ -52,7 +52,7 @@ def start(output: Path, processes: int, steps: int) -> subprocess.Popen:
         )
 
 
-def said(output: Path) -> Path:
+def error_file(output: Path) -> Path:
     """Where the last start of a run left its standard error."""
     return output.with_suffix(".txt")
 
@@ -122,22 +122,22 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         untouched, killed = Path(folder) / "untouched", Path(folder) / "killed"
         run = start(untouched, args.processes, steps)
-        assert run.wait() == 0, said(untouched).read_text()
+        assert run.wait() == 0, error_file(untouched).read_text()
         kills = half_saves = 0
         while kills < args.kills:
             run = start(killed, args.processes, steps)
             await_moment(run, killed)
             if run.poll() is not None:
                 break
-            begun = (killed / "metrics.jsonl").exists()
+            has_metrics = (killed / "metrics.jsonl").exists()
             kill(run)
             kills += 1
             half_saves += bool(half_saved(killed))
             path, _, passed_over = find_checkpoint("auto", killed / "checkpoints")
             assert not passed_over, (path, passed_over)
-            assert path is not None or not begun, (path, passed_over)
+            assert path is not None or not has_metrics, (path, passed_over)
         run = start(killed, args.processes, steps)
-        assert run.wait() == 0, said(killed).read_text()
+        assert run.wait() == 0, error_file(killed).read_text()
         ours, theirs = tensors(killed), tensors(untouched)
         same = ours.keys() == theirs.keys() and all(ours[key].equal(theirs[key]) for key in ours)
         logs = numbers(killed) == numbers(untouched)

@@ -89,14 +89,14 @@ def along_axes(points: Tensor, logits: Tensor) -> Tensor:
 def seconds(work: Callable[[], object], rounds: int, device: torch.device) -> float:
     """Seconds of a call, the median over the rounds after a first one."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
-    measured = []
+    times = []
     for _ in range(rounds + 1):
         wait_for(device)
         start = clock()
         work()
         wait_for(device)
-        measured.append(clock() - start)
-    return statistics.median(measured[1:])
+        times.append(clock() - start)
+    return statistics.median(times[1:])
 
 
 def task_of(count: int, size: list[int]) -> Landmarks:

@@ -27,8 +27,8 @@ def write_photographs(folder: Path, side: int) -> None:
     write = [sys.executable, "-m", "data_utils.shapes", str(folder), "--train", str(SIZES), "--val", "4"]
     subprocess.run(write, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     lengths = np.arange(side // 2, side // 2 + side + 1)
-    chosen = np.random.default_rng(0).choice(len(lengths) ** 2, SIZES, replace=False)
-    heights, widths = lengths[chosen // len(lengths)], lengths[chosen % len(lengths)]
+    positions = np.random.default_rng(0).choice(len(lengths) ** 2, SIZES, replace=False)
+    heights, widths = lengths[positions // len(lengths)], lengths[positions % len(lengths)]
     for kind, resampling in (("images", Image.Resampling.BICUBIC), ("masks", Image.Resampling.NEAREST)):
         files = sorted((folder / "train" / kind).iterdir())
         for file, width, height in zip(files, widths.tolist(), heights.tolist(), strict=True):
@@ -37,7 +37,7 @@ def write_photographs(folder: Path, side: int) -> None:
                 os.link(file, file.with_stem(f"{file.stem}-{copy}"))
 
 
-def seen(data: Path, steps: range, processes: int, batch_size: int) -> dict[str, float]:
+def seen_images(data: Path, steps: range, processes: int, batch_size: int) -> dict[str, float]:
     """What the network sees in `steps` of a run with default flags.
 
     `padding`: percent of the pixels that are of no image; `relative_size`: of an image, over the mean of all images.
@@ -47,14 +47,14 @@ def seen(data: Path, steps: range, processes: int, batch_size: int) -> dict[str,
     split = BatchSplit(batch_size, processes, math.ceil(batch_size / processes), accumulation=1)
     slots = [slot for micro_batch in TrainingSampler(shapes, split, info.config.seed, steps) for slot in micro_batch]
     pixels = info.train.sizes.prod(axis=1)
-    shown = sum(pixels[slot.index] for slot in slots if not slot.filler)
+    image_pixels = sum(pixels[slot.index] for slot in slots if not slot.filler)
     images = len(steps) * len(pixels) / math.ceil(len(pixels) / batch_size)  # as train.py counts them
-    padding = 1 - shown / sum(math.prod(slot.shape) for slot in slots)
-    return {"padding": 100 * padding, "relative_size": shown / images / pixels.mean()}
+    padding = 1 - image_pixels / sum(math.prod(slot.shape) for slot in slots)
+    return {"padding": 100 * padding, "relative_size": image_pixels / images / pixels.mean()}
 
 
 def losses(values: dict[str, float], alone: dict[str, float], efficiency: float) -> dict[str, float]:
-    """Percent of the speed alone that each process loses to what, from medians as `seen` and train.py have them.
+    """Percent of the speed alone that each process loses to what, from medians as `seen_images` and train.py have them.
 
     Communication includes the wait for the slower process. The rest slows the computing itself: cores share caches and
     memory, gloo's threads need a core, a part of a batch keeps a device less busy than a whole one.

@@ -80,9 +80,9 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in tasks}
     for step in range(args.rounds + 1):
         for name, network in networks.items():
-            taken = seconds(network, losses[name], images, targets[name], step)
+            step_seconds = seconds(network, losses[name], images, targets[name], step)
             if step:  # the first one warms up
-                times[name].append(taken)
+                times[name].append(step_seconds)
     ratios = [ours / theirs for ours, theirs in zip(times["overlapping"], times["exclusive"], strict=True)]
     for name, task_times in times.items():
         print(f"{name}: {statistics.median(task_times):.3f} s a step")

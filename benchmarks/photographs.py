@@ -45,9 +45,9 @@ def planned_flags(data: Path, flags: list[str], minutes: float) -> list[str]:
 def trained(output: Path, flags: list[str]) -> tuple[dict, float]:
     """The last record of a run of train.py in a process of its own, and a step's processor time in seconds."""
     command = [sys.executable, __file__, "train", *flags, *LIKE, *SELDOM, "--output-dir", str(output)]
-    done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     record = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
-    return record, float(done.stdout.splitlines()[-1])
+    return record, float(process.stdout.splitlines()[-1])
 
 
 def measure(args: argparse.Namespace, data: Path) -> None:

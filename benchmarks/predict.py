@@ -155,8 +155,8 @@ def memory(side: int, folder: Path) -> dict:
     )
     command = [sys.executable, ROOT / "tests" / "programs" / "print_peak_memory.py", ROOT / "predict.py"]
     command += ["--model", folder / "small", "--input", image, "--output", folder / "out"]
-    seconds, said = timed(command, ROOT, {**os.environ, "PYTHONPATH": str(ROOT)})
-    peak = int(said.split("VmHWM:")[1].split()[0]) * 1024 / 1e9
+    seconds, output = timed(command, ROOT, {**os.environ, "PYTHONPATH": str(ROOT)})
+    peak = int(output.split("VmHWM:")[1].split()[0]) * 1024 / 1e9
     image.unlink()
     return {"side": side, "seconds": seconds, "peak_gb": peak}
 

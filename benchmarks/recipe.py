@@ -52,9 +52,9 @@ def trained(flags: list[str], candidate: str, steps: int, seed: int) -> tuple[di
         output = Path(folder) / "run"
         flags = [*flags, *changes(candidate)[0], *COMMON, "--output-dir", str(output)]
         command = [sys.executable, __file__, "train", candidate, *flags, "--max-steps", str(steps), "--seed", str(seed)]
-        done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         record = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
-    return record, float(done.stdout.splitlines()[-1])
+    return record, float(process.stdout.splitlines()[-1])
 
 
 def rates(args: argparse.Namespace) -> None:
@@ -62,19 +62,19 @@ def rates(args: argparse.Namespace) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
     file = args.results / "rates.json"
-    found = json.loads(file.read_text()) if file.exists() else {}
+    speeds = json.loads(file.read_text()) if file.exists() else {}
     for name, flags in settings(args).items():
         for candidate in args.candidates:
-            if candidate not in found.setdefault(name, {}):
-                found[name][candidate] = 60 / trained(flags, candidate, TRIAL, seed=0)[1]
-                print(f"{name}, {candidate}: {found[name][candidate]:.0f} steps a minute", flush=True)
-                file.write_text(json.dumps(found, indent=2))
+            if candidate not in speeds.setdefault(name, {}):
+                speeds[name][candidate] = 60 / trained(flags, candidate, TRIAL, seed=0)[1]
+                print(f"{name}, {candidate}: {speeds[name][candidate]:.0f} steps a minute", flush=True)
+                file.write_text(json.dumps(speeds, indent=2))
 
 
 def run(args: argparse.Namespace) -> None:
     """Scores of each candidate, set and seed, a line each in RESULTS/scores.jsonl."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    sets, found = settings(args), json.loads((args.results / "rates.json").read_text())
+    sets, speeds = settings(args), json.loads((args.results / "rates.json").read_text())
     file = args.results / "scores.jsonl"
     for seed in args.seeds:
         for candidate in args.candidates:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
                 lines = file.read_text().splitlines() if file.exists() else []
                 if any(json.loads(line).items() >= key.items() for line in lines):
                     continue
-                rate = min(found[name].get(part, found[name]["recipe"]) for part in candidate.split(" + "))
+                rate = min(speeds[name].get(part, speeds[name]["recipe"]) for part in candidate.split(" + "))
                 steps = round(args.minutes * rate)
                 record, _ = trained(sets[name], candidate, steps, seed)
                 scores = {tag: value for tag, value in record.items() if tag.startswith("eval/")}

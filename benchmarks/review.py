@@ -215,7 +215,7 @@ def confirm(run: Path, data: Path) -> None:
     for kind in KINDS:
         for seed in SEEDS:
             agreement = Agreement()
-            shown: dict[str, tuple[float, float, list[Doubt], list[str]]] = {}
+            image_reviews: dict[str, tuple[float, float, list[Doubt], list[str]]] = {}
             wrong = set()
             for file, mask, is_wrong in spoiled_masks(data, kind, seed):
                 if is_wrong:
@@ -226,10 +226,10 @@ def confirm(run: Path, data: Path) -> None:
                 shifts = ["shifted"] if best_shift(predicted, labels) else []
                 score = mask_score(predicted, labels)
                 assert score is not None  # some of each mask is labeled
-                shown[file.stem] = (score, area_share(predicted, labels), doubts, shifts)
+                image_reviews[file.stem] = (score, area_share(predicted, labels), doubts, shifts)
             agreements = agreement.probabilities().tolist()
             reviews = []
-            for name, (score, share, doubts, shifts) in shown.items():
+            for name, (score, share, doubts, shifts) in image_reviews.items():
                 missing = missing_object(doubts, agreements)
                 findings = reported_findings(doubts, agreements)
                 reviews.append(MaskReview(name, score, share, missing, findings, shifts, None, []))

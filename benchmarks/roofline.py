@@ -57,9 +57,9 @@ def seconds_of(work: Callable[[], object], on_cuda: bool, repeats: int) -> float
 
 def convolution_inputs(network: nn.Module, images: Tensor) -> list[tuple[nn.Module, torch.Size]]:
     """The convolutions in the order of the forward pass, with the shapes (B, C, H, W) of their inputs."""
-    found: list[tuple[nn.Module, torch.Size]] = []
+    results: list[tuple[nn.Module, torch.Size]] = []
     hooks = [
-        module.register_forward_hook(lambda module, inputs, _: found.append((module, inputs[0].shape)))
+        module.register_forward_hook(lambda module, inputs, _: results.append((module, inputs[0].shape)))
         for module in network.modules()
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d)
     ]
@@ -67,16 +67,16 @@ def convolution_inputs(network: nn.Module, images: Tensor) -> list[tuple[nn.Modu
         network(images)
     for hook in hooks:
         hook.remove()
-    return found
+    return results
 
 
 def convolution_seconds(layer: nn.Module, inputs: Tensor, layout: torch.memory_format, repeats: int) -> float:
     """Forward and backward pass of one convolution alone; no gradient of inputs that require none."""
     layer = layer.to(dtype=inputs.dtype, memory_format=layout)
     inputs = inputs.detach().contiguous(memory_format=layout).requires_grad_(inputs.requires_grad)
-    wanted = [*layer.parameters(), *([inputs] if inputs.requires_grad else [])]
+    gradient_inputs = [*layer.parameters(), *([inputs] if inputs.requires_grad else [])]
     gradient = torch.rand_like(layer(inputs))
-    return seconds_of(lambda: torch.autograd.grad(layer(inputs), wanted, gradient), inputs.is_cuda, repeats)
+    return seconds_of(lambda: torch.autograd.grad(layer(inputs), gradient_inputs, gradient), inputs.is_cuda, repeats)
 
 
 def layout_seconds(network: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, repeats: int) -> list[list[float]]:
@@ -131,14 +131,14 @@ def main() -> None:
         for name, fused in (("eager", False), ("fused", True))
     }
     peak = peak_flops(torch.cuda.get_device_name(), half=dtype != torch.float32) if device.type == "cuda" else None
-    found = {
+    results = {
         "convolutions": sum(map(min, times)),
         "channels_last": sum(layout_times[1] for layout_times in times),
         **{name: count / bandwidth for name, count in moved.items()},
         "gigabytes_per_second": bandwidth / 1e9,
         "flops": flops,
     }
-    print(json.dumps(found | ({"at_peak": flops / peak / 1e12} if peak else {})))
+    print(json.dumps(results | ({"at_peak": flops / peak / 1e12} if peak else {})))
 
 
 if __name__ == "__main__":

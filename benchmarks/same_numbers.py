@@ -308,9 +308,9 @@ def run_case(case: Case, checkout: Path, folder: Path) -> None:
         if words[0] == "export":
             out.mkdir(parents=True, exist_ok=True)
         line = command_line(checkout, words, case.processes)
-        done = subprocess.run(line, cwd=checkout, env=environment, capture_output=True, text=True, timeout=600)
-        if done.returncode != 0:
-            raise SystemExit(f"{checkout}: {' '.join(words)} ended with {done.returncode}:\n{done.stderr}")
+        process = subprocess.run(line, cwd=checkout, env=environment, capture_output=True, text=True, timeout=600)
+        if process.returncode != 0:
+            raise SystemExit(f"{checkout}: {' '.join(words)} ended with {process.returncode}:\n{process.stderr}")
 
 
 def digest(value: bytes) -> str:
@@ -370,15 +370,15 @@ def measure(checkout: Path, names: list[str]) -> Numbers:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_data(folder / "data")
-        chosen = [case for case in CASES if not names or case.name in names]
-        needed = [case_named(case.after) for case in chosen if case.after is not None]
-        independent = [case for case in chosen if case.after is None]
+        selected_cases = [case for case in CASES if not names or case.name in names]
+        needed = [case_named(case.after) for case in selected_cases if case.after is not None]
+        independent = [case for case in selected_cases if case.after is None]
         independent += [case for case in dict.fromkeys(needed) if case not in independent]
-        dependent = [case for case in chosen if case.after is not None]
+        dependent = [case for case in selected_cases if case.after is not None]
         for cases in (independent, dependent):
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 list(pool.map(lambda case: run_case(case, checkout, folder), cases))
-        return {case.name: case_numbers(case.folder(folder / "cases")) for case in chosen}
+        return {case.name: case_numbers(case.folder(folder / "cases")) for case in selected_cases}
 
 
 def differences(here: Numbers, there: Numbers) -> Iterator[str]:
@@ -403,9 +403,9 @@ def main() -> None:
         print(f"{sum(map(len, here.values()))} numbers of {len(here)} cases written to {args.other}")
         return
     there = measure(args.other.resolve(), args.only) if args.other.is_dir() else json.loads(args.other.read_text())
-    found = list(differences(here, there))
-    print("\n".join(found) or f"equal: {sum(map(len, here.values()))} numbers of {len(here)} cases")
-    raise SystemExit(1 if found else 0)
+    difference_lines = list(differences(here, there))
+    print("\n".join(difference_lines) or f"equal: {sum(map(len, here.values()))} numbers of {len(here)} cases")
+    raise SystemExit(1 if difference_lines else 0)
 
 
 if __name__ == "__main__":

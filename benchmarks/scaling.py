@@ -33,7 +33,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import many_images
-from benchmarks.mixed_sizes import SIZES, losses, seen, write_photographs
+from benchmarks.mixed_sizes import SIZES, losses, seen_images, write_photographs
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.throughput import WARMUP_STEPS
 from unet import UNet, UNetConfig
@@ -113,7 +113,7 @@ def projection(compute: float, gradient_bytes: float, gpus: int, latency: float,
 
 def measurements(args: argparse.Namespace) -> dict[tuple, list[dict]]:
     """By (processes, kind of run), what each repeat measured."""
-    found: dict[tuple, list[dict]] = {}
+    repeats_by_key: dict[tuple, list[dict]] = {}
     with tempfile.TemporaryDirectory() as folder:
         args.data = Path(folder) / "data"
         if args.mixed_sizes:
@@ -126,18 +126,18 @@ def measurements(args: argparse.Namespace) -> dict[tuple, list[dict]]:
                 alone = 1 if torch.cuda.is_available() else processes
                 outputs = [Path(folder) / f"alone-{repeat}-{processes}-{core}" for core in range(alone)]
                 runs = [start(args, output, 1, args.batch_size, core) for core, output in enumerate(outputs)]
-                found.setdefault((processes, "alone"), []).extend(map(measure, runs, outputs))
+                repeats_by_key.setdefault((processes, "alone"), []).extend(map(measure, runs, outputs))
                 for kind in ("weak", "strong"):
                     output = Path(folder) / f"{kind}-{repeat}-{processes}"
                     run = start(args, output, *processes_and_batch(args, processes, kind))
-                    found.setdefault((processes, kind), []).append(measure(run, output))
-        for key, repeats in found.items() if args.mixed_sizes else ():
+                    repeats_by_key.setdefault((processes, kind), []).append(measure(run, output))
+        for key, repeats in repeats_by_key.items() if args.mixed_sizes else ():
             steps = range(WARMUP_STEPS, WARMUP_STEPS + args.steps)
-            image_values = seen(args.data, steps, *processes_and_batch(args, *key))
+            image_values = seen_images(args.data, steps, *processes_and_batch(args, *key))
             for values in repeats:
                 values |= image_values
                 values["images_per_second"] *= image_values["relative_size"]
-    return found
+    return repeats_by_key
 
 
 def processes_and_batch(args: argparse.Namespace, processes: int, kind: str) -> tuple[int, int]:
@@ -169,19 +169,19 @@ def main() -> None:
     if args.images:
         return many_images.report(args.images, args.batch_size)
 
-    found = measurements(args) if not args.only_project else {}
+    repeats_by_key = measurements(args) if not args.only_project else {}
     network = UNet(UNetConfig(base_channels=args.base_channels, norm="group", num_classes=5))
     gradient_bytes = sum(parameter.numel() * parameter.element_size() for parameter in network.parameters())
     print(
         f"U-Net of {args.base_channels} channels, {gradient_bytes / 1e6:.1f} MB of gradients, images of"
         f" {args.image_size} x {args.image_size}, {args.batch_size} for each process"
     )
-    if found:
-        report(args, found)
+    if repeats_by_key:
+        report(args, repeats_by_key)
     flops = training_flops(network, 3) * args.image_size**2 * args.batch_size
     compute, source = flops / args.teraflops / 1e12, f"at an assumed {args.teraflops:g} teraFLOPS"
-    if found and torch.cuda.is_available():
-        values = [value for (_, kind), values in found.items() if kind == "alone" for value in values]
+    if repeats_by_key and torch.cuda.is_available():
+        values = [value for (_, kind), values in repeats_by_key.items() if kind == "alone" for value in values]
         compute = statistics.median(args.batch_size * v["compute"] / 100 / v["images_per_second"] for v in values)
         source = "as measured"
     latency, bandwidth = args.latency_us / 1e6, args.gigabytes_per_second * 1e9
@@ -195,15 +195,15 @@ def main() -> None:
         print(f"| {gpus} | {1e3 * exchange:.2f} ms | {overlapped:.3f} | {plain:.3f} |")
 
 
-def report(args: argparse.Namespace, found: dict[tuple, list[dict]]) -> None:
+def report(args: argparse.Namespace, repeats_by_key: dict[tuple, list[dict]]) -> None:
     """The tables of what was measured."""
     on_gpus = torch.cuda.is_available()
     device = torch.cuda.get_device_name() if on_gpus else "one CPU core for each process"
     print(f"\ntorch {torch.__version__}, {device}, median of {args.repeats} x {args.steps} steps\n")
     print("| processes | run | batch | images/s | efficiency | data wait | compute | communication |\n|" + "---|" * 8)
     lost = []
-    for (processes, kind), repeats in found.items():
-        median, alone = medians(repeats), medians(found[processes, "alone"])
+    for (processes, kind), repeats in repeats_by_key.items():
+        median, alone = medians(repeats), medians(repeats_by_key[processes, "alone"])
         count, batch = processes_and_batch(args, processes, kind)
         efficiency = median["images_per_second"] / count / alone["images_per_second"]
         shares = " | ".join(f"{median[name]:.1f}%" for name in SHARES)

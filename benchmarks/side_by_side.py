@@ -150,9 +150,9 @@ def class_iou(masks: Path, truth: Path, values: list[int]) -> list[float]:
     index[values] = range(len(values))
     matrix = torch.zeros(void + 1, void + 1, dtype=torch.int64)
     for file in sorted(truth.iterdir()):
-        found, true = (torch.from_numpy(index[np.asarray(Image.open(f))]) for f in (masks / file.name, file))
+        predicted, true = (torch.from_numpy(index[np.asarray(Image.open(f))]) for f in (masks / file.name, file))
         true[true == void] = IGNORE_INDEX
-        matrix += confusion_matrix(found, true, void + 1)
+        matrix += confusion_matrix(predicted, true, void + 1)
     hits = matrix.diag()
     return (hits / (matrix.sum(dim=0) + matrix.sum(dim=1) - hits)).tolist()[:void]
 
@@ -182,10 +182,10 @@ def main() -> None:
             write_set(sources[name], data, name)
         for program in args.programs:
             steps = run_program(program, data, folder / program, args)
-            found = class_iou(folder / program / "masks", data / "val" / "masks", CLASSES[name])
-            line = {"set": name, "program": program, "minutes": args.minutes, "steps": steps, "iou": found}
-            line["mean_iou"] = float(np.mean(found))
-            line["mean_dice"] = float(np.mean([2 * iou / (1 + iou) for iou in found]))
+            ious = class_iou(folder / program / "masks", data / "val" / "masks", CLASSES[name])
+            line = {"set": name, "program": program, "minutes": args.minutes, "steps": steps, "iou": ious}
+            line["mean_iou"] = float(np.mean(ious))
+            line["mean_dice"] = float(np.mean([2 * iou / (1 + iou) for iou in ious]))
             with (results / "scores.jsonl").open("a") as out:
                 out.write(json.dumps(line) + "\n")
             print(f"{name}, {program}: mean IoU {line['mean_iou']:.3f}, Dice {line['mean_dice']:.3f}", flush=True)

@@ -91,13 +91,13 @@ def measure(rank: int, processes: int, args: argparse.Namespace, folder: str) ->
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
     counts = StepCounts()
     for _ in range(args.steps):
-        kept = KeptTensors(network)
+        kept_tensors = KeptTensors(network)
         CountingMesh.sent = 0
         begin, begin_processor = time.monotonic(), time.process_time()
         denominators = criterion.counts(targets)
         if processes > 1:
             dist.all_reduce(denominators)
-        with torch.autograd.graph.saved_tensors_hooks(kept.add, lambda tensor: tensor):
+        with torch.autograd.graph.saved_tensors_hooks(kept_tensors.add, lambda tensor: tensor):
             logits = model(images)
         (criterion(logits, targets, denominators) * processes).backward()
         optimizer.step()
@@ -105,7 +105,7 @@ def measure(rank: int, processes: int, args: argparse.Namespace, folder: str) ->
         counts.seconds.append(time.monotonic() - begin)
         counts.processor.append(time.process_time() - begin_processor)
     result = {
-        "kept": kept.total(),
+        "kept": kept_tensors.total(),
         "seconds": median(counts.seconds[1:]),
         "processor": median(counts.processor[1:]),
         "sent": CountingMesh.sent,

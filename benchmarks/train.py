@@ -82,10 +82,10 @@ def run_program(script: Path, flags: list, folder: Path, modules: list[Path], **
         "XDG_CACHE_HOME": str(folder / "cache"),  # nothing is known of the data from an earlier run
         **variables,
     }
-    seconds, said = timed(
+    seconds, output = timed(
         [sys.executable, ROOT / "tests" / "programs" / "print_peak_memory.py", script, *flags], folder, env
     )
-    return {"seconds": seconds, "memory": int(said.split("VmHWM:")[1].split()[0]) * 1024 / 1e9}
+    return {"seconds": seconds, "memory": int(output.split("VmHWM:")[1].split()[0]) * 1024 / 1e9}
 
 
 def run_ours(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, float]:
@@ -110,11 +110,11 @@ def run_ours(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, fl
     ]
     flags += ["--batch-size", args.batch_size, "--micro-batch-size", args.batch_size, "--max-steps", args.steps]
     flags += [word for kind in ("log", "eval", "checkpoint") for word in (f"--{kind}-every", NEVER)]
-    found = run_program(ROOT / "train.py", [*flags, *args.train_flags], folder, [ROOT])
+    results = run_program(ROOT / "train.py", [*flags, *args.train_flags], folder, [ROOT])
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     values = next(line for line in lines if "perf/images_per_second" in line)
-    memory = values.get("perf/peak_memory_gb", found["memory"])
-    return found | {"steady": values["perf/images_per_second"], "memory": memory}
+    memory = values.get("perf/peak_memory_gb", results["memory"])
+    return results | {"steady": values["perf/images_per_second"], "memory": memory}
 
 
 def run_theirs(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, float]:
@@ -126,16 +126,16 @@ def run_theirs(args: argparse.Namespace, data: Path, folder: Path) -> dict[str, 
     flags = ["--epochs", 1, "--batch-size", args.batch_size, "--scale", args.scale, "--validation", 0]
     flags += [] if precision() == "no" else ["--amp"]
     modules = [folder / "stand_ins", args.pytorch_unet]
-    found = run_program(args.pytorch_unet / "train.py", flags, folder, modules, MARKS=str(folder / "marks.jsonl"))
+    results = run_program(args.pytorch_unet / "train.py", flags, folder, modules, MARKS=str(folder / "marks.jsonl"))
     marks = [json.loads(line) for line in (folder / "marks.jsonl").read_text().splitlines()]
-    memory = marks[-1]["peak"] / 1e9 if torch.cuda.is_available() else found["memory"]
-    return found | {"steady": args.batch_size / statistics.fmean(step_seconds(marks)), "memory": memory}
+    memory = marks[-1]["peak"] / 1e9 if torch.cuda.is_available() else results["memory"]
+    return results | {"steady": args.batch_size / statistics.fmean(step_seconds(marks)), "memory": memory}
 
 
 def step_seconds(marks: list[dict]) -> list[float]:
     """Of each step after warm-up. A mark stands at the end of a step and, with `step` false, of an evaluation."""
-    taken = [after["seconds"] - before["seconds"] for before, after in pairwise(marks) if after["step"]]
-    return taken[WARMUP_STEPS - 1 :]  # the first step has no mark before it
+    durations = [after["seconds"] - before["seconds"] for before, after in pairwise(marks) if after["step"]]
+    return durations[WARMUP_STEPS - 1 :]  # the first step has no mark before it
 
 
 def precision() -> str:
@@ -160,7 +160,7 @@ def limits(args: argparse.Namespace) -> dict[str, float]:
 
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, float]]:
     """By program, and for `limits`: the median of each value over the repeats."""
-    data, found = folder / "data", {}
+    data, results = folder / "data", {}
     write_pairs(data / "train", args.steps * args.batch_size, args.image_size, DISTINCT)
     write_pairs(data / "val", 1, args.image_size, 1)
     programs = {"here": run_ours} | ({"Pytorch-UNet": run_theirs} if args.pytorch_unet else {})
@@ -168,15 +168,17 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, dict[str, float
         for name, run in programs.items():
             where = folder / f"{name}-{repeat}"
             where.mkdir()
-            found.setdefault(name, []).append(run(args, data, where))
-        found.setdefault("limits", []).append(limits(args))
+            results.setdefault(name, []).append(run(args, data, where))
+        results.setdefault("limits", []).append(limits(args))
     return {
         name: {key: statistics.median(value[key] for value in values) for key in values[0]}
-        for name, values in found.items()
+        for name, values in results.items()
     }
 
 
-def programs_table(args: argparse.Namespace, found: dict[str, dict[str, float]], limit: dict[str, float]) -> list[str]:
+def programs_table(
+    args: argparse.Namespace, results: dict[str, dict[str, float]], limit: dict[str, float]
+) -> list[str]:
     """A row for each program, and their ratio."""
     images = args.steps * args.batch_size
     shares = {
@@ -185,12 +187,12 @@ def programs_table(args: argparse.Namespace, found: dict[str, dict[str, float]],
         **({"of the dense peak": limit["at_peak"]} if "at_peak" in limit else {}),
     }
     rows = [["program", "steady state", "whole program", *shares, "memory"], ["---"] * (4 + len(shares))]
-    for name, value in found.items():
+    for name, value in results.items():
         step = args.batch_size / value["steady"]
         speeds = [f"{value['steady']:.3g} images/s", f"{images / value['seconds']:.3g} images/s"]
         rows.append([name, *speeds, *(f"{least / step:.1%}" for least in shares.values()), f"{value['memory']:.2f} GB"])
-    if len(found) == 2:
-        ours, theirs = found.values()
+    if len(results) == 2:
+        ours, theirs = results.values()
         steady, whole = ours["steady"] / theirs["steady"], theirs["seconds"] / ours["seconds"]
         rows.append(
             ["ratio", f"{steady:.2f}", f"{whole:.2f}", *[""] * len(shares), f"{ours['memory'] / theirs['memory']:.2f}"]
@@ -229,15 +231,15 @@ def main() -> None:
     if args.pytorch_unet:
         args.pytorch_unet = args.pytorch_unet.resolve()
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(args, Path(folder))
-    limit = found.pop("limits")
+        results = measure(args, Path(folder))
+    limit = results.pop("limits")
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{torch.get_num_threads()} CPU threads"
     height, width = (int(side * args.scale) for side in args.image_size)
     print(
         f"torch {torch.__version__}, {device}, mixed precision {precision()}, {args.batch_size} images of"
         f" {height} x {width} a step, {args.steps} steps, median of {args.repeats}"
     )
-    print("\n".join(["", *programs_table(args, found, limit), "", *limits_table(limit), "", GOALS]))
+    print("\n".join(["", *programs_table(args, results, limit), "", *limits_table(limit), "", GOALS]))
 
 
 if __name__ == "__main__":

@@ -33,18 +33,20 @@ def networks(base: int, depth: int, norm: str) -> dict[str, nn.Module]:
     widths = [base * 2**level for level in range(depth + 1)]
     strides = [1] + [2] * depth
     config = UNetConfig(1, CLASSES, base, depth, norm=norm, dims=3)
-    found = {"ours": UNet(config)}
+    networks_by_name = {"ours": UNet(config)}
     layer = {"batch": nn.BatchNorm3d, "instance": nn.InstanceNorm3d}[norm]
-    found["nnU-Net's PlainConvUNet"] = PlainConvUNet(
+    networks_by_name["nnU-Net's PlainConvUNet"] = PlainConvUNet(
         1, depth + 1, widths, nn.Conv3d, 3, strides, 2, CLASSES, 2, False, layer,
         {"affine": True}, None, None, nn.LeakyReLU, {"inplace": True},
     )  # fmt: skip
-    found["MONAI's DynUNet"] = DynUNet(
+    networks_by_name["MONAI's DynUNet"] = DynUNet(
         3, 1, CLASSES, [3] * (depth + 1), strides, strides[1:], filters=widths, norm_name=(norm, {"affine": True})
     )
     if depth == 4:  # it has no other
-        found["MONAI's BasicUNet"] = BasicUNet(3, 1, CLASSES, features=(*widths, base), norm=(norm, {"affine": True}))
-    return found
+        networks_by_name["MONAI's BasicUNet"] = BasicUNet(
+            3, 1, CLASSES, features=(*widths, base), norm=(norm, {"affine": True})
+        )
+    return networks_by_name
 
 
 def seconds(network: nn.Module, images: Tensor, masks: Tensor) -> float:
@@ -65,19 +67,19 @@ def main() -> None:
     parser.add_argument("--norm", choices=("batch", "instance"), default="batch")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    every = networks(args.base_channels, args.depth, args.norm)
+    all_networks = networks(args.base_channels, args.depth, args.norm)
     images = torch.randn(args.batch, 1, *args.patch)
     masks = torch.randint(CLASSES, (args.batch, *args.patch))
     ours = channels_last(images)
-    every["ours"] = every["ours"].to(memory_format=torch.channels_last_3d)
-    inputs = {name: ours if name == "ours" else images for name in every}
-    times: dict[str, list[float]] = {name: [] for name in every}
+    all_networks["ours"] = all_networks["ours"].to(memory_format=torch.channels_last_3d)
+    inputs = {name: ours if name == "ours" else images for name in all_networks}
+    times: dict[str, list[float]] = {name: [] for name in all_networks}
     for number in range(args.rounds + 1):
-        for name, network in every.items():
-            taken = seconds(network.train(), inputs[name], masks)
+        for name, network in all_networks.items():
+            step_seconds = seconds(network.train(), inputs[name], masks)
             if number:  # the first one warms up
-                times[name].append(taken)
-    for name, network in every.items():
+                times[name].append(step_seconds)
+    for name, network in all_networks.items():
         ratio = statistics.median(mine / other for mine, other in zip(times[name], times["ours"], strict=True))
         millions = sum(p.numel() for p in network.parameters()) / 1e6
         print(f"{name}: {millions:.2f} M parameters, {statistics.median(times[name]):.2f} s, {ratio:.2f} times ours")

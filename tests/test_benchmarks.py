@@ -26,7 +26,7 @@ from benchmarks.landmarks import (
     target_of,
     task_of,
 )
-from benchmarks.mixed_sizes import losses, seen, write_photographs
+from benchmarks.mixed_sizes import losses, seen_images, write_photographs
 from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_seconds, other_bytes
 from benchmarks.sets import prepare
 from benchmarks.side_by_side import VOID, class_iou
@@ -168,12 +168,12 @@ def test_padding_counts_what_is_of_no_image(tmp_path):
         (file,) = (tmp_path / "wide" / kind).iterdir()
         file.rename(tmp_path / "train" / kind / f"wide{file.suffix}")
     whole, padded = 40 * 56 + 48 * 64, 48 * 64
-    together = seen(tmp_path, range(3, 5), processes=1, batch_size=2)
+    together = seen_images(tmp_path, range(3, 5), processes=1, batch_size=2)
     assert together == pytest.approx({"padding": 100 * (1 - whole / (2 * padded)), "relative_size": 1})
-    with_filler = seen(tmp_path, range(3, 5), processes=3, batch_size=2)
+    with_filler = seen_images(tmp_path, range(3, 5), processes=3, batch_size=2)
     assert with_filler == pytest.approx({"padding": 100 * (1 - whole / (3 * padded)), "relative_size": 1})
-    assert seen(tmp_path, range(2), processes=1, batch_size=1)["padding"] == 0
-    sizes = sorted(seen(tmp_path, range(step, step + 1), 1, 1)["relative_size"] for step in range(2))
+    assert seen_images(tmp_path, range(2), processes=1, batch_size=1)["padding"] == 0
+    sizes = sorted(seen_images(tmp_path, range(step, step + 1), 1, 1)["relative_size"] for step in range(2))
     assert sizes == pytest.approx([2 * 40 * 56 / whole, 2 * 48 * 64 / whole])
 
 

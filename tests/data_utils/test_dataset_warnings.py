@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coco_files import box, entry, write_coco
 from conftest import load_info, write_folder
 from PIL import Image
 
@@ -42,6 +43,15 @@ def test_a_rare_value_is_warned_of(stray):
 
 def test_a_rare_value_that_is_ignored_gives_no_warning(stray):
     assert load_info(stray, ignore_index="37").warnings == ()
+
+
+def test_a_rare_class_that_annotations_name_gives_no_warning(tmp_path):
+    objects = [entry(1, 1, 3, [box(5, 5, 1, 1)]), *(entry(10 + i, i, 7, [box(2, 2, 9, 9)]) for i in range(1, 13))]
+    write_coco(tmp_path / "annotations.json", objects, images=tmp_path / "images", count=12)
+    assert "rare mask values" not in " ".join(load_info(tmp_path).warnings)
+    report, _ = check_data(DataConfig(str(tmp_path)))
+    assert "         1  ant" in report
+    assert "rare mask values" not in report
 
 
 def test_a_named_class_that_no_validation_mask_holds_is_warned_of(stray):

@@ -123,10 +123,10 @@ def test_points_of_an_image_without_size_are_not_outside():
 
 
 def test_points_lie_at_one_place_below_half_a_pixel():
-    places = [(3, 3), (3.3, 3.3), (9, 9), (9, 9.6)]
+    places = [(3, 3), (9, 9), (3.3, 3.3), (9, 9.5)]
     (line,) = point_warnings([split_of_points(places), split_of_points(places)], ())
-    assert line == "2 pairs of points lie at one place: i0 (a and b), i0 (a and b)"
-    assert point_warnings([split_of_points(places[:2], states=[PRESENT, UNKNOWN])], ()) == ()
+    assert line == "2 pairs of points lie at one place: i0 (a and c), i0 (a and c)"
+    assert point_warnings([split_of_points(places[::2], states=[PRESENT, UNKNOWN])], ()) == ()
 
 
 LEFT_RIGHT = [(4.0, 3.0), (15.0, 3.0)]
@@ -142,6 +142,12 @@ def test_the_order_of_two_points_is_usual_from_nine_of_ten_images_on(usual, odd)
     assert point_warnings([split_of_points(*[usual] * 8, odd)], [(0, 1)]) == ()
 
 
+def test_points_of_each_pair_may_be_exchanged():
+    usual, odd = [*LEFT_RIGHT, (2.0, 9.0), (12.0, 9.0)], [*LEFT_RIGHT, (12.0, 9.0), (2.0, 9.0)]
+    (line,) = point_warnings([split_of_points(*[usual] * 12, odd)], [(0, 1), (2, 3)])
+    assert line == "c and d may be exchanged in 1 images: i12"
+
+
 def test_up_to_five_images_of_exchanged_points_are_named():
     (line,) = point_warnings([split_of_points(*[LEFT_RIGHT] * 60, *[RIGHT_LEFT] * 6)], [(0, 1)])
     assert line == "a and b may be exchanged in 6 images: i60, i61, i62, i63, i64, ..."
@@ -150,6 +156,12 @@ def test_up_to_five_images_of_exchanged_points_are_named():
 def test_points_that_are_absent_are_not_exchanged():
     split = split_of_points(*[LEFT_RIGHT] * 60, RIGHT_LEFT, states=[PRESENT, ABSENT])
     assert point_warnings([split], [(0, 1)]) == ()
+
+
+def test_a_pair_that_no_image_holds_is_passed_over(recwarn):
+    split = split_of_points(*[LEFT_RIGHT] * 3, states=[PRESENT, ABSENT])
+    assert point_warnings([split], [(0, 1)]) == ()
+    assert not recwarn.list
 
 
 def test_a_pair_is_told_by_a_point_that_half_of_the_images_hold():

@@ -7,14 +7,15 @@ import pytest
 
 from runtime.errors import CheckpointError
 from train_utils.checkpoints.find import compare_settings
-from train_utils.settings.record import RunSettings
+from train_utils.settings.record import RunIdentity, RunSettings
 
 CONTENT = "content of the data set"
 
 
 def settings_of(**changes) -> RunSettings:
     values = {"identity": {"seed": 0, "batch size": 4}, "flags": {"keep_checkpoints": 2, "epochs": 3}, "total_steps": 9}
-    return RunSettings(**values | changes)
+    values |= changes
+    return RunSettings(**values | {"identity": RunIdentity(values["identity"])})
 
 
 def test_equal_settings_need_no_word():

@@ -15,7 +15,7 @@ from runtime.errors import CheckpointError
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import checkpoint_folder, find_checkpoint, fingerprint, newest_first, peek
 from train_utils.run_state import RunState
-from train_utils.settings.record import RunSettings
+from train_utils.settings.record import RunIdentity, RunSettings
 
 
 def test_a_checkpoint_is_named_by_its_step_in_eight_digits(tmp_path):
@@ -83,7 +83,7 @@ def test_incomplete_checkpoints_do_not_hinder_a_new_run(tmp_path, incomplete):
 
 
 STATE = CheckpointState(
-    RunSettings(flags={"epochs": 3}, identity={"seed": 0}, total_steps=9),
+    RunSettings(flags={"epochs": 3}, identity=RunIdentity({"seed": 0}), total_steps=9),
     SMALL_MODEL,
     RunState(step=4),
     0.5,
@@ -108,7 +108,7 @@ def test_a_state_survives_its_file(content):
     assert state.score == 0.5
     assert state.scaler == {"scale": 2.0}
     assert state.settings.total_steps == 9
-    assert state.settings.identity["seed"] == 0
+    assert state.settings.identity.entries["seed"] == 0
     assert state.settings.environment == {}  # which a checkpoint does not hold
 
 

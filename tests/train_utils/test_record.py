@@ -16,7 +16,13 @@ from in_process import parsed
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.launch_profile import LaunchProfile
-from train_utils.settings.record import RunSettings, describe_environment, resolve_settings, say_credentials
+from train_utils.settings.record import (
+    RunIdentity,
+    RunSettings,
+    describe_environment,
+    resolve_settings,
+    say_credentials,
+)
 from unet import Preprocess, UNetConfig
 
 
@@ -42,7 +48,7 @@ def settings(folder) -> RunSettings:
 
 
 def test_the_identity_of_a_run_is_all_that_gives_its_state_a_meaning(settings):
-    identity = dict(settings.identity)
+    identity = dict(settings.identity.entries)
     assert identity.pop("content of the data set")
     assert identity.pop("data set").startswith("9 + 1 images (")
     assert identity == {
@@ -114,10 +120,10 @@ def test_an_encoder_is_recorded_by_its_name_wherever_it_lies(folder):
         num_workers=0,
     )
     assert settings.encoder == "resnet (mit)"
-    assert settings.identity["encoder"] == "resnet"
-    assert settings.identity["in_channels"] == 3  # of the images
-    assert settings.identity["freeze_encoder"] is True
-    assert settings.identity["deep supervision"] is True
+    assert settings.identity.entries["encoder"] == "resnet"
+    assert settings.identity.entries["in_channels"] == 3  # of the images
+    assert settings.identity.entries["freeze_encoder"] is True
+    assert settings.identity.entries["deep supervision"] is True
     assert settings.flags["draft"] is True  # as the model has it, whatever the flag says
 
 
@@ -175,7 +181,7 @@ def test_a_record_names_the_flags_whose_credentials_were_left_out():
 def test_a_record_survives_its_file(credentials):
     settings = RunSettings(
         flags={"task": "grey", "draft": False, "place": True},
-        identity={"task": "grey"},
+        identity=RunIdentity({"task": "grey"}),
         environment={"python": "3"},
         total_steps=7,
         credentials_left_out=credentials,
@@ -191,7 +197,7 @@ def test_unknown_entries_of_a_record_are_ignored():
 def test_a_record_of_an_earlier_version_is_completed_as_its_run_was():
     settings = RunSettings.from_json({"flags": {"seed": 1}, "identity": {"seed": 1}})
     assert settings.flags == {"task": "classes", "draft": True, "place": False, "seed": 1}
-    assert settings.identity == {"task": "classes", "seed": 1}
+    assert settings.identity.entries == {"task": "classes", "seed": 1}
 
 
 @pytest.mark.parametrize(("name", "value"), [("task", "objects"), ("draft", False), ("place", True)])

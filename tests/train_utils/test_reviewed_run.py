@@ -23,7 +23,7 @@ from train_utils.reporting.review.reviewed_run import (
     predicted_slices,
     read_example,
 )
-from train_utils.settings.record import RunSettings
+from train_utils.settings.record import RunIdentity, RunSettings
 
 CPU = torch.device("cpu")
 FINGERPRINT = "40 + 10 images (abc)"
@@ -34,7 +34,7 @@ def recorded(monkeypatch) -> SimpleNamespace:
     """A run as it is recorded, `settings`, its data set as it is now, `info`, and what is opened: `data`, `models`."""
     settings = RunSettings(
         flags={"dataset": "photos", "val_fraction": 0.25, "unknown": 1},
-        identity={"task": "classes", "data set": FINGERPRINT, "classes": ["a", "b"]},
+        identity=RunIdentity({"task": "classes", "data set": FINGERPRINT, "classes": ["a", "b"]}),
     )
     info = SimpleNamespace(reader=SimpleNamespace(identity=("a", "b")), fingerprint=lambda: FINGERPRINT)
     data, models = [], []
@@ -72,7 +72,7 @@ def test_a_run_of_other_images_is_refused(recorded, tmp_path):
 
 
 def test_a_run_that_does_not_record_its_images_is_refused(recorded, tmp_path):
-    del recorded.settings.identity["data set"]
+    del recorded.settings.identity.entries["data set"]
     with pytest.raises(DataError, match="and was None; which images the model has not trained on is not known"):
         open_reviewed_run(tmp_path, None, CPU)
 

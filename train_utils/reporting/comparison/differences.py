@@ -13,18 +13,15 @@ pairs of recipes (Bonferroni).
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
 from train_utils.reporting.comparison.recipes import Recipe, have_same_basis
 from train_utils.reporting.comparison.recorded_runs import RecordedRun, Replicate
-from train_utils.settings.record import CONTENT_ENTRY
 
 LEVEL = 0.95  # of all intervals together
 MIN_PAIRS = 3  # fewer pairs of runs have no interval
-COUNTS = re.compile(r"(\d+) \+ (\d+) images")  # the beginning of a data set's identity: training, validation images
 REMEDY = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5"
 
 
@@ -194,10 +191,10 @@ def _overlap(runs: Sequence[RecordedRun], differences: Sequence[Mapping[str, flo
         return 0.0
     ratios = []
     for run in runs:
-        match = COUNTS.match(str(run.settings.identity.get("data set")))
-        if match is None or int(match[1]) == 0:
+        training_images, validation_images = run.settings.identity.image_counts or (0, 0)
+        if training_images == 0:
             return None
-        ratios.append(int(match[2]) / int(match[1]))
+        ratios.append(validation_images / training_images)
     return max(ratios)
 
 
@@ -213,6 +210,6 @@ def _remarks(first: Recipe, second: Recipe) -> list[str]:
         if common < max(len(run.image_scores), len(other.image_scores)):
             counts = f"{len(other.image_scores):,} and {len(run.image_scores):,}"
             return [f"{names} have {counts} validation images: the {common:,} of the same name are compared"]
-        if run.settings.identity.get(CONTENT_ENTRY) != other.settings.identity.get(CONTENT_ENTRY):
+        if run.settings.identity.content != other.settings.identity.content:
             return [f"{names} were made with other files: their validation images are paired by name"]
     return []

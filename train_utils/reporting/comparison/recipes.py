@@ -24,7 +24,6 @@ WITHOUT_EFFECT = (
     "tracker",
 )
 OUTSIDE_OF_RECIPE = {*REPLICATE, *NOT_REPEATED, *WITHOUT_EFFECT}
-BASIS = ("task", "classes")  # the entries of the identity that must agree for scores to be comparable
 VERSIONS = ("git_commit", *PACKAGES)
 
 
@@ -90,7 +89,7 @@ def is_same_recipe(first: RecordedRun, second: RecordedRun) -> bool:
 
 def have_same_basis(first: RecordedRun, second: RecordedRun) -> bool:
     """Whether two runs have the same task and the same classes, so that their scores mean the same."""
-    return all(first.settings.identity.get(name) == second.settings.identity.get(name) for name in BASIS)
+    return first.task == second.task and first.settings.identity.classes == second.settings.identity.classes
 
 
 def differing_settings(recipes: Sequence[Recipe]) -> dict[str, list[str]]:

@@ -52,7 +52,7 @@ class RecordedRun:
     @property
     def task(self) -> str:
         """The name of the run's task."""
-        return self.settings.identity["task"]
+        return self.settings.identity.task
 
     @property
     def compared_by(self) -> str:
@@ -108,7 +108,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     damaged += len(lines) - len(records)
     if damaged:
         remarks.append(f"{damaged} lines of metrics.jsonl are damaged and left out")
-    evaluations = _evaluations(records, score_key(settings.identity["task"]))
+    evaluations = _evaluations(records, score_key(settings.identity.task))
     if not evaluations:
         raise DataError("the run has no evaluation yet")
     best_step, score = max(evaluations, key=_score)  # the first of equal ones, as the run itself keeps it
@@ -146,7 +146,7 @@ def read_settings(folder: Path) -> RunSettings:
     if type(value.get("total_steps")) is not int:
         raise DataError("run.json is damaged: its total_steps is no whole number")
     settings = RunSettings.from_json(value)
-    task = settings.identity["task"]
+    task = settings.identity.task
     if not isinstance(task, str) or task not in TASKS:
         raise DataError(f"its task {task!r} is not known to this version")
     return settings

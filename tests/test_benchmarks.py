@@ -266,7 +266,7 @@ def test_maps_of_candidates_tell_touching_objects_apart():
     assert centers[14, 15] > 0.95 > centers[14, 20] > centers[14, 21]
     assert centers[0, 0] == 0
     target = ObjectTarget((ids > 0).to(torch.uint8), ids)
-    maps = objects.draw_apart(Objects(), target)
+    maps = objects.render_apart(Objects(), target)
     assert (maps.mask[0, 15, 20:24] == torch.tensor([1, 0, 0, 1])).all()
     assert maps.mask[0, 10, 15] == 1
     gaps = np.where((target.mask - maps.mask)[0].numpy() > 0, 0, label_image())
@@ -277,7 +277,7 @@ def test_weighted_cross_entropy_is_that_of_the_paper():
     ids = torch.from_numpy(label_image().astype(np.int64))[None]
     target = ObjectTarget((ids > 0).to(torch.uint8), ids)
     target.mask[0, :4] = 255
-    maps = objects.draw_apart(Objects(), target)
+    maps = objects.render_apart(Objects(), target)
     logits = torch.randn(1, 3, 60, 90, generator=torch.Generator().manual_seed(0))
     *_, weighted = objects.weighted_partial(Objects(), logits, maps)
     errors = F.cross_entropy(logits[:, :2], maps.mask.long(), ignore_index=255, reduction="none")

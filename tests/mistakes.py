@@ -655,7 +655,7 @@ BEST_MODEL = [
         "_with_its_best",
         "best_step > state.run_state.step",
         "best_step >= state.run_state.step",
-        "test_checkpoints.py",
+        "test_found_checkpoints.py",
     ),
     Mutant(
         "train_utils/checkpoints/save.py",
@@ -713,7 +713,7 @@ RESUMED_RUNS = [
         "_read_state",
         "CHECKPOINT_FILES - manifest.keys() or lists_others",
         "lists_others",
-        "test_checkpoints.py",
+        "test_found_checkpoints.py",
     ),
     Mutant(
         "train_utils/checkpoints/find.py",
@@ -727,7 +727,7 @@ RESUMED_RUNS = [
         "find_checkpoint",
         "FoundCheckpoint(path, _with_its_best(path), passed_over)",
         "FoundCheckpoint(path, _read_state(path), passed_over)",
-        "test_checkpoints.py",
+        "test_found_checkpoints.py",
     ),
     Mutant(
         "train_utils/checkpoints/save.py",

@@ -1,12 +1,12 @@
 """Checkpoints in the order of what is written: nothing older goes before the new one is whole and on disk.
 
-Modules: train_utils/checkpoints/save.py, train_utils/checkpoints/find.py.
+Module: train_utils/checkpoints/save.py.
 """
 
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -19,58 +19,27 @@ from conftest import TINY
 from in_process import Run, process_state_kept, run_train
 from safetensors.torch import load_file
 from same_runs import different_tensors
+from saved_checkpoints import SETTINGS, evaluation, new_checkpoints, save_all, steps
 
 import train
 from runtime import files
-from runtime.documents import read_json
-from tasks.classes import Classes, ClassScores
-from train_utils.checkpoints import find, save
+from train_utils.checkpoints import save
 from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint, peek
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
 from train_utils.run_state import RunState
-from train_utils.settings.record import RunSettings
 from train_utils.sharding import whole_copies
 from unet import UNet, UNetConfig
 
-TASK = Classes(("a", "b"))
-SETTINGS = RunSettings(total_steps=9, micro_batch_size=1)
-
-
-def evaluation(step: int, mean_iou: float) -> Evaluation:
-    """An evaluation with this mean IoU for both of its classes."""
-    # Of 100 pixels in the union of a class, `hits` are in the intersection.
-    hits, misses = round(100 * mean_iou), 100 - round(100 * mean_iou)
-    matrix = torch.tensor([[2 * hits, misses], [misses, 2 * hits]])
-    return Evaluation(step, 0.5, ClassScores(TASK.names, matrix, torch.tensor([[mean_iou]])))
-
 
 @pytest.fixture
-def checkpoints(tmp_path):
+def checkpoints(tmp_path) -> Iterator[Checkpoints]:
+    """The checkpoints of a new run."""
     (tmp_path / "checkpoints").mkdir()
     network = UNet(UNetConfig(base_channels=2, depth=1))
     with process_state_kept():
         yield new_checkpoints(tmp_path, network)
-
-
-def new_checkpoints(folder: Path, network: UNet) -> Checkpoints:
-    """The checkpoints of a run that starts in a folder, or goes on in it; the two newest are kept."""
-    average = WeightAverage(network, 0.0)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    return Checkpoints(Accelerator(cpu=True), folder, network, optimizer, average, SETTINGS, keep=2)
-
-
-def save_all(checkpoints: Checkpoints, *scores: tuple[int, float | None]) -> None:
-    """Save a checkpoint of each step, with the score of its evaluation, or None."""
-    for step, score in scores:
-        checkpoints.save(RunState(step=step), None if score is None else evaluation(step, score))
-        assert checkpoints.wait()
-
-
-def steps(checkpoints: Checkpoints) -> list[int]:
-    """The steps of the checkpoints that are there."""
-    return sorted(int(path.name.removeprefix("step-")) for path in checkpoints.folder.glob("step-*"))
 
 
 def test_the_newest_checkpoints_are_kept_beside_the_best(checkpoints):
@@ -130,31 +99,6 @@ def test_a_run_that_goes_back_keeps_the_best_of_what_it_goes_on_from(checkpoints
     assert steps(more) == [2]  # 1 was pruned, 3 is set aside
     save_all(more, (3, 0.3), (4, 0.1), (5, 0.1), (6, 0.1))
     assert steps(more) == [3, 5, 6]
-
-
-def best_after_going_back(checkpoints: Checkpoints) -> float:
-    """The best score that a run remembers which goes back to step 2."""
-    return find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder).run_state().best
-
-
-@pytest.mark.parametrize(
-    ("best_steps", "best"), [([1, 1], 0.6), ([2, 2], 0.6), ([2, 3], -1), ([2, 2, 4], -1), ([2, 3, 3], -1)]
-)
-def test_a_run_that_goes_back_forgets_only_a_best_model_of_later_steps(checkpoints, best_steps, best):
-    checkpoints.keep = 3
-    for step, best_step in enumerate(best_steps, 2):
-        checkpoints.save(RunState(step=step, best=0.6, best_step=best_step), None)
-        checkpoints.wait()
-    assert best_after_going_back(checkpoints) == best
-
-
-def test_a_run_that_goes_back_reads_over_a_damaged_state_between(checkpoints):
-    checkpoints.keep = 3
-    for step, best_step in ((2, 2), (3, 3), (4, 0)):
-        checkpoints.save(RunState(step=step, best=0.6, best_step=best_step), None)
-        checkpoints.wait()
-    (checkpoints.folder / "step-00000004" / "state.json").write_text("damaged")
-    assert best_after_going_back(checkpoints) == -1
 
 
 def test_a_checkpoint_without_evaluation_has_no_score(checkpoints):
@@ -478,39 +422,6 @@ def test_a_checkpoint_that_fails_late_is_not_saved_whenever_one_asks(checkpoints
 
 
 @pytest.fixture
-def newer_model(checkpoints) -> Path:
-    """The file with the weights of the newer one of two checkpoints, each of which is the best so far."""
-    for step in (1, 2):
-        checkpoints.save(RunState(step=step, best=0.5, best_step=step, evaluations_since_best=1), None)
-        checkpoints.wait()
-    return checkpoints.folder / "step-00000002" / "model.safetensors"
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [lambda content: content[:-1], lambda content: content + b"x", lambda content: content[:-1] + b"\xff"],
-    ids=["shorter", "longer", "other bytes"],
-)
-def test_a_damaged_checkpoint_is_passed_over(checkpoints, newer_model, damaged):
-    content = newer_model.read_bytes()
-    newer_model.write_bytes(damaged(content))
-    assert newer_model.read_bytes() != content
-    reason = "model.safetensors is damaged: its size or checksum differs from the manifest"
-    assert find_checkpoint("auto", checkpoints.folder).passed_over == [f"{newer_model.parent}: {reason}"]
-
-
-def test_a_checkpoint_without_a_file_is_passed_over(checkpoints, newer_model):
-    newer_model.unlink()
-    reason = "model.safetensors is missing"
-    assert find_checkpoint("auto", checkpoints.folder).passed_over == [f"{newer_model.parent}: {reason}"]
-
-
-def test_the_best_score_of_a_checkpoint_that_is_passed_over_is_forgotten(checkpoints, newer_model):
-    newer_model.unlink()
-    assert find_checkpoint("auto", checkpoints.folder).run_state() == RunState(step=1, best=-1.0, best_step=1)
-
-
-@pytest.fixture
 def going_on(checkpoints, capsys) -> list[str]:
     """The lines of a run of 12 steps that goes on from step 1 of 9, behind which stands a damaged checkpoint."""
     save_all(checkpoints, (1, None), (2, None))
@@ -555,101 +466,3 @@ def test_a_run_that_goes_on_from_another_folder_leaves_that_as_it_is(checkpoints
     assert steps(checkpoints) == [1, 2]
     assert steps(more) == []
     assert (tmp_path / "finished.json").exists()
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        lambda manifest: manifest | {"../../other": manifest["state.json"]},
-        lambda manifest: {name: manifest[name] for name in manifest if name != "model.safetensors"},
-        lambda manifest: {name: manifest[name] for name in manifest if name != "optimizer.safetensors"},
-        lambda manifest: {name: manifest[name] for name in manifest if name != "state.json"},
-    ],
-    ids=["another file", "no model", "no optimizer", "no state"],
-)
-def test_a_manifest_that_lists_other_files_is_damaged(checkpoints, changed):
-    save_all(checkpoints, (1, None), (2, None))
-    file = checkpoints.folder / "step-00000002" / "manifest.json"
-    file.write_text(json.dumps(changed(json.loads(file.read_text()))))
-    checkpoint = find_checkpoint("auto", checkpoints.folder)
-    (reason,) = checkpoint.passed_over
-    assert checkpoint.run_state().step == 1
-    assert reason == f"{file.parent}: manifest.json is damaged: it lists other files than a checkpoint has"
-
-
-def test_all_damaged_checkpoints_are_told_the_newest_first(checkpoints):
-    checkpoints.keep = 3
-    save_all(checkpoints, (1, None), (2, None), (3, None))
-    for step in (2, 3):
-        (checkpoints.folder / f"step-{step:08}" / "state.json").unlink()
-    checkpoint = find_checkpoint("auto", checkpoints.folder)
-    assert checkpoint.path == checkpoints.folder / "step-00000001"
-    newer = [checkpoints.folder / f"step-{step:08}" for step in (3, 2)]
-    assert checkpoint.passed_over == [f"{path}: state.json is missing" for path in newer]
-
-
-@pytest.mark.parametrize("content", ['{"run": []}', '{"run": null}', '{"run": {"best_step": "9"}}', "{}", "no json"])
-def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(checkpoints, content):
-    save_all(checkpoints, (1, 0.6), (2, 0.2))
-    (checkpoints.folder / "step-00000002" / "state.json").write_text(content)
-    assert find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder).run_state().step == 1
-
-
-def test_a_newer_checkpoint_without_a_state_is_no_hindrance_to_an_older_one(checkpoints):
-    save_all(checkpoints, (1, 0.6), (2, 0.2))
-    (checkpoints.folder / "step-00000002" / "state.json").unlink()
-    assert find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder).run_state().step == 1
-
-
-def test_a_state_may_be_as_large_as_the_scores_of_all_images(checkpoints, monkeypatch):
-    save_all(checkpoints, (1, None), (2, None))
-    limits = []
-
-    def read(file: Path, most_bytes: int = 2**26) -> dict:
-        limits.append((file.parent.name[-1], file.name, most_bytes))
-        return read_json(file, most_bytes=most_bytes)
-
-    monkeypatch.setattr(find, "read_json", read)
-    find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
-    four_gigabytes = 2**32
-    assert limits == [
-        ("1", "manifest.json", 2**26),
-        ("1", "state.json", four_gigabytes),
-        ("2", "state.json", four_gigabytes),
-    ]
-
-
-@pytest.fixture
-def saved(checkpoints) -> tuple[RunState, FoundCheckpoint]:
-    """The state of a run that was best at its first of three evaluations, and its checkpoint."""
-    state = RunState(step=4, skipped=1, window={"sums": [0.5], "steps": 2})
-    for step, mean_iou in ((4, 0.6), (5, 0.6), (6, 0.5)):
-        state.update(evaluation(step, mean_iou))
-    checkpoints.save(state, evaluation(4, 0.6))
-    checkpoints.wait()
-    return state, find_checkpoint("auto", checkpoints.folder)
-
-
-def test_a_checkpoint_holds_the_state_of_its_run(saved):
-    state, checkpoint = saved
-    assert state.evaluations_since_best == 2
-    assert state.best_step == 4
-    assert checkpoint.run_state() == state
-
-
-def test_a_checkpoint_holds_the_score_of_its_evaluation(saved):
-    assert saved[1].state.score == 0.6
-    assert evaluation(4, 0.6).scores.comparison == 0.6
-
-
-def test_a_checkpoint_holds_the_best_evaluation_with_its_images(saved):
-    best = saved[1].run_state().best_evaluation(TASK)
-    assert best.step == 4
-    assert best.scores.names == TASK.names
-    assert best.scores.sums.tolist() == evaluation(4, 0.6).scores.sums.tolist()
-    assert best.scores.image_comparison == evaluation(4, 0.6).scores.image_comparison
-
-
-def test_a_manifest_names_the_files_of_a_checkpoint(saved):
-    manifest = json.loads((saved[1].path / "manifest.json").read_text())
-    assert manifest.keys() == {"model.safetensors", "optimizer.safetensors", "state.json"}

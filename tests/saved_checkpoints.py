@@ -1,0 +1,44 @@
+"""Checkpoints of a tiny network: how they are saved, and which of them are there."""
+
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+
+from tasks.classes import Classes, ClassScores
+from train_utils.checkpoints.save import Checkpoints
+from train_utils.ema import WeightAverage
+from train_utils.evaluation import Evaluation
+from train_utils.run_state import RunState
+from train_utils.settings.record import RunSettings
+from unet import UNet
+
+TASK = Classes(("a", "b"))
+SETTINGS = RunSettings(total_steps=9, micro_batch_size=1)
+
+
+def evaluation(step: int, mean_iou: float) -> Evaluation:
+    """An evaluation with this mean IoU for both of its classes."""
+    # Of 100 pixels in the union of a class, `hits` are in the intersection.
+    hits, misses = round(100 * mean_iou), 100 - round(100 * mean_iou)
+    matrix = torch.tensor([[2 * hits, misses], [misses, 2 * hits]])
+    return Evaluation(step, 0.5, ClassScores(TASK.names, matrix, torch.tensor([[mean_iou]])))
+
+
+def new_checkpoints(folder: Path, network: UNet) -> Checkpoints:
+    """The checkpoints of a run that starts in a folder, or goes on in it; the two newest are kept."""
+    average = WeightAverage(network, 0.0)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    return Checkpoints(Accelerator(cpu=True), folder, network, optimizer, average, SETTINGS, keep=2)
+
+
+def save_all(checkpoints: Checkpoints, *scores: tuple[int, float | None]) -> None:
+    """Save a checkpoint of each step, with the score of its evaluation, or None."""
+    for step, score in scores:
+        checkpoints.save(RunState(step=step), None if score is None else evaluation(step, score))
+        assert checkpoints.wait()
+
+
+def steps(checkpoints: Checkpoints) -> list[int]:
+    """The steps of the checkpoints that are there."""
+    return sorted(int(path.name.removeprefix("step-")) for path in checkpoints.folder.glob("step-*"))

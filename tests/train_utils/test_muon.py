@@ -6,6 +6,7 @@ Modules: train_utils/muon.py, train_utils/optim.py.
 import pytest
 import torch
 from accelerate.utils import DistributedType
+from same_runs import different_tensors
 
 from runtime.errors import SettingsError
 from train_utils.muon import Muon, orthogonalized
@@ -26,18 +27,27 @@ def by_the_paper(matrix: torch.Tensor) -> torch.Tensor:
     return x.T if len(matrix) > matrix.shape[1] else x
 
 
-@pytest.mark.parametrize("shape", [(5, 27), (27, 5), (16, 16), (1, 9)])
-def test_a_step_has_the_singular_vectors_of_the_gradient_and_values_near_1(shape):
-    matrix = torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(0))
-    result = orthogonalized(matrix)
-    torch.testing.assert_close(result, by_the_paper(matrix), rtol=1e-9, atol=1e-9)
+@pytest.fixture(params=[(5, 27), (27, 5), (16, 16), (1, 9)], ids=str)
+def matrix(request) -> torch.Tensor:
+    return torch.randn(request.param, dtype=torch.float64, generator=torch.manual_seed(0))
+
+
+def test_a_step_is_that_of_the_paper(matrix):
+    torch.testing.assert_close(orthogonalized(matrix), by_the_paper(matrix), rtol=1e-9, atol=1e-9)
+
+
+def test_a_step_has_the_singular_vectors_of_the_gradient_with_values_near_1(matrix):
     vectors, _, right_vectors = torch.linalg.svd(matrix, full_matrices=False)
-    turned = vectors.T @ result @ right_vectors.T
+    turned = vectors.T @ orthogonalized(matrix) @ right_vectors.T
     values = turned.diagonal()
     assert values.min() > 0.6
     assert values.max() < 1.25
     assert (turned - values.diag()).abs().max() < 1e-9
-    torch.testing.assert_close(orthogonalized(1e-20 * matrix.float()).double(), result, rtol=1e-3, atol=1e-3)
+
+
+def test_a_step_does_not_depend_on_the_size_of_the_gradient(matrix):
+    tiny = orthogonalized(1e-20 * matrix.float())
+    torch.testing.assert_close(tiny.double(), orthogonalized(matrix), rtol=1e-3, atol=1e-3)
 
 
 def test_a_gradient_of_zeros_makes_no_step():
@@ -63,7 +73,7 @@ def test_steps_are_those_of_the_papers(shape, matrix, longer):
         torch.testing.assert_close(weight.grad, gradient, rtol=0, atol=0)
 
 
-def test_each_group_has_its_own_learning_rate_and_weight_decay():
+def test_each_group_has_a_learning_rate_with_a_weight_decay_of_its_own():
     gradient = torch.randn(4, 6, generator=torch.manual_seed(0))
     settings = [(0.1, 0.5), (0.3, 0.2)]
     weights = [torch.nn.Parameter(torch.ones(4, 6)) for _ in settings]
@@ -85,19 +95,25 @@ def new_network() -> DeeplySupervisedUNet:
 
 def test_muon_steps_are_orthogonal_for_hidden_convolutions_alone():
     network = new_network()
-    optimizer = build_optimizer(network, "muon", 0.1, 0.01)
     names = {parameter: name for name, parameter in network.named_parameters()}
-    orthogonal = set()
-    for group in optimizer.param_groups:
-        if group.get("orthogonal"):
-            assert group["weight_decay"] == 0.01
-            orthogonal |= {names[parameter] for parameter in group["params"]}
+    groups = [group for group in build_optimizer(network, "muon", 0.1, 0.01).param_groups if group.get("orthogonal")]
+    orthogonal = {names[parameter] for group in groups for parameter in group["params"]}
     kernels = {name for name, parameter in network.named_parameters() if parameter.ndim == 4}
     heads = {"head.conv.weight", "heads.0.conv.weight"}
     assert heads < kernels
     assert orthogonal == kernels - heads
-    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(names)
-    assert not any(group["orthogonal"] for group in build_optimizer(torch.nn.Linear(2, 2), "muon", 0.1, 0).param_groups)
+    assert [group["weight_decay"] for group in groups] == [0.01] * len(groups)
+
+
+def test_muon_has_each_weight_once():
+    network = new_network()
+    groups = build_optimizer(network, "muon", 0.1, 0.01).param_groups
+    assert sum(len(group["params"]) for group in groups) == len(list(network.parameters()))
+
+
+def test_muon_steps_are_orthogonal_for_no_network_without_convolutions():
+    groups = build_optimizer(torch.nn.Linear(2, 2), "muon", 0.1, 0).param_groups
+    assert not any(group["orthogonal"] for group in groups)
 
 
 def test_an_encoder_is_left_to_adamw():
@@ -106,36 +122,46 @@ def test_an_encoder_is_left_to_adamw():
         assert not (group["of_encoder"] and group.get("orthogonal"))
 
 
-def test_weights_without_orthogonal_steps_move_as_with_adamw():
-    networks = [new_network(), new_network()]
-    optimizers = [
-        build_optimizer(network, name, 0.1, 0.01) for network, name in zip(networks, ("muon", "adamw"), strict=True)
-    ]
-    for network, optimizer in zip(networks, optimizers, strict=True):
-        for parameter in network.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
-        optimizer.step()
-    muon, adamw = [dict(network.named_parameters()) for network in networks]
-    for name in ("head.conv.weight", "heads.0.conv.weight", "stem.norm1.weight", "ups.0.up.bias"):
-        assert torch.equal(muon[name], adamw[name])
-    assert not torch.equal(muon["stem.conv1.weight"], adamw["stem.conv1.weight"])
+def weights_after_two_steps(name: str) -> dict[str, torch.Tensor]:
+    """The weights of a network that an optimizer has moved by gradients of ones."""
+    network = new_network()
+    optimizer = build_optimizer(network, name, 0.1, 0.01)
+    for parameter in network.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    optimizer.step()
+    return dict(network.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["head.conv.weight", "heads.0.conv.weight", "stem.norm1.weight", "ups.0.up.bias"])
+def test_weights_without_orthogonal_steps_move_as_with_adamw(name):
+    assert torch.equal(weights_after_two_steps("muon")[name], weights_after_two_steps("adamw")[name])
+
+
+def test_weights_with_orthogonal_steps_move_otherwise_than_with_adamw():
+    name = "stem.conv1.weight"
+    assert not torch.equal(weights_after_two_steps("muon")[name], weights_after_two_steps("adamw")[name])
 
 
 def test_a_refused_step_changes_neither_weights_nor_momentum():
     network = new_network()
     optimizer = build_optimizer(network, "muon", 0.1, 0.01)
-    for gradient, refused in ((1.0, 0.0), (float("nan"), 1.0)):
-        before = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
-        momentum = [state.get("momentum_buffer", torch.zeros(())).clone() for state in optimizer.state.values()]
+
+    def make_step(gradient: float, is_refused: bool) -> dict[str, torch.Tensor]:
+        """The weights and the momenta after a step."""
         for parameter in network.parameters():
             parameter.grad = torch.full_like(parameter, gradient)
-        optimizer.found_inf = torch.tensor(refused)
+        optimizer.found_inf = torch.tensor(float(is_refused))
         optimizer.step()
-        moved = [name for name, parameter in network.named_parameters() if not torch.equal(parameter, before[name])]
-        assert bool(moved) == (refused == 0)
-    after = [state.get("momentum_buffer", torch.zeros(())) for state in optimizer.state.values()]
-    assert all(map(torch.equal, after, momentum))
+        momenta = [state["momentum_buffer"] for state in optimizer.state.values() if "momentum_buffer" in state]
+        tensors = dict(network.named_parameters()) | {f"momentum {i}": momentum for i, momentum in enumerate(momenta)}
+        return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+    before = network.stem.conv1.weight.detach().clone()
+    made = make_step(1.0, is_refused=False)
+    assert not torch.equal(made["stem.conv1.weight"], before)
+    assert "momentum 0" in made
+    assert different_tensors(make_step(float("nan"), is_refused=True), made) == []
 
 
 @pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.DEEPSPEED])
@@ -144,21 +170,37 @@ def test_a_profile_that_spreads_weights_is_refused_in_a_line(kind):
         build_optimizer(new_network(), "muon", 0.1, 0.01, kind)
 
 
-def test_a_weight_without_a_gradient_stays_and_the_closures_loss_is_returned():
+@pytest.fixture
+def network() -> DeeplySupervisedUNet:
+    """A network with a gradient for each weight."""
     network = new_network()
-    optimizer = build_optimizer(network, "muon", 0.1, 0.01)
     for parameter in network.parameters():
         parameter.grad = torch.ones_like(parameter)
+    return network
+
+
+def test_a_weight_without_a_gradient_stays(network):
+    optimizer = build_optimizer(network, "muon", 0.1, 0.01)
     network.stem.conv2.weight.grad = None
     before = network.stem.conv2.weight.detach().clone()
+    optimizer.step()
+    assert torch.equal(network.stem.conv2.weight, before)
+
+
+def test_a_step_returns_the_loss_of_its_closure(network):
+    optimizer = build_optimizer(network, "muon", 0.1, 0.01)
     groups = list(optimizer.param_groups)
     assert optimizer.step(lambda: 2.5) == 2.5
-    assert torch.equal(network.stem.conv2.weight, before)
     assert optimizer.param_groups == groups
 
-    def fails() -> float:
+
+def test_a_closure_that_fails_leaves_the_groups_of_weights(network):
+    optimizer = build_optimizer(network, "muon", 0.1, 0.01)
+    groups = list(optimizer.param_groups)
+
+    def fail() -> float:
         raise KeyError("a bug")
 
     with pytest.raises(KeyError):
-        optimizer.step(fails)
+        optimizer.step(fail)
     assert optimizer.param_groups == groups

@@ -12,7 +12,7 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
-from conftest import PROGRAMS, TINY, launch, predict
+from conftest import PROGRAMS, TINY, launch, losses, predict
 from in_process import Run, run_train
 from overlaps import NAMES, labels_of, true_masks, write_overlaps
 from PIL import Image
@@ -72,31 +72,43 @@ def predicted(run, data, tmp_path_factory) -> Path:
     return output
 
 
-def test_it_learns_and_every_class_is_recorded(run):
+def test_run_knows_that_classes_may_overlap(run):
     assert "classes that may overlap blue, green, red" in run.output
     assert run.settings["identity"]["task"] == "overlapping"
     assert run.settings["identity"]["classes"] == [*NAMES]
     assert run.config["task"] == {"name": "overlapping"}
     assert run.config["preprocess"]["class_names"] == [*NAMES]
+
+
+def test_run_learns_classes_that_overlap(run):
     assert run.values("eval/mean_iou")[-1] > 0.4  # measured 0.593
-    for name in NAMES:
-        assert len(run.values(f"eval/iou/{name}")) == len(run.values(f"eval/dice/{name}")) == 2
 
 
-def test_a_mask_for_each_class_is_written_and_scored(run, predicted):
-    predicted_masks = written(predicted)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_class_is_recorded(run, name):
+    assert len(run.values(f"eval/iou/{name}")) == 2
+    assert len(run.values(f"eval/dice/{name}")) == 2
+
+
+def test_masks_of_each_class_are_scored(run, predicted):
     report = json.loads((predicted / "metrics.json").read_text())
     assert report["classes"] == [*NAMES]
-    assert report["iou"] == pytest.approx(iou(np.stack(true_masks(5, seed=1)), predicted_masks), abs=1e-15)
-    best = max(run.values("eval/mean_iou"))
-    assert report["mean_iou"] == pytest.approx(np.mean(report["iou"])) == pytest.approx(best, abs=1e-3)
-    for number in range(5):
-        probabilities = np.load(predicted / f"{number:02}.npy")
-        assert ((probabilities > 0.5) == predicted_masks[number]).all()
-    assert (predicted / "legend.overlay.png").exists()
+    assert report["iou"] == pytest.approx(iou(np.stack(true_masks(5, seed=1)), written(predicted)), abs=1e-15)
+    assert report["mean_iou"] == pytest.approx(np.mean(report["iou"]))
+    assert report["mean_iou"] == pytest.approx(max(run.values("eval/mean_iou")), abs=1e-3)
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_masks_of_each_class_are_there_where_its_probability_is_above_half(predicted, number):
+    probabilities = np.load(predicted / f"{number:02}.npy")
+    assert ((probabilities > 0.5) == written(predicted)[number]).all()
+
+
+def test_overlay_has_a_color_for_each_class(predicted):
     overlay = read(predicted / "00.overlay.png")
     colors = {tuple(color) for color in OverlapFormat(NAMES).colors[1:].tolist()}
     assert colors <= {tuple(pixel) for pixel in overlay.reshape(-1, 3).tolist()}
+    assert (predicted / "legend.overlay.png").exists()
 
 
 def test_masks_that_are_there_are_scored_alike(run, data, predicted):
@@ -141,18 +153,24 @@ def test_a_true_mask_of_pages_scores_as_folders_do(run, data, predicted, tmp_pat
     assert first["iou"] == second["iou"]
 
 
-def test_report_card_and_pictures_show_each_class(run):
+def test_report_shows_classes_that_may_overlap(run):
     report = (run.folder / "report.html").read_text()
     assert "A pixel may have several classes" in report
     assert "Found and missed pixels" in report
+
+
+def test_model_card_says_how_a_mask_holds_each_class(run):
     card = (run.folder / "model" / "README.md").read_text()
     assert "over the classes' own pixels (foregrounds)" in card
     assert "(H, W) bits, the first class in the lowest" in card
     assert all(f"| {name} |" in card for name in NAMES)
+
+
+def test_pictures_of_a_run_are_those_of_all_validation_images(run):
     assert len(list((run.folder / "predictions").iterdir())) == 5
 
 
-def test_a_page_shows_each_class_and_gives_an_archive(run, data, tmp_path):
+def test_page_gives_an_archive_with_a_mask_for_each_class(run, data, tmp_path):
     upload = tmp_path / "image.png"
     upload.write_bytes((data / "val" / "images" / "00.png").read_bytes())
     html, download = PagePredictor(run.folder / "model")(str(upload))
@@ -162,7 +180,7 @@ def test_a_page_shows_each_class_and_gives_an_archive(run, data, tmp_path):
     assert ZipFile(download).namelist() == [f"{name}/image.png" for name in NAMES]
 
 
-def test_bits_are_what_a_predictor_gives(run, data, predicted):
+def test_mask_of_a_predictor_has_a_bit_for_each_class(run, data, predicted):
     bits = Predictor(run.folder / "model").mask(data / "val" / "images" / "00.png")
     assert bits.dtype == np.int32
     assert (np.stack([bits >> bit & 1 == 1 for bit in range(3)]) == written(predicted)[0]).all()
@@ -173,6 +191,10 @@ def test_a_resumed_run_ends_as_if_it_had_never_stopped(run, data, tmp_path):
     resumed = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--resume", half)
     assert resumed.exit_code == 0, resumed.output
     assert resumed.values("eval/mean_iou")[-1] == run.values("eval/mean_iou")[-1]
+
+
+def test_run_with_classes_in_another_order_is_no_continuation(run, data, tmp_path):
+    half = run.folder / "checkpoints" / "step-00000056"
     with pytest.raises(CheckpointError, match="the checkpoint's classes is"):
         run_train(tmp_path / "other", "--dataset", data, *FLAGS, "--classes", "red,blue,green", "--resume", half)
 
@@ -182,20 +204,20 @@ def test_two_processes_compute_what_one_does(data, tmp_path):
     """In float64, 5 validation images; every score is a whole count, the losses agree."""
     flags = ["train.py", "--dataset", data, *TINY, "--max-steps", "3", "--batch-size", "3", "--tracker", "none"]
     flags += ["--log-every", "1"]
-    states = []
+    losses_of_profiles = []
+    scores = []
     for profile in ("cpu", "multi_cpu"):
         folder = tmp_path / profile
         result = launch(PROGRAMS / "in_float64.py", *flags, "--output-dir", folder, profile=profile)
         assert result.returncode == 0, result.stderr
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        losses_of_profiles.append(losses(folder))
         state = json.loads((folder / "checkpoints" / "step-00000003" / "state.json").read_text())
-        states.append(([line["train/loss"] for line in lines if "train/loss" in line], state["run"]["best_scores"]))
-    (loss, scores), (loss_of_two, scores_of_two) = states
-    assert loss == pytest.approx(loss_of_two, rel=1e-9)
-    assert scores["sums"] == scores_of_two["sums"]
+        scores.append(state["run"]["best_scores"]["sums"])
+    assert losses_of_profiles[0] == pytest.approx(losses_of_profiles[1], rel=1e-9)
+    assert scores[0] == scores[1]
 
 
-def test_regions_are_written_as_a_label_map_and_scored_both_ways(tmp_path):
+def test_label_map_of_regions_is_scored_by_region_as_by_label(tmp_path):
     data = data_set(tmp_path / "data", "labels")
     flags = [*TINY, "--max-steps", "25", "--batch-size", "4", "--learning-rate", "0.03", "--tracker", "none"]
     run = run_train(tmp_path / "run", "--dataset", data, *flags, "--regions", REGIONS)
@@ -215,7 +237,7 @@ def test_regions_are_written_as_a_label_map_and_scored_both_ways(tmp_path):
     assert report["dice"][0] > 0.5
 
 
-def test_volumes_are_written_and_scored_class_by_class(tmp_path):
+def test_volumes_are_scored_class_by_class(tmp_path):
     for seed in range(2):
         image, label = case(seed, (12, 16, 12))
         write_nifti(tmp_path / "images" / f"c{seed}.nii.gz", image)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from conftest import write_folder
 from huggingface_hub import ModelCard
 from in_process import Run, run_train
 from PIL import Image
+from reports import text_line
 
 from unet import UNet
 
@@ -123,25 +123,43 @@ def test_a_checkpoint_holds_the_matrix_and_the_score_of_each_image(run, by_hand)
     assert state["score"] == state["run"]["best"] == pytest.approx(by_hand.values["mean_iou"], rel=1e-12)
 
 
-def test_the_report_shows_the_same_numbers_each_in_its_place(run, by_hand):
-    html = (run.folder / "report.html").read_text()
-    text = unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html.split("</style>")[1])))
+@pytest.fixture(scope="module")
+def report(run: Run) -> str:
+    """The words of the report, in one line."""
+    return text_line((run.folder / "report.html").read_text())
+
+
+@pytest.mark.parametrize(
+    ("key", "label"), [("mean_iou", "mean IoU"), ("mean_dice", "mean Dice"), ("pixel_accuracy", "pixel accuracy")]
+)
+def test_report_shows_the_scores_of_all_pixels(report, by_hand, key, label):
+    assert f"{by_hand.values[key]:.4f} {label}" in report
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(CLASSES)))
+def test_report_shows_the_scores_of_each_class_with_its_pixels(report, by_hand, number, name):
     values, matrix = by_hand.values, by_hand.matrix
-    for label in ("mean IoU", "mean Dice", "pixel accuracy"):
-        assert f"{values[label.replace(' ', '_').lower()]:.4f} {label}" in text
-    for number, name in enumerate(CLASSES):
-        precision = matrix[number, number] / matrix[:, number].sum()
-        recall = matrix[number, number] / matrix[number].sum()
-        row = [values[f"iou/{name}"], values[f"dice/{name}"], precision, recall]
-        assert f"{name} {' '.join(f'{value:.4f}' for value in row)} {matrix[number].sum():,}" in text
-    for number, name in enumerate(CLASSES):
-        shares = " ".join(f"{100 * share:.1f}" for share in matrix[number] / matrix[number].sum())
-        assert f"{name} {shares}" in text
-    assert f"cell_0{int(np.argmin(by_hand.images))}.png: IoU {min(by_hand.images):.4f}" in text
-    assert f"Expected calibration error: {by_hand.calibration_error:.4f}" in text
-    assert "By their own mean IoU, worst first. Errors: wrong pixels are red" in text
-    titles = re.findall(r"cell_0(\d)\.png: IoU", text)
-    assert [int(title) for title in titles] == np.argsort(by_hand.images, kind="stable").tolist()  # the worst first
+    precision = matrix[number, number] / matrix[:, number].sum()
+    recall = matrix[number, number] / matrix[number].sum()
+    row = [values[f"iou/{name}"], values[f"dice/{name}"], precision, recall]
+    assert f"{name} {' '.join(f'{value:.4f}' for value in row)} {matrix[number].sum():,}" in report
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(CLASSES)))
+def test_report_shows_the_matrix_in_percent_of_true_pixels(report, by_hand, number, name):
+    row = by_hand.matrix[number]
+    assert f"{name} {' '.join(f'{100 * share:.1f}' for share in row / row.sum())}" in report
+
+
+def test_report_shows_the_calibration_error(report, by_hand):
+    assert f"Expected calibration error: {by_hand.calibration_error:.4f}" in report
+
+
+def test_report_shows_the_images_with_their_own_scores_worst_first(report, by_hand):
+    assert f"cell_0{int(np.argmin(by_hand.images))}.png: IoU {min(by_hand.images):.4f}" in report
+    assert "By their own mean IoU, worst first." in report
+    titles = re.findall(r"cell_0(\d)\.png: IoU", report)
+    assert [int(title) for title in titles] == np.argsort(by_hand.images, kind="stable").tolist()
 
 
 def test_the_file_of_images_holds_the_score_of_each(run, by_hand):
@@ -152,13 +170,17 @@ def test_the_file_of_images_holds_the_score_of_each(run, by_hand):
     assert [float(score) for _, score in rows] == pytest.approx(by_hand.images, rel=FLOAT32)
 
 
-def test_the_model_card_shows_the_same_numbers(run, by_hand):
+@pytest.mark.parametrize("key", ["mean_iou", "mean_dice", "pixel_accuracy"])
+def test_model_card_has_the_scores_of_all_pixels_for_the_hub(run, by_hand, key):
     card = ModelCard.load(run.folder / "model" / "README.md")
     metrics = {result.metric_type: result.metric_value for result in card.data.eval_results}
-    for key in ("mean_iou", "mean_dice", "pixel_accuracy"):
-        assert metrics[key] == pytest.approx(by_hand.values[key], abs=5e-7)  # six digits
-    for name in CLASSES:
-        assert f"| {name} | {by_hand.values[f'iou/{name}']:.4f} | {by_hand.values[f'dice/{name}']:.4f} |" in card.text
+    assert metrics[key] == pytest.approx(by_hand.values[key], abs=5e-7)  # six digits
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_model_card_shows_the_scores_of_each_class(run, by_hand, name):
+    card = ModelCard.load(run.folder / "model" / "README.md")
+    assert f"| {name} | {by_hand.values[f'iou/{name}']:.4f} | {by_hand.values[f'dice/{name}']:.4f} |" in card.text
 
 
 def test_the_terminal_shows_the_same_numbers(run, by_hand):
@@ -171,18 +193,27 @@ def test_the_terminal_shows_the_same_numbers(run, by_hand):
     assert len(rows) == 2
 
 
-def test_the_shares_of_a_steps_time_add_up_and_operations_follow_the_images(run):
-    steps = [record for record in run.records if "perf/images_per_second" in record]
-    assert len(steps) > 5
-    operations = {record["perf/teraflops_per_device"] / record["perf/images_per_second"] for record in steps}
-    assert max(operations) == pytest.approx(min(operations), rel=1e-12)
-    assert min(operations) > 0
-    for record in steps:
-        shares = [record[f"perf/{part}_percent"] for part in ("data_wait", "compute")]
+@pytest.fixture(scope="module")
+def measured_steps(run: Run) -> list[dict]:
+    """The records with a speed."""
+    records = [record for record in run.records if "perf/images_per_second" in record]
+    assert len(records) > 5
+    return records
+
+
+def test_shares_of_a_steps_time_add_up(measured_steps):
+    for record in measured_steps:
+        shares = [record[f"perf/{name}_percent"] for name in ("data_wait", "compute")]
         assert sum(shares) == pytest.approx(100, rel=1e-12)  # float64
 
 
-def test_mean_and_standard_deviation_in_config_json_are_those_of_the_training_pixels(run, data):
+def test_operations_in_a_second_follow_the_images(measured_steps):
+    operations = {record["perf/teraflops_per_device"] / record["perf/images_per_second"] for record in measured_steps}
+    assert max(operations) == pytest.approx(min(operations), rel=1e-12)
+    assert min(operations) > 0
+
+
+def test_normalization_of_a_model_is_that_of_the_training_pixels(run, data):
     files = sorted((data / "train" / "images").iterdir())
     pixels = np.concatenate([np.asarray(Image.open(file), dtype=np.float64).reshape(-1, 3) for file in files])
     preprocess = run.config["preprocess"]

@@ -14,6 +14,7 @@ from accelerate.utils import DistributedType, DynamoBackend
 from conftest import PROGRAMS, launch, records
 from forked import call_in_processes
 from in_process import in_float64, run_train
+from same_runs import check_same_columns
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from volumes import write_msd
@@ -28,6 +29,7 @@ from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.points import ABSENT, PRESENT, UNKNOWN, PointTarget
 from tasks.target import Target
 from tasks.task import Task
+from train_utils.settings import lite0
 from train_utils.slab_layers import SlabConv2d, split_network
 from train_utils.slabs import Slabs, check_slabs, new_step_loss
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
@@ -155,7 +157,7 @@ def test_every_mesh_gives_the_losses_and_weights_of_one_process(tmp_path, cases)
             assert torch.equal(values, last_process[key][1][name]), (key, name)
 
 
-def test_a_run_on_two_processes_goes_on_where_it_stopped_on_one(tmp_path):
+def test_run_on_one_process_goes_on_where_it_stopped_on_two(tmp_path):
     """Volumes in patches, batch norm, deep supervision; the two processes make the first half of the steps."""
     write_msd(tmp_path / "data", 5, (16, 16, 36))
     flags = ["--dataset", tmp_path / "data", "--plan", "none", "--base-channels", "2", "--depth", "3"]
@@ -171,81 +173,121 @@ def test_a_run_on_two_processes_goes_on_where_it_stopped_on_one(tmp_path):
         whole = run_train(tmp_path / "whole", *flags, "--eval-every", "1", "--max-steps", "2")
     assert rest.exit_code == whole.exit_code == 0, rest.output
     assert "processes_per_volume" not in rest.output, rest.output
-    runs = [records(tmp_path / name) for name in ("whole", "shared")]
-    for of_one, of_two in zip(*runs, strict=True):
-        assert of_one["step"] == of_two["step"]
-        for key in ("train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou"):
-            assert of_two.get(key) == (of_one.get(key) and pytest.approx(of_one[key], abs=1e-9))
+    columns = ("step", "train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou")
+    check_same_columns(records(tmp_path / "shared"), whole.records, columns)
 
 
-@pytest.mark.parametrize(
-    ("options", "how", "problem"),
-    [
-        ({"encoder": {"model_type": "lite0"}}, {}, "give --encoder none"),
-        ({"upsample": "bilinear_aligned"}, {}, "looks at whole images"),
-        ({}, {"sync_batchnorm": "off"}, "leave out --sync-batchnorm off"),
-        ({}, {"kind": DistributedType.FSDP}, "does not work with FSDP"),
-        ({}, {"kind": DistributedType.DEEPSPEED}, "does not work with DEEPSPEED; use a profile of DDP"),
-        ({}, {"backend": DynamoBackend.INDUCTOR}, "leave out --dynamo_backend"),
-        ({}, {"shortest": 31}, "needs 32 or more slices along the first axis, 16 for each process, .* have 31"),
-    ],
-)
-def test_networks_that_cannot_be_cut_are_refused_in_one_line(options, how, problem):
-    config = UNetConfig(3, 2, base_channels=2, depth=3).to_json() | options
-    network = SimpleNamespace(config=SimpleNamespace(**config, divisors=(8, 8)))
-    plugin = SimpleNamespace(backend=how.get("backend", DynamoBackend.NO))
-    kind = how.get("kind", DistributedType.MULTI_CPU)
-    accelerator = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
-    arguments = (how.get("shortest", 32), how.get("sync_batchnorm", "auto"))
-    check_slabs(accelerator, network, Mesh(), *arguments)  # one process cuts nothing
+def accelerator_of(
+    kind: DistributedType = DistributedType.MULTI_CPU, backend: DynamoBackend = DynamoBackend.NO
+) -> SimpleNamespace:
+    """An accelerator of several processes of this kind, which compiles with this backend."""
+    plugin = SimpleNamespace(backend=backend)
+    return SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
+
+
+def network_of(**settings: Any) -> SimpleNamespace:
+    """A network of which there are only the settings."""
+    return SimpleNamespace(config=UNetConfig(3, 2, base_channels=2, **{"depth": 3} | settings))
+
+
+REFUSED_CASES = {
+    "encoder": (network_of(encoder=lite0.CONFIG), {}, "give --encoder none"),
+    "whole images": (network_of(upsample="bilinear_aligned"), {}, "looks at whole images"),
+    "FSDP": (network_of(), {"kind": DistributedType.FSDP}, "does not work with FSDP"),
+    "DeepSpeed": (
+        network_of(),
+        {"kind": DistributedType.DEEPSPEED},
+        "does not work with DEEPSPEED; use a profile of DDP",
+    ),
+    "compiled": (network_of(), {"backend": DynamoBackend.INDUCTOR}, "leave out --dynamo_backend"),
+}
+
+
+@pytest.mark.parametrize(("network", "launch_settings", "problem"), REFUSED_CASES.values(), ids=REFUSED_CASES)
+def test_network_that_cannot_be_cut_is_refused_in_one_line(network, launch_settings, problem):
     with pytest.raises(SettingsError, match=f"^--processes-per-volume .*{problem}"):
-        check_slabs(accelerator, network, Mesh(2), *arguments)
+        check_slabs(accelerator_of(**launch_settings), network, Mesh(2), 32, "auto")
 
 
-def test_each_process_needs_two_strides_of_a_volume():
-    network = SimpleNamespace(config=UNetConfig(3, 2, base_channels=2, depth=3, norm="group"))
-    plugin = SimpleNamespace(backend=DynamoBackend.NO)
-    accelerator = SimpleNamespace(
-        distributed_type=DistributedType.MULTI_CPU, state=SimpleNamespace(dynamo_plugin=plugin)
+@pytest.mark.parametrize(("network", "launch_settings", "problem"), REFUSED_CASES.values(), ids=REFUSED_CASES)
+def test_network_that_one_process_has_is_not_cut(network, launch_settings, problem):
+    check_slabs(accelerator_of(**launch_settings), network, Mesh(), 32, "auto")
+
+
+def test_batch_norm_of_each_process_alone_is_refused():
+    check_slabs(accelerator_of(), network_of(), Mesh(), 32, "off")
+    with pytest.raises(SettingsError, match=r"^--processes-per-volume .*leave out --sync-batchnorm off"):
+        check_slabs(accelerator_of(), network_of(), Mesh(2), 32, "off")
+
+
+@pytest.mark.parametrize(("processes", "slices"), [(2, 32), (3, 48)])
+def test_each_process_needs_two_strides_of_a_volume(processes, slices):
+    check_slabs(accelerator_of(), network_of(), Mesh(processes), slices, "auto")
+    line = (
+        f"^--processes-per-volume {processes} needs {slices} or more slices along the first axis, 16 for each process,"
+        f" .* have {slices - 1}"
     )
-    check_slabs(accelerator, network, Mesh(3), 48, "auto")
-    with pytest.raises(SettingsError, match=r"processes-per-volume 3 needs 48 or more slices .* have 47"):
-        check_slabs(accelerator, network, Mesh(3), 47, "auto")
+    with pytest.raises(SettingsError, match=line):
+        check_slabs(accelerator_of(), network_of(), Mesh(processes), slices - 1, "auto")
 
 
-def test_a_network_whose_slabs_have_two_strides_can_be_cut():
-    network = SimpleNamespace(config=UNetConfig(3, 2, base_channels=2, depth=3, norm="group"))
-    plugin = SimpleNamespace(backend=DynamoBackend.NO)
-    for kind in (DistributedType.MULTI_CPU, DistributedType.MULTI_GPU):
-        accelerator = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
-        check_slabs(accelerator, network, Mesh(2), 32, "off")  # group norm is of all slabs in any case
-    thick = SimpleNamespace(config=UNetConfig(3, 2, base_channels=2, depth=2, dims=3, **VOLUMES))
-    check_slabs(accelerator, thick, Mesh(2), 8, "auto")  # slices, of which two become one
+@pytest.mark.parametrize("kind", [DistributedType.MULTI_CPU, DistributedType.MULTI_GPU])
+def test_network_with_group_norm_can_be_cut_by_processes_of_their_own(kind):
+    """Group norm is of all slabs in any case."""
+    check_slabs(accelerator_of(kind), network_of(norm="group"), Mesh(2), 32, "off")
 
 
-def test_slabs_begin_on_strides_and_the_last_one_has_the_rest():
+def test_network_whose_first_axis_is_halved_once_needs_slabs_of_four_slices():
+    thick = network_of(depth=2, dims=3, **VOLUMES)
+    check_slabs(accelerator_of(), thick, Mesh(2), 8, "auto")
+
+
+def test_slabs_begin_on_strides_of_a_volume_of_any_length():
     slabs = [Slabs(Mesh(3, slab), 8) for slab in range(3)]
     assert [of_process.rows(67) for of_process in slabs] == [slice(0, 16), slice(16, 40), slice(40, 67)]
-    assert slabs[0].largest(67) == 27
-    assert Slabs(Mesh(), 8).largest(67) == 67
-    assert Slabs(Mesh(3), 8).largest(56) == 24
-    assert Slabs(Mesh(3), 8).largest(48) == 16
 
 
-def test_a_network_is_cut_in_training_alone_and_one_that_no_one_shares_never():
+@pytest.mark.parametrize(("processes", "length", "largest"), [(3, 67, 27), (1, 67, 67), (3, 56, 24), (3, 48, 16)])
+def test_largest_slab_has_the_rest_of_a_volume(processes, length, largest):
+    assert Slabs(Mesh(processes), 8).largest(length) == largest
+
+
+def split_convolutions(mesh: Mesh) -> torch.nn.Sequential:
+    """A convolution of one pixel and one of nine, split."""
+    network = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), torch.nn.ReLU(), torch.nn.Conv2d(1, 1, 3, padding=1))
+    split_network(network, Slabs(mesh, 2))
+    return network
+
+
+def test_convolution_that_looks_beyond_its_slab_is_split():
+    pixelwise, _, wide = split_convolutions(Mesh(2, 1))
+    assert type(pixelwise) is torch.nn.Conv2d
+    assert type(wide) is SlabConv2d
+
+
+def test_network_that_no_one_shares_is_not_split():
+    _, _, wide = split_convolutions(Mesh())
+    assert type(wide) is torch.nn.Conv2d
+
+
+@pytest.mark.parametrize("mesh", [Mesh(), Mesh(2, 1)], ids=["alone", "shared"])
+def test_network_is_split_in_training_alone(mesh):
+    assert split_convolutions(mesh).eval()(torch.rand(1, 1, 8, 4)).shape == (1, 1, 8, 4)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_images_are_cut_in_their_layout(layout):
     slabs = Slabs(Mesh(2, 1), 2)
-    for mesh in (Mesh(), Mesh(2, 1)):
-        network = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), torch.nn.ReLU(), torch.nn.Conv2d(1, 1, 3, padding=1))
-        split_network(network, Slabs(mesh, 2))
-        assert type(network[0]) is torch.nn.Conv2d  # it looks at one pixel
-        assert (type(network[2]) is torch.nn.Conv2d) is (mesh.size == 1)
-        assert network.eval()(torch.rand(1, 1, 8, 4)).shape == (1, 1, 8, 4)
-    images = torch.rand(2, 3, 9, 4).contiguous(memory_format=torch.channels_last)
+    images = torch.rand(2, 3, 9, 4).contiguous(memory_format=layout)
     cut = slabs.cut(images)
     assert torch.equal(cut, images[:, :, 4:])
     assert slabs.length == 9
-    assert cut.is_contiguous(memory_format=torch.channels_last)
-    assert slabs.cut(images.contiguous()).is_contiguous()
+    assert cut.is_contiguous(memory_format=layout)
+
+
+def test_targets_are_cut_as_their_images():
+    slabs = Slabs(Mesh(2, 1), 2)
+    slabs.cut(torch.rand(1, 3, 9, 1))
     targets = slabs.cut_targets(ClassTarget(torch.arange(9).view(1, 9, 1)))
     assert targets.mask.flatten().tolist() == [4, 5, 6, 7, 8]
 
@@ -272,22 +314,26 @@ def test_a_layer_that_looks_beyond_its_slab_evaluates_whole_volumes(layer, axes)
     assert torch.equal(network.eval()(x), expected)
 
 
-def test_a_convolution_of_a_slab_has_the_precision_that_autocast_asks_for():
-    whole = torch.nn.Conv2d(2, 3, 3, padding=1)
+@pytest.fixture
+def slab() -> SlabConv2d:
+    """The convolution of a slab that is the first and the last."""
     slab = SlabConv2d(2, 3, 3, padding=1)
-    slab.load_state_dict(whole.state_dict())
     alone = SimpleNamespace(is_first=True, is_last=True, exchange=lambda *borders: (None, None))
     slab.slabs = Slabs(alone, 2)
+    return slab
+
+
+def test_convolution_of_a_slab_has_the_precision_of_autocast(slab):
+    whole = torch.nn.Conv2d(2, 3, 3, padding=1)
+    slab.load_state_dict(whole.state_dict())
     x = torch.rand(1, 2, 6, 5)
     with torch.autocast("cpu", torch.bfloat16):
-        found, expected = slab(x), whole(x)
-    assert found.dtype == expected.dtype == torch.bfloat16
-    torch.testing.assert_close(found, expected, rtol=0, atol=1 / 32)
+        output, expected = slab(x), whole(x)
+    assert output.dtype == torch.bfloat16
+    assert expected.dtype == torch.bfloat16
+    torch.testing.assert_close(output, expected, rtol=0, atol=1 / 32)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_a_convolution_of_a_slab_keeps_the_layout_of_its_images(layout):
-    slab = SlabConv2d(2, 3, 3, padding=1)
-    alone = SimpleNamespace(is_first=True, is_last=True, exchange=lambda *borders: (None, None))
-    slab.slabs = Slabs(alone, 2)
+def test_convolution_of_a_slab_keeps_the_layout_of_its_images(slab, layout):
     assert slab(torch.rand(2, 2, 6, 5).contiguous(memory_format=layout)).is_contiguous(memory_format=layout)

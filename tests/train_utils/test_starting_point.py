@@ -74,33 +74,40 @@ def test_flags_of_an_encoder_are_refused_without_one():
 
 
 @pytest.mark.parametrize(
-    ("upsample", "flags", "is_refused"),
+    ("upsample", "flags"),
     [
-        ("transpose", {"upsample": "bilinear"}, True),
-        ("bilinear", {"upsample": "transpose"}, True),
-        ("bilinear", {"upsample": "bilinear_aligned"}, False),
-        ("bilinear", {"dropout": 0.5}, False),
-        ("transpose", {"base_channels": 2, "depth": 1, "norm": "batch", "block": "plain"}, False),
-        ("transpose", {"base_channels": 4}, True),
-        ("transpose", {"depth": 2}, True),
-        ("transpose", {"norm": "group"}, True),
-        ("transpose", {"block": "residual"}, True),
+        ("transpose", {"upsample": "bilinear"}),
+        ("bilinear", {"upsample": "transpose"}),
+        ("transpose", {"base_channels": 4}),
+        ("transpose", {"depth": 2}),
+        ("transpose", {"norm": "group"}),
+        ("transpose", {"block": "residual"}),
     ],
 )
-def test_a_model_to_start_from_keeps_the_architecture_that_has_weights(upsample, flags, is_refused):
+def test_architecture_of_a_model_to_start_from_keeps_what_has_weights(upsample, flags):
     model = UNet(UNetConfig(base_channels=2, depth=1, upsample=upsample))
-    settings = NetworkSettings(init_from="m", **flags)
-    if is_refused:
-        ((name, value),) = flags.items()
-        line = f"{flag_of(name)} {value}: m has {getattr(model.config, name)}; leave the flag out"
-        with pytest.raises(ModelError, match=line):
-            starting_point(settings, model=model)
-    else:
-        start = starting_point(settings, model=model)
-        assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
-        assert start.model_name == "m"
-        assert start.model == model
-        assert start.trained == model.config
+    ((name, value),) = flags.items()
+    line = f"{flag_of(name)} {value}: m has {getattr(model.config, name)}; leave the flag out"
+    with pytest.raises(ModelError, match=line):
+        starting_point(NetworkSettings(init_from="m", **flags), model=model)
+
+
+@pytest.mark.parametrize(
+    ("upsample", "flags"),
+    [
+        ("bilinear", {"upsample": "bilinear_aligned"}),
+        ("bilinear", {"dropout": 0.5}),
+        ("transpose", {"base_channels": 2, "depth": 1, "norm": "batch", "block": "plain"}),
+    ],
+    ids=["upsampling without weights", "dropout", "the same"],
+)
+def test_architecture_of_a_model_to_start_from_changes_where_there_are_no_weights(upsample, flags):
+    model = UNet(UNetConfig(base_channels=2, depth=1, upsample=upsample))
+    start = starting_point(NetworkSettings(init_from="m", **flags), model=model)
+    assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
+    assert start.model_name == "m"
+    assert start.model == model
+    assert start.trained == model.config
 
 
 @pytest.mark.parametrize(("flags", "dropout"), [({}, 0.5), ({"dropout": 0.0}, 0)])
@@ -180,12 +187,20 @@ def test_a_network_of_volumes_has_the_levels_that_suit_the_data(capsys):
     assert type(deep.build(1, Classes(("a", "b")), Preprocess())) is DeeplySupervisedUNet
 
 
-def test_weights_of_a_model_are_copied_and_its_head_only_for_the_same_task(capsys):
-    model = UNet(UNetConfig(1, 2, base_channels=2, depth=1))
+@pytest.fixture
+def model() -> UNet:
+    return UNet(UNetConfig(1, 2, base_channels=2, depth=1))
+
+
+def test_weights_of_a_model_are_copied(model, capsys):
     start = starting_point(NetworkSettings(init_from="m"), model=model)
     network = start.build(1, Classes(("a", "b")), model.config.preprocess)
     assert capsys.readouterr().out.startswith("start: m, 40 of 40 weights copied\n")
     assert torch.equal(network.head.conv.weight, model.head.conv.weight)
+
+
+def test_weights_of_a_model_of_another_task_are_copied_without_its_head(model, capsys):
+    start = starting_point(NetworkSettings(init_from="m"), model=model)
     network = start.build(1, Overlapping(("a", "b")), model.config.preprocess)
     line = "head.conv.weight (of another task), head.conv.bias (of another task)"
     assert capsys.readouterr().out.startswith(f"start: m, 38 of 40 weights copied; random start for {line}\n")
@@ -193,32 +208,63 @@ def test_weights_of_a_model_are_copied_and_its_head_only_for_the_same_task(capsy
     assert torch.equal(network.stem.conv1.weight, model.stem.conv1.weight)
 
 
-def test_other_channels_than_the_encoders_are_said_and_grey_is_repeated(capsys):
-    start = start_from(None, {"encoder": "lite0", "encoder_weights": "random", "base_channels": 2})
-    grey = start.build(1, Classes(("a", "b")), Preprocess(mean=(7.0,), std=(2.0,), pixel_types=("uint16",)))
+BYTES = Preprocess(mean=(7.0,) * 3, std=(2.0,) * 3, pixel_types=("uint8",))
+FIVE = Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5, pixel_types=("uint8",))
+
+
+@pytest.fixture
+def of_encoder() -> StartingPoint:
+    """A start with the built-in encoder, which sees three channels."""
+    return start_from(None, {"encoder": "lite0", "encoder_weights": "random", "base_channels": 2})
+
+
+def build(start: StartingPoint, channels: int, preprocess: Preprocess) -> UNet:
+    return start.build(channels, Classes(("a", "b")), preprocess)
+
+
+def test_grey_images_are_repeated_for_the_channels_of_an_encoder(of_encoder, capsys):
+    grey = build(of_encoder, 1, Preprocess(mean=(7.0,), std=(2.0,), pixel_types=("uint16",)))
     assert grey.config.preprocess.mean == (7.0,) * 3
     assert grey.config.preprocess.std == (2.0,) * 3
     assert grey.config.encoder["num_channels"] == 3
     assert "encoder: " not in capsys.readouterr().out
-    two = start.build(2, Classes(("a", "b")), Preprocess(mean=(7.0,) * 2, std=(2.0,) * 2))
+
+
+def test_filters_of_an_encoder_are_repeated_for_fewer_channels_with_a_line(of_encoder, capsys):
+    two = build(of_encoder, 2, Preprocess(mean=(7.0,) * 2, std=(2.0,) * 2))
     assert two.config.encoder["num_channels"] == 2
     assert capsys.readouterr().out.startswith("encoder: its first filters, for 3 channels, are repeated for 2 channels")
+
+
+def test_statistics_of_images_of_several_pixel_types_are_those_of_the_data(of_encoder):
     mixed = Preprocess(mean=(7.0,) * 3, std=(2.0,) * 3, pixel_types=("uint16", "uint8"))
-    assert start.build(3, Classes(("a", "b")), mixed).config.preprocess == mixed
+    assert build(of_encoder, 3, mixed).config.preprocess == mixed
+
+
+def test_statistics_of_images_of_another_pixel_type_are_those_of_the_data(of_encoder):
     deep = Preprocess(mean=(9000.0,) * 3, std=(900.0,) * 3, pixel_types=("uint16",))
-    start = start._replace(encoder=None, trained=replace(start.architecture, preprocess=deep))
-    of_bytes = Preprocess(mean=(7.0,) * 3, std=(2.0,) * 3, pixel_types=("uint8",))
-    assert start.build(3, Classes(("a", "b")), of_bytes).config.preprocess.mean == (7.0,) * 3
-    capsys.readouterr()
-    resumed = start._replace(encoder=None, trained=None)  # the run has the weights: no encoder is read again
-    statistics = Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5, pixel_types=("uint8",))
-    several = resumed.build(5, Classes(("a", "b")), statistics)
+    start = of_encoder._replace(encoder=None, trained=replace(of_encoder.architecture, preprocess=deep))
+    assert build(start, 3, BYTES).config.preprocess.mean == (7.0,) * 3
+
+
+def test_filters_of_a_resumed_run_are_repeated_for_more_channels_with_a_line(of_encoder, capsys):
+    """Such a run has the weights: no encoder is read again."""
+    several = build(of_encoder._replace(encoder=None, trained=None), 5, FIVE)
     assert several.config.encoder["num_channels"] == 5
     assert several.config.in_channels == 5
     line = "encoder: its first filters, for 3 channels, are repeated for 5 channels and rescaled\n"
     assert capsys.readouterr().out.startswith(line)
-    again = StartingPoint(several.config, trained=several.config).build(5, Classes(("a", "b")), statistics)
-    assert again.config == several.config
-    assert "encoder: " not in capsys.readouterr().out  # which has five channels already
+
+
+def test_encoder_that_has_all_channels_is_left_as_it_is(of_encoder, capsys):
+    config = build(of_encoder._replace(encoder=None, trained=None), 5, FIVE).config
+    capsys.readouterr()
+    assert build(StartingPoint(config, trained=config), 5, FIVE).config == config
+    assert "encoder: " not in capsys.readouterr().out
+
+
+def test_weights_of_other_shapes_are_named_with_both(of_encoder):
+    grey = build(of_encoder, 1, Preprocess(mean=(7.0,), std=(2.0,)))
+    several = build(of_encoder._replace(encoder=None, trained=None), 5, FIVE)
     fresh = "stem.conv1.weight (2 x 5 x 3 x 3 here, 2 x 3 x 3 x 3 there)"  # and nothing of the encoder
     assert copy_weights(grey, several) == f"370 of 372 weights copied; random start for {fresh}"

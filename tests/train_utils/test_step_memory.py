@@ -8,13 +8,15 @@ import weakref
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 from accelerate.utils import DistributedType
 from accelerators import new_accelerator
-from conftest import PROGRAMS, TINY, launch, losses, write_folder
-from in_process import run_train
+from conftest import PROGRAMS, TINY, launch, losses, write_splits
+from in_process import Run, run_train
+from same_runs import different_tensors
 from shortages import OTHERS, SHORTAGES, name_of
 
 import train
@@ -93,9 +95,7 @@ def test_a_learned_size_is_recorded_with_activation_checkpointing_if_on(tmp_path
         (1, True, "lower --crop-size, --scale or --base-channels", MemoryLimit()),
     ],
 )
-def test_a_shortage_names_its_process_among_all_and_records_what_may_fit(
-    tmp_path, monkeypatch, size, recomputes, remedy, limit
-):
+def test_shortage_names_its_process_among_all_with_what_may_fit(tmp_path, monkeypatch, size, recomputes, remedy, limit):
     monkeypatch.setenv("RANK", "9")
     monkeypatch.setenv("LOCAL_RANK", "1")
     network = UNet(UNetConfig(base_channels=2, depth=1))
@@ -220,67 +220,119 @@ def test_only_one_process_on_one_gpu_repeats_a_step(device, processes, kind, rep
     assert can_repeat_steps(new_accelerator(processes, device=device, kind=kind)) == repeats
 
 
-def test_where_no_smaller_micro_batch_is_left_a_shortage_ends_the_run(tmp_path, monkeypatch):
+@pytest.fixture
+def new_step_memory(tmp_path, monkeypatch):
+    """Memories of steps that one GPU can repeat, by how a batch is split."""
     monkeypatch.setattr(train_utils.memory.step_memory, "can_repeat_steps", lambda accelerator: True)
     network = UNet(UNetConfig(base_channels=4, depth=2))
-    guard = SimpleNamespace(undo_passes=lambda: None)
-    error = torch.OutOfMemoryError()
-    smallest = StepMemory(new_accelerator(device="cuda"), tmp_path, network, BatchSplit(8, 1, 1, 8))
+    return lambda *split, **options: StepMemory(
+        new_accelerator(device="cuda"), tmp_path, network, BatchSplit(*split, **options)
+    )
+
+
+GUARD = SimpleNamespace(undo_passes=lambda: None)
+
+
+def test_shortage_in_the_smallest_micro_batch_ends_the_run(new_step_memory):
     with pytest.raises(torch.OutOfMemoryError):
-        smallest.halve_or_raise(error, guard)
-    fixed = StepMemory(new_accelerator(device="cuda"), tmp_path, network, BatchSplit(8, 1, 4, 2, is_fixed=True))
+        new_step_memory(8, 1, 1, 8).halve_or_raise(torch.OutOfMemoryError(), GUARD)
+
+
+def test_shortage_in_a_micro_batch_of_a_given_size_ends_the_run(new_step_memory):
     with pytest.raises(torch.OutOfMemoryError):
-        fixed.halve_or_raise(error, guard)
-    halved = StepMemory(new_accelerator(device="cuda"), tmp_path, network, BatchSplit(8, 1, 3, 3))
+        new_step_memory(8, 1, 4, 2, is_fixed=True).halve_or_raise(torch.OutOfMemoryError(), GUARD)
+
+
+def test_error_that_is_no_shortage_ends_the_run(new_step_memory):
     with pytest.raises(RuntimeError, match="a bug"):
-        halved.halve_or_raise(RuntimeError("a bug"), guard)
-    halved.halve_or_raise(error, guard)
+        new_step_memory(8, 1, 3, 3).halve_or_raise(RuntimeError("a bug"), GUARD)
+
+
+def test_shortage_halves_the_micro_batch_rounded_up(new_step_memory, tmp_path):
+    halved = new_step_memory(8, 1, 3, 3)
+    halved.halve_or_raise(torch.OutOfMemoryError(), GUARD)
     assert halved.size == 2
     assert read_memory_limit(tmp_path) == (2, False)
+
+
+def test_shortage_after_a_shortage_names_the_smaller_micro_batch(new_step_memory):
+    halved = new_step_memory(8, 1, 3, 3)
+    error = torch.OutOfMemoryError()
+    halved.halve_or_raise(error, GUARD)
     assert "micro-batches of 2" in str(raised_within(MemoryShortage, halved.shortage_recorded(3), error))
 
 
-def test_a_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(tmp_path, monkeypatch):
-    """Memory runs out in the second micro-batch of the second step: batch norm has seen the first one by then."""
-    write_folder(tmp_path / "data" / "train", 16, seed=0)
-    write_folder(tmp_path / "data" / "val", 1, seed=1)
-    passes = []
-    forward = UNet.forward
+class LimitedForward:
+    """The forward pass of a network, which runs out of memory in the fourth micro-batch that it trains on.
 
-    def forward_if_few(self: UNet, images: torch.Tensor) -> torch.Tensor:
-        if self.training and images.device.type == "cpu":
-            passes.append(len(images))
-            if passes == [4, 4, 4, 4]:
+    That is the second micro-batch of the second step: batch norm has seen the first one by then.
+    """
+
+    def __init__(self) -> None:
+        self.passes: list[int] = []
+        self.forward = UNet.forward
+
+    def __call__(self, network: UNet, images: torch.Tensor) -> torch.Tensor:
+        if network.training and images.device.type == "cpu":
+            self.passes.append(len(images))
+            if self.passes == [4, 4, 4, 4]:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return forward(self, images)
+        return self.forward(network, images)
 
-    monkeypatch.setattr(UNet, "forward", forward_if_few)
-    monkeypatch.setattr(train_utils.memory.step_memory, "can_repeat_steps", lambda accelerator: True)
-    monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
-    flags = ["--dataset", tmp_path / "data", *TINY, "--norm", "batch", "--no-deep-supervision", "--batch-size", "8"]
-    flags += ["--tracker", "none", "--checkpoint-every", "1", "--keep-checkpoints", "3"]
-    with monkeypatch.context() as patch:
+
+@pytest.fixture(scope="module")
+def short_flags(tmp_path_factory) -> list:
+    """Flags of three steps of eight images."""
+    data = tmp_path_factory.mktemp("data")
+    write_splits(data, 16, 1)
+    flags = ["--dataset", data, *TINY, "--norm", "batch", "--no-deep-supervision", "--batch-size", "8"]
+    return [*flags, "--tracker", "none", "--checkpoint-every", "1", "--keep-checkpoints", "3", "--max-steps", "3"]
+
+
+@pytest.fixture(scope="module")
+def short(short_flags, tmp_path_factory) -> tuple[Run, list[int]]:
+    """A run whose memory is short, and the sizes of its micro-batches."""
+    limited = LimitedForward()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(UNet, "forward", lambda network, images: limited(network, images))
+        patch.setattr(train_utils.memory.step_memory, "can_repeat_steps", lambda accelerator: True)
+        patch.setattr(train.Publisher, "write_results", lambda *arguments: None)
         patch.setattr(train_utils.microbatch, "split_batch", lambda *arguments: BatchSplit(8, 1, 4, 2))
-        short = run_train(tmp_path / "short", *flags, "--max-steps", "3")
-    assert short.exit_code == 0, short.output
-    assert passes == [4, 4, 4, 4, *[2] * 4, *[2] * 4]
-    line = "memory: no room for micro-batches of 4, the step is made again in micro-batches of 2; batch norm sees 2"
-    assert f"{line} images at a time from now on, so results change (CUDA out of memory" in short.output
-    assert read_memory_limit(tmp_path / "short") == (2, False)
+        run = run_train(tmp_path_factory.mktemp("runs") / "short", *short_flags)
+    assert run.exit_code == 0, run.output
+    return run, limited.passes
 
-    begun = tmp_path / "begun"  # the same from the second step on, as a run that is started again makes it
-    shutil.copytree(tmp_path / "short", begun)
+
+def test_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(short):
+    _, passes = short
+    assert passes == [4, 4, 4, 4, *[2] * 4, *[2] * 4]
+
+
+def test_smaller_micro_batches_are_said_with_what_batch_norm_sees(short):
+    run, _ = short
+    line = "memory: no room for micro-batches of 4, the step is made again in micro-batches of 2; batch norm sees 2"
+    assert f"{line} images at a time from now on, so results change (CUDA out of memory" in run.output
+
+
+def test_smaller_micro_batches_are_recorded(short):
+    run, _ = short
+    assert read_memory_limit(run.folder) == (2, False)
+
+
+def test_run_that_is_started_again_makes_the_same_steps_in_smaller_micro_batches(short, short_flags, tmp_path):
+    run, _ = short
+    begun = Path(shutil.copytree(run.folder, tmp_path / "begun"))
     for step in (2, 3):
         shutil.rmtree(begun / "checkpoints" / f"step-{step:08}")
     (begun / "finished.json").unlink()
-    resumed = run_train(begun, *flags, "--max-steps", "3", "--resume", "auto")
-    assert resumed.exit_code == 0
+    with mock.patch.object(train.Publisher, "write_results"):
+        resumed = run_train(begun, *short_flags, "--resume", "auto")
+    assert resumed.exit_code == 0, resumed.output
     assert "resumed from" in resumed.output
-    for name, value in resumed.weights(3).items():
-        assert torch.equal(value, short.weights(3)[name]), name
+    assert different_tensors(resumed.weights(3), run.weights(3)) == []
 
 
-def test_a_run_that_runs_out_of_memory_names_the_step_and_records_what_may_fit(tiny_folder, tmp_path, monkeypatch):
+def test_run_that_runs_out_of_memory_names_the_step_with_what_may_fit(tiny_folder, tmp_path, monkeypatch):
     def runs_out(*arguments: object, **options: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

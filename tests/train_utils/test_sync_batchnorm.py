@@ -1,7 +1,9 @@
-"""Batch norm over several processes is that of one process on all their images: a layer, and a whole run."""
+"""Batch norm over several processes is that of one process on all their images: a layer, and a whole run.
+
+Modules: train_utils/sync_batchnorm.py.
+"""
 
 import copy
-import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from conftest import PROGRAMS, launch, records, write_folder, write_splits
 from forked import call_in_processes
 from in_process import in_float64, run_train
 from PIL import Image
+from same_runs import check_same_columns
 from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit
@@ -22,22 +25,9 @@ from train_utils.sync_batchnorm import SynchronizedBatchNorm, leave_out_of_batch
 from unet import UNet, UNetConfig
 from unet.blocks import channels_last
 
-FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--tracker", "none"]
-FLAGS += ["--plan", "none"]
-FLAGS += [
-    "--max-steps",
-    "4",
-    "--log-every",
-    "1",
-    "--learning-rate",
-    "0.01",
-    "--augment",
-    "strong",
-    "--ema-decay",
-    "0.9",
-]
-
-
+FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--num-workers", "0", "--tracker", "none"]
+FLAGS += ["--max-steps", "4", "--log-every", "1", "--learning-rate", "0.01", "--augment", "strong"]
+FLAGS += ["--ema-decay", "0.9"]
 SHARES = {2: (4, 4), 3: (4, 3, 1), 4: (3, 3, 2, 0)}  # how many of eight images each process has
 
 
@@ -74,36 +64,73 @@ def passed(norm: nn.BatchNorm2d, x: Tensor, grad: Tensor) -> dict[str, Tensor]:
     return {"y": y.detach(), "x": x.grad, "weight": norm.weight.grad, "bias": norm.bias.grad, **statistics}
 
 
-@pytest.mark.parametrize("processes", SHARES)
-def test_the_layer_equals_batch_norm_on_the_joined_batch(tmp_path, processes):
+Inputs = dict[str, tuple[nn.Module, Tensor, Tensor]]  # a norm, its inputs and the gradients of its outputs, by a name
+TOLERANCES = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 1 / 32}  # of x of size 10 in bfloat16 1/32 is known
+
+
+@pytest.fixture(scope="module")
+def inputs() -> Inputs:
+    """Eight images and eight volumes in each precision."""
     generator = torch.Generator().manual_seed(0)
-    given = {}
+    inputs = {}
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         for kind, size in ((nn.BatchNorm2d, (7, 9)), (nn.BatchNorm3d, (3, 7, 9))):
             norm = kind(5, dtype=torch.float32 if dtype == torch.bfloat16 else dtype)
             nn.init.normal_(norm.weight, generator=generator)
             x, grad = (torch.randn(8, 5, *size, generator=generator, dtype=torch.float64) for _ in range(2))
-            given[f"{dtype} {len(size)}"] = norm, (3 * x + 10).to(dtype), grad.to(dtype)
-    torch.save(given, tmp_path / "input")
-    call_in_processes(layer_in_one_of_several, processes, tmp_path)
-    found = [torch.load(tmp_path / f"output-{rank}", weights_only=False) for rank in range(processes)]
-    for name, (norm, x, grad) in given.items():
+            inputs[f"{str(dtype)[6:]} {len(size)}"] = norm, (3 * x + 10).to(dtype), grad.to(dtype)
+    return inputs
+
+
+@pytest.fixture(scope="module", params=SHARES)
+def outputs(request, inputs, tmp_path_factory) -> list[dict[str, dict[str, Tensor]]]:
+    """What comes out of each norm on each of several processes."""
+    folder = tmp_path_factory.mktemp("processes")
+    torch.save(inputs, folder / "input")
+    call_in_processes(layer_in_one_of_several, request.param, folder)
+    return [torch.load(folder / f"output-{rank}", weights_only=False) for rank in range(request.param)]
+
+
+@pytest.fixture(params=[f"{dtype} {axes}" for dtype in TOLERANCES for axes in (2, 3)])
+def name(request) -> str:
+    """The precision of a norm and the axes of its images."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def expected(inputs) -> dict[str, dict[str, Tensor]]:
+    """What batch norm gives on the joined batch, in the precision of its weights."""
+    expected = {}
+    for name, (norm, x, grad) in inputs.items():
         exact = norm.weight.dtype
-        wanted = passed(copy.deepcopy(norm), x.to(exact), grad.to(exact))
-        # of x of size 10 in bfloat16 an output is known to 1/32
-        tolerance = {"torch.float64": 1e-12, "torch.float32": 2e-5, "torch.bfloat16": 1 / 32}[name[:-2]]
-        ours = [of_rank[name] for of_rank in found]
-        for key in ("y", "x"):
-            joined = torch.cat([of_rank[key] for of_rank in ours])
-            assert joined.dtype == x.dtype
-            torch.testing.assert_close(joined.to(exact), wanted[key], atol=tolerance, rtol=0)
-            assert channels_last(ours[0][key]).stride() == ours[0][key].stride()
-        for key in ("weight", "bias"):  # added up by DDP
-            rtol = 1e-12 if exact == torch.float64 else 1e-5
-            torch.testing.assert_close(sum(of_rank[key] for of_rank in ours), wanted[key], rtol=rtol, atol=10 * rtol)
-        for key in ("mean", "var", "batches"):
-            assert all(torch.equal(of_rank[key], ours[0][key]) for of_rank in ours)
-            torch.testing.assert_close(ours[0][key], wanted[key])
+        expected[name] = passed(copy.deepcopy(norm), x.to(exact, copy=True), grad.to(exact))
+    return expected
+
+
+@pytest.mark.parametrize("key", ["y", "x"], ids=["outputs", "gradients of inputs"])
+def test_layer_equals_batch_norm_on_the_joined_batch(inputs, outputs, expected, name, key):
+    norm, x, _ = inputs[name]
+    shares = [of_rank[name][key] for of_rank in outputs]
+    joined = torch.cat(shares)
+    assert joined.dtype == x.dtype
+    tolerance = TOLERANCES[name.split()[0]]
+    torch.testing.assert_close(joined.to(norm.weight.dtype), expected[name][key], atol=tolerance, rtol=0)
+    assert channels_last(shares[0]).stride() == shares[0].stride()
+
+
+@pytest.mark.parametrize("key", ["weight", "bias"])
+def test_gradients_of_the_layer_add_up_to_those_of_the_joined_batch(outputs, expected, name, key):
+    """DistributedDataParallel adds them up."""
+    rtol = 1e-12 if name.startswith("float64") else 1e-5
+    gradient = sum(of_rank[name][key] for of_rank in outputs)
+    torch.testing.assert_close(gradient, expected[name][key], rtol=rtol, atol=10 * rtol)
+
+
+@pytest.mark.parametrize("key", ["mean", "var", "batches"])
+def test_statistics_of_the_layer_are_those_of_the_joined_batch(outputs, expected, name, key):
+    first = outputs[0][name][key]
+    assert all(torch.equal(of_rank[name][key], first) for of_rank in outputs)
+    torch.testing.assert_close(first, expected[name][key])
 
 
 @pytest.mark.parametrize(
@@ -117,49 +144,57 @@ def test_the_layer_equals_batch_norm_on_the_joined_batch(tmp_path, processes):
         (4, 1, 2, "1 of 2 processes have no image in a step, and compute a repeated one"),
     ],
 )
-def test_a_run_with_batch_norm_is_the_same_on_several_processes(tmp_path, images, batch_size, processes, line):
+def test_run_with_batch_norm_is_the_same_on_several_processes(tmp_path, images, batch_size, processes, line):
     write_folder(tmp_path / "train", images, seed=0, size=(16, 24))
     write_folder(tmp_path / "val", 3, seed=1, size=(16, 24))
     flags = ["--dataset", tmp_path, *FLAGS, "--batch-size", str(batch_size)]
-    arguments = ["train.py", *flags, "--output-dir", tmp_path / f"run-{processes}"]
+    arguments = ["train.py", *flags, "--output-dir", tmp_path / "several"]
     options = ["--num_processes", str(processes)]
     result = launch(PROGRAMS / "in_float64.py", *arguments, profile="multi_cpu", options=options)
     assert result.returncode == 0, result.stderr
-    with in_float64():
-        assert run_train(tmp_path / "run-1", *flags).exit_code == 0
     assert line in result.stdout
     assert "batch norm sees" not in result.stdout
-    runs = [(tmp_path / f"run-{count}" / "metrics.jsonl").read_text().splitlines() for count in (1, processes)]
-    for both in zip(*[map(json.loads, lines) for lines in runs], strict=True):
-        for key in ("train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou"):
-            values = [record.get(key) for record in both]
-            assert values[1] == (values[0] and pytest.approx(values[0], abs=1e-9))
-    assert sum("train/loss" in line for line in runs[0]) == 4
+    with in_float64():
+        one = run_train(tmp_path / "one", *flags)
+    assert one.exit_code == 0
+    columns = ("train/loss", "train/grad_norm", "eval/loss", "eval/mean_iou")
+    check_same_columns(records(tmp_path / "several"), one.records, columns)
+    assert len(one.values("train/loss")) == 4
 
 
 @pytest.mark.parametrize(
-    ("processes", "how", "is_on", "line"),
-    [
-        (2, "auto", True, ""),
-        (2, "off", False, "batch norm sees 4 images at a time, not the 8 of a step"),
-        (1, "on", False, "batch norm sees 4 images at a time, not the 8 of a step"),
-        (3, "auto", True, ""),
-        (3, "off", False, "batch norm sees 3 images at a time, not the 8 of a step"),
-        (8, "off", False, "batch norm sees 1 images at a time, not the 8 of a step"),
-    ],
+    ("processes", "mode", "is_on"),
+    [(2, "auto", True), (2, "off", False), (1, "on", False), (3, "auto", True), (3, "off", False), (8, "off", False)],
 )
-def test_it_is_on_with_several_processes_and_what_a_step_is_not_is_said_once(capsys, processes, how, is_on, line):
-    batch_split = BatchSplit(8, processes, min(4, math.ceil(8 / processes)), 1 if processes > 1 else 2)
-    model = UNet(UNetConfig(base_channels=2, depth=1))
-    keys = list(model.state_dict())
-    synchronize_batchnorm(SimpleNamespace(num_processes=processes), model, how, batch_split)
-    norms = [norm for norm in model.modules() if isinstance(norm, nn.modules.batchnorm._BatchNorm)]
+def test_layer_is_in_networks_of_several_processes_unless_it_is_off(processes, mode, is_on):
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    keys = list(network.state_dict())
+    synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, mode, split_of_eight(processes))
+    norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     assert norms
     assert all(isinstance(norm, SynchronizedBatchNorm) == is_on for norm in norms)
-    assert list(model.state_dict()) == keys
-    said = capsys.readouterr().out
-    assert said.count("batch norm") == bool(line)
-    assert line in said
+    assert list(network.state_dict()) == keys
+
+
+def split_of_eight(processes: int) -> BatchSplit:
+    """Eight images a step, at most four of them in a micro-batch; on one process in two passes."""
+    return BatchSplit(8, processes, min(4, math.ceil(8 / processes)), 1 if processes > 1 else 2)
+
+
+@pytest.mark.parametrize(("processes", "mode", "images"), [(2, "off", 4), (1, "on", 4), (3, "off", 3), (8, "off", 1)])
+def test_images_that_batch_norm_sees_are_said_once_where_they_are_not_those_of_a_step(capsys, processes, mode, images):
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, mode, split_of_eight(processes))
+    text = capsys.readouterr().out
+    assert text.count("batch norm") == 1
+    assert f"batch norm sees {images} images at a time, not the 8 of a step" in text
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_nothing_is_said_where_batch_norm_sees_all_images_of_a_step(capsys, processes):
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, "auto", split_of_eight(processes))
+    assert "batch norm" not in capsys.readouterr().out
 
 
 def test_nothing_is_said_of_batch_norm_where_there_is_none(capsys):

@@ -69,13 +69,13 @@ def test_an_onnx_file_holds_the_config_of_its_model(onnx_network):
     assert exported.config == model.config
 
 
-def test_an_onnx_file_names_the_axes_that_may_have_any_size(onnx_file):
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_an_onnx_file_names_the_axes_that_may_have_any_size(onnx_file, side):
     _, file = onnx_file
-    graph = onnx.load(file).graph
-    for value in (graph.input[0], graph.output[0]):
-        batch, _, *axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
-        assert batch == "batch"
-        assert axes == ["height", "width"]
+    value = getattr(onnx.load(file).graph, side)[0]
+    batch, _, *axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
+    assert batch == "batch"
+    assert axes == ["height", "width"]
 
 
 def test_an_onnx_file_says_how_its_logits_are_decoded(onnx_file):
@@ -137,10 +137,11 @@ def test_an_onnx_file_takes_pixels_as_they_are_in_image_files(exported):
 
 def test_predict_writes_the_same_mask_of_an_onnx_file(exported, tmp_path):
     folder, _ = exported
-    for name in ("model", "model.onnx"):
-        result = predict(folder / name, [folder / "a.png"], tmp_path / name)
-        assert result.returncode == 0, result.stderr
-    assert (tmp_path / "model" / "a.png").read_bytes() == (tmp_path / "model.onnx" / "a.png").read_bytes()
+    of_folder = predict(folder / "model", [folder / "a.png"], tmp_path / "folder")
+    assert of_folder.returncode == 0, of_folder.stderr
+    of_file = predict(folder / "model.onnx", [folder / "a.png"], tmp_path / "file")
+    assert of_file.returncode == 0, of_file.stderr
+    assert (tmp_path / "file" / "a.png").read_bytes() == (tmp_path / "folder" / "a.png").read_bytes()
 
 
 SIZES = pytest.mark.parametrize(

@@ -100,7 +100,8 @@ def test_a_package_holds_the_config_of_its_model(description):
 
 def test_a_package_has_the_checksums_of_its_files(package, description):
     (image,), (answer,) = description["inputs"], description["outputs"]
-    for entry in (image["test_tensor"], answer["test_tensor"], *description["weights"].values()):
+    entries = [image["test_tensor"], answer["test_tensor"], *description["weights"].values()]
+    for entry in entries:
         assert hashlib.sha256((package / entry["source"]).read_bytes()).hexdigest() == entry["sha256"]
 
 

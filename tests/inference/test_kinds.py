@@ -49,7 +49,7 @@ def test_outputs_of_images_have_the_extensions_of_those_of_volumes():
 
 
 @pytest.mark.parametrize("reads_places", [False, True])
-def test_the_truth_of_masks_is_a_folder_whose_masks_are_read_as_the_model_reads_its_own(reads_places):
+def test_true_masks_of_a_folder_are_read_as_the_model_reads_its_own(reads_places):
     kind = new_output_kind(PredictionWriter(CELLS, Objects(), (MASK,)))
     truth = kind.truth(Path("masks"), "_mask", reads_places=reads_places)
     assert truth == TruthFolder(Path("masks"), "_mask", object_classes=("cell",), reads_places=reads_places)

@@ -143,29 +143,35 @@ def jobs(folder: Path, count: int) -> list[ImageJob]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("extensions", "tensors", "in_windows", "count"),
-    [
-        ((MASK,), 1, False, 2),
-        ((MASK,), 1, True, 2),
-        ((MASK, OVERLAY, PROBABILITIES), 2, False, 1),
-        ((MASK, OVERLAY, PROBABILITIES), 2, True, 1),
-    ],
+written_files = pytest.mark.parametrize(
+    ("extensions", "tensors", "count"),
+    [((MASK,), 1, 2), ((MASK, OVERLAY, PROBABILITIES), 2, 1)],
+    ids=["masks of two images", "all files of an image"],
 )
-def test_the_host_waits_once_for_each_image_or_written_strip(
-    downloads, monkeypatch, tmp_path, extensions, tensors, in_windows, count
-):
-    if in_windows:
-        monkeypatch.setattr(inference.predictor, "WINDOW_MEMORY", 0)
+
+
+def run_pipeline(batches: list[list[ImageJob]], extensions: tuple[str, ...]) -> None:
+    """Predict and score; the scores come from what was fetched, and each file is there."""
     predictor = Predictor(network(0.5), ensemble=[network()], tile_size=48, tta=True)
     writer = PredictionWriter(new_format(predictor.config), predictor.task, extensions)
-    pipeline = PredictionPipeline(predictor, writer, set())
-    todo = jobs(tmp_path, count)
-    results = list(pipeline.run([[job] for job in todo] if in_windows else [todo]))
-    strips = 2 if in_windows else 1  # of 64 rows
-    assert downloads == [tensors + 1] * strips * count  # and how sure the prediction is, which is scored too
-    assert [int(score.scores.sums[0, 0]) for _, score in results] == [100 * 80] * count  # scored from what was fetched
-    assert all(job.file(extension).stat().st_size for job in todo for extension in extensions)
+    results = list(PredictionPipeline(predictor, writer, set()).run(batches))
+    jobs_done = [job for batch in batches for job in batch]
+    assert [int(score.scores.sums[0, 0]) for _, score in results] == [100 * 80] * len(jobs_done)
+    assert all(job.file(extension).stat().st_size for job in jobs_done for extension in extensions)
+
+
+# a tensor more says how sure the prediction is, which is scored too
+@written_files
+def test_host_waits_once_for_each_image(downloads, tmp_path, extensions, tensors, count):
+    run_pipeline([jobs(tmp_path, count)], extensions)
+    assert downloads == [tensors + 1] * count
+
+
+@written_files
+def test_host_waits_once_for_each_written_strip(downloads, monkeypatch, tmp_path, extensions, tensors, count):
+    monkeypatch.setattr(inference.predictor, "WINDOW_MEMORY", 0)
+    run_pipeline([[job] for job in jobs(tmp_path, count)], extensions)
+    assert downloads == [tensors + 1] * 2 * count  # of 64 rows
 
 
 def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_last(monkeypatch, tmp_path):

@@ -437,12 +437,16 @@ def test_masks_of_an_earlier_call_are_no_inputs_by_any_name(tmp_path, pattern, o
     assert [job.image.name for job in jobs] == ["a.png"]
 
 
-def test_the_mask_of_one_image_may_be_a_file(tmp_path):
+@pytest.mark.parametrize("name", ["new.png", "new.v2.png"])
+def test_mask_of_one_image_may_be_a_file(tmp_path, name):
+    touch(tmp_path, "a.png")
+    job = named_job(jobs_of(tmp_path / "a.png"), tmp_path / name, overwrite=False)
+    assert job.file(".png") == tmp_path / name
+
+
+def test_mask_of_one_image_may_overwrite_a_file(tmp_path):
     touch(tmp_path, "a.png", "old.png")
-    jobs = jobs_of(tmp_path / "a.png")
-    for name in ("new.png", "new.v2.png"):
-        assert named_job(jobs, tmp_path / name, overwrite=False).file(".png") == tmp_path / name
-    assert named_job(jobs, tmp_path / "old.png", overwrite=True).output == tmp_path / "old"
+    assert named_job(jobs_of(tmp_path / "a.png"), tmp_path / "old.png", overwrite=True).output == tmp_path / "old"
 
 
 @pytest.mark.parametrize(

@@ -51,23 +51,44 @@ def test_masks_that_are_empty_or_older_than_their_image_are_predicted_again(mode
     assert (out / "b.png").read_bytes() == expected
 
 
-def test_a_folder_never_holds_masks_of_two_models_or_settings(model, photos, tmp_path, fails_with):
-    other, out = tmp_path / "other", tmp_path / "out"
-    UNet.from_pretrained(model).save_pretrained(other)
-    predict(model, [photos / "a.png"], out)
-    result = predict(other, [photos / "a.png"], out)  # the same weights under another name
-    assert "1 of 1 masks are there already; --overwrite predicts them again" in result.stdout, result.stderr
+@pytest.fixture
+def other_model(model, tmp_path) -> Path:
+    """A model that differs from `model` in the bias of its head."""
     network = UNet.from_pretrained(model)
     network.head.conv.bias.data += 1
-    network.save_pretrained(other)
-    result = predict(other, [photos], out)
+    network.save_pretrained(tmp_path / "other")
+    return tmp_path / "other"
+
+
+@pytest.fixture
+def masks(model, photos, tmp_path) -> Path:
+    """A folder with the mask that `model` has made of an image."""
+    predict(model, [photos / "a.png"], tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_folder_of_masks_knows_the_same_weights_by_another_name(model, photos, masks, tmp_path):
+    UNet.from_pretrained(model).save_pretrained(tmp_path / "same")
+    result = predict(tmp_path / "same", [photos / "a.png"], masks)
+    assert "1 of 1 masks are there already; --overwrite predicts them again" in result.stdout, result.stderr
+
+
+def test_folder_of_masks_takes_none_of_another_model(other_model, photos, masks, fails_with):
+    result = predict(other_model, [photos], masks)
     fails_with(result, "holds masks of another model or other settings (see predict.json)", 1)
-    assert not (out / "b.png").exists()
+    assert not (masks / "b.png").exists()
+
+
+def test_folder_of_masks_is_complete_where_all_of_another_model_are_overwritten(other_model, photos, masks):
+    predict(other_model, [photos / "a.png"], masks, "--overwrite")
+    assert json.loads((masks / "predict.json").read_text())["complete"] is True
+
+
+def test_folder_of_masks_is_incomplete_where_one_of_another_model_stays(other_model, photos, masks, tmp_path):
     (tmp_path / "broken.png").touch()
-    (out / "broken.png").touch()  # as if it were from before, and it stays
-    for files, expected in (([photos / "a.png", tmp_path / "broken.png"], False), ([photos / "a.png"], True)):
-        predict(other, files, out, "--overwrite")
-        assert json.loads((out / "predict.json").read_text())["complete"] == expected
+    (masks / "broken.png").touch()  # as if it were from before
+    predict(other_model, [photos / "a.png", tmp_path / "broken.png"], masks, "--overwrite")
+    assert json.loads((masks / "predict.json").read_text())["complete"] is False
 
 
 def test_an_output_folder_is_claimed_by_what_made_its_masks(model, tmp_path):

@@ -4,10 +4,13 @@ Modules: inference/outputs/rasters.py, data_utils/image_io/geotiff_writer.py, da
 """
 
 import io
+import itertools
 import json
 import re
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -225,14 +228,13 @@ def band_files(tmp_path):
     return tmp_path / "several"
 
 
-def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model, band_files):
+@pytest.mark.parametrize("is_in_folder", [True, False], ids=["a folder of images", "the image"])
+def test_bands_that_are_files_of_a_folder_are_one_image(tmp_path, model, band_files, is_in_folder):
     bands, _ = scene(0)
     write_raster(tmp_path / "one" / "a.tif", bands, names=NAMES)
-    for folder, output in ((tmp_path / "one", "out1"), (band_files, "out2"), (band_files / "a", "out3")):
-        assert predict(model, [folder], tmp_path / output).returncode == 0
-    first = (tmp_path / "out1" / "a.tif").read_bytes()
-    assert (tmp_path / "out2" / "a.tif").read_bytes() == first
-    assert (tmp_path / "out3" / "a.tif").read_bytes() == first
+    assert predict(model, [tmp_path / "one"], tmp_path / "of one file").returncode == 0
+    assert predict(model, [band_files if is_in_folder else band_files / "a"], tmp_path / "out").returncode == 0
+    assert (tmp_path / "out" / "a.tif").read_bytes() == (tmp_path / "of one file" / "a.tif").read_bytes()
 
 
 def test_a_band_that_is_missing_among_the_files_of_a_folder_is_named(tmp_path, model, band_files):
@@ -243,35 +245,64 @@ def test_a_band_that_is_missing_among_the_files_of_a_folder_is_named(tmp_path, m
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("is_big", [False, True])
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", ">u2", "float32"])
-@pytest.mark.parametrize("channels", [1, 2, 3])
-def test_a_geotiff_is_read_by_rasterio(tmp_path, channels, dtype, is_big):
+class WrittenTiff(NamedTuple):
+    """A GeoTIFF that was written in strips, and what it should hold."""
+
+    file: Path
+    rows: np.ndarray
+    channels: int
+    is_big: bool
+
+
+@pytest.fixture(scope="module")
+def written_tiff(request, tmp_path_factory) -> WrittenTiff:
+    """A GeoTIFF of the channels, the type and the format that a test asks for."""
+    channels, dtype, is_big = request.param
+    folder = tmp_path_factory.mktemp("geotiff")
     size = (300, 515)
     rows = (np.random.default_rng(0).random((channels, *size)) * 200).astype(dtype)
-    place = read_grid(str(write_raster(tmp_path / "in.tif", np.zeros((1, *size), np.uint8)))).place
+    place = read_grid(str(write_raster(folder / "in.tif", np.zeros((1, *size), np.uint8)))).place
     with (
         mock.patch.object(geotiff_writer, "CLASSIC_BYTES", 0 if is_big else 2**32),
-        (tmp_path / "out.tif").open("wb") as file,
+        (folder / "out.tif").open("wb") as file,
         GeoTiffWriter(file, size, place, channels, 9) as writer,
     ):
         for top in range(0, size[0], 64):
             writer.write(rows[:, top : top + 64])
-    with rasterio.open(tmp_path / "out.tif") as file:
-        assert np.array_equal(file.read(), rows)
+    return WrittenTiff(folder / "out.tif", rows, channels, is_big)
+
+
+KINDS_OF_TIFFS = list(itertools.product((1, 2, 3), ("uint8", "uint16", ">u2", "float32"), (False, True)))
+of_each_kind = pytest.mark.parametrize("written_tiff", KINDS_OF_TIFFS, ids=str, indirect=True)
+
+
+@of_each_kind
+def test_geotiff_is_read_by_rasterio(written_tiff):
+    with rasterio.open(written_tiff.file) as file:
+        assert np.array_equal(file.read(), written_tiff.rows)
         assert file.transform == NORTH_UP
         assert file.crs.to_string() == UTM
         assert file.nodata == 9
-    with tifffile.TiffFile(tmp_path / "out.tif") as tiff:
+
+
+@of_each_kind
+def test_geotiff_has_its_tags_in_order_at_even_positions(written_tiff):
+    with tifffile.TiffFile(written_tiff.file) as tiff:
         (page,) = tiff.pages
         positions = [page.offset, *(tag.valueoffset for tag in page.tags)]
         codes = [tag.code for tag in page.tags]
-        extras = page.extrasamples
-        offsets = page.tags["TileOffsets"].dtype.name
     assert all(position % 2 == 0 for position in positions)  # the format asks for it
     assert codes == sorted(codes)
-    assert tuple(extras) == (0,) * (channels - 1)
-    assert offsets == ("LONG8" if is_big else "LONG")
+
+
+@of_each_kind
+def test_geotiff_names_further_channels_with_offsets_of_its_format(written_tiff):
+    with tifffile.TiffFile(written_tiff.file) as tiff:
+        (page,) = tiff.pages
+        extras = page.extrasamples
+        offsets = page.tags["TileOffsets"].dtype.name
+    assert tuple(extras) == (0,) * (written_tiff.channels - 1)
+    assert offsets == ("LONG8" if written_tiff.is_big else "LONG")
 
 
 @pytest.mark.parametrize(("channels", "is_color"), [(1, False), (2, False), (3, True)])
@@ -404,8 +435,8 @@ def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
 
 def test_the_only_mask_may_be_a_tiff_or_a_picture(tmp_path, model):
     image, _ = write_scene(tmp_path / "a.tif")
-    for name in ("mask.tif", "mask.png"):
-        assert predict(model, [image], tmp_path / name).returncode == 0
+    assert predict(model, [image], tmp_path / "mask.tif").returncode == 0
+    assert predict(model, [image], tmp_path / "mask.png").returncode == 0
     with rasterio.open(tmp_path / "mask.tif") as file:
         mask = file.read(1)
     picture = np.array(Image.open(tmp_path / "mask.png"))

@@ -39,7 +39,7 @@ def test_the_reach_is_where_the_last_logit_changes(kernels, strides, upsample):
     assert reach(config)[0] == measured_blocks(config, blocks=14) * config.divisors[0]
 
 
-def test_the_reach_of_an_encoder_is_measured_with_its_channels_in_the_upsampling_of_the_network(monkeypatch):
+def test_reach_of_an_encoder_is_measured_with_the_channels_of_its_own(monkeypatch):
     configs = []
 
     def refuse(config: UNetConfig) -> None:

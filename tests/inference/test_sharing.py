@@ -1,6 +1,7 @@
 """Several processes predict one input together: the files are those of one process, and errors end nothing else."""
 
 import filecmp
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -196,28 +197,39 @@ def check_equal_files(folder: Path, other: Path) -> None:
     assert sorted(match) == names
 
 
-def test_volumes_that_two_processes_share_are_byte_for_byte_those_of_one(tmp_path):
+@pytest.fixture(scope="module")
+def shared_volumes(tmp_path_factory) -> dict[str, tuple[Path, subprocess.CompletedProcess]]:
+    """The output folder for three volumes, one of which is cut off, and the result: of one process and of two."""
+    folder = tmp_path_factory.mktemp("volumes")
     torch.manual_seed(0)
     config = UNetConfig(1, 3, base_channels=2, depth=2, dims=3)
-    UNet(config).save_pretrained(tmp_path / "model")
-    scans = tmp_path / "scans"
+    UNet(config).save_pretrained(folder / "model")
+    scans = folder / "scans"
     for seed in range(2):
         write_nifti(scans / f"scan_{seed}.nii.gz", case(seed, (20, 18, 40))[0])
     whole = (scans / "scan_0.nii.gz").read_bytes()
     (scans / "scan_2.nii.gz").write_bytes(whole[: len(whole) // 2])
-    script = ["predict.py", "--model", tmp_path / "model", "--input", scans, "--tile-size", "16", "--probabilities"]
-    alone = launch(*script, "--output", tmp_path / "alone")
-    together = launch(
-        *script, "--output", tmp_path / "together", "--processes-per-volume", "2", profile="multi_cpu",
-        options=["--num_processes", "2"],
-    )  # fmt: skip
-    for result in (alone, together):
-        assert result.returncode == 1, result.stderr
-        assert "2 of 3 masks" in result.stdout, result.stderr
-        assert result.stderr.count("failed:") == 1
-        assert "scan_2.nii.gz" in result.stderr
-    assert len(list((tmp_path / "alone").iterdir())) == 5
-    check_equal_files(tmp_path / "alone", tmp_path / "together")
+    script = ["predict.py", "--model", folder / "model", "--input", scans, "--tile-size", "16", "--probabilities"]
+    alone = launch(*script, "--output", folder / "alone")
+    shared = [*script, "--output", folder / "together", "--processes-per-volume", "2"]
+    together = launch(*shared, profile="multi_cpu", options=["--num_processes", "2"])
+    return {"alone": (folder / "alone", alone), "together": (folder / "together", together)}
+
+
+@pytest.mark.parametrize("processes", ["alone", "together"])
+def test_volume_that_cannot_be_read_is_named_once(shared_volumes, processes):
+    _, result = shared_volumes[processes]
+    assert result.returncode == 1, result.stderr
+    assert "2 of 3 masks" in result.stdout, result.stderr
+    assert result.stderr.count("failed:") == 1
+    assert "scan_2.nii.gz" in result.stderr
+
+
+def test_volumes_that_two_processes_share_are_byte_for_byte_those_of_one(shared_volumes):
+    alone, _ = shared_volumes["alone"]
+    together, _ = shared_volumes["together"]
+    assert len(list(alone.iterdir())) == 5
+    check_equal_files(alone, together)
 
 
 @pytest.mark.slow

@@ -31,18 +31,24 @@ def test_the_defaults_of_the_flags_are_these():
     }
 
 
-def test_without_a_plan_the_flags_are_those_of_the_original():
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("scale", 1.0),
+        ("batch_size", 4),
+        ("epochs", 10),
+        ("augment", "basic"),
+        ("eval_every", 0),
+        ("checkpoint_every", 0),
+        ("class_weights", None),
+        ("encoder", None),
+        ("base_channels", None),
+        ("crop_size", None),
+    ],
+)
+def test_flags_without_a_plan_are_those_of_the_original(name, value):
     settings = parsed("--dataset", "shapes", "--plan", "none")
-    assert settings.scale == 1.0
-    assert settings.batch_size == 4
-    assert settings.epochs == 10
-    assert settings.augment == "basic"
-    assert settings.eval_every == 0
-    assert settings.checkpoint_every == 0
-    assert settings.class_weights is None
-    assert settings.encoder is None
-    assert settings.base_channels is None
-    assert settings.crop_size is None
+    assert getattr(settings, name) == value
 
 
 @pytest.mark.parametrize(("flags", "weights"), [((), "pretrained"), (("--encoder-weights", "random"), "random")])
@@ -110,11 +116,27 @@ def test_flags_that_do_not_go_together_are_refused(capsys, flags, line):
     assert line in capsys.readouterr().err
 
 
-def test_flags_that_say_the_same_twice_go_together():
-    assert parsed("data", "--dataset", "data").dataset == "data"
-    assert parsed("data", "--image-size", "8", "8", "--scale", "1").scale == 1
-    for task in ((), ("--task", "overlapping"), ("--task", "regions")):
-        assert parsed("data", "--regions", "a=1", *task).task == "regions"
-    assert parsed("data", "--val-blocks").val_blocks == 0  # of a size that is chosen
-    assert parsed("data", "--resume", "step-00000004").output_dir is None  # it is that of the checkpoint
-    assert parsed("data", "--encoder", "none").encoder_weights is None
+@pytest.mark.parametrize(
+    ("flags", "name", "value"),
+    [
+        (("--dataset", "data"), "dataset", "data"),
+        (("--image-size", "8", "8", "--scale", "1"), "scale", 1),
+        (("--regions", "a=1", "--task", "overlapping"), "task", "regions"),
+        (("--regions", "a=1", "--task", "regions"), "task", "regions"),
+    ],
+)
+def test_flags_that_say_the_same_twice_go_together(flags, name, value):
+    assert getattr(parsed("data", *flags), name) == value
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "value"),
+    [
+        (("--regions", "a=1"), "task", "regions"),
+        (("--val-blocks",), "val_blocks", 0),  # of a size that is chosen
+        (("--resume", "step-00000004"), "output_dir", None),  # it is that of the checkpoint
+        (("--encoder", "none"), "encoder_weights", None),
+    ],
+)
+def test_flag_says_what_another_would_say(flags, name, value):
+    assert getattr(parsed("data", *flags), name) == value

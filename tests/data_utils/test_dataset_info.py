@@ -18,7 +18,14 @@ from volumes import write_msd
 
 from data_utils.analysis import inspect_windows, inspectors
 from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import DatasetInfo, Split, list_locations, usable_sizes
+from data_utils.analysis.dataset_info import (
+    DatasetInfo,
+    Split,
+    inspect_files,
+    list_locations,
+    sample_stream,
+    usable_sizes,
+)
 from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspection import Inspection, Problem, SplitInspection
 from data_utils.analysis.normalization import Normalization
@@ -420,3 +427,40 @@ def test_volumes_are_cropped_around_what_is_not_background(tmp_path):
     assert info.train.class_locations
     for locations in info.train.class_locations.values():
         assert 0 < len(locations) < len(names)
+
+
+class Stream(ListRecords):
+    """Images with these masks in groups of these sizes, and the indices of those that were read."""
+
+    def __init__(self, group_sizes: list[int], mask: np.ndarray) -> None:
+        super().__init__([{"image": mask, "target": mask, "name": "a"}] * sum(group_sizes))
+        self.group_sizes = np.array(group_sizes)
+        self.read: list[int] = []
+
+    def __getitem__(self, index: int) -> Record:
+        self.read.append(index)
+        return super().__getitem__(index)
+
+
+def test_masks_of_a_stream_may_number_very_many_objects():
+    stream = Stream([2], np.arange(400, dtype=np.uint16).reshape(20, 20))
+    info = sample_stream(stream, stream, DataConfig(task="objects", image_size=(8, 8)), ())
+    assert info.reader.class_map is None
+    assert info.train.bad == {}
+
+
+def test_at_least_128_images_of_a_stream_are_measured_as_many_of_each_group():
+    stream = Stream([60, 50, 70], np.eye(2, dtype=np.uint8))
+    sample_stream(stream, stream, DataConfig(task="classes", image_size=(8, 8)), ((0, "a"), (1, "b")))
+    counts, _ = np.histogram(stream.read, [0, 60, 110, 180])
+    assert counts.tolist() == [43, 43, 43]
+
+
+def test_records_that_do_not_tell_when_they_change_are_looked_at_each_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for side in (4, 6):
+        image, mask = np.full((side, side), side, np.uint8), np.eye(side, dtype=np.uint8)
+        records = ListRecords([{"image": image, "target": mask, "name": "a"}] * 4)
+        info = inspect_files(records, records, DataConfig(task="classes"), ())
+        assert info.train.sizes.tolist() == [[side, side]] * 4
+        assert info.normalization.mean == (side,)

@@ -211,6 +211,11 @@ def test_one_look_at_a_volume_remembers_intensities_of_labeled_voxels(record_of_
     assert set(inspection.foreground[:, 0]) <= set(image[label > 0].tolist())
 
 
+def test_a_label_with_the_sides_of_its_volume_in_another_order_is_a_problem(tmp_path):
+    problem = inspect_voxels(tmp_path, np.zeros((3, 4, 5), np.int16), np.zeros((3, 5, 4), np.uint8))
+    assert problem.kind == "label of another shape"
+
+
 def test_a_second_look_at_a_volume_finds_the_same_places(record_of_boxes):
     record, _, _ = record_of_boxes
     first, second = inspect_volume(record), inspect_volume(record)

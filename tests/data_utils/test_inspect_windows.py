@@ -153,6 +153,12 @@ def test_values_that_are_no_classes_may_be_many(four_hundred_values):
     assert set(inspection.class_locations) == set(range(400))
 
 
+def test_each_of_255_values_has_places_of_its_own(tmp_path, monkeypatch):
+    record = write_pair(tmp_path, np.arange(64 * 64, dtype=np.uint16).reshape(64, 64) % 255)
+    in_strips(monkeypatch, 64)
+    assert sorted(inspect_in_windows(record).class_locations) == [*range(255)]
+
+
 def test_objects_of_more_values_than_classes_have_places_together(tmp_path, monkeypatch):
     in_strips(monkeypatch, 64)
     mask = np.concatenate([NUMBERS % 300, 200 + NUMBERS % 200]).astype(np.uint16)

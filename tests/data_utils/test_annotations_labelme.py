@@ -381,11 +381,11 @@ def test_an_image_in_a_file_is_called_by_the_path_of_the_file(tmp_path):
     assert sorted(masks_of(tmp_path)) == ["x/a.json", "y/a.json"]
 
 
-def test_a_file_is_known_by_the_first_megabyte(tmp_path):
+@pytest.mark.parametrize(("length", "is_known"), [(2**20 - 10, True), (2**20, False)])
+def test_a_file_is_known_by_the_first_megabyte(tmp_path, length, is_known):
     file = tmp_path / "a.json"
-    for length, is_known in ((2**20 - 10, True), (2**20, False)):
-        file.write_text('"shapes":'.rjust(length + 9))
-        assert labelme.is_labelme(file) is is_known
+    file.write_text('"shapes":'.rjust(length + 9))
+    assert labelme.is_labelme(file) is is_known
 
 
 def test_a_pipe_is_no_labelme_file(tmp_path):

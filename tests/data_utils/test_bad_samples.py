@@ -181,7 +181,8 @@ def test_bad_samples_are_skipped_in_one_order_on_any_number_of_processes(broken,
     assert one.exit_code == 0, one.output
     two = launch("train.py", *flags, "--output-dir", tmp_path / "two", profile="multi_cpu")
     assert two.returncode == 0, two.stderr
-    for output in (one.output, two.stdout):
+    outputs = [one.output, two.stdout]
+    for output in outputs:
         assert "9 bad samples were skipped in training" in output
         assert all(f"cell_{i:02}" in output for i in range(9))
     assert len(losses(one.folder)) == 6

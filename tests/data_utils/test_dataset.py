@@ -396,7 +396,11 @@ def test_a_crop_is_read_by_itself_of_a_large_image_that_is_not_decoded_yet(info)
     assert samples.load_crop(1, (8, 6), rng) is None
 
 
-def test_a_crop_read_by_itself_lies_around_a_pixel_of_a_mask_of_more_pixels(info, tmp_path):
+SEEDS_OF_CLASSES = [seed for seed in range(12) if np.random.default_rng(seed).random() < 1 / 3]  # crops about a class
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_CLASSES)
+def test_a_crop_read_by_itself_lies_around_a_pixel_of_a_mask_of_more_pixels(info, tmp_path, seed):
     image = np.zeros((16, 24, 3), np.uint8)
     image[8:10, 12:14] = 255
     Image.fromarray(image).save(tmp_path / "image.png")
@@ -404,12 +408,9 @@ def test_a_crop_read_by_itself_lies_around_a_pixel_of_a_mask_of_more_pixels(info
     record = {"image": str(tmp_path / "image.png"), "target": str(tmp_path / "mask.png"), "name": "a"}
     split = replace(info.train, records=ListRecords([record]), class_locations={0: [np.array([[8, 12]])]})
     samples = ImageSamples(split, info, Preprocess(scale=0.5), fit_targets=True)
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-        if np.random.default_rng(seed).random() < 1 / 3:
-            pixels, target = samples.load_crop(0, (2, 2), rng)
-            assert pixels.max() > 100
-            assert target.mask.max() == 1
+    pixels, target = samples.load_crop(0, (2, 2), np.random.default_rng(seed))
+    assert pixels.max() > 100
+    assert target.mask.max() == 1
 
 
 def test_an_image_of_other_channels_is_named(info):
@@ -455,18 +456,33 @@ def test_a_volume_has_the_spacing_of_the_network_or_its_own(info, spacing, expec
     assert samples.spacing(1) == expected
 
 
-def test_volumes_that_another_run_has_cached_differently_are_not_used(tmp_path, monkeypatch):
+@pytest.fixture
+def two_volumes(tmp_path, monkeypatch):
+    """What is known of two volumes, which are decoded in an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    info = load_info(write_msd(tmp_path / "data", cases=2, shape=(6, 7, 8)), val_fraction=0.5)
+    return load_info(write_msd(tmp_path / "data", cases=2, shape=(6, 7, 8)), val_fraction=0.5)
+
+
+MILLIMETERS = Preprocess(spacing=(1.0, 1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"spacing": (2.0, 1.0, 1.0)}, {"clip": (0.0, 50.0)}, {"standardize": True}], ids=str
+)
+def test_volumes_that_another_run_has_cached_differently_are_not_used(two_volumes, changes):
+    EvaluationDataset(two_volumes.train, two_volumes, MILLIMETERS).cache()
+    preprocess = replace(MILLIMETERS, **changes)
+    cached, decoded = (EvaluationDataset(two_volumes.train, two_volumes, preprocess) for _ in range(2))
+    cached.cache()
     slot = Slot(0, 0, (8, 7, 6))
-    for settings in ({}, {"spacing": (2.0, 1.0, 1.0)}, {"clip": (0.0, 50.0)}, {"standardize": True}):
-        preprocess = Preprocess(**{"spacing": (1.0, 1.0, 1.0), **settings})
-        cached, read = (EvaluationDataset(info.train, info, preprocess) for _ in range(2))
-        cached.cache()
-        assert torch.equal(cached[slot][0], read[slot][0]), settings
+    assert torch.equal(cached[slot][0], decoded[slot][0])
+
+
+def test_volumes_that_are_cached_with_another_spacing_of_their_own_are_not_used(two_volumes, tmp_path):
+    EvaluationDataset(two_volumes.train, two_volumes, MILLIMETERS).cache()
     count = len(list(tmp_path.rglob("*.arrow")))
-    other = replace(info.train, spacings=2 * info.train.spacings)  # as a flag may say of files that hold none
-    EvaluationDataset(other, info, preprocess).cache()
+    doubled = replace(two_volumes.train, spacings=2 * two_volumes.train.spacings)  # as a flag may say
+    EvaluationDataset(doubled, two_volumes, MILLIMETERS).cache()
     assert len(list(tmp_path.rglob("*.arrow"))) == count + 1
 
 

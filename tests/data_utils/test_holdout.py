@@ -140,8 +140,7 @@ def test_files_of_a_stream_are_drawn_by_the_seed_until_they_hold_enough_records(
         assert len(val) >= 27
         assert not set(files) & set(train.groups[:, 0])
         held_out_files.add(tuple(files))
-    assert (0, 0) in held_out_files
-    assert (1, 2, 3) in held_out_files
+    assert held_out_files >= {(0, 0), (1, 2, 3)}  # one file of two groups, or three of one
 
 
 def called(*names: str, dims: int = 2) -> ListRecords:

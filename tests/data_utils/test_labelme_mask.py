@@ -143,19 +143,21 @@ def test_ignored_regions_are_ignored_where_no_later_shape_lies(tmp_path):
 VALUES = {"a": 1, "b": 2, "background": 0, "__ignore__": 255}
 
 
-def test_a_shape_on_an_ignored_region_makes_its_own_class_known_there(tmp_path):
-    shapes = [shape("__ignore__", [[0, 0], [40, 40]], "rectangle"), shape("a", [[10, 10], [20, 20]], "rectangle")]
-    shapes.append(shape("background", [[25, 25], [35, 35]], "rectangle"))
+@pytest.mark.parametrize(
+    ("pixel", "truth", "unknown"),
+    [((15, 15), 0b01, 0b10), ((5, 5), 0, 0b11), ((30, 30), 0, 0), ((50, 50), 0, 0)],
+    ids=["shape", "ignored region", "background", "outside"],
+)
+def test_a_shape_on_an_ignored_region_makes_its_own_class_known_there(tmp_path, pixel, truth, unknown):
+    shapes = [
+        shape("__ignore__", [[0, 0], [40, 40]], "rectangle"),
+        shape("a", [[10, 10], [20, 20]], "rectangle"),
+        shape("background", [[25, 25], [35, 35]], "rectangle"),
+    ]
     mask = written_mask(tmp_path, shapes, VALUES)
-    truth, unknown = unpack_bits(mask.render_classes({1: 0, 2: 1}))
-    assert truth[15, 15] == 1
-    assert unknown[15, 15] == 2
-    assert truth[5, 5] == 0
-    assert unknown[5, 5] == 3
-    assert truth[30, 30] == 0
-    assert unknown[30, 30] == 0
-    assert truth[50, 50] == 0
-    assert unknown[50, 50] == 0
+    true_bits, unknown_bits = unpack_bits(mask.render_classes({1: 0, 2: 1}))
+    assert true_bits[pixel] == truth
+    assert unknown_bits[pixel] == unknown
 
 
 def test_classes_that_share_a_bit_are_unknown_where_shapes_are_ignored(tmp_path):
@@ -172,16 +174,17 @@ HOLED = [  # a class, and a hole in it
 ]
 
 
-def test_background_takes_classes_away_and_other_classes_change_nothing(tmp_path):
+@pytest.mark.parametrize(
+    ("pixel", "truth", "unknown"),
+    [((15, 15), 0, 0), ((7, 7), 0b10, 0), ((32, 32), 0, 0b10)],
+    ids=["background", "class", "ignored"],
+)
+def test_background_takes_a_class_away_among_shapes_of_other_classes(tmp_path, pixel, truth, unknown):
     ignored = shape("__ignore__", [[30, 30], [35, 35]], "rectangle")
     mask = written_mask(tmp_path, [*HOLED, shape("b", BOX, "rectangle"), ignored], VALUES)
-    truth, unknown = unpack_bits(mask.render_classes({1: 1}))  # b is not asked for
-    assert truth[15, 15] == 0
-    assert truth[7, 7] == 2
-    assert truth[32, 32] == 0
-    assert unknown[15, 15] == 0
-    assert unknown[7, 7] == 0
-    assert unknown[32, 32] == 2
+    true_bits, unknown_bits = unpack_bits(mask.render_classes({1: 1}))  # b is not asked for
+    assert true_bits[pixel] == truth
+    assert unknown_bits[pixel] == unknown
 
 
 def test_background_takes_objects_away(tmp_path):

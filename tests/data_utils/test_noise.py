@@ -1,6 +1,7 @@
 """Noise of augmentation: its distribution, and the exact numbers that every device gives."""
 
 import numpy as np
+import pytest
 import torch
 
 from data_utils.loading.noise import unit_noise
@@ -34,18 +35,25 @@ def correlation(a, b):
     return abs((a * b).mean().item()) * a.numel() ** 0.5
 
 
-def test_noise_of_neighbors_and_of_other_seeds_is_independent():
-    noise = unit_noise(SHAPE, 7, CPU)
-    for dim in range(3):
-        for lag in (1, 2):
-            ahead, behind = noise.narrow(dim, lag, SHAPE[dim] - lag), noise.narrow(dim, 0, SHAPE[dim] - lag)
-            assert correlation(ahead, behind) < 4
-            assert correlation(ahead**2 - 1, behind**2 - 1) < 4 * 1.7  # the variance of a square
-    for seed in (0, 6, 8, 7 + 2**32, 7 + 2**62):  # one bit apart
-        other = unit_noise(SHAPE, seed, CPU)
-        assert correlation(noise, other) < 4
-        assert correlation(noise.flatten()[1:], other.flatten()[:-1]) < 4
-        assert (noise == other).float().mean() < 0.01  # chance alone: 0.0019
+@pytest.fixture(scope="module")
+def noise():
+    return unit_noise(SHAPE, 7, CPU)
+
+
+@pytest.mark.parametrize("dim", range(3))
+@pytest.mark.parametrize("lag", [1, 2])
+def test_noise_of_neighbors_is_independent(noise, dim, lag):
+    ahead, behind = noise.narrow(dim, lag, SHAPE[dim] - lag), noise.narrow(dim, 0, SHAPE[dim] - lag)
+    assert correlation(ahead, behind) < 4
+    assert correlation(ahead**2 - 1, behind**2 - 1) < 4 * 1.7  # the variance of a square
+
+
+@pytest.mark.parametrize("seed", [0, 6, 8, 7 + 2**32, 7 + 2**62])  # one bit apart
+def test_noise_of_other_seeds_is_independent(noise, seed):
+    other = unit_noise(SHAPE, seed, CPU)
+    assert correlation(noise, other) < 4
+    assert correlation(noise.flatten()[1:], other.flatten()[:-1]) < 4
+    assert (noise == other).float().mean() < 0.01  # chance alone: 0.0019
 
 
 def test_noise_is_the_same_on_every_device_and_at_every_size():

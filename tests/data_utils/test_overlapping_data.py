@@ -51,22 +51,29 @@ def folders(tmp_path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("layout", ["folders", "pages", "channels"])
-def test_a_mask_for_each_class_is_found_in_any_layout(tmp_path, layout):
+@pytest.mark.parametrize(
+    ("layout", "names"),
+    [
+        ("folders", NAMES),
+        ("pages", ("class 1", "class 2", "class 3")),
+        ("channels", ("class 1", "class 2", "class 3")),
+    ],
+    ids=["folders", "pages", "channels"],
+)
+def test_a_mask_for_each_class_is_found_in_any_layout(tmp_path, layout, names):
     write_overlaps(tmp_path, 6, seed=0, layout=layout)
     for folder in ("images", "masks"):
         (tmp_path / folder / "!.txt").touch()
     info = load_info(tmp_path)
     assert info.config.task == "overlapping"
     assert info.warnings == ()
-    assert info.reader.names == (NAMES if layout == "folders" else ("class 1", "class 2", "class 3"))
+    assert info.reader.names == names
     masks = dict(zip([f"{number:02}.png" for number in range(6)], true_masks(6, 0), strict=True))
-    for records in (info.train.records, info.val.records):
-        for record in records:
-            target = info.reader.read(record, SIZE)
-            assert (planes(target.truth) == masks[record["name"]]).all()
-            assert (target.known == 7).all()
-            assert target.truth.dtype == np.int32
+    for record in [*info.train.records, *info.val.records]:
+        target = info.reader.read(record, SIZE)
+        assert (planes(target.truth) == masks[record["name"]]).all()
+        assert (target.known == 7).all()
+        assert target.truth.dtype == np.int32
 
 
 @dataclass(frozen=True)
@@ -135,14 +142,22 @@ def test_shares_are_of_the_pixels_of_which_a_class_is_known():
     assert OverlapReader(("a", "b")).with_pixels({0: 10}).overlap == 0
 
 
-def test_what_a_mask_or_the_labels_of_an_image_leave_open_is_in_no_share_and_is_shown():
+@pytest.fixture
+def reader_labeled_for_a():
+    """A reader of two classes, whose images are labeled for the first alone, a part of which is unknown."""
     is_a, unknown_a = pack_bits(np.array([1, 0]), np.array([0, 1])).tolist()
     reader = OverlapReader(("a", "b"), values=((1,), (2,)))
-    reader = reader.partly_labeled({("a",): "t"}, (), {("a",): {is_a: 10, unknown_a: 30, 0: 10}})
-    assert reader.class_pixels == (10, 0)
-    assert reader.shares == (0.5, 0)
-    truth_in_pictures = reader.shown_truth(OverlapTarget(np.array([[1, 0]], np.int32), np.array([[3, 2]], np.int32)))
-    truth, unknown = unpack_bits(truth_in_pictures)
+    return reader.partly_labeled({("a",): "t"}, (), {("a",): {is_a: 10, unknown_a: 30, 0: 10}})
+
+
+def test_unknown_pixels_are_in_no_share_of_a_class(reader_labeled_for_a):
+    assert reader_labeled_for_a.class_pixels == (10, 0)
+    assert reader_labeled_for_a.shares == (0.5, 0)
+
+
+def test_unknown_pixels_are_shown(reader_labeled_for_a):
+    target = OverlapTarget(np.array([[1, 0]], np.int32), np.array([[3, 2]], np.int32))
+    truth, unknown = unpack_bits(reader_labeled_for_a.shown_truth(target))
     assert truth.tolist() == [[1, 0]]
     assert (unknown & 3).tolist() == [[0, 1]]
 
@@ -487,22 +502,33 @@ def test_the_key_of_folders_of_classes_changes_with_each_file(tmp_path):
     assert len(set(keys)) == 3
 
 
-def test_a_file_of_masks_is_a_color_or_damaged_or_a_stack_or_has_a_class_in_each_channel(tmp_path):
-    image = tmp_path / "image.png"
+@pytest.fixture
+def mask_files(tmp_path):
+    """A folder with an image, and masks of several kinds."""
     write_mask(tmp_path, "image.png", np.zeros((4, 5), np.uint8))
     write_mask(tmp_path, "color.png", np.zeros((4, 5, 4), np.uint8))
-    (damaged,) = touch(tmp_path, "damaged.png")
-    stack = tmp_path / "stack.tif"
-    tifffile.imwrite(stack, np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
-    raster = write_raster(tmp_path / "raster.tif", np.zeros((3, 4, 5), np.uint16))
-    assert find_class_layout(tmp_path / "color.png", image, explicit=False) == NO_LAYOUT
-    assert find_class_layout(tmp_path / "color.png", image, explicit=True) == ClassLayout((), 3)
-    assert find_class_layout(damaged, image, explicit=True) == NO_LAYOUT
-    assert find_class_layout(stack, stack, explicit=True) == NO_LAYOUT
-    assert find_class_layout(stack, image, explicit=False) == ClassLayout([0, 1], 2)
-    assert find_class_layout(raster, image, explicit=False) == ClassLayout((), 3)
+    touch(tmp_path, "damaged.png")
+    tifffile.imwrite(tmp_path / "stack.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
     tifffile.imwrite(tmp_path / "one.tif", np.zeros((4, 5), np.uint8), photometric="minisblack")
-    assert find_class_layout(stack, tmp_path / "one.tif", explicit=False) == ClassLayout([0, 1], 2)
+    write_raster(tmp_path / "raster.tif", np.zeros((3, 4, 5), np.uint16))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("mask", "image", "explicit", "layout"),
+    [
+        ("color.png", "image.png", False, NO_LAYOUT),
+        ("color.png", "image.png", True, ClassLayout((), 3)),
+        ("damaged.png", "image.png", True, NO_LAYOUT),
+        ("stack.tif", "stack.tif", True, NO_LAYOUT),
+        ("stack.tif", "image.png", False, ClassLayout([0, 1], 2)),
+        ("stack.tif", "one.tif", False, ClassLayout([0, 1], 2)),
+        ("raster.tif", "image.png", False, ClassLayout((), 3)),
+    ],
+    ids=["color", "color on demand", "damaged", "stack of images", "stack", "stack of one image", "raster"],
+)
+def test_a_file_of_masks_has_classes_in_pages_or_channels(mask_files, mask, image, explicit, layout):
+    assert find_class_layout(mask_files / mask, mask_files / image, explicit=explicit) == layout
 
 
 @pytest.fixture
@@ -529,19 +555,37 @@ def test_a_raster_of_three_bands_of_a_byte_is_a_color(tmp_path, image_file, chan
     assert layout == (NO_LAYOUT if is_color else ClassLayout((), channels))
 
 
-def test_colors_are_classes_where_the_task_says_so_and_folders_where_it_says_nothing_else(folders, tmp_path):
+def test_folders_of_masks_are_classes(folders):
     (folders / "train" / "masks" / "notes").mkdir()
     folders_of_classes = class_folders(folders / "train" / "images", folders / "train" / "masks", DataConfig())
     assert [folder.name for folder in folders_of_classes] == list(NAMES)
+
+
+def test_folders_of_masks_are_no_classes_where_the_task_is_another(folders):
     assert "have no mask" in error_of(folders, task="classes")
+
+
+def test_folders_of_masks_are_no_classes_where_images_lie_in_folders_too(folders):
     touch(folders / "train" / "images" / "site", "a.png")
     assert class_folders(folders / "train" / "images", folders / "train" / "masks", DataConfig()) == []
+
+
+@pytest.fixture
+def color_masks(tmp_path):
+    """Two images with masks in color."""
     for number in range(2):
-        write_mask(tmp_path / "colors" / "images", f"{number}.png", np.zeros((4, 5), np.uint8))
-        write_mask(tmp_path / "colors" / "masks", f"{number}.png", np.zeros((4, 5, 3), np.uint8))
-    train, _ = load_records(DataConfig(str(tmp_path / "colors"), task="overlapping"))
+        write_mask(tmp_path / "images", f"{number}.png", np.zeros((4, 5), np.uint8))
+        write_mask(tmp_path / "masks", f"{number}.png", np.zeros((4, 5, 3), np.uint8))
+    return tmp_path
+
+
+def test_channels_of_color_are_classes_where_the_task_says_so(color_masks):
+    train, _ = load_records(DataConfig(str(color_masks), task="overlapping"))
     assert train.metadata.classes == ((1, "class 1"), (2, "class 2"), (3, "class 3"))
-    assert load_records(DataConfig(str(tmp_path / "colors")))[0].metadata.task is None
+
+
+def test_channels_of_color_are_no_classes_where_no_task_is_given(color_masks):
+    assert load_records(DataConfig(str(color_masks)))[0].metadata.task is None
 
 
 def names_of_class_folders(folder: Path) -> list[str]:
@@ -654,16 +698,24 @@ def test_objects_of_one_chosen_class_are_as_among_all(tmp_path, kind):
     assert alone.train.records.digest != info.train.records.digest
 
 
+def overlap_warnings_of(folder: Path) -> list[str]:
+    return [line for line in load_info(folder).warnings if "overlapping" in line]
+
+
 @pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
-def test_much_overlap_is_said_and_little_is_not(tmp_path, kind):
-    write_annotations(tmp_path / "much", kind, box(8, 12, 6, 12))
-    write_annotations(tmp_path / "none", kind, box(40, 24, 6, 12))
-    (warning,) = [line for line in load_info(tmp_path / "much").warnings if "overlapping" in line]
+def test_much_overlap_is_warned_of(tmp_path, kind):
+    write_annotations(tmp_path, kind, box(8, 12, 6, 12))
+    (warning,) = overlap_warnings_of(tmp_path)
     share = int(warning.partition("%")[0])
     assert 8 <= share <= 14
     assert "--task overlapping learns all classes" in warning
-    assert warning in check_data(DataConfig(str(tmp_path / "much")))[0]
-    assert not [line for line in load_info(tmp_path / "none").warnings if "overlapping" in line]
+    assert warning in check_data(DataConfig(str(tmp_path)))[0]
+
+
+@pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
+def test_little_overlap_is_not_warned_of(tmp_path, kind):
+    write_annotations(tmp_path, kind, box(40, 24, 6, 12))
+    assert overlap_warnings_of(tmp_path) == []
 
 
 def test_crowds_are_unknown_for_their_class(tmp_path):

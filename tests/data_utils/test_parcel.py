@@ -75,15 +75,20 @@ def test_the_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch, soft):
     assert limits == [(4096, 4096)]
 
 
-@pytest.mark.parametrize(
-    ("hard", "is_enough"), [(256, True), (255, False), (resource.RLIM_INFINITY, True)], ids=["256", "255", "unlimited"]
-)
-def test_a_process_with_workers_needs_256_open_files(monkeypatch, hard, is_enough):
+def allow_open_files(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
+    """Have 40 files that may be open, and so many after the limit is raised."""
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: None)
-    if is_enough:
-        raise_open_file_limit()
-        return
+
+
+@pytest.mark.parametrize("hard", [256, resource.RLIM_INFINITY], ids=["256", "unlimited"])
+def test_a_process_with_workers_may_open_256_files(monkeypatch, hard):
+    allow_open_files(monkeypatch, hard)
+    raise_open_file_limit()
+
+
+def test_a_process_with_workers_that_may_open_fewer_than_256_files_is_refused(monkeypatch):
+    allow_open_files(monkeypatch, 255)
     with pytest.raises(SettingsError, match=r"only 255 files may be open at once .* processes need 256"):
         raise_open_file_limit()
 

@@ -64,24 +64,31 @@ def test_orientation_of_a_photograph_is_applied(tmp_path):
     np.testing.assert_array_equal(read_image(tmp_path / "a.png"), np.rot90(RGB, -1))
 
 
-@pytest.mark.parametrize("content", [b"", b"not an image", "truncated", "npy of objects", "npy of five dimensions"])
-def test_what_cannot_be_read_names_the_file(content, tmp_path):
+def stored(save, *arguments, **options) -> bytes:
+    """The bytes that a function saves to a file."""
     buffer = io.BytesIO()
-    if content == "truncated":
-        noise = np.random.default_rng(0).integers(0, 255, (64, 64), dtype=np.uint8)
-        Image.fromarray(noise).save(buffer, "PNG")
-        content = buffer.getvalue()[:2000]
-    elif content == "npy of objects":
-        np.save(buffer, np.array([{}]), allow_pickle=True)
-        content = buffer.getvalue()
-    elif content == "npy of five dimensions":
-        np.save(buffer, np.zeros((1, 2, 3, 4, 5)))
-        content = buffer.getvalue()
-    for source in (content, tmp_path / "bad.png"):
-        (tmp_path / "bad.png").write_bytes(content)
-        with pytest.raises(ImageError, match=r"^bad\.png: ") as error:
-            read_image(source, "bad.png")
-        assert "\n" not in str(error.value)
+    save(buffer, *arguments, **options)
+    return buffer.getvalue()
+
+
+NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64), dtype=np.uint8))
+UNREADABLE = {
+    "empty": b"",
+    "text": b"not an image",
+    "cut off": stored(NOISE.save, "PNG")[:2000],
+    "array of objects": stored(np.save, np.array([{}]), allow_pickle=True),
+    "array of five dimensions": stored(np.save, np.zeros((1, 2, 3, 4, 5))),
+}
+
+
+@pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("is_file", [False, True], ids=["bytes", "file"])
+def test_a_file_that_cannot_be_read_is_named(content, is_file, tmp_path):
+    (tmp_path / "bad.png").write_bytes(content)
+    source = {False: content, True: tmp_path / "bad.png"}[is_file]
+    with pytest.raises(ImageError, match=r"^bad\.png: ") as error:
+        read_image(source, "bad.png")
+    assert "\n" not in str(error.value)
 
 
 def test_missing_file_names_itself():
@@ -127,11 +134,17 @@ def test_an_edge_of_four_channels_stays_within_8_bits():
     assert (wide[:, 9:] > 235).all()
 
 
-def test_target_size_rounds_down_and_is_never_empty():
-    assert Preprocess(scale=0.5).input_size(101, 7) == (50, 3)
-    assert Preprocess(scale=0.5).input_size(103, 5) == (51, 2)
-    assert Preprocess(scale=0.1).input_size(5, 5) == (1, 1)
-    assert Preprocess(image_size=(3, 4)).input_size(100, 100) == (3, 4)
+@pytest.mark.parametrize(
+    ("preprocess", "size", "input_size"),
+    [
+        (Preprocess(scale=0.5), (101, 7), (50, 3)),
+        (Preprocess(scale=0.5), (103, 5), (51, 2)),
+        (Preprocess(scale=0.1), (5, 5), (1, 1)),  # never empty
+        (Preprocess(image_size=(3, 4)), (100, 100), (3, 4)),
+    ],
+)
+def test_input_size_of_an_image_rounds_down(preprocess, size, input_size):
+    assert preprocess.input_size(*size) == input_size
 
 
 def test_image_is_channels_first_and_raw():
@@ -195,10 +208,17 @@ def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, sca
     np.testing.assert_array_equal(ImageInput.read(file, Preprocess(scale=scale, draft=False), 3).whole(), plain)
 
 
-def test_a_turned_jpeg_file_is_decoded_with_less_detail_where_its_sides_are_multiples_of_eight():
-    for size, decoded in (((320, 400), (40, 50, 3)), ((324, 400), (324, 400, 3)), ((320, 404), (320, 404, 3))):
-        assert decode_image(jpeg(size, 3), "image", draft_for=Preprocess(scale=0.11)).pixels.shape == decoded
-    assert decode_image(jpeg((324, 404)), "image", draft_for=Preprocess(scale=0.11)).pixels.shape == (41, 51, 3)
+@pytest.mark.parametrize(
+    ("size", "orientation", "shape"),
+    [
+        ((320, 400), 3, (40, 50, 3)),
+        ((324, 400), 3, (324, 400, 3)),
+        ((320, 404), 3, (320, 404, 3)),
+        ((324, 404), 1, (41, 51, 3)),  # not turned
+    ],
+)
+def test_a_turned_jpeg_file_is_decoded_with_less_detail_where_8_divides_its_sides(size, orientation, shape):
+    assert decode_image(jpeg(size, orientation), "image", draft_for=Preprocess(scale=0.11)).pixels.shape == shape
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])

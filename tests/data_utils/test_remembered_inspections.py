@@ -173,7 +173,8 @@ def test_each_division_of_a_folder_is_looked_at_by_itself(tmp_path):
     held_out = set()
     for seed in range(4):
         info = load_info(tmp_path, seed=seed, val_fraction=0.25)
-        for split in (info.train, info.val):
+        splits = [info.train, info.val]
+        for split in splits:
             assert [f"{height}.png" for height, _ in split.sizes] == [record["name"] for record in split.records]
         held_out.add(tuple(info.val.sizes[:, 0].tolist()))
     assert len(held_out) > 1

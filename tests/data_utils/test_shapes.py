@@ -108,11 +108,18 @@ def test_sizes_are_those_of_the_pictures():
     assert Shapes(0).sizes.shape == (0, 2)
 
 
-def test_every_class_is_common_and_every_picture_has_an_object():
-    masks = [record["target"] for record in Shapes(60)]
-    shares = np.bincount(np.concatenate([mask.ravel() for mask in masks]), minlength=len(CLASS_NAMES))
+@pytest.fixture(scope="module")
+def sixty_masks():
+    return [record["target"] for record in Shapes(60)]
+
+
+def test_every_class_is_common(sixty_masks):
+    shares = np.bincount(np.concatenate([mask.ravel() for mask in sixty_masks]), minlength=len(CLASS_NAMES))
     assert (shares / shares.sum() > 0.04).all()  # of five classes
-    assert all(mask.any() for mask in masks)
+
+
+def test_every_picture_has_an_object(sixty_masks):
+    assert all(mask.any() for mask in sixty_masks)
 
 
 def test_color_alone_does_not_tell_the_classes():

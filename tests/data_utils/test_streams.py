@@ -287,11 +287,13 @@ def test_the_order_of_a_stream_follows_the_seed():
 
 def test_groups_of_a_stream_and_their_records_have_an_order_for_each_seed_and_epoch():
     group_orders, record_orders = set(), set()
-    for epoch in (*stream_order(0), *stream_order(1)):
+    epochs = [*stream_order(0), *stream_order(1)]
+    for epoch in epochs:
         assert sorted(epoch) == list(range(96))
         group_orders.add(tuple(dict.fromkeys((epoch // 8).tolist())))
         record_orders.add(tuple(epoch[epoch // 8 == 0].tolist()))
-    assert len(group_orders) == len(record_orders) == 4
+    assert len(group_orders) == 4
+    assert len(record_orders) == 4
     assert tuple(range(12)) not in group_orders
     assert tuple(range(8)) not in record_orders
 

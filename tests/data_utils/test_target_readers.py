@@ -100,11 +100,25 @@ def test_points_have_no_named_classes():
     assert find_named_classes(records, DataConfig(task="classes", outside="ignore")) == [(1, "cell")]
 
 
-def test_a_reader_with_a_class_map_has_its_names_and_background():
-    reader = ClassReader(ClassMap(("background", "cell"), (0, 7), 9))
-    assert (reader.class_names, reader.background) == (("background", "cell"), 0)
-    assert (ClassReader(TWO).background, ObjectReader().class_names, ObjectReader().background) == (None, (), None)
-    assert reader.identity != ClassReader(ClassMap(("background", "cell"), (0, 8), 9)).identity
+CELLS = ClassReader(ClassMap(("background", "cell"), (0, 7), 9))
+
+
+def test_a_reader_with_a_class_map_has_its_names():
+    assert CELLS.class_names == ("background", "cell")
+    assert ObjectReader().class_names == ()
+
+
+@pytest.mark.parametrize(
+    ("reader", "background"),
+    [(CELLS, 0), (ClassReader(TWO), None), (ObjectReader(), None)],
+    ids=["0", "none", "objects"],
+)
+def test_a_reader_with_a_class_map_has_its_background(reader, background):
+    assert reader.background == background
+
+
+def test_a_reader_with_a_class_map_is_known_by_it():
+    assert CELLS.identity != ClassReader(ClassMap(("background", "cell"), (0, 8), 9)).identity
     assert ObjectReader().identity == []
 
 

@@ -176,22 +176,31 @@ def test_an_outline_is_white_or_black_where_its_color_would_not_show(below, own,
     assert set(picture[contours(mask)].ravel().tolist()) == {line}
 
 
+LEGEND_COLORS = np.array([[0, 0, 0], [200, 0, 50], [0, 90, 30]], np.uint8)
+
+
 def test_a_legend_has_a_square_for_each_class_that_is_tinted():
-    colors = np.array([[0, 0, 0], [200, 0, 50], [0, 90, 30]], np.uint8)
-    pixels = np.asarray(legend(["sky", "land", "sea"], colors))
-    assert pixels.shape[0] == 60
+    pixels = np.asarray(legend(["sky", "land", "sea"], LEGEND_COLORS))
     assert pixels.dtype == np.uint8
+    assert pixels.shape[0] == 60
     squares = pixels[:, :20].reshape(3, 20, 20, 3)
     assert (squares[0][:, :19] == 255).all()
-    for square, color in zip(squares[1:], colors[1:], strict=True):
+    for square, color in zip(squares[1:], LEGEND_COLORS[1:], strict=True):
         assert (square[4:16, 4:16] == color).all()
         assert (square == color).all(axis=2).sum() == 12 * 12
-    wide = legend(["sky", "a class with a long name"], colors)
-    narrow = np.asarray(legend(["background", "sea"], colors))
-    assert narrow.shape[1] > 120
-    assert (narrow[:20, 100:] < 128).any()
-    assert wide.width > pixels.shape[1]
+
+
+def test_a_legend_is_as_wide_as_its_longest_name():
+    narrow = legend(["sky", "land", "sea"], LEGEND_COLORS)
+    wide = legend(["sky", "a class with a long name"], LEGEND_COLORS)
+    assert wide.width > narrow.width
     assert (np.asarray(wide)[:, 20:] < 128).any()
+
+
+def test_a_legend_has_the_name_of_a_class_that_is_not_tinted():
+    pixels = np.asarray(legend(["background", "sea"], LEGEND_COLORS))
+    assert pixels.shape[1] > 120
+    assert (pixels[:20, 100:] < 128).any()
 
 
 def test_wrong_pixels_are_red_and_those_of_no_class_grey():
@@ -489,26 +498,53 @@ def test_points_and_lines_are_thicker_in_a_large_picture(width, radius, thicknes
     assert (lines[:, 110] == 255).all(axis=1).sum() == thickness
 
 
-def test_planes_of_a_volume_have_its_sides_in_mm_and_the_grey_levels_of_one():
+SPACING = (2.0, 1.0, 1.0)
+POINT = np.array([[1.0, 2.0, 6.0]])
+IS_THERE = np.array([True])
+
+
+@pytest.fixture(scope="module")
+def ramp_volume():
+    """A volume (4, 16, 16) with a ramp of grey in the plane of the point, a line through it, and a bright end."""
     voxels = np.zeros((4, 16, 16, 1), np.float32)
     voxels[1] = np.linspace(0, 100, 256).reshape(16, 16, 1)
     voxels[3] = 1000.0
     voxels[:, 2, 6] = 50.0
-    place = np.array([[1.0, 2.0, 6.0]])
-    is_there = np.array([True])
-    picture = render_volume_points(voxels, (2.0, 1.0, 1.0), place, ~is_there, place, is_there)
-    assert picture.shape == (360, 3 * 362, 3)
-    assert picture[:360, :360].any()
-    assert not picture[180:, 362:].any()
-    assert not picture[:, 360:362].any()
-    # each plane is stretched as the axial one: 50 of 0 to 100 is a medium grey
-    assert picture[5, 362 + 146].tolist() == picture[5, 724 + 45 + 11].tolist()
-    assert 120 < picture[5, 362 + 146, 0] < 136
-    outside = render_volume_points(voxels, (2.0, 1.0, 1.0), place + 99, is_there)
-    assert outside.shape == picture.shape
+    return voxels
+
+
+@pytest.fixture(scope="module")
+def three_planes(ramp_volume):
+    """The planes through a true point, which is not found."""
+    return render_volume_points(ramp_volume, SPACING, POINT, ~IS_THERE, POINT, IS_THERE)
+
+
+def test_planes_of_a_volume_have_its_sides_in_mm(three_planes):
+    assert three_planes.shape == (360, 3 * 362, 3)
+    assert three_planes[:360, :360].any()
+    assert not three_planes[180:, 362:].any()
+    assert not three_planes[:, 360:362].any()
+
+
+def test_planes_of_a_volume_of_thick_slices_are_as_large_as_its_longest_side(ramp_volume):
     # 17 mm along z are the longest side, and 16 mm are 339 pixels
-    assert render_volume_points(voxels, (4.25, 1.0, 1.0), place, is_there).shape == (360, 3 * 341, 3)
-    assert render_volume_points(voxels, (2.0, 1.0, 1.0), place, ~is_there)[:360, :360].any() == voxels[2].any()
+    picture = render_volume_points(ramp_volume, (4.25, 1.0, 1.0), POINT, IS_THERE)
+    assert picture.shape == (360, 3 * 341, 3)
+
+
+def test_planes_of_a_volume_have_the_grey_levels_of_one(three_planes):
+    # each plane is stretched as the axial one: 50 of 0 to 100 is a medium grey
+    assert three_planes[5, 362 + 146].tolist() == three_planes[5, 724 + 45 + 11].tolist()
+    assert 120 < three_planes[5, 362 + 146, 0] < 136
+
+
+def test_planes_about_a_point_outside_of_a_volume_are_as_large(ramp_volume, three_planes):
+    assert render_volume_points(ramp_volume, SPACING, POINT + 99, IS_THERE).shape == three_planes.shape
+
+
+def test_planes_without_a_point_are_those_of_the_middle(ramp_volume):
+    picture = render_volume_points(ramp_volume, SPACING, POINT, ~IS_THERE)
+    assert picture[:360, :360].any() == ramp_volume[2].any()
 
 
 @pytest.mark.parametrize(("depth", "is_bright"), [(0.4, False), (0.6, True), (1.4, True), (1.6, False)])

@@ -67,15 +67,23 @@ def test_an_axis_is_resampled_linearly_beyond_three_times_the_finest_spacing():
     assert rings == {(spacing, axis): spacing == 3.0 for spacing in (3.0, 3.1) for axis in range(3)}
 
 
-def test_a_volume_is_standardized_with_and_without_clipping():
-    voxels = np.random.default_rng(0).normal(50, 9, (4, 5, 6, 1)).astype(np.float32)
-    for clip in (None, (40.0, 60.0)):
-        preprocess = Preprocess(clip=clip, standardize=True)
-        whole = VolumeInput(voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), preprocess, 1).whole()
-        assert whole.mean() == pytest.approx(0, abs=1e-4)
-        assert whole.std() == pytest.approx(1, abs=1e-4)
-    clipped = VolumeInput(voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), Preprocess(clip=(40.0, 60.0)), 1).whole()
-    assert (clipped.min(), clipped.max()) == (40, 60)
+@pytest.fixture
+def normal_voxels():
+    return np.random.default_rng(0).normal(50, 9, (4, 5, 6, 1)).astype(np.float32)
+
+
+@pytest.mark.parametrize("clip", [None, (40.0, 60.0)], ids=["unclipped", "clipped"])
+def test_a_volume_is_standardized_whether_it_is_clipped_or_not(normal_voxels, clip):
+    preprocess = Preprocess(clip=clip, standardize=True)
+    whole = VolumeInput(normal_voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), preprocess, 1).whole()
+    assert whole.mean() == pytest.approx(0, abs=1e-4)
+    assert whole.std() == pytest.approx(1, abs=1e-4)
+
+
+def test_a_volume_is_clipped(normal_voxels):
+    whole = VolumeInput(normal_voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), Preprocess(clip=(40.0, 60.0)), 1).whole()
+    assert whole.min() == 40
+    assert whole.max() == 60
 
 
 def test_a_volume_far_from_zero_is_standardized_by_what_is_left_after_clipping():

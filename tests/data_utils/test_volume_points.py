@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from in_process import run_train
 from PIL import Image
+from points import prediction_with_an_absent_point
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect_points import inspect_volume_points
@@ -106,24 +107,39 @@ def test_points_outside_of_a_volume_are_those_beyond_the_axes_of_its_file(axes, 
     assert line == "1 points lie outside their images: case0.nii.gz (back at 3, 18, 9); they are left out"
 
 
-def test_intensities_of_a_volume_with_points_are_those_of_voxels_anywhere(tmp_path):
+@pytest.fixture
+def record_of_points(tmp_path):
+    """A record of a volume of 60 different voxels with a point that is there, and one that is absent."""
     voxels = np.arange(60, dtype=np.float32).reshape(5, 4, 3)
     nibabel.save(nibabel.Nifti1Image(voxels, AFFINES["RAS"]), tmp_path / "a.nii")
     source = PointSource("points.csv", "pixels", np.array([[4.2, 0.4, 1.8], [1, 1, 1]]), np.array([PRESENT, ABSENT]))
-    record = {"image": VolumeFile((str(tmp_path / "a.nii"),)), "target": source, "name": "a"}
-    inspection = inspect_volume_points(record)
-    assert (inspection.size, inspection.mask_size, inspection.spacing, inspection.mode) == (
-        (3, 4, 5),
-        (3, 4, 5),
-        (2, 1.5, 1),
-        "float32",
-    )
+    return {"image": VolumeFile((str(tmp_path / "a.nii"),)), "target": source, "name": "a"}
+
+
+def test_a_look_at_a_volume_with_points_finds_its_size_and_spacing(record_of_points):
+    inspection = inspect_volume_points(record_of_points)
+    assert inspection.size == (3, 4, 5)
+    assert inspection.mask_size == (3, 4, 5)
+    assert inspection.spacing == (2, 1.5, 1)
+    assert inspection.mode == "float32"
+
+
+def test_a_look_at_a_volume_with_points_finds_those_that_are_there(record_of_points):
+    inspection = inspect_volume_points(record_of_points)
     assert inspection.class_locations.keys() == {1}
     assert inspection.class_locations[1].tolist() == [[2, 0, 4]]
-    assert inspection.foreground.shape == (10_000, 1)
-    assert set(inspection.foreground.ravel().tolist()) == set(range(60))
-    assert np.array_equal(inspect_volume_points(record).foreground, inspection.foreground)
-    assert not np.array_equal(inspect_volume_points({**record, "name": "b"}).foreground, inspection.foreground)
+
+
+def test_intensities_of_a_volume_with_points_are_those_of_voxels_anywhere(record_of_points):
+    intensities = inspect_volume_points(record_of_points).foreground
+    assert intensities.shape == (10_000, 1)
+    assert set(intensities.ravel().tolist()) == set(range(60))
+
+
+def test_intensities_of_a_volume_with_points_are_drawn_by_its_name(record_of_points):
+    intensities = inspect_volume_points(record_of_points).foreground
+    assert np.array_equal(inspect_volume_points(record_of_points).foreground, intensities)
+    assert not np.array_equal(inspect_volume_points({**record_of_points, "name": "b"}).foreground, intensities)
 
 
 @pytest.mark.parametrize("space", ["pixels", "LPS", "RAS"])
@@ -149,19 +165,19 @@ def test_places_in_a_volume_that_is_turned_by_an_angle_follow_its_axes(tmp_path)
         to_voxels(np.zeros((1, 3)), "XYZ", header)
 
 
-@pytest.mark.parametrize("layout", ["markups", "fcsv"])
-def test_slicers_files_keep_names_places_and_states(tmp_path, layout):
-    states = np.array([[PRESENT, PRESENT]] if layout == "fcsv" else [[PRESENT, UNKNOWN]])
+@pytest.mark.parametrize(("layout", "second_state"), [("markups", UNKNOWN), ("fcsv", PRESENT)])
+def test_a_file_of_slicer_keeps_names_places_and_states(tmp_path, layout, second_state):
+    states = np.array([[PRESENT, second_state]])
     positions = np.array([[[1.25, -2.5, 3e-4], [7.0, 8.0, 9.0]]]) * (states[0] == PRESENT)[:, None]
     table = PointTable(layout, NAMES, ("case",), positions, states, ("",), "LPS")
     file = tmp_path / f"case{files.FORMATS[layout].extension}"
     file.write_bytes(files.content(table))
     again = files.read(file)
-    assert again is not None
-    assert (again.names, again.images, again.space) == (NAMES, ("case",), "LPS")
+    assert again.names == NAMES
+    assert again.images == ("case",)
+    assert again.space == "LPS"
     assert np.array_equal(again.positions, positions)
     assert np.array_equal(again.states, states)
-    assert ABSENT not in again.states
 
 
 def test_old_files_of_slicer_are_ras(tmp_path):
@@ -256,23 +272,42 @@ def test_slicers_markups_say_name_state_and_space(tmp_path):
         files.read(file)
 
 
-@pytest.mark.parametrize("space", ["LPS", "RAS"])
-def test_slicers_files_are_written_with_their_space_and_states(tmp_path, space):
+def absent_unknown_present(layout: str, space: str) -> PointTable:
+    """A table of three points, one of each state."""
     states = np.array([[ABSENT, UNKNOWN, PRESENT]])
-    table = PointTable("markups", ("a", "b", "c"), ("case",), np.ones((1, 3, 3)), states, ("",), space)
-    markup = json.loads(files.content(table))["markups"][0]
-    points = markup["controlPoints"]
-    assert [(point["id"], point["positionStatus"]) for point in points] == [
-        ("1", "missing"),
-        ("2", "undefined"),
-        ("3", "defined"),
-    ]
+    return PointTable(layout, ("a", "b", "c"), ("case",), np.ones((1, 3, 3)), states, ("",), space)
+
+
+SPACES_IN_MM = pytest.mark.parametrize("space", ["LPS", "RAS"])
+
+
+@SPACES_IN_MM
+def test_written_markups_have_their_space(space):
+    markup = json.loads(files.content(absent_unknown_present("markups", space)))["markups"][0]
     assert markup["coordinateSystem"] == space
+    assert markup["coordinateUnits"] == "mm"
+    assert markup["type"] == "Fiducial"
+
+
+@SPACES_IN_MM
+def test_written_markups_have_a_place_for_points_that_are_there(space):
+    points = json.loads(files.content(absent_unknown_present("markups", space)))["markups"][0]["controlPoints"]
+    assert [point["id"] for point in points] == ["1", "2", "3"]
+    assert [point["positionStatus"] for point in points] == ["missing", "undefined", "defined"]
     assert ["position" in point for point in points] == [False, False, True]
-    assert (markup["type"], markup["coordinateUnits"]) == ("Fiducial", "mm")
-    text = files.content(replace(table, layout="fcsv")).decode().splitlines()
-    assert f"# CoordinateSystem = {space}" in text
-    assert [line for line in text if line[0] != "#"] == ["3,1.0,1.0,1.0,0,0,0,1,1,1,0,c,,"]
+
+
+@SPACES_IN_MM
+def test_written_fcsv_lists_points_that_are_there(space):
+    lines = files.content(absent_unknown_present("fcsv", space)).decode().splitlines()
+    assert f"# CoordinateSystem = {space}" in lines
+    assert [line for line in lines if line[0] != "#"] == ["3,1.0,1.0,1.0,0,0,0,1,1,1,0,c,,"]
+
+
+def test_a_predicted_point_that_is_absent_is_a_comment_of_fcsv():
+    table = prediction_with_an_absent_point("fcsv", axes=3, space="LPS")
+    lines = files.content(table).decode().splitlines()
+    assert [line.split(",")[11] for line in lines if line[0] != "#"] == ["b"]
 
 
 def test_a_file_of_slicer_may_hold_no_points(tmp_path):

@@ -535,9 +535,10 @@ def test_a_feature_of_geojson_may_be_empty_or_have_heights(tmp_path, geometry, p
 
 def test_a_file_of_polygons_is_read_again_when_it_has_changed(tmp_path):
     file = tmp_path / "a.geojson"
-    for left, moment in ((0, 10**18), (1, 10**18 + 1000)):  # of one size, within one second
+    moment = 10**18
+    for left in range(2):  # of one size, within one second
         write_geojson(file, [feature(square(left, 0, 9))])
-        os.utime(file, ns=(moment, moment))
+        os.utime(file, ns=(moment + 1000 * left, moment + 1000 * left))
         assert read_shapes(str(file), None).shapes[0].rings[0].min(axis=0)[0] == 500_000 + 10 * left
         assert shapes_in(str(file), None, 32633).boxes[0, 0] == 500_000 + 10 * left
 

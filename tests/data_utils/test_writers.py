@@ -37,12 +37,12 @@ def test_rows_that_never_come_are_zero(tmp_path):
     assert np.load(tmp_path / "a.npy")[:, :, 0].tolist() == [[1, 2, 3, 0, 0]] * 2
 
 
-def test_pages_stay_pages_however_many_there_are():
-    pages = [np.full((4, 5), value, np.uint8) for value in range(4)]
-    for count in (1, 3, 4):
-        file = io.BytesIO()
-        write_pages(file, pages[:count])
-        file.seek(0)
-        with tifffile.TiffFile(file) as tiff:
-            assert [page.asarray().tolist() for page in tiff.pages] == [page.tolist() for page in pages[:count]]
-            assert {page.aspage().compression.name for page in tiff.pages} == {"ADOBE_DEFLATE"}
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_pages_stay_pages_however_many_there_are(count):
+    pages = [np.full((4, 5), value, np.uint8) for value in range(count)]
+    file = io.BytesIO()
+    write_pages(file, pages)
+    file.seek(0)
+    with tifffile.TiffFile(file) as tiff:
+        assert [page.asarray().tolist() for page in tiff.pages] == [page.tolist() for page in pages]
+        assert {page.aspage().compression.name for page in tiff.pages} == {"ADOBE_DEFLATE"}

@@ -14,6 +14,7 @@ from PIL import Image
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io import windowed
 from data_utils.image_io.formats import RenderedMask
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Metadata
@@ -86,6 +87,16 @@ COLORS = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
 )
 def test_more_than_three_values_in_one_of_three_masks_are_many(masks, expected):
     assert holds_many_values(Masks(masks)) is expected
+
+
+def test_the_first_rows_of_a_large_mask_are_looked_at(tmp_path, monkeypatch):
+    monkeypatch.setattr(windowed, "LARGE_IMAGE_PIXELS", 20)
+    monkeypatch.setattr(windowed, "STRIP_PIXELS", 8)
+    np.save(tmp_path / "a.npy", np.arange(20, dtype=np.uint8).reshape(5, 4) // 4)
+    records = ListRecords([{"image": "", "target": str(tmp_path / "a.npy"), "name": "a"}])
+    assert not holds_many_values(records)
+    monkeypatch.setattr(windowed, "STRIP_PIXELS", 16)
+    assert holds_many_values(records)
 
 
 @pytest.fixture

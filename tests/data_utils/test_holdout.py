@@ -205,10 +205,13 @@ def test_a_share_of_images_is_rounded():
     assert len(hold_out(called(*"abcdef"), 0.3, 0, None)[1]) == 2  # of 1.8
 
 
-def test_images_go_to_folds_in_the_order_that_the_seed_draws():
-    order = np.random.default_rng(0).permutation(40)
-    held_out = hold_out_fold(called(*(f"{number:02}" for number in range(40))), (2, 4), 0, None)[1]
-    assert names(held_out) == [f"{number:02}" for number in sorted(order[1::4])]
+def test_groups_of_one_size_go_to_folds_in_the_order_that_the_seed_draws():
+    pairs = {f"{number:02}_{image}" for number in range(0, 24, 2) for image in "ab"}
+    records = called(*sorted(pairs | {f"{number:02}_a" for number in range(1, 24, 2)}))
+    order = np.random.default_rng(0).permutation(24)
+    held_out = names(hold_out_fold(records, (2, 4), 0, r"^(\d+)_")[1])
+    groups = {*order[order % 2 == 0][1::4].tolist(), *order[order % 2 == 1][1::4].tolist()}
+    assert {int(name[:2]) for name in held_out} == groups
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 0.5, 1.0])

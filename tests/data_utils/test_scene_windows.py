@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from rasters import write_raster
 
+from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.image_io.windowed import open_if_large
@@ -94,3 +95,17 @@ def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
     with window.open() as picture:
         assert picture.size == (2, 6)
         assert picture.read(0, 2).tolist() == expected
+
+
+class Parts(RenderedMask):
+    """A mask that is never rendered as a whole."""
+
+    def render(self) -> np.ndarray:
+        raise AssertionError
+
+    def render_part(self, rows, columns) -> np.ndarray:
+        return np.full((rows[1] - rows[0], columns[1] - columns[0]), 7)
+
+
+def test_a_rendered_mask_is_rendered_only_where_the_window_is():
+    assert SceneWindow(Parts(), "a", (12, 16), Box(0, 2, 7, 10), is_mask=True).read().tolist() == [[7] * 3] * 2

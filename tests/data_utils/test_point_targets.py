@@ -286,7 +286,7 @@ def test_points_of_an_image_of_one_row_or_column_are_moved(size):
 
 
 def test_in_the_mirror_left_and_right_change_places():
-    reader = PointReader(Landmarks(("left", "right", "tail"), partners=(1, 0, 2)), chosen=(0, 1, 2))
+    reader = PointReader(Landmarks(("left", "right", "tail"), partners=(1, 0, 2)), file_indices=(0, 1, 2))
     points = np.array([[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]])
     target = replace(reader.unknown_target((10, 12)), points=points, states=np.array([PRESENT, ABSENT, OUTSIDE]))
     mirrored = reader.mirrored(target)

@@ -139,6 +139,14 @@ def test_masks_of_values_outside_the_classes_are_bad_samples(tmp_path, split):
     assert "  unknown mask value: 2" in report
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_value_outside_the_classes_is_refused(tmp_path, split):
+    write_splits(tmp_path, 2, 2)
+    write_values(tmp_path / split / "masks" / "cell_01.png", 2, 7)
+    with pytest.raises(DataError, match=r"^1 of 2 pairs cannot be used: cell_01\.png: mask values 7, 8 belong to no"):
+        load_info(tmp_path, classes=CLASSES)
+
+
 @pytest.mark.parametrize(
     ("settings", "in_windows"),
     [({"crop_size": (64, 64)}, {"a.tif", "b.tif"}), ({"plan": "auto"}, {"a.tif", "b.tif"}), ({}, set())],

@@ -224,7 +224,8 @@ def test_labels_of_volumes_may_be_spoiled_too(tmp_path):
         (tmp_path / kind).mkdir()
     for number in range(3):
         planes = [np.asarray(half(Image.Resampling.BOX)(shapes(3 * number + z, (100,)))) for z in range(3)]
-        labels = np.stack(planes, axis=2)
+        empty = np.zeros_like(planes[0])
+        labels = np.stack([empty, *planes, empty], axis=2)
         voxels = np.random.default_rng(number).normal(size=labels.shape).astype(np.float32)
         nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), tmp_path / "images" / f"{number}.nii.gz")
         nibabel.save(nibabel.Nifti1Image(labels, np.eye(4)), tmp_path / "masks" / f"{number}.nii.gz")

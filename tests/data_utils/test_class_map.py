@@ -73,6 +73,16 @@ def test_given_classes_leave_255_ignored_where_masks_hold_them():
     assert resolve_classes({0: 1, 9: 1, 255: 1}, parse_classes("0=a,9=b"), None).ignore_value == 255
 
 
+def test_classes_that_are_named_by_greys_leave_255_ignored_too():
+    classes = parse_classes("#000000=a,#090909=b")
+    assert resolve_classes({0: 1, 9: 1, 255: 1}, classes, None).ignore_value == 255
+
+
+def test_found_values_are_listed_in_order():
+    with pytest.raises(DataError, match=r"^--ignore-index 3 is in no mask; the masks hold 0, 9$"):
+        resolve_classes({9: 1, 0: 5}, (), "3")
+
+
 def test_given_classes_of_which_masks_hold_one_make_255_a_mistake():
     """It is the other class under a wrong name."""
     assert resolve_classes({0: 1, 255: 1}, parse_classes("0=a,9=b"), None).ignore_value is None
@@ -269,8 +279,9 @@ def test_values_that_a_png_does_not_hold_are_one_line(values, limits):
         ([(0, "sky"), (1, "land")], "background", None),
         ([(0, "sky"), (1, "land")], "ignore", 255),
         ([(1, "land"), (0, "background")], "background", 1),
+        ([(1, "land"), (0, "_Background_")], "background", 1),
     ],
-    ids=["no background", "ignored", "background"],
+    ids=["no background", "ignored", "background", "another background"],
 )
 def test_other_values_are_mistakes_where_no_class_is_the_background(classes, outside, index):
     assert resolve_classes({0: 1, 1: 1}, classes, None, outside).outside == index

@@ -30,6 +30,14 @@ def test_a_background_is_added_to_named_classes_where_one_may_be(flag, file_clas
     assert list(named_classes(flag, file_classes, outside)) == classes
 
 
+@pytest.mark.parametrize(
+    ("outside", "classes"),
+    [(None, FILE_CLASSES), ("background", FILE_CLASSES), ("ignore", ((3, "a"), (7, "b")))],
+)
+def test_without_a_flag_classes_are_those_of_the_data_set(outside, classes):
+    assert tuple(named_classes(None, FILE_CLASSES, outside)) == classes
+
+
 @pytest.mark.parametrize("outside", ["ignore", "background"])
 def test_without_classes_nothing_is_outside_of_them(outside):
     with pytest.raises(DataError, match=f"--outside {outside} needs --classes"):

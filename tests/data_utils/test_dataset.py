@@ -512,9 +512,8 @@ def test_arrays_that_may_be_written_to_are_not_copied(info):
 class SizesReader:
     """A reader of empty targets that notes the sizes it is told."""
 
-    at_network_size = False
-
-    def __init__(self) -> None:
+    def __init__(self, at_network_size: bool) -> None:
+        self.at_network_size = at_network_size
         self.sizes: list[tuple] = []
 
     def read(self, record: dict, image_size: tuple[int, int], size: tuple[int, int] | None) -> ClassTarget:
@@ -533,9 +532,12 @@ def jpeg(tmp_path) -> str:
 DRAFT = Preprocess(scale=0.25, draft=True)
 
 
-@pytest.mark.parametrize(("fit_targets", "size"), [(True, (120, 160)), (False, None)])
-def test_a_jpeg_of_less_detail_has_a_target_that_knows_the_whole_size(info, jpeg, fit_targets, size):
-    reader = SizesReader()
+@pytest.mark.parametrize(
+    ("fit_targets", "at_network_size", "size"),
+    [(True, False, (120, 160)), (False, True, (120, 160)), (False, False, None)],
+)
+def test_a_jpeg_of_less_detail_has_a_target_that_knows_the_whole_size(info, jpeg, fit_targets, at_network_size, size):
+    reader = SizesReader(at_network_size)
     records = ListRecords([{"image": jpeg, "target": None, "name": "a.jpg"}])
     split = replace(info.train, records=records)
     samples = ImageSamples(split, replace(info, reader=reader), DRAFT, fit_targets=fit_targets)

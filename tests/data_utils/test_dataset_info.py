@@ -464,6 +464,14 @@ def test_at_least_128_images_of_a_stream_are_measured_as_many_of_each_group():
     assert counts.tolist() == [43, 43, 43]
 
 
+def test_eight_groups_of_a_stream_are_measured_wherever_they_are():
+    stream = Stream([20] * 30, np.eye(2, dtype=np.uint8))
+    sample_stream(stream, stream, DataConfig(task="classes", image_size=(8, 8)), ((0, "a"), (1, "b")))
+    groups = {index // 20 for index in stream.read}
+    assert len(groups) == 8
+    assert groups != set(range(8))
+
+
 def test_records_that_do_not_tell_when_they_change_are_looked_at_each_time(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for side in (4, 6):

@@ -333,6 +333,11 @@ def test_a_mask_in_the_alpha_channel_is_named(tmp_path):
         load_info(folder)
 
 
+def test_masks_of_two_values_may_be_transparent_in_places(tmp_path):
+    folder = write_files(tmp_path, [Image.merge("LA", [shapes(seed), shapes(seed + 9)]) for seed in range(3)])
+    assert load_info(folder).reader.class_map.values == (0, 255)
+
+
 def test_probabilities_are_called_so(tmp_path):
     blur = ImageFilter.GaussianBlur(25)
     folder = write(tmp_path, [shapes(seed, (200,)).filter(blur) for seed in range(4)])
@@ -538,6 +543,13 @@ def test_masks_are_dithered_where_a_twentieth_of_the_pixels_stand_alone(mask):
 )
 def test_masks_of_few_or_large_dots_are_not_dithered(mask):
     check_palettes([split_of(np.zeros((10, 10), np.uint8), mask, mask)], dict.fromkeys(range(4), 1))
+
+
+def test_palettes_of_borders_in_columns_are_smoothed_although_no_pixel_stands_alone():
+    mask = Image.fromarray(np.tile(np.repeat(np.uint8([0, 2, 3, 1]), [20, 1, 1, 20]), (20, 1)))
+    mask.putpalette([0, 0, 0, 200, 140, 80, 66, 46, 26, 133, 93, 53])
+    with pytest.raises(DataError, match="lie on the borders"):
+        check_palettes([split_of(mask)], dict.fromkeys(range(4), 1))
 
 
 def test_dots_of_three_values_are_classes():

@@ -18,6 +18,7 @@ from data_utils.image_io.resize import Window, nearest_pixels, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, volume_size_mismatch
 from data_utils.image_io.windowed import WindowedImage, open_windowed
 from data_utils.sources.records import LabelSet, Record, Records
+from data_utils.targets.detail import class_detail
 from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Task
@@ -188,9 +189,11 @@ class TargetReader(ABC):
     def detail_kept(self, records: Iterable[Record], scale: float) -> float:
         """Mean IoU, over the classes, of the masks with themselves resized by `scale` and back.
 
-        Returns 1 if the loss of detail is not measured. Readers with a class map do not need this method.
+        Returns 1 if the loss of detail is not measured.
         """
-        return 1.0
+        if self.class_map is None:
+            return 1.0
+        return class_detail(self.class_map, records, scale, self.labeled_in_map)
 
     def describe_pixels(self) -> list[str]:
         """Lines on how many pixels have each meaning, for readers without a class map."""

@@ -96,6 +96,12 @@ def test_to_rgb_shows_a_constant_picture_black(value):
         assert not to_rgb(np.full((2, 2), value)).any()
 
 
+def test_overlay_darkens_a_class_whose_color_is_black():
+    image = np.full((1, 2), 100, np.uint8)
+    colors = np.array([[200, 0, 0], [0, 0, 0]], np.uint8)
+    assert overlay(image, np.array([[0, 1]], np.uint8), colors).tolist() == [[[100, 100, 100], [50, 50, 50]]]
+
+
 def test_overlay_tints_all_but_the_background():
     image, mask = np.full((1, 3, 3), 100, np.uint8), np.array([[0, 1, 255]])
     colors = np.array([[0, 0, 0], [201, 0, 50]], np.uint8)

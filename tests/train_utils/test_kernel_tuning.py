@@ -59,10 +59,17 @@ def test_kernels_are_timed_where_the_length_of_a_run_pays_for_it(flags, total_st
 
 
 @pytest.mark.parametrize(
-    ("device", "shape", "is_timed"), [("cuda", (8, 16), True), ("cuda", (16, 8), False), ("cpu", (8, 16), False)]
+    ("device", "shape", "is_timed"),
+    [
+        ("cuda", (8, 16), True),
+        ("cuda", (16, 8), False),
+        ("cpu", (8, 16), False),
+        ("cuda", (4, 32, 16), True),
+        ("cuda", (2, 32, 16), False),
+    ],
 )
 def test_kernels_are_timed_for_a_shape_that_is_among_them_on_a_gpu(device, shape, is_timed):
-    tuning = KernelTuning(torch.device(device), {(8, 16), (4, 4)})
+    tuning = KernelTuning(torch.device(device), {(8, 16), (4, 4), (4, 32, 16)})
     with tuning.for_shape(torch.Size(shape)):
         assert torch.backends.cudnn.benchmark is is_timed
     assert torch.backends.cudnn.benchmark is False

@@ -1,7 +1,7 @@
 """The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known.
 
 Modules: train_utils/settings/plan.py, train_utils/settings/run_length.py, train_utils/settings/sizes.py,
-train_utils/settings/mask_detail.py, train_utils/settings/train_settings.py.
+data_utils/targets/detail.py, train_utils/settings/mask_detail.py, train_utils/settings/train_settings.py.
 """
 
 from dataclasses import asdict, replace
@@ -20,8 +20,9 @@ from volumes import write_msd
 from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Subset
+from data_utils.targets import detail as detail_module
 from data_utils.targets.objects import ObjectReader
-from train_utils.settings import mask_detail, run_length, sizes
+from train_utils.settings import run_length, sizes
 from train_utils.settings.mask_detail import detail_kept
 from train_utils.settings.plan import Plan, plan_run
 from train_utils.settings.train_settings import as_flags
@@ -223,8 +224,8 @@ def test_detail_is_measured_on_images_that_can_be_used_and_on_labeled_classes(fe
 
 def test_detail_is_measured_on_thirty_two_masks_spread_over_the_set(few, monkeypatch):
     names = []
-    read_mask = mask_detail.read_mask
-    monkeypatch.setattr(mask_detail, "read_mask", lambda target, name: names.append(name) or read_mask(target, name))
+    read_mask = detail_module.read_mask
+    monkeypatch.setattr(detail_module, "read_mask", lambda target, name: names.append(name) or read_mask(target, name))
     records = ListRecords([few.train.records[index % 9] | {"name": f"{index}"} for index in range(100)])
     detail_kept(replace(few, train=Split(records, np.full((100, 2), (32, 40)))), 0.5)
     assert len(names) == len(set(names)) == 32

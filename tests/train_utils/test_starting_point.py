@@ -165,12 +165,17 @@ def test_a_model_that_is_built_says_how_large_it_is(capsys):
     assert network.config.num_classes == 2
     assert network.config.in_channels == 1
     assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_model_with_a_frozen_encoder_says_how_much_of_it_is_frozen(capsys):
     frozen = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})._replace(freezes_encoder=True)
-    network = frozen.build(3, task, Preprocess(mean=(1.0,) * 3, std=(1.0,) * 3, pixel_types=("uint16",)))
+    preprocess = Preprocess(mean=(1.0,) * 3, std=(1.0,) * 3, pixel_types=("uint16",))
+    network = frozen.build(3, Classes(("a", "b")), preprocess)
     text = capsys.readouterr().out
+    count = sum(parameter.numel() for parameter in network.parameters())
     encoder = sum(parameter.numel() for parameter in network.encoder.parameters())
     assert text.startswith("model: U-Net with encoder ")
-    assert text.endswith(f", {encoder:,} of them frozen\n")
+    assert text.endswith(f", {count:,} parameters, {encoder:,} of them frozen\n")
     assert network.config.preprocess.mean == (1.0,) * 3  # of 16 bits: by the data's own statistics
 
 

@@ -97,7 +97,7 @@ def test_the_order_of_an_epoch_takes_four_bytes_for_each_image():
     assert stream_batches(np.array([3, 2]), (32, 32), 2, seed=0, epoch=0)[0].indices.dtype == np.int32
 
 
-def test_only_one_batch_of_an_epoch_is_short():
+def test_one_batch_of_an_epoch_alone_is_short():
     shapes = distinct_rows(padded_shapes(sizes()))
     lengths = [len(batch.indices) for batch in epoch_batches(shapes, 8, seed=0, epoch=0)]
     assert sorted(lengths) == [1] + [8] * 7
@@ -210,7 +210,7 @@ def test_sixteen_sizes_stay():
     assert (padded_shapes(SIXTEEN) == SIXTEEN).all()
 
 
-def test_of_seventeen_sizes_the_two_that_pad_least_become_one():
+def test_two_of_seventeen_sizes_that_pad_least_become_one():
     shapes = padded_shapes(np.vstack([SIXTEEN, [(165, 7)]]))
     assert len(np.unique(shapes, axis=0)) == 16
     assert shapes[15].tolist() == shapes[16].tolist() == [165, 7]

@@ -256,7 +256,7 @@ def test_a_window_is_of_the_size_of_its_own_image(tmp_path):
 SYSTEM = "+proj=tmerc +lat_0=0 +lon_0={} +k=1 +x_0=500000 +y_0=0 +ellps=GRS80 +units=m"
 
 
-def test_only_images_of_one_coordinate_system_are_neighbors(tmp_path):
+def test_images_of_two_coordinate_systems_are_no_neighbors(tmp_path):
     train = ListRecords([placed(tmp_path, "a.tif"), placed(tmp_path, "b.tif", crs=SYSTEM.format(9))])
     others = [placed(tmp_path, "c.tif", crs="EPSG:32634"), placed(tmp_path, "d.tif", crs=SYSTEM.format(12))]
     others.append(placed(tmp_path, "e.tif", crs=SYSTEM.format(9)))

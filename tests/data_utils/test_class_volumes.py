@@ -79,7 +79,7 @@ def test_classes_of_volumes_are_those_of_all_splits_in_natural_order(class_volum
     assert class_volumes[split].metadata.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
 
 
-def test_what_the_flags_say_of_volumes_reaches_a_split_without_the_first_class(tmp_path):
+def test_flags_of_volumes_reach_a_split_without_the_first_class(tmp_path):
     touch_volumes(tmp_path / "train", "images/v", "masks/a/v", "masks/b/v")
     touch_volumes(tmp_path / "val", "images/v", "images/w", "masks/b/v", "masks/b/x")
     touch_volumes(tmp_path / "train", "masks/a/y")

@@ -424,7 +424,7 @@ def test_crops_are_taken_around_values_where_there_are_no_classes(background):
 @pytest.mark.parametrize(
     ("augment", "turned"), [("none", False), ("mirror", False), ("basic", False), ("strong", True)]
 )
-def test_only_strong_augmentation_shows_turned_images(tmp_path, augment, turned):
+def test_turned_images_are_shown_by_strong_augmentation_alone(tmp_path, augment, turned):
     info = load_info(write_folder(tmp_path, 3, seed=0, size=(8, 8)), augment=augment)
     assert info.preprocess().turned is turned
 

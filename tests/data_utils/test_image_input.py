@@ -31,7 +31,7 @@ def test_whether_pixels_are_from_0_to_1_is_asked_of_the_whole_image():
 
 
 @pytest.mark.parametrize(("scale", "value"), [(0.5, 2), (1.0, 2), (2.0, 2), (2.0, 1)])
-def test_pixels_of_an_image_that_is_scaled_are_all_asked_whether_they_are_from_0_to_1(scale, value):
+def test_pixels_of_a_scaled_image_are_all_asked_whether_they_are_from_0_to_1(scale, value):
     pixels = np.ones((40, 8, 1), np.uint8)
     pixels[-8:] = value
     image = ImageInput(WindowedArray(pixels), Preprocess(scale=scale, detect_unit_range=True), 1)

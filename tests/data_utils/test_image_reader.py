@@ -272,7 +272,7 @@ def test_an_array_that_is_no_image_is_one_line(array):
     assert str(error.value).endswith("not numbers as (H, W) or (H, W, C)")
 
 
-def test_the_header_of_an_array_says_its_type_and_channels():
+def test_the_header_of_an_array_says_its_type_with_its_channels():
     assert read_header(np.zeros((2, 3), np.int16), "a") == ((2, 3), "int16")
     assert read_header(np.zeros((2, 3, 5), np.uint8), "a") == ((2, 3), "uint8 x 5")
     with pytest.raises(ImageError, match=r"^a is an array of shape \(4,\), expected \(H, W\) or \(H, W, C\)$"):

@@ -137,7 +137,7 @@ def test_a_reader_of_images_without_label_files_stays_as_it_is():
     assert read_labels(reader, [split_of({0: 1})]) is reader
 
 
-def test_classes_that_no_image_is_labeled_for_are_named_where_both_splits_could_be_read():
+def test_classes_without_labeled_images_are_named_where_both_splits_could_be_read():
     split = split_of({0: 1, 1: 2}, label_sets={("a",): "train"})
     assert label_set_warnings([split], LabelReader()) == ()
     assert len(label_set_warnings([split, split], LabelReader())) == 2

@@ -123,7 +123,7 @@ def test_images_are_measured_anew_in_windows_and_for_another_sample(monkeypatch)
     assert means == [(5,), (9,), (6,)]
 
 
-def test_an_image_that_cannot_be_measured_is_left_out_only_where_bad_ones_are_skipped():
+def test_an_image_that_cannot_be_measured_is_left_out_where_bad_ones_are_skipped():
     images = [np.full((2, 2, channels), channels, np.uint8) for channels in (3, 4, 3)]
     records = ListRecords([{"image": image, "target": PICTURE, "name": "a"} for image in images])
     assert measure_normalization(records, DataConfig(on_bad_sample="skip"), ()).mean == (3, 3, 3)

@@ -331,7 +331,7 @@ def test_records_are_others_with_another_ignored_value_or_other_classes(tmp_path
     assert None not in digests
 
 
-def test_what_one_of_two_masks_of_a_class_shows_is_known():
+def test_pixels_that_one_of_two_masks_of_a_class_shows_are_known():
     truth, unknown = unpack_bits(
         combined(
             [

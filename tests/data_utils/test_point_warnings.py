@@ -282,7 +282,7 @@ def test_an_inspector_of_points_locates_those_of_large_images_in_windows(large_i
 
 
 @pytest.mark.parametrize("windows", [True, False])
-def test_large_images_with_points_are_looked_at_in_windows_where_training_reads_windows(tmp_path, windows):
+def test_large_images_with_points_are_looked_at_in_windows_as_training_reads_them(tmp_path, windows):
     write_dots(tmp_path, 4, seed=0)
     train, _ = load_records(DataConfig(str(tmp_path)))
     inspector = choose_inspector(train, windows=windows)

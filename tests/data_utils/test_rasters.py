@@ -86,7 +86,7 @@ def test_bands_without_place_are_read_though_pillow_knows_no_such_picture(tmp_pa
     assert np.array_equal(read_image(path), bands)
 
 
-def test_seven_bands_that_are_called_colors_are_read_though_pillow_knows_no_such_picture(tmp_path):
+def test_seven_bands_that_are_called_colors_are_read_though_pillow_does_not(tmp_path):
     bands = np.random.default_rng(0).integers(0, 256, (20, 30, 7), np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", bands, photometric="rgb", extrasamples=["unspecified"] * 4)
     assert np.array_equal(read_image(tmp_path / "a.tif"), bands)
@@ -505,7 +505,7 @@ def test_bands_of_files_must_have_one_size(tmp_path):
 
 
 @pytest.mark.parametrize("has_place", [True, False])
-def test_only_a_page_with_a_place_has_a_page_that_says_where_its_data_are(tmp_path, has_place):
+def test_a_page_without_a_place_has_no_page_that_says_where_its_data_are(tmp_path, has_place):
     tags = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]
     with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
         tiff.write(np.ones((8, 9), np.uint8), photometric="minisblack", extratags=tags if has_place else [])
@@ -748,7 +748,7 @@ def test_a_page_of_several_layers_is_no_raster_whatever_its_place(tmp_path):
     ("bands", "dtype", "may_lack_data"),
     [(("a",), "uint8", False), (("a", "b"), "uint16", True), (("b",), "uint16", True)],
 )
-def test_only_files_whose_bands_are_read_tell_type_or_missing_data(tmp_path, bands, dtype, may_lack_data):
+def test_files_whose_bands_are_read_alone_tell_type_or_missing_data(tmp_path, bands, dtype, may_lack_data):
     paths = (
         written_raster(tmp_path / "a.tif", np.zeros((2, 3), np.uint8)),
         written_raster(tmp_path / "b.tif", np.zeros((2, 3), np.uint16), (42113, "s", 0, "5", False)),
@@ -772,7 +772,7 @@ def test_bands_of_several_files_are_read_in_the_order_that_is_asked_for(tmp_path
     assert not isinstance(pixels, np.ma.MaskedArray)
 
 
-def test_only_bands_without_data_are_missing_in_images_of_several_files(tmp_path):
+def test_bands_without_data_alone_are_missing_in_images_of_several_files(tmp_path):
     values = np.array([[[5, 1, 1]], [[1, 1, 5]]], np.uint8)
     first = write_raster(tmp_path / "a.tif", values, nodata=5, names=("red", "nir"))
     second = write_raster(tmp_path / "b.tif", np.array([[[1, 5, 1]]], np.uint8), nodata=5)

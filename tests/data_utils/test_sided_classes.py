@@ -57,7 +57,7 @@ def test_a_mirrored_image_calls_its_left_lung_the_right_one(tmp_path):
     assert mirrorings == {True, False}
 
 
-def test_what_is_known_of_the_left_is_known_of_the_right_in_the_mirror(tmp_path):
+def test_known_pixels_of_the_left_are_those_of_the_right_in_the_mirror(tmp_path):
     folder = write_organs(tmp_path)
     rows = [f"{number}.png,heart;left_lung" for number in range(4)]
     (folder / "images" / "classes.csv").write_text("\n".join(["image,classes", *rows]) + "\n")

@@ -64,7 +64,7 @@ REGION = Region("whole", (1, 2))
     ],
     ids=["classes", "points", "bits"],
 )
-def test_what_a_reader_makes_of_a_file_is_told_apart_by_its_key(readers: list[TargetReader]):
+def test_targets_of_readers_are_told_apart_by_their_keys(readers: list[TargetReader]):
     keys = [repr(reader.key) for reader in readers]
     assert len(set(keys)) == len(keys)
 

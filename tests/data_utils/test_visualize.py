@@ -412,7 +412,7 @@ def test_a_page_has_one_range_of_brightness_for_all_slices():
     assert highest > 155
 
 
-def test_a_page_has_four_slices_of_each_plane_whose_longest_side_in_mm_has_320_pixels():
+def test_a_page_has_four_slices_of_each_plane_of_up_to_320_pixels():
     image = np.full((8, 4, 10, 1), 9, np.uint8)
     page = volume_page(image, np.zeros((8, 4, 10), np.uint8), np.zeros((1, 3), np.uint8), (4.0, 2.0, 1.0))
     assert page.shape == (80 + 2 + 320 + 2 + 320 + 2, 4 * 100, 3)

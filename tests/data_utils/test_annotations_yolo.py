@@ -46,7 +46,7 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def test_polygons_are_scaled_to_the_image_and_filled(folder):
+def test_polygons_are_filled_at_the_size_of_the_image(folder):
     train, val = loaded(folder)
     expected = np.zeros(SIZE, np.uint8)
     expected[10:31, 16:33] = 1  # with their outline

@@ -388,11 +388,22 @@ def test_elastic_deformation_moves_as_far_as_drawn():
     assert torch.allclose(moved[0, 0, 40:, 40:], x[0, 0, 40:, 40:], rtol=0, atol=0.06)
 
 
-def test_contrast_is_about_the_mean_and_brightness_in_standard_deviations():
+@pytest.mark.parametrize(
+    ("gain", "shift", "changed"),
+    [
+        (1.5, 0.0, [85.0, 100.0, 130.0]),  # contrast is about the mean
+        (1.0, 0.1, [94.0, 104.0, 124.0]),  # brightness is in standard deviations
+        (1.5, 0.1, [89.0, 104.0, 134.0]),
+    ],
+    ids=["contrast", "brightness", "both"],
+)
+def test_contrast_or_brightness_follows_the_statistics_of_the_data(gain, shift, changed):
     images = torch.tensor([90.0, 100.0, 120.0]).view(1, 1, 1, 3)
-    augmentations = [Augmentation(gain=np.array([1.5]), shift=np.array([0.1]))]
-    changed, _ = apply(images, torch.zeros(1, 1, 3).long(), augmentations, torch.tensor([100.0]), torch.tensor([40.0]))
-    assert changed.flatten().tolist() == [89.0, 104.0, 134.0]
+    augmentations = [Augmentation(gain=np.array([gain]), shift=np.array([shift]))]
+    new_images, _ = apply(
+        images, torch.zeros(1, 1, 3).long(), augmentations, torch.tensor([100.0]), torch.tensor([40.0])
+    )
+    assert new_images.flatten().tolist() == changed
 
 
 def test_colors_change_about_the_mean_of_the_data():
@@ -501,13 +512,22 @@ def test_a_volume_of_one_slice_keeps_it_at_any_resolution():
     assert changed.equal(volume)
 
 
-def test_noise_has_the_drawn_size_and_its_own_seed():
+@pytest.fixture(scope="module")
+def noisy_images():
+    """Two images of two channels whose noise has seeds of their own, in data of standard deviations 10 and 2."""
     images, masks = torch.zeros(2, 2, 64, 64), torch.zeros(2, 64, 64).long()
     augmentations = [Augmentation(noise=0.5, noise_seed=1), Augmentation(noise=0.5, noise_seed=2)]
-    noisy, _ = apply(images, masks, augmentations, torch.zeros(2), torch.tensor([10.0, 2.0]))
-    for channel, expected in enumerate((5.0, 1.0)):
-        assert noisy[:, channel].std().item() == pytest.approx(expected, rel=0.03)  # four deviations of 8192 draws
-    assert not torch.equal(noisy[0], noisy[1])
+    return apply(images, masks, augmentations, torch.zeros(2), torch.tensor([10.0, 2.0]))[0]
+
+
+@pytest.mark.parametrize(("channel", "deviation"), [(0, 5.0), (1, 1.0)])
+def test_noise_has_the_drawn_size(noisy_images, channel, deviation):
+    # four deviations of 8192 draws
+    assert noisy_images[:, channel].std().item() == pytest.approx(deviation, rel=0.03)
+
+
+def test_noise_of_each_image_has_its_own_seed(noisy_images):
+    assert not torch.equal(noisy_images[0], noisy_images[1])
 
 
 def test_noise_has_the_seed_of_its_own_augmentation_whatever_its_place_in_the_batch():
@@ -535,7 +555,7 @@ class OnMetaDeviceOnly(TorchFunctionMode):
 
 
 @pytest.mark.parametrize(("size", "spacing"), [((64, 96), None), ((16, 24, 32), (1.0, 1.0, 1.0))])
-def test_the_host_reads_no_value_and_copies_none(size, spacing):
+def test_the_host_does_not_read_values_of_the_device(size, spacing):
     images, masks = batch(size)
     how = {"strength": "strong", "seed": 0, "size": size, "channels": 3, "spacing": spacing}
     augmentations = [sample_augmentation((0, i), **how) for i in range(7)] + [Augmentation(np.eye(len(size)))]

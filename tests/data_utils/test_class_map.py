@@ -52,7 +52,7 @@ def test_classes_without_given_names_are_named_by_their_values(values, names):
     assert resolve_classes(dict.fromkeys(values, 1), (), None).names == names
 
 
-def test_given_classes_keep_their_order_and_may_be_absent():
+def test_given_classes_keep_their_order_though_some_are_absent():
     class_map = resolve_classes({0: 5, 255: 5}, parse_classes("255=car, 0=road,7=rare"), None)
     assert class_map == ClassMap(("car", "road", "rare"), (255, 0, 7), None)
 

@@ -52,7 +52,7 @@ def test_a_split_without_images_of_a_list_stays_the_same(folder, list_file):
     assert val.digest != whole_val.digest
 
 
-def test_names_stand_in_a_list_in_one_line_and_without_passwords():
+def test_names_stand_in_a_list_without_passwords_or_ends_of_lines():
     records = ListRecords([{"image": "", "target": "", "name": "s3://key:secret@bucket/a\nb.png"}])
     assert shown_name(records, 0) == r"s3://bucket/a\nb.png"
 

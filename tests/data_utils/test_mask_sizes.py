@@ -42,22 +42,26 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_training_sees_such_masks_at_the_size_of_the_network_and_evaluation_at_their_own(data):
+def test_training_sees_a_smaller_mask_at_the_size_of_the_network(data):
     info = load_info(data, scale=0.5)
-    shown, target, *_ = TrainingDataset(info.train, info, Preprocess(scale=0.5))[Slot(1, 0, (20, 28))]
+    image, target, *_ = TrainingDataset(info.train, info, Preprocess(scale=0.5))[Slot(1, 0, (20, 28))]
     stored = np.array(Image.open(data / "train" / "masks" / "cell_01.png"))
-    assert shown.shape[1:] == (20, 28)
+    assert image.shape[1:] == (20, 28)
     np.testing.assert_array_equal(target.mask.numpy(), stored // 255)
-    whole = load_info(data)
-    _, target, *_ = TrainingDataset(whole.train, whole, Preprocess())[Slot(1, 0, (40, 56))]
+
+
+def test_training_sees_a_smaller_mask_at_the_size_of_its_image(data):
+    info = load_info(data)
+    _, target, *_ = TrainingDataset(info.train, info, Preprocess())[Slot(1, 0, (40, 56))]
+    stored = np.array(Image.open(data / "train" / "masks" / "cell_01.png"))
     np.testing.assert_array_equal(target.mask.numpy(), np.kron(stored // 255, np.ones((2, 2), np.uint8)))
-    evaluated = EvaluationDataset(whole.val, whole, Preprocess())
-    assert [tuple(evaluated[Slot(i, 0, (40, 56))][1].shape) for i in range(4)] == [
-        (40, 56),
-        (20, 28),
-        (80, 112),
-        (20, 28),
-    ]
+
+
+def test_evaluation_sees_masks_at_their_own_sizes(data):
+    info = load_info(data)
+    dataset = EvaluationDataset(info.val, info, Preprocess())
+    shapes = [tuple(dataset[Slot(i, 0, (40, 56))][1].shape) for i in range(4)]
+    assert shapes == [(40, 56), (20, 28), (80, 112), (20, 28)]
 
 
 def test_one_line_says_how_many_masks_are_so_the_second_time_too(data, capsys):

@@ -87,24 +87,39 @@ def test_a_large_image_is_measured_on_windows_from_its_first_to_its_last_row_and
     assert windows[-1, -1, -1, -1] == pixels[-1, -1]
 
 
-def test_128_images_are_measured_that_the_seed_draws_and_no_bad_ones(monkeypatch):
+@pytest.fixture
+def measured_images(monkeypatch):
+    """Which of 200 images are measured, with a seed and without bad images."""
     records = ListRecords([{"image": np.full((1, 1), i, np.uint8), "target": PICTURE, "name": "a"} for i in range(200)])
 
-    def measured(seed: int, bad: tuple[int, ...]) -> set[int]:
-        values = []
-        channel_sums = normalization_module.channel_sums
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                normalization_module, "channel_sums", lambda image: values.append(image.item()) or channel_sums(image)
-            )
-            measure_normalization(records, DataConfig(seed=seed), bad)
-        assert len(set(values)) == len(values)
-        return set(values)
+    def measure(seed: int, bad: tuple[int, ...] = ()) -> set[int]:
+        indices: list[int] = []
 
-    first = measured(0, ())
-    assert len(first) == 128
-    assert measured(0, ()) == first != measured(1, ())
-    assert measured(0, (min(first), max(first))) == first - {min(first), max(first)}
+        def noted_sums(image: np.ndarray):
+            indices.append(image.item())
+            return channel_sums(image)
+
+        monkeypatch.setattr(normalization_module, "channel_sums", noted_sums)
+        measure_normalization(records, DataConfig(seed=seed), bad)
+        assert len(set(indices)) == len(indices)
+        return set(indices)
+
+    return measure
+
+
+def test_128_images_are_measured(measured_images):
+    assert len(measured_images(seed=0)) == 128
+
+
+def test_images_that_are_measured_are_drawn_by_the_seed(measured_images):
+    assert measured_images(seed=0) == measured_images(seed=0)
+    assert measured_images(seed=0) != measured_images(seed=1)
+
+
+def test_bad_images_are_not_measured(measured_images):
+    images = measured_images(seed=0)
+    bad = (min(images), max(images))
+    assert measured_images(seed=0, bad=bad) == images - set(bad)
 
 
 @pytest.mark.parametrize("kinds", [(np.uint8, np.uint16), (np.uint16, np.uint8)])
@@ -113,14 +128,23 @@ def test_types_of_pixels_are_in_order_whichever_image_comes_first(kinds):
     assert measure_normalization(records, DataConfig(), ()).pixel_types == ("uint16", "uint8")
 
 
-def test_images_are_measured_anew_in_windows_and_for_another_sample(monkeypatch):
+@pytest.fixture
+def two_images(monkeypatch):
+    """Records of images of 4 and of 6, with a key; windows of them hold 9."""
     records = ListRecords([{"image": np.full((1, 1), i, np.uint8), "target": PICTURE, "name": "a"} for i in (4, 6)])
     records.digest = "two images"
     monkeypatch.setattr(normalization_module, "read_sample", lambda source, name: np.full((1, 1, 1), 9, np.uint8))
-    means = []
-    for settings, bad in (({}, ()), ({"crop_size": (8, 8)}, ()), ({}, (0,))):
-        means.append(measure_normalization(records, DataConfig(**settings), bad).mean)
-    assert means == [(5,), (9,), (6,)]
+    return records
+
+
+def test_images_are_measured_anew_in_windows(two_images):
+    assert measure_normalization(two_images, DataConfig(), ()).mean == (5,)
+    assert measure_normalization(two_images, DataConfig(crop_size=(8, 8)), ()).mean == (9,)
+
+
+def test_images_are_measured_anew_where_others_are_bad(two_images):
+    assert measure_normalization(two_images, DataConfig(), ()).mean == (5,)
+    assert measure_normalization(two_images, DataConfig(), (0,)).mean == (6,)
 
 
 def test_an_image_that_cannot_be_measured_is_left_out_where_bad_ones_are_skipped():

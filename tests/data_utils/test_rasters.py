@@ -343,13 +343,21 @@ def test_compressed_bands_name_the_requirements_where_their_codec_is_missing(tmp
         read_image(path, "bands.tif")
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("uint8", 4), ("uint16", 12)])
-def test_pixels_that_fill_no_bytes_are_a_picture_and_no_bands(tmp_path, dtype, bits):
+@pytest.fixture(params=[("uint8", 4), ("uint16", 12)], ids=["4 bits", "12 bits"])
+def bits_path(request, tmp_path):
+    """The path of a raster whose pixels fill no bytes."""
+    dtype, bits = request.param
     values = np.random.default_rng(0).integers(0, 16, (1, 8, 10)).astype(dtype)
-    path = write_raster(tmp_path / "a.tif", values, nbits=bits)
-    assert np.array_equal(read_image(path, "a.tif")[:, :, 0], np.asarray(Image.open(path)))
+    return write_raster(tmp_path / "a.tif", values, nbits=bits)
+
+
+def test_pixels_that_fill_no_bytes_are_a_picture(bits_path):
+    assert np.array_equal(read_image(bits_path, "a.tif")[:, :, 0], np.asarray(Image.open(bits_path)))
+
+
+def test_pixels_that_fill_no_bytes_are_no_bands(bits_path):
     with pytest.raises(ImageError, match="bands cannot be chosen of a TIFF of palettes, of single bits"):
-        read_image(BandSource((str(path),), ("1",)), "a.tif")
+        read_image(BandSource((str(bits_path),), ("1",)), "a.tif")
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -652,17 +660,29 @@ def test_alpha_is_the_further_sample_that_the_file_calls_so(tmp_path, kind, samp
         assert picture.may_lack_data
 
 
-def test_a_band_of_several_files_is_called_by_its_file_and_alpha_is_that_of_its_file(tmp_path):
-    values = {"one": [5], "two": [6], "three": [7, 255]}
-    paths = []
-    for name, samples in values.items():
-        pixels = np.full((2, 3, len(samples)), samples, np.uint8)
-        named = (42112, "s", 0, '<GDALMetadata><Item name="DESCRIPTION" sample="0">red</Item></GDALMetadata>', False)
-        options = {"extrasamples": ["unassalpha"], "planarconfig": "contig"} if len(samples) == 2 else {}
-        paths.append(written_raster(tmp_path / f"{name}.tif", pixels.squeeze(), named, **options))
-    assert read_image(BandSource(tuple(paths)))[0, 0].tolist() == [5, 6, 7]
-    assert read_image(BandSource(tuple(paths), ("two", "one", "red")))[0, 0].tolist() == [6, 5, 7]
-    assert read_image(BandSource(tuple(paths[:1]), ("red",)))[0, 0].tolist() == [5]
+@pytest.fixture
+def red_files(tmp_path):
+    """The paths of three files of one band called red, of which the third has an alpha channel too."""
+    red = (42112, "s", 0, '<GDALMetadata><Item name="DESCRIPTION" sample="0">red</Item></GDALMetadata>', False)
+    with_alpha = {"extrasamples": ["unassalpha"], "planarconfig": "contig"}
+    third = np.full((2, 3, 2), [7, 255], np.uint8)
+    return (
+        written_raster(tmp_path / "one.tif", np.full((2, 3), 5, np.uint8), red),
+        written_raster(tmp_path / "two.tif", np.full((2, 3), 6, np.uint8), red),
+        written_raster(tmp_path / "three.tif", third, red, **with_alpha),
+    )
+
+
+def test_alpha_of_one_of_several_files_is_no_band(red_files):
+    assert read_image(BandSource(red_files))[0, 0].tolist() == [5, 6, 7]
+
+
+def test_a_band_of_several_files_is_called_by_its_file(red_files):
+    assert read_image(BandSource(red_files, ("two", "one", "red")))[0, 0].tolist() == [6, 5, 7]
+
+
+def test_a_band_of_one_file_is_called_by_its_name(red_files):
+    assert read_image(BandSource(red_files[:1], ("red",)))[0, 0].tolist() == [5]
 
 
 @pytest.mark.parametrize(("page", "number"), [(0, 0), (2, 1)])

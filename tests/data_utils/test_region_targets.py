@@ -82,12 +82,18 @@ def test_regions_of_values_that_no_mask_holds_are_one_line(tmp_path, text):
         load_info(tmp_path, regions=text)
 
 
-def test_a_task_and_regions_must_agree(tmp_path):
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"regions": BRATS, "task": "classes"}, "--regions is for --task regions"),
+        ({"task": "regions"}, "--task regions needs the regions"),
+    ],
+    ids=["another task", "no regions"],
+)
+def test_a_task_that_does_not_agree_with_regions_is_refused(tmp_path, settings, line):
     write_overlaps(tmp_path, 3, seed=0, layout="labels")
-    with pytest.raises(SettingsError, match="--regions is for --task regions"):
-        load_info(tmp_path, regions=BRATS, task="classes")
-    with pytest.raises(SettingsError, match="--task regions needs the regions"):
-        load_info(tmp_path, task="regions")
+    with pytest.raises(SettingsError, match=line):
+        load_info(tmp_path, **settings)
 
 
 def test_a_reader_of_regions_takes_labels_of_other_values_for_background():
@@ -149,12 +155,19 @@ def test_regions_are_labeled_by_the_names_of_their_labels():
     assert reader.describe() == "regions whole=1+2, inner=2, some images labeled for some of these only (t)"
 
 
-def test_all_ignored_values_are_unknown_and_kept_for_prediction():
-    reader = RegionReader((Region("whole", (3, 1)), Region("core", (1,))), ignored=(9, 8))
-    target = reader.target_from_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
+@pytest.fixture
+def reader_with_ignored_values():
+    return RegionReader((Region("whole", (3, 1)), Region("core", (1,))), ignored=(9, 8))
+
+
+def test_all_ignored_values_are_unknown(reader_with_ignored_values):
+    target = reader_with_ignored_values.target_from_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
     assert target.truth.tolist() == [[0, 3, 1, 0, 0]]
     assert target.known.tolist() == [[3, 3, 3, 0, 0]]
-    assert reader.to_preprocess() == {
+
+
+def test_all_ignored_values_are_kept_for_prediction(reader_with_ignored_values):
+    assert reader_with_ignored_values.to_preprocess() == {
         "class_names": ("whole", "core"),
         "class_values": (3, 1),
         "ignore_value": 9,

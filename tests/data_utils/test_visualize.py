@@ -222,13 +222,20 @@ def test_colors_of_outlines_are_alike_below_a_difference_of_200_over_their_chann
     assert colors[0].tolist() == [100, 90, 9]
 
 
-def test_what_is_without_data_is_black_and_does_not_count_in_limits():
-    is_missing = np.array([[False, False, True]])
-    grey = np.ma.masked_array(np.array([[1.0, 3.0, 99.0]]), is_missing)
-    assert value_limits(grey) == (1.02, 2.98)
-    assert to_rgb(grey)[0, :, 0].tolist() == [0, 255, 0]
-    color = np.ma.masked_array(np.full((1, 3, 3), 9, np.uint8), np.repeat(is_missing[:, :, None], 3, axis=2))
-    assert to_rgb(color)[0, :, 1].tolist() == [9, 9, 0]
+IS_MISSING = np.array([[False, False, True]])
+GREY_WITH_A_GAP = np.ma.masked_array(np.array([[1.0, 3.0, 99.0]]), IS_MISSING)
+COLOR_WITH_A_GAP = np.ma.masked_array(np.full((1, 3, 3), 9, np.uint8), np.repeat(IS_MISSING[:, :, None], 3, axis=2))
+
+
+def test_pixels_without_data_do_not_count_in_limits():
+    assert value_limits(GREY_WITH_A_GAP) == (1.02, 2.98)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "greens"), [(GREY_WITH_A_GAP, [0, 255, 0]), (COLOR_WITH_A_GAP, [9, 9, 0])], ids=["grey", "color"]
+)
+def test_pixels_without_data_are_black(pixels, greens):
+    assert to_rgb(pixels)[0, :, 1].tolist() == greens
 
 
 def test_a_line_lies_two_pixels_around_an_area_in_a_wide_picture():

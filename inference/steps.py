@@ -11,10 +11,10 @@ from torch import Tensor
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.image_io.windowed import WindowedArray, WindowedImage, open_windowed_file
+from data_utils.image_io.windowed import WindowedArray, open_windowed_file
 from data_utils.visualize import to_rgb
 from inference.kinds import Score, new_output_kind
-from inference.outputs.images import ReadMissing, missing_reader
+from inference.outputs.images import PredictedImage, missing_reader
 from inference.outputs.jobs import ImageJob, Job, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from inference.predictor import Predictor
@@ -99,29 +99,23 @@ class ImageSteps:
                     every_process=True,
                 )
             strips = tracked(self.predictor.strips(picture, job.name), self.predictor, job, picture.size)
-            return self._write(job, picture.size, strips, picture, missing_reader(picture))
+            return self._write(PredictedImage(job, picture.size, picture, missing_reader(picture)), strips)
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
         rows = strip_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
-        image = None if inputs.pixels is None else WindowedArray(inputs.pixels)
+        pixels = None if inputs.pixels is None else WindowedArray(inputs.pixels)
+        image = PredictedImage(job, inputs.size, pixels, inputs.missing_reader())
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
-            return self._write(job, inputs.size, logits.split(rows, dim=1), image, inputs.missing_reader())
+            return self._write(image, logits.split(rows, dim=1))
 
-    def _write(
-        self,
-        job: ImageJob,
-        size: tuple[int, int],
-        strips: Iterable[Tensor],
-        image: WindowedImage | None,
-        read_missing: ReadMissing | None,
-    ) -> Score | None:
+    def _write(self, image: PredictedImage, strips: Iterable[Tensor]) -> Score | None:
         """Write and score an image. Raises ScoreError for an unusable true mask, once the prediction is on the disk."""
-        if job.truth is None:
-            self.writer.write(job, size, strips, image, None, read_missing)
+        if image.job.truth is None:
+            self.writer.write(image, strips)
             return None
-        with self.scorer.open(job, size) as scorer:
-            self.writer.write(job, size, strips, image, scorer, read_missing)
+        with self.scorer.open(image.job, image.size) as scorer:
+            self.writer.write(image, strips, scorer)
         if scorer.problem:
             raise ScoreError(f"{scorer.problem}; the prediction is written anyway") from scorer.problem
         return scorer.score()

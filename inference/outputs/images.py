@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -31,6 +31,25 @@ ReadRows = Callable[[int, int], np.ndarray]  # rows [top, bottom) of a picture
 ReadMissing = Callable[[int, int], np.ndarray | None]  # pixels of rows without data, (n, W) bool; None if all have data
 
 
+class PredictedImage(NamedTuple):
+    """An image whose prediction is written.
+
+    Args:
+        size: (H, W).
+        pixels: the image itself, if an overlay shows it.
+        read_missing: returns the pixels without data of rows; None if all pixels have data.
+    """
+
+    job: ImageJob
+    size: tuple[int, int]
+    pixels: WindowedImage | None = None
+    read_missing: ReadMissing | None = None
+
+    def missing(self, top: int, bottom: int) -> np.ndarray | None:
+        """The pixels without data of rows [top, bottom), (n, W) bool; None if all have data."""
+        return None if self.read_missing is None else self.read_missing(top, bottom)
+
+
 class RowSink(Protocol):
     """An object that also receives the rows of a prediction, as they are written."""
 
@@ -52,42 +71,22 @@ class ImageWriter:
     task: Task
     extensions: tuple[str, ...]
 
-    def write(
-        self,
-        job: ImageJob,
-        size: tuple[int, int],
-        strips: Iterable[Tensor],
-        image: WindowedImage | None,
-        sink: RowSink | None,
-        read_missing: ReadMissing | None = None,
-    ) -> None:
-        """Write logits (outputs, n, W) as they come.
-
-        Args:
-            size: (H, W) of the image.
-            image: the image itself, if an overlay shows it.
-            sink: receives the rows of the prediction too.
-            read_missing: returns rows (n, W) bool, true where the image holds no data; None if it has data everywhere.
-        """
-        job.output.parent.mkdir(parents=True, exist_ok=True)
-        with self._output_files(job, size, image, sink, read_missing) as files:
+    def write(self, image: PredictedImage, strips: Iterable[Tensor], sink: RowSink | None = None) -> None:
+        """Write logits (outputs, n, W) as they come; `sink` receives the rows of the prediction too."""
+        image.job.output.parent.mkdir(parents=True, exist_ok=True)
+        with self._output_files(image, sink) as files:
             for _ in map_ahead(files.write, strips, ahead=BATCHES_AHEAD):
                 pass
             files.finish()
 
     @contextmanager
-    def _output_files(
-        self,
-        job: ImageJob,
-        size: tuple[int, int],
-        image: WindowedImage | None,
-        sink: RowSink | None,
-        read_missing: ReadMissing | None,
-    ) -> Iterator["StripWriter"]:
+    def _output_files(self, image: PredictedImage, sink: RowSink | None) -> Iterator["StripWriter"]:
         """The open files of an image. All appear under their names when the context ends, the first one last."""
+        job = image.job
+        size = image.size
         read_rows = None
-        if image and OVERLAY in self.extensions:
-            read_rows = _bright_rows(image, job.name)
+        if image.pixels and OVERLAY in self.extensions:
+            read_rows = _bright_rows(image.pixels, job.name)
         with ExitStack() as stack:
             decoder = new_decoder(self.task, job.output.parent)
             mask = stack.enter_context(self.output_format.open_mask(job, size, decoder))
@@ -112,7 +111,7 @@ class ImageWriter:
                 assert isinstance(job, RasterJob)
                 polygon_writer = open_polygons(job, extension, self.output_format, decoder, size[1])
                 writers.polygons = stack.enter_context(polygon_writer)
-            yield StripWriter(self.output_format, decoder, writers, read_rows, sink, read_missing)
+            yield StripWriter(self.output_format, decoder, writers, image, read_rows, sink)
 
 
 @dataclass
@@ -137,7 +136,6 @@ class StripWriter:
     Args:
         read_rows: returns rows of the image, for the overlay.
         sink: receives the rows of the prediction too.
-        read_missing: returns the pixels without data of rows of the image.
     """
 
     def __init__(
@@ -145,16 +143,16 @@ class StripWriter:
         output_format: MaskFormat,
         decoder: Decoder,
         writers: OpenWriters,
+        image: PredictedImage,
         read_rows: ReadRows | None,
         sink: RowSink | None,
-        read_missing: ReadMissing | None,
     ) -> None:
         self.output_format = output_format
         self.decoder = decoder
         self.writers = writers
+        self.image = image
         self.read_rows = read_rows
         self.sink = sink
-        self.read_missing = read_missing
         self._top = 0
         self._written = 0  # rows of the probabilities
 
@@ -186,7 +184,7 @@ class StripWriter:
             return
         top = self._top
         self._top += len(strip.rows)
-        missing = self.read_missing(top, self._top) if self.read_missing else None
+        missing = self.image.missing(top, self._top)
         values = self.output_format.mask_values(strip.rows)
         if isinstance(self.writers.mask, RasterSink):
             self.writers.mask.write(values, missing)
@@ -205,8 +203,8 @@ class StripWriter:
         assert self.writers.probabilities is not None
         top = self._written
         self._written += probabilities.shape[1]
-        if self.read_missing and isinstance(self.writers.probabilities, GeoTiffWriter):
-            missing = self.read_missing(top, self._written)
+        if isinstance(self.writers.probabilities, GeoTiffWriter):
+            missing = self.image.missing(top, self._written)
             if missing is not None:
                 probabilities = np.where(missing, np.float32(np.nan), probabilities)
         self.writers.probabilities.write(probabilities)

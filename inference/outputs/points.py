@@ -12,7 +12,6 @@ from torch import Tensor
 
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
-from data_utils.image_io.windowed import WindowedImage
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import PointTable, joined_tables
@@ -20,8 +19,8 @@ from data_utils.visualize import legend
 from data_utils.visualize_points import point_colors, render_points, render_volume_points
 from inference.decoding import new_decoder
 from inference.decoding.landmarks import PredictedPoints
-from inference.outputs.images import ReadMissing, RowSink
-from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, Job, VolumeJob
+from inference.outputs.images import PredictedImage, RowSink
+from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job, VolumeJob
 from inference.outputs.prediction_format import PredictionFormat
 from runtime.errors import SettingsError
 from runtime.files import replaced_file
@@ -120,29 +119,17 @@ class PointImageWriter:
     task: Task
     extensions: tuple[str, ...]
 
-    def write(
-        self,
-        job: ImageJob,
-        size: tuple[int, int],
-        strips: Iterable[Tensor],
-        image: WindowedImage | None,
-        sink: RowSink | None,
-        missing: ReadMissing | None = None,
-    ) -> None:
-        """Write the points of an image of `size` (H, W) from logits (K, n, w) of the network's input.
-
-        Args:
-            image: the image itself, if an overlay shows it.
-            sink: receives the prediction too.
-            missing: not used for points.
-        """
+    def write(self, image: PredictedImage, strips: Iterable[Tensor], sink: RowSink | None = None) -> None:
+        """Write the points of an image from logits (K, n, w) of the network's input; `sink` gets the prediction too."""
+        job = image.job
+        size = image.size
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
         points = PredictedPoints.of(prediction)
         pixel_positions = points.positions(size)
         picture = None
-        if OVERLAY in self.extensions and image is not None:
-            pixels = read_image(image.read(0, size[0]), job.name)
+        if OVERLAY in self.extensions and image.pixels is not None:
+            pixels = read_image(image.pixels.read(0, size[0]), job.name)
             picture = render_points(pixels, pixel_positions, points.is_found)
         positions = from_pixels(pixel_positions, self.output_format.task.space, size)
         table = self.output_format.table(job.image.name, points, positions, size)

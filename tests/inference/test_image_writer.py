@@ -17,7 +17,7 @@ from data_utils.visualize import to_rgb
 from inference.decoding.decoder import Decoder
 from inference.outputs import images
 from inference.outputs.classes import ClassFormat
-from inference.outputs.images import ImageWriter, missing_reader
+from inference.outputs.images import ImageWriter, PredictedImage, missing_reader
 from inference.outputs.jobs import ImageJob
 from tasks.classes import Classes
 
@@ -35,7 +35,7 @@ def test_mask_overlay_and_probabilities_of_an_image_are_written_strip_by_strip(t
     sink = SimpleNamespace(add=lambda strip, missing, certainty: taken.append(strip))
     writer = ImageWriter(output_format, TASK, (".png", ".overlay.png", ".npy"))
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
-    writer.write(job, (9, 6), logits.split(4, dim=1), WindowedArray(pixels), sink)
+    writer.write(PredictedImage(job, (9, 6), WindowedArray(pixels)), logits.split(4, dim=1), sink)
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), np.uint8(CLASSES.values)[rows])
     assert np.array_equal(np.concatenate(taken), rows)
     assert [len(strip) for strip in taken] == [4, 4, 1]
@@ -60,7 +60,7 @@ def test_an_overlay_is_drawn_as_the_whole_prediction_asks_for(tmp_path):
     pixels = np.full((9, 6, 3), 90, np.uint8)
     job = ImageJob(image=tmp_path / "a.png", size=(9, 6), output=tmp_path / "out" / "a")
     writer = ImageWriter(Repainted(CLASSES), TASK, (".png", ".overlay.png"))
-    writer.write(job, (9, 6), [logits], WindowedArray(pixels), None)
+    writer.write(PredictedImage(job, (9, 6), WindowedArray(pixels)), [logits])
     repainted = Repainted(CLASSES).for_prediction(None)
     expected = repainted.overlay(pixels, logits.argmax(0).numpy().astype(np.uint8))
     assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), expected)
@@ -71,7 +71,7 @@ def test_the_brightness_of_an_overlay_is_that_of_rows_from_all_of_the_image(tmp_
     pixels = np.arange(0, 4500, 500, dtype=np.uint16)[:, None, None].repeat(6, axis=1)
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
     writer = ImageWriter(ClassFormat(CLASSES), TASK, (".png", ".overlay.png"))
-    writer.write(job, (9, 6), [torch.zeros(3, 9, 6)], WindowedArray(pixels), None)
+    writer.write(PredictedImage(job, (9, 6), WindowedArray(pixels)), [torch.zeros(3, 9, 6)])
     overlay = np.asarray(Image.open(job.file(".overlay.png")))
     assert overlay[:, 0, 0].tolist() == pytest.approx(np.linspace(0, 255, 9), abs=1)
 
@@ -81,7 +81,7 @@ def test_an_overlay_of_real_numbers_is_equally_bright_in_all_strips(tmp_path):
     logits = torch.zeros(3, 9, 6)
     job = ImageJob(image=tmp_path / "a.npy", size=(9, 6), output=tmp_path / "out" / "sub" / "a")
     writer = ImageWriter(ClassFormat(CLASSES), TASK, (".png", ".overlay.png"))
-    writer.write(job, (9, 6), logits.split(2, dim=1), WindowedArray(pixels), None)
+    writer.write(PredictedImage(job, (9, 6), WindowedArray(pixels)), logits.split(2, dim=1))
     low, high = np.percentile(pixels, (1, 99))
     whole = to_rgb(pixels, (low, high))  # the first class is not drawn
     assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), whole)

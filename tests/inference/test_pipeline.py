@@ -21,7 +21,7 @@ from inference import Predictor
 from inference import pipeline as pipeline_module
 from inference import predictor as predictor_module
 from inference.inputs import find_jobs
-from inference.outputs.images import ImageWriter
+from inference.outputs.images import ImageWriter, PredictedImage
 from inference.outputs.jobs import ImageJob, PageFile
 from inference.pipeline import PredictionPipeline
 from inference.scoring.truth import ScoreError
@@ -182,7 +182,7 @@ def test_rows_are_shared_until_the_process_that_leads_has_ended(is_first):
 def test_logits_of_a_tall_image_are_written_a_strip_at_a_time(tmp_path, monkeypatch):
     heights = []
 
-    def note(writer: ImageWriter, job: ImageJob, size: tuple, strips: Iterable[torch.Tensor], *others: object) -> None:
+    def note(writer: ImageWriter, image: PredictedImage, strips: Iterable[torch.Tensor]) -> None:
         heights.extend(strip.shape[1] for strip in strips)
 
     monkeypatch.setattr(ImageWriter, "write", note)

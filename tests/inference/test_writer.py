@@ -19,7 +19,7 @@ from inference import Predictor
 from inference.decoding.classes import ClassDecoder
 from inference.decoding.landmarks import LandmarkDecoder
 from inference.outputs.classes import ClassFormat
-from inference.outputs.images import ImageWriter
+from inference.outputs.images import ImageWriter, PredictedImage
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, PageFile, RasterJob
 from inference.outputs.objects import TABLE, ObjectFormat
 from inference.outputs.overlapping import OverlapFormat
@@ -159,7 +159,7 @@ KINDS = pytest.mark.parametrize(
 @KINDS
 def test_the_mask_of_an_image_takes_its_place_last(tmp_path, placed, output_format, task, extensions):
     job = image_job(tmp_path, size=(9, 7))
-    ImageWriter(output_format, task, extensions).write(job, (9, 7), [torch.zeros(task.outputs, 9, 7)], None, None)
+    ImageWriter(output_format, task, extensions).write(PredictedImage(job, (9, 7)), [torch.zeros(task.outputs, 9, 7)])
     assert placed[-1] == output_format.mask_file(job)
     assert sorted(placed) == sorted(output_format.file(job, extension) for extension in extensions)
 
@@ -187,7 +187,7 @@ def computed(monkeypatch) -> list[str]:
 
 def test_nothing_but_the_mask_of_an_image_is_computed_where_no_more_is_asked_for(tmp_path, computed):
     job = image_job(tmp_path, size=(9, 7))
-    ImageWriter(ClassFormat(CLASSES), TASK, (MASK,)).write(job, (9, 7), [torch.zeros(3, 9, 7)], None, None)
+    ImageWriter(ClassFormat(CLASSES), TASK, (MASK,)).write(PredictedImage(job, (9, 7)), [torch.zeros(3, 9, 7)])
     assert computed == []
 
 
@@ -200,7 +200,7 @@ def test_nothing_but_the_mask_of_a_volume_is_computed_where_no_more_is_asked_for
 def test_nothing_but_points_is_computed_where_no_more_is_asked_for(tmp_path, computed):
     task = landmarks("long", "pixels")
     writer = PointImageWriter(PointFormat(task), task, (MASK,))
-    writer.write(image_job(tmp_path, size=(32, 48)), (32, 48), [torch.zeros(3, 16, 24)], None, None)
+    writer.write(PredictedImage(image_job(tmp_path, size=(32, 48)), (32, 48)), [torch.zeros(3, 16, 24)])
     assert computed == []
 
 
@@ -215,5 +215,5 @@ def test_points_take_their_place_after_the_picture_of_them(tmp_path, placed):
     job = image_job(tmp_path, size=(32, 48))
     pixels = WindowedArray(np.zeros((32, 48, 3), np.uint8))
     writer = PointImageWriter(PointFormat(task), task, (MASK, OVERLAY, PROBABILITIES))
-    writer.write(job, (32, 48), [torch.zeros(3, 16, 24)], pixels, None)
+    writer.write(PredictedImage(job, (32, 48), pixels), [torch.zeros(3, 16, 24)])
     assert [file.name for file in placed] == ["a.npy", "a.overlay.png", "a.csv"]

@@ -81,7 +81,7 @@ class BorderCounts:
                 classes.append(value)
             elif between[value] >= INVENTED_SHARE * count:
                 invented += 1
-        if len(classes) < 2 or invented < max(MIN_BORDER_VALUES, len(classes)):
+        if len(classes) < 2 or invented < len(classes):
             return []
         return classes
 

@@ -221,7 +221,9 @@ def test_the_pixels_of_a_class_are_counted_in_masks_that_can_be_used(tmp_path):
 def test_a_record_that_cannot_be_used_takes_the_most_frequent_size():
     sizes = np.array([[24, 24], [40, 32], [0, 0], [40, 32], [64, 64]])
     inspection = SplitInspection(sizes, np.zeros(5, int))
-    assert usable_sizes(inspection).tolist() == [[24, 24], [40, 32], [40, 32], [40, 32], [64, 64]]
+    usable = usable_sizes(inspection)
+    assert usable.tolist() == [[24, 24], [40, 32], [40, 32], [40, 32], [64, 64]]
+    assert usable.dtype == np.int32
 
 
 @pytest.fixture
@@ -405,6 +407,8 @@ LOCATIONS = {value: np.array([[value, 1]]) for value in (9, 7, 255, 8, 3, 5, 0)}
         (0, None, [[7, 5], [9]]),
         (None, {0, 2}, [[0], [9]]),
         (0, {0, 2}, [[9]]),
+        (None, set(), []),
+        (5, None, [[0], [9]]),
     ],
 )
 def test_crops_are_taken_around_classes_that_an_image_is_labeled_for(background, labeled, expected):

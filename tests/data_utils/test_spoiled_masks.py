@@ -397,6 +397,17 @@ def test_values_between_areas_are_those_of_a_ramp():
     assert counts.between == {50: 9, 100: 9, 150: 9}
 
 
+def test_areas_go_on_beyond_the_edges():
+    counts = counts_of(np.uint8([0, 0, 100, 200, 200])[None].repeat(9, axis=0))
+    assert counts.areas == {0: 18, 200: 18}
+    assert counts.between == {100: 9}
+
+
+def test_colors_that_are_not_between_others_in_each_channel_are_on_no_border():
+    colors = np.uint8([(0, 0, 0)] * 3 + [(50, 200, 0)] + [(100, 100, 0)] * 3)
+    assert counts_of(colors[None].repeat(9, axis=0)).between == {}
+
+
 def test_values_between_areas_may_be_two_pixels_thick():
     step = np.uint8([0, 0, 0, 100, 100, 200, 200, 200])[None].repeat(9, axis=0)
     assert counts_of(step).between == {100: 18}

@@ -408,7 +408,7 @@ def pairs_side_by_side(labels: np.ndarray) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("size", [(9, 11), (4, 5, 6)])
 def test_objects_that_touch_are_all_pairs_of_pixels_side_by_side(size):
-    labels = np.random.default_rng(0).integers(0, 6, size)
+    labels = np.random.default_rng(0).integers(0, 40, size)
     expected = sorted([low, high] for low, high in pairs_side_by_side(labels) if 0 < low < high)
     assert touching(labels).tolist() == expected
 
@@ -426,6 +426,9 @@ def test_colors_of_later_objects_give_way_to_those_they_touch():
     ring = choose_shades(14, [(1, 13), (2, 14)])
     assert ring[13] != ring[1]
     assert ring[14] != ring[2]
+    chain = choose_shades(26, [(13, 26), (1, 13)])
+    assert chain[13] != chain[1]
+    assert chain[26] != chain[13]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from written import DETECTED, LABEL_ROWS, LABELS, PLACE, SIZE, tilted_volume_job
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference.outputs import objects as objects_module
-from inference.outputs.images import ImageWriter
+from inference.outputs.images import ImageWriter, PredictedImage
 from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, PageFile, RasterJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, value_indices
 from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
@@ -222,7 +222,7 @@ def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
     )
     tifffile.imwrite(tmp_path / "true.tif", ids)
     writer = ImageWriter(ObjectFormat(("background", "object")), Objects(), (".png", ".objects.csv"))
-    writer.write(job, ids.shape, logits.split(64, dim=1), None, None)
+    writer.write(PredictedImage(job, ids.shape), logits.split(64, dim=1))
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), ids)
     assert len((tmp_path / "out.objects.csv").read_text().splitlines()) == 1 + 70_000
     scores = ImageScorer(writer.output_format, Objects()).score(job).scores
@@ -306,7 +306,8 @@ def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_kno
     missing = np.zeros((6, 4), bool)
     missing[0, 3] = missing[4, 1] = True
     writer = ImageWriter(CELLS, Objects(), (MASK, TABLE, PROBABILITIES))
-    writer.write(job, job.size, logits.split(2, dim=1), None, None, lambda top, bottom: missing[top:bottom])
+    image = PredictedImage(job, job.size, read_missing=lambda top, bottom: missing[top:bottom])
+    writer.write(image, logits.split(2, dim=1))
     written = tifffile.imread(job.file(PROBABILITIES))
     np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
 
@@ -327,7 +328,7 @@ def scratch_folders(monkeypatch) -> list[Path]:
 
 
 def test_numbers_of_many_pixels_lie_beside_the_outputs_of_an_image(tmp_path, job, scratch_folders):
-    ImageWriter(CELLS, Objects(), (MASK, TABLE)).write(job, SIZE, [torch.zeros(3, *SIZE)], None, None)
+    ImageWriter(CELLS, Objects(), (MASK, TABLE)).write(PredictedImage(job, SIZE), [torch.zeros(3, *SIZE)])
     assert scratch_folders == [tmp_path / "out"]
 
 

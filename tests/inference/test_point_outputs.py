@@ -23,6 +23,7 @@ from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
 from data_utils.visualize_points import render_points, render_volume_points
 from inference.decoding.landmarks import PredictedPoints
+from inference.outputs.images import PredictedImage
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
 from inference.outputs.writer import PredictionWriter
@@ -132,7 +133,7 @@ def test_points_of_an_image_are_drawn_where_they_are_found(points_job, maps):
     task = landmarks("long", "pixels")
     pixels = np.random.default_rng(0).integers(0, 255, (48, 32, 3)).astype(np.uint8)
     writer = PointImageWriter(PointFormat(task), task, (MASK, OVERLAY))
-    writer.write(points_job, (48, 32), maps.split(5, dim=1), WindowedArray(pixels), None)
+    writer.write(PredictedImage(points_job, (48, 32), WindowedArray(pixels)), maps.split(5, dim=1))
     expected = render_points(pixels, POSITIONS, IS_FOUND)
     assert np.array_equal(np.asarray(Image.open(points_job.file(OVERLAY))), expected)
 
@@ -140,7 +141,7 @@ def test_points_of_an_image_are_drawn_where_they_are_found(points_job, maps):
 def test_maps_of_points_are_written_as_probabilities(points_job, maps):
     task = landmarks("long", "pixels")
     writer = PointImageWriter(PointFormat(task), task, (MASK, PROBABILITIES))
-    writer.write(points_job, (48, 32), maps.split(5, dim=1), None, None)
+    writer.write(PredictedImage(points_job, (48, 32)), maps.split(5, dim=1))
     np.testing.assert_allclose(np.load(points_job.file(PROBABILITIES)), maps.sigmoid(), rtol=1e-6)
 
 
@@ -148,7 +149,8 @@ def test_the_table_of_an_image_has_its_points_as_they_are_predicted(points_job, 
     task = landmarks("long", "pixels")
     predictions = []
     writer = PointImageWriter(PointFormat(task), task, (MASK,))
-    writer.write(points_job, (48, 32), maps.split(5, dim=1), None, SimpleNamespace(add=predictions.append))
+    sink = SimpleNamespace(add=predictions.append)
+    writer.write(PredictedImage(points_job, (48, 32)), maps.split(5, dim=1), sink)
     (prediction,) = predictions
     np.testing.assert_allclose(prediction[IS_FOUND, :2] * (48, 32) - 0.5, POSITIONS[IS_FOUND], atol=1e-4)
     table = read_written(points_job.file(".csv"), "long")
@@ -161,7 +163,7 @@ def test_the_table_of_an_image_has_its_points_as_they_are_predicted(points_job, 
 
 def test_points_are_written_alone_where_nothing_else_is_asked_for(tmp_path, points_job, maps):
     task = landmarks("long", "pixels")
-    PointImageWriter(PointFormat(task), task, (MASK,)).write(points_job, (48, 32), [maps], None, None)
+    PointImageWriter(PointFormat(task), task, (MASK,)).write(PredictedImage(points_job, (48, 32)), [maps])
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.csv"]
 
 
@@ -169,7 +171,7 @@ def test_rows_of_points_are_counted_from_the_bottom_where_the_format_does(tmp_pa
     task = landmarks("tps", "pixels from the bottom")
     job = image_job(tmp_path, "sub/a", size=(32, 48))
     PointImageWriter(PointFormat(task), task, (MASK,)).write(
-        job, (32, 48), [peaks((16, 24), (3, 4), (3, 4), (12, 20))], None, None
+        PredictedImage(job, (32, 48)), [peaks((16, 24), (3, 4), (3, 4), (12, 20))]
     )
     table = read_written(job.file(".tps"), "tps").with_names(task.names)
     np.testing.assert_allclose(table.positions[0], [[8.5, 24.5], [8.5, 24.5], [40.5, 6.5]], atol=1e-3)
@@ -179,7 +181,7 @@ def written_json(folder: Path, layout: str) -> dict:
     """The file of points of an image of 30 x 40."""
     task = landmarks(layout, "pixels")
     job = image_job(folder, size=(30, 40))
-    PointImageWriter(PointFormat(task), task, (MASK,)).write(job, (30, 40), [torch.zeros(3, 15, 20)], None, None)
+    PointImageWriter(PointFormat(task), task, (MASK,)).write(PredictedImage(job, (30, 40)), [torch.zeros(3, 15, 20)])
     return json.loads(job.file(".json").read_text())
 
 

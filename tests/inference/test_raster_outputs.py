@@ -37,7 +37,7 @@ from inference import readers
 from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
-from inference.outputs.images import ImageWriter
+from inference.outputs.images import ImageWriter, PredictedImage
 from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.objects import LabelRaster
 from inference.outputs.rasters import free_value, open_mask_raster
@@ -408,7 +408,8 @@ def test_scores_are_told_where_each_strip_misses_data(tmp_path, beside):
         ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")), (".png", ".npy", *beside)
     )
     job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
-    writer.write(job, (9, 6), logits.split(4, dim=1), None, sink, lambda top, bottom: holds_nothing[top:bottom])
+    image = PredictedImage(job, (9, 6), read_missing=lambda top, bottom: holds_nothing[top:bottom])
+    writer.write(image, logits.split(4, dim=1), sink)
     assert [count for count, _, _ in taken] == [4, 4, 1]
     assert np.array_equal(np.concatenate([missing for _, missing, _ in taken]), holds_nothing)
     assert all(certainty.shape[-2:] == (count, 6) for count, _, certainty in taken)

@@ -8,6 +8,8 @@ import numpy as np
 import rasterio
 from rasterio.transform import from_origin
 
+from data_utils.config import DataConfig
+
 NORTH_UP = from_origin(500_000, 5_000_000, 10, 10)
 UTM = "EPSG:32633"
 
@@ -56,3 +58,8 @@ def write_geojson(path: Path, features: list[dict[str, Any]], crs: str | None = 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content))
     return path
+
+
+def class_config(folder: Path, **settings: Any) -> DataConfig:
+    """A data set of classes in a folder, by default."""
+    return DataConfig(str(folder), **{"task": "classes", **settings})

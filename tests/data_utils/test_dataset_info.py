@@ -476,11 +476,15 @@ def test_eight_groups_of_a_stream_are_measured_wherever_they_are():
     assert groups != set(range(8))
 
 
+def square_records(side: int) -> ListRecords:
+    """Four images of a size and brightness, which have no key."""
+    image, mask = np.full((side, side), side, np.uint8), np.eye(side, dtype=np.uint8)
+    return ListRecords([{"image": image, "target": mask, "name": "a"}] * 4)
+
+
 def test_records_that_do_not_tell_when_they_change_are_looked_at_each_time(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for side in (4, 6):
-        image, mask = np.full((side, side), side, np.uint8), np.eye(side, dtype=np.uint8)
-        records = ListRecords([{"image": image, "target": mask, "name": "a"}] * 4)
-        info = inspect_files(records, records, DataConfig(task="classes"), ())
-        assert info.train.sizes.tolist() == [[side, side]] * 4
-        assert info.normalization.mean == (side,)
+    inspect_files(square_records(4), square_records(4), DataConfig(task="classes"), ())
+    info = inspect_files(square_records(6), square_records(6), DataConfig(task="classes"), ())
+    assert info.train.sizes.tolist() == [[6, 6]] * 4
+    assert info.normalization.mean == (6,)

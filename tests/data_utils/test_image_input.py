@@ -197,17 +197,35 @@ def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_
         assert ImageInput(picture, Preprocess(mean=(4.0,) * 5, std=(1.0,) * 5), 5).missing(window) is None
 
 
-def test_nothing_is_known_of_a_target_where_its_image_holds_no_data():
-    pixels = np.ma.MaskedArray(np.ones((4, 6, 2)), np.zeros((4, 6, 2), bool))
+@pytest.mark.parametrize(
+    "pixels",
+    [np.ma.MaskedArray(np.ones((4, 6, 2)), np.zeros((4, 6, 2), bool)), np.ones((4, 6, 2))],
+    ids=["mask", "none"],
+)
+def test_no_pixel_is_missing_in_an_image_of_data(pixels):
     assert missing_pixels(pixels) is None
-    assert missing_pixels(np.ones((4, 6, 2))) is None
+
+
+@pytest.fixture
+def missing_corner():
+    """An image without data in 2 x 3 pixels, and in one channel of another pixel."""
+    pixels = np.ma.MaskedArray(np.ones((4, 6, 2)), np.zeros((4, 6, 2), bool))
     pixels.mask[:2, :3] = True
-    pixels.mask[3, 5, 0] = True  # the other channel holds data
-    missing = missing_pixels(pixels)
-    assert np.argwhere(missing).tolist() == [[row, column] for row in (0, 1) for column in (0, 1, 2)]
-    target = without_missing(ClassTarget(np.ones((8, 12), np.uint8)), missing)
+    pixels.mask[3, 5, 0] = True
+    return missing_pixels(pixels)
+
+
+def test_a_pixel_is_missing_where_no_channel_holds_data(missing_corner):
+    assert np.argwhere(missing_corner).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
+
+
+def test_nothing_is_known_of_a_target_where_its_image_holds_no_data(missing_corner):
+    target = without_missing(ClassTarget(np.ones((8, 12), np.uint8)), missing_corner)
     assert (target.mask[:4, :6] == 255).all()
     assert (target.mask == 255).sum() == 24
     assert target.mask.dtype == np.uint8
-    same = ClassTarget(np.ones((8, 12), np.uint8))
-    assert without_missing(same, None) is same
+
+
+def test_a_target_of_an_image_of_data_stays_as_it_is():
+    target = ClassTarget(np.ones((8, 12), np.uint8))
+    assert without_missing(target, None) is target

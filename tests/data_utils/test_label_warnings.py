@@ -199,21 +199,45 @@ def test_rare_values_are_counted_in_grey_masks_as_well_as_those_in_color():
     assert "became classes: #090909 (pixels: 4; masks: 3, the first is 1); if they" in line
 
 
-def test_classes_that_only_training_masks_hold_are_named_unless_they_are_rare():
-    class_map = ClassMap(("a", "b", "c", "d", "in no mask"), (0, 1, 2, 3, 4), None)
-    training = split_of({0: 50_000, 1: 100, 2: 9_000}, {0: 50_000, 3: 1})
+FIVE_CLASSES = ClassMap(("a", "b", "c", "d", "in no mask"), (0, 1, 2, 3, 4), None)
+
+
+@pytest.fixture
+def training():
+    """A split of two masks of four classes, of which d is rare."""
+    return split_of({0: 50_000, 1: 100, 2: 9_000}, {0: 50_000, 3: 1})
+
+
+@pytest.fixture
+def unusable_mask():
+    """A split in which b and d are in a mask that cannot be used, and so count nowhere."""
+    inspection, records = split_of({0: 20_000, 2: 100}, {0: 100, 1: 100, 3: 100})
+    inspection.members[1] = -1
+    return inspection, records
+
+
+def test_classes_that_training_masks_alone_hold_are_named_unless_they_are_rare(training):
     validation = split_of({0: 20_000, 2: 100}, {0: 100})
-    lines = warnings_of(training, validation, class_map=class_map)
+    lines = warnings_of(training, validation, class_map=FIVE_CLASSES)
+    assert len(lines) == 2
     assert lines[0].startswith("no validation mask holds b, which cannot be scored")
     assert lines[1].startswith("rare mask values")
-    assert len(lines) == 2
-    assert warnings_of(validation, training, class_map=class_map, has_names=True) == []
-    unusable, records = split_of({0: 20_000, 2: 100}, {0: 100, 1: 100, 3: 100})
-    unusable.members[1] = -1  # its values count nowhere
-    lines = warnings_of(training, (unusable, records), class_map=class_map, has_names=True)
+
+
+def test_classes_that_validation_masks_alone_hold_are_not_named(training):
+    validation = split_of({0: 20_000, 2: 100}, {0: 100})
+    assert warnings_of(validation, training, class_map=FIVE_CLASSES, has_names=True) == []
+
+
+def test_classes_of_masks_that_cannot_be_used_are_named(training, unusable_mask):
+    lines = warnings_of(training, unusable_mask, class_map=FIVE_CLASSES, has_names=True)
     assert lines[0].startswith("no validation mask holds b, d, which cannot be scored")
-    partly_labeled = unusable, records_of(2, label_sets={("a",): "classes.csv"})  # another line says it of these
-    assert warnings_of(training, partly_labeled, class_map=class_map, has_names=True) == []
+
+
+def test_classes_of_partly_labeled_masks_are_named_elsewhere(training, unusable_mask):
+    inspection, _ = unusable_mask
+    partly_labeled = inspection, records_of(2, label_sets={("a",): "classes.csv"})
+    assert warnings_of(training, partly_labeled, class_map=FIVE_CLASSES, has_names=True) == []
 
 
 def test_classes_of_a_flag_that_no_mask_holds_are_named():

@@ -12,11 +12,10 @@ import tifffile
 from conftest import predict
 from rasterio.transform import Affine, from_origin
 from rasterio.warp import Resampling, reproject
-from rasters import NORTH_UP, UTM, scene, write_raster
+from rasters import NORTH_UP, UTM, class_config, scene, write_raster
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.config import DataConfig
 from data_utils.image_io import placed_masks
 from data_utils.image_io.formats import BandSource
 from data_utils.image_io.placed_masks import Grid, PlacedMask, check_crs, file_and_page, on_grid, read_grid
@@ -28,10 +27,6 @@ from data_utils.sources.placed import place_warnings, with_places
 from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import DataError
 from unet import Preprocess, UNet, UNetConfig
-
-
-def config(folder, **settings):
-    return DataConfig(str(folder), **{"task": "classes", **settings})
 
 
 def write_pairs(folder, transform, mask_of=lambda mask: mask, crs=UTM):
@@ -54,7 +49,7 @@ def write_pairs(folder, transform, mask_of=lambda mask: mask, crs=UTM):
 def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform, size):
     mask = np.random.default_rng(0).integers(0, 4, size).astype(np.uint8)
     write_pairs(tmp_path, transform, mask_of=lambda _: mask)
-    record = next(iter(load_records(config(tmp_path))[0]))
+    record = next(iter(load_records(class_config(tmp_path))[0]))
     expected = np.full((40, 56), 255, np.uint8)
     reproject(
         mask,
@@ -69,7 +64,7 @@ def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform,
     )
     placed = read_mask(record["target"], "a")
     assert (placed == expected).mean() > 0.998  # centers between two pixels
-    info = load_dataset_info(config(tmp_path))
+    info = load_dataset_info(class_config(tmp_path))
     assert info.reader.class_map.ignore_value in (None, 255)
     assert info.train.sizes.tolist() == [[40, 56]] * 2
 
@@ -199,16 +194,16 @@ def test_windows_of_a_mask_on_another_grid_are_those_of_the_whole(coarse_mask, m
 
 def test_masks_that_are_shifted_by_half_a_pixel_are_one_line(tmp_path):
     write_pairs(tmp_path, NORTH_UP @ Affine.translation(0.5, 0.5))
-    info = load_dataset_info(config(tmp_path))
+    info = load_dataset_info(class_config(tmp_path))
     (line,) = [line for line in info.warnings if "shifted" in line]
     assert "3 masks" in line
     assert "+0.50 to the right and +0.50 down" in line
-    assert line in check_data(config(tmp_path))[0]
+    assert line in check_data(class_config(tmp_path))[0]
 
 
 def test_masks_on_the_grid_of_their_images_are_not_shifted(tmp_path):
     write_pairs(tmp_path, NORTH_UP)
-    assert not [line for line in load_dataset_info(config(tmp_path)).warnings if "shifted" in line]
+    assert not [line for line in load_dataset_info(class_config(tmp_path)).warnings if "shifted" in line]
 
 
 def test_the_mask_of_an_image_without_place_stays_as_it_is(tmp_path):
@@ -291,8 +286,8 @@ def test_records_of_a_stream_stay_as_they_are(shifted_records):
 def test_a_mask_in_another_crs_is_one_line(tmp_path):
     write_pairs(tmp_path, NORTH_UP, crs="EPSG:32634")
     with pytest.raises(DataError, match=r"mask is in EPSG:32634, its image in EPSG:32633.*-t_srs EPSG:32633"):
-        load_dataset_info(config(tmp_path))
-    report, problems = check_data(config(tmp_path))
+        load_dataset_info(class_config(tmp_path))
+    report, problems = check_data(class_config(tmp_path))
     assert problems == 3
     assert "EPSG:32634" in report
 

@@ -106,23 +106,38 @@ def test_channels_are_fitted_only_where_nothing_is_lost():
         fit_channels(RGB, 4)
 
 
-def test_resizing_keeps_type_range_and_brightness():
-    noise = np.random.default_rng(0).integers(0, 256, (64, 80, 3), dtype=np.uint8)
+@pytest.fixture(scope="module")
+def noise():
+    return np.random.default_rng(0).integers(0, 256, (64, 80, 3), dtype=np.uint8)
+
+
+def test_resizing_keeps_the_brightness(noise):
     small = resize_image(noise, (32, 40))
     assert small.dtype == np.uint8
     assert abs(float(small.mean()) - float(noise.mean())) < 0.1  # rounding, and clipping on both sides: measured 0.02
+
+
+def test_resizing_to_half_is_near_the_mean_of_blocks(noise):
     blocks = noise.reshape(32, 2, 40, 2, 3).mean(axis=(1, 3))
-    assert np.abs(blocks - small).mean() < 15  # bicubic is sharper: measured 11; without antialiasing 50
+    assert np.abs(blocks - resize_image(noise, (32, 40))).mean() < 15  # bicubic: measured 11; without antialiasing 50
+
+
+def test_resizing_keeps_the_range_of_deeper_images(noise):
+    small = resize_image(noise, (32, 40)).astype(np.float32)
     deep = resize_image(noise.astype(np.uint16) * 16, (32, 40))
     assert deep.dtype == np.float32
     # 8 bits are rounded twice, after the rows and after the columns: measured 1.5 grey levels
-    np.testing.assert_allclose(deep, small.astype(np.float32) * 16, rtol=0, atol=2 * 16)
-    assert np.abs(deep - small.astype(np.float32) * 16).mean() < 0.5 * 16
-    five = resize_image(np.repeat(noise[:, :, :1], 5, axis=2), (32, 40))
-    assert five.shape == (32, 40, 5)
-    assert five.dtype == np.uint8
-    exact = resize_image(np.repeat(noise[:, :, :1], 5, axis=2).astype(np.float32), (32, 40))
-    np.testing.assert_array_equal(five, exact.round().clip(0, 255))
+    np.testing.assert_allclose(deep, small * 16, rtol=0, atol=2 * 16)
+    assert np.abs(deep - small * 16).mean() < 0.5 * 16
+
+
+def test_resizing_rounds_bytes_of_any_number_of_channels(noise):
+    channels = np.repeat(noise[:, :, :1], 5, axis=2)
+    small = resize_image(channels, (32, 40))
+    assert small.shape == (32, 40, 5)
+    assert small.dtype == np.uint8
+    exact = resize_image(channels.astype(np.float32), (32, 40))
+    np.testing.assert_array_equal(small, exact.round().clip(0, 255))
 
 
 def test_an_edge_of_four_channels_stays_within_8_bits():

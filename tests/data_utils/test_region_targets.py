@@ -22,18 +22,30 @@ BRATS = "whole=1+2+3;core=2+3;active=3"
 SIDED = Sides((1, 0), False, "")
 
 
-def test_regions_are_unions_of_labels(tmp_path):
-    write_overlaps(tmp_path, 4, seed=0, layout="labels")
-    info = load_info(tmp_path, regions=BRATS)
-    assert info.config.task == "regions"
-    assert info.reader.describe() == f"regions {BRATS.replace(';', ', ')}"
-    for record in info.train.records:
+@pytest.fixture(scope="module")
+def nested_regions(tmp_path_factory):
+    """What is known of four images with regions that lie within each other."""
+    folder = tmp_path_factory.mktemp("regions")
+    write_overlaps(folder, 4, seed=0, layout="labels")
+    return load_info(folder, regions=BRATS)
+
+
+def test_regions_are_a_task_of_their_own(nested_regions):
+    assert nested_regions.config.task == "regions"
+    assert nested_regions.reader.describe() == f"regions {BRATS.replace(';', ', ')}"
+
+
+def test_regions_are_unions_of_labels(nested_regions):
+    for record in nested_regions.train.records:
         labels = np.array(Image.open(record["target"]))
-        truth = planes(info.reader.read(record, SIZE).truth)
-        assert (truth == np.stack([labels > 0, labels > 1, labels > 2])).all()
-    assert (info.reader.read(info.train.records[0], SIZE).known == 7).all()
-    assert len(info.reader.class_pixels) == 3
-    assert info.reader.class_pixels[0] > info.reader.class_pixels[2] > 0
+        target = nested_regions.reader.read(record, SIZE)
+        assert (planes(target.truth) == np.stack([labels > 0, labels > 1, labels > 2])).all()
+        assert (target.known == 7).all()
+
+
+def test_regions_have_the_pixels_of_all_their_labels(nested_regions):
+    largest, _, smallest = nested_regions.reader.class_pixels
+    assert largest > smallest > 0
 
 
 def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):

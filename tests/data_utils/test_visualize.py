@@ -28,17 +28,24 @@ from data_utils.visualize_points import render_points, render_volume_points
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices, slices_of_interest, volume_page
 
 
-def test_palette_colors_are_distinct_and_stable():
+def test_palette_colors_are_distinct():
     colors = palette(256)
     assert colors.shape == (256, 3)
     assert colors.dtype == np.uint8
-    assert colors[0].tolist() == [0, 0, 0]
-    assert len({tuple(color) for color in colors.tolist()}) == 256
-    assert tuple(GREY) not in {tuple(color) for color in colors.tolist()}
-    assert np.array_equal(palette(7), colors[:7])
-    twelve = colors[:12].astype(int)
-    apart = np.abs(twelve[:, None] - twelve).sum(axis=2) + 1000 * np.eye(12, dtype=int)
-    assert apart.min() > 60
+    distinct = {tuple(color) for color in colors.tolist()}
+    assert len(distinct) == 256
+    assert tuple(GREY) not in distinct
+
+
+def test_palette_colors_are_the_same_however_many_there_are():
+    assert palette(256)[0].tolist() == [0, 0, 0]
+    assert np.array_equal(palette(7), palette(256)[:7])
+
+
+def test_palette_colors_of_twelve_classes_are_far_apart():
+    colors = palette(12).astype(int)
+    distances = np.abs(colors[:, None] - colors).sum(axis=2) + 1000 * np.eye(12, dtype=int)
+    assert distances.min() > 60
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64])
@@ -347,18 +354,33 @@ def test_the_color_of_a_class_never_changes():
     ]
 
 
+RAMP = np.arange(101, dtype=np.float32).reshape(1, 101)
+
+
 def test_grey_levels_are_stretched_between_the_first_and_the_last_percent():
-    ramp = np.arange(101, dtype=np.float32).reshape(1, 101)
-    assert value_limits(ramp) == (1, 99)
-    assert to_rgb(ramp)[0, [0, 1, 50, 99, 100], 0].tolist() == [0, 0, 128, 255, 255]
-    assert to_rgb(ramp, (0, 200))[0, [0, 20, 100], 0].tolist() == [0, 26, 128]
+    assert value_limits(RAMP) == (1, 99)
+    assert to_rgb(RAMP)[0, [0, 1, 50, 99, 100], 0].tolist() == [0, 0, 128, 255, 255]
+
+
+def test_grey_levels_are_stretched_between_given_limits():
+    assert to_rgb(RAMP, (0, 200))[0, [0, 20, 100], 0].tolist() == [0, 26, 128]
+
+
+def test_limits_of_pixels_that_are_no_numbers_are_0():
     assert value_limits(np.full((2, 2), np.nan)) == (0, 0)
+
+
+def test_colors_are_stretched_in_one_range_for_all_channels():
     color = np.zeros((1, 2, 3), np.uint16)
     color[0, 1] = 100, 200, 400
-    assert to_rgb(color, (0, 400))[0, 1].tolist() == [64, 128, 255]  # one range for all channels
-    grey_and_alpha = np.array([[[7, 250]]], np.uint8)
-    assert to_rgb(grey_and_alpha).tolist() == [[[7, 7, 7]]]
-    assert to_rgb(np.array([[[1, 2, 3, 4]]], np.uint8)).tolist() == [[[1, 2, 3]]]
+    assert to_rgb(color, (0, 400))[0, 1].tolist() == [64, 128, 255]
+
+
+@pytest.mark.parametrize(
+    ("pixel", "rgb"), [([7, 250], [7, 7, 7]), ([1, 2, 3, 4], [1, 2, 3])], ids=["grey with alpha", "four channels"]
+)
+def test_channels_behind_grey_or_color_are_not_shown(pixel, rgb):
+    assert to_rgb(np.array([[pixel]], np.uint8)).tolist() == [[rgb]]
 
 
 def test_slices_go_through_the_largest_class_in_even_steps():

@@ -17,11 +17,10 @@ import tifffile
 from pyproj import Transformer
 from rasterio.features import rasterize
 from rasterio.transform import Affine
-from rasters import NORTH_UP, UTM, feature, scene, square, write_geojson, write_raster
+from rasters import NORTH_UP, UTM, class_config, feature, scene, square, write_geojson, write_raster
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.config import DataConfig
 from data_utils.image_io.rasterize import fill_polygon
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.well_known_binary import well_known_binary
@@ -30,10 +29,6 @@ from data_utils.sources.annotations.shape_files import read_shapes, shapes_in
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.load import load_records
 from runtime.errors import DataError
-
-
-def config(folder, **settings):
-    return DataConfig(str(folder), **{"task": "classes", **settings})
 
 
 @pytest.mark.parametrize("has_hole", [False, True], ids=["filled", "with a hole"])
@@ -96,7 +91,7 @@ def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(tmp_path):
         [(features[0]["geometry"], 2), (features[1]["geometry"], 1)], (40, 56), transform=NORTH_UP, dtype=np.uint8
     )
     write_geojson(tmp_path / "areas.geojson", features)
-    settings = config(tmp_path, label_column="kind")
+    settings = class_config(tmp_path, label_column="kind")
     train, _ = load_records(settings)
     assert np.array_equal(read_mask(train[0]["target"], "a"), expected)
     assert train.metadata.classes == ((0, "background"), (1, "field"), (2, "wood"))
@@ -108,7 +103,7 @@ def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(tmp_path):
     write_geojson(tmp_path / "areas.geojson", features, crs=None)
     in_degrees = read_mask(load_records(settings)[0][0]["target"], "a")
     assert (in_degrees == expected).mean() > 0.99  # corners moved by rounding
-    info = load_dataset_info(config(tmp_path, label_column="kind", outside="ignore"))
+    info = load_dataset_info(class_config(tmp_path, label_column="kind", outside="ignore"))
     assert info.reader.class_map.names == ("field", "wood")
     assert info.reader.class_map.index_of(0) == 255
 
@@ -125,8 +120,8 @@ def test_classes_of_one_column_of_polygons_are_not_those_of_another(tmp_path, co
     small = feature(square(20, 20, 6), first_year="wheat", second_year="maize")
     write_geojson(tmp_path / "fields.geojson", [large, small])
     for each in ("first_year", "second_year"):  # what is remembered of the one is not taken for the other
-        load_dataset_info(config(tmp_path, label_column=each))
-    reader = load_dataset_info(config(tmp_path, label_column=column)).reader
+        load_dataset_info(class_config(tmp_path, label_column=each))
+    reader = load_dataset_info(class_config(tmp_path, label_column=column)).reader
     pixels_of_class = dict(zip(reader.class_names, reader.class_pixels, strict=True))
     assert {name: pixels_of_class[name] for name in pixels} == pixels
 
@@ -136,12 +131,12 @@ def test_each_image_may_have_polygons_of_its_own(tmp_path):
         bands, _ = scene(number)
         write_raster(tmp_path / "images" / f"{number}.tif", bands)
         write_geojson(tmp_path / "labels" / f"{number}.geojson", [feature(square(number, 0, 10))])
-    train, val = load_records(config(tmp_path))
+    train, val = load_records(class_config(tmp_path))
     masks = {record["name"]: read_mask(record["target"], "a") for part in (train, val) for record in part}
     assert {name: int(mask.argmax(axis=1)[0]) for name, mask in masks.items()} == {"0.tif": 0, "1.tif": 1, "2.tif": 2}
     (tmp_path / "labels" / "2.geojson").unlink()
     with pytest.raises(DataError, match=r"2\.tif: image without polygons"):
-        load_records(config(tmp_path))
+        load_records(class_config(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +164,7 @@ def test_a_damaged_file_of_polygons_is_one_line(tmp_path, content, line):
         write_raster(tmp_path / "images" / f"{number}.tif", scene(number)[0])
     (tmp_path / "areas.geojson").write_text(content)
     with pytest.raises(DataError, match=line):
-        load_dataset_info(config(tmp_path))
+        load_dataset_info(class_config(tmp_path))
 
 
 @pytest.mark.parametrize("crs", [UTM, "EPSG:4326", "+proj=laea +lat_0=45 +lon_0=15"])
@@ -181,7 +176,7 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
     features = [feature(square(5, 5, 20), square(10, 10, 5), kind=1), feature(square(20, 20, 100), kind=2)]
     features[1]["geometry"] = {"type": "MultiPolygon", "coordinates": [features[1]["geometry"]["coordinates"]]}
     write_geojson(tmp_path / "areas.geojson", features)
-    settings = config(tmp_path, label_column="kind")
+    settings = class_config(tmp_path, label_column="kind")
     expected = read_mask(load_records(settings)[0][0]["target"], "a")
     (tmp_path / "areas.geojson").unlink()
     to_crs = Transformer.from_crs(UTM, crs, always_xy=True)
@@ -200,7 +195,7 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
     assert problems == 0
     assert "annotations: GeoPackage" in report
     with pytest.raises(DataError, match=r"feature 1 has no value in the column crop, its columns are number, kind"):
-        load_records(config(tmp_path, label_column="crop"))
+        load_records(class_config(tmp_path, label_column="crop"))
     raw.write(
         str(tmp_path / "areas.gpkg"), blobs[:1], [], [], append=True, geometry_type="Polygon", **{**layer, "layer": "b"}
     )
@@ -261,7 +256,7 @@ def one_image(folder, *features):
 
 def areas_of(folder, **settings):
     """The records of images with polygons, opened without holding any out."""
-    return {split: opener() for split, opener in find_polygons(folder, (), config(folder, **settings)).items()}
+    return {split: opener() for split, opener in find_polygons(folder, (), class_config(folder, **settings)).items()}
 
 
 @pytest.fixture
@@ -365,7 +360,7 @@ def test_a_split_with_several_files_of_polygons_is_refused(polygons_of_validatio
 def test_a_folder_of_other_masks_holds_no_polygons(tmp_path):
     for kind in ("images", "masks"):
         write_raster(tmp_path / kind / "a.tif", scene(0)[0])
-    assert find_polygons(tmp_path, (), config(tmp_path)) == {}
+    assert find_polygons(tmp_path, (), class_config(tmp_path)) == {}
 
 
 def test_a_folder_or_a_hidden_file_is_no_file_of_polygons(tmp_path):
@@ -408,8 +403,8 @@ def test_classes_of_polygons_are_those_of_all_images(unpaired_polygons):
 def test_polygons_of_a_split_are_found_by_the_name_that_is_given(tmp_path):
     for split in ("train", "test"):
         one_image(tmp_path / split, feature(square(0, 0, 5)))
-    assert {*find_polygons(tmp_path, (), config(tmp_path))} == {"train"}
-    assert {*find_polygons(tmp_path, ("test",), config(tmp_path))} == {"train", "test"}
+    assert {*find_polygons(tmp_path, (), class_config(tmp_path))} == {"train"}
+    assert {*find_polygons(tmp_path, ("test",), class_config(tmp_path))} == {"train", "test"}
 
 
 @pytest.fixture
@@ -605,5 +600,5 @@ def test_masks_of_both_splits_come_before_polygons(tmp_path):
         one_image(tmp_path / split, feature(square(0, 0, 5)))
         wide = np.ones((1, 41, 57), np.uint8)
         write_raster(tmp_path / split / "masks" / "a.tif", wide, transform=NORTH_UP @ Affine.translation(-1, -1))
-    for records in load_records(config(tmp_path)):
+    for records in load_records(class_config(tmp_path)):
         assert read_mask(records[0]["target"], "a").tolist() == [[1] * 56] * 40

@@ -63,8 +63,13 @@ def test_a_grey_image_among_color_images_counts_in_every_channel():
     assert std == pytest.approx((300**0.5, 168.75**0.5, 75**0.5))
 
 
+def test_squares_that_are_rounded_down_give_no_warning(recwarn):
+    assert channel_statistics([channel_sums(np.full((9, 9, 1), 0.7))])[1] == (1,)
+    assert not recwarn.list
+
+
 def test_other_numbers_of_channels_are_an_error_unless_they_are_skipped():
-    images = [np.full((2, 2, channels), channels, np.uint8) for channels in (3, 3, 4)]
+    images = [np.full((2, 2, channels), channels, np.uint8) for channels in (4, 3, 3)]
     sums = [channel_sums(image) for image in images]
     with pytest.raises(DataError, match="3 and 4 channels"):
         channel_statistics(sums)

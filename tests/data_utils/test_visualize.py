@@ -302,6 +302,12 @@ def test_slices_of_a_volume_leave_a_corner_empty(slices):
     assert (slices[4:, 5:] == 255).all()
 
 
+def test_slices_of_a_volume_keep_its_type():
+    volume = np.full((3, 4, 5), 300, np.uint16)
+    slices = orthogonal_slices(volume, (1, 1, 2), (1.0, 1.0, 1.0), fill=500)
+    assert np.unique(slices).tolist() == [300, 500]
+
+
 def test_the_axial_slice_has_the_front_above_and_right_at_the_left(slices):
     axial = slices[:4, :5]
     assert axial[2, 2] == 40

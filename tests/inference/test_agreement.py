@@ -17,17 +17,26 @@ def area_of(label: str, agrees: bool, pixels: int = 100, probability: float = 0.
     return ComparedArea(picture, label, pixels, probability, agrees, None)
 
 
-def test_masks_agree_by_class_and_picture_as_often_as_they_have_before():
+SHARES = {("car", IN_PREDICTION): 95, ("sign", IN_PREDICTION): 30, ("car", IN_MASK): 60}  # of 100 areas of each kind
+
+
+@pytest.fixture(scope="module")
+def of_kinds() -> tuple[dict, np.ndarray]:
+    """The number of an area of each kind, and the probabilities of all areas."""
     agreement = Agreement()
     numbers = {}
-    for label, picture, share in (("car", IN_PREDICTION, 95), ("sign", IN_PREDICTION, 30), ("car", IN_MASK, 60)):
+    for (label, picture), share in SHARES.items():
         for area in range(100):
             numbers[label, picture] = agreement.add(area_of(label, area < share, picture=picture))
-    probabilities = agreement.probabilities()
-    assert len(probabilities) == len(agreement) == 300
-    assert probabilities[numbers["car", IN_PREDICTION]] == pytest.approx(0.95, abs=0.03)
-    assert probabilities[numbers["sign", IN_PREDICTION]] == pytest.approx(0.30, abs=0.03)
-    assert probabilities[numbers["car", IN_MASK]] == pytest.approx(0.60, abs=0.03)
+    assert len(agreement) == 300
+    return numbers, agreement.probabilities()
+
+
+@pytest.mark.parametrize(("label", "picture"), SHARES)
+def test_masks_agree_as_often_as_areas_of_their_kind_have_before(of_kinds, label, picture):
+    numbers, probabilities = of_kinds
+    assert len(probabilities) == 300
+    assert probabilities[numbers[label, picture]] == pytest.approx(SHARES[label, picture] / 100, abs=0.03)
 
 
 def test_the_unit_of_a_size_says_nothing():
@@ -64,15 +73,31 @@ def test_masks_agree_more_often_where_they_have_before(name, small, large):
     assert probabilities[-1] == pytest.approx(0.9, abs=0.07)
 
 
-def test_few_areas_say_little_and_a_probability_of_one_or_zero_is_a_number():
+def test_agreement_of_no_areas_has_no_probabilities():
+    assert Agreement().probabilities().shape == (0,)
+
+
+def test_one_area_says_little():
     agreement = Agreement()
-    assert agreement.probabilities().shape == (0,)
     agreement.add(area_of("car", False, probability=1.0))
     (alone,) = agreement.probabilities()
     # the mode of the posterior with priors of N(3, 1) and N(0, 1): each coefficient is its mean less the probability
     assert math.log(alone / (1 - alone)) == pytest.approx(3 - 2 * alone, abs=1e-4)
-    for _ in range(20):
+
+
+@pytest.fixture
+def denied() -> Agreement:
+    """21 areas that a prediction was sure of, and no mask has."""
+    agreement = Agreement()
+    for _ in range(21):
         agreement.add(area_of("car", False, probability=1.0))
-    assert agreement.probabilities()[0] < 0.2
-    never = agreement.add(area_of("car", False, probability=0.0))
-    assert np.isfinite(agreement.probabilities()[never])
+    return agreement
+
+
+def test_many_areas_that_no_mask_has_are_improbable(denied):
+    assert denied.probabilities()[0] < 0.2
+
+
+def test_area_of_probability_zero_has_a_finite_one(denied):
+    never = denied.add(area_of("car", False, probability=0.0))
+    assert np.isfinite(denied.probabilities()[never])

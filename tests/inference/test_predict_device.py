@@ -68,7 +68,7 @@ SHAPES = [(100, 80), (90, 60)]
 IMAGES = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in SHAPES]
 
 
-@pytest.mark.parametrize(
+predictors = pytest.mark.parametrize(
     ("options", "scale"),
     [
         ({}, 1.0),
@@ -79,25 +79,41 @@ IMAGES = [np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
         ({"tile_size": 48, "tta": True}, 0.5),
     ],
 )
-def test_no_upload_makes_the_host_wait_and_tiles_need_few(options, scale):
-    model, passes = network(scale), []
-    model.register_forward_hook(lambda *_: passes.append(1))
-    predictor = Predictor(model, **options)
-    views = 8 if predictor.tta else 1
 
+
+def views(predictor: Predictor) -> int:
+    """How many views of an image a predictor averages."""
+    return 8 if predictor.tta else 1
+
+
+def predictor_of(scale: float, options: dict) -> tuple[Predictor, list[int]]:
+    """A predictor, and a list that gets an entry in each of its forward passes."""
+    model = network(scale)
+    passes: list[int] = []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    return Predictor(model, **options), passes
+
+
+@predictors
+def test_uploads_of_a_batch_are_few_without_a_wait(options, scale):
+    predictor, passes = predictor_of(scale, options)
     with Uploads() as uploads:
         logits = predictor.logits_of_batch([predictor.inputs(image).tensors for image in IMAGES], SHAPES)
     assert [tuple(of_image.shape) for of_image in logits] == [(3, *shape) for shape in SHAPES]
     assert uploads.waits == []
     # the tiles of a forward pass, and once for each image what their pixels count for
-    assert len(uploads.all) == len(passes) // views + len(IMAGES)
+    assert len(uploads.all) == len(passes) // views(predictor) + len(IMAGES)
 
-    passes.clear()
+
+@predictors
+def test_uploads_of_strips_are_few_without_a_wait(options, scale):
+    predictor, passes = predictor_of(scale, options)
     with Uploads() as uploads:
         strips = list(predictor.strips(WindowedArray(IMAGES[0])))
     assert uploads.waits == []
-    tiled, resized = predictor.tilings(SHAPES[0])[0] is not None, scale != 1
-    assert len(uploads.all) == len(passes) // views + tiled + resized * len(strips)
+    is_tiled = predictor.tilings(SHAPES[0])[0] is not None
+    is_resized = scale != 1
+    assert len(uploads.all) == len(passes) // views(predictor) + is_tiled + is_resized * len(strips)
 
 
 @pytest.mark.parametrize("step", [1, -1], ids=["second", "first"])

@@ -249,15 +249,26 @@ def test_the_file_of_a_mask_ends_as_it_will_be_called(model, photos, tmp_path, f
     fails_with(result, "one.PNG: masks of this model are PNG files; give a folder, or a file .png", 1)
 
 
-def test_the_file_of_an_output_is_for_one_image_and_replaces_nothing_unasked(photos, tmp_path):
-    jobs = find_jobs([str(photos / "b.jpg")], tmp_path / "one", [".png"])
+@pytest.fixture
+def photo_jobs(photos, tmp_path) -> list:
+    """The job of one photograph."""
+    return find_jobs([str(photos / "b.jpg")], tmp_path / "one", [".png"])
+
+
+def test_file_of_an_output_replaces_nothing_unasked(photo_jobs, tmp_path):
     file = tmp_path / "one.png"
-    assert named_job(jobs, file, False).file(".png") == file
+    assert named_job(photo_jobs, file, False).file(".png") == file
     file.write_bytes(b"")
     with pytest.raises(DataError, match="is there already; --overwrite replaces it"):
-        named_job(jobs, file, False)
-    assert named_job(jobs, file, True).file(".png") == file
+        named_job(photo_jobs, file, False)
+    assert named_job(photo_jobs, file, True).file(".png") == file
+
+
+def test_file_of_an_output_is_for_one_image(photo_jobs, tmp_path):
     with pytest.raises(DataError, match="is one file, but there are 2 inputs; give a folder"):
-        named_job(jobs * 2, file, True)
+        named_job(photo_jobs * 2, tmp_path / "one.png", True)
+
+
+def test_file_of_an_output_is_not_its_input(photo_jobs, photos):
     with pytest.raises(DataError, match="is the input, not to be overwritten"):
-        named_job(jobs, photos / "b.jpg", True)
+        named_job(photo_jobs, photos / "b.jpg", True)

@@ -69,12 +69,17 @@ def test_the_reach_is_what_was_measured_for_transposed_convolutions(depth, pixel
 
 
 @pytest.mark.parametrize("config", [{"norm": "group"}, {"norm": "instance"}, {"upsample": "bilinear_aligned"}])
-def test_networks_that_look_at_the_whole_image_are_blended_and_say_so(config):
-    model = network(2, **config)
-    tiling = choose_tiling(model.config, (150, 170), tile_size=64)
+def test_tiles_of_networks_that_look_at_the_whole_image_are_said_to_be_blended(config):
+    tiling = choose_tiling(network(2, **config).config, (150, 170), tile_size=64)
     assert not tiling.exact
     assert tiling.overlap == (32, 32)
     assert "blended, not exactly" in str(tiling)
+
+
+@pytest.mark.parametrize("config", [{"norm": "group"}, {"norm": "instance"}, {"upsample": "bilinear_aligned"}])
+def test_tiles_of_networks_that_look_at_the_whole_image_are_about_its_logits(config):
+    model = network(2, **config)
+    tiling = choose_tiling(model.config, (150, 170), tile_size=64)
     with torch.inference_mode():
         image = torch.rand(3, 150, 170, dtype=torch.float64)
         logits, whole = tiled(model, image, tiling), model(image[None])[0]
@@ -112,15 +117,29 @@ def test_every_pixel_is_covered_whatever_the_sizes(height, width, tile, overlap,
     assert all(shape[2] <= tile_height + grid and shape[3] <= tile_width + grid for shape in starts)
 
 
-def test_images_are_computed_whole_while_they_fit_and_in_bounded_tiles_beyond():
-    for base_channels, norm in itertools.product((4, 16, 64), ("batch", "group")):
-        config = UNetConfig(base_channels=base_channels, norm=norm)
-        assert choose_tiling(config, (1080, 1440)) is None
-        # exact tiles of 960 fit for 16 channels and cost little; those of 64 channels would be mostly overlap
-        assert (choose_tiling(config, (1080, 1920)) is None) == (norm == "group" or base_channels != 16)
-        tiling = choose_tiling(config, (20_000, 30_000))
-        assert tiling.exact == (norm == "batch")
-        assert math.prod(tiling.size) * 32 * base_channels < 1.1 * 3 * 2**28
+@pytest.fixture(params=itertools.product((4, 16, 64), ("batch", "group")), ids=str)
+def config(request) -> UNetConfig:
+    base_channels, norm = request.param
+    return UNetConfig(base_channels=base_channels, norm=norm)
+
+
+def test_images_are_computed_whole_while_they_fit(config):
+    assert choose_tiling(config, (1080, 1440)) is None
+
+
+def test_images_that_hardly_fit_are_cut_where_exact_tiles_cost_little(config):
+    """Tiles of 960 fit for 16 channels; those of 64 channels would be mostly overlap."""
+    is_cut = choose_tiling(config, (1080, 1920)) is not None
+    assert is_cut == (config.norm == "batch" and config.base_channels == 16)
+
+
+def test_images_that_do_not_fit_are_cut_into_tiles_that_do(config):
+    tiling = choose_tiling(config, (20_000, 30_000))
+    assert tiling.exact == (config.norm == "batch")
+    assert math.prod(tiling.size) * 32 * config.base_channels < 1.1 * 3 * 2**28
+
+
+def test_tiles_of_many_classes_are_smaller():
     many = choose_tiling(UNetConfig(num_classes=150, base_channels=8), (20_000, 20_000))
     assert many.size[0] < choose_tiling(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).size[0]
 
@@ -282,20 +301,36 @@ def test_tiles_that_are_blended_share_half_of_their_shorter_side():
     assert choose_tiling(config, LARGE) == Tiling((512, 768), (256, 256), (16, 16), exact=False)
 
 
-def test_sizes_are_rounded_to_the_pooling_grid_and_impossible_ones_refused():
-    config = UNetConfig(depth=4)
-    assert choose_tiling(config, (999, 999), tile_size=500) == Tiling((512, 512), (192, 192), (16, 16), True)
-    assert choose_tiling(config, (999, 999), tile_size=500, overlap=10) == Tiling((512, 512), (32, 32), (16, 16), False)
-    wide = choose_tiling(config, (999, 999), tile_size=500, overlap=193)
-    assert wide == Tiling((512, 512), (224, 224), (16, 16), True)
-    assert choose_tiling(config, (999, 999), tile_size=100) == Tiling((112, 112), (32, 32), (16, 16), False)
-    assert choose_tiling(config, (999, 999), tile_size=192) == Tiling((192, 192), (96, 96), (16, 16), False)
-    assert choose_tiling(config, (999, 999), tile_size=1000) is None
-    assert choose_tiling(config, (512, 512), tile_size=512) is None
-    with pytest.raises(SettingsError, match="overlap 512 must be less than the tile size 512"):
-        choose_tiling(config, (999, 999), tile_size=500, overlap=500)
-    with pytest.raises(SettingsError, match="overlap 32 must be less than the tile size 16"):
-        choose_tiling(config, (999, 999), tile_size=3, overlap=1)
+@pytest.mark.parametrize(
+    ("tile_size", "overlap", "rounded_size", "rounded_overlap", "exact"),
+    [
+        (500, None, 512, 192, True),
+        (500, 10, 512, 32, False),
+        (500, 193, 512, 224, True),
+        (100, None, 112, 32, False),
+        (192, None, 192, 96, False),
+    ],
+)
+def test_sizes_of_tiles_are_rounded_to_the_pooling_grid(tile_size, overlap, rounded_size, rounded_overlap, exact):
+    tiling = choose_tiling(UNetConfig(depth=4), (999, 999), tile_size=tile_size, overlap=overlap)
+    assert tiling == Tiling((rounded_size,) * 2, (rounded_overlap,) * 2, (16, 16), exact)
+
+
+@pytest.mark.parametrize(("side", "tile_size"), [(999, 1000), (512, 512)])
+def test_tile_that_holds_the_whole_image_cuts_nothing(side, tile_size):
+    assert choose_tiling(UNetConfig(depth=4), (side, side), tile_size=tile_size) is None
+
+
+@pytest.mark.parametrize(
+    ("tile_size", "overlap", "line"),
+    [
+        (500, 500, "overlap 512 must be less than the tile size 512"),
+        (3, 1, "overlap 32 must be less than the tile size 16"),
+    ],
+)
+def test_overlap_of_a_whole_tile_is_refused(tile_size, overlap, line):
+    with pytest.raises(SettingsError, match=line):
+        choose_tiling(UNetConfig(depth=4), (999, 999), tile_size=tile_size, overlap=overlap)
 
 
 @pytest.mark.parametrize(("overlap", "shared", "exact"), [(0, 0, False), (1, 4, False), (9, 12, False), (23, 24, True)])
@@ -420,31 +455,42 @@ def test_logits_of_16_bits_are_resized_in_single_precision():
     assert torch.equal(resized, resize_logits(logits.float(), (5, 20)))
 
 
-@pytest.mark.parametrize(("dims", "batches"), [(2, [3]), (3, [1, 1, 1])])
-def test_volumes_are_computed_one_by_one_and_large_logits_come_in_strips(monkeypatch, dims, batches):
-    config = UNetConfig(1, 2, base_channels=1, depth=1, dims=dims)
-    sides = (4, 5)[: dims - 1]
-    images = torch.rand(3, 1, 80, *sides)
-    sizes = [(80, *sides), (160, *sides), (90, *sides)]
-    calls = []
+class Resized:
+    """Three inputs of two or three axes, and their logits at sizes of their own, in strips."""
 
-    def forward(batch: torch.Tensor) -> torch.Tensor:
-        calls.append(len(batch))
-        return batch.repeat(1, 2, *[1] * dims)
+    def __init__(self, dims: int) -> None:
+        self.config = UNetConfig(1, 2, base_channels=1, depth=1, dims=dims)
+        self.sides = (4, 5)[: dims - 1]
+        self.images = torch.rand(3, 1, 80, *self.sides)
+        self.sizes = [(80, *self.sides), (160, *self.sides), (90, *self.sides)]
+        self.batches: list[int] = []
 
-    expected = []
-    for strips in strips_at_sizes(forward, images, sizes, config):
-        expected += list(strips)
-    assert calls == batches
-    assert [strip.shape[2] for strip in expected] == [80, 160, 90]
-    monkeypatch.setattr("inference.tiling.resizing.WHOLE_LOGITS", 2 * 4 * math.prod(sizes[2]))
-    monkeypatch.setattr("inference.tiling.cuts.STRIP_BYTES", 64 * 4 * 2 * math.prod(sides))
-    lengths = []
-    for strips, whole in zip(strips_at_sizes(forward, images, sizes, config), expected, strict=True):
-        parts = list(strips)
-        lengths.append([part.shape[2] for part in parts])
-        torch.testing.assert_close(torch.cat(parts, dim=2), whole)
-    assert lengths == [[80], [64, 64, 32], [90]]
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.batches.append(len(batch))
+        return batch.repeat(1, 2, *[1] * self.config.dims)
+
+    def strips(self) -> list[list[torch.Tensor]]:
+        return [list(strips) for strips in strips_at_sizes(self.forward, self.images, self.sizes, self.config)]
+
+
+@pytest.mark.parametrize(("dims", "batches"), [(2, [3]), (3, [1, 1, 1])], ids=["images", "volumes"])
+def test_volumes_are_computed_one_by_one(dims, batches):
+    resized = Resized(dims)
+    strips = resized.strips()
+    assert resized.batches == batches
+    assert [[strip.shape[2] for strip in of_input] for of_input in strips] == [[80], [160], [90]]
+
+
+@pytest.mark.parametrize("dims", [2, 3], ids=["images", "volumes"])
+def test_large_logits_come_in_strips(monkeypatch, dims):
+    resized = Resized(dims)
+    whole = resized.strips()
+    monkeypatch.setattr("inference.tiling.resizing.WHOLE_LOGITS", 2 * 4 * math.prod(resized.sizes[2]))
+    monkeypatch.setattr("inference.tiling.cuts.STRIP_BYTES", 64 * 4 * 2 * math.prod(resized.sides))
+    strips = resized.strips()
+    assert [[strip.shape[2] for strip in of_input] for of_input in strips] == [[80], [64, 64, 32], [90]]
+    for of_input, (expected,) in zip(strips, whole, strict=True):
+        torch.testing.assert_close(torch.cat(of_input, dim=2), expected)
 
 
 def test_tiles_of_an_image_that_is_evaluated_share_forward_passes(monkeypatch):
@@ -463,10 +509,13 @@ def test_tiles_of_an_image_that_is_evaluated_share_forward_passes(monkeypatch):
     assert calls == [3, 3, 3, 3]  # a row of tiles each
 
 
-def test_strips_of_an_image_are_64_rows_and_those_of_a_volume_16_megabytes():
+def test_strips_of_an_image_are_64_rows():
     assert strip_length(3, (10_000, 10)) == 64
-    assert strip_length(4, (99, 256, 256)) == 16
-    assert strip_length(4, (99, 4096, 4096)) == 1
+
+
+@pytest.mark.parametrize(("size", "slices"), [((99, 256, 256), 16), ((99, 4096, 4096), 1)])
+def test_strips_of_a_volume_are_16_megabytes(size, slices):
+    assert strip_length(4, size) == slices
 
 
 def test_float32_tiles_are_within_the_promised_rounding():

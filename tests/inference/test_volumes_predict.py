@@ -489,22 +489,53 @@ def test_files_of_channels_are_one_case_where_the_model_takes_several(tmp_path):
     assert [job.output.name for job in jobs] == ["a", "b"]
 
 
-def test_true_masks_are_found_and_unusable_ones_cost_nobody_the_prediction(tmp_path):
+@pytest.fixture(scope="module")
+def of_true_masks(tmp_path_factory) -> tuple[Path, list[dict]]:
+    """The folder of three predicted volumes, two of whose true masks do not fit; the results of two runs.
+
+    The second run finds the masks of the first one.
+    """
+    folder = tmp_path_factory.mktemp("true")
     predictor = Predictor(network())
     for case in ("a", "b", "c"):
-        save(tmp_path / "in" / f"{case}_0000.nii.gz", voxels(), GRIDS["LPS"])
-    predict(predictor, [tmp_path / "in"], tmp_path / "truth")
-    for name, shape, grid in (("b", (20, 18, 11), GRIDS["LPS"]), ("c", (20, 18, 12), GRIDS["RAS"])):
-        save(tmp_path / "truth" / f"{name}.nii.gz", np.zeros(shape, np.uint8), grid)
-    (tmp_path / "truth" / "predict.json").unlink()
-    for _ in range(2):  # the second time scores what is there
-        found = dict(predict(predictor, [tmp_path / "in"], tmp_path / "out", truth=tmp_path / "truth", boundary=True))
-        results = {job.output.name: result for job, result in found.items()}
-        assert results["a"].to_json("a")["dice"] == [1, 1]
-        assert results["a"].to_json("a")["hd95_mm"] == [None, 0]
-        assert "is 11 x 18 x 20, but the volume 12 x 18 x 20 (z, y, x)" in str(results["b"])
-        assert "c.nii.gz: its affine differs from the volume's" in str(results["c"])
-    assert len(list((tmp_path / "out").glob("*.nii.gz"))) == 3
+        save(folder / "in" / f"{case}_0000.nii.gz", voxels(), GRIDS["LPS"])
+    predict(predictor, [folder / "in"], folder / "truth")
+    save(folder / "truth" / "b.nii.gz", np.zeros((20, 18, 11), np.uint8), GRIDS["LPS"])
+    save(folder / "truth" / "c.nii.gz", np.zeros((20, 18, 12), np.uint8), GRIDS["RAS"])
+    (folder / "truth" / "predict.json").unlink()
+    runs = []
+    for _ in range(2):
+        results = predict(predictor, [folder / "in"], folder / "out", truth=folder / "truth", boundary=True)
+        runs.append({job.output.name: result for job, result in results})
+    return folder / "out", runs
+
+
+in_each_run = pytest.mark.parametrize("run", [0, 1], ids=["predicted", "there already"])
+
+
+@in_each_run
+def test_true_mask_of_a_volume_is_found(of_true_masks, run):
+    _, runs = of_true_masks
+    scores = runs[run]["a"].to_json("a")
+    assert scores["dice"] == [1, 1]
+    assert scores["hd95_mm"] == [None, 0]
+
+
+@in_each_run
+def test_true_mask_of_another_size_is_named(of_true_masks, run):
+    _, runs = of_true_masks
+    assert "is 11 x 18 x 20, but the volume 12 x 18 x 20 (z, y, x)" in str(runs[run]["b"])
+
+
+@in_each_run
+def test_true_mask_at_another_place_is_named(of_true_masks, run):
+    _, runs = of_true_masks
+    assert "c.nii.gz: its affine differs from the volume's" in str(runs[run]["c"])
+
+
+def test_true_masks_that_do_not_fit_cost_no_prediction(of_true_masks):
+    output, _ = of_true_masks
+    assert len(list(output.glob("*.nii.gz"))) == 3
 
 
 def surface(mask: np.ndarray) -> np.ndarray:
@@ -656,21 +687,38 @@ def test_predict_py_scores_volumes_by_case(scored_call):
     assert {"hd95_mm", "surface_dice_1mm", "surface_dice_2mm"} <= metrics["by_image"][0].keys()
 
 
-def test_stacks_are_predicted_and_scored_with_their_spacing(tmp_path):
-    model = network(preprocess=Preprocess(spacing=(2.0, 1.0, 1.0)))
+@pytest.fixture
+def stack(tmp_path) -> Path:
+    """A folder with a stack under images/, and its true mask under masks/."""
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
     np.save(tmp_path / "images" / "a.npy", voxels((6, 20, 24)))
     np.save(tmp_path / "masks" / "a.npy", np.ones((6, 20, 24), np.uint8))
-    inputs, output = [tmp_path / "images"], tmp_path / "out"
-    ((_, score),) = predict(Predictor(model), inputs, output, truth=tmp_path / "masks", overwrite=True)
+    return tmp_path
+
+
+def predict_stack(stack: Path) -> list:
+    """The results for a stack, whose mask is stored as out/a.nii.gz."""
+    model = network(preprocess=Preprocess(spacing=(2.0, 1.0, 1.0)))
+    return list(predict(Predictor(model), [stack / "images"], stack / "out", truth=stack / "masks"))
+
+
+def test_stack_is_scored(stack):
+    ((_, score),) = predict_stack(stack)
     assert int(score.scores.sums.sum()) == 6 * 20 * 24
-    mask = nibabel.load(output / "a.nii.gz")
+
+
+def test_mask_of_a_stack_has_the_spacing_of_the_model(stack):
+    predict_stack(stack)
+    mask = nibabel.load(stack / "out" / "a.nii.gz")
     assert mask.shape == (24, 20, 6)
     assert mask.header.get_zooms() == (1, 1, 2)
-    (tmp_path / "spacing.json").write_text("[4, 1, 1]")
-    predict(Predictor(model), inputs, output, overwrite=True)
-    assert nibabel.load(output / "a.nii.gz").header.get_zooms() == (1, 1, 4)
+
+
+def test_mask_of_a_stack_has_the_spacing_that_stands_beside_it(stack):
+    (stack / "spacing.json").write_text("[4, 1, 1]")
+    predict_stack(stack)
+    assert nibabel.load(stack / "out" / "a.nii.gz").header.get_zooms() == (1, 1, 4)
 
 
 def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):

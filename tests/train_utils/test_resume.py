@@ -214,21 +214,25 @@ def resume_when_free(*arguments: str | Path) -> subprocess.CompletedProcess:
     return result
 
 
-# the loader's process of a run with one is reached by the other signals too
-INTERRUPTIONS = [(signal.SIGTERM, "1"), (signal.SIGINT, "1"), (signal.SIGUSR1, "0"), (signal.SIGHUP, "1")]
+# signals in turn, each to the process alone or to its group, and processes of the run's loader, which they reach too
+INTERRUPTIONS = {
+    "SIGTERM": ([(signal.SIGTERM, os.kill)], "1"),
+    "SIGINT": ([(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg)], "1"),  # as `timeout -s INT` does
+    "SIGUSR1": ([(signal.SIGUSR1, os.kill)], "0"),
+    "SIGHUP": ([(signal.SIGHUP, os.kill)], "1"),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "workers"), INTERRUPTIONS)
-def test_run_ends_by_a_signal_from_outside_as_if_nothing_had_been(tiny_folder, long_run, tmp_path, number, workers):
+@pytest.mark.parametrize(("signals", "workers"), INTERRUPTIONS.values(), ids=INTERRUPTIONS)
+def test_run_ends_by_a_signal_from_outside_as_if_nothing_had_been(tiny_folder, long_run, tmp_path, signals, workers):
     """At step 9 or a little later, in the middle of the third epoch."""
     output = tmp_path / "run"
     arguments = command(tiny_folder, output, *LONG)
     process = start([*arguments, "--num-workers", workers])
     wait_for_step(process, output, 9)
-    process.send_signal(number)
-    if number == signal.SIGINT:  # as `timeout -s INT` does: the process, then its group
-        os.killpg(process.pid, number)
+    for number, send in signals:
+        send(process.pid, number)
     process.wait(timeout=60)
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stderr

@@ -492,6 +492,14 @@ def test_masks_of_few_values_are_not_read_again(monkeypatch, count, step):
     check_borders_of(monkeypatch, count, step)
 
 
+def test_each_mask_of_a_small_split_is_read_again(monkeypatch):
+    names: list[str] = []
+    monkeypatch.setattr(spoiled_masks, "mask_planes", lambda record: names.append(record["name"]) or [])
+    values = (0, 9, 18, 27)
+    check_borders([split_of(*[np.zeros((10, 10), np.uint8)] * 6, values=values)], dict.fromkeys(values, 1))
+    assert sorted(names) == [f"{number}.png" for number in range(6)]
+
+
 @pytest.mark.parametrize(("dims", "count"), [(2, 64), (3, 8)], ids=["images", "volumes"])
 def test_a_sample_of_the_masks_of_a_split_is_read_again(monkeypatch, dims, count):
     names: list[str] = []

@@ -158,10 +158,10 @@ def test_constant_voxels_are_not_clipped():
 
 
 def test_large_values_are_measured_in_64_bits():
-    values = np.array([[2**24], [2**24 + 2], [2**24 + 4]], np.float32)  # their sum needs more than 32
+    values = np.array([[2**24], [2**24 + 2]], np.float32)  # 32 bits do not hold their mean
     foreground = VolumeStatistics.of(np.ones((1, 3)), [values]).foreground
-    assert foreground.mean == (2**24 + 2,)
-    assert foreground.std == pytest.approx((1.632993,))
+    assert foreground.mean == (2**24 + 1,)
+    assert foreground.std == (1,)
 
 
 def test_unlabeled_voxels_cannot_be_measured():

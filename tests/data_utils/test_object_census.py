@@ -29,8 +29,8 @@ def test_check_data_counts_objects(tmp_path):
 
 def test_a_census_adds_up_over_images():
     census = ObjectCensus()
-    census.add("first", np.array([[1, 1, 2, 0, 3]]))
-    census.add("second", np.array([[1, 0], [0, 1]]))  # a corner joins
+    census.add("first", np.array([[1, 0], [0, 1]]))  # a corner joins
+    census.add("second", np.array([[1, 1, 2, 0, 3]]))
     census.add("third", np.array([[0, 0, 0, 0]]))
     census.add("fourth", np.array([[5, 5, 6, 0, 6]]))
     assert census.lines() == [

@@ -309,7 +309,7 @@ def test_a_damaged_tiff_is_named_when_it_is_read(paged):
 
 def test_other_files_are_left_alone(tmp_path):
     flat_folder(tmp_path, 3)
-    for name in ("images/Thumbs.db", "masks/notes.txt", "images/.DS_Store", ".hidden/x"):
+    for name in ("images/Thumbs.db", "masks/notes.txt", "images/.DS_Store", ".hidden/x.nii"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     write_pictures(tmp_path, "masks/._1.png", "masks/.trash/9.png")
@@ -409,6 +409,7 @@ def test_pages_are_counted_where_either_the_image_or_the_mask_is_a_tiff(tmp_path
 def test_the_ending_of_mask_names_is_one_that_all_of_them_have():
     assert detect_suffix(["1", "20", "30"], ["1_m", "20_m", "30_m"]) == "_m"
     assert detect_suffix(["1", "20", "30"], ["1_m", "20_mask", "30_mask"]) == ""
+    assert detect_suffix(["1"], ["1/m"]) == ""  # no ending goes beyond a name
 
 
 def test_splits_above_images_and_masks_come_before_those_below_them(tmp_path):

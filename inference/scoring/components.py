@@ -26,17 +26,17 @@ class AreaCounter:
         classes: the number of classes.
 
     Attributes:
-        true: (classes, BINS) int64, areas of the true mask by their size.
-        found: (classes, BINS) int64, areas of the true mask that are found.
-        predicted: (classes,) int64, areas of the prediction.
-        false: (classes,) int64, areas of the prediction in which the true mask has no pixel of their class.
+        true_areas: (classes, BINS) int64, areas of the true mask by their size.
+        found_areas: (classes, BINS) int64, areas of the true mask that are found.
+        predicted_areas: (classes,) int64, areas of the prediction.
+        false_areas: (classes,) int64, areas of the prediction in which the true mask has no pixel of their class.
     """
 
     def __init__(self, classes: int) -> None:
-        self.true = np.zeros((classes, BINS), np.int64)
-        self.found = np.zeros((classes, BINS), np.int64)
-        self.predicted = np.zeros(classes, np.int64)
-        self.false = np.zeros(classes, np.int64)
+        self.true_areas = np.zeros((classes, BINS), np.int64)
+        self.found_areas = np.zeros((classes, BINS), np.int64)
+        self.predicted_areas = np.zeros(classes, np.int64)
+        self.false_areas = np.zeros(classes, np.int64)
         # for each class that the last strip holds, the components of the true mask and of the prediction
         self._streams: dict[int, tuple[ComponentStream, ComponentStream]] = {}
 
@@ -45,7 +45,7 @@ class AreaCounter:
         predicted = np.where(true == IGNORE_INDEX, IGNORE_INDEX, predicted)
         present = set(np.unique(predicted).tolist()) | set(np.unique(true).tolist())
         for index in sorted(present | self._streams.keys()):
-            if 0 < index < len(self.true):
+            if 0 < index < len(self.true_areas):
                 self._add_class(index, predicted == index, true == index)
             if index not in present:
                 self._streams.pop(index, None)
@@ -70,16 +70,16 @@ class AreaCounter:
 
     def _count_true(self, index: int, area: Component) -> None:
         size = np.searchsorted(SIZES, np.count_nonzero(area.values), side="right")
-        self.true[index, size] += 1
-        self.found[index, size] += int(area.values.max() > AREA)
+        self.true_areas[index, size] += 1
+        self.found_areas[index, size] += int(area.values.max() > AREA)
 
     def _count_predicted(self, index: int, area: Component) -> None:
-        self.predicted[index] += 1
-        self.false[index] += int(area.values.max() == AREA)
+        self.predicted_areas[index] += 1
+        self.false_areas[index] += int(area.values.max() == AREA)
 
     def counts(self) -> np.ndarray:
         """The counts (classes, 2 * BINS + 2) int64: true, found, predicted, false; they add up over images."""
-        return np.column_stack([self.true, self.found, self.predicted, self.false])
+        return np.column_stack([self.true_areas, self.found_areas, self.predicted_areas, self.false_areas])
 
 
 def area_report(counts: Sequence[np.ndarray], names: Sequence[str]) -> dict[str, Any]:

@@ -99,7 +99,8 @@ def test_objects_are_chosen_by_the_flags(monkeypatch, tmp_path, fails_with, flag
         chosen.append((arguments, options))
         raise ModelError("no such task")
 
-    monkeypatch.setattr("predict.Predictor.from_pretrained", lambda *_, **options: SimpleNamespace(task="task"))
+    predictor = SimpleNamespace(task="task", change_task=None)
+    monkeypatch.setattr("predict.Predictor.from_pretrained", lambda *_, **options: predictor)
     monkeypatch.setattr("predict.choose_objects", choose_objects)
     fails_with(predict("m", ["i"], tmp_path, *flags), "no such task", 1)
     assert chosen == [(("task", smallest), {"drops_border": drops_border})]

@@ -55,7 +55,8 @@ from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
 from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
-from train_utils.monitoring.rehearsal import Pace, Rehearsal
+from train_utils.monitoring.pace import Pace
+from train_utils.monitoring.rehearsal import Rehearsal
 from train_utils.monitoring.tracking import RunLog, available_tracker
 from train_utils.nan_guard import StepGuard
 from train_utils.optim import build_optimizer

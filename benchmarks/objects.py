@@ -49,7 +49,7 @@ from inference.decoding.objects import ObjectDecoder
 from tasks.classes import ClassTarget
 from tasks.matching import ObjectScores, label_numbers, pack_labels
 from tasks.objects import Objects, ObjectTarget, RenderedObjects, normalized_depth
-from train_utils.monitoring import rehearsal
+from train_utils.monitoring import pace, rehearsal
 from unet.config import IGNORE_INDEX
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -316,7 +316,8 @@ def train_for(minutes: float, data: Path, output: Path) -> None:
     flags = ["--dataset", data, "--output-dir", output, "--max-minutes", minutes, "--num-workers", 0]
     with (
         mock.patch.object(rehearsal, "time", SimpleNamespace(monotonic=time.process_time)),
-        mock.patch.object(rehearsal, "PROCESS_START", 0.0),
+        mock.patch.object(pace, "time", SimpleNamespace(monotonic=time.process_time)),
+        mock.patch.object(pace, "PROCESS_START", 0.0),
         mock.patch.object(sys, "argv", ["train.py", *map(str, flags)]),
     ):
         train.main()

@@ -554,9 +554,7 @@ THRESHOLDS = [
     Mutant(
         "train_utils/monitoring/rehearsal.py", "", "PLANNED_SHARE = 0.92", "PLANNED_SHARE = 0.98", "test_rehearsal.py"
     ),
-    Mutant(
-        "train_utils/monitoring/rehearsal.py", "", "LATE_SHARE = 1.05", "LATE_SHARE = 1.2", "test_rehearsal_times.py"
-    ),
+    Mutant("train_utils/monitoring/pace.py", "", "LATE_SHARE = 1.05", "LATE_SHARE = 1.2", "test_pace.py"),
     Mutant("train_utils/reporting/judgement.py", "", "FEW_IMAGES = 10", "FEW_IMAGES = 9", "test_judgement.py"),
     Mutant(
         "train_utils/reporting/judgement.py",

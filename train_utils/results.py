@@ -1,6 +1,5 @@
 """Pictures, scores and the report of a run: at each evaluation, and at the end."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from train_utils.evaluation import Evaluation
 from train_utils.finished_run import mark_finished
 from train_utils.metrics_log import read_log
 from train_utils.monitoring.monitor import Monitor
-from train_utils.monitoring.rehearsal import PROCESS_START
+from train_utils.monitoring.pace import seconds_since_start
 from train_utils.monitoring.tracking import RunLog
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
@@ -118,7 +117,7 @@ class Publisher:
             say(f"best model in {self.best_model.folder}, report in {output_dir / 'report.html'}")
         extent = {
             "training images": f"{len(self.info.train):,}",
-            "minutes since the last start": f"{(time.monotonic() - PROCESS_START) / 60:.3g}",
+            "minutes since the last start": f"{seconds_since_start() / 60:.3g}",
         }
         with tolerated("report.html"):
             write_report(

@@ -23,7 +23,7 @@ from same_runs import different_tensors, without_times
 
 import train
 from train_utils import run_dir
-from train_utils.monitoring import rehearsal
+from train_utils.monitoring import pace, rehearsal
 from train_utils.monitoring.rehearsal import (
     WARM_UP_STEPS,
     MeasuredSeconds,
@@ -157,7 +157,7 @@ def prolonged(data, runs, tmp_path_factory) -> tuple[Run, float]:
     folder = tmp_path_factory.mktemp("prolonged") / "run"
     shutil.copytree(measured.folder, folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rehearsal, "PROCESS_START", time.monotonic())  # this process runs other tests too
+        patch.setattr(pace, "PROCESS_START", time.monotonic())  # this process runs other tests too
         count = mock.Mock(return_value=3)
         patch.setattr(rehearsal, "steps_that_fit", count)
         run = run_train(folder, "--dataset", data, *FLAGS, "--max-minutes", "3", "--resume", "auto")
@@ -260,7 +260,7 @@ def test_no_learning_rate_is_too_high_for_a_rehearsal(data, tmp_path):
 
 
 def test_a_clock_that_is_set_back_does_not_change_the_plan(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(rehearsal, "PROCESS_START", time.monotonic() - 40)
+    monkeypatch.setattr(pace, "PROCESS_START", time.monotonic() - 40)
     begin, clock = time.time(), time.time
     monkeypatch.setattr(time, "time", lambda: 2 * begin - clock() - 86_400)  # a day ago, and running backwards
     with mock.patch.object(rehearsal, "steps_that_fit", return_value=1) as count:
@@ -271,7 +271,7 @@ def test_a_clock_that_is_set_back_does_not_change_the_plan(data, tmp_path, monke
 
 
 def test_the_time_of_the_imports_counts():
-    specification = importlib.util.find_spec("train_utils.monitoring.rehearsal")
+    specification = importlib.util.find_spec("train_utils.monitoring.pace")
     fresh = importlib.util.module_from_spec(specification)
     with mock.patch.dict(sys.modules, {specification.name: fresh}):
         specification.loader.exec_module(fresh)

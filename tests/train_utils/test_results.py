@@ -336,8 +336,7 @@ def test_the_report_has_the_best_evaluation_in_the_words_of_its_task(saved, repo
 
 
 def test_the_report_has_the_extent_of_the_run(saved, reports, monkeypatch):
-    monkeypatch.setattr(results, "PROCESS_START", 100.0)
-    monkeypatch.setattr(results, "time", SimpleNamespace(monotonic=lambda: 854.2))
+    monkeypatch.setattr(results, "seconds_since_start", lambda: 754.2)
     saved.write_results(last_state(), [])
     assert reports[0].extent["training images"] == "6"
     assert reports[0].extent["minutes since the last start"] == "12.6"

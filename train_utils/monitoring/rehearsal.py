@@ -30,6 +30,7 @@ from runtime.signals import exit_on_sigterm
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.compilation import compiles
 from train_utils.ema import WeightAverage
+from train_utils.monitoring.pace import FINISH_SECONDS, seconds_since_start
 from train_utils.reporting.samples import PICTURES, evaluation_pictures
 from train_utils.run_state import RunState
 from train_utils.schedule import FEW_STEPS, Schedule
@@ -41,9 +42,6 @@ Item = TypeVar("Item")
 
 PLANNED_SHARE = 0.92  # share of the time: the run should end at 80 to 105% of it, however busy the machine becomes
 GOOD_STEPS = 1000  # steps that give a first useful model
-PACE_STEPS = 20  # before this many steps the pace of a run is not known
-EARLY_SHARE = 0.1  # before this share of its steps the pace is not known either
-LATE_SHARE = 1.05  # a run that takes more than this share of its time is late
 WARM_UP_STEPS = 3  # the least number of steps that are not timed
 FIRST_STEPS = 2  # the first timed steps, whose time determines how many more are timed
 # the share of the time that timing steps may take; a second timing, after the evaluation, takes half as much again
@@ -52,9 +50,6 @@ MOST_STEPS = 40
 BF16_STEPS = 3  # steps that are timed in bf16, after one that is not timed
 BF16_FASTER = 0.8  # bf16 is worth a line if a step takes at most this share of the time
 EVALUATED_BATCHES = 3  # batches of each process that are evaluated
-FINISH_SECONDS = 4.0  # for charts and the report, without their pictures (2 to 4 s measured on one core)
-# when the process began, on a monotonic clock: so far the process has done hardly anything but import modules
-PROCESS_START = time.monotonic() - time.process_time()
 FOLDER = ".rehearsal"  # beside the checkpoints, for a checkpoint that is written to measure the time of a save
 
 
@@ -246,7 +241,7 @@ class Rehearsal:
 
     def _steps_left(self) -> int:
         """How many steps fit into the time that is left now; a number below 1 if none do."""
-        seconds_left = PLANNED_SHARE * self.seconds - (time.monotonic() - PROCESS_START)
+        seconds_left = PLANNED_SHARE * self.seconds - seconds_since_start()
         return steps_that_fit(seconds_left, self.times, self.schedule, evaluation_pictures(self.info))
 
     def _now(self) -> float:
@@ -316,33 +311,3 @@ def steps_that_fit(seconds: float, times: MeasuredSeconds, schedule: Schedule, p
     end = evaluation + times.save + 3 * PICTURES * times.image + FINISH_SECONDS
     step = times.step + evaluation / schedule.eval_every + times.save / schedule.checkpoint_every
     return int((seconds - end) / step)
-
-
-class Pace:
-    """Watches the clock of a run with --max-minutes, and prints once, early on, that the run will be late.
-
-    Args:
-        minutes: the minutes that the rehearsal filled; None if no limit was set.
-        steps: the steps to make.
-    """
-
-    def __init__(self, minutes: float | None, steps: range) -> None:
-        self.minutes = minutes
-        self.steps = steps
-        self.begin = time.monotonic()
-
-    def check(self, step: int) -> None:
-        """Call it after a step, with the number of steps made."""
-        steps_made = step - self.steps.start
-        if self.minutes is None or steps_made < max(PACE_STEPS, EARLY_SHARE * len(self.steps)):
-            return
-        now = time.monotonic()
-        seconds_left = (self.steps.stop - step) * (now - self.begin) / steps_made
-        minutes = (now - PROCESS_START + seconds_left + FINISH_SECONDS) / 60
-        if minutes > LATE_SHARE * self.minutes:
-            say(
-                f"time: steps are slower than in the rehearsal, so the run will end after {minutes:.3g} minutes instead"
-                f" of {self.minutes:g}; is the machine busy? Ctrl-C saves, and the same command with --resume auto goes"
-                " on"
-            )
-            self.minutes = None  # once is enough

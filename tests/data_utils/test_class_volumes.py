@@ -79,27 +79,42 @@ def test_classes_of_volumes_are_those_of_all_splits_in_natural_order(class_volum
     assert class_volumes[split].metadata.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
 
 
-def test_flags_of_volumes_reach_a_split_without_the_first_class(tmp_path):
+@pytest.fixture
+def half_splits(tmp_path):
+    """Splits of volumes of the classes a and b, with files without partner; the second has no masks of a."""
     touch_volumes(tmp_path / "train", "images/v", "masks/a/v", "masks/b/v")
     touch_volumes(tmp_path / "val", "images/v", "images/w", "masks/b/v", "masks/b/x")
     touch_volumes(tmp_path / "train", "masks/a/y")
     (tmp_path / "train/masks/notes").mkdir()
-    config = DataConfig(str(tmp_path), task="overlapping", spacing=(2.0, 1.0, 1.0), ignore_index="9")
-    openers = find_class_volumes(tmp_path, (), config)
-    lines = (
-        f"{tmp_path}/val/images/w.nii.gz: image without mask",
-        f"{tmp_path}/val/masks/b/x.nii.gz: mask without image",
+    return DataConfig(str(tmp_path), task="overlapping", spacing=(2.0, 1.0, 1.0), ignore_index="9")
+
+
+def unpaired_of_val(folder: str) -> tuple[str, str]:
+    """The lines on files without partner of the second split."""
+    return (
+        f"{folder}/val/images/w.nii.gz: image without mask",
+        f"{folder}/val/masks/b/x.nii.gz: mask without image",
     )
-    with pytest.raises(DataError, match=f"2 files without partner: {lines[0]}; {lines[1]}"):
-        openers["val"]()
-    records = find_class_volumes(tmp_path, (), replace(config, allow_unpaired=True))["val"]()
+
+
+def test_volumes_of_a_class_without_partner_are_refused(half_splits, tmp_path):
+    first, second = unpaired_of_val(half_splits.dataset)
+    with pytest.raises(DataError, match=f"2 files without partner: {first}; {second}"):
+        find_class_volumes(tmp_path, (), half_splits)["val"]()
+
+
+def test_volumes_of_a_class_without_partner_are_left_out_where_that_is_allowed(half_splits, tmp_path):
+    openers = find_class_volumes(tmp_path, (), replace(half_splits, allow_unpaired=True))
+    assert openers["val"]().metadata.unpaired == unpaired_of_val(half_splits.dataset)
+    assert [record["name"] for record in openers["val"]()] == ["v"]
+    assert openers["train"]().metadata.unpaired == (f"{tmp_path}/train/masks/a/y.nii.gz: mask without image",)
+
+
+def test_flags_of_volumes_reach_a_split_without_the_first_class(half_splits, tmp_path):
+    records = find_class_volumes(tmp_path, (), replace(half_splits, allow_unpaired=True))["val"]()
     assert records.metadata.classes == ((1, "a"), (2, "b"))
     assert records.spacing == (2.0, 1.0, 1.0)
-    assert records.metadata.unpaired == lines
-    assert [record["name"] for record in records] == ["v"]
     assert records[0]["target"].layers.ignored == (9,)
-    records = find_class_volumes(tmp_path, (), replace(config, allow_unpaired=True))["train"]()
-    assert records.metadata.unpaired == (f"{tmp_path}/train/masks/a/y.nii.gz: mask without image",)
 
 
 def test_the_file_of_the_spacing_counts_for_a_split_without_the_first_class(tmp_path):

@@ -354,19 +354,34 @@ def touch(folder: Path, *names: str) -> list[Path]:
     return files
 
 
-def test_classes_are_the_folders_of_all_splits_in_natural_order(tmp_path):
+@pytest.fixture
+def class_folder_splits(tmp_path):
+    """Two splits with folders of masks, which are not the same."""
     touch(tmp_path / "train", "images/a.png", "masks/c10/a.png", "masks/c2/a_x.png", "masks/c2/a_y.png")
     touch(tmp_path / "val", "images/b.png", "masks/c10/b.png", "masks/c3/b.png")
-    config = DataConfig(str(tmp_path), task="overlapping", allow_unpaired=True)
-    train, val = load_records(config)
-    assert train.metadata.classes == val.metadata.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
+    return tmp_path
+
+
+def test_classes_are_the_folders_of_all_splits_in_natural_order(class_folder_splits):
+    train, val = load_records(DataConfig(str(class_folder_splits), task="overlapping", allow_unpaired=True))
+    assert train.metadata.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
+    assert val.metadata.classes == train.metadata.classes
     assert [Path(file.path).parent.name for file in val[0]["target"].files] == ["", "c3", "c10"]
-    c2 = tmp_path / "train" / "masks" / "c2"
+
+
+def test_masks_of_a_class_have_the_suffix_of_the_flag(class_folder_splits):
+    c2 = class_folder_splits / "train" / "masks" / "c2"
     assert masks_by_stem(c2, {"a": ""}, "_y") == {"a": "a_y.png"}
+
+
+def test_masks_of_a_folder_that_is_not_there_are_none(tmp_path):
     assert masks_by_stem(tmp_path / "none", {"a": ""}, None) == {}
-    touch(tmp_path / "c4", "a_m.png")
-    assert masks_by_stem(tmp_path / "c4", {"a": ""}, None) == {"a": "a_m.png"}
-    assert masks_by_stem(tmp_path / "c4", {"a": ""}, "") == {"a_m": "a_m.png"}
+
+
+@pytest.mark.parametrize(("suffix", "stem"), [(None, "a"), ("", "a_m")], ids=["found", "none"])
+def test_a_suffix_of_masks_is_found_unless_a_flag_says_that_there_is_none(tmp_path, suffix, stem):
+    touch(tmp_path, "a_m.png")
+    assert masks_by_stem(tmp_path, {"a": ""}, suffix) == {stem: "a_m.png"}
 
 
 def test_the_first_mask_by_the_name_of_its_folder_says_how_masks_hold_their_classes(tmp_path):

@@ -311,13 +311,23 @@ def test_a_true_mask_on_another_grid_is_scored_where_it_lies(tmp_path):
     assert scores("wide") == scores("same")
 
 
-def test_the_grid_of_a_source_is_that_of_its_file_and_page():
-    assert file_and_page("a.tif") == ("a.tif", 0)
-    assert file_and_page({"path": "a.tif", "page": 2}) == ("a.tif", 2)
-    assert file_and_page({"path": "a.tif"}) == ("a.tif", 0)
-    assert file_and_page({"path": "a", "bytes": b"x"}) is None
-    assert file_and_page(BandSource(("b.tif", "c.tif"), page=3)) == ("b.tif", 3)
-    assert file_and_page(b"x") is None
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("a.tif", ("a.tif", 0)),
+        ({"path": "a.tif", "page": 2}, ("a.tif", 2)),
+        ({"path": "a.tif"}, ("a.tif", 0)),
+        (BandSource(("b.tif", "c.tif"), page=3), ("b.tif", 3)),
+    ],
+    ids=["path", "page", "no page", "bands"],
+)
+def test_the_grid_of_a_source_is_that_of_a_page_of_its_file(source, place):
+    assert file_and_page(source) == place
+
+
+@pytest.mark.parametrize("source", [{"path": "a", "bytes": b"x"}, b"x"], ids=["row", "bytes"])
+def test_a_source_in_memory_has_no_grid(source):
+    assert file_and_page(source) is None
 
 
 def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):

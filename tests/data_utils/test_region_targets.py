@@ -153,18 +153,57 @@ def test_a_task_of_regions_does_not_mirror_where_its_reader_does_not():
     assert not task.mirrors
 
 
-def test_regions_are_labeled_by_the_names_of_their_labels():
+@pytest.fixture
+def whole_and_inner():
+    """A reader of two regions of labels that have names."""
     labels = ClassMap(("background", "edema", "core"), (0, 1, 2), None)
-    reader = RegionReader((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
-    sets = {("core",): "t", ("core", "edema"): "t", ("swelling", "inner"): "t"}
-    assert reader.partly_labeled({("core", "edema"): "t"}, (), {None: {0: 1}}) is reader
-    assert reader.labeled_in_map(None) is None
+    return RegionReader((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
+
+
+@pytest.fixture
+def partly_labeled_reader(whole_and_inner):
+    """The same reader, where images are labeled for some labels."""
+    names = [("core",), ("core", "edema"), ("swelling", "inner"), (), ("whole",)]
     pixels = {None: {0: 1, 1: 10, 2: 5}, ("core",): {0: 1, 1: 3, 2: 7}}
-    reader = reader.partly_labeled({**sets, (): "t", ("whole",): "t"}, ((1, "swelling"),), pixels)
-    assert [tuple(reader.labeled_classes(names)) for names in sets] == [(1,), (0, 1), (1,)]
-    assert [reader.labeled_in_map(names) for names in (*sets, (), ("whole",))] == [{2}, {1, 2}, {2}, set(), {1, 2}]
-    assert reader.class_pixels == (15, 12)
-    assert reader.describe() == "regions whole=1+2, inner=2, some images labeled for some of these only (t)"
+    return whole_and_inner.partly_labeled(dict.fromkeys(names, "t"), ((1, "swelling"),), pixels)
+
+
+def test_a_reader_of_regions_stays_as_it_is_where_all_labels_are_known(whole_and_inner):
+    assert whole_and_inner.partly_labeled({("core", "edema"): "t"}, (), {None: {0: 1}}) is whole_and_inner
+    assert whole_and_inner.labeled_in_map(None) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "regions"),
+    [(("core",), (1,)), (("core", "edema"), (0, 1)), (("swelling", "inner"), (1,))],
+    ids=["label", "both labels", "name of the data set"],
+)
+def test_regions_are_labeled_by_the_names_of_their_labels(partly_labeled_reader, names, regions):
+    assert tuple(partly_labeled_reader.labeled_classes(names)) == regions
+
+
+@pytest.mark.parametrize(
+    ("names", "values"),
+    [
+        (("core",), {2}),
+        (("core", "edema"), {1, 2}),
+        (("swelling", "inner"), {2}),
+        ((), set()),
+        (("whole",), {1, 2}),
+    ],
+    ids=["label", "both labels", "name of the data set", "nothing", "region"],
+)
+def test_values_are_known_by_the_names_of_labels_or_regions(partly_labeled_reader, names, values):
+    assert partly_labeled_reader.labeled_in_map(names) == values
+
+
+def test_pixels_of_regions_are_counted_in_images_that_are_labeled_for_them(partly_labeled_reader):
+    assert partly_labeled_reader.class_pixels == (15, 12)
+
+
+def test_a_reader_of_partly_labeled_regions_says_so(partly_labeled_reader):
+    line = "regions whole=1+2, inner=2, some images labeled for some of these only (t)"
+    assert partly_labeled_reader.describe() == line
 
 
 @pytest.fixture

@@ -243,32 +243,52 @@ def test_points_of_volumes_are_learned_and_predicted_in_their_own_format(tmp_pat
     assert min(errors) < 2
 
 
-def test_slicers_markups_say_name_state_and_space(tmp_path):
-    points = [
-        {"id": "7", "label": "tip", "position": [1, 2, 3]},
-        {"id": "8", "label": "", "position": [4, 5, 6], "positionStatus": "missing"},
-        {"position": None},
-        {"label": "old", "position": [4, 5, 6], "positionStatus": "undefined"},
-        {"label": "held", "position": [4, 5, 6], "positionStatus": "preview"},
-        {
-            "label": "found",
-            "position": [4, 5, 6],
-            "positionStatus": "missing",
-            "description": "presence 0.75 confidence 1",
-        },
-    ]
+MARKUP_POINTS = [
+    {"id": "7", "label": "tip", "position": [1, 2, 3]},
+    {"id": "8", "label": "", "position": [4, 5, 6], "positionStatus": "missing"},
+    {"position": None},
+    {"label": "old", "position": [4, 5, 6], "positionStatus": "undefined"},
+    {"label": "held", "position": [4, 5, 6], "positionStatus": "preview"},
+    {"label": "found", "position": [4, 5, 6], "positionStatus": "missing", "description": "presence 0.75 confidence 1"},
+]
+
+
+@pytest.fixture
+def markups_table(tmp_path):
+    """The table of a file of markups with points of all states."""
     file = tmp_path / "Scan.MRK.JSON"
-    file.write_text(json.dumps({"markups": [{"controlPoints": points}]}))
-    table = files.read(file)
-    assert table.images == ("Scan",)
-    assert table.names == ("tip", "8", "3", "old", "held", "found")
-    assert table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, UNKNOWN, PRESENT]]
-    assert table.space == "LPS"
-    file.write_text(json.dumps({"markups": [{"controlPoints": points}] * 2}))
-    with pytest.raises(DataError, match="holds 2 lists of points; keep one with controlPoints"):
-        files.read(file)
-    file.write_text(json.dumps({"markups": [{"controlPoints": [{"position": [1, 2, 3, 4]}]}]}))
-    with pytest.raises(DataError, match=r"point 1: position is \[1, 2, 3, 4\], expected three numbers"):
+    file.write_text(json.dumps({"markups": [{"controlPoints": MARKUP_POINTS}]}))
+    return files.read(file)
+
+
+def test_points_of_markups_have_the_name_of_their_label_or_number(markups_table):
+    assert markups_table.names == ("tip", "8", "3", "old", "held", "found")
+
+
+def test_points_of_markups_have_the_state_of_their_position(markups_table):
+    assert markups_table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, UNKNOWN, PRESENT]]
+
+
+def test_points_of_markups_are_of_the_image_of_that_name(markups_table):
+    assert markups_table.images == ("Scan",)
+    assert markups_table.space == "LPS"
+
+
+@pytest.mark.parametrize(
+    ("markups", "line"),
+    [
+        ([{"controlPoints": MARKUP_POINTS}] * 2, "holds 2 lists of points; keep one with controlPoints"),
+        (
+            [{"controlPoints": [{"position": [1, 2, 3, 4]}]}],
+            r"point 1: position is \[1, 2, 3, 4\], expected three numbers",
+        ),
+    ],
+    ids=["two lists", "four numbers"],
+)
+def test_markups_that_are_no_list_of_points_are_refused(tmp_path, markups, line):
+    file = tmp_path / "a.mrk.json"
+    file.write_text(json.dumps({"markups": markups}))
+    with pytest.raises(DataError, match=line):
         files.read(file)
 
 

@@ -79,31 +79,42 @@ def test_the_direction_of_a_ring_that_meets_itself_or_lies_outside_is_gdals(ring
     assert mask.tolist() == rasterize([(polygon, 1)], (7, 7), dtype=np.uint8).tolist()
 
 
-def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(tmp_path):
-    to_degrees = Transformer.from_crs(UTM, 4326, always_xy=True)
-    rings = [square(5, 5, 20), square(10, 10, 5)]
-    other = square(20, 20, 100)
+@pytest.fixture
+def wood_and_field(tmp_path):
+    """Images in UTM, polygons of two kinds of which one has a hole, and the mask that they are drawn as."""
     for number in range(3):
         bands, _ = scene(number)
         write_raster(tmp_path / "images" / f"{number}.tif", bands)
-    features = [feature(*rings, kind="wood"), feature(other, kind="field")]
-    expected = rasterize(
-        [(features[0]["geometry"], 2), (features[1]["geometry"], 1)], (40, 56), transform=NORTH_UP, dtype=np.uint8
-    )
-    write_geojson(tmp_path / "areas.geojson", features)
-    settings = class_config(tmp_path, label_column="kind")
-    train, _ = load_records(settings)
-    assert np.array_equal(read_mask(train[0]["target"], "a"), expected)
+    wood = feature(square(5, 5, 20), square(10, 10, 5), kind="wood")
+    field = feature(square(20, 20, 100), kind="field")
+    mask = rasterize([(wood["geometry"], 2), (field["geometry"], 1)], (40, 56), transform=NORTH_UP, dtype=np.uint8)
+    write_geojson(tmp_path / "areas.geojson", [wood, field])
+    return tmp_path, [wood, field], mask
+
+
+def test_polygons_of_several_kinds_are_classes(wood_and_field):
+    folder, _, mask = wood_and_field
+    train, _ = load_records(class_config(folder, label_column="kind"))
+    assert np.array_equal(read_mask(train[0]["target"], "a"), mask)
     assert train.metadata.classes == ((0, "background"), (1, "field"), (2, "wood"))
+
+
+def test_polygons_in_longitude_and_latitude_are_brought_to_the_image(wood_and_field):
+    folder, features, mask = wood_and_field
+    to_degrees = Transformer.from_crs(UTM, 4326, always_xy=True)
     for entry in features:
         geometry = entry["geometry"]
         geometry["coordinates"] = [
             [to_degrees.transform(*corner) for corner in ring] for ring in geometry["coordinates"]
         ]
-    write_geojson(tmp_path / "areas.geojson", features, crs=None)
-    in_degrees = read_mask(load_records(settings)[0][0]["target"], "a")
-    assert (in_degrees == expected).mean() > 0.99  # corners moved by rounding
-    info = load_dataset_info(class_config(tmp_path, label_column="kind", outside="ignore"))
+    write_geojson(folder / "areas.geojson", features, crs=None)
+    train, _ = load_records(class_config(folder, label_column="kind"))
+    assert (read_mask(train[0]["target"], "a") == mask).mean() > 0.99  # corners moved by rounding
+
+
+def test_places_without_polygons_are_ignored_where_a_flag_says_so(wood_and_field):
+    folder, _, _ = wood_and_field
+    info = load_dataset_info(class_config(folder, label_column="kind", outside="ignore"))
     assert info.reader.class_map.names == ("field", "wood")
     assert info.reader.class_map.index_of(0) == 255
 
@@ -563,22 +574,35 @@ def test_polygons_take_images_with_a_place_and_an_epsg_number(tmp_path):
         replace(mask, image=str(tmp_path / "images" / "b.tif")).render()
 
 
-def test_boxes_of_polygons_are_infinite_where_a_crs_does_not_reach(tmp_path):
-    file = tmp_path / "a.geojson"
+@pytest.fixture
+def degrees_file(tmp_path):
+    """A file of two polygons in degrees, of which the second lies beyond the pole."""
     triangle = [(15.0, 45.0), (16.5, 45.5), (15.5, 46.0)]
-    write_geojson(file, [feature(triangle), feature([(15.0, 45.0), (15.0, 95.0), (16.0, 95.0)])], crs=None)
-    shapes = shapes_in(str(file), None, 4326)
-    assert shapes.boxes[0].tolist() == [15.0, 45.0, 16.5, 46.0]
-    shapes = shapes_in(str(file), None, 32633)
-    assert shapes.boxes[0].round(-3).tolist() == [500_000, 4_983_000, 617_000, 5_094_000]
-    assert shapes.boxes[1].tolist() == [np.inf] * 4
-    assert shapes_in(str(file), None, None).boxes[0].tolist() == [15.0, 45.0, 16.5, 46.0]  # an image without CRS
+    beyond = [(15.0, 45.0), (15.0, 95.0), (16.0, 95.0)]
+    return str(write_geojson(tmp_path / "a.geojson", [feature(triangle), feature(beyond)], crs=None))
+
+
+@pytest.mark.parametrize("crs", [4326, None], ids=["degrees", "no CRS"])
+def test_boxes_of_polygons_in_degrees_stay_as_they_are(degrees_file, crs):
+    assert shapes_in(degrees_file, None, crs).boxes[0].tolist() == [15.0, 45.0, 16.5, 46.0]
+
+
+def test_boxes_of_polygons_in_degrees_are_projected(degrees_file):
+    boxes = shapes_in(degrees_file, None, 32633).boxes
+    assert boxes[0].round(-3).tolist() == [500_000, 4_983_000, 617_000, 5_094_000]
+
+
+def test_boxes_of_polygons_are_infinite_where_a_crs_does_not_reach(degrees_file):
+    assert shapes_in(degrees_file, None, 32633).boxes[1].tolist() == [np.inf] * 4
+
+
+def test_boxes_of_polygons_are_about_all_parts_of_each(tmp_path):
     several = {"type": "MultiPolygon", "coordinates": [[[(1, 2), (3, 2), (3, 4)]], [[(7, 8), (9, 8), (9, 6)]]]}
+    file = tmp_path / "a.geojson"
     file.write_text(json.dumps({"features": [{"geometry": several}]}))
-    os.utime(file, ns=(10**18, 10**18))
     shapes = shapes_in(str(file), None, None)
     assert shapes.boxes.tolist() == [[1, 2, 9, 8]]
-    assert len(shapes.shapes[0].rings) == 2
+    assert [len(shape.rings) for shape in shapes.shapes] == [2]
     assert [len(shape.rings) for shape in shapes_in(str(file), None, 32633).shapes] == [2]
 
 

@@ -121,12 +121,11 @@ def test_a_run_of_volumes_knows_its_classes(volume):
     assert volume.run.class_names == ("a", "b")
 
 
-def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(volume):
-    upper, lower = predicted_examples(volume.run, 0, [1, 0])
-    assert upper.name == "slice 1"
-    assert lower.name == "slice 0"
-    for number, example in ((1, upper), (0, lower)):
-        shown = volume.slices[number].repeat(2, axis=volume.coarse_axis)[::-1, ::-1]
-        assert np.array_equal(np.squeeze(example.image), shown)
-        assert np.array_equal(example.truth, shown % 2)
-        assert np.array_equal(example.pred, 1 - shown % 2)
+@pytest.mark.parametrize(("place", "number"), [(0, 1), (1, 0)], ids=["upper", "lower"])
+def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(volume, place, number):
+    example = predicted_examples(volume.run, 0, [1, 0])[place]
+    shown = volume.slices[number].repeat(2, axis=volume.coarse_axis)[::-1, ::-1]
+    assert example.name == f"slice {number}"
+    assert np.array_equal(np.squeeze(example.image), shown)
+    assert np.array_equal(example.truth, shown % 2)
+    assert np.array_equal(example.pred, 1 - shown % 2)

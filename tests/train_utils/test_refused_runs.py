@@ -160,8 +160,10 @@ def test_a_pixel_that_is_no_number_is_named(data, tmp_path, fails_with):
     fails_with(result, "cell_03.tif: has pixels that are not numbers", 1)
 
 
-def test_output_folder_that_holds_something_is_refused(trained, tiny_folder, fails_with):
-    before = sorted(trained.rglob("*"))
-    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", trained, *TINY)
+def test_an_output_folder_that_holds_something_is_refused(tiny_folder, tmp_path, fails_with):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    before = sorted(tmp_path.rglob("*"))
+    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", tmp_path, *TINY)
     fails_with(result, "is not an empty folder", 1)
-    assert sorted(trained.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == before

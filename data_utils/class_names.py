@@ -111,9 +111,9 @@ def parse_classes(text: str) -> list[tuple[MaskValue, str]]:
 def _split_pairs(text: str) -> list[tuple[str, str]]:
     """Value and name of each part of `0=background,255=car`."""
     pairs = []
-    for part in text.split(","):
-        if part.strip():
-            value, _, name = part.partition("=")
+    for pair_text in text.split(","):
+        if pair_text.strip():
+            value, _, name = pair_text.partition("=")
             pairs.append((value, name))
     return pairs
 

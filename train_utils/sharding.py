@@ -171,10 +171,10 @@ def optimizer_tensors(
     """
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         for group, (weights, state) in enumerate(_partitions(optimizer)):
-            parts = {"weights": weights.detach()} | state
-            for key, value in parts.items():
-                part = torch.as_tensor(value, device=accelerator.device)
-                yield f"{ZERO}{group}/{key}", accelerator.gather(part[None])
+            partitions = {"weights": weights.detach()} | state
+            for key, value in partitions.items():
+                partition = torch.as_tensor(value, device=accelerator.device)
+                yield f"{ZERO}{group}/{key}", accelerator.gather(partition[None])
         return
     names = {parameter: name for name, parameter in network.named_parameters()}
     for parameter, values in optimizer.state.items():
@@ -231,4 +231,4 @@ def _partitions(optimizer: Optimizer) -> list[tuple[Tensor, dict]]:
     """This process's weights in float32 and the optimizer's state for them, for each of ZeRO's parameter groups."""
     own_optimizer = optimizer.optimizer.optimizer  # accelerate's holds DeepSpeed's, which holds ours
     weights = [group["params"][0] for group in own_optimizer.param_groups]
-    return [(part, own_optimizer.state[part]) for part in weights]
+    return [(partition, own_optimizer.state[partition]) for partition in weights]

@@ -112,9 +112,9 @@ class GeoTiffWriter:
         """Write a row of tiles of each band, from up to TILE rows (C, n, W)."""
         _, height, width = rows.shape
         for left in range(0, width, TILE):
-            part = rows[:, :, left : left + TILE]
+            columns = rows[:, :, left : left + TILE]
             tile = np.zeros((self.channels, TILE, TILE), self._dtype)
-            tile[:, :height, : part.shape[2]] = part
+            tile[:, :height, : columns.shape[2]] = columns
             for channel, plane in enumerate(tile):
                 content = zlib.compress(plane.tobytes(), COMPRESSION_LEVEL)
                 self._offsets[channel].append(self.file.tell())

@@ -59,8 +59,8 @@ class SceneWindow(WindowSource):
     def read(self) -> np.ndarray:
         """The pixels, or the mask values."""
         with self.open() as picture:
-            part = picture.read(0, picture.size[0])
-            return read_mask(part, self.name) if self.is_mask else read_image(part, self.name)
+            pixels = picture.read(0, picture.size[0])
+            return read_mask(pixels, self.name) if self.is_mask else read_image(pixels, self.name)
 
     @contextmanager
     def open(self) -> Iterator[WindowedImage]:

@@ -158,9 +158,9 @@ class WindowedPicture(WindowedImage):
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
         left, right = self._columns(left, right)
-        part = self._image.crop((left, top, right, bottom))
-        part.format = self._image.format  # `read_mask` needs the format: the palette of a GIF means its colors
-        return part
+        window = self._image.crop((left, top, right, bottom))
+        window.format = self._image.format  # `read_mask` needs the format: the palette of a GIF means its colors
+        return window
 
 
 @contextmanager

@@ -25,10 +25,10 @@ def unit_noise(shape: tuple[int, ...], seed: int, device: torch.device) -> Tenso
         chunk = min(CPU_CHUNK, len(noise))
     numbers, scratch = torch.empty((2, chunk), dtype=torch.int32, device=device)
     for start in range(0, len(noise), chunk):
-        part = noise[start : start + chunk]
-        x = numbers[: len(part)]
-        shifted = scratch[: len(part)]
-        torch.arange(first + start, first + start + len(part), out=x)
+        noise_chunk = noise[start : start + chunk]
+        x = numbers[: len(noise_chunk)]
+        shifted = scratch[: len(noise_chunk)]
+        torch.arange(first + start, first + start + len(noise_chunk), out=x)
         _xor_shift(x, 17, shifted)
         x *= 0xED5AD4BB - 2**32  # int32; products wrap around
         x ^= second
@@ -42,7 +42,7 @@ def unit_noise(shape: tuple[int, ...], seed: int, device: torch.device) -> Tenso
         x += shifted.bitwise_and_(0x00FF00FF)  # the sums of two bytes in each half
         x *= 0x00010001  # the sum of all four in the upper half
         x >>= 16
-        part.copy_(x).sub_(510).mul_(21845**-0.5)
+        noise_chunk.copy_(x).sub_(510).mul_(21845**-0.5)
     return noise.view(shape)
 
 

@@ -216,11 +216,11 @@ class MaskWindows:
     def read(self, size: tuple[int, int], window: Window) -> Target:
         """The `window` of the target resized to `size` (H, W)."""
         rows, columns = nearest_pixels(self.size, size, window)
-        part = self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
+        pixels = self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
         name = self.record["name"]
-        values = read_mask(part, name)
-        resized = values[rows - rows[0]][:, columns - columns[0]]
-        return self.reader.target_for_record(self.reader.target_from_mask(resized, name), self.record)
+        values = read_mask(pixels, name)
+        resized_values = values[rows - rows[0]][:, columns - columns[0]]
+        return self.reader.target_for_record(self.reader.target_from_mask(resized_values, name), self.record)
 
 
 class MaskReader(TargetReader):

@@ -27,14 +27,14 @@ BACKGROUND_VALUE = 0
 def parse_regions(text: str) -> tuple[Region, ...]:
     """The regions of `whole=1+2;core=2`. Raises SettingsError for other texts and for indistinguishable regions."""
     regions: list[Region] = []
-    for part in filter(None, map(str.strip, text.split(";"))):
-        name, _, labels = (word.strip() for word in part.partition("="))
+    for region_text in filter(None, map(str.strip, text.split(";"))):
+        name, _, labels = (word.strip() for word in region_text.partition("="))
         try:
             values = parse_values(labels.replace("+", ","))
         except DataError as error:
             raise SettingsError(f"--regions: {error}; expected {EXAMPLE}") from error
         if not name or not values:
-            raise SettingsError(f"--regions: {part!r} is no NAME=VALUE+VALUE; expected {EXAMPLE}")
+            raise SettingsError(f"--regions: {region_text!r} is no NAME=VALUE+VALUE; expected {EXAMPLE}")
         numbers = tuple(value for value in values if isinstance(value, int))
         if len(numbers) < len(values):
             raise SettingsError(f"--regions: {name} holds colors; regions are of masks of numbers")

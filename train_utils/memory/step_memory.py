@@ -53,9 +53,9 @@ class StepMemory:
         smaller_batches = []
         for micro_batch in micro_batches:
             for start in range(0, len(micro_batch.images), self.size):
-                part = slice(start, start + self.size)
-                images = micro_batch.images[part]
-                targets = micro_batch.targets.at(part)
+                image_range = slice(start, start + self.size)
+                images = micro_batch.images[image_range]
+                targets = micro_batch.targets.at(image_range)
                 smaller_batches.append(micro_batch._replace(images=images, targets=targets))
         return smaller_batches
 

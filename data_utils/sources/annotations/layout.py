@@ -94,12 +94,12 @@ def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, l
     return classes, [value_by_name.get(name, 0) for name in names]
 
 
-def check_unpaired(unpaired: Sequence[str], left: int, allowed: bool, location: Path) -> None:
-    """Raises DataError for files without partner, unless they are allowed; and if no pair is `left`."""
-    if unpaired and not (allowed and left):
-        remedy = "; --allow-unpaired leaves them out" if left else ""
+def check_unpaired(unpaired: Sequence[str], pair_count: int, allow_unpaired: bool, location: Path) -> None:
+    """Raises DataError for files without partner, unless they are allowed; and if there is no pair."""
+    if unpaired and not (allow_unpaired and pair_count):
+        remedy = "; --allow-unpaired leaves them out" if pair_count else ""
         raise DataError(f"{location}: {len(unpaired)} files without partner: {listed(unpaired)}{remedy}")
-    if not left:
+    if not pair_count:
         raise DataError(f"{location}: no images with annotations")
 
 

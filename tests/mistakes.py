@@ -398,7 +398,7 @@ CROPS = [
     Mutant(
         "data_utils/loading/crop.py",
         "crop_window",
-        "pixels[int(pixel_share * len(pixels))]",
+        "pixels[int(position.pixel_share * len(pixels))]",
         "pixels[0]",
         "test_crops.py",
     ),
@@ -406,7 +406,7 @@ CROPS = [
     Mutant(
         "data_utils/loading/crop.py",
         "crop_around",
-        "locations[int(pixel_share * len(locations))]",
+        "locations[int(position.pixel_share * len(locations))]",
         "locations[0]",
         "test_crops.py",
     ),

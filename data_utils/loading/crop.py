@@ -1,6 +1,7 @@
 """Where training crops are taken."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,13 +16,14 @@ def crop_window(labels: np.ndarray, unknown: int, crop_size: Size, rng: np.rando
     Each label in the image except `unknown` is drawn with equal chance, so that rare labels are seen as often as
     others; one of its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
     """
-    around_class, class_share, pixel_share, starts = _random_position(labels.shape, crop_size, rng)
-    if around_class:
+    position = _random_position(labels.shape, crop_size, rng)
+    starts = position.starts
+    if position.around_class:
         present = [label for label in _distinct(labels) if label != unknown]
         if present:
-            label = present[int(class_share * len(present))]
+            label = present[int(position.class_share * len(present))]
             pixels = np.flatnonzero(labels.ravel() == label)
-            pixel = np.unravel_index(pixels[int(pixel_share * len(pixels))], labels.shape)
+            pixel = np.unravel_index(pixels[int(position.pixel_share * len(pixels))], labels.shape)
             starts = _starts_around(pixel, labels.shape, crop_size, rng)
     return _window(starts, labels.shape, crop_size)
 
@@ -40,25 +42,39 @@ def crop_around(
 
     `class_locations` (n, axes) are pixels of the mask at its own size, `mask_size`.
     """
-    around_class, class_share, pixel_share, starts = _random_position(size, crop_size, rng)
-    if around_class and class_locations:
-        locations = class_locations[int(class_share * len(class_locations))]
-        pixel = locations[int(pixel_share * len(locations))]
+    position = _random_position(size, crop_size, rng)
+    starts = position.starts
+    if position.around_class and class_locations:
+        locations = class_locations[int(position.class_share * len(class_locations))]
+        pixel = locations[int(position.pixel_share * len(locations))]
         resized = []
-        for position, length, mask_length in zip(pixel.tolist(), size, mask_size, strict=True):
-            resized.append(position * length // mask_length)
+        for offset, length, mask_length in zip(pixel.tolist(), size, mask_size, strict=True):
+            resized.append(offset * length // mask_length)
         starts = _starts_around(resized, size, crop_size, rng)
     return _window(starts, size, crop_size)
 
 
-def _random_position(size: Size, crop_size: Size, rng: np.random.Generator) -> tuple[bool, float, float, list[int]]:
-    """Draws: whether to crop around a class, which class and which of its pixels, and a start for other crops.
+class RandomPosition(NamedTuple):
+    """The position of a crop.
 
-    Class and pixel are drawn as shares in [0, 1) of the numbers of classes and of pixels.
+    Args:
+        around_class: whether the crop lies around a pixel of a class, if the image has classes.
+        class_share: which class, as a share in [0, 1) of the number of classes.
+        pixel_share: which of its pixels, as a share in [0, 1) of their number.
+        starts: where the crop starts along each axis, if it lies around no class.
     """
+
+    around_class: bool
+    class_share: float
+    pixel_share: float
+    starts: list[int]
+
+
+def _random_position(size: Size, crop_size: Size, rng: np.random.Generator) -> RandomPosition:
+    """A position from random numbers; it takes as many whatever the image holds."""
     kind, class_share, pixel_share = rng.random(3)
     starts = [int(rng.integers(max(length - side, 0) + 1)) for length, side in zip(size, crop_size, strict=True)]
-    return kind < CROPS_AROUND_CLASS, class_share, pixel_share, starts
+    return RandomPosition(kind < CROPS_AROUND_CLASS, class_share, pixel_share, starts)
 
 
 def _starts_around(pixel: Sequence[int], size: Size, crop_size: Size, rng: np.random.Generator) -> list[int]:

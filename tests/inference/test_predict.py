@@ -623,12 +623,17 @@ def test_settings_without_flags_ask_for_nothing():
     }
 
 
-def test_the_help_says_what_each_flag_takes(monkeypatch, capsys):
+@pytest.fixture
+def help_text(monkeypatch, capsys) -> str:
+    """What predict.py --help prints."""
     monkeypatch.setenv("COLUMNS", "150")
     with pytest.raises(SystemExit):
         settings_of("--help")
-    text = capsys.readouterr().out
-    assert re.findall(r"^  (--.+?)(?:  |$)", text, re.MULTILINE) == [
+    return capsys.readouterr().out
+
+
+def test_the_help_says_what_each_flag_takes(help_text):
+    assert re.findall(r"^  (--.+?)(?:  |$)", help_text, re.MULTILINE) == [
         "--model MODEL",
         "--input FILES [FILES ...]",
         "--output DIR",
@@ -651,8 +656,14 @@ def test_the_help_says_what_each_flag_takes(monkeypatch, capsys):
         "--processes-per-volume S",
         "--scale FACTOR",
     ]
-    assert text.count("(default: auto)") == 2
-    assert len(re.findall(r"^  --.+?(?:  |\n {20}) *[a-z]", text, re.MULTILINE)) == 21  # each is explained
+
+
+def test_the_help_explains_each_flag(help_text):
+    assert len(re.findall(r"^  --.+?(?:  |\n {20}) *[a-z]", help_text, re.MULTILINE)) == 21
+
+
+def test_the_help_says_which_flags_are_chosen_from_the_input(help_text):
+    assert help_text.count("(default: auto)") == 2
 
 
 @pytest.mark.parametrize(

@@ -165,13 +165,23 @@ def test_inputs_that_are_cut_are_dealt_to_groups_and_others_to_processes():
     assert divide_work(work, predictor, Mesh(), 1)[0] == []  # a process alone shares nothing
 
 
-def test_inputs_that_are_whole_or_not_cut_along_all_axes_are_not_shared():
+@pytest.mark.parametrize(("size", "is_shared"), [((40, 20, 20), True), ((16, 16, 16), False)], ids=["cut", "whole"])
+def test_volume_is_shared_where_it_is_cut(size, is_shared):
     volumes = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, dims=3)), tile_size=16)
-    assert volumes.is_shareable((40, 20, 20), (1.0, 1.0, 1.0))
-    assert not volumes.is_shareable((16, 16, 16), (1.0, 1.0, 1.0))
+    assert volumes.is_shareable(size, (1.0, 1.0, 1.0)) is is_shared
+
+
+def test_volume_that_is_predicted_slice_by_slice_is_not_shared():
     slices = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1)), tile_size=16)
     assert not slices.is_shareable((40, 20, 20), (1.0, 1.0, 1.0))
-    assert not slices.is_shareable((40, 20))  # small enough to be read whole
+
+
+def test_image_that_is_read_whole_is_not_shared():
+    images = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1)), tile_size=16)
+    assert not images.is_shareable((40, 20))
+
+
+def test_volume_is_shared_where_every_network_cuts_it():
     coarse = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(4.0, 4.0, 4.0)))
     fine = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(1.0, 1.0, 1.0)))
     both = Predictor(UNet(fine), ensemble=[UNet(coarse)], tile_size=16)

@@ -119,20 +119,30 @@ def test_the_calibration_of_predictions_is_that_of_their_probabilities(sharp, ph
     assert f"expected calibration error {expected:.4f}" in result.stdout
 
 
-def test_each_task_says_how_unsure_it_is():
-    logits = torch.tensor([[2.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]).view(3, 1, 2)
-    classes = uncertainty_levels(new_decoder(Classes(("a", "b", "c"))), logits).numpy()
-    expected = entropy_levels(logits.softmax(0).numpy())
-    assert classes.shape == (1, 2)
-    assert classes[0, 1] == 255
-    assert abs(classes[0, 0] - expected[0, 0]) <= 0.51
-    overlapping = uncertainty_levels(new_decoder(Overlapping(("a", "b", "c"))), logits).numpy()
-    assert overlapping[0].tolist() == [255, 255]  # of the class that is the least sure, here the second
-    sure = uncertainty_levels(new_decoder(Overlapping(("a", "b", "c"))), torch.full((3, 1, 2), 40.0))
-    assert sure.tolist() == [[0, 0]]
-    objects = uncertainty_levels(new_decoder(Objects()), logits).numpy()  # the last is a depth
-    assert objects[0, 1] == 255
-    assert abs(objects[0, 0] - entropy_levels(logits[:2].softmax(0).numpy())[0, 0]) <= 0.51
+LOGITS = torch.tensor([[2.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]).view(3, 1, 2)
+
+
+def test_uncertainty_of_classes_is_the_entropy_of_their_probabilities():
+    levels = uncertainty_levels(new_decoder(Classes(("a", "b", "c"))), LOGITS).numpy()
+    assert levels.shape == (1, 2)
+    assert levels[0, 1] == 255
+    assert abs(levels[0, 0] - entropy_levels(LOGITS.softmax(0).numpy())[0, 0]) <= 0.51
+
+
+def test_uncertainty_of_classes_that_overlap_is_that_of_the_least_sure():
+    levels = uncertainty_levels(new_decoder(Overlapping(("a", "b", "c"))), LOGITS)
+    assert levels.tolist() == [[255, 255]]  # of the second class
+
+
+def test_uncertainty_of_sure_classes_that_overlap_is_none():
+    levels = uncertainty_levels(new_decoder(Overlapping(("a", "b", "c"))), torch.full((3, 1, 2), 40.0))
+    assert levels.tolist() == [[0, 0]]
+
+
+def test_uncertainty_of_objects_leaves_out_their_depth():
+    levels = uncertainty_levels(new_decoder(Objects()), LOGITS).numpy()
+    assert levels[0, 1] == 255
+    assert abs(levels[0, 0] - entropy_levels(LOGITS[:2].softmax(0).numpy())[0, 0]) <= 0.51
 
 
 def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path):

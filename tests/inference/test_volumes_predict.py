@@ -324,28 +324,56 @@ def test_files_of_a_volume_are_a_mask_probabilities_overlay(written):
     ]
 
 
-def test_mask_and_probabilities_of_a_volume_are_written_strip_by_strip(tmp_path):
-    output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
-    task = Classes(("a", "b"))
-    logits = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+TWO_CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
+LOGITS = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+
+
+class WrittenStrips(NamedTuple):
+    """A volume whose outputs were written in strips of two slices, and the mask that the writer has given."""
+
+    job: VolumeJob
+    mask: np.ndarray
+
+
+@pytest.fixture
+def strips(tmp_path) -> WrittenStrips:
     job = volume_job(tmp_path, None)
-    writer = VolumeWriter(output_format, task, (".png", ".overlay.png", ".npy"))
-    mask = writer.write(job, (3, 4, 5), logits.split(2, dim=1))
-    assert np.array_equal(mask, logits.argmax(0).numpy())
-    assert mask.dtype == np.uint8
-    written = nibabel.load(job.file(".png"))
-    assert np.array_equal(np.asarray(written.dataobj).T, 7 * mask)
+    writer = VolumeWriter(TWO_CLASSES, Classes(("a", "b")), (".png", ".overlay.png", ".npy"))
+    return WrittenStrips(job, writer.write(job, (3, 4, 5), LOGITS.split(2, dim=1)))
+
+
+def test_mask_of_strips_of_a_volume_is_that_of_all_logits(strips):
+    assert np.array_equal(strips.mask, LOGITS.argmax(0).numpy())
+    assert strips.mask.dtype == np.uint8
+
+
+def test_mask_of_a_volume_is_written_strip_by_strip(strips):
+    written = nibabel.load(strips.job.file(".png"))
+    assert np.array_equal(np.asarray(written.dataobj).T, 7 * strips.mask)
     assert written.header.get_zooms() == (1, 1, 2)
-    probabilities = np.asarray(nibabel.load(job.file(".npy")).dataobj)
+
+
+def test_probabilities_of_a_volume_are_written_strip_by_strip(strips):
+    probabilities = np.asarray(nibabel.load(strips.job.file(".npy")).dataobj)
     assert probabilities.shape == (5, 4, 3, 2)
-    np.testing.assert_allclose(probabilities.T, logits.softmax(0).numpy(), rtol=1e-5)
-    page = volume_page(np.zeros((3, 4, 5, 1)), mask, output_format.colors, (2.0, 1.0, 1.0))
-    assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), page)
+    np.testing.assert_allclose(probabilities.T, LOGITS.softmax(0).numpy(), rtol=1e-5)
+
+
+def test_overlay_of_a_volume_is_its_page(strips):
+    page = volume_page(np.zeros((3, 4, 5, 1)), strips.mask, TWO_CLASSES.colors, (2.0, 1.0, 1.0))
+    assert np.array_equal(np.asarray(Image.open(strips.job.file(".overlay.png"))), page)
+
+
+def test_outputs_of_a_volume_are_three_files(strips):
     names = ["image.nii.gz", "image.overlay.png", "image.probabilities.nii.gz"]
-    assert sorted(path.name for path in job.output.parent.iterdir()) == names
-    colored = VolumeWriter(ClassFormat(ClassMap(("a", "b"), ((0, 0, 0), (1, 1, 1)), None)), task, (".png",))
+    assert sorted(path.name for path in strips.job.output.parent.iterdir()) == names
+
+
+def test_mask_of_a_volume_holds_no_colors(tmp_path):
+    colored = ClassFormat(ClassMap(("a", "b"), ((0, 0, 0), (1, 1, 1)), None))
+    writer = VolumeWriter(colored, Classes(("a", "b")), (".png",))
     with pytest.raises(ImageError, match="which the mask of a volume cannot hold"):
-        colored.write(job, (3, 4, 5), [logits])
+        writer.write(volume_job(tmp_path, None), (3, 4, 5), [LOGITS])
 
 
 class Whole(ClassFormat):
@@ -467,26 +495,40 @@ def test_finished_volumes_are_skipped(tmp_path):
     assert len(predict(predictor, [tmp_path / "in"], tmp_path / "out", overwrite=True)) == 1
 
 
-def test_files_of_channels_are_one_case_where_the_model_takes_several(tmp_path):
+@pytest.fixture
+def channel_files(tmp_path) -> Path:
+    """A folder with two cases of two channels, a file each."""
     for case, channel in product("ab", range(2)):
         save(tmp_path / "in" / f"{case}_{channel:04}.nii.gz", voxels(seed=channel))
-    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [MASK], InputRules(channels=2))
+    return tmp_path / "in"
+
+
+def test_files_of_channels_are_one_case_where_the_model_takes_several(channel_files, tmp_path):
+    jobs = find_jobs([str(channel_files)], tmp_path / "out", [MASK], InputRules(channels=2))
     assert [job.file(MASK).name for job in jobs] == ["a.nii.gz", "b.nii.gz"]
     assert [Path(path).name for path in jobs[0].volume.paths] == ["a_0000.nii.gz", "a_0001.nii.gz"]
     assert jobs[0].size == (12, 18, 20)
     assert jobs[0].spacing == (1, 1, 1)
-    ((_, score), _) = predict(Predictor(network(2)), [tmp_path / "in"], tmp_path / "out")
+
+
+def test_files_of_channels_are_predicted_as_one_file_of_all(channel_files, tmp_path):
+    ((_, score), _) = predict(Predictor(network(2)), [channel_files], tmp_path / "out")
     assert score is None
     together = np.stack([voxels(seed=0), voxels(seed=1)], axis=3)
     mask = Predictor(network(2)).mask(save(tmp_path / "together.nii.gz", together))
     np.testing.assert_array_equal(
         np.asarray(nibabel.load(tmp_path / "out" / "a.nii.gz").dataobj), mask.transpose(2, 1, 0)
     )
-    # with one channel the number is a part of the name, unless it is 0000 everywhere
-    names = [job.output.name for job in find_jobs([str(tmp_path / "in")], tmp_path / "out", [MASK])]
-    assert names == ["a_0000", "a_0001", "b_0000", "b_0001"]
-    jobs = find_jobs([f"{tmp_path}/in/*_0000.nii.gz"], tmp_path / "out", [MASK])
-    assert [job.output.name for job in jobs] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names"),
+    [("*", ["a_0000", "a_0001", "b_0000", "b_0001"]), ("*_0000.nii.gz", ["a", "b"])],
+    ids=["several numbers", "0000 everywhere"],
+)
+def test_number_of_a_channel_is_a_part_of_the_name_where_the_model_takes_one(channel_files, tmp_path, pattern, names):
+    jobs = find_jobs([f"{channel_files}/{pattern}"], tmp_path / "out", [MASK])
+    assert [job.output.name for job in jobs] == names
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from data_utils.visualize import (
     RED,
     colorize,
     contours,
+    darkened,
     legend,
     mark_errors,
     outlined_areas,
@@ -216,6 +217,10 @@ def test_a_legend_has_the_name_of_a_class_that_is_not_tinted():
     assert (pixels[:20, 100:] < 128).any()
 
 
+def test_a_darkened_picture_has_a_third_of_its_mean_over_the_channels():
+    assert darkened(np.uint8([[[0, 90, 210]]])).tolist() == [[[35, 35, 35]]]
+
+
 def test_wrong_pixels_are_red_and_those_of_no_class_grey():
     image = np.full((1, 4), 100, np.uint8)
     marked = mark_errors(image, np.array([[0, 1, -1, 2]]), np.array([[0, 0, 0, 0]]), num_classes=2)
@@ -345,6 +350,13 @@ def test_a_legend_shows_each_class_but_the_first_in_its_color():
     assert len(picture) == 60
     squares = picture[:20, 4:15].reshape(-1, 3)
     assert (squares == 255).all()  # the first class is not tinted
+
+
+def test_a_legend_names_classes_in_their_order():
+    pictures = [np.asarray(legend(names, palette(3))) for names in (("sky", "wall", "cell"), ("sky", "cell", "wall"))]
+    assert np.array_equal(pictures[0][:20], pictures[1][:20])
+    assert not np.array_equal(pictures[0][20:40], pictures[1][20:40])
+    assert np.array_equal(pictures[0][20:40, 20:], pictures[1][40:, 20:])
 
 
 def test_the_color_of_a_class_never_changes():

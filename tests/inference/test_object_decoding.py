@@ -475,6 +475,13 @@ def test_outlines_of_objects_are_black_on_a_picture_of_their_color(size, thickne
     assert (alike == (60, 150, 240)).all()  # the picture stays as it is
 
 
+@OUTLINES
+def test_outlines_of_objects_are_black_where_the_picture_under_them_has_their_color(size, thickness):
+    picture = np.full((*size, 3), 255, np.uint8)
+    picture[10 - thickness : 10] = 60, 150, 240
+    assert (outlined(picture, upper_object(size))[10 - thickness : 10] == 0).all()
+
+
 @pytest.fixture
 def ring() -> np.ndarray:
     """An object about a pixel."""

@@ -307,6 +307,11 @@ def test_slices_of_a_volume_leave_a_corner_empty(slices):
     assert (slices[4:, 5:] == 255).all()
 
 
+@pytest.mark.parametrize(("spacing", "shape"), [((1.0, 1.0, 2.0), (4 + 3, 10 + 3)), ((3.0, 1.5, 3.0), (4 + 6, 10 + 6))])
+def test_slices_of_a_volume_have_the_pixels_of_its_finest_axis(spacing, shape):
+    assert orthogonal_slices(np.zeros((3, 4, 5)), (1, 1, 2), spacing).shape == shape
+
+
 def test_slices_of_a_volume_keep_its_type():
     volume = np.full((3, 4, 5), 300, np.uint16)
     slices = orthogonal_slices(volume, (1, 1, 2), (1.0, 1.0, 1.0), fill=500)
@@ -619,3 +624,17 @@ def test_the_planes_of_a_very_flat_volume_have_a_row():
     voxels = np.zeros((1, 16, 16, 1), np.uint8)
     picture = render_volume_points(voxels, (0.01, 1.0, 1.0), np.zeros((1, 3)), np.array([False]))
     assert picture.shape == (360, 3 * 362, 3)
+
+
+def test_a_point_of_thick_slices_is_drawn_on_its_voxel():
+    voxels = np.zeros((4, 16, 16, 1), np.uint8)
+    picture = render_volume_points(voxels, (2.0, 1.0, 1.0), np.array([[1.0, 2.0, 6.0]]), np.array([True]))
+    coronal = picture[:180, 362 : 362 + 360].any(axis=2)  # a voxel has 45 rows and 22.5 columns
+    assert np.argwhere(coronal).mean(axis=0).tolist() == pytest.approx([112, 145.75], abs=1)
+
+
+def test_a_page_is_as_bright_as_the_slices_that_it_shows():
+    image = np.linspace(0, 1, 125, dtype=np.float32).reshape(5, 5, 5, 1)
+    image[:2, :2, :2] = 1000
+    page = volume_page(image, np.zeros((5, 5, 5), np.uint8), np.zeros((1, 3), np.uint8), (1.0, 1.0, 1.0), count=1)
+    assert page.max() == 255

@@ -15,6 +15,12 @@ def test_rows_that_end_within_a_pixel_are_resized_as_the_whole_image_is():
     np.testing.assert_array_equal(rows, whole[2:5])
 
 
+def test_no_more_rows_are_read_than_a_resized_row_depends_on():
+    read = mock.Mock(return_value=np.zeros((8, 9, 1), np.float32))
+    resize_rows(read, (20, 9), (10, 9), 4, 5)
+    read.assert_called_once_with(5, 13)
+
+
 def test_rows_of_fractions_that_are_resized_are_of_32_bits():
     pixels = np.random.default_rng(0).random((6, 9, 2), dtype=np.float32)
     assert resize_rows(lambda top, bottom: pixels[top:bottom], (6, 9), (4, 5), 1, 3).dtype == np.float32

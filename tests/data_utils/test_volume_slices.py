@@ -1,6 +1,7 @@
 """Slices of volumes as images: their numbers, labels, keys, and errors of their volumes."""
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,11 +18,13 @@ from volumes import (
 )
 
 from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.volumes import read_label_volume, read_volume
+from data_utils.sources import volume_slices
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.load import load_records
-from data_utils.sources.volume_slices import SliceRecords
+from data_utils.sources.volume_slices import SliceRecords, VolumeSlice
 from data_utils.sources.volumes import Description, VolumeRecords
 from runtime.errors import DataError
 
@@ -134,3 +137,11 @@ def test_a_volume_that_lies_elsewhere_than_its_label_has_no_slices(tmp_path, sha
     write_nifti(tmp_path / "images" / f"{CASE_NAMES[0]}.nii.gz", case(0, shape)[0], affine)
     with pytest.raises(DataError, match=f"{CASE_NAMES[0]}: image and label differ in shape or affine"):
         len(SliceRecords(training_volumes(tmp_path)))
+
+
+def test_a_volume_is_read_once_for_its_slices(tmp_path, monkeypatch):
+    read = mock.Mock(side_effect=read_volume)
+    monkeypatch.setattr(volume_slices, "read_volume", read)
+    volume = VolumeFile((str(write_nifti(tmp_path / "a.nii", np.ones((2, 3, 4), np.uint8))),))
+    assert [VolumeSlice(volume, z, False).read().shape for z in range(4)] == [(3, 2, 1)] * 4
+    read.assert_called_once()

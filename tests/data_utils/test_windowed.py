@@ -165,6 +165,12 @@ def test_a_picture_that_is_cut_off_is_an_image_error(tmp_path):
         picture.read(0, 5)
 
 
+def test_bands_that_cannot_be_opened_are_named_by_their_first_file():
+    source = BandSource(("first.tif", "second.tif"))
+    with pytest.raises(ImageError, match=r"^first\.tif cannot be read"), open_windowed_file(source):
+        pass
+
+
 def test_an_array_that_is_a_device_is_an_image_error(tmp_path):
     (tmp_path / "a.npy").symlink_to("/dev/null")
     with (

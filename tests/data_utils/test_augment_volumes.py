@@ -1,5 +1,6 @@
 """Augmentation of volumes: turns in mm, effects that images do not have, and the same for any batch."""
 
+import functools
 import itertools
 import math
 from dataclasses import replace
@@ -88,6 +89,7 @@ TURNED_PAIRS = {  # spacing: pairs of the axes (x, y, z) that a volume turns bet
 }
 
 
+@functools.cache
 def sampled_matrices(strength: str, spacing: tuple[float, float, float]) -> np.ndarray:
     """The matrices (200, 3, 3) of 200 volumes of a spacing."""
     return np.array([volume_augmentation((0, i), strength, spacing).matrix for i in range(200)])

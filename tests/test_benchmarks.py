@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from class_loss import ClassLoss
-from conftest import launch, write_folder
 from PIL import Image
+from support.class_loss import ClassLoss
+from support.folders import write_folder
+from support.launches import launch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import PROGRAMS, ROOT
+from support.launches import PROGRAMS, ROOT
 
 import bootstrap as script_of_bootstrap
 

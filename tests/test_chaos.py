@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import ROOT
 from safetensors.torch import save_file
+from support.launches import ROOT
 
 from benchmarks.chaos import FAULTS, TOLERANCE, Problem, compare, random_faults, resumed_at
 

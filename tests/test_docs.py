@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 from accelerate.commands.launch import launch_command_parser
-from conftest import ROOT, pytorch_unet_checkpoint
-from forked import launch_forked
+from support.forks import launch_forked
+from support.launches import ROOT
+from support.pytorch_unet import pytorch_unet_checkpoint
 from torch.distributed.run import get_args_parser
 
 import inference.args

@@ -13,8 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT, write_folder
 from setuptools import Distribution
+from support.folders import write_folder
+from support.launches import ROOT
 
 from installed import commands
 from runtime.errors import SettingsError

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from in_process import Run, run_train
 from PIL import ExifTags, Image
+from support.in_process import Run, run_train
 
 from inference import Predictor
 

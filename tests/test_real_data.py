@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, launch, load_info, predict
 from PIL import Image
+from support.data_sets import load_info
+from support.launches import ROOT, launch, predict
 
 from unet import UNet
 

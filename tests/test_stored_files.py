@@ -12,10 +12,10 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
-from in_process import Run, parsed, run_train
 from PIL import Image
 from safetensors.torch import load_file
+from support.in_process import Run, parsed, run_train
+from support.launches import ROOT
 
 from data_utils.class_map import ClassMap
 from inference import Predictor

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info
 from PIL import Image
+from support.data_sets import load_info
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig

@@ -11,11 +11,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from annotations import error_of, loaded, masks
-from coco_files import CATEGORIES, OBJECTS, SIZE, box, entry, labels_of, write_coco, write_crowded_splits, write_splits
-from conftest import TINY, load_info, unnoticed_changes
-from in_process import run_train
 from PIL import Image
+from support.annotations import error_of, loaded, masks
+from support.coco_files import (
+    CATEGORIES,
+    OBJECTS,
+    SIZE,
+    box,
+    entry,
+    labels_of,
+    write_coco,
+    write_crowded_splits,
+    write_splits,
+)
+from support.data_sets import load_info, unnoticed_changes
+from support.in_process import run_train
+from support.launches import TINY
 
 from data_utils import pack
 from data_utils.analysis.check_data import check_data

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from annotations import error_of, loaded, masks
-from coco_files import CATEGORIES, OBJECTS, SIZE, VALUES, box, entry, write_coco, write_splits
+from support.annotations import error_of, loaded, masks
+from support.coco_files import CATEGORIES, OBJECTS, SIZE, VALUES, box, entry, write_coco, write_splits
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from annotations import error_of, loaded
-from conftest import unnoticed_changes
-from labelme_files import BOX, SIZE, SPLITS, masks_of, png, shape, write_labelme
+from support.annotations import error_of, loaded
+from support.data_sets import unnoticed_changes
+from support.labelme_files import BOX, SIZE, SPLITS, masks_of, png, shape, write_labelme
 
 from data_utils import pack
 from data_utils.analysis.check_data import check_data

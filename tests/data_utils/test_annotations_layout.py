@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from annotations import error_of, loaded, masks
-from coco_files import OBJECTS, SIZE, box, entry, write_coco
-from mask_folders import rows, save
 from PIL import Image
+from support.annotations import error_of, loaded, masks
+from support.coco_files import OBJECTS, SIZE, box, entry, write_coco
+from support.mask_folders import rows, save
 
 from data_utils.image_io.reader import read_image
 from data_utils.sources.annotations import coco

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from annotations import error_of, loaded, masks
-from conftest import unnoticed_changes
 from PIL import Image, ImageDraw
+from support.annotations import error_of, loaded, masks
+from support.data_sets import unnoticed_changes
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info

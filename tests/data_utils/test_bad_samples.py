@@ -7,9 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import TINY, launch, load_info, losses, write_folder
-from in_process import run_train
 from PIL import Image
+from support.data_sets import load_info
+from support.folders import write_folder
+from support.in_process import run_train
+from support.launches import TINY, launch
+from support.run_files import losses
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import DatasetInfo

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info, unnoticed_changes
-from rasters import scene, write_raster
+from support.data_sets import load_info, unnoticed_changes
+from support.rasters import scene, write_raster
 
 from data_utils import pack
 from data_utils.config import DataConfig

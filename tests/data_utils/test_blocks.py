@@ -4,10 +4,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from in_process import run_train
 from PIL import Image
 from rasterio.transform import Affine
-from rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
+from support.in_process import run_train
+from support.rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info

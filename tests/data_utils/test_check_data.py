@@ -4,12 +4,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from conftest import load_info, write_splits
-from inspections import records_of, split_of
 from PIL import Image
 from rasterio.transform import from_origin
-from rasters import write_raster
-from volumes import CASE_NAMES, LPS, RAS, case, volume_config, write_decathlon, write_nifti
+from support.data_sets import load_info
+from support.folders import write_splits
+from support.inspections import records_of, split_of
+from support.rasters import write_raster
+from support.volumes import CASE_NAMES, LPS, RAS, case, volume_config, write_decathlon, write_nifti
 
 from data_utils.analysis.check_data import (
     check_data,

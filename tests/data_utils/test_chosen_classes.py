@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info
-from in_process import Run, run_train
 from PIL import Image
+from support.data_sets import load_info
+from support.in_process import Run, run_train
 
 from data_utils.analysis.check_data import check_data
 from data_utils.class_map import ClassMap, resolve_classes

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from annotations import error_of, loaded, masks
-from conftest import unnoticed_changes
-from mask_folders import SIZE, rows, save
+from support.annotations import error_of, loaded, masks
+from support.data_sets import unnoticed_changes
+from support.mask_folders import SIZE, rows, save
 
 from data_utils import pack
 from data_utils.analysis.check_data import check_data

@@ -11,9 +11,10 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
-from conftest import PROGRAMS, launch, load_info
-from hostile_volumes import META_IMAGE, NRRD
 from PIL import Image
+from support.data_sets import load_info
+from support.hostile_volumes import META_IMAGE, NRRD
+from support.launches import PROGRAMS, launch
 
 from data_utils.image_io import formats
 from data_utils.image_io.formats import VolumeFile

@@ -6,7 +6,7 @@ Modules: data_utils/sources/class_lists.py.
 from pathlib import Path
 
 import pytest
-from partly_labeled import banded_info, labels_by_name, write_bands
+from support.partly_labeled import banded_info, labels_by_name, write_bands
 
 from data_utils.sources.class_lists import Row, Table, read_table
 from runtime.errors import DataError

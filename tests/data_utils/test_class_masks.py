@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
-from volumes import write_nifti
+from support.volumes import write_nifti
 
 from data_utils.image_io.class_masks import (
     ClassChannels,

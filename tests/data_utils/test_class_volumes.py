@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from annotations import error_of
-from conftest import load_info, unnoticed_changes
-from overlaps import planes
-from volumes import case, write_nifti
+from support.annotations import error_of
+from support.data_sets import load_info, unnoticed_changes
+from support.overlaps import planes
+from support.volumes import case, write_nifti
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ClassLayers

@@ -7,7 +7,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from PIL import Image
-from points import (
+from support.points import (
     COCO_CATEGORY,
     COCO_CONTENT,
     COCO_OBJECT,

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from annotations import error_of, loaded, masks
-from coco_files import SIZE, VALUES, box, disc, entry, runs, write_coco, write_crowded_splits, write_splits
 from pycocotools import mask as rle_masks
 from pycocotools.coco import COCO
+from support.annotations import error_of, loaded, masks
+from support.coco_files import SIZE, VALUES, box, disc, entry, runs, write_coco, write_crowded_splits, write_splits
 
 from data_utils.sources.annotations.coco_mask import CocoMask, encode, run_lengths
 from tasks.overlapping import unpack_bits

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info, write_folder
-from inspections import PICTURE
 from PIL import Image
+from support.data_sets import load_info
+from support.folders import write_folder
+from support.inspections import PICTURE
 
 from data_utils.analysis import content
 from data_utils.analysis.content import content_key, file_paths, sampled_indices

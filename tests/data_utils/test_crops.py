@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from conftest import load_info
+from support.data_sets import load_info
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import DatasetInfo

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from inspections import split_of
+from support.inspections import split_of
 
 from data_utils.analysis import data_warnings
 from data_utils.analysis.data_warnings import find_warnings

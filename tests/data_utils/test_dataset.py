@@ -14,9 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import load_info, write_folder
 from PIL import Image
-from volumes import write_msd, write_volume
+from support.data_sets import load_info
+from support.folders import write_folder
+from support.volumes import write_msd, write_volume
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization

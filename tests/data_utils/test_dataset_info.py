@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import load_info, write_folder, write_splits
-from inspections import records_of, write_tiffs
 from PIL import Image
-from volumes import write_msd
+from support.data_sets import load_info
+from support.folders import write_folder, write_splits
+from support.inspections import records_of, write_tiffs
+from support.volumes import write_msd
 
 from data_utils.analysis import inspect_windows, inspectors
 from data_utils.analysis.check_data import check_data

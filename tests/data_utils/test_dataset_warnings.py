@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from coco_files import box, entry, write_coco
-from conftest import load_info, write_folder
 from PIL import Image
+from support.coco_files import box, entry, write_coco
+from support.data_sets import load_info
+from support.folders import write_folder
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.inspection import Content, SplitInspection

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
-from conftest import TINY, load_info
 from filelock import FileLock
-from in_process import run_train
 from PIL import Image
-from rasters import write_raster
+from support.data_sets import load_info
+from support.in_process import run_train
+from support.launches import TINY
+from support.rasters import write_raster
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization

@@ -4,8 +4,9 @@ import struct
 import time
 
 import pytest
-from conftest import predict, write_folder
 from PIL import Image
+from support.folders import write_folder
+from support.launches import predict
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig

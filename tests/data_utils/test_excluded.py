@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info, write_folder
+from support.data_sets import load_info
+from support.folders import write_folder
 
 from data_utils.config import DataConfig
 from data_utils.sources.excluded import leave_out, read_names, shown_name

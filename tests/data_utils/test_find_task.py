@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import TINY, load_info, write_folder
-from in_process import parsed
-from objects import Masks, numbered, write_discs
 from PIL import Image
+from support.data_sets import load_info
+from support.folders import write_folder
+from support.in_process import parsed
+from support.launches import TINY
+from support.objects import Masks, numbered, write_discs
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig

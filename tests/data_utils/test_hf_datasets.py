@@ -10,7 +10,7 @@ from threading import Thread
 from unittest.mock import Mock
 
 import pytest
-from picture_folders import check_sizes, error_of, flat_folder, loaded, names, pixels_of_values, png, size_of
+from support.picture_folders import check_sizes, error_of, flat_folder, loaded, names, pixels_of_values, png, size_of
 
 from data_utils.image_io.reader import read_mask
 from data_utils.sources import hf_datasets, load

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info, write_folder
-from picture_folders import names
 from PIL import Image
+from support.data_sets import load_info
+from support.folders import write_folder
+from support.picture_folders import names
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import tifffile
-from rasters import write_raster
+from support.rasters import write_raster
 
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file
 from data_utils.loading import image_input

@@ -12,8 +12,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import tifffile
-from picture_folders import png, size_of
 from PIL import Image, ImageFile
+from support.picture_folders import png, size_of
 
 from data_utils.image_io import reader
 from data_utils.image_io.formats import PictureFile, WindowSource

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inspections import split_of
 from PIL import Image
+from support.inspections import split_of
 
 from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspection import (

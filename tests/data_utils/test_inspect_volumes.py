@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from volumes import RAS, case, volume_config, write_decathlon, write_nifti, write_volume
+from support.launches import ROOT
+from support.volumes import RAS, case, volume_config, write_decathlon, write_nifti, write_volume
 
 from data_utils.analysis import inspect_volumes
 from data_utils.analysis.dataset_info import load_dataset_info

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from conftest import load_info, write_folder
 from PIL import Image
+from support.data_sets import load_info
+from support.folders import write_folder
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import load_info
-from partly_labeled import CLASSES, labels_by_name, write_bands
-from volumes import case, write_msd, write_nifti
+from support.data_sets import load_info
+from support.partly_labeled import CLASSES, labels_by_name, write_bands
+from support.volumes import case, write_msd, write_nifti
 
 from data_utils.config import DataConfig
 from data_utils.sources.folder import FolderRecords

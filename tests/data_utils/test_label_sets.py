@@ -4,7 +4,7 @@ Modules: data_utils/targets/label_sets.py, data_utils/analysis/label_sets.py.
 """
 
 import pytest
-from inspections import split_of
+from support.inspections import split_of
 
 from data_utils.analysis.label_sets import label_set_warnings, read_labels
 from data_utils.class_map import ClassMap

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info
-from inspections import records_of, split_of
 from PIL import Image
+from support.data_sets import load_info
+from support.inspections import records_of, split_of
 
 from data_utils.analysis.inspection import Inspection, SplitInspection, total_pixels
 from data_utils.analysis.label_warnings import label_warnings

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from annotations import error_of
-from labelme_files import BOX, NO_SIZE, SIZE, SPLITS, drawn, masks_of, png, shape, write_labelme, written_mask
 from PIL import Image, ImageDraw
+from support.annotations import error_of
+from support.labelme_files import BOX, NO_SIZE, SIZE, SPLITS, drawn, masks_of, png, shape, write_labelme, written_mask
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info

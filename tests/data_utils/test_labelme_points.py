@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-from points import (
+from support.points import (
     NAMES,
     POINT_SHAPE,
     SIZE,

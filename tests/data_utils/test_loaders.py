@@ -7,7 +7,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import load_info, write_folder
+from support.data_sets import load_info
+from support.folders import write_folder
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo

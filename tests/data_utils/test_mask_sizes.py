@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import load_info, predict, write_folder
-from in_process import run_train
 from PIL import Image
+from support.data_sets import load_info
+from support.folders import write_folder
+from support.in_process import run_train
+from support.launches import predict
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hostile_volumes import meta_image
+from support.hostile_volumes import meta_image
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.meta_image import check_meta_image

@@ -7,7 +7,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from points import reading_error
+from support.points import reading_error
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import tifffile
-from inspections import PICTURE
-from rasters import write_raster
+from support.inspections import PICTURE
+from support.rasters import write_raster
 
 from data_utils.analysis import normalization as normalization_module
 from data_utils.analysis.normalization import (

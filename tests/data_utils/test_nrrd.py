@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hostile_volumes import SPACE, nrrd
+from support.hostile_volumes import SPACE, nrrd
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.nrrd import check_nrrd

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from objects import Masks, numbered, write_discs
 from PIL import Image
+from support.objects import Masks, numbered, write_discs
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info
-from objects import Masks, numbered, write_discs
 from PIL import Image
+from support.data_sets import load_info
+from support.objects import Masks, numbered, write_discs
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig

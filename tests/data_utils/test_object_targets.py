@@ -6,9 +6,9 @@ Modules: data_utils/targets/objects.py.
 import numpy as np
 import pytest
 import tifffile
-from conftest import load_info
-from objects import picture, write_discs
 from PIL import Image
+from support.data_sets import load_info
+from support.objects import picture, write_discs
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig

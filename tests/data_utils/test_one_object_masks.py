@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import unnoticed_changes
-from objects import discs, picture
 from PIL import Image
+from support.data_sets import unnoticed_changes
+from support.objects import discs, picture
 
 from data_utils.config import DataConfig
 from data_utils.sources.annotations import one_object_masks

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from annotations import error_of, loaded
-from conftest import load_info, unnoticed_changes
-from overlaps import NAMES, SIZE, labels_of, planes, scene, targets_of, true_masks, write_mask, write_overlaps
 from PIL import Image
-from rasters import write_raster
+from support.annotations import error_of, loaded
+from support.data_sets import load_info, unnoticed_changes
+from support.overlaps import NAMES, SIZE, labels_of, planes, scene, targets_of, true_masks, write_mask, write_overlaps
+from support.rasters import write_raster
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.overlap_warnings import overlap_warnings

@@ -8,8 +8,10 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import tifffile
-from conftest import launch, load_info, write_folder, write_splits
 from PIL import Image
+from support.data_sets import load_info
+from support.folders import write_folder, write_splits
+from support.launches import launch
 
 from data_utils import pack as pack_module
 from data_utils.image_io.formats import EmbeddedImage

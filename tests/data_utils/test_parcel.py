@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import PROGRAMS, TINY, launch
+from support.launches import PROGRAMS, TINY, launch
 from torch.utils.data import DataLoader, TensorDataset
 
 from data_utils.loading.parcel import PackedCollate, Parcel, raise_open_file_limit

@@ -5,10 +5,10 @@ Modules: data_utils/targets/bits.py.
 
 import numpy as np
 import pytest
-from conftest import load_info
-from overlaps import SIZE as OVERLAPS
-from overlaps import write_overlaps
-from partly_labeled import CLASSES, SIZE, banded_info, write_bands
+from support.data_sets import load_info
+from support.overlaps import SIZE as OVERLAPS
+from support.overlaps import write_overlaps
+from support.partly_labeled import CLASSES, SIZE, banded_info, write_bands
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.content import content_key

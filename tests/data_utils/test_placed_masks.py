@@ -9,10 +9,10 @@ import os
 import numpy as np
 import pytest
 import tifffile
-from conftest import predict
 from rasterio.transform import Affine, from_origin
 from rasterio.warp import Resampling, reproject
-from rasters import NORTH_UP, UTM, class_config, scene, write_raster
+from support.launches import predict
+from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info

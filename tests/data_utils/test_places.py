@@ -5,7 +5,7 @@ import pytest
 import rasterio
 import tifffile
 from rasterio.transform import Affine
-from rasters import NORTH_UP, write_raster
+from support.rasters import NORTH_UP, write_raster
 
 from data_utils.image_io.places import Crs, Place, geo_keys, has_place_tags, read_crs, read_place
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from points import (
+from support.points import (
     COCO_CONTENT,
     NAMES,
     POINT_SHAPE,

@@ -9,9 +9,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import load_info, unnoticed_changes
 from PIL import Image
-from points import NAMES, SIZE, dot_center, points_of_folder, write_dots, write_table
+from support.data_sets import load_info, unnoticed_changes
+from support.points import NAMES, SIZE, dot_center, points_of_folder, write_dots, write_table
 
 from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.points import csv_tables, files

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import load_info
 from PIL import Image
-from points import SIZE, write_dots
+from support.data_sets import load_info
+from support.points import SIZE, write_dots
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from points import write_dots
-from volumes import write_volume
+from support.points import write_dots
+from support.volumes import write_volume
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points, point_locations

@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from points import NAMES, coco_content, dots, points_of_folder, write_dots, write_table
-from rasters import feature, square, write_geojson
+from support.points import NAMES, coco_content, dots, points_of_folder, write_dots, write_table
+from support.rasters import feature, square, write_geojson
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig

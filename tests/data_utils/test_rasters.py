@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import rasterio
 import tifffile
-from conftest import load_info
 from PIL import Image
 from rasterio.enums import MaskFlags, Resampling
 from rasterio.windows import Window
-from rasters import NORTH_UP, scene, write_raster
+from support.data_sets import load_info
+from support.rasters import NORTH_UP, scene, write_raster
 
 from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.image_io import tiff_segments

@@ -5,9 +5,9 @@ Modules: data_utils/targets/regions.py.
 
 import numpy as np
 import pytest
-from conftest import load_info
-from overlaps import SIZE, planes, targets_of, write_overlaps
 from PIL import Image
+from support.data_sets import load_info
+from support.overlaps import SIZE, planes, targets_of, write_overlaps
 
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig

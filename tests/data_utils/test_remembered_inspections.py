@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from conftest import load_info, rewrite, unnoticed_changes, write_folder
-from inspections import write_tiffs
 from PIL import Image
+from support.data_sets import load_info, rewrite, unnoticed_changes
+from support.folders import write_folder
+from support.inspections import write_tiffs
 
 from data_utils.analysis import inspectors
 from data_utils.analysis.dataset_info import DatasetInfo

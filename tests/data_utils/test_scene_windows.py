@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from PIL import Image
-from rasters import write_raster
+from support.rasters import write_raster
 
 from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import read_header

@@ -7,8 +7,8 @@ import subprocess
 
 import numpy as np
 import pytest
-from conftest import launch
 from PIL import Image
+from support.launches import launch
 
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import write_folder
 from PIL import Image
+from support.folders import write_folder
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig

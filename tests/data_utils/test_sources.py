@@ -9,8 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from conftest import ROOT, unnoticed_changes
-from picture_folders import check_sizes, error_of, flat_folder, loaded, names, paired, pixels_of_values, write_pictures
+from support.data_sets import unnoticed_changes
+from support.launches import ROOT
+from support.picture_folders import (
+    check_sizes,
+    error_of,
+    flat_folder,
+    loaded,
+    names,
+    paired,
+    pixels_of_values,
+    write_pictures,
+)
 
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.class_map import resolve_classes

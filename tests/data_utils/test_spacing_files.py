@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 import tifffile
-from volumes import CASE_NAMES, case, training_volumes, volume_config
+from support.volumes import CASE_NAMES, case, training_volumes, volume_config
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.image_io.volumes import read_volume

@@ -12,8 +12,9 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
-from conftest import ROOT, load_info
 from PIL import Image, ImageDraw, ImageFilter
+from support.data_sets import load_info
+from support.launches import ROOT
 
 from data_utils.analysis import spoiled_masks
 from data_utils.analysis.check_data import check_data

@@ -18,9 +18,12 @@ import pyarrow.parquet
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
-from conftest import TINY, launch, load_info, losses, write_folder, write_splits
-from counted_files import NOTES, CountedFiles, Reads
 from PIL import Image
+from support.data_sets import load_info
+from support.file_reads import NOTES, CountedFiles, Reads
+from support.folders import write_folder, write_splits
+from support.launches import TINY, launch
+from support.run_files import losses
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo

@@ -5,7 +5,7 @@ Modules: data_utils/targets/reader.py.
 
 import numpy as np
 import pytest
-from volumes import write_nifti
+from support.volumes import write_nifti
 
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import tifffile
-from rasters import write_raster
+from support.rasters import write_raster
 
 from data_utils.image_io import tiff as tiff_module
 from data_utils.image_io.reader import read_image

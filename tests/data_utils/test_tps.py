@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from points import prediction_with_an_absent_point, reading_error, write_points
+from support.points import prediction_with_an_absent_point, reading_error, write_points
 
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, to_pixels

@@ -11,9 +11,9 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from in_process import run_train
 from PIL import Image
-from points import prediction_with_an_absent_point
+from support.in_process import run_train
+from support.points import prediction_with_an_absent_point
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect_points import inspect_volume_points

@@ -5,7 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from volumes import (
+from support.volumes import (
     CASE_NAMES,
     LPS,
     RAS,

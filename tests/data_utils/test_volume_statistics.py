@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from volumes import ANISOTROPIC, volume_config, write_decathlon
+from support.volumes import ANISOTROPIC, volume_config, write_decathlon
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.volume_statistics import VolumeStatistics, target_spacing

@@ -17,7 +17,7 @@ import pytest
 import tifffile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from volumes import AFFINES, ANISOTROPIC, LPS, RAS, case, write_nifti
+from support.volumes import AFFINES, ANISOTROPIC, LPS, RAS, case, write_nifti
 
 from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.analysis.inspection import Inspection, Problem

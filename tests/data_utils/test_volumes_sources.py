@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import unnoticed_changes
-from volumes import (
+from support.data_sets import unnoticed_changes
+from support.volumes import (
     CASE_NAMES,
     LPS,
     MSD,

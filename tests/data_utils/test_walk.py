@@ -3,7 +3,8 @@
 import os
 
 import pytest
-from conftest import load_info, write_folder
+from support.data_sets import load_info
+from support.folders import write_folder
 
 from data_utils.sources.folder import natural_sort_key
 from data_utils.sources.walk import walk

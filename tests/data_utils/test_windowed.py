@@ -10,7 +10,7 @@ import rasterio
 import tifffile
 from PIL import Image
 from rasterio.windows import Window
-from rasters import write_raster
+from support.rasters import write_raster
 
 from data_utils.image_io import tiff as tiff_module
 from data_utils.image_io import windowed

@@ -17,7 +17,7 @@ import tifffile
 from pyproj import Transformer
 from rasterio.features import rasterize
 from rasterio.transform import Affine
-from rasters import NORTH_UP, UTM, class_config, feature, scene, square, write_geojson, write_raster
+from support.rasters import NORTH_UP, UTM, class_config, feature, scene, square, write_geojson, write_raster
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info

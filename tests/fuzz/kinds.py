@@ -22,10 +22,10 @@ import nibabel
 import numpy as np
 import tifffile
 import torch
-from conftest import pytorch_unet_checkpoint
-from in_process import parsed
 from PIL import Image
-from rasters import feature, square, write_raster
+from support.in_process import parsed
+from support.pytorch_unet import pytorch_unet_checkpoint
+from support.rasters import feature, square, write_raster
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect_images import inspect_image

@@ -6,7 +6,7 @@ The first inputs are those of cases.py, which have leaked once.
 import os
 
 import pytest
-from conftest import launch
+from support.launches import launch
 
 from tests.fuzz.run import run
 

@@ -24,9 +24,9 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from conftest import PROGRAMS, ROOT, predict
-from forked import free_port
 from PIL import Image
+from support.forks import free_port
+from support.launches import PROGRAMS, ROOT, predict
 
 import app
 from data_utils.class_map import ClassMap

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from prediction import image_job, volume_job
+from support.prediction import image_job, volume_job
 
 from inference.batches import group_jobs, process_share
 

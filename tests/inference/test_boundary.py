@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from conftest import launch, predict
 from PIL import Image
+from support.launches import launch, predict
 
 from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores, enclosing_box, numbers
 from inference.scoring.volume import surface_scores

@@ -6,7 +6,7 @@ Modules: inference/outputs/classes.py.
 import numpy as np
 import pytest
 import torch
-from prediction import volume_job
+from support.prediction import volume_job
 
 from data_utils.class_map import ClassMap
 from data_utils.visualize import outlined_overlay

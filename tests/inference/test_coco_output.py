@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from prediction import image_job
-from written import write_labels, write_object_table
+from support.prediction import image_job
+from support.written_files import write_labels, write_object_table
 
 from inference.outputs.coco import run_lengths, write_coco
 from inference.outputs.jobs import MASK

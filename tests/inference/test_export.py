@@ -16,10 +16,10 @@ import onnxruntime
 import openvino
 import pytest
 import torch
-from conftest import ROOT, launch, predict
-from exports import KINDS, POINTS, PREPROCESS, PREPROCESS_OF_POINTS
-from networks import export
 from PIL import Image
+from support.exports import KINDS, POINTS, PREPROCESS, PREPROCESS_OF_POINTS
+from support.launches import ROOT, launch, predict
+from support.networks import export
 
 from data_utils.image_io.resize import resize_image
 from inference import Predictor

@@ -14,9 +14,9 @@ import onnxruntime
 import pytest
 import torch
 import yaml
-from conftest import launch
-from exports import KINDS
 from PIL import Image
+from support.exports import KINDS
+from support.launches import launch
 
 from data_utils.visualize import palette
 from inference import Predictor

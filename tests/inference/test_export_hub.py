@@ -12,10 +12,10 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import launch
-from exports import KINDS, LITE0, POINTS, PREPROCESS, PREPROCESS_OF_POINTS
 from huggingface_hub import ModelCard
 from PIL import Image
+from support.exports import KINDS, LITE0, POINTS, PREPROCESS, PREPROCESS_OF_POINTS
+from support.launches import launch
 
 from inference import Predictor
 from inference.export.export_format import Options, export_proved

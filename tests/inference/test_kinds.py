@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from points import landmarks
+from support.points import landmarks
 
 from inference.kinds import new_output_kind
 from inference.outputs.images import ImageWriter

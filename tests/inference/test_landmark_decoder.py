@@ -10,7 +10,7 @@ from itertools import combinations_with_replacement
 import numpy as np
 import pytest
 import torch
-from landmarks import THREE, gaussian_maps, random_points
+from support.landmarks import THREE, gaussian_maps, random_points
 
 from inference.decoding.landmarks import LandmarkDecoder, PredictedPoints
 from inference.decoding.views import average, unmirrored

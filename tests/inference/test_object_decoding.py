@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from objects import discs, note_scratch_folders, true_answers
 from scipy.ndimage import gaussian_filter, label
+from support.objects import discs, note_scratch_folders, true_answers
 
 from data_utils.holes import has_hole, holes
 from data_utils.visualize_objects import SHADES, choose_shades, outlined, shaded, touching

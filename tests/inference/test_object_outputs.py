@@ -11,10 +11,19 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from objects import note_scratch_folders
 from PIL import Image
-from prediction import image_job
-from written import DETECTED, LABEL_ROWS, LABELS, PLACE, SIZE, tilted_volume_job, write_labels, write_object_table
+from support.objects import note_scratch_folders
+from support.prediction import image_job
+from support.written_files import (
+    DETECTED,
+    LABEL_ROWS,
+    LABELS,
+    PLACE,
+    SIZE,
+    tilted_volume_job,
+    write_labels,
+    write_object_table,
+)
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume

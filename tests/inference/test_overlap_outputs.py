@@ -11,8 +11,8 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
-from prediction import image_job
-from written import SIZE, tilted_volume_job
+from support.prediction import image_job
+from support.written_files import SIZE, tilted_volume_job
 
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_windowed

@@ -14,7 +14,7 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
-from prediction import network_of, touch, volume_job, writer_of
+from support.prediction import network_of, touch, volume_job, writer_of
 
 from data_utils.visualize import to_rgb
 from inference import Predictor

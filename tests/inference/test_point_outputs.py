@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from points import landmarks
-from prediction import image_job
-from written import tilted_volume_job
+from support.points import landmarks
+from support.prediction import image_job
+from support.written_files import tilted_volume_job
 
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from points import landmarks
-from prediction import image_job
+from support.points import landmarks
+from support.prediction import image_job
 
 from data_utils.sources.points.files import content
 from data_utils.sources.points.table import PointTable

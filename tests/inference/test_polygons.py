@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from conftest import predict
 from rasterio.features import rasterize, shapes
 from rasterio.transform import Affine
-from rasters import UTM, scene, write_raster
+from support.launches import predict
+from support.rasters import UTM, scene, write_raster
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io import outlines

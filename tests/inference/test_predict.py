@@ -15,9 +15,10 @@ import pytest
 import tifffile
 import torch
 from accelerate.utils import DynamoBackend
-from conftest import PROGRAMS, launch, load_info, predict
 from PIL import Image
-from prediction import network_of, settings_of, touch
+from support.data_sets import load_info
+from support.launches import PROGRAMS, launch, predict
+from support.prediction import network_of, settings_of, touch
 
 from inference import Predictor
 from inference.args import parse_args

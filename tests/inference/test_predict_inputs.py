@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from conftest import predict
 from PIL import Image
-from prediction import touch
+from support.launches import predict
+from support.prediction import touch
 
 from data_utils.image_io.class_masks import ClassFile, ClassMasks
 from data_utils.image_io.formats import BandSource, PictureFile

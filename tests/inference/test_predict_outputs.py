@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from conftest import ROOT, predict
-from forked import ForkedRun
 from PIL import Image
+from support.forks import ForkedRun
+from support.launches import ROOT, predict
 
 from inference.inputs import find_jobs, named_job
 from inference.outputs import disk

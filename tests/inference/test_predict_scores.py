@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from conftest import predict
 from PIL import Image
-from prediction import scores_of, settings_of
+from support.launches import predict
+from support.prediction import scores_of, settings_of
 
 from predict import ScoredImage, print_scores, write_files_of_all
 from runtime.errors import DataError

@@ -10,9 +10,9 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
-from prediction import network_of
+from support.prediction import network_of
+from support.volumes import write_nifti, write_volume
 from torch.nn import BatchNorm2d
-from volumes import write_nifti, write_volume
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from prediction import settings_of
+from support.prediction import settings_of
 
 from inference import provenance
 from inference.provenance import complete_provenance, provenance_of, record_provenance

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import launch, predict, pytorch_unet_checkpoint
-from in_process import run_train
 from PIL import Image
 from safetensors.torch import save_file
-from starting import start_from
+from support.in_process import run_train
+from support.launches import launch, predict
+from support.pytorch_unet import pytorch_unet_checkpoint
+from support.starts import start_from
 
 from data_utils.loading.image_input import ImageInput
 from inference.models import load_model, load_network

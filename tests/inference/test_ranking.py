@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import predict
 from PIL import Image
-from volumes import write_nifti
+from support.launches import predict
+from support.volumes import write_nifti
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile

@@ -18,12 +18,12 @@ import pytest
 import rasterio
 import tifffile
 import torch
-from conftest import TINY, predict
-from in_process import run_train
 from PIL import Image
-from prediction import settings_of
 from rasterio.transform import Affine
-from rasters import NORTH_UP, UTM, scene, write_raster
+from support.in_process import run_train
+from support.launches import TINY, predict
+from support.prediction import settings_of
+from support.rasters import NORTH_UP, UTM, scene, write_raster
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io import geotiff_writer

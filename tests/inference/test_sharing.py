@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import launch
-from forked import call_in_processes
 from PIL import Image
-from volumes import case, write_nifti
+from support.forks import call_in_processes
+from support.launches import launch
+from support.volumes import case, write_nifti
 
 from data_utils.image_io.formats import VolumeFile
 from inference import Predictor

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from prediction import touch
-from written import PLACE
+from support.prediction import touch
+from support.written_files import PLACE
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
 from data_utils.image_io.formats import ClassLayers, PictureFile, RenderedMask, VolumeFile

@@ -10,7 +10,7 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
-from prediction import matrix_of
+from support.prediction import matrix_of
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassChannels

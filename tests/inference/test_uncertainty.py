@@ -11,8 +11,8 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from conftest import predict
 from PIL import Image
+from support.launches import predict
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from prediction import matrix_of, scores_of, volume_job
 from scipy.ndimage import label
-from volumes import write_volume
+from support.prediction import matrix_of, scores_of, volume_job
+from support.volumes import write_volume
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask

@@ -13,10 +13,10 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from in_process import run_predict
 from PIL import Image
-from prediction import settings_of, volume_job
-from volumes import write_nifti
+from support.in_process import run_predict
+from support.prediction import settings_of, volume_job
+from support.volumes import write_nifti
 
 import inference.tiling.cuts
 import inference.tiling.planning

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
-from prediction import network_of, settings_of, touch, writer_of
-from volumes import write_volume
+from support.prediction import network_of, settings_of, touch, writer_of
+from support.volumes import write_volume
 
 from data_utils.image_io.formats import PictureFile
 from inference import Predictor

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from points import landmarks
-from prediction import image_job, network_of
-from written import tilted_volume_job
+from support.points import landmarks
+from support.prediction import image_job, network_of
+from support.written_files import tilted_volume_job
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.places import Place

@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils._pytree import tree_leaves, tree_map
 
 sys.path.append(str(Path(__file__).parent.parent))
-from in_process import process_state_kept
-from undrawn import without_figures
+from support.figures import without_figures
+from support.in_process import process_state_kept
 
 backend_registration._setup_privateuseone_for_python_backend("pretend")
 os.environ["ACCELERATE_TORCH_DEVICE"] = "pretend:0"

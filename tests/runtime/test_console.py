@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT
+from support.launches import ROOT
 
 from runtime import console
 from runtime.console import first_few, flush_streams, say, say_error

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import PROGRAMS, launch, write_folder
 from PIL import Image
-from points import write_dots
+from support.folders import write_folder
+from support.launches import PROGRAMS, launch
+from support.points import write_dots
 
 from runtime.device import LateRead, download, upload, upload_like, wait_for, widest_float
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from forked import call_in_processes
+from support.forks import call_in_processes
 
 from runtime import distributed
 from runtime.distributed import describe_lost_process, on_main, seed_step

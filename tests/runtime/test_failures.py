@@ -18,9 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 import torch.distributed as dist
-from conftest import PROGRAMS, ROOT, TINY, launch
-from forked import ForkedRun, free_port
-from in_process import run_train
+from support.forks import ForkedRun, free_port
+from support.in_process import run_train
+from support.launches import PROGRAMS, ROOT, TINY, launch
 
 from benchmarks.chaos import Network
 from runtime import distributed

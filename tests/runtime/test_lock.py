@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 import pytest
-from conftest import ROOT
 from filelock import FileLock
+from support.launches import ROOT
 
 from runtime.errors import SettingsError
 from runtime.lock import LOCK, lock_folder, locks_released

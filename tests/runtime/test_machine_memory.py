@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from conftest import PROGRAMS, launch
+from support.launches import PROGRAMS, launch
 
 from runtime import errors, memory
 from runtime.memory import available_bytes, grow_segments, is_out_of_memory, memory_shortage

@@ -20,9 +20,9 @@ from accelerate import Accelerator
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
-from conftest import PROGRAMS, ROOT
-from forked import launch_forked
-from in_process import process_state_kept
+from support.forks import launch_forked
+from support.in_process import process_state_kept
+from support.launches import PROGRAMS, ROOT
 
 from runtime.errors import LaunchError
 from runtime.launch import (

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT, TINY, write_folder
-from in_process import Run, parsed, run_train
-from prediction import settings_of
+from support.folders import write_folder
+from support.in_process import Run, parsed, run_train
+from support.launches import ROOT, TINY
+from support.prediction import settings_of
 
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import file_kind, find_files

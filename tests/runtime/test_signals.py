@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from conftest import ROOT
+from support.launches import ROOT
 
 from runtime import signals
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TINY
+from support.launches import ROOT, TINY
 
 SLURM = ROOT / "accelerate_configs" / "slurm"
 SRUN = """#!/bin/bash

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import PROGRAMS, TINY, last_checkpoint, launch, predict, records
-from in_process import Run, run_train
 from PIL import Image
 from safetensors.torch import load_file
+from support.in_process import Run, run_train
+from support.launches import PROGRAMS, TINY, launch, predict
+from support.run_files import last_checkpoint, records
 
 from inference import Predictor
 from runtime.errors import ModelError

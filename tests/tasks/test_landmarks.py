@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from landmarks import THREE, TWO, batch_of_image, batch_of_points, image_points, random_points
+from support.landmarks import THREE, TWO, batch_of_image, batch_of_points, image_points, random_points
 from torch import Tensor
 
 from inference.decoding.landmarks import LandmarkDecoder

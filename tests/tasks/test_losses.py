@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from class_loss import ClassLoss
+from support.class_loss import ClassLoss
 
 from tasks.classes import Classes, ClassTarget
 from tasks.landmarks import Landmarks

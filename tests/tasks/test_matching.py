@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from objects import discs, labels_of, target_of
 from scipy.optimize import linear_sum_assignment
+from support.objects import discs, labels_of, target_of
 
 from tasks import matching
 from tasks.classes import Classes

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from landmarks import batch_of_image, batch_of_points, image_points
+from support.landmarks import batch_of_image, batch_of_points, image_points
 
 from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN, PointTarget, unknown_points
 from tasks.target import Target

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from objects import discs, target_of
+from support.objects import discs, target_of
 
 from runtime.errors import ModelError
 from tasks import task_of_model

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from landmarks import THREE, TWO, batch_of_points, point_prediction, random_points
+from support.landmarks import THREE, TWO, batch_of_points, point_prediction, random_points
 
 from tasks.landmarks import Landmarks
 from tasks.point_scores import LandmarkScores, auroc, score_cell, score_titles

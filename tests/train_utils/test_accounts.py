@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import write_splits
-from in_process import run_train
+from support.folders import write_splits
+from support.in_process import run_train
 
 import train
 from data_utils.analysis.dataset_info import DatasetInfo

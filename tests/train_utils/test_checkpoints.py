@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import TINY
-from in_process import Run, process_state_kept, run_train
 from safetensors.torch import load_file
-from same_runs import different_tensors
-from saved_checkpoints import SETTINGS, evaluation, new_checkpoints, save_all, steps
+from support.in_process import Run, process_state_kept, run_train
+from support.launches import TINY
+from support.run_equality import different_tensors
+from support.saved_checkpoints import SETTINGS, evaluation, new_checkpoints, save_all, steps
 
 import train
 from runtime import files

@@ -8,7 +8,16 @@ import re
 import numpy as np
 import pytest
 import torch
-from reports import Page, class_scores, class_section, embedded_picture, html_rows, markdown_rows, noise, text_line
+from support.reports import (
+    Page,
+    class_scores,
+    class_section,
+    embedded_picture,
+    html_rows,
+    markdown_rows,
+    noise,
+    text_line,
+)
 
 from data_utils.class_map import ClassMap
 from data_utils.targets.classes import ClassReader

@@ -9,8 +9,8 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from comparisons import run_compare, write_run, write_seeds
-from reports import Page
+from support.comparisons import run_compare, write_run, write_seeds
+from support.reports import Page
 
 import compare
 from train_utils.reporting.comparison.recorded_runs import read_runs

@@ -10,9 +10,9 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from comparisons import HARD, run_compare, write_run, write_seeds
 from PIL import Image
-from reports import Page
+from support.comparisons import HARD, run_compare, write_run, write_seeds
+from support.reports import Page
 
 from train_utils.reporting.comparison import page as page_module
 from train_utils.reporting.comparison.page import IMAGES

@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from comparisons import recipes_of, write_run
+from support.comparisons import recipes_of, write_run
 
 from train_utils.reporting.comparison.recipes import differing_settings, group_runs
 from train_utils.reporting.comparison.recorded_runs import read_runs

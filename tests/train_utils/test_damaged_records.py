@@ -4,8 +4,8 @@ import json
 import shutil
 
 import pytest
-from conftest import write_folder
-from in_process import run_train
+from support.folders import write_folder
+from support.in_process import run_train
 
 from train_utils.checkpoints.find import find_checkpoint, fingerprint
 from train_utils.memory.limit import MemoryLimit, read_memory_limit

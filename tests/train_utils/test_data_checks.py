@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from in_process import parsed
-from splits import unread_info, unread_split
+from support.in_process import parsed
+from support.splits import unread_info, unread_split
 
 from runtime.errors import SettingsError
 from train_utils.settings.data_checks import check_axes, check_scale

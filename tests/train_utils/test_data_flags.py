@@ -6,12 +6,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import write_folder
-from flag_runs import Trainer, config
-from in_process import parsed, run_train
 from PIL import Image
-from rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
-from volumes import case
+from support.flag_runs import Trainer, config
+from support.folders import write_folder
+from support.in_process import parsed, run_train
+from support.rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
+from support.volumes import case
 
 from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
 from data_utils.image_io.reader import read_image, read_mask

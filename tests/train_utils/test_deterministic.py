@@ -11,9 +11,9 @@ from contextlib import contextmanager, nullcontext
 import pytest
 import torch
 import torch.nn.functional as F
-from class_loss import ClassLoss
-from conftest import TINY
-from in_process import process_state_kept, run_train
+from support.class_loss import ClassLoss
+from support.in_process import process_state_kept, run_train
+from support.launches import TINY
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from comparisons import HARD, differences_of, recipes_of, write_run, write_seeds
 from scipy.stats import t
+from support.comparisons import HARD, differences_of, recipes_of, write_run, write_seeds
 
 from train_utils.reporting.comparison.differences import Difference, t_interval
 

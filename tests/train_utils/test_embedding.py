@@ -5,7 +5,7 @@ Module: train_utils/reporting/embedding.py.
 
 import numpy as np
 import pytest
-from reports import embedded_picture, noise
+from support.reports import embedded_picture, noise
 
 from train_utils.reporting.embedding import embed_all, embed_png, reduced
 

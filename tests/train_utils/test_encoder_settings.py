@@ -9,8 +9,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 import transformers
-from encoders import backbone, write_encoder
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+from support.encoders import backbone, write_encoder
 
 from runtime.errors import ModelError
 from train_utils.settings import encoder

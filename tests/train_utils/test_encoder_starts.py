@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from class_loss import classes
-from encoders import (
+from support.class_loss import classes
+from support.encoders import (
     FAMILIES,
     backbone,
     build_network,
@@ -19,8 +19,8 @@ from encoders import (
     start_with,
     write_encoder,
 )
-from in_process import parsed
-from starting import start_from
+from support.in_process import parsed
+from support.starts import start_from
 
 from runtime.errors import ModelError, SettingsError
 from train_utils.settings.encoder import load_encoder

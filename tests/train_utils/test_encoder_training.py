@@ -10,10 +10,12 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import PROGRAMS, launch, records, write_splits
-from encoders import network_refused
-from in_process import Run, in_float64, run_train
-from same_runs import check_same_columns, different_tensors
+from support.encoders import network_refused
+from support.folders import write_splits
+from support.in_process import Run, in_float64, run_train
+from support.launches import PROGRAMS, launch
+from support.run_equality import check_same_columns, different_tensors
+from support.run_files import records
 
 import train
 from inference import Predictor

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from class_loss import ClassLoss
+from support.class_loss import ClassLoss
 
 from data_utils.loading.augment import augment
 from data_utils.loading.augmentation import pack_augmentations, sample_augmentation

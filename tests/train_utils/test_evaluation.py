@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerators import new_accelerator
-from conftest import write_folder
-from in_process import run_train
+from support.accelerators import new_accelerator
+from support.folders import write_folder
+from support.in_process import run_train
 from torch import Tensor
 
 import inference.tiling.cuts

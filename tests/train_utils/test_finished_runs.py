@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from in_process import parsed
-from runs import unplanned
+from support.in_process import parsed
+from support.runs import unplanned
 
 from train_utils.checkpoints.find import checkpoint_folder
 from train_utils.finished_run import finished_line, mark_finished

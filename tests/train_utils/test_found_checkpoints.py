@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from in_process import process_state_kept
-from runs import SMALL_MODEL
-from saved_checkpoints import TASK, evaluation, new_checkpoints, save_all
+from support.in_process import process_state_kept
+from support.runs import SMALL_MODEL
+from support.saved_checkpoints import TASK, evaluation, new_checkpoints, save_all
 
 from runtime.documents import read_json
 from runtime.errors import CheckpointError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from forked import call_in_processes
+from support.forks import call_in_processes
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 

@@ -15,8 +15,8 @@ from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
-from conftest import TINY
-from in_process import Run, run_train
+from support.in_process import Run, run_train
+from support.launches import TINY
 
 from runtime.cli import hub_id
 from runtime.errors import SettingsError

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, write_folder
-from in_process import parsed, run_train
 from PIL import Image
+from support.folders import write_folder
+from support.in_process import parsed, run_train
+from support.launches import TINY
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import train

@@ -13,11 +13,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import PROGRAMS, TINY, launch, predict, records
-from in_process import Run, in_float64, run_train
-from networks import export
 from PIL import Image
-from points import NAMES, SIZE, WRITERS, write_dots
+from support.in_process import Run, in_float64, run_train
+from support.launches import PROGRAMS, TINY, launch, predict
+from support.networks import export
+from support.points import NAMES, SIZE, WRITERS, write_dots
+from support.run_files import records
 from torch import Tensor
 
 from data_utils.analysis.dataset_info import load_dataset_info

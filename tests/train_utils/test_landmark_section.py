@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from reports import html_rows, markdown_rows, tags_of, use_of
-from volumes import RAS, write_nifti
+from support.reports import html_rows, markdown_rows, tags_of, use_of
+from support.volumes import RAS, write_nifti
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from in_process import parsed
+from support.in_process import parsed
 
 from train_utils.settings.record import flags_as_json
 

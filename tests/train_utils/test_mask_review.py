@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from reviews import RunStandIn, cell_probabilities
+from support.reviews import RunStandIn, cell_probabilities
 
 from inference.review.agreement import Agreement
 from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from accelerators import new_accelerator
-from class_loss import classes
-from shortages import OTHERS, SHORTAGES, name_of
+from support.accelerators import new_accelerator
+from support.class_loss import classes
+from support.shortages import OTHERS, SHORTAGES, name_of
 
 import inference.tiling.planning
 from data_utils.loading.batch_sampler import BatchSplit

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from runs import unplanned
+from support.runs import unplanned
 
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from runtime.errors import SettingsError

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from accelerate import Accelerator
-from in_process import parsed, process_state_kept
+from support.in_process import parsed, process_state_kept
 from torch import nn
 
 from tasks.classes import Classes

@@ -6,7 +6,7 @@ Modules: train_utils/muon.py, train_utils/optim.py.
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from same_runs import different_tensors
+from support.run_equality import different_tensors
 
 from runtime.errors import SettingsError
 from train_utils.muon import Muon, orthogonalized

@@ -12,11 +12,11 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from conftest import write_splits
-from in_process import Run, process_state_kept, run_train
-from same_runs import different_tensors
+from support.figures import without_figures
+from support.folders import write_splits
+from support.in_process import Run, process_state_kept, run_train
+from support.run_equality import different_tensors
 from torch import nn
-from undrawn import without_figures
 
 import train
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from encoders import write_encoder
-from flag_runs import Trainer
-from in_process import Run, parsed
 from safetensors.torch import load_file
+from support.encoders import write_encoder
+from support.flag_runs import Trainer
+from support.in_process import Run, parsed
 
 import train
 from unet import recompute

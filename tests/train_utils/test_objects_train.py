@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from conftest import PROGRAMS, TINY, last_checkpoint, launch, losses, predict
-from in_process import Run, run_train
-from networks import export
-from objects import discs, picture, write_discs
 from PIL import Image
+from support.in_process import Run, run_train
+from support.launches import PROGRAMS, TINY, launch, predict
+from support.networks import export
+from support.objects import discs, picture, write_discs
+from support.run_files import last_checkpoint, losses
 
 from inference import Predictor
 from unet import UNet

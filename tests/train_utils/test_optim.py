@@ -6,7 +6,7 @@ Module: train_utils/optim.py.
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from runs import unplanned
+from support.runs import unplanned
 from torch import nn
 
 from train_utils.optim import build_optimizer

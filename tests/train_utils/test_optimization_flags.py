@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from flag_runs import PLAIN, Trainer, moved
-from in_process import Run, parsed, run_train
 from PIL import Image
+from support.flag_runs import PLAIN, Trainer, moved
+from support.in_process import Run, parsed, run_train
 
 import train
 from runtime.mesh import Mesh

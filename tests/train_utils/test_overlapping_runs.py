@@ -12,11 +12,12 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
-from conftest import PROGRAMS, TINY, launch, losses, predict
-from in_process import Run, run_train
-from overlaps import NAMES, labels_of, true_masks, write_overlaps
 from PIL import Image
-from volumes import case, write_nifti
+from support.in_process import Run, run_train
+from support.launches import PROGRAMS, TINY, launch, predict
+from support.overlaps import NAMES, labels_of, true_masks, write_overlaps
+from support.run_files import losses
+from support.volumes import case, write_nifti
 
 from inference import Predictor
 from inference.outputs.overlapping import OverlapFormat, folder_names

@@ -6,7 +6,7 @@ Module: train_utils/reporting/overlapping.py.
 import numpy as np
 import pytest
 import torch
-from reports import html_rows, markdown_rows, tags_of, use_of
+from support.reports import html_rows, markdown_rows, tags_of, use_of
 
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader

@@ -1,7 +1,7 @@
 """The pace of a run: late or in time, by a clock that only the test turns."""
 
 import pytest
-from clocks import Clock
+from support.clocks import Clock
 
 from train_utils.monitoring import pace as pace_module
 from train_utils.monitoring.pace import Pace

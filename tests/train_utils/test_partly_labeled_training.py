@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PROGRAMS, TINY, launch, predict, records
-from in_process import Run, in_float64, run_train
 from PIL import Image
-from same_runs import check_same_columns
+from support.in_process import Run, in_float64, run_train
+from support.launches import PROGRAMS, TINY, launch, predict
+from support.run_equality import check_same_columns
+from support.run_files import records
 
 from runtime.errors import CheckpointError
 

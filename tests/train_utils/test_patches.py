@@ -4,7 +4,7 @@ Module: train_utils/settings/sizes.py.
 """
 
 import pytest
-from splits import unread_info, unread_split
+from support.splits import unread_info, unread_split
 
 from train_utils.settings.run_length import LONG, run_length
 from train_utils.settings.sizes import patch_size

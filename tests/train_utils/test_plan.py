@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import load_info, write_folder
-from in_process import parsed, run_train
 from PIL import Image
-from points import write_dots
-from runs import opened_run
-from splits import unread_info, unread_split
-from volumes import write_msd
+from support.data_sets import load_info
+from support.folders import write_folder
+from support.in_process import parsed, run_train
+from support.points import write_dots
+from support.runs import opened_run
+from support.splits import unread_info, unread_split
+from support.volumes import write_msd
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_info
 from data_utils.config import DataConfig

@@ -8,10 +8,11 @@ import sys
 from contextlib import nullcontext
 
 import pytest
-from accelerators import new_accelerator
-from class_loss import classes
-from conftest import PROGRAMS, TINY, launch, losses
-from in_process import run_train
+from support.accelerators import new_accelerator
+from support.class_loss import classes
+from support.in_process import run_train
+from support.launches import PROGRAMS, TINY, launch
+from support.run_files import losses
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import TINY, launch, records
+from support.launches import TINY, launch
+from support.run_files import records
 from torch.autograd import DeviceType
 
 from train_utils.monitoring import profiler

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import write_folder
 from huggingface_hub import ModelCard
-from in_process import Run, run_train
 from PIL import Image
-from reports import text_line
+from support.folders import write_folder
+from support.in_process import Run, run_train
+from support.reports import text_line
 
 from unet import UNet
 

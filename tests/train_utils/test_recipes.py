@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from comparisons import HARD, change_record, recipes_of, write_run, write_seeds
+from support.comparisons import HARD, change_record, recipes_of, write_run, write_seeds
 
 from train_utils.reporting.comparison.recipes import Recipe, differing_settings, group_runs
 from train_utils.reporting.comparison.recorded_runs import RecordedRun, read_runs

@@ -11,8 +11,9 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from conftest import load_info, write_folder
-from in_process import parsed
+from support.data_sets import load_info
+from support.folders import write_folder
+from support.in_process import parsed
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.launch_profile import LaunchProfile

@@ -7,7 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from comparisons import write_run
+from support.comparisons import write_run
 
 from runtime.errors import DataError
 from train_utils.reporting.comparison.recorded_runs import read_run, read_runs

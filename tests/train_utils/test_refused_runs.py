@@ -7,9 +7,10 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from conftest import TINY, launch, write_folder
-from in_process import run_train
 from PIL import Image
+from support.folders import write_folder
+from support.in_process import run_train
+from support.launches import TINY, launch
 
 import train
 from runtime.errors import SettingsError, UserError

@@ -16,10 +16,11 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import launch, write_folder, write_splits
-from in_process import Run, parsed, run_train
 from PIL import Image
-from same_runs import different_tensors, without_times
+from support.folders import write_folder, write_splits
+from support.in_process import Run, parsed, run_train
+from support.launches import launch
+from support.run_equality import different_tensors, without_times
 
 import train
 from train_utils import run_dir

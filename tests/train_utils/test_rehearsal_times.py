@@ -14,8 +14,8 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from clocks import Clock
-from in_process import parsed, process_state_kept
+from support.clocks import Clock
+from support.in_process import parsed, process_state_kept
 
 from runtime.errors import SettingsError
 from train_utils.checkpoints import save

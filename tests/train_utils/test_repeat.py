@@ -10,9 +10,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from conftest import TINY, launch, write_splits
-from in_process import Run, parsed, run_train
-from same_runs import different_tensors
+from support.folders import write_splits
+from support.in_process import Run, parsed, run_train
+from support.launches import TINY, launch
+from support.run_equality import different_tensors
 
 import train
 from runtime.errors import CheckpointError

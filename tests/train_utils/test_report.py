@@ -12,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import launch, records
 from huggingface_hub import ModelCard
-from in_process import run_train
 from jinja2 import UndefinedError
 from PIL import Image
-from reports import Page, class_scores, class_section, embedded_picture, noise, text_line
+from support.in_process import run_train
+from support.launches import launch
+from support.reports import Page, class_scores, class_section, embedded_picture, noise, text_line
+from support.run_files import records
 
 import train_utils.reporting.report as report_module
 from data_utils.visualize import class_colors

@@ -13,8 +13,8 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from networks import LITE
-from runs import SMALL_MODEL, unplanned
+from support.networks import LITE
+from support.runs import SMALL_MODEL, unplanned
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization

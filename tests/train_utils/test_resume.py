@@ -18,12 +18,14 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from conftest import PROGRAMS, ROOT, TINY, last_checkpoint, launch, records, write_folder
-from forked import ForkedRun
-from in_process import Run, run_train
 from PIL import Image
 from safetensors.torch import load_file
-from same_runs import different_tensors, without_times
+from support.folders import write_folder
+from support.forks import ForkedRun
+from support.in_process import Run, run_train
+from support.launches import PROGRAMS, ROOT, TINY, launch
+from support.run_equality import different_tensors, without_times
+from support.run_files import last_checkpoint, records
 
 import train
 from runtime.errors import CheckpointError

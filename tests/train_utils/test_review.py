@@ -13,10 +13,10 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from in_process import run_train
 from PIL import Image
-from reviews import run_review, table_rows
-from volumes import write_msd, write_nifti
+from support.in_process import run_train
+from support.reviews import run_review, table_rows
+from support.volumes import write_msd, write_nifti
 
 import review
 from data_utils.config import DataConfig

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from reviews import RunStandIn, cell_probabilities
+from support.reviews import RunStandIn, cell_probabilities
 
 from inference.review.temperature import at_temperature
 from runtime.errors import DataError

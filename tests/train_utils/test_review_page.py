@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from reports import class_section
-from reviews import table_rows
+from support.reports import class_section
+from support.reviews import table_rows
 
 from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.review import page

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from reports import class_section
-from volumes import RAS, write_nifti
+from support.reports import class_section
+from support.volumes import RAS, write_nifti
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from in_process import parsed
-from runs import SMALL_MODEL, opened_run, state_of, unplanned
-from splits import unread_info, unread_split
+from support.in_process import parsed
+from support.runs import SMALL_MODEL, opened_run, state_of, unplanned
+from support.splits import unread_info, unread_split
 
 from data_utils.config import DataConfig
 from runtime.errors import CheckpointError, SettingsError

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import torch
-from flag_runs import Trainer
-from same_runs import different_tensors
+from support.flag_runs import Trainer
+from support.run_equality import different_tensors
 
 import train
 from runtime.errors import SettingsError

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from reports import class_section
+from support.reports import class_section
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-from runs import unplanned
+from support.runs import unplanned
 
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule, learning_rate

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from volumes import RAS, write_nifti
+from support.volumes import RAS, write_nifti
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization

@@ -18,9 +18,11 @@ import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
-from conftest import PROGRAMS, TINY, launch, losses, records, write_folder
-from in_process import Run, run_train
 from safetensors.torch import load_file
+from support.folders import write_folder
+from support.in_process import Run, run_train
+from support.launches import PROGRAMS, TINY, launch
+from support.run_files import losses, records
 
 import inference.tiling.planning
 from data_utils.loading.batch_sampler import BatchSplit
@@ -141,7 +143,7 @@ def test_fsdp_resumes_on_three_processes(data, sharded, tmp_path):
 
 @pytest.mark.slow
 def test_fsdp_gives_the_same_losses_with_an_encoder(tiny_folder, tmp_path):
-    from encoders import write_encoder  # transformers takes seconds to import
+    from support.encoders import write_encoder
 
     torch.manual_seed(0)
     encoder = ["--encoder", write_encoder(tmp_path / "resnet"), "--depth", "5"]

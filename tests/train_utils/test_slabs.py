@@ -11,13 +11,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from accelerate.utils import DistributedType, DynamoBackend
-from conftest import PROGRAMS, launch, records
-from forked import call_in_processes
-from in_process import in_float64, run_train
-from same_runs import check_same_columns
+from support.forks import call_in_processes
+from support.in_process import in_float64, run_train
+from support.launches import PROGRAMS, launch
+from support.run_equality import check_same_columns
+from support.run_files import records
+from support.volumes import write_msd
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-from volumes import write_msd
 
 from runtime.distributed import seed_step
 from runtime.errors import SettingsError

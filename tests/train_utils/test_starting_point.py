@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from starting import start_from
+from support.starts import start_from
 
 from runtime.errors import ModelError, SettingsError
 from tasks.classes import Classes

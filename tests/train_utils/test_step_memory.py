@@ -13,11 +13,13 @@ from unittest import mock
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from accelerators import new_accelerator
-from conftest import PROGRAMS, TINY, launch, losses, write_splits
-from in_process import Run, run_train
-from same_runs import different_tensors
-from shortages import OTHERS, SHORTAGES, name_of
+from support.accelerators import new_accelerator
+from support.folders import write_splits
+from support.in_process import Run, run_train
+from support.launches import PROGRAMS, TINY, launch
+from support.run_equality import different_tensors
+from support.run_files import losses
+from support.shortages import OTHERS, SHORTAGES, name_of
 
 import train
 import train_utils.memory.step_memory

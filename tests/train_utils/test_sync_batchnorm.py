@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from class_loss import ClassLoss
-from conftest import PROGRAMS, launch, records, write_folder, write_splits
-from forked import call_in_processes
-from in_process import in_float64, run_train
 from PIL import Image
-from same_runs import check_same_columns
+from support.class_loss import ClassLoss
+from support.folders import write_folder, write_splits
+from support.forks import call_in_processes
+from support.in_process import in_float64, run_train
+from support.launches import PROGRAMS, launch
+from support.run_equality import check_same_columns
+from support.run_files import records
 from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from accelerate import Accelerator
-from conftest import records
+from support.run_files import records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 from tensorboard.summary.writer import event_file_writer

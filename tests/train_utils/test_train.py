@@ -12,10 +12,12 @@ import pytest
 import tifffile
 import torch
 from accelerate import Accelerator
-from conftest import ROOT, TINY, last_checkpoint, launch, losses, predict, records, write_folder
-from in_process import Run, run_train
 from PIL import Image
-from same_runs import different_tensors
+from support.folders import write_folder
+from support.in_process import Run, run_train
+from support.launches import ROOT, TINY, launch, predict
+from support.run_equality import different_tensors
+from support.run_files import last_checkpoint, losses, records
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 

@@ -1,7 +1,7 @@
 """Values of the flags of train.py: defaults, the smallest and largest ones, and flags that do not go together."""
 
 import pytest
-from in_process import parsed
+from support.in_process import parsed
 
 
 def test_the_defaults_of_the_flags_are_these():

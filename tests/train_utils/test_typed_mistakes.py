@@ -6,7 +6,7 @@ Modules: train_utils/settings/hints.py, train_utils/settings/flags.py.
 import sys
 
 import pytest
-from in_process import parsed, process_state_kept
+from support.in_process import parsed, process_state_kept
 
 from inference.args import parse_args as parse_predict_args
 from train_utils.settings.hints import HINTS

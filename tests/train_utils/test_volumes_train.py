@@ -8,9 +8,10 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from conftest import launch, losses, predict
-from in_process import run_train
-from volumes import write_msd
+from support.in_process import run_train
+from support.launches import launch, predict
+from support.run_files import losses
+from support.volumes import write_msd
 
 from runtime.errors import SettingsError
 from train_utils import run_dir

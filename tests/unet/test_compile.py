@@ -15,11 +15,11 @@ import pytest
 import torch
 import torch._dynamo
 from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
-from class_loss import classes
-from conftest import write_folder
-from encoders import write_encoder
-from in_process import Run, run_train
-from networks import LITE, tiny
+from support.class_loss import classes
+from support.encoders import write_encoder
+from support.folders import write_folder
+from support.in_process import Run, run_train
+from support.networks import LITE, tiny
 from torch._dynamo.utils import counters
 
 import train

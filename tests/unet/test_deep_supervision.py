@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from class_loss import ClassLoss
-from conftest import write_folder
-from in_process import Run, run_train
-from networks import tiny
 from safetensors.torch import load_file
+from support.class_loss import ClassLoss
+from support.folders import write_folder
+from support.in_process import Run, run_train
+from support.networks import tiny
 
 from runtime.errors import CheckpointError
 from unet import UNet, UNetConfig

@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from encoders import FAMILIES, build_network, network_refused, network_with, pixels
-from networks import LITE, export, tiny
+from support.encoders import FAMILIES, build_network, network_refused, network_with, pixels
+from support.networks import LITE, export, tiny
 from torch import Tensor, nn
 
 from inference import Predictor

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import write_splits
-from in_process import Run, run_train
+from support.folders import write_splits
+from support.in_process import Run, run_train
 
 import train
 from runtime.errors import TrainingError

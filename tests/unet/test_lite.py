@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from encoders import build_network, pixels
 from matplotlib import cbook
-from networks import LITE, export, tiny
 from PIL import Image
+from support.encoders import build_network, pixels
+from support.networks import LITE, export, tiny
 from torch import Tensor, nn
 
 from inference.models import load_model

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import LITE, randomized, tiny
 from safetensors import safe_open
+from support.networks import LITE, randomized, tiny
 
 from inference import Predictor
 from runtime.errors import ModelError

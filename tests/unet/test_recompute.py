@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import tiny
+from support.networks import tiny
 from torch import nn
 
 from unet import UNet, UNetConfig

@@ -6,7 +6,7 @@ Modules: unet/config.py.
 import dataclasses
 
 import pytest
-from networks import LITE, tiny
+from support.networks import LITE, tiny
 
 from unet import Preprocess, UNetConfig
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from class_loss import ClassLoss, classes
-from networks import randomized
-from starting import start_from
+from support.class_loss import ClassLoss, classes
+from support.networks import randomized
+from support.starts import start_from
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 

@@ -6,10 +6,10 @@ from base64 import b64encode
 from pathlib import Path
 
 import numpy as np
-from annotations import loaded, masks
 from PIL import Image
 
 from data_utils.sources.annotations.labelme_mask import LabelmeMask
+from support.annotations import loaded, masks
 
 SIZE = (60, 80)  # (H, W)
 NO_SIZE = {"imageHeight": None, "imageWidth": None}

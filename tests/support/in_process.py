@@ -13,22 +13,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import counted  # noqa: F401 - runs count once
 import numpy as np
 import torch
 from accelerate.state import AcceleratorState, GradientState
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
-from undrawn import without_figures
 
 import predict
 import train
 from runtime.errors import UserError
 from runtime.script import print_error
+from support.figures import without_figures
+from support.network_counts import count_once
 from train_utils.monitoring import flops
 from train_utils.settings.flags import parse_args
 
+count_once()
 train.training_flops = flops.training_flops  # where `train` was imported first
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 

@@ -7,7 +7,6 @@ from unittest import mock
 import numpy as np
 import torch
 from PIL import Image
-from volumes import write_volume
 
 from data_utils.image_io.formats import VolumeFile
 from inference import Predictor
@@ -15,6 +14,7 @@ from inference.args import PredictSettings, parse_args
 from inference.outputs import new_format
 from inference.outputs.jobs import ImageJob, PageFile, VolumeJob
 from inference.outputs.writer import PredictionWriter
+from support.volumes import write_volume
 from tasks.classes import ClassScores
 from unet import UNet
 from unet.config import Preprocess, UNetConfig

@@ -28,7 +28,8 @@ from unittest.mock import patch
 import torch.multiprocessing
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
-from undrawn import without_figures
+
+from support.figures import without_figures
 
 SECONDS = 240  # for a script
 OUTPUTS = ("stdout", "stderr")
@@ -36,7 +37,7 @@ SECONDS_TO_SAY = 10  # where a process hangs, before it is killed
 SECONDS_TO_STOP = 20  # for the other processes when one has failed
 BYTECODE = TemporaryDirectory()
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tests.preloaded"])
+CONTEXT.set_forkserver_preload(["tests.support.preloading"])
 
 
 def launch_forked(

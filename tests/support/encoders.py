@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from class_loss import classes
-from starting import start_from
 from torch import Tensor, nn
 
+from support.class_loss import classes
+from support.starts import start_from
 from train_utils.settings.starting_point import StartingPoint
 from unet import Preprocess, UNet
 

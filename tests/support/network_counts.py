@@ -1,7 +1,4 @@
-"""What is counted of networks on the meta device, once for equal networks: it takes a third of a tiny run's time.
-
-Importing this module makes it so in the process.
-"""
+"""What is counted of networks on the meta device, once for equal networks: it takes a third of a tiny run's time."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,5 +24,7 @@ def counted_once(count: Callable[..., float]) -> Callable[..., float]:
     return remembered
 
 
-flops.training_flops = counted_once(flops.training_flops)
-preflight.step_bytes = counted_once(preflight.step_bytes)
+def count_once() -> None:
+    """Have this process look up what was counted before: the FLOPs of a step, and its bytes in the memory checks."""
+    flops.training_flops = counted_once(flops.training_flops)
+    preflight.step_bytes = counted_once(preflight.step_bytes)

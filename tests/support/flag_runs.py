@@ -4,11 +4,11 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from conftest import write_folder
-from in_process import Run, parsed, run_train
 
 import train
 from data_utils.config import DataConfig
+from support.folders import write_folder
+from support.in_process import Run, parsed, run_train
 
 # a whole epoch of 8 images in one step, nothing random, nothing scheduled: what a flag changes stands alone
 PLAIN = ["--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0", "--augment", "none"]

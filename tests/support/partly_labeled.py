@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-from conftest import load_info
 from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
+from support.data_sets import load_info
 
 SIZE = (12, 16)
 CLASSES = "0=background,1=car,2=dog,3=person"

@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from in_process import parsed
-
+from support.in_process import parsed
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import FoundCheckpoint
 from train_utils.memory.limit import MemoryLimit

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 gc.disable()  # nothing of all this is garbage
-sys.path.append(str(Path(__file__).parent))
-importlib.import_module("counted")
+sys.path.append(str(Path(__file__).parent.parent))
+importlib.import_module("support.network_counts").count_once()
 
 LIBRARIES = [
     "accelerate.commands.launch",

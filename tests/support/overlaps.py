@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import tifffile
-from conftest import load_info
 from PIL import Image
 
+from support.data_sets import load_info
 from tasks.overlapping import OverlapTarget
 
 NAMES = ("blue", "green", "red")  # in the order of their folders

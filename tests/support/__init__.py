@@ -1,0 +1,1 @@
+"""What tests share: data, networks, runs, and the scripts started in several ways."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from runtime.errors import ModelError
 from unet.config import MaskValue, Preprocess, UNetConfig
 from unet.model import UNet
+from unet.model_files import weights_problem
 
 SUFFIXES = (".pth", ".pt", ".safetensors")
 RENAMED = {  # Pytorch-UNet's name -> our name; the numbers of down1... and up1... change too
@@ -124,7 +125,7 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
             class_values=_class_values(mask_values, num_classes),
         ),
     )
-    problem = UNet.weights_problem(config, weights)
+    problem = weights_problem(UNet, config, weights)
     if problem:
         raise ValueError(f"is not a Pytorch-UNet checkpoint: it {problem} (our names)")
     model = UNet(config)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 # inside a package too: a module imports only what stands in its own row or above; rooms are folders and modules
 ROOMS = {
-    "unet": ("axes norms lite", "blocks", "config recompute", "backbone", "model"),
+    "unet": ("axes norms lite", "blocks", "config recompute", "backbone model_files", "model"),
     "tasks": (
         "target confusion",
         "calibration",

@@ -4,28 +4,22 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
-from runtime.console import listing
 from runtime.device import download
-from runtime.documents import read_json
 from runtime.errors import ModelError, one_line
 from unet.axes import Axes
 from unet.backbone import Encoder
 from unet.blocks import LAYERS, DoubleConv, Down, OutConv, Up
 from unet.config import UNetConfig
+from unet.model_files import CONFIG_NAME, WEIGHTS_NAME, check_source, read_config, read_weights, weights_problem
 from unet.recompute import recomputed
 
-CONFIG_NAME = "config.json"
-WEIGHTS_NAME = "model.safetensors"
-LAYER_WORDS = ("depth", "layer", "block")  # words in the names of an encoder's entries that count layers
 WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair of them (nnU-Net's limit)
 
 
@@ -211,24 +205,10 @@ class UNet(
         Raises ModelError if a file is missing, damaged or does not fit; the message names it.
         """
         name = str(pretrained_model_name_or_path)
-        is_folder = Path(name).is_dir()
-        # `owner/name` is a Hub id, unless there is a folder `owner` here: then it is a mistyped path
-        if not is_folder and (name.count("/") != 1 or Path(name).parent.exists()):
-            raise ModelError(
-                f"{name}: is not a folder with config.json and {WEIGHTS_NAME}, as train.py writes RUN/model"
-            )
-        for file in (CONFIG_NAME, WEIGHTS_NAME):
-            if is_folder and not (Path(name) / file).is_file():
-                hint = "; give the folder RUN/model that train.py writes"
-                best = Path(name).parent.parent / "model"  # the model of the run, if `name` is one of its checkpoints
-                if (Path(name) / "model" / file).is_file():
-                    hint = f"; {name}/model has"
-                elif (best / file).is_file():
-                    hint = f"; the best model of this run is {best}"
-                raise ModelError(f"{name}: has no {file}{hint}")
+        check_source(name)
         try:
-            if is_folder:
-                _read_config(Path(name) / CONFIG_NAME)  # the mixin would trust its content
+            if Path(name).is_dir():
+                read_config(Path(name) / CONFIG_NAME)  # the mixin would trust its content
             return super().from_pretrained(name, **options)
         except ModelError:
             raise
@@ -245,68 +225,14 @@ class UNet(
             file = Path(model_id) / name
             return file if file.is_file() else Path(hf_hub_download(model_id, name, **options))
 
-        config = _read_config(find(CONFIG_NAME))  # the mixin's own config lacks entries that it does not know
-        try:
-            weights = load_file(find(WEIGHTS_NAME))
-        except SafetensorError as error:
-            raise ValueError(f"{WEIGHTS_NAME} is damaged ({error})") from error
-        problem = cls.weights_problem(config, weights)
+        config = read_config(find(CONFIG_NAME))  # the mixin's own config lacks entries that it does not know
+        weights = read_weights(find(WEIGHTS_NAME))
+        problem = weights_problem(cls, config, weights)
         if problem:
             raise ValueError(f"{WEIGHTS_NAME} {problem}, unlike the network of {CONFIG_NAME}")
         model = cls(config)
         model.load_state_dict(weights)
         return model.eval()
-
-    @classmethod
-    def weights_problem(cls, config: UNetConfig, weights: dict[str, Tensor]) -> str | None:
-        """The first difference between `weights` and the weights of the config's network, in words; None if they fit.
-
-        The network is built on torch's "meta" device, without memory. So the memory and the time that a model takes
-        depend on the size of its file, not on a number in it.
-        """
-        layers = max(config.depth, *layer_counts(config.encoder or {}))
-        channels = max(config.in_channels, config.num_classes)
-        values = sum(weight.numel() for weight in weights.values())
-        if layers > len(weights) or channels > values:
-            return f"has fewer than {layers:,} layers or {channels:,} channels"
-        try:
-            with torch.device("meta"):
-                outline = cls(config)
-        except ModelError:
-            raise
-        except Exception as error:  # torch and transformers may raise any error for the numbers of an unknown file
-            return f"cannot be compared: no network can be built ({one_line(error)})"
-        expected = outline.state_dict()
-        common = expected.keys() & weights.keys()
-        misshapen = {name for name in common if expected[name].shape != weights[name].shape}
-        differences = {
-            "lacks": expected.keys() - weights.keys(),
-            "has unknown": weights.keys() - expected.keys(),
-            "has other shapes in": misshapen,
-        }
-        for problem, names in differences.items():
-            if names:
-                return f"{problem} {listing(sorted(names))}"
-        return None
-
-
-def _read_config(file: Path) -> UNetConfig:
-    """The config in a file. Raises ValueError if the file is damaged, or no config of this version."""
-    try:
-        content = read_json(file)
-    except ValueError as error:
-        raise ValueError(f"{CONFIG_NAME} is damaged ({error})") from error
-    return UNetConfig.from_json(content)
-
-
-def layer_counts(encoder: dict[str, Any]) -> list[int]:
-    """The whole numbers in an encoder's config that count layers."""
-    counts = [0]
-    for name, value in encoder.items():
-        if any(word in name for word in LAYER_WORDS):
-            values = value if isinstance(value, list) else [value]
-            counts += [number for number in values if isinstance(number, int)]
-    return counts
 
 
 class DeeplySupervisedUNet(UNet):

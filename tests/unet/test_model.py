@@ -1,6 +1,6 @@
 """The network: sizes, parameters, equality with a written-out reference and with Pytorch-UNet, saving and loading.
 
-Modules: unet/model.py, unet/blocks.py, unet/config.py, unet/recompute.py.
+Modules: unet/model.py, unet/model_files.py, unet/blocks.py, unet/config.py, unet/recompute.py.
 """
 
 import json
@@ -22,7 +22,8 @@ from inference import Predictor
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import DoubleConv, Up, norm_layer
-from unet.model import DeeplySupervisedUNet, layer_counts
+from unet.model import DeeplySupervisedUNet
+from unet.model_files import layer_counts, weights_problem
 
 
 def reference(weights: list[torch.Tensor], x: torch.Tensor, depth: int) -> torch.Tensor:
@@ -352,33 +353,33 @@ def test_files_of_a_model_on_the_hub_are_those_of_its_revision(tmp_path, monkeyp
     ids=["layers", "classes", "channels", "layers of an encoder", "blocks of an encoder"],
 )
 def test_weights_are_compared_before_a_network_of_any_size_is_built(settings, problem):
-    assert UNet.weights_problem(tiny(**settings), UNet(tiny()).state_dict()) == problem
+    assert weights_problem(UNet, tiny(**settings), UNet(tiny()).state_dict()) == problem
 
 
 def test_weights_of_a_config_have_no_problem():
-    assert UNet.weights_problem(tiny(), UNet(tiny()).state_dict()) is None
+    assert weights_problem(UNet, tiny(), UNet(tiny()).state_dict()) is None
 
 
 def test_missing_weights_are_named():
     weights = {name: value for name, value in UNet(tiny()).state_dict().items() if "stem" not in name}
-    problem = UNet.weights_problem(tiny(), weights)
+    problem = weights_problem(UNet, tiny(), weights)
     assert problem.startswith("lacks stem.conv1.weight, stem.conv2.weight, stem.norm1.bias, ...")
 
 
 def test_unknown_weights_are_named():
     weights = UNet(tiny()).state_dict() | {"more": torch.ones(1)}
-    assert UNet.weights_problem(tiny(), weights) == "has unknown more"
+    assert weights_problem(UNet, tiny(), weights) == "has unknown more"
 
 
 def test_weights_of_another_length_are_named():
     weights = UNet(tiny()).state_dict() | {"head.conv.bias": torch.ones(3)}
-    assert UNet.weights_problem(tiny(), weights) == "has other shapes in head.conv.bias"
+    assert weights_problem(UNet, tiny(), weights) == "has other shapes in head.conv.bias"
 
 
 def test_weights_with_exchanged_axes_are_named():
     weights = UNet(tiny()).state_dict()
     weights["stem.conv1.weight"] = weights["stem.conv1.weight"].transpose(0, 1)
-    assert UNet.weights_problem(tiny(), weights) == "has other shapes in stem.conv1.weight"
+    assert weights_problem(UNet, tiny(), weights) == "has other shapes in stem.conv1.weight"
 
 
 @pytest.mark.parametrize("error", [OSError, ValueError, TypeError, RuntimeError, RecursionError])

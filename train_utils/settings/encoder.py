@@ -13,7 +13,7 @@ from runtime.errors import ModelError, one_line
 from train_utils.settings import lite0
 from unet.backbone import SIDE, dry_pass, encoder_name, feature_level, import_transformers, random_backbone
 from unet.config import Preprocess
-from unet.model import layer_counts
+from unet.model_files import layer_counts
 
 MOST_LAYERS = 1000  # the stages of the deepest known encoders have 36
 # entries of a backbone's config that are not kept

@@ -1,0 +1,103 @@
+"""The files of a model, its configuration and its weights: where they are, and whether they fit each other."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from runtime.console import listing
+from runtime.documents import read_json
+from runtime.errors import ModelError, one_line
+from unet.config import UNetConfig
+
+CONFIG_NAME = "config.json"
+WEIGHTS_NAME = "model.safetensors"
+LAYER_WORDS = ("depth", "layer", "block")  # words in the names of an encoder's entries that count layers
+
+
+def check_source(name: str) -> None:
+    """Raises ModelError unless `name` is a folder with the files of a model, or may be a Hub id."""
+    folder = Path(name)
+    if not folder.is_dir():
+        # `owner/name` is a Hub id, unless there is a folder `owner` here: then it is a mistyped path
+        if name.count("/") == 1 and not folder.parent.exists():
+            return
+        raise ModelError(f"{name}: is not a folder with config.json and {WEIGHTS_NAME}, as train.py writes RUN/model")
+    for file in (CONFIG_NAME, WEIGHTS_NAME):
+        if not (folder / file).is_file():
+            raise ModelError(f"{name}: has no {file}{_hint(folder, file)}")
+
+
+def _hint(folder: Path, file: str) -> str:
+    """Where the file of a model is, for a folder that lacks it."""
+    best = folder.parent.parent / "model"  # the model of the run, if the folder is one of its checkpoints
+    if (folder / "model" / file).is_file():
+        return f"; {folder}/model has"
+    if (best / file).is_file():
+        return f"; the best model of this run is {best}"
+    return "; give the folder RUN/model that train.py writes"
+
+
+def read_config(file: Path) -> UNetConfig:
+    """The config in a file. Raises ValueError if the file is damaged, or no config of this version."""
+    try:
+        content = read_json(file)
+    except ValueError as error:
+        raise ValueError(f"{CONFIG_NAME} is damaged ({error})") from error
+    return UNetConfig.from_json(content)
+
+
+def read_weights(file: Path) -> dict[str, Tensor]:
+    """The weights in a file. Raises ValueError if the file is damaged."""
+    try:
+        return load_file(file)
+    except SafetensorError as error:
+        raise ValueError(f"{WEIGHTS_NAME} is damaged ({error})") from error
+
+
+def weights_problem(
+    new_network: Callable[[UNetConfig], nn.Module], config: UNetConfig, weights: dict[str, Tensor]
+) -> str | None:
+    """The first difference between `weights` and the weights of the config's network, in words; None if they fit.
+
+    The network is built on torch's "meta" device, without memory. So the memory and the time that a model takes depend
+    on the size of its file, not on a number in it.
+    """
+    layers = max(config.depth, *layer_counts(config.encoder or {}))
+    channels = max(config.in_channels, config.num_classes)
+    values = sum(weight.numel() for weight in weights.values())
+    if layers > len(weights) or channels > values:
+        return f"has fewer than {layers:,} layers or {channels:,} channels"
+    try:
+        with torch.device("meta"):
+            outline = new_network(config)
+    except ModelError:
+        raise
+    except Exception as error:  # torch and transformers may raise any error for the numbers of an unknown file
+        return f"cannot be compared: no network can be built ({one_line(error)})"
+    expected = outline.state_dict()
+    common = expected.keys() & weights.keys()
+    misshapen = {name for name in common if expected[name].shape != weights[name].shape}
+    differences = {
+        "lacks": expected.keys() - weights.keys(),
+        "has unknown": weights.keys() - expected.keys(),
+        "has other shapes in": misshapen,
+    }
+    for problem, names in differences.items():
+        if names:
+            return f"{problem} {listing(sorted(names))}"
+    return None
+
+
+def layer_counts(encoder: dict[str, Any]) -> list[int]:
+    """The whole numbers in an encoder's config that count layers."""
+    counts = [0]
+    for name, value in encoder.items():
+        if any(word in name for word in LAYER_WORDS):
+            values = value if isinstance(value, list) else [value]
+            counts += [number for number in values if isinstance(number, int)]
+    return counts

@@ -223,6 +223,12 @@ def test_a_second_look_at_a_volume_finds_the_same_places(record_of_boxes):
         assert np.array_equal(first.class_locations[value], second.class_locations[value])
 
 
+def test_places_of_a_volume_are_the_same_on_every_start(tmp_path):
+    voxels = np.zeros((20, 20, 20), np.int16)
+    inspection = inspect_voxels(tmp_path, voxels, np.ones((20, 20, 20), np.uint8))
+    assert inspection.class_locations[1][:4].tolist() == [[0, 1, 0], [0, 1, 16], [0, 2, 3], [0, 3, 4]]
+
+
 @pytest.fixture(scope="module")
 def stored_inspection(tmp_path_factory):
     """An inspection of volumes of two channels, and the same after it was stored."""

@@ -55,6 +55,16 @@ def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout
         assert np.array_equal(picture.read(11, 50, 7, 66), pixels[11:50, 7:66])
 
 
+@pytest.mark.parametrize("orientation", [2, 3, 4])
+def test_a_tiff_with_a_place_is_seen_as_it_is_to_be_turned(tmp_path, orientation):
+    stored = np.arange(20, dtype=np.uint8).reshape(4, 5)
+    tags = [(33550, "d", 3, (10.0, 10.0, 0.0), True), (33922, "d", 6, (0.0, 0.0, 0.0, 500.0, 900.0, 0.0), True)]
+    tags.append((274, "H", 1, orientation, True))
+    tifffile.imwrite(tmp_path / "a.tif", stored, photometric="minisblack", extratags=tags, metadata=None)
+    axes = {2: 1, 3: (0, 1), 4: 0}[orientation]
+    assert np.array_equal(read_image(tmp_path / "a.tif")[:, :, 0], np.flip(stored, axes))
+
+
 @pytest.mark.parametrize(
     ("pixels", "options", "dtype"),
     [

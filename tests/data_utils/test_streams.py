@@ -753,6 +753,20 @@ def test_a_stream_of_the_hub_is_that_of_its_configuration(monkeypatch, dataset_c
         load_stream(DataConfig("owner/name", dataset_config=dataset_config), Path("owner/name"))
 
 
+def test_the_last_group_of_a_tar_is_read_from_its_first_record(tmp_path, counted, monkeypatch):
+    monkeypatch.setattr(webdataset, "SAMPLES_TOGETHER", 4)
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(6):
+            for suffix in ("jpg", "png"):
+                member = tarfile.TarInfo(f"{number}.{suffix}")
+                member.size = 8
+                tar.addfile(member, io.BytesIO(b"%d" % number * 8))
+    records = TarRecords.open([f"counted://{tmp_path}/a.tar"], None, None)
+    counted.clear()
+    assert records[5]["image"] == b"5" * 8
+    assert min(read.start for read in counted.all()) == 8 * 1024 + 512  # where the fifth record's image begins
+
+
 def test_pictures_of_a_tar_are_read_at_once_up_to_a_gap_of_256_kilobytes(tmp_path, counted):
     # headers and padding are 1528 bytes of each gap
     sizes = {"0.jpg": 8, "0.png": 8, "x.bin": 260_608, "1.jpg": 8, "y.bin": 261_120, "1.png": 8}

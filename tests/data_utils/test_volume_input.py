@@ -122,3 +122,9 @@ def test_slices_of_a_volume_have_the_size_that_a_network_of_images_wants():
     assert slices.size == (3, 4, 5)
     assert slices.strip(1, 3).shape == (1, 2, 4, 5)
     assert np.array_equal(slices.strip(1, 3), slices.strip(0, 3)[:, 1:])
+
+
+def test_no_more_slices_of_a_volume_are_resampled_than_are_asked_for(monkeypatch):
+    volume = VolumeInput(np.zeros((30, 4, 5, 1), np.float32), header((30, 4, 5), (1.0, 1.0, 1.0)), Preprocess(), 1)
+    monkeypatch.setattr(VolumeInput, "whole", lambda volume: pytest.fail("all slices are resampled"))
+    assert SliceInput(volume).strip(7, 9).shape == (1, 2, 4, 5)

@@ -305,6 +305,16 @@ def test_a_format_hints_at_what_its_runtime_does_not_take(target, kind, hint):
     assert EXPORT_FORMATS[target].hint(KINDS[kind]).endswith(hint)
 
 
+@pytest.mark.parametrize(
+    ("preprocess", "is_resized"),
+    [(Preprocess(), False), (Preprocess(scale=0.5), True), (Preprocess(image_size=(8, 8)), True)],
+    ids=["own size", "scale", "size"],
+)
+def test_openvino_is_not_for_images_that_are_resized(preprocess, is_resized):
+    config = UNetConfig(base_channels=1, depth=1, preprocess=preprocess)
+    assert (EXPORT_FORMATS["openvino"].hint(config) != "") is is_resized
+
+
 @pytest.mark.parametrize(("target", "kind"), [("onnx", "volumes"), ("openvino", "lite0"), ("openvino", "volumes")])
 def test_a_format_hints_at_nothing_where_its_runtime_takes_all(target, kind):
     assert EXPORT_FORMATS[target].hint(KINDS[kind]) == ""

@@ -114,6 +114,13 @@ def ten_minutes(surroundings) -> Rehearsal:
     return surroundings.rehearsal(10)
 
 
+def test_a_rehearsal_trains_a_copy_of_the_model(surroundings):
+    copy = surroundings.rehearsal(10).model
+    for weight, copied_weight in zip(NETWORK.state_dict().values(), copy.state_dict().values(), strict=True):
+        assert torch.equal(weight, copied_weight)
+        assert weight.data_ptr() != copied_weight.data_ptr()
+
+
 def test_rehearsal_ends_by_sigterm_before_anything_can_be_saved(surroundings):
     surroundings.rehearsal(3)
     assert surroundings.calls[0] == "ends by SIGTERM"

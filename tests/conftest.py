@@ -32,7 +32,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def collected() -> Iterator[None]:
-    """Nor through what the tests of other modules have left."""
+    """The garbage collector need not look through what the tests of other modules have left either."""
     yield
     gc.collect()
     gc.freeze()

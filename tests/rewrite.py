@@ -79,7 +79,7 @@ def sequences(tree: ast.AST, length: int, *, of_statements: bool) -> Iterator[li
 
 
 def find_match(place: Place, pattern: list[ast.AST]) -> Match | None:
-    """Where the pattern stands; with its own names if it does so once, else with others. None if not exactly once."""
+    """The only place of the pattern: with its own names if there is one such place, else with others; None if not one."""
     of_statements = isinstance(pattern[0], ast.stmt)
     for local_names in (frozenset(), place.local_names):
         matches = []

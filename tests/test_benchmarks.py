@@ -151,7 +151,7 @@ def test_the_rooflines_bytes_follow_precision_and_weights():
 
 
 def bytes_of(config: UNetConfig, weights: int = 0, itemsize: int = 4, fused: bool = False) -> float:
-    """For two images of 64 x 96."""
+    """The bytes for two images of 64 x 96."""
     return other_bytes(config, (2, 64, 96), weights, itemsize, fused=fused)
 
 

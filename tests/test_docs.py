@@ -156,7 +156,7 @@ def test_a_command_that_names_a_missing_file_is_found(monkeypatch):
 
 
 def anchors(page: Path) -> set[str]:
-    """Of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
@@ -236,7 +236,7 @@ def quick(command: str) -> str:
 
 
 def run(command: str, folder: Path) -> None:
-    """As a user's shell would in `folder`, made quick."""
+    """Run a command as a user's shell would in `folder`, made quick."""
     command = quick(command)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

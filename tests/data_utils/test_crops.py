@@ -50,7 +50,7 @@ def test_crops_of_an_ignored_mask_are_taken_anywhere():
 
 
 def generators(count: int, *, around_class: bool) -> Iterator[np.random.Generator]:
-    """Of crops that are, or are not, taken around a class, as a third of all are."""
+    """Generators for crops that are, or are not, taken around a class, as a third of all are."""
     seeds = (seed for seed in itertools.count() if (first_number(seed) < 1 / 3) == around_class)
     for seed in itertools.islice(seeds, count):
         yield np.random.default_rng(seed)

@@ -257,7 +257,7 @@ def loaded_names(tables, monkeypatch) -> list[tuple]:
 
 
 def records_without_rows(tables, config: str) -> HFRecords:
-    """As records arrive on a machine that does not have their files."""
+    """Records as they arrive on a machine that does not have their files."""
     records = HFRecords(table(tables), TableName("some/table", config, "train"), None, None)
     records.rows = None
     return records

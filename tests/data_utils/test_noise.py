@@ -47,7 +47,7 @@ def test_noise_has_the_distribution_of_sums_of_four_bytes(long_noise):
 
 
 def correlation(a, b):
-    """In standard deviations of that of independent noise."""
+    """The correlation in standard deviations of that of independent noise."""
     return abs((a * b).mean().item()) * a.numel() ** 0.5
 
 

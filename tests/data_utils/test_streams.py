@@ -83,7 +83,7 @@ def write_tars(records: list[dict], out: Path, split: str, shards: int) -> Path:
 
 
 def dealt_images(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: int, micro: int) -> list[list]:
-    """For each process, (epoch, index) and the pixels' sum of the real images of its batches, dealt by accelerate."""
+    """The real images of each process's batches, dealt by accelerate: (epoch, index) and the sum of the pixels."""
     info = replace(info, config=replace(info.config, seed=3))
     shapes = NetworkShapes(np.tile(SIZE, (len(info.train), 1)), np.tile(SIZE, (1, 1)))
     batch_split = BatchSplit(batch_size, world, micro, -(-batch_size // (micro * world)))

@@ -70,7 +70,7 @@ def test_an_axis_beyond_three_times_the_finest_has_the_spacing_of_the_finest_ten
 
 @pytest.fixture
 def statistics():
-    """Of two volumes of one channel, of which the first has labeled voxels from 0 to 200."""
+    """Statistics of two volumes of one channel, of which the first has labeled voxels from 0 to 200."""
     values = [np.arange(201, dtype=np.float32)[:, None], np.zeros((0, 1), np.float32)]
     return VolumeStatistics.of(np.ones((2, 3)), values)
 

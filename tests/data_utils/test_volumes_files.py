@@ -46,7 +46,7 @@ def source(*paths: Path, spacing: tuple[float, float, float] | None = None) -> V
 
 
 def raw_header(path: Path) -> nibabel.Nifti1Header:
-    """As it stands in the file: an image's header forgets the scale."""
+    """The header as it stands in the file: an image's header forgets the scale."""
     with gzip.open(path) as file:
         return nibabel.Nifti1Header.from_fileobj(file, check=False)
 

@@ -67,7 +67,7 @@ def patches(tmp_path_factory):
 
 
 def corner_of(patch: torch.Tensor, whole: np.ndarray) -> tuple[int, ...]:
-    """Where the first voxel of a patch lies in its volume, no two voxels of which are the same."""
+    """The place of a patch's first voxel in its volume, no two voxels of which are the same."""
     (corner,) = np.argwhere(whole == patch[0, 0, 0].item()).tolist()
     return tuple(corner)
 

@@ -112,7 +112,7 @@ def true_job(tmp_path) -> ImageJob:
 
 @pytest.fixture
 def written_job(true_job) -> ImageJob:
-    """That image, whose predicted points are written."""
+    """The job of that image, whose predicted points are written."""
     output_format = PointFormat(TASK)
     true_job.output.parent.mkdir()
     table = output_format.table("a.tif", PredictedPoints.of(PREDICTION), POSITIONS, (30, 40))

@@ -285,7 +285,7 @@ def test_compressed_gradients_are_refused_with_deepspeed(launched):
 
 
 class NoWrapper(torch.nn.Module):
-    """In place of DistributedDataParallel: keeps the options that it is made with."""
+    """Stands in for DistributedDataParallel and keeps the options that it is made with."""
 
     def __init__(self, module: torch.nn.Module, **options) -> None:
         super().__init__()
@@ -495,7 +495,7 @@ def test_kernels_are_tuned_within_on_cuda_alone(device, enabled, tuned, before):
 
 
 class Scaled(torch.nn.Module):
-    """In place of a network: something to compile."""
+    """Stands in for a network: something to compile."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return images * 2 if self.training else images * 3
@@ -542,7 +542,7 @@ def test_a_network_is_compiled_for_every_shape(launched, monkeypatch, prepare, c
 
 
 class Weighted(torch.nn.Module):
-    """In place of a block: blocks of several widths share their code."""
+    """Stands in for a block: blocks of several widths share their code."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ def done(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def leaks(run: Run) -> list[str]:
-    """Where a secret stands: files of the run, or `output`."""
+    """The places in which a secret stands: files of the run, or `output`."""
     texts = {str(path): path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
     texts["output"] = run.output.encode()
     return [f"{name}: {secret}" for name, text in texts.items() for secret in SECRETS if secret.encode() in text]

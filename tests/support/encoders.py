@@ -65,7 +65,7 @@ def network_refused() -> Iterator[None]:
 
 
 def backbone(family: str) -> nn.Module:
-    """With random weights, in evaluation mode; of all its stages."""
+    """A backbone of all its stages with random weights, in evaluation mode."""
     settings = json.loads(FAMILIES[family]().to_json_string(use_diff=False))  # lists where defaults have tuples
     return transformers.AutoBackbone.from_config(transformers.AutoConfig.for_model(**settings)).eval()
 
@@ -97,7 +97,7 @@ def pixels(*shape: int) -> Tensor:
 
 
 def start_with(encoder: str | Path, **flags: object) -> StartingPoint:
-    """Where train.py starts with this encoder."""
+    """The starting point of train.py with this encoder."""
     return start_from(None, {"encoder": str(encoder), "encoder_weights": "pretrained", "base_channels": 2} | flags)
 
 

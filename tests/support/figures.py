@@ -28,7 +28,7 @@ class Undrawn:
 
 
 class UndrawnFigure(Undrawn):
-    """In place of matplotlib's Figure."""
+    """Stands in for matplotlib's Figure."""
 
     def __init__(self, **_: object) -> None:
         pass

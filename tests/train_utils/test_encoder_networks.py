@@ -139,7 +139,7 @@ def test_each_stage_of_an_encoder_is_gathered_as_a_whole_by_fsdp(new_network, fa
 
 @pytest.fixture
 def process_group() -> Iterator[None]:
-    """Of this process alone."""
+    """A process group of this process alone."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()

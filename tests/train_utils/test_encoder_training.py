@@ -151,7 +151,7 @@ def test_run_with_a_frozen_encoder_is_no_continuation_of_one_that_trains(license
 
 @pytest.fixture
 def moved(licensed, whole) -> Iterator[Path]:
-    """Where the folder of an encoder was before it was moved; it comes back at the end."""
+    """The place of an encoder's folder before it was moved; it comes back at the end."""
     aside = licensed.rename(licensed.with_name("aside"))
     yield licensed
     shutil.rmtree(licensed, ignore_errors=True)

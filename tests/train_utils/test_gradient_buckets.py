@@ -24,12 +24,12 @@ def make_network() -> UNet:
 
 
 def wrapped(network: UNet) -> DistributedDataParallel:
-    """As accelerate does it for train.py."""
+    """The model wrapped as accelerate does it for train.py."""
     return DistributedDataParallel(network, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
 def gradients(model: nn.Module, images: Tensor) -> Tensor:
-    """Of all parameters, one after the other."""
+    """The gradients of all parameters, one after the other."""
     model.zero_grad()
     model(images).square().mean().backward()
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
@@ -58,7 +58,7 @@ def save_first_steps(rank: int, folder: Path) -> None:
 
 
 def first_steps(rank: int, processes: int, folder: Path) -> None:
-    """In one of several processes: its networks are gone before the group that they sum by."""
+    """The first steps in one of several processes, whose networks are gone before the group that they sum by."""
     address = f"file://{folder}/meeting"
     dist.init_process_group("gloo", address, rank=rank, world_size=processes, timeout=PATIENCE)
     save_first_steps(rank, folder)

@@ -106,7 +106,7 @@ def test_activation_checkpointing_needs_far_less(network):
 
 
 class TwoBlocks(torch.nn.Module):
-    """Of eight numbers a block makes eight, and a second one, behind a sigmoid, two."""
+    """A network of two blocks: one makes eight of eight numbers, the other, behind a sigmoid, two."""
 
     config = UNetConfig()
     activation_checkpointing = True

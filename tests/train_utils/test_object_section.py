@@ -129,7 +129,7 @@ def section() -> ObjectSection:
 
 @pytest.fixture
 def scores() -> ObjectScores:
-    """Those of an image of three cells, of which two are found and one is invented, and of dirt that is missed."""
+    """The scores of an image of three cells, of which two are found and one is invented, and of dirt that is missed."""
     true = boxes((40, 40), (0, 0, 8, 8), (0, 10, 20, 30), (30, 0, 33, 3), (30, 10, 33, 13))
     predicted = boxes((40, 40), (0, 0, 8, 8), (0, 10, 20, 27), (30, 20, 33, 23))
     true_classes = np.array([0, 1, 1, 1, 2])

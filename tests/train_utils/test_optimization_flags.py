@@ -46,7 +46,7 @@ def soft_dice(logits: torch.Tensor, masks: torch.Tensor) -> float:
 
 
 def log_dice(logits: torch.Tensor, masks: torch.Tensor) -> float:
-    """As `soft_dice`, of -log Dice smoothed by a thousandth of a pixel."""
+    """The mean of -log Dice, smoothed by a thousandth of a pixel, over images and classes."""
     probs, truth = logits.softmax(dim=1), F.one_hot(masks, 2).permute(0, 3, 1, 2).double()
     overlap, sizes = (probs * truth).sum(dim=(2, 3)), probs.sum(dim=(2, 3)) + truth.sum(dim=(2, 3))
     return -((2 * overlap + 1e-3) / (sizes + 1e-3)).log().mean().item()

@@ -46,7 +46,7 @@ def written(folder: Path) -> np.ndarray:
 
 
 def iou(truth: np.ndarray, found: np.ndarray) -> list[float]:
-    """Of each class, from masks (images, classes, H, W)."""
+    """The IoU of each class, from masks (images, classes, H, W)."""
     axes = (0, 2, 3)
     return ((truth & found).sum(axes) / (truth | found).sum(axes)).tolist()
 

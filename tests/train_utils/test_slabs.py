@@ -69,7 +69,7 @@ SIZES = {"1 x 4": 4, "2 x 2": 2}  # how many processes share a volume
 
 
 def task_and_targets(case: str, size: tuple[int, ...]) -> tuple[Task, Target]:
-    """Those that the name of a case ends with; three outputs each."""
+    """The task that the name of a case ends with, of three outputs, and its targets."""
     masks = torch.randint(0, CLASSES, (IMAGES, *size))
     masks[:, :3] = 255
     if case.endswith("overlapping"):

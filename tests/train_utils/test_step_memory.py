@@ -151,7 +151,7 @@ def raised_within(kind: type[Exception], guard: AbstractContextManager, error: E
 
 
 def training(folder: Path) -> AbstractContextManager:
-    """As around a step of training in micro-batches of 4, also on a machine that does not have the run's folder."""
+    """A context as around a step of training in micro-batches of 4, also on a machine without the run's folder."""
     network = UNet(UNetConfig(base_channels=4, depth=2))
     return StepMemory(new_accelerator(), folder / "runs" / "a", network, BatchSplit(8, 1, 4, 2)).shortage_recorded(3)
 

@@ -52,7 +52,7 @@ class _InfiniteGradient(torch.autograd.Function):
 
 
 def spoil(monkeypatch, steps: range, how: str) -> None:
-    """In these steps, from 1, the forward pass is NaN, or its gradient overflows."""
+    """Have the forward pass be NaN, or its gradient overflow, in these steps, from 1."""
     count = 0
     way_down = UNet._way_down
 

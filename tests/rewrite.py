@@ -79,7 +79,7 @@ def sequences(tree: ast.AST, length: int, *, of_statements: bool) -> Iterator[li
 
 
 def find_match(place: Place, pattern: list[ast.AST]) -> Match | None:
-    """The only place of the pattern: with its own names if there is one such place, else with others; None if not one."""
+    """The only place of the pattern, with its own names or else with others; None if it stands at no or many places."""
     of_statements = isinstance(pattern[0], ast.stmt)
     for local_names in (frozenset(), place.local_names):
         matches = []

@@ -334,12 +334,13 @@ def test_preprocessing_says_whether_training_has_turned_images(tiny_folder):
 
 
 def test_tta_of_a_model_that_saw_no_turns_mirrors_images_alone(tiny_folder):
+    torch.manual_seed(0)
     seen = dataclasses.replace(load_info(tiny_folder).preprocess(), mean=(0.0,) * 3, std=(50.0,) * 3)
     network = UNet(UNetConfig(3, 2, base_channels=4, depth=2, norm="group", preprocess=seen))
     image = np.random.default_rng(0).integers(0, 256, (48, 65, 3), dtype=np.uint8)
     views = [Predictor(network)(image).probabilities, Predictor(network)(image[:, ::-1]).probabilities[:, :, ::-1]]
     found = Predictor(network, tta=True)(image).probabilities
-    np.testing.assert_allclose(found, np.mean(views, axis=0), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(found, np.mean(views, axis=0), rtol=0, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

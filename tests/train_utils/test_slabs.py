@@ -42,7 +42,7 @@ from unet.norms import GroupNorm, InstanceNorm
 IMAGES = 2
 CLASSES = 3
 STEPS = 2
-VOLUMES = {"kernels": ((1, 3, 3), (3, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2), (2, 2, 2))}
+VOLUMES = {"kernels": ((1, 3, 3), (3, 3, 1), (3, 3, 3)), "strides": ((1, 2, 2), (2, 2, 2))}
 CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "volume": ({"norm": "batch", "depth": 2, "dims": 3, **VOLUMES}, (64, 6, 5)),
     "volume, group, dropout": (

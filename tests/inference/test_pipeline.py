@@ -4,7 +4,7 @@ Modules: inference/pipeline.py, inference/steps.py.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from support.prediction import network_of, touch, volume_job, writer_of
 
+from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import to_rgb
 from inference import Predictor
 from inference import pipeline as pipeline_module
@@ -234,6 +235,28 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_alone(tmp_path, name):
     assert str(outcome).endswith("; the prediction is written anyway")
     assert name in str(outcome)
     assert np.asarray(Image.open(job.file(".png"))).shape == (3, 4)
+
+
+@pytest.mark.parametrize("is_scored", [False, True])
+def test_strips_are_computed_as_they_are_written(tmp_path, monkeypatch, is_scored):
+    events = []
+
+    def strips(picture: WindowedArray, name: str) -> Iterator[int]:
+        for number in range(2):
+            events.append(f"compute {number}")
+            yield number
+
+    def write(writer: ImageWriter, image: PredictedImage, strips: Iterable[int], *scorers: object) -> None:
+        events.extend(f"write {number}" for number in strips)
+
+    monkeypatch.setattr(ImageWriter, "write", write)
+    monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 1)
+    predictor = Predictor(network_of())
+    monkeypatch.setattr(predictor, "strips", strips)
+    touch(tmp_path, "truth.png")
+    job = picture_job(tmp_path, truth=PageFile(tmp_path / "truth.png") if is_scored else None)
+    list(PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]]))
+    assert events == ["compute 0", "write 0", "compute 1", "write 1"]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from PIL import Image
 
 from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspect_windows import inspect_in_windows
+from data_utils.image_io.windowed import WindowedTiff
 
 
 def write_pair(folder: Path, mask: np.ndarray, suffix: str = ".tif") -> dict:
@@ -48,6 +49,19 @@ def test_a_mask_that_is_read_in_strips_is_as_when_read_whole(large_mask):
     assert inspection.kind == "numbers"
     assert inspection.pixels == whole.pixels
     assert inspection.mode == "uint8 x 3"
+
+
+def test_no_more_of_a_large_image_and_its_mask_is_in_memory_than_a_strip(large_mask, monkeypatch):
+    heights = []
+    read = WindowedTiff.read
+
+    def note(tiff: WindowedTiff, top: int, bottom: int, *columns: int) -> np.ndarray:
+        heights.append(bottom - top)
+        return read(tiff, top, bottom, *columns)
+
+    monkeypatch.setattr(WindowedTiff, "read", note)
+    inspect_in_windows(large_mask[0])
+    assert max(heights) == 32
 
 
 @pytest.mark.parametrize("value", [0, 5])

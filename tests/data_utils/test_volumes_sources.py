@@ -106,6 +106,15 @@ def test_images_beside_masks_in_folders_of_splits_are_the_same_samples(tmp_path,
     assert samples(val) == samples(train)
 
 
+def test_each_split_of_volumes_has_the_cases_of_its_folder(tmp_path):
+    touch(tmp_path, *(f"{split}/{kind}/{split}_0.nii.gz" for split in ("train", "val") for kind in ("images", "masks")))
+    splits = open_volumes(tmp_path, (), volume_config(tmp_path))
+    assert {split: [case.name for case in opener().cases] for split, opener in splits.items()} == {
+        "train": ["train_0"],
+        "val": ["val_0"],
+    }
+
+
 def test_folds_hold_out_each_case_once(tmp_path):
     root = write_decathlon(tmp_path)
     held_out = [load_records(volume_config(root, fold=(k, 4)))[1][0]["name"] for k in range(1, 5)]

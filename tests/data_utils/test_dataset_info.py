@@ -357,6 +357,23 @@ def test_a_fingerprint_changes_with_the_last_of_many_names():
     assert changed.fingerprint() != info.fingerprint()
 
 
+def test_a_fingerprint_takes_few_names_and_no_pictures():
+    info = info_of(DataConfig(), np.array([(10, 20)] * 40))
+    names = []
+
+    class Names(ListRecords):
+        def name(self, i):
+            names.append(i)
+            return f"{i}.png"
+
+        def __getitem__(self, i):
+            raise AssertionError("a record is read")
+
+    records = Names([*info.train.records])
+    replace(info, train=replace(info.train, records=records)).fingerprint()
+    assert names == [0, 2, 5, 7, 10, 13, 15, 18, 20, 23, 26, 28, 31, 33, 36, 39]
+
+
 def test_a_network_is_told_of_the_bands_of_the_flags():
     assert info_of(DataConfig(bands=("B2",)), SAME_SIZES).preprocess().bands == ("B2",)
 

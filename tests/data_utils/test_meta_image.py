@@ -62,8 +62,10 @@ def write_meta_image_of_windows(folder: Path) -> Path:
     return path
 
 
-def test_texts_of_a_meta_image_may_hold_any_characters(tmp_path):
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1"])
+def test_texts_of_a_meta_image_may_hold_any_characters(encoding, tmp_path):
     path = meta_image(tmp_path / "a.mhd", channels="1\nComment = café", data="a=b.raw")
+    path.write_bytes(path.read_bytes().replace("é".encode(), "é".encode(encoding)))
     (tmp_path / "a=b.raw").write_bytes(bytes(24))
     check_meta_image(str(path))
 

@@ -30,6 +30,7 @@ from runtime.errors import CheckpointError, LaunchError
 from train_utils import sharding
 from train_utils.settings import lite0
 from train_utils.sharding import (
+    gathered_weights,
     local,
     optimizer_tensors,
     prepare_sharding,
@@ -510,3 +511,36 @@ def test_the_state_of_an_optimizer_comes_back_in_the_layout_of_its_parameter():
     assert after.state[weight]["exp_avg"].stride() == weight.stride()
     assert weight.stride() != momentum.stride()
     assert not after.state[weight]["exp_avg"].requires_grad
+
+
+class SpreadBlock(torch.nn.Module):
+    """Stands in for a part of a network that FSDP spreads: whether it is whole, and spread after a forward pass."""
+
+    def __init__(self, *parts: torch.nn.Module) -> None:
+        super().__init__()
+        self.parts = torch.nn.ModuleList(parts)
+        self.is_whole = False
+        self.is_spread_after_forward = True
+
+    def set_reshard_after_forward(self, is_spread: bool, *, recurse: bool) -> None:
+        self.is_spread_after_forward = is_spread
+
+    def unshard(self) -> None:
+        self.is_whole = True
+
+    def reshard(self) -> None:
+        self.is_whole = False
+
+
+@pytest.mark.parametrize("is_spread", [False, True])
+def test_blocks_are_whole_for_an_evaluation_and_spread_after_it(monkeypatch, is_spread):
+    monkeypatch.setattr("torch.distributed.fsdp.FSDPModule", SpreadBlock)
+    accelerator = fsdp()
+    accelerator.state.fsdp_plugin.reshard_after_forward = is_spread
+    block = SpreadBlock()
+    network = SpreadBlock(block, torch.nn.ReLU())
+    with gathered_weights(accelerator, network):
+        states = [(part.is_whole, part.is_spread_after_forward) for part in (network, block)]
+    assert states == [(True, False), (True, False)]
+    assert (network.is_whole, network.is_spread_after_forward) == (False, False)
+    assert (block.is_whole, block.is_spread_after_forward) == (False, is_spread)

@@ -258,8 +258,11 @@ def test_a_volume_is_known_by_its_ending(name, expected):
     assert is_volume(name) is expected
 
 
-def test_a_format_of_simpleitk_names_the_package_where_it_is_missing(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "SimpleITK", None)
+@pytest.mark.parametrize("error", ["ModuleNotFoundError", "ImportError"], ids=["missing", "broken"])
+def test_a_format_of_simpleitk_names_the_package_where_it_cannot_be_imported(tmp_path, monkeypatch, error):
+    monkeypatch.delitem(sys.modules, "SimpleITK", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "SimpleITK.py").write_text(f"raise {error}")
     (tmp_path / "a.nrrd").write_bytes(b"NRRD0004\n")
     with pytest.raises(DataError, match=r"a\.nrrd needs SimpleITK to be read: pip install SimpleITK"):
         read_volume(source(tmp_path / "a.nrrd"), "a")

@@ -294,6 +294,13 @@ def test_a_package_that_a_format_needs_is_named_with_its_installation():
         export_format_module.import_package("no_such_package", "pip install x")
 
 
+def test_a_package_that_is_installed_but_broken_says_so_itself(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_package.py").write_text("raise ImportError('no libGL.so.1')")
+    with pytest.raises(ImportError, match=r"^no libGL\.so\.1$"):
+        export_format_module.import_package("broken_package", "pip install x")
+
+
 @pytest.mark.parametrize(
     ("target", "kind", "hint"),
     [

@@ -36,6 +36,18 @@ def test_a_batch_arrives_from_a_worker_as_it_was():
     assert torch.equal(arrived, torch.arange(4 * 4096.0).reshape(4, 4096))
 
 
+def test_a_batch_is_collated_once_in_a_worker(monkeypatch):
+    monkeypatch.setattr("data_utils.loading.parcel.get_worker_info", object)
+    collated = []
+
+    def collate(samples: list) -> dict:
+        collated.append(samples)
+        return {}
+
+    assert isinstance(PackedCollate(collate)([1, 2]), Parcel)
+    assert collated == [[1, 2]]
+
+
 def test_a_batch_that_does_not_fit_into_shared_memory_is_an_error_not_a_wait():
     with pytest.raises(UserError, match=r"file too large.*ulimit -f unlimited.*--num-workers 0"):
         batches(worker_init_fn=small_files)

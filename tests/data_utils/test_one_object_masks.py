@@ -205,11 +205,24 @@ def test_too_many_one_object_masks_are_one_line(tmp_path, monkeypatch):
         record["target"].render()
 
 
-def test_one_object_masks_that_are_gone_are_one_line(tmp_path):
+def test_as_many_one_object_masks_as_16_bits_number_are_read(tmp_path, monkeypatch):
+    write_set(tmp_path, {"a": 1})
+    (record,) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
+    monkeypatch.setattr(one_object_masks, "picture_names", lambda _: ["gone.png"] * 65_535)
+    with pytest.raises(DataError, match=r"masks/gone\.png"):
+        record["target"].render()
+
+
+@pytest.mark.parametrize(
+    ("is_file", "reason"), [(False, "No such file or directory"), (True, "Not a directory")], ids=["gone", "a file"]
+)
+def test_a_folder_of_one_object_masks_that_is_gone_or_a_file_is_one_line(tmp_path, is_file, reason):
     write_set(tmp_path, {"a": 1})
     (record,) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
     without_masks(tmp_path / "a")
-    with pytest.raises(DataError, match=rf"{tmp_path / 'a/masks'} cannot be read \(No such file or directory\)"):
+    if is_file:
+        (tmp_path / "a/masks").touch()
+    with pytest.raises(DataError, match=rf"{tmp_path / 'a/masks'} cannot be read \({reason}\)"):
         record["target"].render()
 
 

@@ -591,7 +591,7 @@ def test_the_largest_photographs_that_are_read_whole_get_the_pretrained_encoder(
 
 def test_the_usual_photograph_decides_whether_there_is_an_encoder(photographs):
     mixed = sized(photographs, 10, (128, 160))
-    mixed.train.sizes[4] = (9000, 9000)
+    mixed.train.sizes[0] = (45_000, 45_000)
     assert planned(mixed, "--dataset", photographs.config.dataset, "--scale", "1")["encoder"] == "lite0"
 
 

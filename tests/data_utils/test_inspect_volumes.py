@@ -163,6 +163,7 @@ def inspection_of_one_volume() -> VolumeSplitInspection:
 def check_inspection_of_one_volume(inspection: VolumeSplitInspection) -> None:
     assert inspection.sizes.tolist() == [[0, 0, 0], [3, 4, 5]]
     assert inspection.spacings() == [(2.5, 1, 1)]
+    assert inspection.statistics.spacings.tolist() == [[0, 0, 0], [2.5, 1, 1]]
     assert inspection.class_locations[1][9].tolist() == [[300, 2, 1], [0, 0, 70]]
     foreground = inspection.statistics.foreground
     assert foreground.mean == (2,)

@@ -42,6 +42,11 @@ def test_a_name_of_any_bytes_is_printed_without_commands_of_terminals(capsys):
     assert printed.out == "two\nlines \\udcff\\x1b[2J\n"
 
 
+def test_words_behind_the_query_of_a_url_are_printed(capsys):
+    say("https://host/a.tif?key=secret\tis cut")
+    assert capsys.readouterr().out == "https://host/a.tif\\tis cut\n"
+
+
 def test_an_error_of_a_loader_process_is_its_last_line():
     wrapped = "Caught DataError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n"
     assert str(DataError(f"{wrapped}runtime.errors.DataError: a.png: is damaged\n")) == "a.png: is damaged"

@@ -30,9 +30,9 @@ TILING = Tiling((16, 16), (8, 8), (4, 4), exact=False)
 
 
 def forward(batch: torch.Tensor) -> torch.Tensor:
-    """Two channels of logits."""
+    """Two channels of logits, in the layout in which networks compute them."""
     pixels = batch.float()
-    return torch.cat([pixels, pixels.square()], dim=1)
+    return torch.cat([pixels, pixels.square()], dim=1).contiguous(memory_format=torch.channels_last)
 
 
 def strips_of(row_forward_for=None) -> torch.Tensor:

@@ -150,6 +150,12 @@ def test_scores_are_those_of_a_numpy_count():
     assert scores.comparison == pytest.approx(np.mean(scores.values["iou"]))
 
 
+def test_scores_are_of_foregrounds_without_the_accuracy_of_pixels():
+    scores, *_ = scores_of_sample()
+    means = {"mean_iou", "mean_dice"}
+    assert scores.report().keys() == {"classes", "tables", "iou", "dice", "precision", "recall", *means}
+
+
 def test_the_comparison_of_an_image_is_that_of_scores_of_it_alone():
     scores, comparisons, *_ = scores_of_sample()
     assert scores.image_comparison == pytest.approx(comparisons)

@@ -147,6 +147,14 @@ def test_each_file_of_an_image_counts(tmp_path, source_of):
     assert len(keys) == 3
 
 
+@pytest.mark.parametrize("source_of", [BandSource, VolumeFile], ids=["bands", "volume"])
+def test_the_order_of_the_files_of_an_image_counts(tmp_path, source_of):
+    red, nir = str(tmp_path / "red.tif"), str(tmp_path / "nir.tif")
+    Path(red).write_bytes(b"00")
+    Path(nir).write_bytes(b"01")
+    assert value_key(source_of((red, nir))) != value_key(source_of((nir, red)))
+
+
 def test_the_size_of_each_file_of_an_image_counts_where_its_content_does_not(tmp_path):
     files = [str(tmp_path / f"{number}.tif") for number in range(80)]
     for file in files:

@@ -415,6 +415,16 @@ def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(
             assert np.array_equal(np.ma.filled(window, 7), np.ma.filled(expected_window, 7))
 
 
+@pytest.mark.parametrize("interleave", ["pixel", "band"])
+def test_a_raster_of_fewer_tiles_than_its_size_needs_is_refused(tmp_path, interleave):
+    tiles = {"tiled": True, "blockxsize": 16, "blockysize": 16, "compress": "deflate", "interleave": interleave}
+    path = write_raster(tmp_path / "a.tif", np.ones((2, 16, 16), np.uint16), **tiles)
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        file.pages[0].tags["ImageLength"].overwrite(32)
+    with pytest.raises(ImageError, match="it has fewer tiles or strips than its size needs"):
+        read_image(path)
+
+
 @pytest.mark.parametrize(("kept_tiles", "decoded_tiles"), [(1000, 4), (2, 8)], ids=["all kept", "two of four kept"])
 def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch, kept_tiles, decoded_tiles):
     bands = np.random.default_rng(0).integers(0, 9, (5, 64, 64)).astype(np.uint16)

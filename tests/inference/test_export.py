@@ -346,8 +346,12 @@ def test_an_exported_file_of_volumes_says_how_they_are_to_be_prepared():
         (KINDS["instance"], "of the size of the images"),
         (UNetConfig(3, 2, 4, 2, task=POINTS), "of the size of the images"),
         (KINDS["landmarks"], "of the size at which the network sees the images"),
+        (
+            UNetConfig(3, 2, 4, 2, task=POINTS, preprocess=Preprocess(scale=2)),
+            "of the size at which the network sees the images",
+        ),
     ],
-    ids=["encoder", "volumes", "resized", "points", "resized points"],
+    ids=["encoder", "volumes", "resized", "points", "resized points", "enlarged points"],
 )
 def test_an_exported_file_says_the_size_of_its_logits(config, size):
     assert EXPORT_FORMATS["onnx"].description(config)["logits"] == size
@@ -484,6 +488,12 @@ def test_openvino_takes_numbers_where_not_all_images_are_known_to_have_bytes(pix
     config = json.loads(network.get_rt_info(["unet_accelerate", "config"]).value)
     assert UNetConfig.from_json(config) == model.config
     assert network.get_rt_info(["unet_accelerate", "decoding"]).value == "a pixel has each class whose logit is above 0"
+
+
+def test_openvino_keeps_the_type_of_weights(tmp_path):
+    EXPORT_FORMATS["openvino"].write(UNet(UNetConfig(1, 2, 2, 1)).eval(), tmp_path, Options())
+    operations = openvino.Core().read_model(tmp_path / "model.xml").get_ops()
+    assert openvino.Type.f16 not in {op.output(0).element_type for op in operations if op.get_output_size()}
 
 
 class TwoFiles(Empty):

@@ -309,6 +309,13 @@ def test_geojson_holds_each_place_of_a_corner():
     assert second["geometry"]["coordinates"] == [ring.tolist()]
 
 
+def test_geojson_is_not_ended_after_an_error():
+    content = io.BytesIO()
+    with pytest.raises(RuntimeError, match="stopped"), GeoJsonFile(content, IN_PIXELS):
+        raise RuntimeError("stopped")
+    assert content.getvalue().endswith(b'"features": [')
+
+
 def test_points_have_no_polygons():
     points = PointFormat(Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels"))
     with pytest.raises(SettingsError, match="--polygons: files of points of this kind have no place"):

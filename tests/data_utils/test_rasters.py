@@ -522,12 +522,19 @@ def test_a_raster_that_lacks_its_last_byte_is_cut_off(tmp_path, interleave):
         picture.read(7, 8)
 
 
-def test_bands_of_files_must_have_one_size(tmp_path):
+@pytest.mark.parametrize(
+    ("sizes", "line"),
+    [
+        ([(8, 9), (8, 10)], r"B0\.tif and .*B1\.tif: bands of 8 x 9 and 8 x 10 \(height x width\)"),
+        ([(8, 9), (8, 9), (7, 9)], r"B0\.tif and .*B2\.tif: bands of 8 x 9 and 7 x 9 \(height x width\)"),
+    ],
+    ids=["two", "three"],
+)
+def test_bands_of_files_must_have_one_size(tmp_path, sizes, line):
     paths = []
-    for number, size in enumerate(((8, 9), (8, 10))):
+    for number, size in enumerate(sizes):
         paths.append(str(write_raster(tmp_path / f"B{number}.tif", np.zeros((1, *size), np.uint16))))
     source = BandSource(tuple(paths), ())
-    line = r"B0\.tif and .*B1\.tif: bands of 8 x 9 and 8 x 10 \(height x width\)"
     with pytest.raises(ImageError, match=line), open_windowed_file(source):
         pass
 

@@ -264,6 +264,18 @@ def test_a_backbone_without_a_list_of_stages_is_recomputed_as_one(encoder_folder
     assert all(parameter.grad is not None for parameter in network.encoder.parameters())
 
 
+@pytest.mark.parametrize(("recomputes", "runs"), [(False, 1), (True, 2)])
+def test_activation_checkpointing_runs_the_stages_of_an_encoder_again(recomputes, runs):
+    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3)).train()
+    network.activation_checkpointing = recomputes
+    calls = []
+    for stage in network.encoder.stages:
+        layer = next(module for module in stage.modules() if isinstance(module, nn.Conv2d))
+        layer.register_forward_hook(lambda layer, *_: calls.append(layer))
+    network(pixels(1, 3, 64, 64)).square().mean().backward()
+    assert len(calls) == runs * len(network.encoder.stages)
+
+
 def test_an_empty_list_of_a_backbone_holds_no_stages():
     network = UNet(tiny(depth=5, encoder=LITE, in_channels=3))
     stage = nn.Identity()

@@ -507,6 +507,7 @@ def geojson_with_second_feature(folder, geometry, properties):
     ("geometry", "properties", "line"),
     [
         ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [float("nan"), 1]]]}, {"kind": 1}, "not finite"),
+        ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [float("inf"), 1]]]}, {"kind": 1}, "not finite"),
         ({"type": "Polygon", "coordinates": [[[0, 0], [1, 0]]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
         ({"type": "Polygon", "coordinates": [[]]}, {"kind": 1}, "a ring of fewer than 3 positions"),
         ({"type": "Polygon"}, {"kind": 1}, "coordinates that are no lists of rings"),

@@ -18,7 +18,15 @@ from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.image_io import placed_masks
 from data_utils.image_io.formats import BandSource
-from data_utils.image_io.placed_masks import Grid, PlacedMask, check_crs, file_and_page, on_grid, read_grid
+from data_utils.image_io.placed_masks import (
+    Grid,
+    PlacedMask,
+    check_crs,
+    file_and_page,
+    on_grid,
+    read_grid,
+    read_source_grid,
+)
 from data_utils.image_io.places import Crs, Place
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.windowed import open_windowed
@@ -97,7 +105,7 @@ def test_each_page_of_a_tiff_has_a_grid_of_its_own(tmp_path):
         for tags in ((), PLACE_TAGS):
             tiff.write(np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
     assert read_grid(str(path)) is None
-    assert read_grid(str(path), 1).place.transform == (10, 0, 500, 0, -10, 900)
+    assert read_source_grid({"path": str(path), "page": 1}).place.transform == (10, 0, 500, 0, -10, 900)
 
 
 def test_centers_on_the_border_of_two_pixels_belong_to_the_second():

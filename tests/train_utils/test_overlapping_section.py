@@ -107,6 +107,12 @@ def test_the_markdown_of_overlapping_classes_has_the_rows_of_the_page(section, s
     assert f"Mean Dice {MEAN_DICE:.4f}" in markdown
 
 
+@pytest.mark.parametrize(("found", "mean"), [([50, 0], "0.0000"), ([0, 0], "n/a")])
+def test_the_markdown_of_overlapping_classes_has_means_without_a_found_pixel(section, found, mean):
+    markdown = section.markdown(OverlapScores(CLASSES, torch.tensor([[[50, 0], found]] * 3), torch.zeros(1, 1)))
+    assert f"Mean IoU {mean}, Mean Dice {mean}, " in markdown
+
+
 def test_regions_are_described_with_the_labels_that_masks_hold(region_section):
     description = region_section.description()
     assert description.startswith("Semantic segmentation into 2 regions, unions of labels: whole=1+2, core=2.")

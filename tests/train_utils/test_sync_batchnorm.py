@@ -109,6 +109,14 @@ def expected(inputs) -> dict[str, dict[str, Tensor]]:
     return expected
 
 
+@pytest.mark.parametrize("is_filler", [True, False])
+def test_each_micro_batch_is_counted_by_itself(is_filler):
+    norm = SynchronizedBatchNorm.of(nn.BatchNorm2d(2))
+    for micro_batch in (not is_filler, is_filler):
+        leave_out_of_batch_norm(nn.Sequential(nn.Sequential(norm)), micro_batch)
+    assert norm.is_counted is not is_filler
+
+
 @pytest.mark.parametrize("key", ["y", "x"], ids=["outputs", "gradients of inputs"])
 def test_layer_equals_batch_norm_on_the_joined_batch(inputs, outputs, expected, name, key):
     norm, x, _ = inputs[name]

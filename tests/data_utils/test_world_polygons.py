@@ -430,6 +430,15 @@ def test_polygons_are_those_of_all_splits(split_polygons):
     assert [*areas_of(split_polygons)] == ["train", "val"]
 
 
+def test_each_image_of_each_split_has_the_polygons_of_its_own_file(tmp_path):
+    for split, side in (("train", 5), ("val", 7)):
+        write_raster(tmp_path / split / "images" / "a.tif", scene(0)[0])
+        write_geojson(tmp_path / split / "masks" / "a.geojson", [feature(square(0, 0, side))])
+    records_of_splits = areas_of(tmp_path).items()
+    pixels = {split: int(records[0]["target"].render().sum()) for split, records in records_of_splits}
+    assert pixels == {"train": 25, "val": 49}
+
+
 def test_polygons_are_none_where_a_split_has_no_images(split_polygons):
     (split_polygons / "val" / "images").rename(split_polygons / "val" / "scans")
     assert areas_of(split_polygons) == {}

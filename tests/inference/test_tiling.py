@@ -245,9 +245,10 @@ def test_a_large_volume_is_cut_into_the_smallest_exact_tiles_where_they_fit(chan
     assert choose_tiling(config, size, overlap=overlap) == expected
 
 
-def test_a_tile_has_one_step_along_an_axis_of_which_no_neighbors_are_needed():
+@pytest.mark.parametrize("size", [(400, 600, 600), (400, 1024, 2048)], ids=["small slices", "32 slices in a row"])
+def test_a_tile_has_one_step_along_an_axis_of_which_no_neighbors_are_needed(size):
     config = UNetConfig(1, 3, 4, 2, "batch", dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2)))
-    assert choose_tiling(config, (400, 600, 600)) == Tiling((2, 96, 96), (0, 48, 48), (2, 4, 4), exact=True)
+    assert choose_tiling(config, size) == Tiling((2, 96, 96), (0, 48, 48), (2, 4, 4), exact=True)
 
 
 def test_a_blended_tile_of_a_volume_has_two_steps_of_the_grid_at_least():

@@ -319,6 +319,13 @@ def test_a_checkpoint_is_refused_with_the_best_model_of_its_run(tmp_path):
     check_refused(checkpoint, f"the best model of this run is {tmp_path}/model$")
 
 
+@pytest.mark.parametrize("folder", ["", "checkpoints/step-00000001"], ids=["run", "checkpoint"])
+def test_a_model_that_lacks_the_same_file_is_not_recommended(tmp_path, folder):
+    (tmp_path / "model").mkdir()
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    check_refused(tmp_path / folder, "has no config.json; give the folder RUN/model that train.py writes$")
+
+
 def test_files_of_a_model_on_the_hub_are_those_of_its_revision(tmp_path, monkeypatch):
     UNet(UNetConfig(1, 2, base_channels=1, depth=1)).save_pretrained(tmp_path)
     calls = []

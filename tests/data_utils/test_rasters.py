@@ -96,6 +96,14 @@ def test_bands_without_place_are_read_though_pillow_knows_no_such_picture(tmp_pa
     assert np.array_equal(read_image(path), bands)
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_bands_that_lie_one_behind_the_other_keep_their_type(tmp_path, dtype):
+    bands = np.random.default_rng(0).integers(0, 60_000, (3, 20, 30)).astype(dtype)
+    image = read_image(write_raster(tmp_path / "a.tif", bands, interleave="band"))
+    assert image.dtype == dtype
+    assert np.array_equal(image, np.moveaxis(bands, 0, 2))
+
+
 def test_seven_bands_that_are_called_colors_are_read_though_pillow_does_not(tmp_path):
     bands = np.random.default_rng(0).integers(0, 256, (20, 30, 7), np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", bands, photometric="rgb", extrasamples=["unspecified"] * 4)

@@ -22,7 +22,7 @@ from train_utils.reporting.classes import ClassSection
 from train_utils.settings.record import RunSettings
 
 SETTINGS = RunSettings(
-    flags={"learning_rate": 0.01, "loss": "ce", "crop_size": [32, 32], "cache": False}, total_steps=40
+    flags={"learning_rate": 0.01, "loss": "ce", "crop_size": [32, 32], "cache": False, "depth": None}, total_steps=40
 )
 
 
@@ -66,6 +66,7 @@ def test_tensorboard_has_the_hyper_parameters(events):
     assert start["flags.loss"].string_value == "ce"
     assert start["flags.crop_size"].string_value == "[32, 32]"
     assert start["flags.cache"].number_value == 0
+    assert start["flags.depth"].string_value == "None"
     assert start["total_steps"].number_value == 40
 
 

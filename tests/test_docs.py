@@ -232,6 +232,8 @@ def quick(command: str) -> str:
     command = re.sub(r"^python3 bootstrap\.py (?=\w+\.py)", "python ", command).removeprefix("python3 bootstrap.py ")
     for part, flags in SMALL.items():
         command += f" {flags}" if part in command and "--init-from" not in command else ""
+    if "--encoder lite0" in command:  # it has a depth of its own
+        command = command.replace(" --depth 2", "")
     return command + (" --max-steps 1" if "--init-from" in command else "")
 
 

@@ -27,7 +27,7 @@ def boxes(size: tuple[int, int], *corners: tuple[int, int, int, int]) -> np.ndar
 # The fourth true object is ignored.
 TRUE = boxes((12, 16), (0, 0, 4, 4), (0, 5, 4, 9), (2, 9, 4, 12), (8, 0, 12, 4))
 CLASSES = np.where(TRUE == 4, 255, TRUE > 0)
-PREDICTED = boxes((12, 16), (8, 8, 12, 12), (1, 0, 5, 4), (0, 5, 2, 7), (6, 1, 10, 3))
+PREDICTED = boxes((12, 16), (8, 8, 12, 12), (1, 0, 5, 4), (3, 5, 6, 8), (6, 1, 10, 3))
 BLACK = np.zeros((12, 16), np.uint8)
 
 
@@ -52,6 +52,7 @@ def test_found_missed_invented_and_ignored_objects_have_their_colors():
     expected = np.full((12, 16, 3), 70)
     expected[6:8, 1:3] = expected[8:12, 8:12] = BLUE  # what of the last prediction lies beside the ignored object
     expected[0:4, 5:9] = expected[2:4, 9:12] = RED
+    expected[4:6, 5:8] = BLUE  # what of a prediction that overlaps too little lies beside the true object
     expected[0:4, 0:4] = GREEN  # 12 of 20 pixels
     expected[8:12, 0:4] = GREY
     expected[lower_right_edges(np.where(TRUE == 4, 0, TRUE))] = 0

@@ -172,6 +172,13 @@ def test_an_image_without_a_file_is_left_out_on_request(one_without_file):
     assert sorted(masks_of(one_without_file, allow_unpaired=True)) == ["a.png", "c.png"]
 
 
+def test_files_without_partner_are_named_where_they_are_all_there_is(tmp_path):
+    write_labelme(tmp_path, "a", [shape("cell", BOX, "rectangle")])
+    (tmp_path / "a.png").rename(tmp_path / "b.png")
+    line = "2 files without partner: a.json: no image of its name; b.png: image without labelme file"
+    assert line in error_of(tmp_path, allow_unpaired=True)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

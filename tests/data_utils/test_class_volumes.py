@@ -86,7 +86,7 @@ def half_splits(tmp_path):
     touch_volumes(tmp_path / "val", "images/v", "images/w", "masks/b/v", "masks/b/x")
     touch_volumes(tmp_path / "train", "masks/a/y")
     (tmp_path / "train/masks/notes").mkdir()
-    return DataConfig(str(tmp_path), task="overlapping", spacing=(2.0, 1.0, 1.0), ignore_index="9")
+    return DataConfig(str(tmp_path), task="overlapping", spacing=(2.0, 1.0, 1.0), ignore_index="9,8")
 
 
 def unpaired_of_val(folder: str) -> tuple[str, str]:
@@ -114,7 +114,7 @@ def test_flags_of_volumes_reach_a_split_without_the_first_class(half_splits, tmp
     records = find_class_volumes(tmp_path, (), replace(half_splits, allow_unpaired=True))["val"]()
     assert records.metadata.classes == ((1, "a"), (2, "b"))
     assert records.spacing == (2.0, 1.0, 1.0)
-    assert records[0]["target"].layers.ignored == (9,)
+    assert records[0]["target"].layers.ignored == (9, 8)
 
 
 def test_the_file_of_the_spacing_counts_for_a_split_without_the_first_class(tmp_path):

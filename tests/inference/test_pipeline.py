@@ -115,6 +115,16 @@ def test_a_bar_is_shown_where_there_are_several_strips(capsys, rows, is_tracked)
     assert (f"tall.tif: 100% {(rows + 63) // 64}/{(rows + 63) // 64}" in printed) is is_tracked
 
 
+def test_an_image_in_windows_is_written_as_it_is_computed(page_job):
+    job, _ = page_job
+    (finish,) = steps_of(Preprocess(), 1).compute([(job, None)])
+    mask = job.file(".png")
+    assert mask.exists()
+    mask.unlink()
+    assert finish() is None
+    assert not mask.exists()
+
+
 @pytest.mark.parametrize(("name", "page"), [("a.tif", 1), ("a.png", 0)])
 def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, capsys, name, page):
     pages = np.random.default_rng(0).integers(0, 255, (2, 64, 80), dtype=np.uint8)

@@ -48,6 +48,7 @@ MISTAKES = {
     "--val-fraction 20": "'20' is not a number above 0 and below 1",
     "--fold 6/5": "is not K/N, such as 2/5",
     "--resume": "expected one argument; give --resume auto|CHECKPOINT",
+    "--bands": "expected at least one argument; give --bands BAND",
     "--resume auto": "--resume auto needs --output-dir",
     "--scale 50%": "'50%' is not a number above 0",
     "--name run1": "did you mean --output-dir runs/NAME?",

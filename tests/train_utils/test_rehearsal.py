@@ -9,6 +9,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -421,3 +422,20 @@ def test_nothing_of_the_rehearsal_stays_in_memory(data, tmp_path, monkeypatch):
     assert run.exit_code == 0, run.output
     assert "in bf16 a step takes" not in run.output  # all of them are
     assert freed == [True]
+
+
+def test_a_rehearsed_step_of_volumes_is_tuned_and_clipped_as_in_a_run(monkeypatch):
+    shapes, norms = [], []
+    step = [SimpleNamespace(images=torch.zeros(2, 1, 4, 5, 6))], [0, 1]
+    network = torch.nn.Identity()
+    monkeypatch.setattr(train, "prepare", lambda *arguments: (network, None, None, None))
+    for name in ("StepGuard", "steps_ahead", "compiled_recolor", "eager"):
+        monkeypatch.setattr(train, name, mock.MagicMock())
+    monkeypatch.setattr(train, "train_step", lambda *arguments, max_grad_norm, **options: norms.append(max_grad_norm))
+    stand_in = mock.MagicMock(args=SimpleNamespace(max_grad_norm=0.7), tries_bf16=False)
+    stand_in.time_steps = lambda make_step, steps: make_step(step)
+    tuning = SimpleNamespace(for_shape=lambda shape: nullcontext(shapes.append(tuple(shape))))
+    accelerator = SimpleNamespace(unwrap_model=lambda model: model, device=torch.device("cpu"))
+    train.rehearse(accelerator, None, stand_in, slabs=None, tuning=tuning, memory=None)
+    assert shapes == [(4, 5, 6)]
+    assert norms == [0.7]

@@ -124,8 +124,9 @@ def test_a_damaged_file_of_nnlandmark_is_refused(tmp_path, text, message):
     assert message in reading_error(tmp_path / "a.json", text)
 
 
-def test_a_file_of_cases_with_another_entry_is_something_else(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": [1, 2, 3], "rim": None}, "b": {}, "version": 3}))
+@pytest.mark.parametrize("entry", [3, {"tip": {"coordinates": {"x": 1}}}])
+def test_a_file_of_cases_with_another_entry_is_something_else(tmp_path, entry):
+    (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": [1, 2, 3], "rim": None}, "b": {}, "other": entry}))
     assert files.read(tmp_path / "a.json") is None
 
 

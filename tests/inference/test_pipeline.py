@@ -49,6 +49,15 @@ def test_a_process_that_helps_reads_the_page_of_the_image(tmp_path):
     assert pictures == [(f"{tmp_path / 'a.tif'} page 3", [2])]
 
 
+def test_a_process_that_helps_computes_every_strip_of_a_volume():
+    computed = []
+    predictor = Predictor(network_of())
+    steps = VolumeSteps(predictor, writer_of(predictor))
+    steps.predictor = SimpleNamespace(strips=lambda volume, name: map(computed.append, range(3)))
+    steps.follow(SimpleNamespace(volume=None, name="a"))
+    assert computed == [0, 1, 2]
+
+
 @pytest.fixture
 def page_job(tmp_path) -> tuple[ImageJob, np.ndarray]:
     """The job of the third page of a TIFF, and its pixels."""

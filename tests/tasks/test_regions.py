@@ -34,6 +34,10 @@ def scores() -> RegionScores:
     return scores
 
 
+def test_regions_have_one_score_of_each_image():
+    assert TASK.new_scores(2).by_image.tolist() == [[0], [0]]
+
+
 def test_labels_are_scored_beside_regions(scores):
     assert scores.values["iou"] == [5 / 7, 3 / 5, 1 / 2]
     assert scores.label_values["iou"] == [1 / 3, 1 / 4, 1 / 2]

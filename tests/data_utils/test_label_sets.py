@@ -6,6 +6,7 @@ Modules: data_utils/targets/label_sets.py, data_utils/analysis/label_sets.py.
 import pytest
 from support.inspections import split_of
 
+from data_utils.analysis.inspection import Inspection
 from data_utils.analysis.label_sets import label_set_warnings, read_labels
 from data_utils.class_map import ClassMap
 from data_utils.targets.label_sets import LabelSets
@@ -141,3 +142,12 @@ def test_classes_without_labeled_images_are_named_where_both_splits_could_be_rea
     split = split_of({0: 1, 1: 2}, label_sets={("a",): "train"})
     assert label_set_warnings([split], LabelReader()) == ()
     assert len(label_set_warnings([split, split], LabelReader())) == 2
+
+
+def test_a_class_that_one_of_the_images_of_a_split_is_labeled_for_is_not_named():
+    inspection, records = split_of({}, {}, label_sets={("a",): "train"})
+    for number, name in enumerate("ab"):
+        inspection.add(number, Inspection((4, 5), (4, 5), "L", "numbers", {0: 1, 1: 2}), (name,))
+    reader = LabelReader()
+    reader.labeled_classes = lambda labeled_for: [1] if labeled_for == ("b",) else [0]
+    assert label_set_warnings([(inspection, records)] * 2, reader) == ()

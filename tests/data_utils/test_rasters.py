@@ -104,6 +104,12 @@ def test_bands_that_lie_one_behind_the_other_keep_their_type(tmp_path, dtype):
     assert np.array_equal(image, np.moveaxis(bands, 0, 2))
 
 
+def test_chosen_bands_that_lie_one_behind_the_other_are_in_their_order(tmp_path):
+    bands = np.random.default_rng(0).integers(0, 256, (3, 20, 30), np.uint8)
+    path = write_raster(tmp_path / "a.tif", bands, interleave="band")
+    assert np.array_equal(read_image(BandSource((str(path),), ("3", "1"))), np.moveaxis(bands[[2, 0]], 0, 2))
+
+
 def test_seven_bands_that_are_called_colors_are_read_though_pillow_does_not(tmp_path):
     bands = np.random.default_rng(0).integers(0, 256, (20, 30, 7), np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", bands, photometric="rgb", extrasamples=["unspecified"] * 4)

@@ -357,6 +357,11 @@ def test_a_legend_shows_each_class_but_the_first_in_its_color():
     assert (squares == 255).all()  # the first class is not tinted
 
 
+def test_a_legend_has_a_square_for_a_black_class():
+    picture = np.asarray(legend(("ground", "cell"), np.zeros((2, 3), np.uint8)))
+    assert (picture[24:36, 4:16] == 0).all()
+
+
 def test_a_legend_names_classes_in_their_order():
     pictures = [np.asarray(legend(names, palette(3))) for names in (("sky", "wall", "cell"), ("sky", "cell", "wall"))]
     assert np.array_equal(pictures[0][:20], pictures[1][:20])

@@ -107,6 +107,12 @@ def test_an_image_may_have_another_name_than_its_file(image_elsewhere):
     assert all(mask.any() for mask in mask_of_name.values())
 
 
+def test_a_name_goes_on_behind_its_first_point(tmp_path):
+    for stem in ("a", "a.1"):
+        write_labelme(tmp_path, stem, [shape("cell", BOX, "rectangle")])
+    assert sorted(masks_of(tmp_path)) == ["a.1.png", "a.png"]
+
+
 def test_an_image_may_be_in_its_file(image_elsewhere):
     (image,) = (record["image"] for split in loaded(image_elsewhere) for record in split if record["name"] == "b.json")
     np.testing.assert_array_equal(read_image(image), np.full((*SIZE, 3), 7, np.uint8))

@@ -2,12 +2,13 @@
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, features
 
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import VolumeFile, open_picture
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.image_io.windowed import open_windowed_file
@@ -30,6 +31,12 @@ def test_a_pipe_is_no_picture(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(ImageError, match="not a regular file"):
         read_image(str(tmp_path / name), "a")
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_folder_is_no_picture(tmp_path, kind):
+    with pytest.raises(ValueError, match="not a regular file"):
+        open_picture(kind(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["a.nii.gz", "a.nrrd"])

@@ -586,6 +586,7 @@ def test_a_band_is_known_by_its_own_name_or_by_a_word_of_it(wanted, indices):
 
 def test_the_own_name_of_a_band_comes_before_words_of_others():
     assert band_indices(["B2", "B3 red", "x_B2"], "b2") == [0]
+    assert band_indices(["Maß", "x Maß"], "maß") == [0]
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,15 @@ def test_detail_is_measured_on_thirty_two_masks_spread_over_the_set(few, monkeyp
     assert names[-1] == "99"
 
 
+def test_detail_of_few_masks_is_measured_once_on_each(few, monkeypatch):
+    names = []
+    read_mask = detail_module.read_mask
+    monkeypatch.setattr(detail_module, "read_mask", lambda target, name: names.append(name) or read_mask(target, name))
+    records = ListRecords([few.train.records[index] | {"name": f"{index}"} for index in range(3)])
+    detail_kept(replace(few, train=Split(records, np.full((3, 2), (32, 40)))), 0.5)
+    assert names == ["0", "1", "2"]
+
+
 def test_a_large_image_among_others_brings_crops_of_the_usual_size(few, monkeypatch):
     """The mean size decides whether there are crops; the usual image decides the scale, and how large they are."""
     monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)

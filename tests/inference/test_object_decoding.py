@@ -99,6 +99,13 @@ def answers_of(ids: list[list[int]]) -> np.ndarray:
     return np.where(np.array(ids) > 0, 1 | 20 << 8 | 204 << 16, 0).astype(np.int32)
 
 
+def test_holes_of_each_object_are_filled():
+    ids = np.ones((3, 7), int)
+    ids[:, 3] = ids[1, 1] = ids[1, 5] = 0
+    _, objects = decode_in_strips(answers_of(ids), [], fills_holes=True)
+    assert [detected.size for detected in objects] == [9, 9]
+
+
 @pytest.mark.parametrize("cuts", [[], [1], [3]])
 def test_objects_are_numbered_by_their_first_pixels(cuts):
     ids = np.zeros((6, 8), int)

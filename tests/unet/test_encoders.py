@@ -147,6 +147,12 @@ def saved_bytes(network: nn.Module, images: Tensor) -> int:
     return sum(storages.values())
 
 
+def test_a_network_with_an_encoder_is_built_where_gradients_are_off(encoder_folders):
+    with torch.no_grad():
+        network = UNet(network_with(encoder_folders["resnet"]).config)
+    assert all(parameter.requires_grad for parameter in network.encoder.parameters())
+
+
 FROZEN_FAMILIES = ["resnet", *[pytest.param(name, marks=pytest.mark.slow) for name in ("hgnet_v2", "swin")]]
 
 

@@ -22,7 +22,7 @@ from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.image_io import tiff_segments
 from data_utils.image_io.band_names import band_indices, has_band_name
 from data_utils.image_io.formats import BandSource
-from data_utils.image_io.rasters import open_raster
+from data_utils.image_io.rasters import Raster, open_raster
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.tiff_segments import sample_index
 from data_utils.image_io.windowed import open_windowed_file
@@ -439,6 +439,14 @@ def test_a_raster_of_fewer_tiles_than_its_size_needs_is_refused(tmp_path, interl
         read_image(path)
 
 
+def noted_decoder(raster: Raster, monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+    """The decoder of the tiles of a raster's only file, which counts its calls."""
+    page = raster.files[0].pixels.page
+    decode = mock.Mock(side_effect=page.decode)
+    monkeypatch.setattr(page, "decode", decode)
+    return decode
+
+
 @pytest.mark.parametrize(("kept_tiles", "decoded_tiles"), [(1000, 4), (2, 8)], ids=["all kept", "two of four kept"])
 def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch, kept_tiles, decoded_tiles):
     bands = np.random.default_rng(0).integers(0, 9, (5, 64, 64)).astype(np.uint16)
@@ -447,9 +455,7 @@ def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch, kept_til
     monkeypatch.setattr(tiff_segments, "CACHED_BYTES", kept_tiles * 32 * 32 * 10)
     with ExitStack() as stack:
         raster = open_raster(path, stack)
-        page = raster.files[0].pixels.page
-        decode = mock.Mock(side_effect=page.decode)
-        monkeypatch.setattr(page, "decode", decode)
+        decode = noted_decoder(raster, monkeypatch)
         for _ in range(2):
             assert np.array_equal(raster.whole(), np.moveaxis(bands, 0, 2))
     assert decode.call_count == decoded_tiles
@@ -460,9 +466,7 @@ def test_a_tile_larger_than_all_that_is_kept_is_kept_alone(tmp_path, monkeypatch
     monkeypatch.setattr(tiff_segments, "CACHED_BYTES", 1)
     with ExitStack() as stack:
         raster = open_raster(path, stack)
-        page = raster.files[0].pixels.page
-        decode = mock.Mock(side_effect=page.decode)
-        monkeypatch.setattr(page, "decode", decode)
+        decode = noted_decoder(raster, monkeypatch)
         for _ in range(2):
             raster.read((2, 5), (3, 7))
     assert decode.call_count == 1

@@ -1,17 +1,20 @@
 """Checkpoints of a tiny network: how they are saved, and which of them are there."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 
+from support.in_process import process_state_kept
 from tasks.classes import Classes, ClassScores
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
-from unet import UNet
+from unet import UNet, UNetConfig
 
 TASK = Classes(("a", "b"))
 SETTINGS = RunSettings(total_steps=9, micro_batch_size=1)
@@ -30,6 +33,14 @@ def new_checkpoints(folder: Path, network: UNet) -> Checkpoints:
     average = WeightAverage(network, 0.0)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
     return Checkpoints(Accelerator(cpu=True), folder, network, optimizer, average, SETTINGS, keep=2)
+
+
+@contextmanager
+def first_checkpoints(folder: Path) -> Iterator[Checkpoints]:
+    """The checkpoints of a run of a tiny network that starts in a folder."""
+    (folder / "checkpoints").mkdir()
+    with process_state_kept():
+        yield new_checkpoints(folder, UNet(UNetConfig(base_channels=2, depth=1)))
 
 
 def save_all(checkpoints: Checkpoints, *scores: tuple[int, float | None]) -> None:

@@ -16,10 +16,10 @@ import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
-from support.in_process import Run, process_state_kept, run_train
+from support.in_process import Run, run_train
 from support.launches import TINY
 from support.run_equality import different_tensors
-from support.saved_checkpoints import SETTINGS, evaluation, new_checkpoints, save_all, steps
+from support.saved_checkpoints import SETTINGS, evaluation, first_checkpoints, new_checkpoints, save_all, steps
 
 import train
 from runtime import files
@@ -30,16 +30,14 @@ from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
 from train_utils.run_state import RunState
 from train_utils.sharding import whole_copies
-from unet import UNet, UNetConfig
+from unet import UNet
 
 
 @pytest.fixture
 def checkpoints(tmp_path) -> Iterator[Checkpoints]:
     """The checkpoints of a new run."""
-    (tmp_path / "checkpoints").mkdir()
-    network = UNet(UNetConfig(base_channels=2, depth=1))
-    with process_state_kept():
-        yield new_checkpoints(tmp_path, network)
+    with first_checkpoints(tmp_path) as checkpoints:
+        yield checkpoints
 
 
 def test_the_newest_checkpoints_are_kept_beside_the_best(checkpoints):

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.in_process import process_state_kept
 from support.runs import SMALL_MODEL
-from support.saved_checkpoints import TASK, evaluation, new_checkpoints, save_all
+from support.saved_checkpoints import TASK, evaluation, first_checkpoints, save_all
 
 from runtime.documents import read_json
 from runtime.errors import CheckpointError
@@ -29,7 +28,6 @@ from train_utils.checkpoints.find import (
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunIdentity, RunSettings
-from unet import UNet, UNetConfig
 
 
 def test_a_checkpoint_is_named_by_its_step_in_eight_digits(tmp_path):
@@ -99,10 +97,8 @@ def test_incomplete_checkpoints_do_not_hinder_a_new_run(tmp_path, incomplete):
 @pytest.fixture
 def checkpoints(tmp_path) -> Iterator[Checkpoints]:
     """The checkpoints of a new run."""
-    (tmp_path / "checkpoints").mkdir()
-    network = UNet(UNetConfig(base_channels=2, depth=1))
-    with process_state_kept():
-        yield new_checkpoints(tmp_path, network)
+    with first_checkpoints(tmp_path) as checkpoints:
+        yield checkpoints
 
 
 def best_after_going_back(checkpoints: Checkpoints) -> float:

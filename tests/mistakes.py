@@ -838,7 +838,7 @@ LAUNCH = [
     Mutant("train.py", "train_step", "loss = accelerator.reduce(loss, 'sum')", "pass", "test_train.py"),
     Mutant("train.py", "add_gradients", "share * accelerator.num_processes", "share", "test_equality.py test_train.py"),
     Mutant("train.py", "add_gradients", "reduction.wait", "counts.zero_", "test_equality.py test_train.py"),
-    Mutant("train.py", "add_gradients", "not micro_batches", "True", "test_equality.py test_train.py"),
+    Mutant("train.py", "add_gradients", "not micro_batches", "True", "test_train_step.py"),
     Mutant(
         "train_utils/microbatch.py",
         "split_from_args",

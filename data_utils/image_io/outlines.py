@@ -155,7 +155,7 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
         number, area = pixel
         first, second = (neighbor[0] for neighbor in neighbors)
         is_alone = (number > 0) & (number != first) & (number != second)
-        is_middle_of_three = (number > 0) & (number == first) & (number == second)  # and not of four
+        is_middle_of_three = (number > 0) & (number == first) & (number == second)  # four alike have no corner
         for is_corner, is_falling in ((is_alone, is_on_falling_diagonal), (is_middle_of_three, False)):
             corners = np.flatnonzero(is_corner)
             part = Corners(area, number, rows + row, columns, np.full(len(rows), is_falling)).chosen(corners)

@@ -10,11 +10,11 @@ from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import decode_mask
-from data_utils.image_io.resize import resize_mask
 from data_utils.sources.overlapping import class_bits
 from data_utils.sources.records import LabelSet, Record
 from data_utils.targets.bits import BitReader, known_pixels
 from data_utils.targets.classes import class_weight_tensor
+from data_utils.targets.detail import resized_back
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.sides import find_sides
 from tasks.overlapping import Overlapping, OverlapTarget, unpack_bits
@@ -107,8 +107,7 @@ class OverlapReader(BitReader):
         scores = Overlapping(self.names).new_scores(1)
         for record in records:
             values = decode_mask(record["target"], record["name"]).values
-            small = tuple(max(1, int(side * scale)) for side in values.shape)
-            back = self.target_from_mask(resize_mask(resize_mask(values, small), values.shape), record["name"])
+            back = self.target_from_mask(resized_back(values, scale), record["name"])
             target = self.target_for_record(self.target_from_mask(values, record["name"]), record)
             assert isinstance(target, OverlapTarget)
             scores.add(torch.from_numpy(back.truth), target.map(torch.from_numpy), 0)

@@ -197,19 +197,19 @@ def test_folders_without_a_mask_or_an_image_each_are_no_images_of_a_set(three_sp
     assert one_object_masks.find_object_images(three_splits / "train") == []
 
 
-def test_too_many_one_object_masks_are_one_line(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "count", "message"),
+    [
+        ("m1.png", 65_536, ": holds 65,536 masks, at most 65,535 are read"),
+        ("gone.png", 65_535, r"/gone\.png"),  # the first one is read
+    ],
+    ids=["too many", "just enough"],
+)
+def test_one_object_masks_are_as_many_as_16_bits_number(tmp_path, monkeypatch, name, count, message):
     write_set(tmp_path, {"a": 1})
     (record,) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
-    monkeypatch.setattr(one_object_masks, "picture_names", lambda _: ["m1.png"] * 65_536)
-    with pytest.raises(DataError, match=f"{tmp_path / 'a/masks'}: holds 65,536 masks, at most 65,535 are read"):
-        record["target"].render()
-
-
-def test_as_many_one_object_masks_as_16_bits_number_are_read(tmp_path, monkeypatch):
-    write_set(tmp_path, {"a": 1})
-    (record,) = one_object_masks.open_records(tmp_path, allow_unpaired=False)
-    monkeypatch.setattr(one_object_masks, "picture_names", lambda _: ["gone.png"] * 65_535)
-    with pytest.raises(DataError, match=r"masks/gone\.png"):
+    monkeypatch.setattr(one_object_masks, "picture_names", lambda _: [name] * count)
+    with pytest.raises(DataError, match=f"{tmp_path}/a/masks{message}"):
         record["target"].render()
 
 

@@ -100,36 +100,42 @@ def with_pictures(run: Path, *names: str) -> Path:
 
 @pytest.fixture(scope="module")
 def of_seeds(tmp_path_factory) -> SimpleNamespace:
-    """The comparison of two seeds that have drawn two of their images both: the `runs`, the `html` and the `page`."""
+    """The comparison of three seeds that have all drawn two of their images: the `runs`, the `html` and the `page`.
+
+    The third image, which the second run has not drawn, differs most in that run.
+    """
     folder = tmp_path_factory.mktemp("seeds")
-    runs = write_seeds(folder, "a", [0.0, 0.1])
+    scores = ([0.1, 0.7, 0.5, 0.6], [0.2, 0.8, 0.9, 0.7], [0.1, 0.2, 0.54, 0.6])
+    runs = [write_run(folder / f"a-{seed}", run_scores, seed=seed) for seed, run_scores in enumerate(scores)]
     with_pictures(runs[0], "i0", "i1", "i2")
     with_pictures(runs[1], "i0", "i1", "i3")
+    with_pictures(runs[2], "i0", "i1", "i2")
     html = run_compare(runs, folder / "page.html").page
     return SimpleNamespace(runs=runs, html=html, page=Page(html))
 
 
 def test_seeds_of_one_recipe_are_said_to_spread(of_seeds):
     assert "What the score of another recipe has to exceed is their spread." in of_seeds.page.text
-    assert "0, seed 1" in of_seeds.page.text
+    assert "0, seed 1, seed 2" in of_seeds.page.text
     assert "folders" not in of_seeds.page.text
 
 
-def test_seeds_of_one_recipe_are_shown_on_the_images_that_both_have_drawn(of_seeds):
-    first, second = of_seeds.runs
-    scores = ((first, 0.1), (second, 0.2), (first, 0.7), (second, 0.8))
-    assert sorted(picture_labels(of_seeds.page)) == sorted(f"{run}: mean IoU {score:.4f}" for run, score in scores)
+def test_seeds_of_one_recipe_are_shown_on_the_images_that_several_have_drawn_and_differ_in(of_seeds):
+    first, second, third = of_seeds.runs
+    scores = [(first, 0.7), (second, 0.8), (third, 0.2), (first, 0.1), (second, 0.2), (third, 0.1)]
+    scores += [(first, 0.5), (third, 0.54)]
+    assert picture_labels(of_seeds.page) == [f"{run}: mean IoU {score:.4f}" for run, score in scores]
 
 
 def test_seeds_of_one_recipe_have_curves_of_one_color(of_seeds):
     lines = re.findall(r'id="([\w-]+-series-\d)">\s*<path [^>]*stroke: var\(--series-(\d)\)', of_seeds.html)
     titles = ("validation-mean-iou", "validation-loss", "training-loss")
-    assert lines == [(f"{title}-series-{number}", "0") for title in titles for number in range(2)]
+    assert lines == [(f"{title}-series-{number}", "0") for title in titles for number in range(3)]
 
 
 def test_seeds_of_one_recipe_have_their_own_curves(of_seeds):
     pattern = r'id="validation-mean-iou-series-\d">\s*<path d="(.*?)"'
-    assert len(set(re.findall(pattern, of_seeds.html, flags=re.DOTALL))) == 2
+    assert len(set(re.findall(pattern, of_seeds.html, flags=re.DOTALL))) == 3
 
 
 def test_pictures_that_may_not_be_read_are_not_shown(tmp_path, monkeypatch):
@@ -142,11 +148,11 @@ def test_pictures_that_may_not_be_read_are_not_shown(tmp_path, monkeypatch):
 
 
 def test_an_image_that_one_run_alone_has_scored_is_not_shown(tmp_path):
-    both = write_run(tmp_path / "both", {"i0": 0.1, "i1": 0.9}, seed=0)
+    both = write_run(tmp_path / "both", {"i0": 0.0, "i1": 0.9}, seed=0)
     one = write_run(tmp_path / "one", {"i0": 0.2}, seed=1)
     runs = [with_pictures(run, "i0", "i1") for run in (both, one)]
     page = Page(run_compare(runs, tmp_path / "page.html").page)
-    assert sorted(picture_labels(page)) == [f"{both}: mean IoU 0.1000", f"{one}: mean IoU 0.2000"]
+    assert sorted(picture_labels(page)) == [f"{both}: mean IoU 0.0000", f"{one}: mean IoU 0.2000"]
 
 
 def test_an_image_is_shown_as_six_seeds_at_most_have_drawn_it(tmp_path):
@@ -159,8 +165,9 @@ def test_an_image_is_shown_as_six_seeds_at_most_have_drawn_it(tmp_path):
 
 @pytest.fixture
 def two_recipes(tmp_path) -> str:
-    """The page of a recipe of one run, and of another one whose last run has the same seed and fold."""
+    """The page of two recipes: the last run of the second has the seed and fold of the first run of the first."""
     runs = [with_pictures(write_run(tmp_path / "a", seed=1), "i0")]
+    runs.append(with_pictures(write_run(tmp_path / "a0", [0.3] * 4), "i0"))
     for number, (seed, fold) in enumerate([(0, None), (1, "2/5"), (1, None)]):
         run = write_run(tmp_path / f"b{number}", [0.1 * number] * 4, seed=seed, fold=fold, epochs=9)
         runs.append(with_pictures(run, "i0"))
@@ -174,12 +181,26 @@ def test_recipes_are_shown_by_runs_of_the_same_seed_with_the_same_fold(two_recip
 
 def test_curves_have_the_color_of_their_recipe(two_recipes):
     colors = re.findall(r'id="training-loss-series-\d">\s*<path [^>]*stroke: var\(--series-(\d)\)', two_recipes)
-    assert colors == ["0", "1", "1", "1"]
+    assert colors == ["0", "0", "1", "1", "1"]
 
 
-def test_curves_of_six_recipes_at_most_are_shown(tmp_path):
-    runs = [write_run(tmp_path / f"c{epochs}", [0.9 - 0.01 * epochs] * 4, epochs=epochs) for epochs in range(10, 17)]
-    page = run_compare(runs, tmp_path / "page.html").page
+@pytest.fixture(scope="module")
+def seven_recipes(tmp_path_factory) -> str:
+    """The page of seven recipes of one run each, which have all drawn one image."""
+    folder = tmp_path_factory.mktemp("recipes")
+    runs = []
+    for epochs in range(10, 17):
+        runs.append(with_pictures(write_run(folder / f"c{epochs}", [0.9 - 0.01 * epochs] * 4, epochs=epochs), "i0"))
+    return run_compare(runs, folder / "page.html").page
+
+
+def test_an_image_is_shown_as_six_recipes_at_most_have_drawn_it(seven_recipes):
+    labels = [f"{label}: mean IoU 0.{score}00" for label, score in zip("ABCDEF", range(80, 74, -1), strict=True)]
+    assert picture_labels(Page(seven_recipes)) == labels
+
+
+def test_curves_of_six_recipes_at_most_are_shown(seven_recipes):
+    page = seven_recipes
     assert page.count('id="training-loss-series-') == 6
     assert Page(page).text.count("\nG\n") >= 1
     assert set(re.findall(r'class="key series-(\d)"', page)) == set("012345")
@@ -226,18 +247,28 @@ def test_pictures_are_reduced_to_the_bytes_that_are_left(wide_runs, tmp_path, mo
     assert least <= budgets[0] < most
 
 
-def test_the_score_of_each_task_has_a_chart(tmp_path):
-    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "points", task="landmarks")]
-    page = run_compare(runs, tmp_path / "page.html").page
-    assert re.findall("<td>(.* 0.4750)</td>", page) == ["mean IoU 0.4750", "closeness 0.4750"]
-    titles = re.findall("<h3>(.*?)</h3>", page)
+@pytest.fixture(scope="module")
+def two_tasks(tmp_path_factory) -> str:
+    """The page of a run of classes and of one of landmarks."""
+    folder = tmp_path_factory.mktemp("tasks")
+    runs = [write_run(folder / "a"), write_run(folder / "points", task="landmarks")]
+    return run_compare(runs, folder / "page.html").page
+
+
+def test_the_score_of_each_task_has_a_chart(two_tasks):
+    assert re.findall("<td>(.* 0.4750)</td>", two_tasks) == ["mean IoU 0.4750", "closeness 0.4750"]
+    titles = re.findall("<h3>(.*?)</h3>", two_tasks)
     assert titles == ["Validation mean IoU", "Validation closeness", "Validation loss", "Training loss"]
 
 
-def test_a_loss_that_no_run_has_logged_has_no_chart(tmp_path):
+def test_recipes_that_cannot_be_compared_are_not_said_to_be_one(two_tasks):
+    assert "All runs are of one recipe" not in two_tasks
+
+
+@pytest.mark.parametrize(("key", "title"), [("eval/loss", "Validation loss"), ("train/loss", "Training loss")])
+def test_a_loss_that_no_run_has_logged_has_no_chart(tmp_path, key, title):
     run = write_run(tmp_path / "a")
-    (run / "metrics.jsonl").write_text('{"step": 40, "eval/mean_iou": 0.5, "eval/loss": 0.1}\n')
-    page = Page(run_compare([run], tmp_path / "page.html").page)
-    assert "Validation loss" in page.text
-    assert "Training loss" not in page.text
-    assert tag_count(page, "svg") == 2
+    (run / "metrics.jsonl").write_text(f'{{"step": 40, "eval/mean_iou": 0.5, "{key}": 0.1}}\n')
+    page = run_compare([run], tmp_path / "page.html").page
+    assert re.findall("<h3>(.*?)</h3>", page) == ["Validation mean IoU", title]
+    assert tag_count(Page(page), "svg") == 2

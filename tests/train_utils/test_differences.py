@@ -108,8 +108,9 @@ def test_runs_that_do_not_say_how_many_images_they_have_have_no_interval(tmp_pat
 def test_repeats_of_a_seed_are_averaged_over_the_images_that_all_of_them_have(tmp_path):
     first = write_run(tmp_path / "a", {"i0": 0.9, "i1": 0.8, "i2": 0.7})
     second = write_run(tmp_path / "b", {"i0": 0.1, "i1": 0.1, "i2": 0.1}, epochs=9)
-    again = write_run(tmp_path / "c", {"i0": 0.3, "i1": 0.5}, epochs=9)
-    (difference,), lines = differences_of([first, second, again])
+    third = write_run(tmp_path / "c", {"i0": 0.2, "i1": 0.3, "i2": 0.5}, epochs=9)
+    fourth = write_run(tmp_path / "d", {"i0": 0.3, "i1": 0.5}, epochs=9)
+    (difference,), lines = differences_of([first, second, third, fourth])
     assert difference.pairs == 1
     assert difference.images == 2
     assert difference.value == pytest.approx((0.2 - 0.9 + 0.3 - 0.8) / 2)
@@ -166,6 +167,7 @@ def test_an_image_counts_by_the_mean_of_its_differences(tmp_path):
     second.append(write_run(tmp_path / "b1", [0.3, 0.2, 0.1], seed=1, epochs=9))
     (difference,), _ = differences_of(first + second)
     assert difference.pairs == 2
+    assert difference.images == 3
     assert difference.better == 0
     assert difference.worse == 3
     assert difference.value == pytest.approx(-0.4)
@@ -199,7 +201,9 @@ def test_repeats_of_one_seed_are_one_pair(tmp_path):
     assert difference.interval is None
 
 
-@pytest.mark.parametrize(("counts", "ratio"), [((40, 40, 40), 10 / 40), ((40, 20, 30), 10 / 20)])
+@pytest.mark.parametrize(
+    ("counts", "ratio"), [((40, 40, 40), 10 / 40), ((40, 20, 30), 10 / 20), ((160, 160, 160), 10 / 160)]
+)
 def test_folds_have_a_longer_interval_since_they_share_training_images(tmp_path, counts, ratio):
     runs = []
     for number, count in enumerate(counts, 1):
@@ -213,6 +217,17 @@ def test_folds_have_a_longer_interval_since_they_share_training_images(tmp_path,
     half = t.ppf(0.975, 2) * values.std(ddof=1) * np.sqrt(1 / 3 + ratio)
     assert difference.interval == pytest.approx((-0.02 - half, -0.02 + half))
     assert difference.images == 12
+
+
+def test_seeds_with_a_part_of_the_images_of_others_have_the_interval_of_folds(tmp_path):
+    runs = []
+    for seed in range(3):
+        for name, gain, epochs in (("a", 0.0, 3), ("b", 0.01 * (seed + 1), 9)):
+            scores = [score + gain for score in HARD[: 4 - seed]]
+            runs.append(write_run(tmp_path / f"{name}-{seed}", scores, seed=seed, epochs=epochs))
+    (difference,), _ = differences_of(runs)
+    half = t.ppf(0.975, 2) * 0.01 * np.sqrt(1 / 3 + 10 / 40)
+    assert difference.interval == pytest.approx((-0.02 - half, -0.02 + half))
 
 
 def test_the_level_is_divided_by_the_pairs_of_recipes(tmp_path):
@@ -243,17 +258,23 @@ def test_runs_of_other_tasks_are_said_not_to_be_compared(run, tmp_path):
     assert lines == ["the runs have other tasks (classes, landmarks): only those of one task are compared"]
 
 
+def test_a_run_of_another_task_that_has_not_finished_is_no_obstacle(run, tmp_path):
+    _, lines = differences_of([run, write_run(tmp_path / "points", task="landmarks", finished=False)])
+    assert lines == []
+
+
 def test_recipes_of_several_tasks_are_compared_within_each(run, tmp_path):
     runs = [
         write_run(tmp_path / "points", task="landmarks"),
-        write_run(tmp_path / "more points", [0.9] * 4, task="landmarks", epochs=9),
+        write_run(tmp_path / "more points", [0.9] * 3, task="landmarks", epochs=9),
         run,
         write_run(tmp_path / "more", [0.2] * 4, epochs=9),
     ]
     differences, lines = differences_of(runs)
     assert [recipe.runs[0].folder for recipe in recipes_of(runs)] == [run, runs[3], runs[1], runs[0]]
     assert [(difference.first, difference.second) for difference in differences] == [("A", "B"), ("C", "D")]
-    assert len(lines) == 1
+    images = f"{runs[1]} and {runs[0]} have 3 and 4 validation images: the 3 of the same name are compared"
+    assert lines[1:] == [images]
 
 
 def test_runs_of_other_classes_are_said_not_to_be_compared(run, tmp_path):
@@ -277,6 +298,14 @@ def test_runs_on_a_part_of_the_images_are_said(run, tmp_path):
     part = write_run(tmp_path / "part", {"i0": 0.2, "i1": 0.9, "i2": 0.1}, dataset="other")
     _, lines = differences_of([run, part])
     assert lines == [f"{run} and {part} have 4 and 3 validation images: the 3 of the same name are compared"]
+
+
+def test_runs_of_a_second_seed_on_a_part_of_the_images_are_said(tmp_path):
+    first = write_seeds(tmp_path, "a", [0.1, 0.1])
+    second = [write_run(tmp_path / "b0", epochs=9), write_run(tmp_path / "b1", HARD[:3], seed=1, epochs=9)]
+    _, lines = differences_of(first + second)
+    images = "have 4 and 3 validation images: the 3 of the same name are compared"
+    assert lines == [f"{first[1]} and {second[1]} {images}"]
 
 
 def test_runs_on_other_files_are_said(run, tmp_path):

@@ -134,6 +134,15 @@ def test_the_page_of_regions_has_a_second_table_of_the_written_labels(region_sec
     assert [row[5] for row in rows[5:7]] == ["1,040", "8"]
 
 
+def test_the_card_of_regions_has_a_row_of_scores_a_region_and_one_a_written_label(region_section, region_scores):
+    titles = ["IoU", "Dice", "precision", "recall", "pixels"]
+    rows = markdown_rows(region_section.markdown(region_scores))
+    assert rows[0] == ["region", *titles]
+    assert rows[2:4] == [["whole", *ROWS[0][1:]], ["core", "0.0000", "0.0000", "n/a", "0.0000", "50"]]
+    assert rows[4] == ["written label", *titles]
+    assert rows[6:] == [["label 1", *ROWS[2][1:]], ["label 2", *ROWS[0][1:]]]
+
+
 def test_rows_of_regions_and_labels_have_the_colors_of_the_palette(region_section, region_scores):
     colors = [f"rgb{tuple(color)}" for color in palette(3)[1:].tolist()]
     for table in region_section.tables(region_scores):

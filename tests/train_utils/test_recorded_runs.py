@@ -57,6 +57,15 @@ def test_a_run_that_has_not_finished_is_said_with_its_last_step(tmp_path):
     assert remarks == ["the run has not finished (step 1,234 of 40); it is shown, and left out of the differences"]
 
 
+def test_each_missing_part_of_a_run_is_a_line_beside_it(tmp_path):
+    folder = write_run(tmp_path / "a", {}, finished=False)
+    _, lines = read_runs([folder])
+    assert [line.partition(",")[0] for line in lines] == [
+        f"{folder}: the run has not finished (step 40 of 40); it is shown",
+        f"{folder}: there is no images.csv",
+    ]
+
+
 @pytest.mark.parametrize("name", ["flags", "profile", "identity", "run"])
 def test_a_record_without_one_of_its_parts_is_refused(tmp_path, name):
     folder = write_run(tmp_path / "a")

@@ -102,7 +102,7 @@ def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[s
         differences.append(difference)
         lines += _remarks(first, recipe)
     if len(firsts) > 1:
-        tasks = ", ".join(sorted(firsts))
+        tasks = ", ".join(firsts)
         lines.insert(0, f"the runs have other tasks ({tasks}): only those of one task are compared")
     return differences, lines
 

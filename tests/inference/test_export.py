@@ -17,7 +17,7 @@ import openvino
 import pytest
 import torch
 from PIL import Image
-from support.exports import KINDS, POINTS, PREPROCESS, PREPROCESS_OF_POINTS
+from support.exports import KINDS, LITE0, POINTS, PREPROCESS, PREPROCESS_OF_POINTS
 from support.launches import ROOT, launch, predict
 from support.networks import export
 
@@ -29,7 +29,7 @@ from inference.export import opener, proof
 from inference.export.export_format import ExportFormat, Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
 from inference.export.graph import ExportedNetwork, ProbabilityNetwork, resized, resized_bytes
-from inference.export.onnx import Onnx
+from inference.export.onnx import Onnx, traced_images
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError, SettingsError, WriteError
 from unet import Preprocess, UNet, UNetConfig
@@ -46,6 +46,9 @@ NETWORKS = {
     "instance": ("instance", "bilinear"),
     "aligned": ("batch", "bilinear_aligned"),
 }
+
+
+GREY_LITE0 = UNetConfig(1, 2, 4, 5, "instance", encoder=LITE0)
 
 
 @pytest.fixture(scope="module", params=NETWORKS.values(), ids=NETWORKS)
@@ -76,6 +79,10 @@ def test_an_onnx_file_names_the_axes_that_may_have_any_size(onnx_file, side):
     batch, _, *axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
     assert batch == "batch"
     assert axes == ["height", "width"]
+
+
+def test_images_that_are_traced_have_the_channels_of_images_and_odd_sides():
+    assert traced_images(GREY_LITE0).shape == (2, 1, 63, 127)
 
 
 def test_an_onnx_file_says_how_its_logits_are_decoded(onnx_file):
@@ -198,7 +205,7 @@ def check_exported_network(model: UNet, batches: list[np.ndarray]) -> None:
         torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("config", [*KINDS.values(), GREY_LITE0], ids=[*KINDS, "lite0 of grey images"])
 def test_the_network_that_is_exported_computes_all_that_predict_py_does(config):
     torch.manual_seed(0)
     check_exported_network(UNet(config).eval(), checked_batches(config))
@@ -289,9 +296,20 @@ def test_a_refusal_of_a_file_says_the_hint_of_its_format(norm, line, tmp_path, m
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_package_that_a_format_needs_is_named_with_its_installation():
-    with pytest.raises(ModelError, match=r"^no_such_package is not installed: pip install x$"):
-        export_format_module.import_package("no_such_package", "pip install x")
+@pytest.mark.parametrize("package", ["no_such_package", "json.no_such_package"])
+def test_a_package_that_a_format_needs_is_named_with_its_installation(package):
+    with pytest.raises(ModelError, match=rf"^{package} is not installed: pip install x$"):
+        export_format_module.import_package(package, "pip install x")
+
+
+@pytest.mark.parametrize(("target", "package"), [("onnx", "onnxruntime"), ("openvino", "onnx")])
+def test_a_package_that_only_some_steps_need_is_named_before_anything_is_written(
+    target, package, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ModelError, match=f"^{package} is not installed: "):
+        EXPORT_FORMATS[target].write(UNet(UNetConfig(1, 2, 2, 1)), tmp_path / "model", Options())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_package_that_is_installed_but_broken_says_so_itself(tmp_path, monkeypatch):
@@ -437,10 +455,18 @@ def test_a_program_of_torch_needs_the_name_that_torch_asks_for(name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_license_is_refused_where_a_format_has_no_place_for_it(tmp_path):
-    model = UNet(UNetConfig(1, 2, 4, 2, dims=3))
-    with pytest.raises(SettingsError, match="--license is not for --to onnx"):
-        export_proved(EXPORT_FORMATS["onnx"], model, tmp_path / "a.onnx", Options(license="mit"))
+@pytest.mark.parametrize(
+    ("target", "options", "line"),
+    [
+        ("onnx", Options(license="mit"), "--license is not for --to onnx"),
+        ("onnx", Options(license=""), "--license is not for --to onnx"),
+        ("hub", Options(license="mit", mask=True), "--mask is not for --to hub"),
+    ],
+    ids=["license", "empty license", "mask beside a license"],
+)
+def test_a_flag_is_refused_where_a_format_has_no_place_for_it(target, options, line, tmp_path):
+    with pytest.raises(SettingsError, match=line):
+        export_proved(EXPORT_FORMATS[target], UNet(UNetConfig(1, 2, 4, 2, dims=3)), tmp_path / "a", options)
     assert list(tmp_path.iterdir()) == []
 
 

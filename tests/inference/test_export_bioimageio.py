@@ -10,6 +10,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -110,6 +111,13 @@ def test_a_package_says_what_its_weights_are_of(description):
     assert torchscript["pytorch_version"] == torch.__version__.split("+")[0]  # without the name of a build
     assert onnx["opset_version"] == 17
     assert onnx["parent"] == "torchscript"
+
+
+def test_weights_for_onnxruntime_name_the_answer_and_its_axes(package):
+    (answer,) = onnx.load(package / "weights.onnx").graph.output
+    batch, _, *axes = [axis.dim_param for axis in answer.type.tensor_type.shape.dim]
+    assert answer.name == "probabilities"
+    assert [batch, *axes] == ["batch", "height", "width"]
 
 
 def test_a_package_has_a_cover(package, description):

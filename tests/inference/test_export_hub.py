@@ -75,9 +75,9 @@ def code_of(folder: Path) -> ModuleType:
         UNetConfig(1, 2, 16, 3, "group", "transpose", block="residual"),
         UNetConfig(1, 2, 1, 2, "group"),
         UNetConfig(1, 2, 16, 2, "instance", "bilinear_aligned", block="residual"),
-        UNetConfig(3, 2, 4, 5, upsample="bilinear", encoder=LITE0),
+        UNetConfig(1, 2, 4, 5, "instance", "bilinear", encoder=LITE0),
     ],
-    ids=["batch", "group", "group of one channel", "instance", "lite0"],
+    ids=["batch", "group", "group of one channel", "instance", "lite0 of grey images"],
 )
 def test_the_network_of_a_hub_folder_is_ours(config, tmp_path):
     torch.manual_seed(0)

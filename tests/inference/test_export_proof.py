@@ -277,9 +277,9 @@ MASK_OF_TEN, MASK_OF_ZERO = np.zeros((1, 4, 4), np.int64), np.zeros((1, 5, 6), n
 def check_answers(monkeypatch):
     """Checks the answers of a runtime that then complains of a size."""
 
-    def check(answers: list[np.ndarray]) -> None:
+    def check(answers: list[np.ndarray] | None) -> None:
         batches = [np.zeros((1, 1, *logits.shape[2:])) for logits in EXPECTED_LOGITS]
-        monkeypatch.setattr(proof, "opened_answers", lambda *_: (answers or None, "no such size"))
+        monkeypatch.setattr(proof, "opened_answers", lambda *_: (answers, "no such size"))
         proof.check_answers("onnx", "onnxruntime", Path("model.onnx"), batches, EXPECTED_LOGITS)
 
     return check
@@ -295,12 +295,25 @@ def test_answers_may_differ_by_a_ten_thousandth_of_the_largest_logit(check_answe
     [
         ([TEN, ZERO + 0.00012], r"answers differ from torch's by 1\.2e-04 at 5 x 6 pixels"),
         ([TEN + 0.0012, ZERO], r"answers differ from torch's by 1\.2e-04 at 4 x 4 pixels"),
+        ([TEN - 0.0012, ZERO], r"answers differ from torch's by 1\.2e-04 at 4 x 4 pixels"),
+        ([TEN, ZERO * np.nan], "answers differ from torch's by nan at 5 x 6 pixels"),
         ([TEN, ZERO[:, :1]], "answers differ from torch's by inf at 5 x 6 pixels"),
         ([MASK_OF_TEN, ZERO[:, :1]], "answers differ from torch's by inf at 5 x 6 pixels"),
         ([MASK_OF_TEN], "onnxruntime cannot compute images of 5 x 6 pixels: no such size"),
-        ([], "onnxruntime cannot open the model: no such size"),
+        ([], "onnxruntime cannot compute images of 4 x 4 pixels: no such size"),
+        (None, "onnxruntime cannot open the model: no such size"),
     ],
-    ids=["small logits", "large logits", "a class too few", "beside a mask", "one size", "none"],
+    ids=[
+        "small logits",
+        "large logits",
+        "smaller logits",
+        "no numbers",
+        "a class too few",
+        "beside a mask",
+        "one size",
+        "no size",
+        "none",
+    ],
 )
 def test_answers_that_differ_or_are_missing_are_refused(check_answers, answers, line):
     with pytest.raises(ModelError, match=line):

@@ -29,7 +29,7 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference.outputs import objects as objects_module
 from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import MASK, PROBABILITIES, ImageJob, PageFile, RasterJob
+from inference.outputs.jobs import MASK, PROBABILITIES, UNCERTAINTY, ImageJob, PageFile, RasterJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, value_indices
 from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
 from inference.outputs.volumes import VolumeWriter
@@ -319,6 +319,15 @@ def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_kno
     writer.write(image, logits.split(2, dim=1))
     written = tifffile.imread(job.file(PROBABILITIES))
     np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
+
+
+def test_the_uncertainty_of_objects_in_an_image_is_written_before_the_mask_is_known(job):
+    logits = torch.zeros(3, *SIZE)
+    logits[0, :4] = 99
+    writer = ImageWriter(CELLS, Objects(), (MASK, TABLE, UNCERTAINTY))
+    writer.write(PredictedImage(job, SIZE), logits.split(2, dim=1))
+    levels = np.repeat([0, 255], (4, SIZE[0] - 4))
+    assert np.array_equal(np.asarray(Image.open(job.file(UNCERTAINTY))), np.tile(levels[:, None], SIZE[1]))
 
 
 def test_probabilities_of_objects_in_a_volume_are_written_before_the_mask_is_known(tmp_path):

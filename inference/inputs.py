@@ -95,7 +95,7 @@ def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
         values = vars(job).copy()
         del values["place"]
         job = ImageJob(**values)
-    if file.resolve() == job.image.resolve():
+    if file.resolve() in {Path(name).resolve() for name in job.files}:
         raise DataError(f"--output {file}: is the input, not to be overwritten; choose another name")
     if file.exists() and not overwrite:
         raise DataError(f"--output {file}: is there already; --overwrite replaces it")

@@ -9,7 +9,7 @@ strategy reliably beats a random order that heeds the foreground, arXiv:2601.136
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from statistics import mean
@@ -19,11 +19,13 @@ import numpy as np
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_label_volume, read_volume
+from data_utils.targets.classes import ClassReader
+from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import UNCERTAINTY, Job, VolumeJob
-from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.truth import SCORED_ROWS, open_mask_rows
 from runtime.console import track
 from runtime.files import replaced_file
+from unet.config import IGNORE_INDEX
 
 TABLE = "rank.csv"
 RANDOM_INTERVAL = 4  # one of so many images is drawn at random
@@ -83,7 +85,7 @@ def rank(candidates: Sequence[Candidate]) -> list[Ranked]:
     return order
 
 
-def find_candidates(jobs: Sequence[Job], output_format: MaskFormat) -> list[Candidate]:
+def find_candidates(jobs: Sequence[Job], output_format: ClassFormat) -> list[Candidate]:
     """The images and volumes whose mask and uncertainty are written; one is read at a time."""
     candidates = []
     for job in track(jobs, len(jobs), "ranking", unit="image"):
@@ -102,11 +104,12 @@ def find_candidates(jobs: Sequence[Job], output_format: MaskFormat) -> list[Cand
     return candidates
 
 
-def _image_pixels(job: Job, output_format: MaskFormat) -> np.ndarray:
+def _image_pixels(job: Job, output_format: ClassFormat) -> np.ndarray:
     """The number of predicted pixels of each class, (classes,)."""
-    mask_file = output_format.written_mask(job)
     pixels = np.zeros(len(output_format.names), np.int64)
-    with open_mask_rows(mask_file, output_format.reader_for(mask_file)) as mask:
+    # in the mask of a raster, a value of no class says where the image holds no data
+    reader = ClassReader(replace(output_format.class_map, joined=(), outside=IGNORE_INDEX))
+    with open_mask_rows(output_format.written_mask(job), reader) as mask:
         height = mask.size[0]
         for top in range(0, height, SCORED_ROWS):
             rows = mask.read(top, min(top + SCORED_ROWS, height)).prediction
@@ -114,7 +117,7 @@ def _image_pixels(job: Job, output_format: MaskFormat) -> np.ndarray:
     return pixels
 
 
-def _volume_pixels(job: VolumeJob, output_format: MaskFormat) -> np.ndarray:
+def _volume_pixels(job: VolumeJob, output_format: ClassFormat) -> np.ndarray:
     """The number of predicted voxels of each class, (classes,)."""
     volume = output_format.written_volume(job)
     name = volume.paths[0]

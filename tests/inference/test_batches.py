@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from support.prediction import image_job, volume_job
 
 from inference.batches import group_jobs, process_share
@@ -27,10 +28,15 @@ def test_a_batch_is_full_when_its_shares_are_one():
     assert [[jobs.index(member) for member in batch] for batch in batches] == [[0, 2], [1, 5], [3], [4], [6]]
 
 
-def test_a_batch_adds_up_the_shares_of_images_that_take_more_or_less_of_it():
-    jobs = [image_job(Path(), str(number), (1, size)) for number, size in enumerate((2, 3, 6, 2, 3))]
-    batches = group_jobs(jobs, lambda size: ("tiles", size[1]))  # half of a batch, a third, a sixth
-    assert [len(batch) for batch in batches] == [3, 2]
+@pytest.mark.parametrize(
+    ("counts", "lengths"),
+    [((2, 3, 6, 2, 3), [3, 2]), ((11,) * 12, [11, 1])],
+    ids=["a half, a third and a sixth", "elevenths"],
+)
+def test_a_batch_adds_up_the_shares_of_images_that_take_more_or_less_of_it(counts, lengths):
+    jobs = [image_job(Path(), str(number), (1, count)) for number, count in enumerate(counts)]
+    batches = group_jobs(jobs, lambda size: ("tiles", size[1]))
+    assert [len(batch) for batch in batches] == lengths
 
 
 def test_a_volume_is_computed_alone(tmp_path):

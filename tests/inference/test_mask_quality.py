@@ -91,6 +91,10 @@ def test_the_worst_slices_are_the_three_with_the_lowest_scores(slices):
     assert [scored.score for scored in worst] == pytest.approx([0.5, 0.6, 0.7], abs=1e-6)
 
 
+def test_the_worst_of_equal_slices_are_the_lowest(slices):
+    assert [scored.number for scored in worst_slices(slices[:1] * 5)] == [0, 1, 2]
+
+
 def test_the_only_slice_is_the_worst(slices):
     assert [scored.number for scored in worst_slices(slices[:1])] == [0]
 
@@ -366,7 +370,7 @@ def test_a_large_mask_is_looked_at_with_a_longest_side_of_384_pixels(side, colum
     assert best_shift(probabilities_of(truth, 1.0), np.roll(truth, -columns, axis=1)) == shift
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(4, -3), (0, 9), (-10, 2)])
+@pytest.mark.parametrize(("rows", "columns"), [(4, -3), (0, 9), (-10, 2), (-9, -9)])
 def test_a_shifted_mask_is_told_how_to_go_back(rows, columns):
     truth = blobs()
     mask = np.roll(truth, (-rows, -columns), axis=(0, 1))

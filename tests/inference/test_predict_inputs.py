@@ -466,6 +466,14 @@ def test_a_file_that_cannot_be_the_only_mask_is_refused(tmp_path, inputs, name, 
         named_job(jobs, tmp_path / name, overwrite=overwrite)
 
 
+@pytest.mark.parametrize("name", ["B1.tif", "B2.tif"])
+def test_the_only_mask_is_no_band_of_its_image(tmp_path, name):
+    touch(tmp_path, "s/B1.tif", "s/B2.tif")
+    jobs = find_jobs([str(tmp_path / "s")], tmp_path / "out", [".png"], InputRules(bands=("B1", "B2")))
+    with pytest.raises(DataError, match="is the input, not to be overwritten"):
+        named_job(jobs, tmp_path / "s" / name, overwrite=True)
+
+
 @pytest.mark.parametrize("name", ["v.nii.gz", "v.png"])
 def test_an_input_in_a_folder_has_the_true_mask_in_the_folder_of_that_name(tmp_path, name):
     touch(tmp_path, f"in/sub/{name}", f"truth/sub/{name}", f"truth/{name}")

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 from support.launches import predict
 from support.volumes import write_nifti
+from support.written_files import PLACE
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import ImageJob, VolumeJob
+from inference.outputs.jobs import ImageJob, RasterJob, VolumeJob
 from inference.ranking import RIVAL, Candidate, Ranked, find_candidates, rank
 from predict import print_ranking
 
@@ -94,6 +96,16 @@ def test_an_image_is_of_the_class_that_most_of_its_foreground_has(tmp_path, valu
     assert candidate.entropy == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize("joined", [(), ((255, 2),)], ids=["of no class", "of a class in other masks"])
+def test_a_raster_is_of_the_class_that_most_of_its_pixels_with_data_have(tmp_path, joined):
+    mask = np.array([[0, 1, 1, 7, 255, 255, 255]], np.uint8)  # 255 where there is no data
+    for name in ("a.tif", "a.uncertainty.tif"):
+        tifffile.imwrite(tmp_path / name, mask, photometric="minisblack")
+    job = RasterJob(image=tmp_path / "in.tif", size=mask.shape, output=tmp_path / "a", place=PLACE)
+    (candidate,) = find_candidates([job], ClassFormat(replace(CLASS_FORMAT.class_map, joined=joined)))
+    assert candidate.stratum == "front"
+
+
 def test_an_image_is_of_the_class_of_all_its_rows(tmp_path):
     tall = np.zeros((300, 2), np.uint8)
     tall[0] = 1
@@ -121,9 +133,9 @@ def test_classes_take_turns_whatever_is_drawn_at_random():
 
 def test_all_images_are_in_the_table(tmp_path):
     print_ranking(tmp_path, TWELVE)
-    lines = (tmp_path / "rank.csv").read_text().splitlines()
-    assert lines[:2] == ["rank,image,entropy,reason", "1,0\\udce9.png,0.123457,at random"]
-    assert len(lines) == 13
+    lines = (tmp_path / "rank.csv").read_bytes().split(b"\n")
+    assert lines[:2] == [b"rank,image,entropy,reason", b"1,0\\udce9.png,0.123457,at random"]
+    assert len(lines) == 14  # nothing stands behind the last end of a line
 
 
 def test_ten_images_are_named_to_annotate_next(tmp_path, capsys):
@@ -153,6 +165,15 @@ def test_volumes_are_ranked_by_their_least_sure_slices(tmp_path, sure_slices):
     assert candidate.name == "a.nii.gz"
     assert candidate.stratum == "back"
     assert candidate.entropy == pytest.approx((0.4 + 0.2 + 0.2) / 3)
+
+
+def test_volumes_of_two_slices_are_ranked_by_both(tmp_path):
+    write_nifti(tmp_path / "a.nii.gz", np.zeros((4, 6, 2), np.uint8))
+    write_nifti(tmp_path / "a.uncertainty.nii.gz", np.full((4, 6, 2), [51, 102], np.uint8))
+    file = tmp_path / "in.nii.gz"
+    job = VolumeJob(image=file, size=(2, 6, 4), output=tmp_path / "a", volume=VolumeFile((str(file),)))
+    (candidate,) = find_candidates([job], CLASS_FORMAT)
+    assert candidate.entropy == pytest.approx(0.3)
 
 
 @pytest.fixture(scope="module")

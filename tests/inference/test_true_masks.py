@@ -15,7 +15,7 @@ from data_utils.image_io.formats import ClassLayers, PictureFile, RenderedMask, 
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.sources.records import Metadata
 from inference.input_files import files_below, pictures_among
-from inference.outputs.jobs import InputPages, MaskFile, PageFile, RasterJob, VolumeJob
+from inference.outputs.jobs import ImageJob, InputPages, MaskFile, PageFile, RasterJob, VolumeJob
 from inference.true_masks import ObjectTruths, TrueMasks, TruthFolder, open_true_masks
 from runtime.errors import DataError
 
@@ -64,7 +64,7 @@ def test_a_picture_is_no_true_mask_of_pages(suffixed):
 
 
 def test_true_masks_may_have_no_suffix(tmp_path):
-    assert TrueMasks({Path("a"): tmp_path / "a.png"}, "", ["a"]).suffix == ""
+    assert TrueMasks({Path("a_mask"): tmp_path / "a_mask.png"}, "", stems("a")).suffix == ""
     assert TrueMasks({}, None, stems("a")).suffix == ""
 
 
@@ -130,6 +130,12 @@ def test_the_suffix_that_is_given_is_that_of_the_true_masks_of_classes(tmp_path,
 
 def test_the_suffix_of_true_masks_in_folders_is_detected(tmp_path):
     assert TrueMasks({Path("sub/a_mask"): tmp_path / "a"}, None, stems("sub/a")).suffix == "_mask"
+
+
+def test_the_suffix_of_true_masks_of_a_class_is_detected(tmp_path):
+    touch(tmp_path, "c/a_x.png")
+    mask = find(open_true_masks(tmp_path, None, stems("a"), ["c"]), "a")
+    assert mask == ClassMasks((ClassFile(str(tmp_path / "c" / "a_x.png")),), (0,))
 
 
 def test_a_page_has_the_true_masks_of_its_classes_in_stacks(tmp_path):
@@ -261,6 +267,22 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
     assert second.truth == (tmp_path / "s.tif", 1)
     pictures = TruthFolder(tmp_path, "", reads_places=False).with_truths(inputs)
     assert [job.truth for job in pictures] == [PictureFile(str(tmp_path / "s.tif"), page) for page in (0, 1)]
+
+
+def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path):
+    touch(tmp_path, "s_0002.tif")
+    job = ImageJob(image=Path("s.tif"), size=(3, 4), output=Path("out"), page=1)
+    (scored,) = TruthFolder(tmp_path, "", reads_places=False).with_truths(
+        [InputPages(Path("s"), [job], stems("s_0002"))]
+    )
+    assert scored.truth == PictureFile(str(tmp_path / "s_0002.tif"), 0)
+
+
+def test_true_masks_of_pages_are_counted_without_small_copies_of_the_image(tmp_path):
+    tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
+    jobs = [ImageJob(image=Path("s.tif"), size=(3, 4), output=Path("out"), page=page) for page in (0, 2)]
+    scored = TruthFolder(tmp_path, "").with_truths([InputPages(Path("s"), jobs, stems("s_0001", "s_0002"))])
+    assert [job.truth for job in scored] == [(tmp_path / "s.tif", page) for page in (0, 1)]
 
 
 def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):

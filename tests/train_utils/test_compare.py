@@ -114,7 +114,12 @@ def test_folders_of_which_none_is_a_run_are_an_error(tmp_path):
     assert not result.page
 
 
-def test_a_page_that_cannot_be_written_is_an_error(tmp_path):
-    result = run_compare([write_run(tmp_path / "a")], tmp_path / "nowhere" / "page.html")
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("nowhere/page.html", "No such file or directory"), ("a/run.json/page.html", "Not a directory")],
+    ids=["no folder", "a file"],
+)
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path, name, problem):
+    result = run_compare([write_run(tmp_path / "a")], tmp_path / name)
     assert result.code == 1
-    assert "cannot be written (No such file or directory)" in result.errors
+    assert f"cannot be written ({problem})" in result.errors

@@ -405,9 +405,9 @@ def test_a_crop_read_by_itself_lies_around_a_pixel_of_a_mask_of_more_pixels(info
     image = np.zeros((16, 24, 3), np.uint8)
     image[8:10, 12:14] = 255
     Image.fromarray(image).save(tmp_path / "image.png")
-    Image.fromarray(image[:, :, 0]).save(tmp_path / "mask.png")
+    Image.fromarray(image[:, :, 0]).resize((48, 32)).save(tmp_path / "mask.png")
     record = {"image": str(tmp_path / "image.png"), "target": str(tmp_path / "mask.png"), "name": "a"}
-    split = replace(info.train, records=ListRecords([record]), class_locations={0: [np.array([[8, 12]])]})
+    split = replace(info.train, records=ListRecords([record]), class_locations={0: [np.array([[16, 24]])]})
     samples = ImageSamples(split, info, Preprocess(scale=0.5), fit_targets=True)
     pixels, target = samples.load_crop(0, (2, 2), np.random.default_rng(seed))
     assert pixels.max() > 100

@@ -93,7 +93,7 @@ def test_the_place_of_the_first_incomplete_set_is_known():
 
 def test_a_name_of_no_class_is_told_the_classes():
     with pytest.raises(DataError, match="h: no class is called 'brid'; the classes are background, car, pet; did you"):
-        sets_of({("brid",): "h"}, CLASS_MAP, FILE_CLASSES)
+        sets_of({("background", "brid"): "h"}, CLASS_MAP, FILE_CLASSES)
 
 
 @pytest.mark.parametrize("names", [(), ("background",), ("background", "car")], ids=str)

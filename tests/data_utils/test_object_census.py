@@ -40,6 +40,14 @@ def test_a_census_adds_up_over_images():
     ]
 
 
+def test_the_voxels_of_an_object_may_be_joined_by_a_corner():
+    census = ObjectCensus()
+    ids = np.zeros((2, 2, 2), np.uint8)
+    ids[0, 0, 0] = ids[1, 1, 1] = 1
+    census.add("a", ids)
+    assert len(census.lines()) == 2  # nothing to check
+
+
 def test_a_census_of_nothing_is_one_line():
     assert ObjectCensus().lines() == ["objects: none"]
 

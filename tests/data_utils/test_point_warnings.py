@@ -123,10 +123,16 @@ def test_points_of_an_image_without_size_are_not_outside():
 
 
 def test_points_lie_at_one_place_below_half_a_pixel():
-    places = [(3, 3), (9, 9), (3.3, 3.3), (9, 9.5)]
+    places = [(3, 3), (9, 9), (3.3, 3.3), (9, 9.5), (2.6, 3.4)]
     (line,) = point_warnings([split_of_points(places), split_of_points(places)], ())
     assert line == "2 pairs of points lie at one place: i0 (a and c), i0 (a and c)"
-    assert point_warnings([split_of_points(places[::2], states=[PRESENT, UNKNOWN])], ()) == ()
+    assert point_warnings([split_of_points(places[:3:2], states=[PRESENT, UNKNOWN])], ()) == ()
+
+
+def test_points_of_a_volume_in_two_slices_lie_at_two_places():
+    inspection, split = split_of_points([(3, 3, 3), (3, 3, 9), (3, 3, 9.2)], space="RAS")
+    inspection.sizes = np.array([(9, 16, 20)])
+    assert point_warnings([(inspection, split)], ()) == ("1 pairs of points lie at one place: i0 (b and c)",)
 
 
 LEFT_RIGHT = [(4.0, 3.0), (15.0, 3.0)]
@@ -164,12 +170,14 @@ def test_a_pair_that_no_image_holds_is_passed_over(recwarn):
     assert not recwarn.list
 
 
-def test_a_pair_is_told_by_a_point_that_half_of_the_images_hold():
+@pytest.mark.parametrize(("tail", "turned_tail"), [((7, 2), (7, 14)), ((7, 14), (7, 2))])
+def test_a_pair_is_told_by_a_point_that_half_of_the_images_hold(tail, turned_tail):
     """The bodies are turned by half a turn in every second image, so that the order along x says nothing."""
-    upright, turned = [(5, 8), (10, 8), (7, 2)], [(10, 8), (5, 8), (7, 14)]
-    inspection, split = split_of_points(*[upright, turned] * 9, [(10, 8), (5, 8), (7, 2)], turned)
+    upright, turned = [(5, 8), (10, 8), tail], [(10, 8), (5, 8), turned_tail]
+    inspection, split = split_of_points(*[upright, turned] * 9, [(10, 8), (5, 8), tail], turned)
     for number in range(10):  # the tail is known in the other half, with one odd image
         source = split.records[number]["target"]
+        source.positions[2] = 0
         split.records[number]["target"] = source._replace(states=np.array([PRESENT, PRESENT, UNKNOWN]))
     (line,) = point_warnings([(inspection, split)], [(0, 1)])
     assert line == "a and b may be exchanged in 1 images: i18"
@@ -231,6 +239,19 @@ def test_an_inspection_of_a_volume_with_points_holds_brightness_anywhere(tmp_pat
     assert inspection.spacing == (2, 1, 1)
     assert inspection.foreground.dtype == np.float32
     assert inspection.foreground.shape == (10_000, 1)
+
+
+def test_brightness_of_a_volume_with_points_is_taken_at_the_same_places_on_every_start(tmp_path):
+    record = volume_with_a_point(tmp_path)
+    for name, values in (("a", [32, 33, 51]), ("b", [0, 35, 8])):
+        assert inspect_volume_points({**record, "name": name}).foreground[:3, 0].tolist() == values
+
+
+def test_an_inspection_of_a_volume_with_points_holds_brightness_of_each_channel(tmp_path):
+    files = [write_volume(tmp_path / f"{value}.nii", np.full((3, 4, 5), value, np.int16)) for value in (7, 9)]
+    source = PointSource("points.csv", "RAS", np.array([[3.0, 2.0, 2.0]]), np.array([PRESENT]))
+    record = {"image": VolumeFile(tuple(map(str, files))), "target": source, "name": "a"}
+    assert np.unique(inspect_volume_points(record).foreground, axis=0).tolist() == [[7, 9]]
 
 
 def test_states_are_counted_in_both_splits():

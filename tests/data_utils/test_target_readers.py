@@ -14,6 +14,7 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets import find_named_classes
 from data_utils.targets.classes import ClassReader, PartlyLabeledReader
+from data_utils.targets.detail import class_detail
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.overlapping import OverlapReader
@@ -120,6 +121,23 @@ def test_a_reader_with_a_class_map_has_its_background(reader, background):
 def test_a_reader_with_a_class_map_is_known_by_it():
     assert CELLS.identity != ClassReader(ClassMap(("background", "cell"), (0, 8), 9)).identity
     assert ObjectReader().identity == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "labeled", "kept"),
+    [
+        ([0, 0, 1, 1], None, 1.0),
+        ([0, 1, 1, 1], None, 0.375),  # halved and doubled: 1, 1, 1, 1
+        ([0, 1, 1, 1], {1}, 1.0),
+        ([0, 1, 1, 1], set(), 0.0),
+        ([0, 9, 1, 1], None, 1.0),
+    ],
+    ids=["all", "a part", "of a labeled class", "of no class", "beside what is ignored"],
+)
+def test_detail_of_masks_is_what_is_left_of_known_pixels(mask, labeled, kept):
+    class_map = ClassMap(("a", "b"), (0, 1), 9)
+    record = {"image": "", "target": np.array([mask], np.uint8), "name": "m"}
+    assert class_detail(class_map, [record], 0.5, lambda labels: labeled) == kept
 
 
 def test_points_are_not_read_from_masks_and_some_targets_are_labeled_as_a_whole():

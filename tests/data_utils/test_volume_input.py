@@ -67,15 +67,29 @@ def test_an_axis_is_resampled_linearly_beyond_three_times_the_finest_spacing():
     assert rings == {(spacing, axis): spacing == 3.0 for spacing in (3.0, 3.1) for axis in range(3)}
 
 
+@pytest.mark.parametrize(
+    ("spacing", "target_spacing", "axis", "rings"),
+    [((1.0, 4.0, 4.0), (1.0, 2.0, 4.0), 1, False), ((8.0, 8.0, 8.0), (1.0, 8.0, 8.0), 0, True)],
+    ids=["thin slices", "a finer network"],
+)
+def test_a_coarse_axis_is_one_beside_the_finest_of_its_file(spacing, target_spacing, axis, rings):
+    step = np.zeros((8, 8, 8, 1), np.float32)
+    step[4:] = 100
+    volume = VolumeInput(np.moveaxis(step, 0, axis), header((8, 8, 8), spacing), Preprocess(spacing=target_spacing), 1)
+    assert bool(volume.whole().max() > 101) is rings
+
+
 @pytest.fixture
 def normal_voxels():
     return np.random.default_rng(0).normal(50, 9, (4, 5, 6, 1)).astype(np.float32)
 
 
-@pytest.mark.parametrize("clip", [None, (40.0, 60.0)], ids=["unclipped", "clipped"])
-def test_a_volume_is_standardized_whether_it_is_clipped_or_not(normal_voxels, clip):
+@pytest.mark.parametrize(
+    ("clip", "factor"), [(None, 1.0), ((40.0, 60.0), 1.0), (None, 0.01)], ids=["unclipped", "clipped", "narrow"]
+)
+def test_a_volume_is_standardized_whatever_its_range(normal_voxels, clip, factor):
     preprocess = Preprocess(clip=clip, standardize=True)
-    whole = VolumeInput(normal_voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), preprocess, 1).whole()
+    whole = VolumeInput(factor * normal_voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), preprocess, 1).whole()
     assert whole.mean() == pytest.approx(0, abs=1e-4)
     assert whole.std() == pytest.approx(1, abs=1e-4)
 

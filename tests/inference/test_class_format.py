@@ -95,8 +95,12 @@ def test_a_mask_of_classes_is_not_named_as_a_picture(tmp_path, suffix):
 
 @pytest.mark.parametrize(
     ("names", "areas"),
-    [(("sky", "background", "sea"), [[1, 0], [3, 1]]), (("sky", "land", "sea"), [[1, 2], [3, 1]])],
-    ids=["a background", "none"],
+    [
+        (("sky", "background", "sea"), [[1, 0], [3, 1]]),
+        (("sky", "background", "_background_"), [[1, 0], [0, 1]]),
+        (("sky", "land", "sea"), [[1, 2], [3, 1]]),
+    ],
+    ids=["a background", "two", "none"],
 )
 def test_areas_are_those_of_all_classes_but_the_background(names, areas):
     (found,) = ClassFormat(ClassMap(names, (0, 1, 2), None)).areas(ROWS)

@@ -77,12 +77,18 @@ def test_a_coco_file_lists_objects_with_image_category_box_area_score(tmp_path, 
     assert [item["score"] for item in annotations] == [0.75, 0.75, 0.75]
 
 
+def test_a_coco_file_may_begin_with_images_without_objects(tmp_path, images):
+    write_coco(tmp_path, images[::-1], ("dirt", "cell"))
+    assert [item["image_id"] for item in read_coco(tmp_path)["annotations"]] == [2, 3, 3]
+
+
 def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
     jobs = [
         replace(image_job(tmp_path, name), output=tmp_path / name, root=tmp_path.parent) for name in ("a", "failed")
     ]
     write_labels(tmp_path / "a.png")
-    write_object_table(jobs[0].file(TABLE), (1, "cell", (0, 0, 2, 2)))
+    for job in jobs:  # the mask takes its place last
+        write_object_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)))
     PredictionWriter(ObjectFormat(("nothing", "cell", "dirt")), Objects(), (MASK,)).write_coco(tmp_path, jobs)
     (entry,) = read_coco(tmp_path)["images"]
     assert entry["file_name"] == f"{tmp_path.name}/a.tif"

@@ -33,8 +33,8 @@ def test_the_disk_is_that_of_the_folder_which_must_take_files(tmp_path, monkeypa
     assert calls[1:] == [tmp_path.resolve() / "a" / "b"]
 
     def refuse(dir: Path) -> None:
-        raise PermissionError(13, "Permission denied", str(dir))
+        raise OSError(30, "Read-only file system", str(dir))
 
     monkeypatch.setattr(disk, "TemporaryFile", refuse)
-    with pytest.raises(DataError, match=r"--output .*b: cannot be written \(Permission denied\)"):
+    with pytest.raises(DataError, match=r"--output .*b: cannot be written \(Read-only file system\)"):
         check_disk(tmp_path / "a" / "b", 9)

@@ -77,3 +77,7 @@ def test_outputs_of_a_class_lie_below_the_folder_of_all(root, extension, name):
 )
 def test_a_relative_name_begins_below_the_folder_of_all(root, page, name):
     assert replace(NESTED, root=root, page=page).relative_name == name
+
+
+def test_a_relative_name_keeps_the_dots_in_the_name_of_the_image():
+    assert IMAGE.relative_name == "a.b.tif"

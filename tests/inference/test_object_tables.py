@@ -90,8 +90,9 @@ def test_a_table_of_all_objects_has_those_of_images_with_mask_and_table(tmp_path
     assert [row["voxels"] for row in rows] == ["", "", "7"]
 
 
-def test_a_table_of_all_objects_has_each_column_of_images_or_volumes_once(tmp_path, jobs):
-    FORMAT.write_joined(tmp_path / "out", jobs)
+@pytest.mark.parametrize("step", [1, -1], ids=["images first", "volumes first"])
+def test_a_table_of_all_objects_has_each_column_of_images_or_volumes_once(tmp_path, jobs, step):
+    FORMAT.write_joined(tmp_path / "out", jobs[::step])
     columns, _ = read_joined(tmp_path / "out")
     assert len(columns) == len(set(columns))
     assert set(columns) == {"image", *IMAGE_COLUMNS, *VOLUME_COLUMNS}
@@ -107,6 +108,14 @@ def test_a_table_of_all_objects_of_volumes_has_no_columns_of_images(tmp_path, jo
     FORMAT.write_joined(tmp_path / "out", jobs[3:])
     columns, _ = read_joined(tmp_path / "out")
     assert ",".join(columns).startswith("image,number,class,voxels,volume_mm3,x_mm,y_mm,z_mm,first_z,")
+
+
+def test_a_table_of_all_objects_has_those_of_a_mask_that_no_png_holds(tmp_path, jobs):
+    job = jobs[0]
+    job.file(MASK).rename(job.file(".tif"))
+    FORMAT.write_joined(tmp_path / "out", [job])
+    _, rows = read_joined(tmp_path / "out")
+    assert [row["number"] for row in rows] == ["1", "2"]
 
 
 def test_a_table_of_all_objects_is_named_with_the_number_of_its_objects(tmp_path, jobs, capsys):

@@ -107,12 +107,13 @@ def test_the_volume_of_a_class_that_may_overlap_is_in_the_space_of_the_image(tmp
     assert (np.asarray(last.dataobj) > 0).sum() == (voxel_bits >= 8).sum()
 
 
-def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_path, bits):
-    output_format = OverlapFormat(CLASSES).for_file(tmp_path / "a.tiff")
+@pytest.mark.parametrize("name", ["a.tiff", "a.TIF"])
+def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_path, bits, name):
+    output_format = OverlapFormat(CLASSES).for_file(tmp_path / name)
     assert isinstance(output_format, PageFormat)
     job = image_job(tmp_path, size=SIZE)
     write_strips(output_format, job, bits)
-    with tifffile.TiffFile(tmp_path / "out" / "a.tiff") as tiff:
+    with tifffile.TiffFile(tmp_path / "out" / name) as tiff:
         assert np.array_equal([page.asarray() for page in tiff.pages], [bits >> bit & 1 for bit in range(4)])
     with open_windowed(output_format.written_mask(job)) as picture:
         target = output_format.reader.target_from_mask(np.asarray(picture.read(0, SIZE[0])), "a")

@@ -38,10 +38,20 @@ def test_masks_of_regions_have_the_type_of_the_values_that_are_written():
     assert RegionFormat((WHOLE, CORE), ()).mask_values(ROWS % 4).dtype == np.uint8
 
 
-@pytest.mark.parametrize(("value", "dtype"), [(1, np.uint8), (255, np.uint8), (256, np.uint16), (65535, np.uint16)])
-def test_masks_of_a_region_hold_its_value_in_the_smallest_type(value, dtype):
-    masks = RegionFormat((Region("a", (value,)),), ()).mask_values(ROWS % 2)
-    assert masks.max() == value
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ((1,), np.uint8),
+        ((255,), np.uint8),
+        ((256,), np.uint16),
+        ((65535,), np.uint16),
+        ((255, 70_000), np.uint8),
+        ((256, 1), np.uint16),
+    ],
+)
+def test_masks_of_a_region_hold_its_first_value_in_the_smallest_type(values, dtype):
+    masks = RegionFormat((Region("a", values),), ()).mask_values(ROWS % 2)
+    assert masks.max() == values[0]
     assert masks.dtype == dtype
 
 

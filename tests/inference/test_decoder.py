@@ -124,6 +124,14 @@ def test_strips_hold_probabilities_where_they_are_asked_for(task, dtype, wants, 
 
 
 @pytest.mark.parametrize("task", ALL_TASKS)
+def test_probabilities_of_strips_are_those_of_their_logits(task, two_images):
+    decoder = new_decoder(task)
+    logits, _ = two_images
+    strip = decoder.add(logits, probabilities=True)
+    np.testing.assert_array_equal(strip.probabilities, decoder.probabilities(logits))
+
+
+@pytest.mark.parametrize("task", ALL_TASKS)
 def test_strips_hold_what_is_given_beside_them(task, two_images):
     logits, _ = two_images
     strip = new_decoder(task).add(logits, probabilities=False, extras={"certainty": logits[0]})

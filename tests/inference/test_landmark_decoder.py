@@ -4,6 +4,7 @@ Modules: inference/decoding/landmarks.py.
 """
 
 import math
+import pickle
 from dataclasses import replace
 from itertools import combinations_with_replacement
 
@@ -151,6 +152,15 @@ def test_points_of_the_next_image_are_read_from_its_maps_alone():
         predictions.append(decoder.finish_on_device(()))
     assert torch.equal(predictions[0], predictions[2])
     assert not torch.equal(predictions[0], predictions[1])
+
+
+def test_no_more_is_kept_of_many_strips_than_of_a_few():
+    decoder = LandmarkDecoder(THREE)
+    sizes = []
+    for strip in torch.zeros(1, 3, 200, 50).split(10, dim=2):
+        decoder.add_on_device(strip)
+        sizes.append(len(pickle.dumps(decoder)))
+    assert sizes[-1] < 1.1 * sizes[1]
 
 
 @pytest.mark.parametrize("seed", range(6))

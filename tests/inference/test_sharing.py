@@ -108,6 +108,14 @@ def test_messages_go_to_the_processes_of_the_own_group(messages):
     assert messages == [(4, [5]), (4, list(b"caf\xc3\xa9"))]
 
 
+def test_an_error_without_a_text_is_told_by_its_type(messages):
+    follower = SharedRows(Mesh(2, 1, 2), 2, torch.device("cpu"))
+    assert next(follower.inputs()) == 3
+    with follower.follow((MemoryError,)):
+        raise MemoryError
+    assert messages == [(4, [11]), (4, list(b"MemoryError"))]
+
+
 def test_a_process_computes_no_row_of_another_process(monkeypatch):
     monkeypatch.setattr("runtime.mesh._process_group", lambda size: None)
     batches = []
@@ -115,6 +123,22 @@ def test_a_process_computes_no_row_of_another_process(monkeypatch):
     logits = follower.row_forward_for(batches.append, row=2)(torch.ones(4, 1, 5, 6))
     assert batches == []
     assert logits.shape == (4, 2, 5, 6)
+
+
+def test_logits_are_computed_before_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr("runtime.mesh._process_group", lambda size: None)
+    events = []
+
+    def receive(values: torch.Tensor, rank: int, group: None) -> None:
+        events.append("asked")
+        values.fill_(1)
+
+    monkeypatch.setattr(dist, "recv", receive)
+    monkeypatch.setattr(dist, "send", lambda values, rank, group: events.append(tuple(values.shape)))
+    follower = SharedRows(Mesh(2, 1, 0), 2, torch.device("cpu"))
+    row_forward = follower.row_forward_for(lambda batch: events.append("computed") or forward(batch), row=1)
+    row_forward(torch.ones(4, 1, 5, 6))
+    assert events == ["computed", "asked", (1,), (4, 2, 5, 6)]
 
 
 def test_a_group_is_made_by_all_its_processes_before_the_first_input(monkeypatch):

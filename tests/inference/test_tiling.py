@@ -219,6 +219,7 @@ def test_a_tile_of_a_volume_is_lengthened_by_what_is_looked_at_along_the_widest_
     [
         ("batch", (99, 200, 300), (18, None), Tiling((18, 20, 20), (8, 8, 8), (2, 4, 4), exact=False)),
         ("group", (99, 200, 300), (18, None), Tiling((18, 20, 20), (8, 8, 8), (2, 4, 4), exact=False)),
+        ("batch", (99, 200, 300), (18, 5), Tiling((18, 20, 20), (6, 8, 8), (2, 4, 4), exact=False)),
         # along the only axis that is cut, tiles look at nothing beyond
         ("batch", (99, 20, 20), (20, 0), Tiling((20, 20, 20), (0, 0, 0), (2, 4, 4), exact=True)),
     ],

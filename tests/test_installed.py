@@ -191,10 +191,10 @@ def test_a_command_whose_part_is_not_installed_does_not_begin(calls, monkeypatch
 
 
 @pytest.fixture
-def import_without(calls, monkeypatch) -> Callable[[str], None]:
-    """Sets a module that the script of a command lacks."""
+def import_without(calls, monkeypatch) -> Callable[[str | None], None]:
+    """Sets a module that the script of a command lacks; None: the error does not name it."""
 
-    def set_missing(module: str) -> None:
+    def set_missing(module: str | None) -> None:
         def import_script(name: str, package: str) -> None:
             raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
@@ -209,9 +209,10 @@ def test_a_package_that_is_missed_later_is_named_where_a_part_brings_it(import_w
         commands.predict()
 
 
-def test_a_package_that_no_part_brings_is_missed_as_python_says(import_without):
-    import_without("cv2")
-    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'cv2'$"):
+@pytest.mark.parametrize(("module", "name"), [("cv2", "'cv2'"), (None, "None")])
+def test_a_package_that_no_part_brings_is_missed_as_python_says(import_without, module, name):
+    import_without(module)
+    with pytest.raises(ModuleNotFoundError, match=f"^No module named {name}$"):
         commands.predict()
 
 

@@ -66,6 +66,14 @@ def test_the_key_of_files_tells_which_of_them_is_which(tmp_path):
     assert digest_of_files(files, b"names") != digest_of_files(files[::-1], b"names")
 
 
+def test_the_key_of_a_link_changes_with_the_file_that_it_leads_to(tmp_path):
+    (tmp_path / "a").write_bytes(b"1")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    before = digest_of_files([tmp_path / "link"], b"names")
+    (tmp_path / "a").write_bytes(b"12")
+    assert digest_of_files([tmp_path / "link"], b"names") != before
+
+
 def test_a_value_with_a_key_is_computed_once(count, tmp_path):
     assert [cached("k", count), cached("k", count), cached("other", count)] == [0, 0, 1]
     assert sorted(os.listdir(tmp_path / "unet-accelerate")) == ["k.json", "other.json"]

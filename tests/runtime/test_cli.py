@@ -4,10 +4,14 @@ Modules: runtime/cli.py, runtime/script.py.
 """
 
 import argparse
+import atexit
 import multiprocessing
+import os
 import signal
 import sys
 import warnings
+from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,11 +33,16 @@ def test_a_fold_that_is_not_there_is_refused(text):
 
 
 @pytest.fixture
-def end_of(monkeypatch):
-    """The exit code of a script whose `main` raises an error; this process goes on."""
-    monkeypatch.setattr(script, "_leave", sys.exit)
+def hooks(monkeypatch):
+    """The hooks of this process, which stay as they are behind a script."""
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+
+
+@pytest.fixture
+def end_of(monkeypatch, hooks):
+    """The exit code of a script whose `main` raises an error; this process goes on."""
+    monkeypatch.setattr(script, "_leave", sys.exit)
     monkeypatch.setattr(multiprocessing, "active_children", list)
     monkeypatch.setattr(sys, "argv", ["/somewhere/train.py"])
     handler = signal.getsignal(signal.SIGCHLD)
@@ -119,6 +128,37 @@ def test_a_script_shows_bugs_without_secrets(end_of, capsys):
     assert error.startswith("Traceback")
     assert error.endswith("ValueError: https://host/x\n")
     assert not error.endswith("\n\n")
+
+
+def test_a_script_shows_the_error_behind_a_bug(end_of, capsys):
+    def main() -> None:
+        bug = ValueError("no number")
+        bug.__cause__ = KeyError("size")
+        sys.excepthook(ValueError, bug, None)
+
+    with pytest.raises(SystemExit):
+        run_script(main)
+    error = capsys.readouterr().err
+    assert error.startswith("KeyError: 'size'\n")
+    assert error.endswith("ValueError: no number\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "codes"),
+    [(None, [3]), (OSError(28, "No space left on device"), []), (ValueError("I/O operation on closed file"), [])],
+    ids=["printed", "full disk", "closed stream"],
+)
+def test_the_end_of_a_script_that_cannot_print_is_left_to_python(monkeypatch, hooks, error, codes):
+    handlers: list[Callable[[], None]] = []
+    ends: list[int] = []
+    monkeypatch.setattr(atexit, "register", handlers.append)
+    monkeypatch.setattr(atexit, "_run_exitfuncs", list)
+    monkeypatch.setattr(os, "_exit", ends.append)
+    monkeypatch.setattr(script, "flush_streams", Mock(side_effect=error))
+    with pytest.raises(SystemExit):
+        run_script(lambda: sys.exit(3))
+    handlers[0]()
+    assert ends == codes
 
 
 def test_a_script_shows_warnings_for_the_user_without_code(end_of):
@@ -236,8 +276,9 @@ def test_an_empty_text_is_no_folder_to_write_into(tmp_path, monkeypatch):
         cli.empty_folder("")
 
 
-def test_a_folder_that_holds_a_file_is_not_written_into(tmp_path):
-    (tmp_path / "file").write_text("")
+@pytest.mark.parametrize("name", ["file", ".hidden"])
+def test_a_folder_that_holds_a_file_is_not_written_into(tmp_path, name):
+    (tmp_path / name).write_text("")
     with pytest.raises(argparse.ArgumentTypeError):
         cli.empty_folder(str(tmp_path))
 
@@ -263,6 +304,7 @@ def parse(monkeypatch, capsys):
         parser.add_argument("--words", nargs="*", default=[], help="which ones")
         parser.add_argument("--crop", nargs="*", type=cli.positive_int)
         parser.add_argument("--count", type=cli.positive_int)
+        parser.add_argument("--deep", action=argparse.BooleanOptionalAction, default=True)
         parser.add_argument("--input", required=True)
         with pytest.raises(SystemExit) as end:
             parser.parse_args()
@@ -293,6 +335,7 @@ def test_a_mistyped_flag_is_named_with_the_one_that_was_meant(parse, words, answ
         (["--input", "a", "--lr=3"], "--lr=3; use --rate; prog.py --input a"),
         (["--LR", "3", "--input", "a"], "--LR; use --rate; prog.py --input a"),
         (["--lr", "3", "4", "--input", "a"], "--lr; use --rate; prog.py --input a"),
+        (["--lr", "3", "-m", "4", "--input", "a"], "--lr; use --rate; prog.py -m 4 --input a"),
         (["--learning_rate", "3", "--input", "a b"], "--learning_rate; use --rate; prog.py --input 'a b'"),
     ],
 )
@@ -306,7 +349,7 @@ def test_an_option_of_the_launcher_is_answered_with_the_place_where_it_stands(pa
     assert answer.endswith("accelerate launch --num_processes 2 prog.py --input 'a b'")
 
 
-@pytest.mark.parametrize("words", [["--rate", "1"], ["--rate=1", "-5"]])
+@pytest.mark.parametrize("words", [["--rate", "1"], ["--rate=1", "-5"], ["--deep"], ["--no-deep"]])
 def test_a_missing_flag_is_named(parse, words):
     assert parse(*words) == "prog.py: error: the following arguments are required: --input"
 
@@ -335,8 +378,9 @@ def test_two_sides_in_one_word_are_told_apart(parse, sides):
     assert "; give" not in parse("--input", "a", "--count", sides)  # which takes one number
 
 
-def test_a_flag_with_a_long_dash_is_answered_with_two_short_ones(parse):
-    assert parse("--input", "a", "\N{EM DASH}rate", "1").endswith("as word processors write it; type --rate")
+@pytest.mark.parametrize("dashes", ["\N{EM DASH}", "\N{EN DASH}\N{EN DASH}", "\N{EN DASH}-"])
+def test_a_flag_with_a_long_dash_is_answered_with_two_short_ones(parse, dashes):
+    assert parse("--input", "a", f"{dashes}rate", "1").endswith("as word processors write it; type --rate")
 
 
 def test_words_of_a_caller_are_read_in_place_of_the_command_line(monkeypatch, capsys):

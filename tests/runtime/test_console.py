@@ -5,6 +5,7 @@ Modules: runtime/console.py, runtime/redact.py, runtime/script.py.
 
 import errno
 import io
+import os
 import re
 import subprocess
 import sys
@@ -222,9 +223,18 @@ def test_a_bar_in_a_file_is_a_line_for_each_new_state(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     lines = console.progress_bar(3, "a", "step").fp
-    for text in ("\ra: 0% 0/3", "\ra: 33% 1/3", "\ra: 33% 1/3", "\n", "\x1b[A\ra: 66% 2/3", "", "a: 33% 1/3"):
+    for text in ("\ra: 0% 0/30", "\ra: 33% 10/30", "\ra: 33% 10/30", "\n", "\x1b[A\ra: 66% 20/30", "", "a: 33% 10/30"):
         lines.write(text)
-    assert stream.getvalue() == "a: 33% 1/3\na: 66% 2/3\na: 33% 1/3\n"
+    assert stream.getvalue() == "a: 33% 10/30\na: 66% 20/30\na: 33% 10/30\n"
+
+
+def test_a_bar_counts_an_item_when_it_is_done(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    items = console.track("abc", 3, "reading")
+    assert [next(items), next(items)] == ["a", "b"]
+    items.close()  # as an error in the work on "b" does
+    assert stream.getvalue().startswith("reading: 33% 1/3 ")
 
 
 def test_a_bar_in_a_file_is_flushed(monkeypatch):
@@ -294,6 +304,16 @@ def test_lines_that_nobody_reads_are_left(monkeypatch):
     say("a line")
     say_error("an error")
     assert left == streams
+
+
+def test_lines_behind_one_that_nobody_reads_go_nowhere(monkeypatch):
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = open(writing, "w", encoding="utf-8")  # noqa: SIM115  # closing it is what is tested
+    monkeypatch.setattr(sys, "stderr", stream)
+    say_error("a line")
+    say_error("another line")
+    stream.close()
 
 
 class FullDisk(io.StringIO):

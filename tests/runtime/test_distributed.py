@@ -205,13 +205,17 @@ def test_the_first_process_of_a_machine_works_before_the_others(monkeypatch, is_
             dist.DistError("[/a/tcp.cc:12] Connection closed by peer [127.0.0.1]:295. More"),
             "Connection closed by peer [127.0.0.1]:295); start again",
         ),
+        (
+            dist.DistError("[/a/tcp.cc:12] Connection closed by peer, [/b/pair.cc:3] read"),
+            "Connection closed by peer, read); start again",
+        ),
         (RuntimeError("gloo: Broken pipe"), "gloo: Broken pipe)"),
         (dist.DistError("Connection reset by peer"), "Connection reset"),
         (dist.DistError("remote process exited"), "remote process exited)"),
         (dist.DistError("a connection was likely closed"), "a connection"),
         (RuntimeError("x" * 400 + " gloo connection closed"), "xxx"),
     ],
-    ids=["closed", "pipe", "reset", "exited", "likely closed", "long"],
+    ids=["closed", "two places", "pipe", "reset", "exited", "likely closed", "long"],
 )
 def test_an_error_of_a_process_that_has_ended_is_one_line(fourth_process, error, reason):
     text = describe_lost_process(error)

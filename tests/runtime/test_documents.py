@@ -90,6 +90,7 @@ YAML = {
     "nested a little": "[" * 80 + "]" * 80,
     "aliases": "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
     "itself": "a: &a [*a]\n",
+    "an alias of an object": "a: &a {x: 1}\nb: *a\n",
     "digits": "a: " + "9" * 5000,
     "a number in base 60": "a: " + "1:" * 400_000 + "1",
     "a tag": "a: !!python/object/apply:os.system [ls]",
@@ -121,6 +122,11 @@ def test_a_pipe_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ValueError, match="not a regular file"):
         read_bytes(tmp_path / "pipe")
+
+
+def test_a_device_is_not_read():
+    with pytest.raises(ValueError, match="not a regular file"):
+        read_bytes(os.devnull)
 
 
 def test_a_folder_is_not_read(tmp_path):

@@ -57,5 +57,5 @@ def test_characters_that_a_terminal_acts_on_are_escaped_in_an_error():
 def test_an_error_of_a_loader_process_is_the_line_with_which_it_ended():
     traceback = 'Original Traceback (most recent call last):\n  File "a.py", line 3, in load\n'
     line = "a.png: cannot be read (PNG: no such chunk)"
-    text = f"Caught DataError in DataLoader worker process 0.\n{traceback}runtime.errors.DataError: {line}\n"
+    text = f"Caught DataError in DataLoader worker process 0.\n{traceback}runtime.errors.DataError: {line}\n\n"
     assert str(DataError(text)) == str(DataError(line)) == line

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,16 @@ def test_a_file_that_was_flushed_is_closed(tmp_path, monkeypatch):
     assert closed == opened
 
 
+def test_a_file_that_the_disk_does_not_take_is_an_error(tmp_path, monkeypatch):
+    def refuse(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="Input/output error"), files.replaced_path(tmp_path / "a") as path:
+        path.write_bytes(b"new")
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_link_that_waits_under_the_name_of_a_temporary_file_is_not_followed(tmp_path, monkeypatch):
     monkeypatch.setattr(files.secrets, "token_hex", lambda count: "0123abcd")
     (tmp_path / ".a.0123abcd.tmp").symlink_to(tmp_path / "elsewhere")
@@ -121,6 +132,14 @@ def test_a_complete_folder_replaces_an_older_one_as_a_whole(tmp_path):
 def test_a_folder_that_has_vanished_is_not_made_again(tmp_path):
     with pytest.raises(FileNotFoundError), files.complete_folder(tmp_path / "mount" / "step"):
         pass
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("write", [files.replaced_files, files.complete_folder])
+def test_a_folder_that_vanishes_meanwhile_is_not_made_again(tmp_path, write):
+    (tmp_path / "mount").mkdir()
+    with pytest.raises(FileNotFoundError), write(tmp_path / "mount" / "step"):
+        shutil.rmtree(tmp_path / "mount")
     assert os.listdir(tmp_path) == []
 
 
@@ -240,6 +259,13 @@ def test_leftovers_of_a_killed_process_are_not_in_the_way(tmp_path, write):
         (folder / "a").write_text("new")
     assert not left.exists()
     assert os.listdir(tmp_path / "step") == ["a"]
+
+
+def test_a_folder_whose_name_only_begins_as_that_of_a_leftover_stays(tmp_path):
+    (tmp_path / ".step.0123abcd.tmp.mine").mkdir()
+    with files.complete_folder(tmp_path / "step"):
+        pass
+    assert sorted(os.listdir(tmp_path)) == [".step.0123abcd.tmp.mine", "step"]
 
 
 @pytest.mark.parametrize(

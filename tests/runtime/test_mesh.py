@@ -1,5 +1,7 @@
 """Where a process stands among those that share a volume."""
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -65,12 +67,32 @@ def test_neighbors_exchange_contiguous_tensors(monkeypatch, second_of_three):
     ]
 
 
-def test_the_first_process_has_no_previous_neighbor(monkeypatch):
+@pytest.fixture
+def ranks(monkeypatch) -> list[int]:
+    """The processes with which tensors are exchanged."""
+    ranks: list[int] = []
     monkeypatch.setattr("runtime.mesh._process_group", lambda size: None)
     monkeypatch.setattr(dist, "P2POp", lambda kind, tensor, rank, group: rank)
-    ranks = []
     monkeypatch.setattr(dist, "batch_isend_irecv", lambda operations: ranks.extend(operations) or [])
+    return ranks
+
+
+def test_the_first_process_has_no_previous_neighbor(ranks):
     from_previous, from_next = Mesh(2, 0, 1).exchange(None, torch.zeros(3))
     assert from_previous is None
     assert from_next.shape == (3,)
     assert ranks == [3, 3]
+
+
+def test_the_last_process_has_no_next_neighbor(ranks):
+    from_previous, from_next = Mesh(2, 1, 1).exchange(torch.zeros(3), None)
+    assert from_previous.shape == (3,)
+    assert from_next is None
+    assert ranks == [2, 2]
+
+
+def test_processes_of_a_volume_wait_for_each_other_for_ten_minutes(monkeypatch):
+    made = []
+    monkeypatch.setattr(dist, "new_subgroups", lambda *sizes, **options: made.append((sizes, options)) or ("own", []))
+    assert Mesh(97).process_group == "own"  # a size that no other test has
+    assert made == [((97,), {"timeout": timedelta(minutes=10)})]

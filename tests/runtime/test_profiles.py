@@ -340,7 +340,8 @@ def test_a_gpu_that_only_emulates_bf16_is_said_to(launched, monkeypatch, capsys,
 
 
 @pytest.mark.parametrize(
-    ("precision", "native", "advised"), [("no", True, True), ("no", False, False), ("bf16", True, False)]
+    ("precision", "native", "advised"),
+    [("no", True, True), ("no", False, False), ("bf16", True, False), ("fp16", True, False)],
 )
 def test_a_run_in_float32_is_told_of_a_gpu_that_knows_bf16(launched, monkeypatch, capsys, precision, native, advised):
     launched(gpus=1)
@@ -574,10 +575,10 @@ def test_blocks_that_share_their_code_are_compiled_for_every_shape(launched):
     [
         ({}, None, DynamoBackend.NO, {}),
         (
-            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"},
+            {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "2"},
             None,
             DynamoBackend.INDUCTOR,
-            {"gradient_accumulation_steps": 4, "dynamo_backend": "inductor"},
+            {"gradient_accumulation_steps": 2, "dynamo_backend": "inductor"},
         ),
         ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}, None, DynamoBackend.NO, {}),
         ({"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}, 1, DynamoBackend.NO, {}),
@@ -604,6 +605,14 @@ def test_a_description_has_what_the_profile_decides(launched, variables, deepspe
         "mixed_precision": "bf16",
         **extra,
     }
+
+
+def test_processes_of_a_launcher_that_counts_no_machines_are_on_one(launched, monkeypatch):
+    launched(gpus=0)
+    monkeypatch.delenv("GROUP_WORLD_SIZE", raising=False)
+    accelerator = accelerator_like("cpu")
+    accelerator.num_processes = 2
+    assert describe_profile(accelerator).machines == 1
 
 
 @pytest.fixture

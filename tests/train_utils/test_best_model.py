@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from train_utils.checkpoints.best_model import BestModel
 from unet import UNet, UNetConfig
@@ -28,6 +29,18 @@ def test_a_best_model_that_the_disk_refuses_is_said(network, folder, capsys):
     line = capsys.readouterr().out
     assert line.startswith(f"{folder} could not be written ([Errno 2] No such file or directory: ")
     assert "training goes on, and tries again at every checkpoint" in line
+
+
+def test_a_best_model_that_safetensors_cannot_write_is_said(network, folder, capsys, monkeypatch):
+    def refuse(network: UNet, folder: Path) -> None:
+        raise SafetensorError("Error while serializing")
+
+    folder.parent.mkdir()
+    monkeypatch.setattr(UNet, "save_pretrained", refuse)
+    best = BestModel(folder)
+    assert not best.save(network, "refused")
+    assert not best.is_saved()
+    assert capsys.readouterr().out.startswith(f"{folder} could not be written (Error while serializing); ")
 
 
 def test_a_better_model_takes_the_place_of_one_that_the_disk_refused(network, folder):

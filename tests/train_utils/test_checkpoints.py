@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from support.in_process import Run, run_train
 from support.launches import TINY
@@ -97,6 +98,14 @@ def test_a_run_that_goes_back_keeps_the_best_of_what_it_goes_on_from(checkpoints
     assert steps(more) == [2]  # 1 was pruned, 3 is set aside
     save_all(more, (3, 0.3), (4, 0.1), (5, 0.1), (6, 0.1))
     assert steps(more) == [3, 5, 6]
+
+
+def test_a_run_that_goes_back_sets_all_newer_checkpoints_aside(checkpoints):
+    save_all(checkpoints, (1, 0.6), (2, 0.2), (3, 0.2))
+    more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
+    checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000001"), checkpoints.folder)
+    more.resume(checkpoint, checkpoint.run_state())
+    assert steps(more) == [1]
 
 
 def test_a_checkpoint_without_evaluation_has_no_score(checkpoints):
@@ -236,17 +245,24 @@ def test_nothing_is_removed_before_the_new_checkpoint_is_on_disk(checkpoints, ev
     assert events[-3:] == ["rename step-00000003", "sync checkpoints", "remove step-00000001"]
 
 
-def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (SafetensorError("Error while serializing"), "Error while serializing"),
+    ],
+    ids=["of Python", "of safetensors"],
+)
+def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, monkeypatch, capsys, error, reason):
     save_all(checkpoints, (1, None), (2, None))
 
     def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr(save, "save_file", refuse)
     checkpoints.save(RunState(step=3), None)
     assert not checkpoints.wait()
     assert not checkpoints.wait_until_saved()
-    reason = "[Errno 28] No space left on device"
     line = f"checkpoint step-00000003 could not be written ({reason}); training goes on without it\n"
     assert capsys.readouterr().out == line
     assert steps(checkpoints) == [1, 2]

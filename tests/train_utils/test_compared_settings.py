@@ -51,6 +51,11 @@ def test_content_of_the_data_set_that_was_not_recorded_is_not_compared():
     assert compare_settings(settings_of(), settings_of(identity={CONTENT: "x"})) == []
 
 
+def test_an_identity_after_content_that_was_not_recorded_is_still_compared():
+    with pytest.raises(CheckpointError, match="the checkpoint's batch size is 4, this run's is 8"):
+        compare_settings(settings_of(), settings_of(identity={CONTENT: "x", "batch size": 8}))
+
+
 def test_settings_after_content_that_was_not_recorded_are_still_compared():
     (line,) = compare_settings(settings_of(), settings_of(identity={CONTENT: "x"}, total_steps=8))
     assert line.startswith("the run is now 8 steps long instead of 9:")

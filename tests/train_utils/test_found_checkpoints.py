@@ -84,6 +84,12 @@ def test_checkpoints_that_are_all_incomplete_are_refused_with_each_reason(tmp_pa
     assert str(caught.value) == f"no checkpoint to resume from: {'; '.join(reasons)}"
 
 
+def test_a_single_checkpoint_that_is_incomplete_is_refused_too(tmp_path, incomplete):
+    incomplete[0].rmdir()
+    with pytest.raises(CheckpointError, match=r"^no checkpoint to resume from: \S*step-00000004: manifest\.json is"):
+        find_checkpoint("auto", tmp_path)
+
+
 def test_a_checkpoint_whose_manifest_cannot_be_opened_is_refused_with_the_reason(tmp_path, incomplete):
     (incomplete[0] / "manifest.json").mkdir()
     with pytest.raises(CheckpointError, match=r"step-00000006: cannot be read \(.*Is a directory"):
@@ -190,7 +196,9 @@ def test_all_damaged_checkpoints_are_told_the_newest_first(checkpoints):
     assert checkpoint.passed_over == [f"{path}: state.json is missing" for path in newer]
 
 
-@pytest.mark.parametrize("content", ['{"run": []}', '{"run": null}', '{"run": {"best_step": "9"}}', "{}", "no json"])
+@pytest.mark.parametrize(
+    "content", ['{"run": []}', '{"run": [1]}', '{"run": null}', '{"run": {"best_step": "9"}}', "{}", "no json"]
+)
 def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(checkpoints, content):
     save_all(checkpoints, (1, 0.6), (2, 0.2))
     (checkpoints.folder / "step-00000002" / "state.json").write_text(content)

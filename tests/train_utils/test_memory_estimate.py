@@ -141,15 +141,22 @@ def test_the_largest_tensor_is_that_beside_a_skip_connection(recomputes):
     assert largest_tensor(network, (1, 3, 32, 40)) == 32 * 40 * 8
 
 
-def test_logits_may_be_the_largest_tensor():
-    network = UNet(UNetConfig(num_classes=100, base_channels=2, depth=1))
-    assert largest_tensor(network, (1, 3, 8, 8)) == 100 * 8 * 8
+@pytest.mark.parametrize("kind", [UNet, DeeplySupervisedUNet])
+def test_logits_may_be_the_largest_tensor(kind):
+    network = kind(UNetConfig(num_classes=100, base_channels=2, depth=3))
+    assert largest_tensor(network, (1, 3, 16, 16)) == 100 * 16 * 16
 
 
 def test_an_evaluation_needs_activations_and_four_copies_of_its_logits():
     config = UNetConfig(num_classes=3, base_channels=2, depth=1)
     size = EvaluationSize((10, 20), (40, 50), 2)
     assert size.bytes_for(config) == 2 * 10 * 20 * 4 * 8 * 2 + 4 * (4 * 3 * 40 * 50)
+
+
+def test_an_evaluation_of_a_volume_needs_logits_of_all_planes():
+    config = UNetConfig(num_classes=3, base_channels=2, depth=1, dims=3)
+    flat, deep = (EvaluationSize((4, 10, 20), (planes, 40, 50), 1).bytes_for(config) for planes in (1, 6))
+    assert deep - flat == 4 * (4 * 3 * 5 * 40 * 50)
 
 
 def test_an_evaluation_in_strips_has_two_rows_of_tiles_of_a_quarter_of_a_gibibyte():
@@ -200,6 +207,7 @@ TILED = (9000, 9000)
             [((50, 50), (4000, 4000)), ((300, 300), (300, 300))], ((50, 50), (4000, 4000), 1), id="large target"
         ),
         pytest.param([((50, 60), (0, 0))], ((50, 60), (50, 60), 1), id="a stream that was not looked at"),
+        pytest.param([((50, 60), (0, 0)), ((20, 20), (20, 20))], ((50, 60), (50, 60), 1), id="one not looked at"),
     ],
 )
 def test_the_largest_evaluation_is_that_of_the_most_memory_not_of_the_most_pixels(sizes, largest):

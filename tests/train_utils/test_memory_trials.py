@@ -7,6 +7,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from train_utils.memory import preflight
 from train_utils.memory.estimate import Copies, EvaluationSize, step_bytes
 from train_utils.memory.preflight import Preflight
 from unet import UNet, UNetConfig
+from unet.model import DeeplySupervisedUNet
 
 
 def small_network() -> UNet:
@@ -176,6 +178,48 @@ def test_memory_of_a_trial_is_free_when_it_is_given_back(monkeypatch, without_co
     monkeypatch.setattr(preflight, "_forget_trial", forget_noted)
     assert TRIALS[trial](memory_check(small_network())) is fits
     assert are_free == [True] * 3  # the network, the images, and what was reserved
+
+
+@pytest.mark.parametrize("trial", TRIALS)
+def test_what_training_keeps_is_held_while_a_network_is_tried(monkeypatch, trial):
+    kept: list[weakref.ref] = []
+    are_held: list[bool] = []
+    empty, forward = torch.empty, UNet.forward
+
+    def empty_noted(size, **options) -> torch.Tensor:
+        tensor = empty(size, **options)
+        if options.get("dtype") == torch.uint8:
+            kept.append(weakref.ref(tensor))
+        return tensor
+
+    def forward_noted(self: UNet, images: torch.Tensor) -> torch.Tensor:
+        are_held.extend(reference() is not None for reference in kept)
+        return forward(self, images)
+
+    monkeypatch.setattr(torch, "empty", empty_noted)
+    monkeypatch.setattr(UNet, "forward", forward_noted)
+    assert TRIALS[trial](memory_check(small_network()))
+    assert are_held == [True]
+
+
+@pytest.mark.parametrize(("dims", "memory_format"), [(2, torch.channels_last), (3, torch.channels_last_3d)])
+def test_images_of_a_trial_lie_in_memory_as_those_of_a_step(dims, memory_format):
+    network = UNet(UNetConfig(base_channels=4, depth=2, dims=dims))
+    are_last: list[bool] = []
+    network.stem.register_forward_hook(
+        lambda module, inputs, output: are_last.append(inputs[0].is_contiguous(memory_format=memory_format))
+    )
+    assert memory_check(network).step_fits_by_trial((3, *[16] * dims), BatchSplit(2, 1, 2, 1))
+    assert are_last == [True]
+
+
+@pytest.mark.parametrize(("optimizer", "decay", "copies"), [("sgd", 0.9, Copies(2, 1)), ("adamw", 0.0, Copies(3, 0))])
+def test_a_trial_of_a_run_is_made_with_its_settings(optimizer, decay, copies):
+    network = DeeplySupervisedUNet(UNetConfig(base_channels=4, depth=3))
+    args = SimpleNamespace(planned_optimizer=optimizer, ema_decay=decay)
+    check = Preflight.from_args(new_accelerator(), network, classes(2, "ce"), args)
+    assert check.copies == copies
+    assert check.step_fits_by_trial((3, 32, 32), BatchSplit(2, 1, 2, 1))
 
 
 @pytest.mark.parametrize("trial", TRIALS)

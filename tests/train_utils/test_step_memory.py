@@ -45,9 +45,10 @@ def batch_of_five() -> MicroBatch:
 def test_a_micro_batch_is_cut_where_a_step_can_be_made_again(tmp_path):
     network = UNet(UNetConfig(base_channels=2, depth=1))
     batch = batch_of_five()
-    parts = StepMemory(GPU, tmp_path, network, BatchSplit(5, 1, 2, 3)).cut([batch])
-    assert [part.images.flatten().tolist() for part in parts] == [[0, 1], [2, 3], [4]]
-    assert [part.targets.mask.flatten().tolist() for part in parts] == [[0, 1], [2, 3], [4]]
+    first_batch = batch._replace(images=batch.images[:1], targets=batch.targets.at(slice(1)))
+    parts = StepMemory(GPU, tmp_path, network, BatchSplit(6, 1, 2, 4)).cut([first_batch, batch])
+    assert [part.images.flatten().tolist() for part in parts] == [[0], [0, 1], [2, 3], [4]]
+    assert [part.targets.mask.flatten().tolist() for part in parts] == [[0], [0, 1], [2, 3], [4]]
     storage = batch.images.untyped_storage().data_ptr()
     assert {part.images.untyped_storage().data_ptr() for part in parts} == {storage}
 
@@ -70,9 +71,9 @@ def test_a_micro_batch_is_whole_where_a_step_is_not_made_again(tmp_path, acceler
     assert memory.cut(batches) is batches
 
 
-@pytest.mark.parametrize(("recomputes", "norm"), [(False, "batch"), (True, "group")])
-def test_a_learned_size_is_recorded_with_activation_checkpointing_if_on(tmp_path, capsys, recomputes, norm):
-    network = UNet(UNetConfig(base_channels=2, depth=1, norm=norm))
+@pytest.mark.parametrize(("recomputes", "norm", "dims"), [(False, "batch", 2), (True, "group", 2), (False, "batch", 3)])
+def test_a_learned_size_is_recorded_with_activation_checkpointing_if_on(tmp_path, capsys, recomputes, norm, dims):
+    network = UNet(UNetConfig(base_channels=2, depth=1, norm=norm, dims=dims))
     network.activation_checkpointing = recomputes
     gpu = SimpleNamespace(device=torch.device("cuda"), distributed_type=DistributedType.NO, num_processes=1)
     memory = StepMemory(gpu, tmp_path, network, BatchSplit(6, 1, 6, 1))

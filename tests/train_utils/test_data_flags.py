@@ -429,9 +429,9 @@ def volumes_info(tmp_path) -> Callable[..., DatasetInfo]:
 
 @pytest.mark.flags("--dims", "--spacing")
 def test_dims_of_3_are_volumes_of_a_spacing(volumes_info):
-    info = volumes_info("--dims", "3", "--spacing", "4", "2", "1")
+    info = volumes_info("--dims", "3", "--spacing", "4", "2", "0.5")
     assert info.train.sizes.tolist() == [[6, 8, 10]]
-    assert info.preprocess().spacing == (4, 2, 1)
+    assert info.preprocess().spacing == (4, 2, 0.5)
     assert info.preprocess().standardize
 
 

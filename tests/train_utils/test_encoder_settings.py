@@ -43,8 +43,10 @@ def test_images_are_normalized_as_a_family_of_encoders_is_used(tmp_path, family,
         ("resnet", {"image_mean": [0.5, 0.25, 0.125], "do_normalize": False}, ((0, 0, 0), (255, 255, 255))),
         ("bit", {"image_mean": None, "image_std": [1, 1, 1], "do_normalize": True}, ((127.5,) * 3, (255,) * 3)),
         ("bit", {"image_mean": [0, 0, 1], "image_std": None}, ((0, 0, 255), (127.5,) * 3)),
+        ("bit", {"do_normalize": None}, ((127.5,) * 3, (127.5,) * 3)),
+        ("resnet", {"image_mean": [0.5], "image_std": [0.2], "do_normalize": False}, ((0,), (255,))),
     ],
-    ids=["both", "scaled alone", "no mean", "no deviation"],
+    ids=["both", "scaled alone", "no mean", "no deviation", "not said", "one channel"],
 )
 def test_images_are_normalized_as_an_encoders_folder_says(tmp_path, family, content, expected):
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(content))

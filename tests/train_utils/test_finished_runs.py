@@ -54,7 +54,9 @@ def test_a_finished_run_says_its_step_with_the_flags_that_continue_it(run):
     assert line.endswith("give more --epochs, --max-steps or --max-minutes")
 
 
-@pytest.mark.parametrize("flags", ["", "--epochs 3", "--max-steps 30", "--max-steps 1", "--max-minutes 9"])
+@pytest.mark.parametrize(
+    "flags", ["", "--epochs 3", "--max-steps 30", "--max-steps 1", "--max-steps 30 --epochs 11", "--max-minutes 9"]
+)
 def test_a_run_has_finished_if_no_more_steps_are_asked_for(run, flags):
     assert has_finished(run, *flags.split())
 
@@ -64,7 +66,7 @@ def test_a_run_of_more_steps_has_not_finished(run, flags):
     assert not has_finished(run, *flags.split())
 
 
-@pytest.mark.parametrize("flags", ["--seed 1", "--batch-size 5"])
+@pytest.mark.parametrize("flags", ["--seed 1", "--batch-size 5", "--ignore-index 7"])
 def test_a_run_of_other_settings_has_not_finished(run, flags):
     assert not has_finished(run, *flags.split())
 
@@ -80,6 +82,17 @@ def test_the_record_of_a_finished_run_holds_its_steps_with_its_flags(run):
 @pytest.mark.parametrize("flags", [[], None, "all"])
 def test_a_record_with_damaged_flags_is_of_no_finished_run(run, flags):
     change_record(run, flags=flags)
+    assert not has_finished(run)
+
+
+def test_a_record_that_is_no_json_is_of_no_finished_run(run):
+    (run / "finished.json").write_text("{")
+    assert not has_finished(run)
+
+
+def test_a_record_that_cannot_be_read_is_of_no_finished_run(run):
+    (run / "finished.json").unlink()
+    (run / "finished.json").mkdir()
     assert not has_finished(run)
 
 

@@ -84,7 +84,7 @@ def test_all_levels_of_deep_supervision_take_part_in_the_pass_that_orders_gradie
             self.forward = network.forward
 
     monkeypatch.setattr(gradient_buckets, "DistributedDataParallel", Wrapped)
-    network = DeeplySupervisedUNet(UNetConfig(base_channels=2, depth=3))
+    network = DeeplySupervisedUNet(UNetConfig(1, base_channels=2, depth=3, dims=3))
     assert len(network.heads) == 1
     ready = []
     for name, parameter in network.named_parameters():

@@ -37,6 +37,7 @@ def like(tmp_path: Path):
         (("--val-blocks",), "val_blocks", 0),
         (("--val-blocks", "64"), "val_blocks", 64),
         (("--mask-suffix=-mask",), "mask_suffix", "-mask"),
+        (("--bands", "B08"), "bands", ["B08"]),
     ],
 )
 def test_a_repeated_run_has_the_recorded_flags(like, recorded, name, value):
@@ -80,6 +81,11 @@ def test_changes_of_a_repeated_run_are_said(like, capsys):
     capsys.readouterr()
     like(("--dims", "3", "--depth", "3"), "--init-from", "m")
     assert ", but init_from m (was None), depth None (was 3)\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flags", ["elsewhere", "elsewhere --dataset-config small", "--dataset elsewhere"])
+def test_other_data_take_the_place_of_the_recorded_ones(like, flags):
+    assert like((), *flags.split()).dataset == "elsewhere"
 
 
 def test_processes_that_share_a_volume_are_not_repeated(like):

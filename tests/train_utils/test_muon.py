@@ -88,17 +88,18 @@ def test_each_group_has_a_learning_rate_with_a_weight_decay_of_its_own():
     torch.testing.assert_close(first, second)
 
 
-def new_network() -> DeeplySupervisedUNet:
+def new_network(dims: int = 2) -> DeeplySupervisedUNet:
     torch.manual_seed(0)
-    return DeeplySupervisedUNet(UNetConfig(base_channels=4, depth=3, num_classes=3))
+    return DeeplySupervisedUNet(UNetConfig(base_channels=4, depth=3, num_classes=3, dims=dims))
 
 
-def test_muon_steps_are_orthogonal_for_hidden_convolutions_alone():
-    network = new_network()
+@pytest.mark.parametrize("dims", [2, 3])
+def test_muon_steps_are_orthogonal_for_hidden_convolutions_alone(dims):
+    network = new_network(dims)
     names = {parameter: name for name, parameter in network.named_parameters()}
     groups = [group for group in build_optimizer(network, "muon", 0.1, 0.01).param_groups if group.get("orthogonal")]
     orthogonal = {names[parameter] for group in groups for parameter in group["params"]}
-    kernels = {name for name, parameter in network.named_parameters() if parameter.ndim == 4}
+    kernels = {name for name, parameter in network.named_parameters() if parameter.ndim == 2 + dims}
     heads = {"head.conv.weight", "heads.0.conv.weight"}
     assert heads < kernels
     assert orthogonal == kernels - heads
@@ -185,6 +186,14 @@ def test_a_weight_without_a_gradient_stays(network):
     before = network.stem.conv2.weight.detach().clone()
     optimizer.step()
     assert torch.equal(network.stem.conv2.weight, before)
+
+
+def test_a_weight_with_a_gradient_of_zeros_decays(network):
+    optimizer = build_optimizer(network, "muon", 0.1, 0.5)
+    network.stem.conv2.weight.grad.zero_()
+    before = network.stem.conv2.weight.detach().clone()
+    optimizer.step()
+    torch.testing.assert_close(network.stem.conv2.weight.detach(), 0.95 * before)
 
 
 def test_a_step_returns_the_loss_of_its_closure(network):

@@ -54,7 +54,7 @@ class Stepper:
         self.records = Opened()
         self.guard = StepGuard(self.accelerator, self.network, self.optimizer, self.state, self.records)
 
-    def step(self, loss: float, norm: float, stop: bool = False) -> None:
+    def step(self, loss: float, norm: float, stop_requests: int = 0) -> None:
         torch.manual_seed(self.state.step)
         self.guard.begin_step()
         self.network(torch.rand(2, 3, 4, 4)).square().mean().backward()
@@ -62,7 +62,7 @@ class Stepper:
             self.network(torch.full((2, 3, 4, 4), NAN))
             for parameter in self.network.parameters():
                 parameter.grad.fill_(NAN)
-        self.guard.judge(*map(torch.tensor, (loss, norm, float(stop))))
+        self.guard.judge(*map(torch.tensor, (loss, norm, float(stop_requests))))
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.state.step += 1
@@ -167,9 +167,10 @@ def test_only_the_first_images_of_a_refused_step_are_opened_for_their_names(step
     assert f"its images: {', '.join(f'image-{index}.png' for index in shown)}\n" in capsys.readouterr().out
 
 
-def test_a_request_to_stop_brings_all_results(stepper):
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_request_to_stop_brings_all_results(stepper, processes):
     run = stepper("sgd")
-    run.step(1.0, 1.0, stop=True)
+    run.step(1.0, 1.0, stop_requests=processes)
     assert run.guard.settle(everything=False) == []
     assert not run.guard.stopping
     run.step(1.0, 1.0)

@@ -254,6 +254,21 @@ def test_a_large_image_among_others_brings_crops_of_the_usual_size(few, monkeypa
     assert settings["crop_size"] == (384, 480)
 
 
+def test_a_large_image_among_others_is_resized_as_they_are(few, monkeypatch):
+    monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
+    info = sized(few, 10, (600, 800))
+    info.train.sizes[4] = (4097, 4096)  # which would be read in windows
+    assert planned(info, "--max-minutes", "14")["scale"] == 0.25
+
+
+def test_images_on_end_are_as_large_as_those_that_lie(few, points, monkeypatch):
+    monkeypatch.setattr(sizes, "detail_kept", lambda info, scale: 1.0)
+    for data, flags, scale in ((few, [], 0.75), (points, ["--max-minutes", "10"], 0.23)):
+        info = sized(data, 10, (300, 1200))
+        info.train.sizes[5:] = (1200, 300)
+        assert planned(info, *flags)["scale"] == scale  # of 360,000 pixels
+
+
 def test_classes_that_an_image_is_not_labeled_for_have_no_detail(few, monkeypatch):
     monkeypatch.setattr(type(few.reader), "labeled_in_map", lambda reader, labeled: labeled)
 
@@ -353,6 +368,14 @@ def test_the_time_of_a_step_is_that_of_the_crops_that_the_plan_chose():
     settings = plan_run(info, parsed("--dataset", "data", "--scale", "1"))
     assert settings.crop_size == (512, 512)
     assert settings.eval_every == 44  # 2 x 6,000,000 x (1/3 + 1/24) are 21.5 times a tenth of 2 x 4 x 512 x 512
+
+
+def test_the_time_of_a_step_is_that_of_images_at_the_scale_that_the_plan_chose(points):
+    info = replace(sized(points, 8, (480, 640)), val=sized(points, 41, (480, 640)).train)
+    settings = planned(info, "--max-minutes", "10")
+    assert settings["scale"] == 0.25
+    # 41 x (19,200 x 2/3 + 307,200 / 24) are 68.3 times a tenth of the epoch's 4 x 2 x 19,200
+    assert settings["eval_every"] == 276
 
 
 def test_the_time_of_a_step_on_volumes_is_that_of_all_voxels_of_its_patches():
@@ -473,6 +496,16 @@ def test_a_very_short_run_on_volumes_with_masks_has_patches_of_a_short_one(volum
     assert settings["augment"] == "basic"
     assert settings["base_channels"] == 16
     assert tuple(settings["crop_size"]) == (56, 40, 40)
+
+
+def test_volumes_with_points_keep_their_scale_and_are_learned_by_muon(volumes, points):
+    settings = planned(replace(volumes, reader=points.reader), "--max-minutes", "10")
+    assert settings["scale"] == 1.0
+    assert settings["optimizer"] == "muon"
+
+
+def test_volumes_with_masks_keep_their_scale(volumes):
+    assert planned(volumes, "--max-minutes", "10")["scale"] == 1.0
 
 
 def test_a_long_run_on_volumes_with_points_is_augmented_as_others(volumes, points):
@@ -608,6 +641,11 @@ def test_small_photographs_that_are_enlarged_get_no_encoder(photographs):
     small = sized(photographs, 10, (127, 160))
     flags = ("--dataset", photographs.config.dataset, "--image-size", "256", "320")
     assert planned(small, *flags)["encoder"] is None
+
+
+def test_photographs_that_are_read_in_windows_get_no_encoder_at_a_smaller_size(photographs):
+    flags = ("--dataset", photographs.config.dataset, "--image-size", "256", "320")
+    assert planned(sized(photographs, 10, (4097, 4096)), *flags)["encoder"] is None
 
 
 def test_photographs_with_classes_that_overlap_get_no_encoder(photographs):

@@ -240,10 +240,11 @@ def test_a_worse_evaluation_leaves_the_best_model(publisher, tmp_path, capsys):
     assert (tmp_path / "model" / "README.md").read_text() == card
 
 
-def test_an_evaluation_is_shown_by_pictures_where_a_tracker_takes_them(publisher, monkeypatch):
+@pytest.mark.parametrize("is_best", [True, False])
+def test_an_evaluation_is_shown_by_pictures_where_a_tracker_takes_them(publisher, monkeypatch, is_best):
     monkeypatch.setattr(results, "evaluation_pictures", lambda info: 2)
     publisher.run_log.has_pictures = True
-    publisher.publish(evaluation_of(3, 0.5), True)
+    publisher.publish(evaluation_of(3, 0.5), is_best)
     assert publisher.run_log.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i2"])]
     publisher.accelerator.autocast.assert_called_once_with()
 
@@ -351,6 +352,16 @@ def test_the_predictions_of_the_best_model_are_saved(saved, reports, tmp_path):
     saved.write_results(last_state(), [])
     assert sorted(path.name for path in (tmp_path / "predictions").iterdir()) == ["i0.png", "i1.png", "i2.png"]
     saved.accelerator.autocast.assert_called_once_with()
+
+
+def test_the_predictions_are_those_of_the_model_that_was_saved(saved, reports, tmp_path):
+    file = tmp_path / "predictions" / "i0.png"
+    pictures = set()
+    for bias in ([50.0, 0.0], [0.0, 50.0]):  # by the last network all is a, then all is b
+        saved.network.head.conv.bias.data = torch.tensor(bias)
+        saved.write_results(last_state(), [])
+        pictures.add(file.read_bytes())
+    assert len(pictures) == 1
 
 
 def test_the_scores_of_images_are_saved_again_at_the_end(saved, reports, tmp_path):

@@ -215,6 +215,10 @@ def test_a_new_run_has_no_largest_micro_batch(tmp_path):
     assert opened_run(tmp_path).largest_micro_batch is None
 
 
+def test_a_new_run_remembers_the_shortage_of_one_that_left_no_checkpoint(tmp_path):
+    assert opened_run(tmp_path, limit=MemoryLimit(2)).largest_micro_batch == 2
+
+
 @pytest.mark.parametrize(
     ("limit", "size"),
     [(MemoryLimit(), 8), (MemoryLimit(2), 2), (MemoryLimit(None, True), 8)],

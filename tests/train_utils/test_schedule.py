@@ -119,6 +119,7 @@ def test_intervals_that_are_not_typed_are_an_epoch(flags, log_every, eval_every,
     [
         ("", 0.1),
         ("--encoder-lr-factor 0.5", 0.5),
+        ("--encoder-lr-factor 2", 2.0),
         ("--encoder-weights random", 1.0),
         ("--encoder-weights random --encoder-lr-factor 0.3", 0.3),
     ],

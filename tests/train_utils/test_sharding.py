@@ -268,7 +268,8 @@ SPLIT = BatchSplit(12, 2, 2, 3)
 
 def deepspeed(precision: str = "no", stage: int = 2) -> SimpleNamespace:
     """Stand in for an Accelerator under DeepSpeed."""
-    plugin = SimpleNamespace(deepspeed_config={"zero_optimization": {"stage": stage}})
+    config = {"zero_optimization": {"stage": stage}, "gradient_clipping": 1.0, "bf16": {"enabled": True}}
+    plugin = SimpleNamespace(deepspeed_config=config)
     return SimpleNamespace(
         distributed_type=DistributedType.DEEPSPEED,
         mixed_precision=precision,

@@ -47,7 +47,7 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "volume": ({"norm": "batch", "depth": 2, "dims": 3, **VOLUMES}, (64, 6, 5)),
     "volume, group, dropout": (
         {"norm": "group", "depth": 2, "dims": 3, "block": "residual", "dropout": 0.3},
-        (64, 4, 4),
+        (76, 4, 4),  # slabs of 16, 20, 20 and 20 slices
     ),
     "image, landmarks": ({"norm": "batch", "depth": 3}, (71, 12)),
     "volume, instance, odd": ({"norm": "instance", "depth": 2, "dims": 3, "upsample": "bilinear"}, (67, 4, 5)),
@@ -315,17 +315,17 @@ def test_a_layer_that_looks_beyond_its_slab_evaluates_whole_volumes(layer, axes)
     assert torch.equal(network.eval()(x), expected)
 
 
-@pytest.fixture
-def slab() -> SlabConv2d:
+@pytest.fixture(params=[True, False], ids=["with a bias", "without"])
+def slab(request) -> SlabConv2d:
     """The convolution of a slab that is the first and the last."""
-    slab = SlabConv2d(2, 3, 3, padding=1)
+    slab = SlabConv2d(2, 3, 3, padding=1, bias=request.param)
     alone = SimpleNamespace(is_first=True, is_last=True, exchange=lambda *borders: (None, None))
     slab.slabs = Slabs(alone, 2)
     return slab
 
 
 def test_convolution_of_a_slab_has_the_precision_of_autocast(slab):
-    whole = torch.nn.Conv2d(2, 3, 3, padding=1)
+    whole = torch.nn.Conv2d(2, 3, 3, padding=1, bias=slab.bias is not None)
     slab.load_state_dict(whole.state_dict())
     x = torch.rand(1, 2, 6, 5)
     with torch.autocast("cpu", torch.bfloat16):

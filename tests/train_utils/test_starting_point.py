@@ -246,10 +246,18 @@ def test_statistics_of_images_of_several_pixel_types_are_those_of_the_data(of_en
     assert build(of_encoder, 3, mixed).config.preprocess == mixed
 
 
-def test_statistics_of_images_of_another_pixel_type_are_those_of_the_data(of_encoder):
-    deep = Preprocess(mean=(9000.0,) * 3, std=(900.0,) * 3, pixel_types=("uint16",))
-    start = of_encoder._replace(encoder=None, trained=replace(of_encoder.architecture, preprocess=deep))
-    assert build(start, 3, BYTES).config.preprocess.mean == (7.0,) * 3
+@pytest.mark.parametrize(
+    ("pixel_types", "mean"), [(("uint8",), 90.0), (("uint16",), 7.0), (("uint8", "uint16"), 7.0)], ids=str
+)
+def test_statistics_of_images_are_those_of_the_model_where_both_have_8_bits(of_encoder, pixel_types, mean):
+    own = Preprocess(mean=(90.0,) * 3, std=(30.0,) * 3, pixel_types=pixel_types)
+    start = of_encoder._replace(encoder=None, trained=replace(of_encoder.architecture, preprocess=own))
+    assert build(start, 3, BYTES).config.preprocess.mean == (mean,) * 3
+
+
+def test_the_encoder_of_a_resumed_run_is_frozen_again(of_encoder):
+    resumed = of_encoder._replace(encoder=None, trained=of_encoder.architecture, freezes_encoder=True)
+    assert not any(parameter.requires_grad for parameter in build(resumed, 3, BYTES).encoder.parameters())
 
 
 def test_filters_of_a_resumed_run_are_repeated_for_more_channels_with_a_line(of_encoder, capsys):

@@ -100,6 +100,33 @@ def test_a_flag_takes_its_smallest_or_largest_number_and_none_beyond(capsys, fla
 
 
 @pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--augment", "none mirror basic strong"),
+        ("--task", "classes overlapping regions objects landmarks"),
+        ("--on-bad-sample", "error skip"),
+        ("--outside", "ignore background"),
+        ("--absent", "unknown not-there"),
+        ("--normalization", "z-score ct"),
+        ("--encoder-weights", "pretrained random"),
+        ("--norm", "batch group instance"),
+        ("--block", "plain residual"),
+        ("--upsample", "transpose bilinear bilinear_aligned"),
+        ("--optimizer", "adamw sgd muon"),
+        ("--schedule", "cosine poly constant"),
+        ("--loss", "ce+logdice ce+dice ce dice focal+dice"),
+        ("--sync-batchnorm", "auto on off"),
+        ("--ddp-comm-hook", "none fp16 bf16"),
+        ("--plan", "auto none"),
+    ],
+)
+def test_a_flag_takes_each_of_its_words(flag, words):
+    name = flag.removeprefix("--").replace("-", "_")
+    for word in words.split():
+        assert getattr(parsed("--dataset", "data", flag, word), name) == word
+
+
+@pytest.mark.parametrize(
     ("flags", "line"),
     [
         ("--image-size 8 8 --scale 0.5", "--image-size and --scale both set the size"),

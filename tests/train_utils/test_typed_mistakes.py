@@ -49,6 +49,7 @@ MISTAKES = {
     "--fold 6/5": "is not K/N, such as 2/5",
     "--resume": "expected one argument; give --resume auto|CHECKPOINT",
     "--bands": "expected at least one argument; give --bands BAND",
+    "--like": "expected one argument; give --like RUN.json",
     "--resume auto": "--resume auto needs --output-dir",
     "--scale 50%": "'50%' is not a number above 0",
     "--name run1": "did you mean --output-dir runs/NAME?",

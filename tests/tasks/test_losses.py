@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.class_loss import ClassLoss
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.classes import Classes, ClassTarget
 from tasks.landmarks import Landmarks
@@ -215,6 +216,26 @@ def test_counts_are_those_of_all_rows_in_any_parts(monkeypatch, size):
     monkeypatch.setattr("tasks.classes.BYTES_AT_ONCE", size)
     masks = torch.tensor([[[0, 0, 1], [0, 255, 0], [0, 2, 2]], [[1, 1, 1], [1, 1, 1], [1, 1, 255]]])
     assert ClassLoss(3, class_weights=torch.tensor([1.0, 2.0, 4.0])).counts(masks).tolist() == [31, 4]
+
+
+class LargestTensor(TorchDispatchMode):
+    """The bytes of the largest tensor that is computed within."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        output = operator(*args, **(kwargs or {}))
+        if isinstance(output, torch.Tensor):
+            self.bytes = max(self.bytes, output.nbytes)
+        return output
+
+
+def test_memory_of_counts_has_a_limit_however_many_pixels_there_are():
+    masks = torch.zeros(4, 2**12, 2**14, dtype=torch.uint8, device=META)  # 2 GiB as int64
+    criterion = ClassLoss(2).to("meta")
+    with LargestTensor() as largest:
+        criterion.counts(masks)
+    assert 0 < largest.bytes <= 2**30
 
 
 def test_memory_of_many_classes_is_two_numbers_for_each_in_a_pixel():

@@ -120,6 +120,7 @@ def test_a_summary_names_objects_that_are_predicted_for_the_true_ones():
     scores = scores_of(HALVES, ONE)
     assert scores.comparison == 0.5
     assert scores.summary() == "AP@0.5 0.5000, panoptic quality 0.3333, F1 0.6667, 2 objects for 1"
+    assert three_matches().summary().endswith("3 objects for 3")  # two of which are found
 
 
 def test_a_table_has_a_row_of_scores_under_titles_as_wide():
@@ -310,6 +311,19 @@ def test_each_class_is_recorded_by_its_ap_at_one_half():
     assert record["eval/ap50/b"] is None
 
 
+def test_a_class_without_objects_counts_in_no_mean():
+    scores = Objects(Classes(("background", "a", "b"))).new_scores(1)
+    scores.add(labels_of([[1, 1, 1, 0]]), target_of([[1, 1, 1, 1]]), 0)  # an IoU of 0.75
+    assert scores.values["ap"] == 6 / 10
+
+
+def test_objects_of_a_third_class_are_counted():
+    scores = Objects(Classes(("background", "a", "b", "c"))).new_scores(1)
+    ids = [[1, 1, 0]]
+    scores.add(labels_of(ids, classes=[[3, 3, 0]]), target_of(ids, mask=[[3, 3, 0]]), 0)
+    assert [values["found"] for values in scores.classes] == [0, 0, 1]
+
+
 @pytest.fixture
 def scores_of_wrong_class() -> ObjectScores:
     """Scores of an object of each of two classes, both of which are predicted as the first."""
@@ -340,6 +354,18 @@ def test_counts_of_classes_add_up(scores_of_wrong_class):
     assert [values[name] for name in ("objects", "predicted", "found")] == [2, 2, 1]
     assert values["objects_by_size"] == [2, 0, 0, 0, 0]
     assert values["found_by_size"] == [1, 0, 0, 0, 0]
+
+
+def test_a_report_has_the_counts_of_all_classes(scores_of_wrong_class):
+    report = scores_of_wrong_class.report()
+    assert report["objects"] == 2
+    assert report["by_class"]["b"]["objects"] == 1
+
+
+def test_objects_of_all_classes_may_be_split():
+    scores = Objects(Classes(("background", "a", "b"))).new_scores(1)
+    scores.add(labels_of(HALVES), target_of(ONE), 0)
+    assert scores.table().splitlines()[3].startswith("split 1, ")
 
 
 def test_pixels_that_the_truth_ignores_are_no_prediction():

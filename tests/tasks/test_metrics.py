@@ -168,7 +168,7 @@ def test_scores_of_classes_alone_have_a_background():
 
 
 def test_brief_scores_are_mean_iou_then_pixel_accuracy():
-    assert list(Classes(("a",)).new_scores(1).brief()) == ["mean_iou", "pixel_accuracy"]
+    assert list(Classes(("a",)).new_scores(1).brief().items()) == [("mean_iou", None), ("pixel_accuracy", None)]
     filled = ClassScores(("a", "b"), MATRIX, torch.zeros(1, 1))
     assert filled.brief() == {"mean_iou": (3 / 4 + 2 / 3) / 2, "pixel_accuracy": 5 / 6}
 

@@ -120,6 +120,14 @@ def test_a_point_beyond_the_diagonal_is_as_bad_as_one_that_is_not_found():
     assert score_of("px", [[PRESENT, 300, 100, 120, 1], [PRESENT, 0, 100, 120, 1]]).comparison == 0.5
 
 
+def test_closeness_that_is_known_to_be_zero_is_shown():
+    assert score_of("px", [[PRESENT, 300, 100, 120, 1]]).brief()["closeness"] == 0
+
+
+def test_an_image_may_be_shorter_than_a_millimeter():
+    assert score_of("mm", [[PRESENT, 0.125, 0.4, 0.5, 1]]).comparison == 0.75
+
+
 def random_rows(seed: int) -> tuple[np.ndarray, np.ndarray]:
     """States (7, 3) of three landmarks in seven images, and their rows (7, 3, 5) of scores."""
     rng = np.random.default_rng(seed)
@@ -176,12 +184,13 @@ def test_closeness_is_one_where_presence_is_right_less_the_error(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_report_has_the_error_of_each_landmark(seed):
+@pytest.mark.parametrize(("landmark", "name"), [(0, "a"), (1, "b")])
+def test_a_report_has_the_error_of_each_landmark(seed, landmark, name):
     states, rows = random_rows(seed)
     scores = scores_of_rows(rows)
-    error = pytest.approx(rows[:, 1][states[:, 1] == PRESENT][:, 1].mean())
-    assert scores.report()["by_landmark"]["b"]["mean_radial_error"] == error
-    assert scores.record()["eval/mean_radial_error/b"] == error
+    error = pytest.approx(rows[:, landmark][states[:, landmark] == PRESENT][:, 1].mean())
+    assert scores.report()["by_landmark"][name]["mean_radial_error"] == error
+    assert scores.record()[f"eval/mean_radial_error/{name}"] == error
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -226,9 +235,26 @@ def test_the_sides_of_an_image_are_those_of_its_file(scores_of_file):
     assert scores_of_file.by_image[0, 0].tolist() == pytest.approx(expected)
 
 
+def test_the_sides_of_a_volume_are_those_of_its_file():
+    target = PointTarget(
+        points=torch.zeros(1, 2, 3, dtype=torch.float64),
+        states=torch.tensor([[PRESENT, UNKNOWN]]),
+        size=torch.tensor([[40, 30, 20]]),
+        unit=torch.tensor([[3.0, 1.0, 2.0]], dtype=torch.float64),
+    )
+    scores = TWO.new_scores(1)
+    scores.add(torch.ones(1, 2, 5), target, 0)
+    assert scores.by_image[0, 0, 2:4].tolist() == [120, 130]  # of 120 x 30 x 40
+
+
 def test_a_point_outside_is_not_counted(scores_of_file):
     assert scores_of_file.by_image[0, 1].tolist() == [0] * 5
     assert scores_of_file.sums.tolist() == [1]
+
+
+def test_a_record_has_all_scores_but_the_numbers_of_points(scores_of_file):
+    names = scores_of_file.values().keys() - {"present", "absent"}
+    assert {f"eval/{name}" for name in names} <= scores_of_file.record().keys()
 
 
 def test_a_record_has_the_error_of_each_landmark(scores_of_file):
@@ -262,6 +288,13 @@ def test_a_table_of_landmarks_is_as_wide_as_its_longest_name(names, width):
     assert len(lines) == 4
     assert len({len(line) for line in lines}) == 1
     assert [line[:width].rstrip() for line in lines] == ["landmark", *names, "all"]
+
+
+def test_a_table_ends_with_the_scores_of_all_landmarks():
+    rows = [[[PRESENT, 2, 100, 125, 1], [PRESENT, 4, 100, 125, 1], [ABSENT, 0, 100, 125, 0]]]
+    last_row = scores_of_rows(np.array(rows, float)).table().splitlines()[-1].split()
+    assert last_row[:4] == ["all", "3.00", "1.00", "3.00"]
+    assert last_row[-2:] == ["2", "1"]
 
 
 SIZE = (50, 100)

@@ -160,10 +160,12 @@ def passes_of(seconds: float, clock: Clock) -> Criterion:
     return Criterion(take)
 
 
-def test_passes_are_timed_on_images_of_the_most_frequent_shape(clock, modes, compiled, network):
+@pytest.mark.parametrize("size", [(4, 6), (2, 4, 6)], ids=["images", "volumes"])
+def test_passes_are_timed_on_images_of_the_most_frequent_shape(clock, modes, compiled, size):
     criterion = passes_of(3.0, clock)
-    new_gain("NO", (1, 3, 4, 6), (2, 3, 4, 6), (2, 3, 4, 6)).pass_seconds(network, criterion)
-    assert set(criterion.arguments) == {(2, (2, 4, 6), "counts of (2, 4, 6)")}
+    network = UNet(UNetConfig(base_channels=1, depth=1, dims=len(size)))
+    new_gain("NO", (1, 3, *size), (2, 3, *size), (2, 3, *size)).pass_seconds(network, criterion)
+    assert set(criterion.arguments) == {(2, (2, *size), f"counts of {(2, *size)}")}
 
 
 @pytest.mark.parametrize(("seconds", "passes"), [(3.0, 2 * 2), (0.6, 2 * 2), (0.3, 2 * 4), (0.01, 2 * 6)])

@@ -156,12 +156,12 @@ def test_images_that_could_not_be_read_are_named_at_the_end(tmp_path, capsys, mo
     run = new_monitor(tmp_path, RunState(step=5))
     batches = [{"images": 1, "problems": ["b.png: cut"]}, {"images": 2, "problems": []}]
     run.data_ready(batches)
-    run.data_ready([{"problems": ["b.png: cut"]}, {"problems": []}])
+    run.data_ready([{"problems": ["b.png: cut"]}, {"problems": ["d.png: cut"]}])
     monkeypatch.setattr(monitor, "gather_object", lambda own: [*own, "c.png: of another process", "a.png: empty", *own])
     run.close()
     line = capsys.readouterr().out
-    assert line.startswith("3 bad samples")
-    assert line.endswith(": a.png: empty; b.png: cut; c.png: of another process\n")
+    assert line.startswith("4 bad samples")
+    assert line.endswith(": a.png: empty; b.png: cut; c.png: of another process; d.png: cut\n")
 
 
 def test_bad_samples_are_counted_beyond_the_twenty_that_are_named(tmp_path, capsys):

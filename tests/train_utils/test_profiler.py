@@ -80,13 +80,13 @@ def test_running_out_of_memory_on_a_gpu_leaves_a_snapshot(tmp_path, monkeypatch)
     monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda max_entries: snapshots.append(max_entries))
     monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", lambda file: open(file, "wb").close())
-    accelerator = SimpleNamespace(device=torch.device("cuda", 1), process_index=1, is_main_process=False)
+    accelerator = SimpleNamespace(device=torch.device("cuda", 1), process_index=3, is_main_process=False)
     steps = profiler.StepTrace(accelerator, tmp_path / "traces", 1)
     (observer,) = observers
     assert snapshots == [100_000]
     observer(1, 2**30, 2**34, 0)
-    assert (tmp_path / "traces" / "memory-process-1.pickle").exists()
-    file = tmp_path / "traces" / "memory-process-1.pickle"
+    assert (tmp_path / "traces" / "memory-process-3.pickle").exists()
+    file = tmp_path / "traces" / "memory-process-3.pickle"
     line = f"out of memory on GPU 1: the allocations are in {file}; open it at pytorch.org/memory_viz"
     assert said == [(line, {"every_process": True})]
     steps.close()

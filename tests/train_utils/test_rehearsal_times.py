@@ -157,8 +157,9 @@ def test_rehearsal_saves_beside_the_checkpoints_of_the_run(ten_minutes):
     assert ten_minutes.folder == Path("run/checkpoints/.rehearsal")
 
 
-def test_rehearsal_of_three_minutes_has_180_seconds(surroundings):
-    assert surroundings.rehearsal(3).seconds == 180
+@pytest.mark.parametrize(("minutes", "seconds"), [(3, 180), (2.5, 150)])
+def test_a_minute_of_a_rehearsal_has_60_seconds(surroundings, minutes, seconds):
+    assert surroundings.rehearsal(minutes).seconds == seconds
 
 
 def test_a_rehearsal_with_deepspeed_is_refused():
@@ -166,6 +167,19 @@ def test_a_rehearsal_with_deepspeed_is_refused():
     named = dict.fromkeys(("info", "shapes", "batch_split", "output_dir"))
     with pytest.raises(SettingsError, match="--max-minutes does not work with DeepSpeed; give --max-steps"):
         Rehearsal(accelerator, parsed("--max-minutes", "3"), None, **named)
+
+
+def test_first_step_of_each_shape_is_not_timed_where_it_is_slow(surroundings, clock, monkeypatch):
+    monkeypatch.setattr(rehearsal, "compiles", lambda accelerator: True)
+    rehearsed = surroundings.rehearsal(10)
+    made_steps = []
+
+    def make_step(step: int) -> None:
+        made_steps.append(step)
+        clock.takes(1 if len(made_steps) > 3 + 10 else 999)  # the sampler has ten shapes
+
+    rehearsed.time_steps(make_step, iter(range(1000)))
+    assert rehearsed.times.step == 1
 
 
 timed_steps = pytest.mark.parametrize(

@@ -183,6 +183,19 @@ def test_communication_is_the_count_with_what_is_shown_of_the_exchange(monkeypat
     assert values["perf/compute_percent"] == pytest.approx(60)
 
 
+def test_exchange_is_that_of_each_step(monkeypatch, new_exchange):
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    exchange = new_exchange({})
+    meter = Meter(Accelerator(cpu=True), exchange, 1.0, "no")
+    for seconds in (0, 0, 0, 1, 3):
+        meter.data_ready()
+        now += 10
+        exchange.nanoseconds = cycle([shown_seconds(seconds)])  # it says this until the next step
+        meter.end_step(4)
+    assert meter.summary()["perf/communication_percent"] == 20
+
+
 @pytest.mark.parametrize(
     "nanoseconds",
     [{}, {"backward_comm_time": 2e9, "backward_compute_comm_overlap_time": 3e9}],
@@ -224,6 +237,12 @@ def test_loss_window_holds_the_mean_of_the_steps_that_were_made():
     for loss, norm in ((1.0, 1.0), (NAN, 1.0), (9.0, NAN), (4.0, 1.0)):
         window.add(StepResult(1, loss, norm, False))
     assert window.mean() == 2.5
+
+
+def test_loss_window_of_losses_of_zero_has_a_mean():
+    window = LossWindow()
+    window.add(StepResult(1, 0.0, 1.0, False))
+    assert window.mean() == 0
 
 
 def test_loss_window_goes_on_from_a_checkpoint():

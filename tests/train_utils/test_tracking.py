@@ -121,7 +121,9 @@ def test_tracker_none_needs_nothing(no_trackers):
     assert available_tracker("none") == "none"
 
 
-def test_tracker_of_an_unknown_name_is_refused_with_the_known_ones(no_trackers):
+@pytest.mark.parametrize("is_first", [True, False], ids=["first process", "another process"])
+def test_tracker_of_an_unknown_name_is_refused_with_the_known_ones(no_trackers, monkeypatch, is_first):
+    monkeypatch.setattr("train_utils.monitoring.tracking.is_first_process", lambda: is_first)
     with pytest.raises(SettingsError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):
         available_tracker("wandy")
 
@@ -329,15 +331,24 @@ def test_line_without_an_end_is_left_out_so_that_no_other_is_glued_to_it(tmp_pat
 
 def test_line_of_the_log_has_a_short_epoch_with_null_for_no_number(tmp_path, main_process):
     log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
-    numbers = {"train/loss": float("nan"), "eval/iou/a": None, "train/lr": float("inf"), "train/grad_norm": 0.5}
-    log.scalars(3, 1 / 3, numbers)
+    numbers = {"train/grad_norm": 0.5, "train/skipped_steps": 0}
+    log.scalars(3, 1 / 3, {"train/loss": float("nan"), "eval/iou/a": None, "train/lr": float("inf"), **numbers})
     nothing = dict.fromkeys(("train/loss", "eval/iou/a", "train/lr"))
-    assert records(tmp_path) == [{"step": 3, "epoch": 0.3333, **nothing, "train/grad_norm": 0.5}]
+    assert records(tmp_path) == [{"step": 3, "epoch": 0.3333, **nothing, **numbers}]
 
 
 def test_run_is_recorded_beside_its_log(tmp_path, main_process):
     RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
     assert json.loads((tmp_path / "run.json").read_text())["total_steps"] == 40
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl"])
+def test_file_of_an_earlier_run_is_replaced_as_a_whole(tmp_path, main_process, name):
+    (tmp_path / name).write_text('{"step": 1}\n')
+    (tmp_path / "another name").hardlink_to(tmp_path / name)
+    RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    assert (tmp_path / "another name").read_text() == '{"step": 1}\n'
+    assert (tmp_path / name).read_text() != '{"step": 1}\n'
 
 
 def test_log_without_a_tracker_is_saved_and_takes_no_pictures(tmp_path, main_process):

@@ -6,6 +6,7 @@ Module: train_utils/reporting/charts.py.
 import math
 import re
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -21,8 +22,8 @@ def series_path(svg: str) -> str:
 
 def test_a_long_curve_is_thinned_to_the_means_of_runs_of_its_points(monkeypatch):
     monkeypatch.setattr(charts, "MAX_POINTS", 3)
-    points = np.array([[0, 1], [1, 3], [2, 5], [3, 7], [4, 9], [5, 11]], float)
-    assert charts.thinned(points).tolist() == [[0.5, 2], [2.5, 6], [4.5, 10]]
+    points = np.array([[0, 1], [1, 3], [2, 8], [3, 2], [4, 4], [5, 12], [6, 9], [7, 11]], float)
+    assert charts.thinned(points).tolist() == [[1, 4], [4, 6], [6.5, 10]]
 
 
 def test_a_short_curve_keeps_its_points(monkeypatch):
@@ -91,6 +92,12 @@ def test_the_best_step_of_a_curve_is_a_dashed_line_at_its_place():
     (line,) = points_of(chart)
     dashed = re.search(r'id="loss-best-step">\s*<path d="M (\S+)', chart.svg)
     assert float(dashed[1]) == pytest.approx(line[-1][0])
+
+
+def test_a_curve_leaves_the_settings_of_matplotlib_as_they_are():
+    with matplotlib.rc_context({"font.size": 7}):
+        curve("Loss", {"training": [(1, 1.0)]})
+        assert matplotlib.rcParams["font.size"] == 7
 
 
 def test_a_curve_names_its_axis():

@@ -128,12 +128,13 @@ COUNTED = "It counts the images that are labeled for all classes."
 PARTLY_LABELED = PartlyLabeledClasses(("a", "b", "c"), flags=torch.tensor([[1, 1, 1], [0, 1, 0]]).bool())
 
 
-def partly_labeled_scores(*label_sets: int) -> ClassScores:
-    """Scores of images that are labeled for all classes (0) or for the second one alone (1)."""
+def partly_labeled_scores(*label_sets: int, predicted: int = 1) -> ClassScores:
+    """Scores of images of the second class that are labeled for all classes (0) or for it alone (1)."""
     scores = PARTLY_LABELED.new_scores(2)
     mask = torch.ones(1, 2, 2, dtype=torch.int64)
+    prediction = torch.full_like(mask, predicted)
     for number, label_set in enumerate(label_sets):
-        scores.add(mask, PartlyLabeledTarget(mask, torch.tensor([label_set])), number)
+        scores.add(prediction, PartlyLabeledTarget(mask, torch.tensor([label_set])), number)
     return scores
 
 
@@ -165,6 +166,15 @@ def test_an_image_that_is_labeled_for_all_classes_makes_a_matrix():
     scores = partly_labeled_scores(1, 0)
     assert COUNTED in section.html(scores)
     assert "No validation image" not in section.html(scores) + section.markdown(scores)
+
+
+def test_the_markdown_of_partly_labeled_images_has_scores_of_each_class_over_its_own():
+    markdown = class_section(PARTLY_LABELED.names).markdown(partly_labeled_scores(1, 0))
+    assert "of each class over the images that are labeled for it" in markdown
+
+
+def test_a_class_of_partly_labeled_images_may_be_unfound():
+    assert class_section(PARTLY_LABELED.names).unfound(partly_labeled_scores(1, predicted=0)) == ["b"]
 
 
 def test_images_that_are_labeled_for_all_classes_need_no_word_on_labels():

@@ -137,6 +137,17 @@ def test_over_fitting_is_a_loss_a_tenth_above_its_lowest_while_training_goes_on(
     assert sentences[0].startswith("Over-fitting: since step 20 the validation loss") is is_said
 
 
+def test_a_loss_that_has_fallen_again_is_no_over_fitting():
+    train = series("train/loss", [1.0, 0.5, 0.6, 0.4])
+    (sentence,) = judge(train + series("eval/loss", [0.9, 0.5, 0.9, 0.52]), SOUND)
+    assert sentence.startswith("Nothing stands out")
+
+
+def test_over_fitting_is_told_by_training_losses_up_to_the_last_evaluation():
+    train = series("train/loss", [1.0, 0.5, 0.6, 0.6, 9.0])
+    assert judge(series("eval/loss", [0.9, 0.5, 0.5, 0.9]) + train, SOUND)[0].startswith("Over-fitting")
+
+
 @pytest.mark.parametrize("last", [0.55, 0.9])
 def test_over_fitting_is_not_told_after_three_evaluations(last):
     train = series("train/loss", [1.0, 0.5, 0.6, 0.6])
@@ -150,6 +161,7 @@ def test_over_fitting_is_not_told_after_three_evaluations(last):
         ([0.5] * 6 + [0.5, 0.51], True),
         ([0.5] * 6 + [0.5, 0.509], False),
         ([0.5] * 5 + [0.6, 0.5, 0.605], False),
+        ([0.5] * 6 + [0.6, 0.5, 0.5], False),
         ([0.5] * 6 + [0.6, 0.5], True),  # the last quarter are two evaluations
         ([0.5] * 5 + [0.6, 0.61], False),  # seven are too few
     ],

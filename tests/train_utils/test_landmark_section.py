@@ -88,6 +88,11 @@ def test_errors_of_landmarks_are_those_of_present_points(section, scores):
     assert {name: values.tolist() for name, values in errors.items()} == {"nose": [1, 2.5, 30], "ear": [4]}
 
 
+def test_a_landmark_that_is_never_present_has_no_errors(section, scores):
+    scores.by_image[:, 1, 0] = ABSENT
+    assert {name: len(values) for name, values in section._errors(scores).items()} == {"nose": 3, "ear": 0}
+
+
 def test_the_page_of_landmarks_has_a_row_of_errors_a_landmark(section, scores):
     html = section.html(scores)
     rows = html_rows(html)

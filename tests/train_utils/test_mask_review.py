@@ -226,8 +226,10 @@ def test_findings_of_a_volume_are_those_of_all_its_slices(reviews_of_slices):
 
 
 def test_three_slices_of_a_longer_volume_are_judged(reviews_of_slices):
-    (volume,) = reviews_of_slices(mask_with_a_cell(), 0, 0, 1, 2)
-    assert {finding.text.partition(": ")[0] for finding in volume.findings} == {"slice 2", "slice 3"}
+    (volume,) = reviews_of_slices(mask_with_a_cell(), 1, 1, 2, 2)
+    judged = {f"slice {number}" for number in volume.images[0].slices}
+    assert len(judged) == 3
+    assert {finding.text.partition(": ")[0] for finding in volume.findings} == judged
 
 
 def test_volume_of_which_nothing_is_known_is_not_reviewed(reviews_of_slices):

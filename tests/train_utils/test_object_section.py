@@ -47,7 +47,7 @@ def test_objects_are_outlined_on_their_lower_and_right_edges():
 
 
 def test_found_missed_invented_and_ignored_objects_have_their_colors():
-    image = np.full((12, 16), 200, np.uint8)
+    image = np.full((12, 16, 3), (150, 200, 250), np.uint8)  # 200 on average
     shown = mark_objects(image, pack_labels(TRUE, CLASSES), pack_labels(PREDICTED, PREDICTED > 0))
     expected = np.full((12, 16, 3), 70)
     expected[6:8, 1:3] = expected[8:12, 8:12] = BLUE  # what of the last prediction lies beside the ignored object
@@ -125,21 +125,26 @@ def test_ignored_objects_are_no_errors():
 
 @pytest.fixture
 def section() -> ObjectSection:
-    return ObjectSection(ObjectReader(classes=((1, "cell"), (2, "dirt"))))
+    return ObjectSection(ObjectReader(classes=((1, "cell"), (2, "bubble"))))
+
+
+def scores_of(true: np.ndarray, true_classes: list[int], predicted: np.ndarray, classes: list[int]) -> ObjectScores:
+    """The scores of an image of true and predicted objects of these classes, cells (1) and bubbles (2)."""
+    mask = torch.from_numpy(np.uint8([0, *true_classes])[true])[None]
+    prediction = torch.from_numpy(pack_labels(predicted, np.array([0, *classes])[predicted]))[None]
+    scores = ObjectScores.empty(("cell", "bubble"), 1, "cpu")
+    scores.add(prediction, ObjectTarget(mask, torch.from_numpy(true)[None]), 0)
+    return scores
 
 
 @pytest.fixture
 def scores() -> ObjectScores:
-    """The scores of an image of three cells, of which two are found and one is invented, and of dirt that is missed."""
+    """The scores of an image of three cells, of which two are found and one is invented, and of a bubble that is
+    missed while another one is invented.
+    """
     true = boxes((40, 40), (0, 0, 8, 8), (0, 10, 20, 30), (30, 0, 33, 3), (30, 10, 33, 13))
-    predicted = boxes((40, 40), (0, 0, 8, 8), (0, 10, 20, 27), (30, 20, 33, 23))
-    true_classes = np.array([0, 1, 1, 1, 2])
-    predicted_classes = np.array([0, 1, 1, 1])
-    mask = torch.from_numpy(true_classes[true].astype(np.uint8))[None]
-    prediction = torch.from_numpy(pack_labels(predicted, predicted_classes[predicted]))[None]
-    scores = ObjectScores.empty(("cell", "dirt"), 1, "cpu")
-    scores.add(prediction, ObjectTarget(mask, torch.from_numpy(true)[None]), 0)
-    return scores
+    predicted = boxes((40, 40), (0, 0, 8, 8), (0, 10, 20, 27), (30, 20, 33, 23), (36, 30, 39, 33))
+    return scores_of(true, [1, 1, 1, 2], predicted, [1, 1, 1, 2])
 
 
 def test_objects_are_described_by_their_classes():
@@ -156,11 +161,12 @@ def test_the_card_of_objects_has_the_tags_of_instance_segmentation(section, scor
 
 
 def test_classes_of_which_no_object_was_found_are_unfound(section, scores):
-    assert section.unfound(scores) == ["dirt"]
+    assert section.unfound(scores) == ["bubble"]
 
 
-def test_classes_without_any_object_are_not_unfound(section):
-    assert section.unfound(ObjectScores.empty(("cell", "dirt"), 1, "cpu")) == []
+@pytest.mark.parametrize("box", [(), ((0, 0, 8, 8),)], ids=["nowhere", "in the prediction alone"])
+def test_classes_without_any_object_are_not_unfound(section, box):
+    assert section.unfound(scores_of(boxes((40, 40)), [], boxes((40, 40), *box), [2] * len(box))) == []
 
 
 def test_an_image_of_objects_is_labeled_with_its_precision(section):
@@ -168,7 +174,7 @@ def test_an_image_of_objects_is_labeled_with_its_precision(section):
 
 
 def test_metrics_of_no_objects_have_no_values(section):
-    metrics = section.metrics(ObjectScores.empty(("cell", "dirt"), 1, "cpu"))
+    metrics = section.metrics(ObjectScores.empty(("cell", "bubble"), 1, "cpu"))
     assert [metric.label for metric in metrics][:2] == ["AP@0.5", "AP@0.75"]
     assert len(metrics) == 6
     assert metrics[0].value is None
@@ -177,18 +183,18 @@ def test_metrics_of_no_objects_have_no_values(section):
 def test_metrics_of_objects_are_means_over_the_classes(section, scores):
     metrics = {metric.label: metric.value for metric in section.metrics(scores)}
     assert list(metrics) == ["AP@0.5", "AP@0.75", "AP@0.5:0.95", "Panoptic quality", "F1", "Count error"]
-    assert metrics["AP@0.5"] == pytest.approx((2 / 4 + 0) / 2)  # two of four cells and of no dirt
+    assert metrics["AP@0.5"] == pytest.approx((2 / 4 + 0) / 2)  # two of four cells and no bubble
     assert metrics["Panoptic quality"] == pytest.approx((2 * (1 + 0.85) / 6 + 0) / 2)
 
 
 def test_the_page_of_objects_has_a_row_of_scores_a_class(section, scores):
-    titles, cell, dirt = html_rows(section.html(scores))[:3]
+    titles, cell, bubble = html_rows(section.html(scores))[:3]
     metrics = ["AP@0.5", "AP@0.75", "AP@0.5:0.95", "PQ", "F1", "Count error"]
     assert titles == ["class", *metrics, "objects", "predicted", "found", "split", "merged"]
     assert cell[:2] == ["cell", "0.5000"]
     assert cell[-5:] == ["3", "3", "2", "0", "0"]
-    assert dirt[:2] == ["dirt", "0.0000"]
-    assert dirt[-5:] == ["1", "0", "0", "0", "0"]
+    assert bubble[:2] == ["bubble", "0.0000"]
+    assert bubble[-5:] == ["1", "1", "0", "0", "0"]
 
 
 def test_the_page_of_objects_counts_them_by_size(section, scores):
@@ -201,3 +207,13 @@ def test_the_markdown_of_objects_has_classes_and_sizes(section, scores):
     assert rows[2][0] == "cell"
     assert rows[-1] == ["256 to 1,023", "1", "1"]
     assert ["below 64", "2", "0"] in rows
+
+
+def test_the_markdown_of_objects_has_their_means_by_name(section, scores):
+    assert "AP@0.5:0.95 0.2200, Panoptic quality 0.3083, F1 0.3333, " in section.markdown(scores)
+
+
+def test_objects_found_by_size_are_those_of_all_classes(section):
+    true = boxes((40, 40), (0, 0, 8, 8), (0, 10, 20, 30), (20, 0, 40, 20))
+    rows = markdown_rows(section.markdown(scores_of(true, [1, 2, 1], true, [1, 2, 1])))
+    assert rows[-2:] == [["64 to 255", "1", "1"], ["256 to 1,023", "2", "2"]]

@@ -28,11 +28,11 @@ WELL_CALIBRATED = torch.tensor([[10, 0, 0]])
 
 
 class FittedRun(RunStandIn):
-    """A run whose third and fourth images are damaged, and whose model is too sure that the left half is a cell."""
+    """A run whose second and third images are damaged, and whose model is too sure that the left half is a cell."""
 
     def __init__(self) -> None:
         super().__init__("run", [cell_probabilities((0, 0, 20, 15, 0.99)), cell_probabilities((0, 0, 20, 15, 0.9))])
-        self.info.val.bad[3] = "cut"
+        self.info.val.bad[1] = "cut"
         self.truth = np.zeros((20, 30), np.int64)
         self.truth[:15, :15] = 1
         self.predicted_images: list[int] = []
@@ -41,7 +41,7 @@ class FittedRun(RunStandIn):
     def predicted_slices(self, run: "FittedRun", index: int):
         """Stand in for `predicted_slices`."""
         self.predicted_images.append(index)
-        yield self.probabilities[index], self.truth
+        yield self.probabilities[index // 3], self.truth
 
 
 @pytest.fixture
@@ -56,13 +56,20 @@ def run(monkeypatch) -> FittedRun:
 
 def test_a_model_is_calibrated_on_all_validation_images_that_can_be_read(run, tmp_path):
     calibrate_run(tmp_path, "data", CPU)
-    assert run.predicted_images == [0, 1, 0, 1]  # once to fit, once to measure
+    assert run.predicted_images == [0, 3, 0, 3]  # once to fit, once to measure
 
 
 def test_a_model_that_is_too_sure_gets_a_high_temperature(run, tmp_path):
     result = calibrate_run(tmp_path, "data", CPU)
     assert result.name == "run"
     assert result.temperature > 1.5
+    assert run.applied_temperatures == [(tmp_path / "model", result.temperature)]
+
+
+def test_a_model_that_is_not_sure_enough_gets_a_low_temperature(run, tmp_path):
+    run.truth[:] = run.probabilities[1].argmax(axis=0)
+    result = calibrate_run(tmp_path, "data", CPU)
+    assert result.temperature < 0.7
     assert run.applied_temperatures == [(tmp_path / "model", result.temperature)]
 
 

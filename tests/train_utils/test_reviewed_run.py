@@ -64,10 +64,11 @@ def test_a_run_of_other_classes_is_refused(recorded, tmp_path):
         open_reviewed_run(tmp_path, None, CPU)
 
 
-def test_a_run_of_other_images_is_refused(recorded, tmp_path):
+@pytest.mark.parametrize("dataset", [None, "elsewhere"])
+def test_a_run_of_other_images_is_refused(recorded, tmp_path, dataset):
     recorded.info.fingerprint = lambda: "39 + 10 images (abd)"
     with pytest.raises(DataError, match=r"^the data set has changed since the run") as error:
-        open_reviewed_run(tmp_path, None, CPU)
+        open_reviewed_run(tmp_path, dataset, CPU)
     assert "it is 39 + 10 images (abd), and was 40 + 10 images (abc)" in str(error.value)
 
 
@@ -100,7 +101,10 @@ def test_slices_of_a_volume_are_looked_at_from_below_with_their_masks(monkeypatc
     assert np.array_equal(np.stack(masks), labels + 5)
 
 
-@pytest.fixture(params=[([1.0, 0.5, 3.0, 1.0], 1), ([0.5, 1.0, 3.0, 1.0], 0)], ids=["coarse rows", "coarse columns"])
+@pytest.fixture(
+    params=[([1.0, 0.5, 3.0, 1.0], 1), ([0.5, 1.0, 3.0, 1.0], 0), ([1.0, 2.0, 0.5, 1.0], 0)],
+    ids=["coarse rows", "coarse columns", "fine slices"],
+)
 def volume(request, tmp_path) -> SimpleNamespace:
     """A run of one volume whose voxels are twice as long along one axis of its slices: the run, voxels, and axis."""
     sides, coarse_axis = request.param

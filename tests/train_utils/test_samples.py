@@ -172,6 +172,7 @@ def test_eight_images_or_two_volumes_are_shown_at_each_evaluation(dims, count):
     [
         ("sub/b.PNG", "sub/b.png"),
         ("a.tif", "a.png"),
+        ("a.tif.tif", "a.tif.png"),
         ("../c", "c.png"),
         ("/d.jpg", "d.png"),
         ("e" * 200 + "d" * 100, f"{'e' * 200}.png"),

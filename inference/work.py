@@ -74,6 +74,8 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionW
     )
     truth = None
     if args.truth:
+        if args.file is None and args.output.resolve() == args.truth.resolve():
+            raise DataError(f"--output {args.output}: is the folder of --truth, not to be overwritten; choose another")
         truth = new_output_kind(writer).truth(args.truth, args.mask_suffix, reads_places=reads_places)
     output = args.output if args.file is None else args.file.with_suffix("")
     jobs = find_jobs(args.input, output, writer.extensions, rules, truth)

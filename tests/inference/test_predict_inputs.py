@@ -244,6 +244,12 @@ def test_channels_of_a_case_are_joined_where_the_model_takes_several(tmp_path, p
     assert outputs(tmp_path, *patterns, channels=2) == {"a": BOTH_CHANNELS}
 
 
+def test_channels_of_cases_in_two_folders_are_not_joined(tmp_path):
+    touch(tmp_path, *BOTH_CHANNELS, "more/a_0000.nii.gz", "more/a_0001.nii.gz")
+    with pytest.raises(DataError, match=r"two/a_0000\.nii\.gz and .*more/a_0000\.nii\.gz would both write .*out/a\."):
+        outputs(tmp_path, "two", "more", channels=2)
+
+
 def test_channels_of_a_case_are_volumes_where_the_model_takes_one(tmp_path):
     touch(tmp_path, *BOTH_CHANNELS)
     assert outputs(tmp_path, "two") == {"a_0000": BOTH_CHANNELS[:1], "a_0001": BOTH_CHANNELS[1:]}
@@ -408,6 +414,11 @@ def test_the_only_input_is_known_by_another_name_of_its_folder(linked):
     jobs = find_jobs([str(linked / "in" / "a.png")], linked / "out", [".png"])
     with pytest.raises(DataError, match=r"a\.png: is the input, not to be overwritten"):
         named_job(jobs, linked / "link" / "a.png", overwrite=True)
+
+
+def test_an_image_of_two_folders_that_are_given_has_an_output_below_each(tmp_path):
+    touch(tmp_path, "in/sub/a.png")
+    assert outputs(tmp_path, "in", "in/sub") == {"sub/a": ("in/sub/a.png",), "a": ("in/sub/a.png",)}
 
 
 def test_inputs_of_a_deep_pattern_keep_their_folders(linked):

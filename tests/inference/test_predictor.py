@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from torch.nn import BatchNorm2d
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file
-from inference import Predictor
+from inference import Predictor, readers
 from inference import predictor as predictor_module
 from runtime.errors import ImageError, ModelError
 from tasks.classes import Classes
@@ -116,6 +117,13 @@ def test_probabilities_of_a_volume_are_those_of_its_mask(slice_predictor, volume
 def test_a_volume_may_be_given_by_its_name_or_files(slice_predictor, volume_file):
     expected = slice_predictor(str(volume_file)).mask
     assert np.array_equal(slice_predictor.mask(VolumeFile((str(volume_file),))), expected)
+
+
+def test_a_volume_is_read_once_for_all_networks(slice_predictor, volume_file):
+    ensemble = Predictor(slice_predictor.networks[0], ensemble=slice_predictor.networks)
+    with mock.patch.object(readers, "read_volume", wraps=readers.read_volume) as reads:
+        ensemble.mask(str(volume_file))
+    assert reads.call_count == 1
 
 
 def test_slices_of_a_volume_come_one_by_one(slice_predictor, volume_file):

@@ -772,7 +772,7 @@ def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):
     grey = Preprocess(mean=(90.0,), std=(50.0,), pixel_types=("uint8",))
     of_slices = UNet(UNetConfig(1, 2, base_channels=2, depth=1, preprocess=grey)).eval()
     assert Predictor(of_slices).mask(scan).shape == (10, 8, 6)
-    in_three_channels = replace(preprocess, pixel_types=("uint16",))
+    in_three_channels = replace(preprocess, pixel_types=("uint8", "uint16"))
     of_spectra = UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=in_three_channels)).eval()
     assert Predictor(of_spectra).mask(scan).shape == (10, 8, 6)
     assert Predictor(model).mask(VolumeFile((str(scan),) * 3)).shape == (10, 8, 6)  # has three channels itself

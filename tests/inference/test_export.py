@@ -8,6 +8,7 @@ inference/onnx_network.py.
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ import onnxruntime
 import openvino
 import pytest
 import torch
+from openvino import opset13
 from PIL import Image
-from support.exports import KINDS, LITE0, POINTS, PREPROCESS, PREPROCESS_OF_POINTS
+from support.exports import KINDS, LITE0, POINTS, PREPROCESS, PREPROCESS_OF_POINTS, UNIT_RANGE
 from support.launches import ROOT, launch, predict
 from support.networks import export
 
@@ -30,6 +32,7 @@ from inference.export.export_format import ExportFormat, Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
 from inference.export.graph import ExportedNetwork, ProbabilityNetwork, resized, resized_bytes
 from inference.export.onnx import Onnx, traced_images
+from inference.export.openvino import largest
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError, SettingsError, WriteError
 from unet import Preprocess, UNet, UNetConfig
@@ -191,7 +194,7 @@ def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
 
 def checked_batches(config: UNetConfig) -> list[np.ndarray]:
     """Images or volumes of several sizes, also of one pixel."""
-    sizes = [(2, 37, 53), (1, 3, 40), (1, 32, 8), (1, 1, 1)]
+    sizes = [(2, 37, 53), (1, 3, 40), (1, 32, 8), (1, 12, 13), (1, 1, 1)]
     if config.dims == 3:
         sizes = [(2, 9, 19, 26), (1, 8, 5, 5), (1, 4, 9, 10), (1, 3, 3, 5)]
     return [proof.images_of(config, size) for size in sizes]
@@ -205,7 +208,11 @@ def check_exported_network(model: UNet, batches: list[np.ndarray]) -> None:
         torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("config", [*KINDS.values(), GREY_LITE0], ids=[*KINDS, "lite0 of grey images"])
+MIXED = Preprocess(scale=0.5, mean=(500.0,), std=(100.0,), pixel_types=("uint16", "uint8"))
+MORE_KINDS = {**KINDS, "lite0 of grey images": GREY_LITE0, "mixed": UNetConfig(1, 2, 4, 2, "group", preprocess=MIXED)}
+
+
+@pytest.mark.parametrize("config", MORE_KINDS.values(), ids=MORE_KINDS)
 def test_the_network_that_is_exported_computes_all_that_predict_py_does(config):
     torch.manual_seed(0)
     check_exported_network(UNet(config).eval(), checked_batches(config))
@@ -217,6 +224,14 @@ def test_the_network_that_is_exported_finds_the_unit_range_of_each_image():
     images = checked_batches(config)[0]
     ones = np.ones_like(images)
     check_exported_network(UNet(config).eval(), [ones, np.concatenate([images[:1], ones[:1]])])
+
+
+def test_the_network_that_is_exported_finds_no_unit_range_of_a_channel_alone():
+    torch.manual_seed(0)
+    config = UNetConfig(2, 2, 4, 2, preprocess=replace(UNIT_RANGE, mean=(200.0,) * 2, std=(3.0,) * 2))
+    images = checked_batches(config)[0]
+    images[:, 1] = 1
+    check_exported_network(UNet(config).eval(), [images])
 
 
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
@@ -236,13 +251,18 @@ def test_an_image_of_a_unit_range_is_left_as_it_is_where_nothing_is_to_be_prepar
         torch.testing.assert_close(answer, model(images), rtol=1e-4, atol=1e-4)
 
 
-def test_a_network_that_answers_probabilities_has_those_of_each_pixel_add_up_to_one():
+@pytest.mark.parametrize(
+    ("task", "probabilities_of"),
+    [(None, lambda logits: logits.softmax(dim=1)), ({"name": "overlapping"}, torch.sigmoid)],
+    ids=["classes", "classes that overlap"],
+)
+def test_a_network_that_answers_probabilities_has_those_of_its_task(task, probabilities_of):
     torch.manual_seed(0)
-    model = UNet(UNetConfig(1, 3, 4, 2, "group")).eval()
+    preprocess = Preprocess(class_names=("a", "b", "c"))
+    model = UNet(UNetConfig(1, 3, 4, 2, "group", task=task, preprocess=preprocess)).eval()
     images = torch.rand(2, 1, 9, 12)
     with torch.inference_mode():
-        probabilities = ProbabilityNetwork(model)(images)
-        torch.testing.assert_close(probabilities, model(images).softmax(dim=1))
+        torch.testing.assert_close(ProbabilityNetwork(model)(images), probabilities_of(model(images)))
 
 
 @pytest.mark.slow
@@ -514,6 +534,14 @@ def test_openvino_takes_numbers_where_not_all_images_are_known_to_have_bytes(pix
     config = json.loads(network.get_rt_info(["unet_accelerate", "config"]).value)
     assert UNetConfig.from_json(config) == model.config
     assert network.get_rt_info(["unet_accelerate", "decoding"]).value == "a pixel has each class whose logit is above 0"
+
+
+def test_the_mask_of_openvino_has_the_first_of_equal_classes_in_32_bits():
+    logits = opset13.parameter([1, 3, 4], np.float32)
+    network = openvino.compile_model(openvino.Model([largest(logits)], [logits]), "CPU")
+    mask = network(np.array([[[1, 0, 5, 2], [1, 2, 5, 0], [0, 2, 5, 2]]], np.float32))[0]
+    assert mask.dtype == np.int32
+    assert mask.tolist() == [[0, 1, 0, 0]]
 
 
 def test_openvino_keeps_the_type_of_weights(tmp_path):

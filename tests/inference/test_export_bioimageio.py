@@ -5,6 +5,7 @@ Modules: inference/export/bioimageio.py.
 
 import hashlib
 import re
+from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
@@ -120,6 +121,16 @@ def test_weights_for_onnxruntime_name_the_answer_and_its_axes(package):
     assert [batch, *axes] == ["batch", "height", "width"]
 
 
+def test_the_test_tensors_of_a_package_are_of_real_numbers(package):
+    for name in ("test_image.npy", "test_probabilities.npy"):
+        assert np.load(package / name).dtype == np.float32
+
+
+def test_a_package_says_when_it_was_made_in_any_time_zone(description):
+    time = datetime.fromisoformat(description["timestamp"])
+    assert abs(datetime.now(timezone.utc) - time) < timedelta(hours=1)
+
+
 def test_a_package_has_a_cover(package, description):
     assert Image.open(package / description["covers"][0]).size == (800, 400)
 
@@ -155,7 +166,8 @@ def package_of_run(tmp_path_factory) -> Path:
     """The package of a model with a card, in a run with a picture."""
     run = tmp_path_factory.mktemp("run")
     (run / "model").mkdir()
-    (run / "model" / "README.md").write_text("---\ntags: [unet]\n---\n\n# U-Net on cells/1\n\nMean IoU 0.9.\n")
+    card = "---\ntags: [unet]\n---\n\n# U-Net on cells/1\n\nMean IoU ≥ 0.9.\n"
+    (run / "model" / "README.md").write_text(card, encoding="utf-8")
     (run / "predictions").mkdir()
     Image.new("RGB", (80, 40), "red").save(run / "predictions" / "a.png")
     with pytest.MonkeyPatch.context() as patch:
@@ -179,7 +191,7 @@ def test_a_package_holds_description_card_cover_tests_weights(package_of_run):
 
 def test_a_package_has_the_card_of_its_model(package_of_run):
     with ZipFile(package_of_run) as archive:
-        assert "Mean IoU 0.9." in archive.read("README.md").decode()
+        assert "Mean IoU ≥ 0.9." in archive.read("README.md").decode()
         assert yaml.safe_load(archive.read("rdf.yaml"))["name"] == "U-Net on cells_1"
 
 
@@ -254,7 +266,9 @@ def test_a_package_cites_the_paper_of_its_network(dims, kind, tag, doi, tensors)
     assert content["description"] == f"A U-Net for {kind}: the probability of other, liver"
 
 
-@pytest.mark.parametrize(("title", "name"), [("CT", "U-Net CT"), ("Cell", "U-Net Cell"), ("Cells", "Cells")])
+@pytest.mark.parametrize(
+    ("title", "name"), [("CT", "U-Net CT"), ("Cell", "U-Net Cell"), ("Cells", "Cells"), ("Größe", "Gr__e")]
+)
 def test_a_package_has_a_name_of_five_letters_at_least(title, name, tensors):
     config = UNetConfig(1, 2, 4, 2, preprocess=Preprocess(**NAMES))
     assert resource(config, title, ["A. Person"], "MIT", tensors)["name"] == name
@@ -311,11 +325,20 @@ def test_a_package_says_how_its_probabilities_are_decoded(tensors):
 def test_probabilities_that_are_expected_are_those_of_prepared_volumes(config, prepare):
     torch.manual_seed(0)
     model = UNet(config).eval()
-    voxels = np.random.default_rng(0).normal(100, 300, (1, 1, 5, 9, 14)).astype(np.float32)
-    (answer,) = BioImageIo().expected(model, [voxels])
+    volumes = np.random.default_rng(0).normal(100, 300, (2, 1, 5, 9, 14)).astype(np.float32)
+    (answer,) = BioImageIo().expected(model, [volumes])
     with torch.inference_mode():
-        expected = model(torch.from_numpy(prepare(voxels))).softmax(1)
+        expected = model(torch.from_numpy(np.stack([prepare(voxels) for voxels in volumes]))).softmax(1)
     torch.testing.assert_close(answer, expected, rtol=0, atol=1e-5)
+
+
+def test_probabilities_of_classes_that_overlap_are_expected_of_each_alone():
+    torch.manual_seed(0)
+    config = UNetConfig(1, 2, 2, 1, task={"name": "overlapping"}, preprocess=Preprocess(class_names=("a", "b")))
+    model = UNet(config).eval()
+    (answer,) = BioImageIo().expected(model, [np.full((1, 1, 4, 4), 7, np.uint8)])
+    with torch.inference_mode():
+        torch.testing.assert_close(answer, model(torch.full((1, 1, 4, 4), 7.0)).sigmoid())
 
 
 PLAIN_CONFIG = UNetConfig(3, 2, 4, 2)

@@ -3,6 +3,7 @@
 Modules: inference/export/hub.py, inference/export/templates/modeling_unet.py.
 """
 
+import json
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -190,6 +191,25 @@ def test_the_card_of_a_hub_folder_says_the_task_of_a_pipeline(tmp_path):
     assert "`modeling_unet.py` holds the network" in card.text
 
 
+def test_the_card_of_a_hub_folder_names_classes_in_any_letters_and_no_license_unless_one_is_given(tmp_path):
+    config = UNetConfig(1, 2, 2, 1, preprocess=Preprocess(class_names=("Größe", "水")))
+    Hub().write(UNet(config), tmp_path, Options())
+    card = ModelCard.load(tmp_path / "README.md")
+    assert card.data.license is None
+    assert "Classes: Größe, 水.\n" in card.text
+
+
+def test_a_hub_folder_says_which_code_opens_it(tmp_path):
+    _, code = hub_folder(GREY_CONFIG, tmp_path)
+    entries = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    opened = {name: getattr(code, entry.removeprefix("modeling_unet.")) for name, entry in entries.items()}
+    assert opened == {
+        "AutoConfig": code.UNetConfig,
+        "AutoModelForImageSegmentation": code.UNetForSemanticSegmentation,
+        "AutoModelForSemanticSegmentation": code.UNetForSemanticSegmentation,
+    }
+
+
 @pytest.fixture
 def grey_processor(tmp_path):
     """The image processor of a model of grey images."""
@@ -217,6 +237,10 @@ def test_the_image_processor_of_a_hub_folder_gives_each_mask_its_own_size(grey_p
         (UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS), "task landmarks"),
         (UNetConfig(1, 2, 4, 2, dims=3), "takes volumes"),
         (UNetConfig(1, 2, 4, 2, preprocess=Preprocess(pixel_types=("uint16",))), "1 channels of uint16"),
+        (
+            UNetConfig(3, 2, 4, 2, preprocess=Preprocess(pixel_types=("uint8", "uint16"))),
+            "3 channels of uint8 and uint16",
+        ),
         (UNetConfig(3, 2, 4, 5, encoder={"model_type": "resnet", "num_channels": 3}), "encoder of transformers"),
         (
             UNetConfig(4, 2, 4, 1, preprocess=Preprocess(pixel_types=("uint8",))),

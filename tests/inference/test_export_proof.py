@@ -40,13 +40,19 @@ def test_images_of_a_proof_are_neither_dark_nor_bright_where_no_brightness_is_kn
     [
         (Preprocess(), np.uint8),
         (Preprocess(pixel_types=("uint16",), mean=(500.0,)), np.uint16),
+        (Preprocess(pixel_types=("uint16", "uint8"), mean=(500.0,)), np.uint16),
         (Preprocess(pixel_types=("int16",), mean=(0.0,)), np.int16),
         (Preprocess(pixel_types=("float32",), mean=(0.5,), std=(0.1,)), np.float32),
     ],
-    ids=["unknown", "uint16", "int16", "float32"],
+    ids=["unknown", "uint16", "uint16 or uint8", "int16", "float32"],
 )
 def test_images_of_a_proof_have_the_type_of_the_training(preprocess, dtype):
     assert proof.images_of(UNetConfig(1, 2, preprocess=preprocess), (1, 15, 15)).dtype == dtype
+
+
+def test_images_of_a_proof_are_the_same_each_time():
+    first, second = (proof.images_of(UNetConfig(3, 2), (2, 15, 15)) for _ in range(2))
+    assert np.array_equal(first, second)
 
 
 def test_images_of_a_proof_are_not_negative():
@@ -181,13 +187,14 @@ def test_a_process_that_opens_a_model_works_offline_in_a_folder_of_its_own(tmp_p
     process = Process(2, "")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "here")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setattr(proof.subprocess, "run", process.run)
     proof.opened_answers("onnx", Path("model.onnx"), [np.zeros(1), np.zeros(2)])
     *_, name, model, _, _ = process.command
     assert name == "onnx"
     assert model == str(tmp_path / "model.onnx")
     assert process.environment["HF_HUB_OFFLINE"] == "1"
-    assert process.environment["HF_MODULES_CACHE"] == process.folder
+    assert process.environment["HF_MODULES_CACHE"] == process.environment["BIOIMAGEIO_CACHE_PATH"] == process.folder
     assert process.environment["PATH"] == "here"
 
 
@@ -239,8 +246,13 @@ LARGE = torch.tensor([[[[500.0]], [[500.04]]]])  # a ten thousandth of it is 0.0
 
 @pytest.mark.parametrize(
     ("mask", "logits"),
-    [([[0, 0]], LIKELY), ([[1, 0]], 1e-3 * torch.tensor([[[[1.01, 2.0]], [[1.0, 0.0]]]])), ([[0]], LARGE)],
-    ids=["equal", "small", "large"],
+    [
+        ([[0, 0]], LIKELY),
+        ([[1, 0]], 1e-3 * torch.tensor([[[[1.01, 2.0]], [[1.0, 0.0]]]])),
+        ([[0]], LARGE),
+        ([[1]], -LARGE),
+    ],
+    ids=["equal", "small", "large", "negative"],
 )
 def test_a_mask_may_differ_where_two_classes_are_equally_likely(mask, logits):
     proof.check_mask("transformers", torch.tensor([mask]), logits)
@@ -259,18 +271,19 @@ def test_a_mask_may_not_differ_where_a_class_is_likelier(mask, logits, line):
         proof.check_mask("transformers", torch.tensor([mask]), logits)
 
 
-def test_a_mask_of_another_size_is_refused():
+@pytest.mark.parametrize("mask", [[[1]], [[1], [1]]], ids=["smaller", "turned"])
+def test_a_mask_of_another_size_is_refused(mask):
     with pytest.raises(ModelError, match="not of the size of the images"):
-        proof.check_mask("transformers", torch.tensor([[[1]]]), LIKELY)
+        proof.check_mask("transformers", torch.tensor([mask]), LIKELY)
 
 
-EXPECTED_LOGITS = [torch.full((1, 2, 4, 4), 10.0), torch.zeros(1, 2, 5, 6)]
+EXPECTED_LOGITS = [torch.full((1, 2, 4, 4), -10.0), torch.zeros(1, 2, 5, 6)]
 
 
-TEN, ZERO = (logits.numpy() for logits in EXPECTED_LOGITS)
+MINUS_TEN, ZERO = (logits.numpy() for logits in EXPECTED_LOGITS)
 
 
-MASK_OF_TEN, MASK_OF_ZERO = np.zeros((1, 4, 4), np.int64), np.zeros((1, 5, 6), np.int64)
+MASK_OF_MINUS_TEN, MASK_OF_ZERO = np.zeros((1, 4, 4), np.int64), np.zeros((1, 5, 6), np.int32)
 
 
 @pytest.fixture
@@ -285,7 +298,9 @@ def check_answers(monkeypatch):
     return check
 
 
-@pytest.mark.parametrize("answers", [[TEN + 0.0009, ZERO + 0.00009], [TEN, MASK_OF_ZERO]], ids=["logits", "a mask"])
+@pytest.mark.parametrize(
+    "answers", [[MINUS_TEN + 0.0009, ZERO + 0.00009], [MINUS_TEN, MASK_OF_ZERO]], ids=["logits", "a mask"]
+)
 def test_answers_may_differ_by_a_ten_thousandth_of_the_largest_logit(check_answers, answers):
     check_answers(answers)
 
@@ -293,13 +308,13 @@ def test_answers_may_differ_by_a_ten_thousandth_of_the_largest_logit(check_answe
 @pytest.mark.parametrize(
     ("answers", "line"),
     [
-        ([TEN, ZERO + 0.00012], r"answers differ from torch's by 1\.2e-04 at 5 x 6 pixels"),
-        ([TEN + 0.0012, ZERO], r"answers differ from torch's by 1\.2e-04 at 4 x 4 pixels"),
-        ([TEN - 0.0012, ZERO], r"answers differ from torch's by 1\.2e-04 at 4 x 4 pixels"),
-        ([TEN, ZERO * np.nan], "answers differ from torch's by nan at 5 x 6 pixels"),
-        ([TEN, ZERO[:, :1]], "answers differ from torch's by inf at 5 x 6 pixels"),
-        ([MASK_OF_TEN, ZERO[:, :1]], "answers differ from torch's by inf at 5 x 6 pixels"),
-        ([MASK_OF_TEN], "onnxruntime cannot compute images of 5 x 6 pixels: no such size"),
+        ([MINUS_TEN, ZERO + 0.00012], r"answers differ from torch's by 1\.2e-04 at 5 x 6 pixels"),
+        ([MINUS_TEN + 0.0012, ZERO], r"answers differ from torch's by 1\.2e-04 at 4 x 4 pixels"),
+        ([MINUS_TEN - 0.0012, ZERO], r"answers differ from torch's by 1\.2e-04 at 4 x 4 pixels"),
+        ([MINUS_TEN, ZERO * np.nan], "answers differ from torch's by nan at 5 x 6 pixels"),
+        ([MINUS_TEN, ZERO[:, :1]], "answers differ from torch's by inf at 5 x 6 pixels"),
+        ([MASK_OF_MINUS_TEN, ZERO[:, :1]], "answers differ from torch's by inf at 5 x 6 pixels"),
+        ([MASK_OF_MINUS_TEN], "onnxruntime cannot compute images of 5 x 6 pixels: no such size"),
         ([], "onnxruntime cannot compute images of 4 x 4 pixels: no such size"),
         (None, "onnxruntime cannot open the model: no such size"),
     ],

@@ -144,9 +144,10 @@ def test_a_mask_of_another_crs_than_its_image_is_refused():
         check_crs(PLACE_OF_OWN_CRS, PLACE._replace(crs=Crs(7, ())), "a")
 
 
-def test_a_mask_of_another_size_is_placed(tmp_path):
+@pytest.mark.parametrize("crs", [UTM, None], ids=["with a CRS", "without"])
+def test_a_mask_of_another_size_is_placed(tmp_path, crs):
     image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
-    smaller = str(write_raster(tmp_path / "smaller.tif", np.ones((1, 7, 9), np.uint8)))
+    smaller = str(write_raster(tmp_path / "smaller.tif", np.ones((1, 7, 9), np.uint8), crs=crs))
     assert on_grid(smaller, image, "a").render().tolist() == [[1] * 9] * 7 + [[255] * 9]
 
 

@@ -53,6 +53,14 @@ def test_a_file_of_a_stream_belongs_to_the_split_whose_name_is_a_word_of_its_pat
     assert found == {split: [f"file://{tmp_path / file}" for file in paths] for split, paths in splits.items()}
 
 
+@pytest.mark.parametrize("kind", ["tar", "parquet"])
+def test_files_of_a_stream_are_in_the_order_of_their_names_however_their_system_lists_them(monkeypatch, kind):
+    files = [f"bucket/{number}.{kind}" for number in (2, 0, 1)]
+    system = SimpleNamespace(find=lambda path: files, unstrip_protocol=lambda file: f"s3://{file}")
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda dataset: (system, "bucket"))
+    assert find_files("s3://bucket", []) == {"train": [f"s3://bucket/{number}.{kind}" for number in range(3)]}
+
+
 @pytest.fixture
 def url(tmp_path) -> str:
     """The address of a folder called val with three tar files and a parquet file."""

@@ -30,6 +30,7 @@ from runtime.errors import DataError
         (["paw1LH_top", "paw2RF_top", "nose"], None, (0, 1, 2), False),
         (["1", "2"], None, (0, 1), False),
         (["1", "2"], "1=2", (1, 0), True),
+        (["left ear", "right ear"], "", (0, 1), True),  # no pairs, whatever the names say
         (["a", "b", "c"], "a = b, ", (1, 0, 2), True),
         (["paw1LH", "paw2LF", "paw3RF", "paw4RH"], "paw1LH=paw4RH, paw2LF=paw3RF", (3, 2, 1, 0), True),
     ],

@@ -130,6 +130,24 @@ def test_strips_of_more_than_eight_slices_are_those_of_the_whole(strip):
     assert np.array_equal(volume.strip(*strip), volume.whole()[:, slice(*strip)])
 
 
+class NotedVoxels:
+    """Voxels that remember which of their slices are read."""
+
+    def __init__(self, voxels: np.ndarray) -> None:
+        self.voxels = voxels
+        self.slices: set[int] = set()
+
+    def __getitem__(self, z: int) -> np.ndarray:
+        self.slices.add(z)
+        return self.voxels[z]
+
+
+def test_no_more_slices_of_a_file_are_read_than_a_strip_depends_on():
+    voxels = NotedVoxels(np.zeros((30, 4, 5, 1), np.float32))
+    VolumeInput(voxels, header((30, 4, 5), (1.0, 1.0, 1.0)), Preprocess(spacing=(2.0, 1.0, 1.0)), 1).strip(7, 9)
+    assert voxels.slices == {*range(11, 21)}  # within four slices of the centers, 15 and 17
+
+
 def test_slices_of_a_volume_have_the_size_that_a_network_of_images_wants():
     voxels = np.random.default_rng(0).normal(size=(3, 8, 10, 1)).astype(np.float32)
     slices = SliceInput(VolumeInput(voxels, header((3, 8, 10), (1.0, 1.0, 1.0)), Preprocess(scale=0.5), 1))

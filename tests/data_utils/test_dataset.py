@@ -31,8 +31,10 @@ from data_utils.loading.image_input import ImageInput
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from data_utils.loading.samples import ImageSamples, VolumeSamples
 from data_utils.sources.records import ListRecords
+from data_utils.targets.overlapping import OverlapReader
 from runtime.errors import ImageError
 from tasks.classes import ClassTarget
+from tasks.overlapping import OverlapTarget
 from unet import Preprocess, UNetConfig
 
 IGNORED = 255
@@ -398,6 +400,18 @@ def test_a_crop_is_read_by_itself_of_a_large_image_that_is_not_decoded_yet(info)
 
 
 SEEDS_OF_CLASSES = [seed for seed in range(12) if np.random.default_rng(seed).random() < 1 / 3]  # crops about a class
+
+
+@pytest.mark.parametrize("seed", SEEDS_OF_CLASSES)
+def test_a_crop_around_a_class_that_may_overlap_lies_around_a_pixel_of_one(info, seed):
+    reader = OverlapReader(("a", "b"))
+    samples = ImageSamples(info.train, replace(info, reader=reader), Preprocess(), fit_targets=True)
+    truth = np.zeros((16, 24), np.int32)
+    truth[15, 3] = 2
+    target = OverlapTarget(truth, np.full_like(truth, 3))
+    rows, columns = samples.choose_window(0, target, (2, 2), np.random.default_rng(seed))
+    assert rows == (14, 16)
+    assert columns[0] <= 3 < columns[1]
 
 
 @pytest.mark.parametrize("seed", SEEDS_OF_CLASSES)

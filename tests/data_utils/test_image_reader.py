@@ -141,7 +141,7 @@ def test_numbers_of_32_bits_stay_as_they_are(tmp_path, kind, value):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_pixel_that_is_no_number_is_named(value):
     with pytest.raises(ImageError, match=r"a: has pixels that are not numbers \(NaN or infinite\)"):
-        read_image(np.array([[0, value]], np.float32), "a")
+        read_image(np.array([[[0, value]]], np.float32), "a")
 
 
 def test_values_of_a_mask_without_data_are_unknown_where_they_are_no_numbers():

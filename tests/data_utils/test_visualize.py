@@ -264,12 +264,6 @@ def test_a_line_lies_two_pixels_around_an_area_in_a_wide_picture():
     assert not picture[1, 17].any()
 
 
-def test_a_picture_stays_as_it_is_where_areas_are_outlined():
-    picture = np.zeros((10, 30, 3), np.uint8)
-    assert outlined_areas(picture, np.eye(10, 30) > 0, (9, 9, 9)).any()
-    assert not picture.any()
-
-
 IMAGE = np.full((2, 5), 200, np.uint8)
 TRUTH = np.array([[0, 1, 1, 255, 0], [0, 0, 0, 0, 0]])
 PREDICTION = np.array([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]])

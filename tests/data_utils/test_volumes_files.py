@@ -312,7 +312,6 @@ BROKEN_IMAGES = {
     "unknown type": (nonsense(IMAGE, "datatype", 77), "cannot be read"),
     "NaN": (nibabel.Nifti1Image(np.full((3, 4, 5), np.nan, "f4"), RAS).to_bytes(), "not numbers (NaN or infinite)"),
     "infinite": (nibabel.Nifti1Image(np.full((3, 4, 5), np.inf, "f4"), RAS).to_bytes(), "not numbers"),
-    "infinite below 0": (nibabel.Nifti1Image(np.full((3, 4, 5), -np.inf, "f4"), RAS).to_bytes(), "not numbers"),
     "complex": (nibabel.Nifti1Image(np.ones((3, 4, 5), "c8"), RAS).to_bytes(), "voxels of type complex64"),
     "RGB": (nibabel.Nifti1Image(RGB, RAS).to_bytes(), "expected one real number for each channel"),
     "five axes": (nibabel.Nifti1Image(np.ones((2, 2, 2, 2, 2), "u1"), RAS).to_bytes(), "it has 5 axes"),

@@ -541,12 +541,6 @@ def test_outlines_show_on_a_picture():
     assert (shown[9, 9] != shown[9, 10]).any()
 
 
-def test_a_picture_in_color_stays_as_it_is_where_outlines_are_drawn():
-    image = np.full((9, 9, 3), 120, np.uint8)
-    assert (outlined(image, shaded(np.eye(9, dtype=int))) != 120).any()
-    assert (image == 120).all()
-
-
 def answers_of_depths(depth: np.ndarray) -> np.ndarray:
     """Pixels of class 1 with a depth in 0..1, as the decoder packs them."""
     levels = np.rint(LEVELS * depth).astype(np.int32)

@@ -38,7 +38,7 @@ from inference.work import divide_work, prepare_work
 from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.errors import DataError, SettingsError
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from runtime.launch import (
     check_launch,
     compile_networks,
@@ -123,7 +123,7 @@ def close_output(folder: Path, report: dict | None, *, is_complete: bool) -> Non
         complete_provenance(folder)
     if report:
         text = json.dumps(report, indent=2) + "\n"
-        with replaced_file(folder / "metrics.json") as file:
+        with replace_file(folder / "metrics.json") as file:
             file.write(text.encode())
 
 

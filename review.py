@@ -74,7 +74,7 @@ def review_masks(folders: list[Path], dataset: str | None, device: torch.device,
         raise DataError("no mask could be reviewed; give finished runs of masks of classes: --runs runs/cells-*")
     for review in reviews[:WORST_SHOWN]:
         say(f"score {review.score:.4f}, {review.name}: {'; '.join(review.problems) or 'nothing in particular'}")
-    with writing(output):
+    with check_writable(output):
         write_review(output, reviews, lines)
     suspicious = sum(bool(review.problems) for review in reviews)
     say(f"{len(reviews)} masks reviewed, {suspicious} look wrong; page in {output / PAGE}")
@@ -92,13 +92,13 @@ def calibrate_models(folders: list[Path], dataset: str | None, device: torch.dev
         say(calibrations[-1].sentence())
     if not calibrations:
         raise DataError("no model could be calibrated; give finished runs of masks of classes: --runs runs/cells")
-    with writing(output):
+    with check_writable(output):
         write_calibration(output, calibrations)
     say(f"page in {output / CALIBRATION}")
 
 
 @contextmanager
-def writing(output: Path) -> Iterator[None]:
+def check_writable(output: Path) -> Iterator[None]:
     """A context that raises SettingsError if files cannot be written in it."""
     try:
         yield

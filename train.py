@@ -22,7 +22,7 @@ from data_utils.config import DataConfig
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
-from inference.decoding.views import predicted_strips
+from inference.decoding.views import predict_strips
 from runtime.console import say, track
 from runtime.device import download
 from runtime.distributed import first_on_each_machine, on_main, seed_step
@@ -43,7 +43,7 @@ from runtime.script import run_script
 from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
 from train_utils.checkpoints.save import Checkpoints
-from train_utils.compilation import compile_blocks, compile_loss, compiled_recolor, eager, not_compiled_whole
+from train_utils.compilation import compile_blocks, compile_loss, compile_recolor, eager, not_compiled_whole
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation, read_strips
 from train_utils.gradient_buckets import rebuild_buckets
@@ -71,7 +71,7 @@ from train_utils.settings.flags import parse_args
 from train_utils.settings.record import resolve_settings
 from train_utils.settings.starting_point import NetworkSettings, starting_point
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.sharding import gathered_weights, prepare_sharding, share_statistics, unsharded
+from train_utils.sharding import gather_tensor, gathered_weights, prepare_sharding, share_statistics
 from train_utils.slab_layers import split_network
 from train_utils.slabs import Slabs, check_slabs, new_step_loss
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
@@ -85,7 +85,7 @@ def add_gradients(
     counts: Tensor,
     *,
     reduction: dist.Work | None,
-    communicating: AbstractContextManager[None],
+    communication: AbstractContextManager[None],
 ) -> Tensor:
     """Add the gradients of this process's micro-batches, and return their share of the step's loss, a scalar.
 
@@ -94,7 +94,7 @@ def add_gradients(
     Args:
         counts: the counts of the whole step, by which the terms of the loss are divided.
         reduction: the exchange that adds up the counts over the processes; None for one process.
-        communicating: a context around the wait for that exchange.
+        communication: a context around the wait for that exchange.
     """
     loss = torch.zeros((), device=accelerator.device)
     while micro_batches:
@@ -106,7 +106,7 @@ def add_gradients(
             logits = model(images)
             if reduction is not None:
                 # here the counts are needed for the first time; their exchange has overlapped with the forward pass
-                with communicating:
+                with communication:
                     reduction.wait()  # the device waits, or the host with gloo
                 reduction = None
             share = criterion(logits, targets, counts)
@@ -126,13 +126,13 @@ def train_step(
     max_grad_norm: float,
     guard: StepGuard,
     memory: StepMemory,
-    communicating: AbstractContextManager[None],
+    communication: AbstractContextManager[None],
 ) -> Tensor:
     """Make one optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
 
     Args:
         memory: if the only GPU of a run has too little memory, the step is made again in smaller micro-batches.
-        communicating: a context around the wait for the count that all processes share.
+        communication: a context around the wait for the count that all processes share.
 
     Returns:
         Whether the step is made, a bool on the device.
@@ -150,7 +150,7 @@ def train_step(
         try:
             smaller_batches = memory.cut(micro_batches)
             loss = add_gradients(
-                accelerator, model, criterion, smaller_batches, counts, reduction=reduction, communicating=communicating
+                accelerator, model, criterion, smaller_batches, counts, reduction=reduction, communication=communication
             )
             break
         except (MemoryError, RuntimeError) as error:
@@ -158,7 +158,7 @@ def train_step(
     micro_batches.clear()
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
-    grad_norm = unsharded(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
+    grad_norm = gather_tensor(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
     is_made = guard.judge(loss, grad_norm, stop_requests)
     optimizer.step()
     optimizer.zero_grad()
@@ -183,7 +183,7 @@ def evaluate(
     with gathered_weights(accelerator, model):
         for batch in track(loader, len(loader), "evaluating", unit="batch"):
             sizes = [target.shape for target in batch["targets"]]
-            images = predicted_strips(model, batch["images"], sizes, config, decoder)
+            images = predict_strips(model, batch["images"], sizes, config, decoder)
             for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.as_batch()
                 prediction, partial_sums = read_strips(task, decoder, strips, target, reliability)
@@ -240,7 +240,7 @@ def rehearse(
     guard = StepGuard(accelerator, network, optimizer, rehearsal.state, records, listens=False)
     rehearsal.schedule.set_learning_rate(optimizer, step=0)
     model.train()
-    steps = steps_ahead(train_loader, compiled_recolor(accelerator))
+    steps = steps_ahead(train_loader, compile_recolor(accelerator))
 
     def make_step(item: tuple[list[MicroBatch], list[int]]) -> None:
         """Make a step as a run makes it."""
@@ -255,7 +255,7 @@ def rehearse(
                 max_grad_norm=args.max_grad_norm,
                 guard=guard,
                 memory=memory,
-                communicating=nullcontext(),
+                communication=nullcontext(),
             )
         guard.end_step(indices)
         guard.settle(everything=accelerator.device.type == "cpu")
@@ -372,7 +372,7 @@ def main() -> None:
             model.config,
             shapes,
             batch_split,
-            steps=schedule.remaining(state),
+            steps=schedule.remaining_steps(state),
             num_workers=args.num_workers,
             device=device,
         )
@@ -405,11 +405,11 @@ def main() -> None:
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, model, schedule, state, run_log, flops=flops, task=task)
     publisher = Publisher(accelerator, network, checkpoints.best_model, monitor, run_log, info, task, section)
-    pace = Pace(minutes, schedule.remaining(state))
+    pace = Pace(minutes, schedule.remaining_steps(state))
     model.train()
     if state.step > 0:
         rebuild_buckets(model, network)
-    steps = steps_ahead(train_loader, compiled_recolor(accelerator), monitor.data_ready)
+    steps = steps_ahead(train_loader, compile_recolor(accelerator), monitor.data_ready)
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
@@ -425,7 +425,7 @@ def main() -> None:
                 max_grad_norm=args.max_grad_norm,
                 guard=guard,
                 memory=memory,
-                communicating=monitor.communicating(),
+                communication=monitor.communication(),
             )
             state.step += 1
             average.update(state.step, is_made)
@@ -438,7 +438,7 @@ def main() -> None:
         evaluation = None
         improved = False
         if schedule.is_evaluation_step(state.step):
-            with monitor.paused(), average.applied(), eager(accelerator):
+            with monitor.pause(), average.average_weights(), eager(accelerator):
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
                 improved = state.update(evaluation)
                 publisher.publish(evaluation, improved)
@@ -446,8 +446,8 @@ def main() -> None:
         monitor.show()
         pace.check(state.step)
         if schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping:
-            with monitor.paused():
-                state.window = monitor.window.saved()
+            with monitor.pause():
+                state.window = monitor.window.saved_state()
                 checkpoints.save(state, evaluation)
 
     # 8. Finish: report, card, Hub; a line for each file that could not be written

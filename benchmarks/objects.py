@@ -291,11 +291,11 @@ class Decoding(NamedTuple):
 
     def labels(self, answers: np.ndarray, task: Objects) -> np.ndarray:
         """The objects of an image, as `pack_labels` makes them."""
-        separate = whole if self.peak is None else finder.separated
+        separate = whole if self.peak is None else finder.separate_objects
         with (
             mock.patch.object(finder, "BLUR", self.blur),
             mock.patch.object(finder, "PEAK", self.peak),
-            mock.patch.object(finder, "separated", separate),
+            mock.patch.object(finder, "separate_objects", separate),
         ):
             objects = ObjectFinder(task)
             objects.add(answers)
@@ -327,11 +327,11 @@ def train_candidate(name: str, data: Path, minutes: float, output: Path) -> None
     """Train with one candidate, score it on the validation images, and write the scores to candidates.jsonl."""
     render = render_apart if name == "weights" else renderer(MAPS[name])
     partial = weighted_partial if name == "weights" else Objects.partial
-    separate = whole if name == "weights" else finder.separated
+    separate = whole if name == "weights" else finder.separate_objects
     with (
         mock.patch.object(Objects, "render", render),
         mock.patch.object(Objects, "partial", partial),
-        mock.patch.object(finder, "separated", separate),
+        mock.patch.object(finder, "separate_objects", separate),
     ):
         train_for(minutes, data, output / name)
     spent = time.process_time()

@@ -36,7 +36,7 @@ def planned_flags(data: Path, flags: list[str], minutes: float) -> list[str]:
     sys.argv = ["train.py", "--dataset", str(data), "--max-minutes", str(minutes), *flags]
     settings = parse_args("")
     info = load_dataset_info(DataConfig.from_args(settings))
-    values = plan_run(info, settings).decided(settings)
+    values = plan_run(info, settings).decide(settings)
     for name in ("epochs", "eval_every", "checkpoint_every"):
         values.pop(name, None)
     return as_flags(values).split()

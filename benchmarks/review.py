@@ -36,7 +36,7 @@ from inference import Predictor
 from inference.review.agreement import Agreement
 from inference.review.areas import area_share
 from inference.review.mask_quality import best_shift, mask_score
-from inference.review.temperature import TemperatureFit, at_temperature
+from inference.review.temperature import TemperatureFit, calibrate
 from tasks.calibration import calibration_error, no_counts
 from train_utils.reporting.review.calibration import confidence_counts
 from train_utils.reporting.review.masks import (
@@ -261,7 +261,7 @@ def held_out_errors(run: Path) -> tuple[float, float, float]:
     for index in indices[1::2]:
         for probabilities, mask in predicted_slices(opened, index):
             before = before + confidence_counts(probabilities, mask)
-            after = after + confidence_counts(at_temperature(probabilities, temperature), mask)
+            after = after + confidence_counts(calibrate(probabilities, temperature), mask)
     return temperature, calibration_error(before), calibration_error(after)
 
 

@@ -85,7 +85,7 @@ def measure(rank: int, processes: int, args: argparse.Namespace, folder: str) ->
     if processes > 1:
         for name, layer in list(network.named_modules()):
             if isinstance(layer, BATCH_NORMS):
-                network.set_submodule(name, SynchronizedBatchNorm.of(layer))
+                network.set_submodule(name, SynchronizedBatchNorm.from_norm(layer))
         split_network(network, slabs)
         model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)

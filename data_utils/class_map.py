@@ -16,7 +16,7 @@ from data_utils.mask_values import (
     pack,
     parse_values,
     show,
-    sorted_values,
+    sort_values,
     unpack,
     value_key,
     value_text,
@@ -203,7 +203,7 @@ def resolve_classes(
 
     Raises DataError for fewer than 2 classes.
     """
-    mask_values = sorted_values(pixels)
+    mask_values = sort_values(pixels)
     ignored = parse_values(ignore)
     if classes:
         class_map = _map_named(classes, mask_values, ignored, outside)
@@ -224,7 +224,7 @@ def resolve_classes(
 
 def _map_unnamed(pixels: dict[MaskValue, int], ignored: Sequence[MaskValue]) -> ClassMap:
     """The class map of masks whose values nobody has named."""
-    mask_values = sorted_values(pixels)
+    mask_values = sort_values(pixels)
     consecutive = list(range(len(mask_values) - 1))
     if not ignored and len(mask_values) > 2 and mask_values == [*consecutive, IGNORE_INDEX]:
         ignored = [IGNORE_INDEX]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.class_names import classes_example
-from data_utils.mask_values import MAX_VALUES, VALUES_IN_MESSAGE, show, sorted_values
+from data_utils.mask_values import MAX_VALUES, VALUES_IN_MESSAGE, show, sort_values
 from unet.config import MaskValue
 
 REPAIR = (
@@ -54,7 +54,7 @@ def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:
         count += 1
     if count < 2 or share < MOST_SHARE:
         return None
-    classes = sorted_values(ordered[:count])
+    classes = sort_values(ordered[:count])
     return (
         f"{share:.1%} of the pixels hold {show(classes)}; the others look like smoothed edges (JPEG, interpolation)."
         f" {REPAIR}; --check-data --classes {classes_example(classes)} lists the files, and --outside ignore after it"

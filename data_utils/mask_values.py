@@ -50,7 +50,7 @@ def count_values(mask: np.ndarray) -> dict[MaskValue, int]:
     return dict(zip(values, counts.tolist(), strict=True))
 
 
-def sorted_values(values: Iterable[MaskValue]) -> list[MaskValue]:
+def sort_values(values: Iterable[MaskValue]) -> list[MaskValue]:
     """Mask values in order; in one data set all are numbers or all are colors, which the type cannot express."""
     return sorted(values)  # type: ignore[type-var]
 
@@ -94,7 +94,7 @@ def has_colors(values: Iterable[MaskValue]) -> bool:
     return any(isinstance(value, tuple) for value in values)
 
 
-def in_colors(pixels: Mapping[MaskValue, int]) -> Counter[MaskValue]:
+def count_colors(pixels: Mapping[MaskValue, int]) -> Counter[MaskValue]:
     """The pixels of each value, with grey levels as colors."""
     color_pixels: Counter[MaskValue] = Counter()
     for value, count in pixels.items():

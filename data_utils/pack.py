@@ -59,8 +59,8 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
             for start in range(0, len(indices), rows):
                 group = [records[int(i)] for i in indices[start : start + rows]]
                 columns = {
-                    "image": [_stored(record["image"], record["name"]) for record in group],
-                    "mask": [_stored(record["target"], record["name"]) for record in group],
+                    "image": [_stored_picture(record["image"], record["name"]) for record in group],
+                    "mask": [_stored_picture(record["target"], record["name"]) for record in group],
                 }
                 writer.write_table(Table.from_pydict(columns, schema=schema), row_group_size=rows)
     return files
@@ -85,7 +85,7 @@ def _size(source: ImageSource, pages: Counter[str]) -> int:
     return len(source) if isinstance(source, bytes) else 0
 
 
-def _stored(source: ImageSource, name: str) -> dict:
+def _stored_picture(source: ImageSource, name: str) -> dict:
     """A picture as `datasets` stores it: bytes, and the name that messages give."""
     if isinstance(source, EmbeddedImage):
         source = source.read()

@@ -130,7 +130,7 @@ def readable_colors(colors: np.ndarray, below: np.ndarray) -> np.ndarray:
     return readable
 
 
-def outlined_areas(picture: np.ndarray, areas: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
+def outline_areas(picture: np.ndarray, areas: np.ndarray, color: tuple[int, int, int]) -> np.ndarray:
     """A picture (H, W, 3) with a line around areas, booleans (h, w) of any size; even the smallest area gets a line."""
     from scipy.ndimage import binary_dilation
 
@@ -143,7 +143,7 @@ def outlined_areas(picture: np.ndarray, areas: np.ndarray, color: tuple[int, int
     return outlined
 
 
-def outlined_classes(image: np.ndarray, bits: np.ndarray, colors: np.ndarray) -> np.ndarray:
+def outline_classes(image: np.ndarray, bits: np.ndarray, colors: np.ndarray) -> np.ndarray:
     """Image (H, W[, C]) with the outlines of classes that may overlap, uint8 (H, W, 3); later ones lie over others.
 
     Args:
@@ -171,14 +171,14 @@ def legend(names: Sequence[str], colors: np.ndarray) -> Image.Image:
     return picture
 
 
-def darkened(image: np.ndarray) -> np.ndarray:
+def darken(image: np.ndarray) -> np.ndarray:
     """An image (H, W[, C]) in dark grey, uint8 (H, W, 3), to mark errors on."""
     return np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
 
 
 def mark_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, num_classes: int) -> np.ndarray:
     """Wrong pixels red and ignored ones (truth without a class) grey over the darkened image, uint8 (H, W, 3)."""
-    errors = darkened(image)
+    errors = darken(image)
     errors[truth != pred] = RED
     errors[(truth < 0) | (truth >= num_classes)] = GREY
     return errors
@@ -190,10 +190,10 @@ def panel(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, colors: np.nda
     Image (H, W[, C]), truth and pred (H, W) class indices.
     """
     errors = mark_errors(image, truth, pred, len(colors))
-    return in_a_row([to_rgb(image), colorize(truth, colors), colorize(pred, colors), errors])
+    return join_in_row([to_rgb(image), colorize(truth, colors), colorize(pred, colors), errors])
 
 
-def in_a_row(pictures: Sequence[np.ndarray]) -> np.ndarray:
+def join_in_row(pictures: Sequence[np.ndarray]) -> np.ndarray:
     """Pictures of one size (H, W, 3) side by side, with white separators."""
     separator = np.full((len(pictures[0]), 2, 3), 255, np.uint8)
     parts = [pictures[0]]

@@ -10,7 +10,7 @@ COLORS = palette(13)  # 0 is no object
 SHADES = len(COLORS) - 1
 
 
-def touching(labels: np.ndarray) -> np.ndarray:
+def touching_pairs(labels: np.ndarray) -> np.ndarray:
     """(N, 2): each pair of different numbers above 0 that pixels of `labels` hold side by side, smaller one first."""
     pairs = []
     for axis in range(labels.ndim):
@@ -42,16 +42,16 @@ def choose_shades(count: int, pairs: Iterable[Sequence[int]]) -> np.ndarray:
     return shades.astype(np.uint8)
 
 
-def shaded(labels: np.ndarray) -> np.ndarray:
+def shade_objects(labels: np.ndarray) -> np.ndarray:
     """The color, as an index of COLORS, of each pixel of numbered objects; numbers may have gaps."""
     numbers, indices = np.unique(labels, return_inverse=True)
     if numbers[0] != 0:
         indices = indices + 1
     compact = indices.reshape(labels.shape)
-    return choose_shades(compact.max(), touching(compact).tolist())[compact]
+    return choose_shades(compact.max(), touching_pairs(compact).tolist())[compact]
 
 
-def outlined(image: np.ndarray, shades: np.ndarray) -> np.ndarray:
+def outline_objects(image: np.ndarray, shades: np.ndarray) -> np.ndarray:
     """Image (H, W[, C]) with the outlines of objects, given the color of each pixel (H, W); uint8 (H, W, 3)."""
     picture = to_rgb(image).copy()
     edges = contours(shades, thickness=1 + shades.shape[1] // COLUMNS_PER_OUTLINE_PIXEL)

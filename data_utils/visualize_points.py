@@ -20,7 +20,7 @@ def point_colors(count: int) -> np.ndarray:
     return palette(count + 1)[1:]
 
 
-def enlarged(image: np.ndarray) -> tuple[np.ndarray, int]:
+def enlarge_picture(image: np.ndarray) -> tuple[np.ndarray, int]:
     """A picture (H, W, 3) enlarged enough to show points, and the factor of the enlargement."""
     factor = max(1, round(LEAST_SIDE / max(image.shape[:2])))
     return image.repeat(factor, axis=0).repeat(factor, axis=1), factor
@@ -39,7 +39,7 @@ def render_points(
         predicted, truth: (K, 2) positions (y, x) in pixels; the center of the first is 0.
         is_found, is_true: (K,) bool, which points of each are drawn.
     """
-    rgb, factor = enlarged(to_rgb(image))
+    rgb, factor = enlarge_picture(to_rgb(image))
     picture = Image.fromarray(rgb)
     pen = ImageDraw.Draw(picture)
     radius = max(SMALLEST_RADIUS, round(max(picture.size) * RADIUS_SHARE))
@@ -87,15 +87,15 @@ def render_volume_points(
         width = max(1, round(size[columns] * spacing[columns] * scale))
         resized = resize_image(plane, (height, width))[::-1]
         factors = np.array([height / size[rows], width / size[columns]])
-        spots = _on_plane(predicted[:, [rows, columns]], factors, height)
-        true_spots = None if truth is None else _on_plane(truth[:, [rows, columns]], factors, height)
+        spots = _points_on_plane(predicted[:, [rows, columns]], factors, height)
+        true_spots = None if truth is None else _points_on_plane(truth[:, [rows, columns]], factors, height)
         pictures.append(render_points(resized, spots, is_found, true_spots, is_true))
     tallest = max(len(picture) for picture in pictures)
     padded = [np.pad(picture, ((0, tallest - len(picture)), (0, 2), (0, 0))) for picture in pictures]
     return np.hstack(padded)
 
 
-def _on_plane(points: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:
+def _points_on_plane(points: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:
     """Positions (K, 2) of a plane that is resized by `factors` to so many rows, and turned upside down."""
     spots = (points + 0.5) * factors - 0.5
     spots[:, 0] = height - 1 - spots[:, 0]

@@ -51,14 +51,14 @@ def volume_page(
         for index in indices:
             plane = resize_image(to_rgb(np.take(image, index, axis), limits), size)
             classes = resize_mask(np.take(mask, index, axis), size)
-            pictures.append(_outlined(plane, classes, colors)[::-1, ::-1])
+            pictures.append(_outline_classes(plane, classes, colors)[::-1, ::-1])
         rows.append(np.hstack(pictures))
     width = max(row.shape[1] for row in rows)
     padded = [np.pad(row, ((0, 2), (0, width - row.shape[1]), (0, 0))) for row in rows]
     return np.vstack(padded)
 
 
-def _outlined(picture: np.ndarray, classes: np.ndarray, colors: np.ndarray) -> np.ndarray:
+def _outline_classes(picture: np.ndarray, classes: np.ndarray, colors: np.ndarray) -> np.ndarray:
     """A copy of a picture (H, W, 3), tinted by class indices (H, W) and with their contours."""
     outlined = picture.copy()
     inside = classes != 0

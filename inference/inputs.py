@@ -179,13 +179,13 @@ def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: Input
     page_stems = _page_stems(key.stem, len(pages))
     jobs = []
     for (page, size), stem in zip(pages, page_stems, strict=True):
-        stored = _stored_page(first, page, bands, rules)
+        stored = _page_source(first, page, bands, rules)
         job = ImageJob(image=first, size=size, output=output / stem, root=output, page=page, stored=stored)
         jobs.append(_with_place(job) if rules.keeps_place else job)
     return InputPages(key.stem, jobs, page_stems)
 
 
-def _stored_page(file: Path, page: int, bands: BandSource | None, rules: InputRules) -> BandSource | PictureFile | None:
+def _page_source(file: Path, page: int, bands: BandSource | None, rules: InputRules) -> BandSource | PictureFile | None:
     """The source that the model reads instead of a page of the file; None if it reads the page."""
     if bands is not None:
         return bands._replace(page=page)

@@ -13,7 +13,7 @@ from inference.steps import REMEDY, Finish, ImageSteps, Steps, VolumeSteps
 from inference.tiling.sharing import SharedRows
 from runtime.errors import DataError, MemoryShortage
 from runtime.memory import memory_shortage
-from runtime.parallel import default_workers, pipelined
+from runtime.parallel import default_workers, run_pipeline
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
 ReadJob = tuple[Job, NetworkInputs | None]  # None for a job that is read while it is computed, or not at all
@@ -36,7 +36,7 @@ class PredictionPipeline:
     def run(self, batches: list[list[Job]]) -> Iterator[JobResult]:
         """Each job as it is done, with its score if it has a true mask, or the error that stopped it."""
         threads = min(8, max(2, default_workers(self.predictor.device)))
-        return pipelined(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
+        return run_pipeline(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
 
     def run_together(self, batches: list[list[Job]], shared_rows: SharedRows) -> Iterator[JobResult]:
         """`run` for inputs that the processes of a group predict together; the leader has the results."""
@@ -45,7 +45,7 @@ class PredictionPipeline:
             if shared_rows.mesh.is_first:
                 numbers = {job: number for number, job in enumerate(jobs)}
                 compute = partial(self._lead, shared_rows, numbers)
-                yield from pipelined(batches, self._read, compute, ERRORS_OF_ONE_FILE, threads=1)
+                yield from run_pipeline(batches, self._read, compute, ERRORS_OF_ONE_FILE, threads=1)
                 shared_rows.end()
             else:
                 for number in shared_rows.inputs():

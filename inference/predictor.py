@@ -21,7 +21,7 @@ from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder, Strip
 from inference.decoding.landmarks import PredictedPoints
-from inference.decoding.views import average, averaged_views, mirrored_back
+from inference.decoding.views import average, average_views, mirror_back
 from inference.models import check_ensemble, load_network
 from inference.readers import (
     MirroredInput,
@@ -167,7 +167,7 @@ class Predictor:
         decoder = self.new_decoder()
         strips, _ = self._predict(image, name, page, decoder, probabilities=True)
         probabilities = [strip.probabilities for strip in strips if strip.probabilities is not None]
-        mask = decoder.mask(_joined_rows(strips))
+        mask = decoder.mask(_join_rows(strips))
         return Prediction(mask, np.concatenate(probabilities, axis=1), decoder.objects)
 
     @torch.inference_mode()
@@ -183,7 +183,7 @@ class Predictor:
         if not isinstance(self.task, Landmarks):
             raise ModelError(f"the model's task is {self.task.name}: it answers masks, and no points")
         strips, size = self._predict(image, name, page, self.new_decoder(), probabilities=False)
-        points = PredictedPoints.of(_joined_rows(strips))
+        points = PredictedPoints.from_prediction(_join_rows(strips))
         positions = points.positions(size)
         landmarks = []
         for index, point in enumerate(self.task.names):
@@ -200,7 +200,7 @@ class Predictor:
     def predict_rows(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """The prediction in the form that scorers and overlays take, (H, W) or (D, H, W)."""
         strips, _ = self._predict(image, name, page, self.new_decoder(), probabilities=False)
-        return _joined_rows(strips)
+        return _join_rows(strips)
 
     def _predict(
         self, image: ImageSource, name: str, page: int, decoder: Decoder, *, probabilities: bool
@@ -312,10 +312,10 @@ class Predictor:
             batches.append(self._batch(network, images, tilings))
             if self._averages_mirrored:
                 mirrored = self._batch(network, [image.flip(-1) for image in images], tilings)
-                batches.append(list(map(partial(mirrored_back, self.task), mirrored)))
-        return [self._averaged(batches, index, size) for index, size in enumerate(sizes)]
+                batches.append(list(map(partial(mirror_back, self.task), mirrored)))
+        return [self._average_networks(batches, index, size) for index, size in enumerate(sizes)]
 
-    def _averaged(self, batches: Sequence[Sequence[Tensor]], index: int, size: tuple[int, int]) -> Tensor:
+    def _average_networks(self, batches: Sequence[Sequence[Tensor]], index: int, size: tuple[int, int]) -> Tensor:
         """The logits of one image of a batch at its own `size`, averaged over the networks."""
         target = self._logits_size(size, batches[0][index].shape[1:])
         views = [resize_logits(logits[index][None], target)[0] for logits in batches]
@@ -348,7 +348,7 @@ class Predictor:
             ways = [self._network_strips(network, network_input, tiling)]
             if self._averages_mirrored:
                 mirrored = self._network_strips(network, MirroredInput(network_input), tiling)
-                ways.append(map(partial(mirrored_back, self.task), mirrored))
+                ways.append(map(partial(mirror_back, self.task), mirrored))
             for strips in ways:
                 streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
         for logits in zip(*streams, strict=True):
@@ -381,9 +381,9 @@ class Predictor:
             batch = batch.float()
         batch = channels_last(upload(batch, network.mean.device))
         if self.tta:
-            return averaged_views(network, batch, self._decoder)
+            return average_views(network, batch, self._decoder)
         return full_precision(network(batch))
 
 
-def _joined_rows(strips: Sequence[Strip]) -> np.ndarray:
+def _join_rows(strips: Sequence[Strip]) -> np.ndarray:
     return np.concatenate([strip.rows for strip in strips if strip.rows is not None])

@@ -8,7 +8,7 @@ from pathlib import Path
 from inference.args import PredictSettings
 from runtime.documents import read_json
 from runtime.errors import DataError
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from runtime.redact import redact
 
 RECORD = "predict.json"
@@ -56,7 +56,7 @@ def complete_provenance(output: Path) -> None:
 
 def _record(output: Path, provenance: dict) -> None:
     # FileNotFoundError: another run may write the record at the same moment
-    with suppress(FileNotFoundError), replaced_file(output / RECORD) as file:
+    with suppress(FileNotFoundError), replace_file(output / RECORD) as file:
         file.write((json.dumps(provenance, indent=2) + "\n").encode())
 
 

@@ -24,7 +24,7 @@ from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import UNCERTAINTY, Job, VolumeJob
 from inference.scoring.truth import SCORED_ROWS, open_mask_rows
 from runtime.console import track
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from unet.config import IGNORE_INDEX
 
 TABLE = "rank.csv"
@@ -147,7 +147,7 @@ def write_ranking(folder: Path, order: Sequence[Ranked]) -> None:
     table.writerow(("rank", "image", "entropy", "reason"))
     for number, ranked in enumerate(order, start=1):
         table.writerow((number, ranked.candidate.name, f"{ranked.candidate.entropy:.6f}", ranked.reason))
-    with replaced_file(folder / TABLE) as file:
+    with replace_file(folder / TABLE) as file:
         file.write(text.getvalue().encode(errors="backslashreplace"))  # a name may hold half of a surrogate pair
 
 

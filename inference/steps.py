@@ -98,7 +98,7 @@ class ImageSteps:
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
                     every_process=True,
                 )
-            strips = tracked(self.predictor.strips(picture, job.name), self.predictor, job, picture.size)
+            strips = track_progress(self.predictor.strips(picture, job.name), self.predictor, job, picture.size)
             return self._write(PredictedImage(job, picture.size, picture, missing_reader(picture)), strips)
 
     def _finish(self, job: ImageJob, inputs: NetworkInputs, logits: Tensor) -> Score | None:
@@ -137,7 +137,7 @@ class VolumeSteps:
         """Compute and write a volume, strip by strip; returns a function that scores it."""
         ((job, _),) = batch
         size = job.size or read_volume_header(job.volume, job.name).size  # raises if the header is bad
-        strips = tracked(self.predictor.strips(job.volume, job.name), self.predictor, job, size)
+        strips = track_progress(self.predictor.strips(job.volume, job.name), self.predictor, job, size)
         mask = self.writer.write(job, size, strips)
         if job.truth is None:
             return [lambda: None]
@@ -155,7 +155,7 @@ class VolumeSteps:
             raise ScoreError(f"{error}; the prediction is written anyway") from error
 
 
-def tracked(strips: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
+def track_progress(strips: Iterator[Tensor], predictor: Predictor, job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
     """The strips of a job, with a progress bar if there are several."""
     count = math.ceil(size[0] / strip_length(predictor.config.num_classes, size))
     if count <= 1:

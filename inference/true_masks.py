@@ -47,7 +47,9 @@ class TruthFolder:
         for pages in inputs:
             for number, (job, page_stem) in enumerate(zip(pages.jobs, pages.page_stems, strict=True)):
                 mask = truths.find(pages.stem, page_stem, number, len(pages.jobs))
-                jobs.append(replace(job, truth=_placed(mask, job) if self.reads_places else _as_picture(mask, job)))
+                jobs.append(
+                    replace(job, truth=_place_on_image(mask, job) if self.reads_places else _as_picture(mask, job))
+                )
         if truths.missing:
             raise DataError(
                 f"--truth {self.folder}: has no mask for {len(truths.missing)} inputs, the first is"
@@ -56,7 +58,7 @@ class TruthFolder:
         return jobs
 
 
-def _placed(mask: MaskFile | None, job: Job) -> MaskFile | None:
+def _place_on_image(mask: MaskFile | None, job: Job) -> MaskFile | None:
     """A true mask on the grid of its image, if both are georeferenced."""
     if not isinstance(mask, PageFile) or mask.page:
         return mask

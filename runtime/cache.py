@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
-from runtime.files import replaced_file
+from runtime.files import replace_file
 
 JSON = Any  # a value that json can write and read
 FORMAT = 3  # the format of the stored values; changing the number makes all stored values unused
@@ -47,7 +47,7 @@ def _size_and_time(path: str | Path) -> tuple[int, int] | None:
     return stat.st_size, stat.st_mtime_ns
 
 
-def cached(key: str | None, compute: Callable[[], JSON]) -> JSON:
+def load_or_compute(key: str | None, compute: Callable[[], JSON]) -> JSON:
     """`compute()`, or the stored result of an earlier call with this key; with the key None nothing is stored.
 
     If the cache is damaged, or cannot be read or written, the value is computed again.
@@ -73,8 +73,8 @@ def store_value(key: str | None, value: JSON) -> None:
         _store(cache_folder() / f"{key}.json", json.dumps(value).encode())
 
 
-def cached_arrays(key: str | None, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """`cached` for a dictionary of arrays."""
+def load_or_compute_arrays(key: str | None, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """`load_or_compute` for a dictionary of arrays."""
     if key is None:
         return compute()
     file = cache_folder() / f"{key}.npz"
@@ -93,7 +93,7 @@ def _store(file: Path, content: bytes) -> None:
     """Write a file of the cache, a line with a checksum and then the content; errors of the disk are ignored."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with replaced_file(file) as stream:  # another run may be reading
+        with replace_file(file) as stream:  # another run may be reading
             stream.write(hashlib.sha256(content).hexdigest().encode() + b"\n")
             stream.write(content)
 

@@ -65,7 +65,7 @@ class Arguments(argparse.ArgumentParser):
                 self.error(f"{word} begins with a long dash, as word processors write it; type {flag}")
         parsed, unknown = self.parse_known_args(args)
         if unknown:
-            self.error(self._unknown(unknown[0]))
+            self.error(self._unknown_message(unknown[0]))
         return parsed
 
     def error(self, message: str) -> NoReturn:
@@ -78,7 +78,7 @@ class Arguments(argparse.ArgumentParser):
             return None
         flags = [text for text in sys.argv[1:] if re.match("--?[a-zA-Z]", text)]
         mistyped = [text for text in flags if text.split("=")[0] not in self._flags()]
-        return self._unknown(mistyped[0]) if mistyped else None
+        return self._unknown_message(mistyped[0]) if mistyped else None
 
     def _missing_values(self, message: str) -> str | None:
         """The form of a flag that lacks values."""
@@ -108,11 +108,11 @@ class Arguments(argparse.ArgumentParser):
             flags.extend(action.option_strings)
         return flags
 
-    def _unknown(self, argument: str) -> str:
+    def _unknown_message(self, argument: str) -> str:
         """The message for an argument that does not exist, with the most similar flag."""
         name = argument.split("=")[0].lstrip("-").replace("_", "-")
         if name.lower() in self.hints:
-            _, script = _without(argument)
+            _, script = _split_option(argument)
             hint = self.hints[name.lower()].format(script=shlex.join(script))
             return f"unknown argument {argument}; {hint}"
         flags = {flag.strip("-"): flag for flag in self._flags()}  # with their dashes all flags would be similar
@@ -120,7 +120,7 @@ class Arguments(argparse.ArgumentParser):
             from runtime.launch import launcher_options  # torch and accelerate, which not every script needs
 
             if argument.split("=")[0] in launcher_options():
-                option, script = _without(argument)
+                option, script = _split_option(argument)
                 line = shlex.join(["accelerate", "launch", *option, *script])
                 return f"{argument} is an option of the launcher and stands before the script: {line}"
         matches = difflib.get_close_matches(name, flags, n=1)
@@ -128,7 +128,7 @@ class Arguments(argparse.ArgumentParser):
         return f"unknown argument {argument}; {hint}"
 
 
-def _without(option: str) -> tuple[list[str], list[str]]:
+def _split_option(option: str) -> tuple[list[str], list[str]]:
     """An option with the values behind it, and the script with all other arguments."""
     words = sys.argv[1:]
     start = words.index(option)

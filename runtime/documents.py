@@ -24,7 +24,7 @@ ROOT_NAMES: dict[type, str] = {dict: "an object", list: "a list", tuple: "a list
 @contextmanager
 def open_regular(file: str | Path) -> Iterator[BinaryIO]:
     """Open a file to read from. Raises ValueError for a pipe or a device, which may never end."""
-    with open(file, "rb", opener=_without_waiting) as stream:
+    with open(file, "rb", opener=_open_without_waiting) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise ValueError("it is not a regular file")
         yield stream
@@ -39,7 +39,7 @@ def read_bytes(file: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
         return stream.read()
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def _open_without_waiting(path: str, flags: int) -> int:
     """Open a file without waiting: opening a pipe would otherwise wait for a writer."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 

@@ -26,7 +26,7 @@ WRITE_ERRORS = (OSError, SafetensorError)  # the errors of a disk that is full, 
 
 
 @contextmanager
-def replaced_path(path: Path) -> Iterator[Path]:
+def replace_path(path: Path) -> Iterator[Path]:
     """Yields a temporary path; on leaving without an error, the file written there replaces `path`.
 
     Several processes may write the same file at once; the last one wins.
@@ -39,7 +39,7 @@ def replaced_path(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def replaced_file(path: Path) -> Iterator[BinaryIO]:
+def replace_file(path: Path) -> Iterator[BinaryIO]:
     """`replaced_path` that yields the temporary file, opened for writing bytes."""
     temporary = _temporary_path(path)
     try:
@@ -55,7 +55,7 @@ def replaced_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def replaced_files(folder: Path) -> Iterator[Path]:
+def replace_files(folder: Path) -> Iterator[Path]:
     """Yields a temporary folder; on leaving without an error, its files move to `folder`, each in one atomic step."""
     with _private_folder(folder) as temporary:
         yield temporary
@@ -124,7 +124,7 @@ def _lock(descriptor: int) -> None:
 
 
 @contextmanager
-def tolerated(output: str) -> Iterator[None]:
+def tolerate_write_errors(output: str) -> Iterator[None]:
     """In this context, a write error of the disk is printed, and ends the block but not the run."""
     try:
         yield

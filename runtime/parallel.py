@@ -107,7 +107,7 @@ def map_indices(function: Callable[[int], Result], count: int, chunk: int = CHUN
         yield from results
 
 
-def pipelined(
+def run_pipeline(
     batches: Iterable[list[Item]],
     read: Callable[[Item], Data],
     compute: Callable[[list[tuple[Item, Data]]], list[Callable[[], Result]]],

@@ -47,7 +47,7 @@ def redact(text: str) -> str:
     `scheme://user:password@host/path?query` becomes `scheme://host/path`. The `@` in a path or behind a name of the Hub
     stays, and so does the `?` of a file pattern.
     """
-    return QUERY.sub(_without_query, USER.sub(_without_user, text))
+    return QUERY.sub(_remove_query, USER.sub(_remove_user, text))
 
 
 def redact_all(value: Any) -> Any:
@@ -61,13 +61,13 @@ def redact_all(value: Any) -> Any:
     return value
 
 
-def _without_user(match: re.Match[str]) -> str:
+def _remove_user(match: re.Match[str]) -> str:
     if match["scheme"].lower() in NAMED_BEFORE_AT and ":" not in match["user"]:
         return match[0]
     return match[0].removesuffix(match["user"])
 
 
-def _without_query(match: re.Match[str]) -> str:
+def _remove_query(match: re.Match[str]) -> str:
     """The URL without its query. Outside of the web only `?name=value` is a query: patterns may have a `?`, too."""
     head = match["head"]
     query = match["query"]

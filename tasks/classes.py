@@ -41,7 +41,7 @@ class ClassScores(ClassMeans):
     def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:
         matrix = confusion_matrix(prediction, target.mask, len(self.names))
         self.sums += matrix
-        self.by_image[index, 0] += image_iou(ClassCounts.of(matrix))  # a filler adds 0
+        self.by_image[index, 0] += image_iou(ClassCounts.from_matrix(matrix))  # a filler adds 0
 
     @property
     def matrix(self) -> Tensor:
@@ -51,7 +51,7 @@ class ClassScores(ClassMeans):
     @property
     def counts(self) -> ClassCounts:
         """The pixels that each class is scored by."""
-        return ClassCounts.of(self.matrix)
+        return ClassCounts.from_matrix(self.matrix)
 
     @property
     def unscored(self) -> Sequence[str]:

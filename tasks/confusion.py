@@ -57,7 +57,7 @@ class ClassCounts(NamedTuple):
     predicted: Tensor
 
     @classmethod
-    def of(cls, matrix: Tensor) -> "ClassCounts":
+    def from_matrix(cls, matrix: Tensor) -> "ClassCounts":
         """The counts of a confusion matrix."""
         return cls(matrix.diagonal(), matrix.sum(dim=1), matrix.sum(dim=0))
 
@@ -69,7 +69,7 @@ class ClassCounts(NamedTuple):
 
 def scores(matrix: Tensor) -> dict[str, Any]:
     """The values of `scores_of`, from a confusion matrix."""
-    return scores_of(ClassCounts.of(matrix))
+    return scores_of(ClassCounts.from_matrix(matrix))
 
 
 def scores_of(counts: ClassCounts) -> dict[str, Any]:

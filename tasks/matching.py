@@ -100,7 +100,7 @@ class Matches(NamedTuple):
     pixels: np.ndarray
 
     @classmethod
-    def of(cls, overlaps: Overlaps) -> "Matches":
+    def from_overlaps(cls, overlaps: Overlaps) -> "Matches":
         """The objects of all labels except 0, the background."""
         true_labels, true_indices = np.unique(overlaps.true, return_inverse=True)
         predicted_labels, predicted_indices = np.unique(overlaps.predicted, return_inverse=True)
@@ -125,7 +125,7 @@ class Matches(NamedTuple):
         """(N,): the IoU of each pair."""
         return self.pixels / (self.true_sizes[self.true] + self.predicted_sizes[self.predicted] - self.pixels)
 
-    def matched(self, threshold: float) -> np.ndarray:
+    def matched_pairs(self, threshold: float) -> np.ndarray:
         """The indices of the pairs whose IoU is at least `threshold`; no object occurs in two of these pairs.
 
         At thresholds of one half or more, an object can have two such partners only if it is cut into exact halves:
@@ -151,7 +151,7 @@ class Matches(NamedTuple):
     def columns(self) -> np.ndarray:
         """(COLUMNS,) int64: the counts of an image."""
         row = np.zeros(COLUMNS, np.int64)
-        matched = [self.matched(threshold) for threshold in THRESHOLDS]
+        matched = [self.matched_pairs(threshold) for threshold in THRESHOLDS]
         row[MATCHES] = [len(pairs) for pairs in matched]
         row[TRUE] = len(self.true_sizes)
         row[PREDICTED] = len(self.predicted_sizes)
@@ -244,7 +244,7 @@ class ObjectScores(Scores):
         for class_index in range(1, len(self.names) + 1):
             true = np.where(label_classes(overlaps.true) == class_index, overlaps.true, 0)
             predicted = np.where(label_classes(overlaps.predicted) == class_index, overlaps.predicted, 0)
-            rows.append(Matches.of(Overlaps(predicted, true, overlaps.pixels)).columns())
+            rows.append(Matches.from_overlaps(Overlaps(predicted, true, overlaps.pixels)).columns())
         row = torch.from_numpy(np.concatenate(rows)).to(self.sums.device)
         self.sums += row
         self.by_image[index] += row

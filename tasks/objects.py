@@ -32,9 +32,9 @@ class ObjectTarget(Target):
     mask: Any = labels(unknown=IGNORE_INDEX)
     ids: Any = labels(unknown=0, dtype="int32")
 
-    def renumbered(self) -> "ObjectTarget":
+    def renumber(self) -> "ObjectTarget":
         """The target with new numbers for its objects, so that no number is larger than the number of pixels."""
-        return replace(self, ids=without_gaps(self.ids))
+        return replace(self, ids=close_gaps(self.ids))
 
     @property
     def prediction(self) -> Any:
@@ -131,7 +131,7 @@ class Objects(Task):
         return cls(Classes(tuple(task["classes"])), int(task["smallest"]), bool(task.get("fills_holes", False)))
 
 
-def without_gaps(ids: np.ndarray) -> np.ndarray:
+def close_gaps(ids: np.ndarray) -> np.ndarray:
     """The objects numbered from 1 without gaps, in the same order, int32; 0 stays 0."""
     present, numbers = np.unique(ids, return_inverse=True)
     first = 0 if present[0] == 0 else 1
@@ -150,14 +150,14 @@ def normalized_depth(ids: Tensor, is_known: Tensor) -> Tensor:
     """
     is_object = (ids > 0) & is_known
     depth = is_object.float()
-    inside = ~_on_border(ids, is_known)
+    inside = ~_border_pixels(ids, is_known)
     for step in range(1, DEEPEST):
         depth += inside & is_object
-        inside = _eroded(inside, square=step % 2 == 0)
+        inside = _erode(inside, square=step % 2 == 0)
     return depth / _deepest(depth, ids).clamp_min(1)
 
 
-def _on_border(ids: Tensor, is_known: Tensor) -> Tensor:
+def _border_pixels(ids: Tensor, is_known: Tensor) -> Tensor:
     """(B, *spatial) bool: known pixels with a neighbor along an axis that is known too and has another number."""
     borders = torch.zeros_like(is_known)
     for axis in range(1, ids.ndim):
@@ -169,7 +169,7 @@ def _on_border(ids: Tensor, is_known: Tensor) -> Tensor:
     return borders
 
 
-def _eroded(inside: Tensor, square: bool) -> Tensor:
+def _erode(inside: Tensor, square: bool) -> Tensor:
     """(B, *spatial) bool: pixels whose neighbors are all inside, in a square (a cube) of side 3, or in a cross."""
     result = inside.clone()
     for axis in range(1, inside.ndim):

@@ -128,12 +128,12 @@ class OverlapScores(ClassMeans):
 
     def summary(self) -> str:
         line = text_of_means(self.values)
-        missed = self.missed()
+        missed = self.missed_classes()
         if missed:
             line += f"; nothing was found of {', '.join(missed)}"
         return line
 
-    def missed(self) -> list[str]:
+    def missed_classes(self) -> list[str]:
         """The classes that masks hold and that no prediction has found."""
         counts = foreground_counts(self.sums.cpu())
         is_missed = (counts.truth > 0) & (counts.hits == 0)

@@ -50,7 +50,7 @@ class PartlyLabeledScores(ClassScores):
     def add(self, prediction: Tensor, target: PartlyLabeledTarget, index: int) -> None:  # type: ignore[override]  # its own target
         labeled = self.flags[target.label_set.long()][0]
         matrix = confusion_matrix(prediction, target.mask, len(self.names))
-        counts = ClassCounts.of(matrix)
+        counts = ClassCounts.from_matrix(matrix)
         all_pixels = matrix.sum().expand_as(counts.hits)
         columns = torch.stack([counts.hits, counts.truth, counts.predicted, all_pixels], dim=1)
         columns = columns * labeled[:, None]

@@ -45,7 +45,7 @@ class PointTarget(Target):
             return tuple(self.size.tolist())
         return (len(self.size), *self.size[0].tolist())
 
-    def cropped(self, window: Sequence[slice]) -> "PointTarget":
+    def crop(self, window: Sequence[slice]) -> "PointTarget":
         starts = [side.start for side in window]
         shape = [len(range(length)[side]) for length, side in zip(self.shape, window, strict=True)]
         size = np.array(shape, np.int64)
@@ -55,7 +55,7 @@ class PointTarget(Target):
         states[(states == PRESENT) & ~is_inside] = OUTSIDE
         return replace(self, points=points, states=states, size=size)
 
-    def padded(self, shape: Sequence[int]) -> "PointTarget":
+    def pad(self, shape: Sequence[int]) -> "PointTarget":
         return replace(self, size=np.array(shape, np.int64))
 
     def strip(self, start: int, stop: int) -> "PointTarget":
@@ -68,7 +68,7 @@ class PointTarget(Target):
     def for_loss(self) -> "PointTarget":
         return self
 
-    def moved(
+    def move(
         self,
         move_labels: Callable[[Tensor, int], Tensor],
         move_points: Callable[[Tensor], Tensor],

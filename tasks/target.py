@@ -122,7 +122,7 @@ class Target:
         arrays = {name: getattr(self, name)[None] for name in self.field_names()}
         return type(self)(**arrays)
 
-    def padded(self: AnyTarget, shape: Sequence[int]) -> AnyTarget:
+    def pad(self: AnyTarget, shape: Sequence[int]) -> AnyTarget:
         """The target of one image (NumPy arrays), padded at the end of each axis to a shape (*spatial)."""
         inside = tuple(slice(side) for side in self.shape)
 
@@ -133,7 +133,7 @@ class Target:
 
         return self.map_with_unknown(pad)
 
-    def cropped(self: AnyTarget, window: Sequence[slice]) -> AnyTarget:
+    def crop(self: AnyTarget, window: Sequence[slice]) -> AnyTarget:
         """The target of a crop; `window` has a slice of each axis."""
         return self.at(tuple(window))
 
@@ -145,7 +145,7 @@ class Target:
         """The batch in the types that losses need: whole numbers become int64."""
         return self.map(Tensor.long)
 
-    def moved(
+    def move(
         self: AnyTarget,
         move_labels: Callable[[Tensor, int], Tensor],
         move_points: Callable[[Tensor], Tensor],
@@ -172,7 +172,7 @@ class Target:
         """The target in the form of a prediction, for scores and pictures that compare the two."""
         return self.main
 
-    def renumbered(self: AnyTarget) -> AnyTarget:
+    def renumber(self: AnyTarget) -> AnyTarget:
         """The target of an image or crop for training, with new numbers for objects.
 
         The numbers in the whole image may be too large for a crop, and have no meaning there.

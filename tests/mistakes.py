@@ -26,7 +26,7 @@ KEYS = [
     Mutant(
         "data_utils/analysis/content.py",
         "content_key",
-        "[records.labeled(index) for index in range(len(records))]",
+        "[records.label_set(index) for index in range(len(records))]",
         "[]",
         "test_content.py",
     ),
@@ -135,8 +135,8 @@ KEYS = [
     Mutant(
         "data_utils/sources/streams/remote.py",
         "content_key",
-        "digest(_without_query(file), info['size'], versions)",
-        "digest(_without_query(file), info['size'])",
+        "digest(_remove_query(file), info['size'], versions)",
+        "digest(_remove_query(file), info['size'])",
         "test_remote.py",
     ),
     Mutant(
@@ -291,7 +291,7 @@ MODES = [
     Mutant("train.py", "evaluate", "model.eval()", "pass", "test_train.py"),
     Mutant(
         "train_utils/ema.py",
-        "WeightAverage.applied",
+        "WeightAverage.average_weights",
         "for name, value in own_values.items():\n    self._live[name].copy_(value)",
         "pass",
         "test_train.py",
@@ -609,10 +609,10 @@ COMPLETE_FILES = [
         "test_checkpoints.py",
     ),
     Mutant(
-        "runtime/files.py", "replaced_file", "temporary.replace(path)", "shutil.copy(temporary, path)", "test_files.py"
+        "runtime/files.py", "replace_file", "temporary.replace(path)", "shutil.copy(temporary, path)", "test_files.py"
     ),
-    Mutant("runtime/files.py", "replaced_files", "sync(file)", "pass", "test_files.py"),
-    Mutant("runtime/files.py", "replaced_files", "sync(folder)", "pass", "test_files.py"),
+    Mutant("runtime/files.py", "replace_files", "sync(file)", "pass", "test_files.py"),
+    Mutant("runtime/files.py", "replace_files", "sync(folder)", "pass", "test_files.py"),
     Mutant(
         "runtime/files.py",
         "_private_folder",
@@ -621,8 +621,8 @@ COMPLETE_FILES = [
         "test_files.py",
     ),
     Mutant("runtime/files.py", "sync", "os.fsync(descriptor)", "pass", "test_files.py"),
-    Mutant("runtime/files.py", "replaced_file", "os.fsync(descriptor)", "pass", "test_files.py"),
-    Mutant("runtime/files.py", "replaced_path", "sync(temporary)", "pass", "test_files.py"),
+    Mutant("runtime/files.py", "replace_file", "os.fsync(descriptor)", "pass", "test_files.py"),
+    Mutant("runtime/files.py", "replace_path", "sync(temporary)", "pass", "test_files.py"),
     Mutant(
         "train_utils/checkpoints/save.py",
         "Checkpoints._write",
@@ -705,7 +705,7 @@ BEST_MODEL = [
 
 # A resumed run goes on from something else than what was saved.
 RESUMED_RUNS = [
-    Mutant("train.py", "main", "state.window = monitor.window.saved()", "pass", "test_accounts.py"),
+    Mutant("train.py", "main", "state.window = monitor.window.saved_state()", "pass", "test_accounts.py"),
     Mutant(
         "train_utils/checkpoints/find.py",
         "_read_state",
@@ -975,7 +975,7 @@ LOSSES_AND_SCORES = [
     ),
     Mutant(
         "tasks/target.py",
-        "Target.padded",
+        "Target.pad",
         "np.full(shape, unknown, array.dtype)",
         "np.zeros(shape, array.dtype)",
         "test_dataset.py",
@@ -1000,7 +1000,7 @@ TILES = [
         "round_up(overlap, grid)",
         "test_tiling.py",
     ),
-    Mutant("inference/tiling/planning.py", "_with_reach", "max(reaches)", "min(reaches)", "test_tiling.py"),
+    Mutant("inference/tiling/planning.py", "_side_with_reach", "max(reaches)", "min(reaches)", "test_tiling.py"),
     Mutant(
         "inference/tiling/resizing.py",
         "resize_logits",

@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DynamoBackend
 
-from data_utils.loading.augment import Recolor, recolored
+from data_utils.loading.augment import Recolor, recolor_images
 from tasks.step_loss import StepLoss
 from unet.model import UNet
 
@@ -39,9 +39,9 @@ def compile_loss(accelerator: Accelerator, criterion: StepLoss) -> None:
         criterion.compile(**_options(accelerator))
 
 
-def compiled_recolor(accelerator: Accelerator) -> Recolor:
+def compile_recolor(accelerator: Accelerator) -> Recolor:
     """The colors of the augmentation, compiled if the launch profile sets a backend."""
-    return torch.compile(recolored, **_options(accelerator)) if compiles(accelerator) else recolored
+    return torch.compile(recolor_images, **_options(accelerator)) if compiles(accelerator) else recolor_images
 
 
 def eager(accelerator: Accelerator) -> AbstractContextManager[Any]:

@@ -49,7 +49,7 @@ class WeightAverage:
 
     @contextmanager
     @torch.no_grad()
-    def applied(self) -> Iterator[None]:
+    def average_weights(self) -> Iterator[None]:
         """A context in which the model has the average weights."""
         own_values = {name: self._live[name].clone() for name in self.tensors}
         for name, value in self.tensors.items():

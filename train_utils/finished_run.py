@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.documents import read_json
-from runtime.files import replaced_file, tolerated
+from runtime.files import replace_file, tolerate_write_errors
 from runtime.redact import redact_all
 from train_utils.checkpoints.find import LENGTH_AND_PLACE, checkpoint_folder
 from train_utils.schedule import Schedule
@@ -59,7 +59,7 @@ class FinishedRun:
 def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: int) -> None:
     """Mark the run as finished; call it when all is written and published."""
     run = FinishedRun(step, schedule.total_steps, schedule.steps_per_epoch, flags_as_json(args))
-    with tolerated(FINISHED_FILE), replaced_file(folder / FINISHED_FILE) as file:
+    with tolerate_write_errors(FINISHED_FILE), replace_file(folder / FINISHED_FILE) as file:
         file.write(json.dumps(asdict(run), indent=2).encode())
 
 

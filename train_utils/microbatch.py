@@ -89,7 +89,7 @@ def steps_ahead(
         for batch in batches:
             indices.extend(slot.index for slot in batch["slots"])
         # no variable here holds the micro-batches: their memory is free as soon as the caller lets go of them
-        yield [_augmented(batch, fill, std, recolor) for batch in batches], indices
+        yield [_augment_batch(batch, fill, std, recolor) for batch in batches], indices
 
 
 def _step_batches(loader: DataLoader) -> Iterator[list[TrainingBatch]]:
@@ -102,7 +102,7 @@ def _step_batches(loader: DataLoader) -> Iterator[list[TrainingBatch]]:
             batches = []
 
 
-def _augmented(batch: TrainingBatch, fill: Tensor, std: Tensor, recolor: Recolor) -> MicroBatch:
+def _augment_batch(batch: TrainingBatch, fill: Tensor, std: Tensor, recolor: Recolor) -> MicroBatch:
     """A batch of the loader, augmented on the device."""
     images, targets = augment(
         batch["images"],

@@ -52,7 +52,7 @@ class Muon(torch.optim.AdamW):
         direction = weight.grad.lerp(new_average, MOMENTUM).movedim(1, -1)  # Nesterov's, in channels-last order
         matrix = direction.flatten(1)
         scale = MATCHING_SCALE * math.sqrt(max(matrix.shape))
-        step = orthogonalized(matrix).view(direction.shape).movedim(-1, 1)
+        step = orthogonalize(matrix).view(direction.shape).movedim(-1, 1)
         new_weight = weight * (1 - learning_rate * weight_decay) - learning_rate * scale * step
         found_inf = getattr(self, "found_inf", None)
         if found_inf is not None:
@@ -62,7 +62,7 @@ class Muon(torch.optim.AdamW):
         weight.copy_(new_weight)
 
 
-def orthogonalized(matrix: Tensor) -> Tensor:
+def orthogonalize(matrix: Tensor) -> Tensor:
     """The matrix with the same singular vectors and with singular values of about 0.7 to 1.2, except vanishing ones.
 
     Each iteration multiplies by a polynomial of the matrix times its transpose. These polynomials are square matrices

@@ -104,7 +104,7 @@ class StepGuard:
 
     def begin_step(self) -> None:
         """Copy the running statistics; call it before the forward pass."""
-        self._buffers_before = [_joined(buffers) for buffers in self._buffers]
+        self._buffers_before = [_join_buffers(buffers) for buffers in self._buffers]
 
     def undo_passes(self) -> None:
         """Undo the passes since `begin_step`: clear the gradients and restore the running statistics."""
@@ -125,7 +125,7 @@ class StepGuard:
         is_made = self._values[:2].isfinite().all()
         self._found_inf.copy_(~is_made)
         for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
-            _split_into(buffers, torch.where(is_made, _joined(buffers), before))
+            _split_into(buffers, torch.where(is_made, _join_buffers(buffers), before))
         host_refuses = not (self._is_fused or self._is_deepspeed)
         if host_refuses and not is_made:  # to ask `is_made` waits for the device
             self._optimizer.zero_grad()  # without gradients a step does nothing
@@ -189,12 +189,12 @@ def _set_found_inf(found_inf: Tensor, optimizer: Optimizer, *arguments: object) 
     optimizer.found_inf = found_inf  # type: ignore[attr-defined]
 
 
-def _joined(buffers: list[Tensor]) -> Tensor:
+def _join_buffers(buffers: list[Tensor]) -> Tensor:
     return torch.cat([buffer.flatten() for buffer in buffers])
 
 
 def _split_into(buffers: list[Tensor], flat_values: Tensor) -> None:
-    """Copy the values that `_joined` has put into one tensor back into the buffers."""
+    """Copy the values that `_join_buffers` has put into one tensor back into the buffers."""
     parts = flat_values.split([buffer.numel() for buffer in buffers])
     values = [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]
     torch._foreach_copy_(buffers, values)

@@ -11,7 +11,7 @@ from data_utils.config import DataConfig
 from inference.predictor import Predictor
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout
-from runtime.files import tolerated
+from runtime.files import tolerate_write_errors
 from tasks.task import Task
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.evaluation import Evaluation
@@ -89,7 +89,7 @@ class Publisher:
 
     def _save_image_scores(self, best: Evaluation) -> None:
         """Save the score of each validation image, for compare.py; prints a line if the disk refuses it."""
-        with tolerated(IMAGE_SCORES):
+        with tolerate_write_errors(IMAGE_SCORES):
             write_image_scores(self.run_log.output_dir, self.info, self.task.compared_by, best.scores.image_comparison)
 
     def write_results(self, state: RunState, speed_notes: Sequence[str | None]) -> None:
@@ -108,10 +108,10 @@ class Publisher:
             model = UNet.from_pretrained(self.best_model.folder)
             predictor = Predictor(model.to(self.accelerator.device))
             with self.accelerator.autocast():
-                with tolerated("predictions/"):
+                with tolerate_write_errors("predictions/"):
                     save_pictures(output_dir / "predictions", sample_panels(self.info, predictor, self.section))
                 views = worst_and_best(self.info, predictor, self.section, best.scores.image_comparison)
-            with tolerated("report.html"):
+            with tolerate_write_errors("report.html"):
                 judgement = judge(read_log(output_dir), facts(state, best, self.info, self.section, model))
             say(best.scores.table())
             say(f"best model in {self.best_model.folder}, report in {output_dir / 'report.html'}")
@@ -119,7 +119,7 @@ class Publisher:
             "training images": f"{len(self.info.train):,}",
             "minutes since the last start": f"{seconds_since_start() / 60:.3g}",
         }
-        with tolerated("report.html"):
+        with tolerate_write_errors("report.html"):
             write_report(
                 output_dir,
                 best,

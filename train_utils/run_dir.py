@@ -134,7 +134,7 @@ class OpenedRun:
 
 def _say_plan(plan: Plan, args: TrainSettings) -> None:
     """Print the decisions of the plan that the flags leave open."""
-    decided = plan.decided(args)
+    decided = plan.decide(args)
     if args.max_steps or args.max_minutes:  # these flags decide the length of the run
         decided.pop("epochs", None)
     say(f"plan: {as_flags(decided)}")

@@ -65,7 +65,7 @@ class Schedule:
             group["lr"] = rate * (self.encoder_factor if group["of_encoder"] else 1)
         return rate
 
-    def remaining(self, state: RunState) -> range:
+    def remaining_steps(self, state: RunState) -> range:
         """The steps that are still to be made."""
         return range(state.step, self.total_steps)
 

@@ -98,7 +98,7 @@ def _is_spread(value: Tensor) -> bool:
     return hasattr(value, "full_tensor")
 
 
-def unsharded(value: Tensor) -> Tensor:
+def gather_tensor(value: Tensor) -> Tensor:
     """The whole tensor, gathered if it is spread over the processes; every process must call it."""
     return value.full_tensor() if _is_spread(value) else value
 
@@ -129,7 +129,7 @@ def whole_copies(
     for kind, tensors in groups.items():
         copies[kind] = {}
         for name, value in tensors:
-            value = unsharded(value).detach()
+            value = gather_tensor(value).detach()
             if accelerator.is_main_process:
                 copies[kind][name] = value.to(
                     "cpu", copy=True, memory_format=torch.contiguous_format, non_blocking=True

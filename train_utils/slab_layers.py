@@ -111,7 +111,7 @@ class _ConvolutionWithBorders(torch.autograd.Function):
         ctx.slabs = slabs
         ctx.bias_sizes = None if bias is None else list(bias.shape)
         ctx.save_for_backward(x, weight, before, behind)
-        padded = _padded(before, x, behind, reach)
+        padded = _join_borders(before, x, behind, reach)
         return _convolution(padded, weight, bias)
 
     @staticmethod
@@ -119,7 +119,7 @@ class _ConvolutionWithBorders(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, before, behind = ctx.saved_tensors
         reach = weight.shape[FIRST_AXIS] // 2
-        padded = _padded(before, x, behind, reach)
+        padded = _join_borders(before, x, behind, reach)
         needs_gradient = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.bias_sizes is not None]
         ones = [1] * (weight.ndim - 2)
         zeros = [0] * (weight.ndim - 2)
@@ -149,7 +149,7 @@ def _slices_beside(x: Tensor, slabs: Slabs, reach: int) -> tuple[Tensor | None, 
     return mesh.exchange(first_slices, last_slices)
 
 
-def _padded(before: Tensor | None, x: Tensor, behind: Tensor | None, reach: int) -> Tensor:
+def _join_borders(before: Tensor | None, x: Tensor, behind: Tensor | None, reach: int) -> Tensor:
     """x (B, C, *spatial) between its borders, zeros where the volume ends."""
     shape = list(x.shape)
     shape[FIRST_AXIS] = reach

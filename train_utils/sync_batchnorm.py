@@ -34,7 +34,7 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, choice: st
     micro_batches = batch_split.accumulation  # they share the images of a step, and each has its own statistics
     if choice != "off" and accelerator.num_processes > 1:
         for name, norm in norms.items():
-            model.set_submodule(name, SynchronizedBatchNorm.of(norm))
+            model.set_submodule(name, SynchronizedBatchNorm.from_norm(norm))
     else:
         micro_batches *= accelerator.num_processes
     images = math.ceil(batch_split.batch_size / micro_batches)
@@ -71,7 +71,7 @@ class SynchronizedBatchNorm(nn.modules.batchnorm._BatchNorm):
     is_counted = True
 
     @classmethod
-    def of(cls, norm: nn.BatchNorm2d | nn.BatchNorm3d) -> "SynchronizedBatchNorm":
+    def from_norm(cls, norm: nn.BatchNorm2d | nn.BatchNorm3d) -> "SynchronizedBatchNorm":
         """A layer with the parameters, buffers and settings of `norm`."""
         synchronized = cls.__new__(cls)
         synchronized.__dict__ = norm.__dict__

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from runtime.errors import ModelError
 from unet.lite import MODEL_TYPE, Lite0
-from unet.recompute import recomputing
+from unet.recompute import recompute_blocks
 
 SIDE = 128  # side of the dry pass's image, in pixels; features of stride 32 then have a side of 4
 
@@ -57,12 +57,12 @@ class Encoder(nn.Module):
             with torch.no_grad():
                 return self.backbone(images).feature_maps
         if recompute:  # torch.compile does not compile this part
-            return torch.compiler.disable(self._recomputed)(images)
+            return torch.compiler.disable(self._recompute_stages)(images)
         return self.backbone(images).feature_maps
 
-    def _recomputed(self, images: Tensor) -> Sequence[Tensor]:
+    def _recompute_stages(self, images: Tensor) -> Sequence[Tensor]:
         # transformers' own checkpointing lacks convolutional families, and its batch norm would count a batch twice
-        with recomputing(self.stages):
+        with recompute_blocks(self.stages):
             return self.backbone(images).feature_maps
 
     @property

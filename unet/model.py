@@ -18,7 +18,7 @@ from unet.backbone import Encoder
 from unet.blocks import LAYERS, DoubleConv, Down, OutConv, Up
 from unet.config import UNetConfig
 from unet.model_files import CONFIG_NAME, WEIGHTS_NAME, check_source, read_config, read_weights, weights_problem
-from unet.recompute import recomputed
+from unet.recompute import recompute
 
 WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair of them (nnU-Net's limit)
 
@@ -120,7 +120,7 @@ class UNet(
     def _run(self, block: nn.Module, *inputs: Tensor) -> Tensor:
         """Compute a block; activation checkpointing computes it again in the backward pass."""
         if self._recomputes:
-            return recomputed(block, *inputs)
+            return recompute(block, *inputs)
         return block(*inputs)
 
     @property

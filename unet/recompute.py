@@ -24,7 +24,7 @@ def frozen_statistics(block: nn.Module) -> Iterator[None]:
             norm.num_batches_tracked.copy_(batches)
 
 
-def recomputed(block: nn.Module, *inputs: Tensor) -> Tensor:
+def recompute(block: nn.Module, *inputs: Tensor) -> Tensor:
     """`block(*inputs)`, computed again from these inputs in the backward pass (Chen et al. 2016, arXiv:1604.06174)."""
     # torch.compile does not support these contexts, so it must leave the block as it is
     run_twice = torch.compiler.disable(checkpoint)
@@ -32,8 +32,8 @@ def recomputed(block: nn.Module, *inputs: Tensor) -> Tensor:
 
 
 @contextmanager
-def recomputing(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """In this context, each block is `recomputed` wherever it is called. Do not compile it."""
+def recompute_blocks(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """In this context, each block is recomputed wherever it is called. Do not compile it."""
     for block in blocks:
         forward = partial(type(block).forward, block)
         contexts = partial(_contexts, block)

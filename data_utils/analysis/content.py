@@ -39,7 +39,7 @@ def content_key(splits: Iterable[Records]) -> str:
             record = records[index]
             parts += [record["name"], _content(record["image"]), _content(record["target"])]
         if records.metadata.label_sets:
-            parts += [records.labeled(index) for index in range(len(records))]
+            parts += [records.label_set(index) for index in range(len(records))]
         if len(records) and file_paths(records[0]["image"]):
             parts += [(record["name"], *_file_sizes(record["image"], record["target"])) for record in records]
     return digest(*parts)[:12]

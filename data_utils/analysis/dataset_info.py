@@ -220,7 +220,7 @@ def _split(records: Records, inspection: SplitInspection, reader: TargetReader) 
         background = 0
     locations = {}
     for i, class_locations in inspection.class_locations.items():
-        labeled = reader.labeled_in_map(records.labeled(i))
+        labeled = reader.labeled_in_map(records.label_set(i))
         locations[i] = list_locations(class_locations, reader, background, labeled)
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 

@@ -61,7 +61,7 @@ class VolumeSplitInspection(SplitInspection):
         spacings = np.zeros((len(self.sizes), 3))
         for i, spacing in self._spacings.items():
             spacings[i] = spacing
-        return VolumeStatistics.of(spacings, list(self._foregrounds.values()))
+        return VolumeStatistics.from_volumes(spacings, list(self._foregrounds.values()))
 
     def add(  # type: ignore[override]  # it takes volumes only
         self, i: int, inspection: VolumeInspection, labeled_for: LabelSet | None = None

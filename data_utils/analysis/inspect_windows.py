@@ -13,7 +13,7 @@ from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.windowed import WindowedImage, open_if_large, open_windowed, strips
-from data_utils.mask_values import MAX_VALUES, as_color, count_values, has_colors, in_colors, pack, value_key
+from data_utils.mask_values import MAX_VALUES, as_color, count_colors, count_values, has_colors, pack, value_key
 from data_utils.sources.records import Record
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -56,7 +56,7 @@ def _inspect_strips(
         keys = pack(values).ravel()
         pixels.update(counts)
         if has_colors(pixels):  # grey levels, from strips without other colors, are colors too
-            pixels = in_colors(pixels)
+            pixels = count_colors(pixels)
         problem = value_count_problem(pixels, name) if has_classes else None
         if problem:
             return problem
@@ -72,7 +72,7 @@ def _inspect_strips(
             samples[as_color(value)] += samples.pop(value)
     else:
         kind = "greys" if is_colored else "numbers"
-    locations = {value: _thinned(strips_with_value) for value, strips_with_value in samples.items()}
+    locations = {value: _thin_samples(strips_with_value) for value, strips_with_value in samples.items()}
     return Inspection(size, mask.size, mode, kind, dict(pixels), locations)
 
 
@@ -91,7 +91,7 @@ def _value_pixels(keys: np.ndarray, counts: dict[MaskValue, int]) -> Iterator[tu
         yield value, np.flatnonzero(keys == value_key(value))
 
 
-def _thinned(samples: list[tuple[int, np.ndarray]]) -> np.ndarray:
+def _thin_samples(samples: list[tuple[int, np.ndarray]]) -> np.ndarray:
     """At most `LOCATIONS` of the pixels sampled in strips.
 
     `samples` has for each strip the number of its pixels with the value, and some of these pixels; a strip is weighted

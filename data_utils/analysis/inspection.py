@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from data_utils.mask_values import in_colors
+from data_utils.mask_values import count_colors
 from data_utils.sources.records import LabelSet, Records
 from runtime.cache import JSON
 from runtime.errors import DataError
@@ -177,7 +177,7 @@ def total_pixels(inspected_splits: InspectedSplits) -> dict[MaskValue, int]:
             f"{examples['colors']} is a color mask and {examples['numbers']} one of numbers; store all in one way"
         )
     if colors:
-        greys = in_colors(greys)
+        greys = count_colors(greys)
     return dict(greys + numbers + colors)
 
 

@@ -180,7 +180,7 @@ def inspect_split(
         if isinstance(inspection, Problem):
             split_inspection.problems[i] = inspection
             continue
-        split_inspection.add(i, inspection, records.labeled(i))
+        split_inspection.add(i, inspection, records.label_set(i))
         pixels[inspection.kind].update(inspection.pixels)
         is_limited = inspector.has_classes and not has_names
         excess = excess_values(pixels[inspection.kind]) if is_limited else None

@@ -32,7 +32,7 @@ def describe_labels(inspected_splits: InspectedSplits, reader: TargetReader) -> 
     for inspection, records in inspected_splits:
         for i in np.flatnonzero(inspection.members >= 0).tolist():
             images += 1
-            for index in labeled_indices(reader, records.labeled(i)):
+            for index in labeled_indices(reader, records.label_set(i)):
                 counts[index] += 1
     lines = [f"images that are labeled for each class, of {images}"]
     for name, count in zip(reader.class_names, counts, strict=True):
@@ -50,13 +50,13 @@ def label_set_warnings(inspected_splits: InspectedSplits, reader: TargetReader) 
     """Warnings about the label files of the splits, the training images first."""
     if not any(records.metadata.label_sets for _, records in inspected_splits):
         return ()
-    lines = [*_unlisted(inspected_splits), *_unlabeled(inspected_splits, reader)]
+    lines = [*_unlisted_images(inspected_splits), *_unlabeled_images(inspected_splits, reader)]
     if len(inspected_splits) == 2:
         lines += _never_labeled(inspected_splits, reader)
     return tuple(lines)
 
 
-def _unlisted(inspected_splits: InspectedSplits) -> Iterator[str]:
+def _unlisted_images(inspected_splits: InspectedSplits) -> Iterator[str]:
     """Images that a `classes.csv` does not list."""
     names: list[str] = []
     for _, records in inspected_splits:
@@ -66,12 +66,12 @@ def _unlisted(inspected_splits: InspectedSplits) -> Iterator[str]:
         yield f"{len(names)} images have no row in classes.csv, and count as labeled for all classes: {name_list}"
 
 
-def _unlabeled(inspected_splits: InspectedSplits, reader: TargetReader) -> Iterator[str]:
+def _unlabeled_images(inspected_splits: InspectedSplits, reader: TargetReader) -> Iterator[str]:
     """Images that are labeled for no class."""
     names: list[str] = []
     for inspection, records in inspected_splits:
         for i in np.flatnonzero(inspection.members >= 0).tolist():
-            if not labeled_indices(reader, records.labeled(i)):
+            if not labeled_indices(reader, records.label_set(i)):
                 names.append(records.name(i))
     if names:
         name_list = listing(names)

@@ -12,7 +12,7 @@ from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.windowed import open_if_large
 from data_utils.sources.records import Records
-from runtime.cache import cached, digest
+from runtime.cache import digest, load_or_compute
 from runtime.console import track
 from runtime.errors import DataError
 
@@ -86,7 +86,7 @@ def measure_normalization(records: Records, config: DataConfig, bad: Container[i
         return [mean, std, sorted({image_sums.pixel_type for image_sums in sums})]
 
     key = records.digest and digest("normalization", records.digest, windows, sample)
-    mean, std, pixel_types = map(tuple, cached(key, compute))
+    mean, std, pixel_types = map(tuple, load_or_compute(key, compute))
     return Normalization(mean, std, pixel_types)
 
 

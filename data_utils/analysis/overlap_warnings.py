@@ -8,7 +8,7 @@ import numpy as np
 from data_utils.class_names import is_background
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.sources.records import Records, spread_indices
-from runtime.cache import cached, digest
+from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError
 from tasks.overlapping import MOST_CLASSES, Overlapping, unpack_bits
 from unet.config import MaskValue
@@ -25,7 +25,7 @@ def overlap_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
         if not len(records) or not isinstance(records[0]["target"], LayeredMask):
             continue
         key = records.digest and digest("overlaps", records.digest)
-        counts = cached(key, partial(_count, records))
+        counts = load_or_compute(key, partial(_count, records))
         shared_pixels += counts[0]
         labeled_pixels += counts[1]
     if shared_pixels <= MIN_NOTABLE_SHARE * labeled_pixels:

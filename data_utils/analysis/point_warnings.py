@@ -56,18 +56,18 @@ def point_warnings(inspected_splits: InspectedSplits, sided_pairs: Sequence[tupl
             doubles.append(f"{image.name} ({names[first]} and {names[second]})")
     lines = []
     if outside:
-        lines.append(f"{len(outside)} points lie outside their images: {_listed(outside)}; they are left out")
+        lines.append(f"{len(outside)} points lie outside their images: {_list_texts(outside)}; they are left out")
     if doubles:
-        lines.append(f"{len(doubles)} pairs of points lie at one place: {_listed(doubles)}")
+        lines.append(f"{len(doubles)} pairs of points lie at one place: {_list_texts(doubles)}")
     if sided_pairs and images:
         positions = np.stack([image.positions for image in images])
         is_present = np.stack([image.source.states for image in images]) == PRESENT
         for first, second in sided_pairs:
-            indices = _exchanged(positions, is_present, first, second)
+            indices = _exchanged_images(positions, is_present, first, second)
             odd = [images[index].name for index in indices]
             if odd:
                 lines.append(
-                    f"{names[first]} and {names[second]} may be exchanged in {len(odd)} images: {_listed(odd)}"
+                    f"{names[first]} and {names[second]} may be exchanged in {len(odd)} images: {_list_texts(odd)}"
                 )
     return tuple(lines)
 
@@ -137,7 +137,7 @@ def _source(record: Record) -> PointSource:
     return source
 
 
-def _exchanged(positions: np.ndarray, is_present: np.ndarray, first: int, second: int) -> list[int]:
+def _exchanged_images(positions: np.ndarray, is_present: np.ndarray, first: int, second: int) -> list[int]:
     """The images in which the order of a pair of points is reversed, compared with nearly all images.
 
     The sign of the order is the order along x or, for bodies turned in any direction, the side of the line through the
@@ -170,5 +170,5 @@ def _exchanged(positions: np.ndarray, is_present: np.ndarray, first: int, second
     return sign_images[sign != (sign.mean() > 0.5)].tolist()
 
 
-def _listed(texts: Sequence[str]) -> str:
+def _list_texts(texts: Sequence[str]) -> str:
     return listing(texts, limit=5)

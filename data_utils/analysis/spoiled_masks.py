@@ -14,9 +14,9 @@ from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_pale
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.invented_values import REPAIR
-from data_utils.mask_values import count_values, has_colors, in_colors, is_run, pack, show, sorted_values, value_text
+from data_utils.mask_values import count_colors, count_values, has_colors, is_run, pack, show, sort_values, value_text
 from data_utils.sources.records import Record
-from runtime.cache import JSON, cached, digest
+from runtime.cache import JSON, digest, load_or_compute
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -73,7 +73,7 @@ class BorderCounts:
         """The values that form areas, if at least as many others lie almost only between them; else an empty list."""
         pixels, between, areas = self.pixels, self.between, self.areas
         if has_colors(pixels):  # grey levels, from masks or strips without other colors, are colors too
-            pixels, between, areas = map(in_colors, (pixels, between, areas))
+            pixels, between, areas = map(count_colors, (pixels, between, areas))
         classes = []
         invented = 0
         for value, count in pixels.items():
@@ -132,7 +132,7 @@ def check_borders(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int
         return
     class_values = _once("borders", inspected_splits, _classes)
     if class_values:
-        classes = sorted_values(map(mask_value_from_json, class_values))
+        classes = sort_values(map(mask_value_from_json, class_values))
         raise DataError(_describe(inspected_splits, pixels, classes))
 
 
@@ -143,7 +143,7 @@ def border_warnings(inspected_splits: InspectedSplits, pixels: dict[MaskValue, i
     if not is_run(pixels) or len(pixels) > MAX_SCATTERED or not has_many:
         return ()
     class_values = _once("borders of runs", inspected_splits, _classes)
-    classes = sorted_values(map(mask_value_from_json, class_values))
+    classes = sort_values(map(mask_value_from_json, class_values))
     count = len(pixels) - len(classes)
     if not classes or count < max(MANY_INVENTED, 2 * len(classes)):
         return ()
@@ -183,7 +183,7 @@ def _spoiled_palette(inspected_splits: InspectedSplits) -> str:
     total = sum(counts.pixels.values())
     if not total:
         return ""
-    classes = sorted_values(counts.classes())
+    classes = sort_values(counts.classes())
     if not classes and alone_pixels < ALONE_SHARE * total:
         return ""
     if not classes:
@@ -226,7 +226,7 @@ def _once(title: str, inspected_splits: InspectedSplits, compute: Callable[[Insp
     """The results of `compute` for the splits; they are cached under the title if every split has a digest."""
     digests = [records.digest for _, records in inspected_splits]
     key = digest(title, *digests) if all(digests) else None
-    return cached(key, lambda: compute(inspected_splits))
+    return load_or_compute(key, lambda: compute(inspected_splits))
 
 
 def _sampled_pictures(inspected_splits: InspectedSplits) -> Iterator[Record]:
@@ -283,8 +283,8 @@ def mask_planes(record: Record) -> Iterator[np.ndarray]:
 def _describe(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int], classes: list[MaskValue]) -> str:
     """A line: what was seen, in which masks, and what to do."""
     share = sum(pixels[value] for value in classes) / sum(pixels.values())
-    ordered = sorted_values(pixels)
-    invented = sorted_values(pixels.keys() - set(classes))
+    ordered = sort_values(pixels)
+    invented = sort_values(pixels.keys() - set(classes))
     names = []
     masks = 0
     for inspection, records in inspected_splits:

@@ -41,7 +41,7 @@ class VolumeStatistics:
     foreground: Foreground | None
 
     @classmethod
-    def of(cls, spacings: np.ndarray, values: Sequence[np.ndarray]) -> "VolumeStatistics":
+    def from_volumes(cls, spacings: np.ndarray, values: Sequence[np.ndarray]) -> "VolumeStatistics":
         """The statistics of `spacings` (N, 3), and of `values` (n, C) of labeled voxels of each usable record."""
         channels = Counter(record_values.shape[1] for record_values in values)
         foreground = None

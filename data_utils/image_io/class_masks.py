@@ -87,7 +87,7 @@ class ClassMasks(RenderedMask):
             if file.path and (bit is not None or not has_mask):  # a left-out class's mask gives the size
                 values = read_mask({"path": file.path, "page": file.page}, name)
             masks.append(ClassMask(values, bit, name))
-        return combined(masks, self.ignored)
+        return combine_masks(masks, self.ignored)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class ClassChannels(RenderedMask):
         masks = []
         for number, (values, bit) in enumerate(zip(channels, self.bits, strict=True), 1):
             masks.append(ClassMask(values, bit, f"{self.file} channel {number}"))
-        return combined(masks, self.ignored)
+        return combine_masks(masks, self.ignored)
 
 
 def layered_label(files: Sequence[str], bits: Sequence[int | None], ignored: Sequence[MaskValue] = ()) -> VolumeFile:
@@ -129,7 +129,7 @@ def layered_label(files: Sequence[str], bits: Sequence[int | None], ignored: Seq
     return VolumeFile(tuple(paths), layers=ClassLayers(tuple(layers), tuple(unknown), tuple(ignored)))
 
 
-def combined(masks: Iterable[ClassMask], ignored: Sequence[MaskValue]) -> np.ndarray:
+def combine_masks(masks: Iterable[ClassMask], ignored: Sequence[MaskValue]) -> np.ndarray:
     """The masks of all classes as one, int64, as `pack_bits` gives it.
 
     Raises DataError, with the name of the mask, if one holds more than 0 and another value, or has another size.

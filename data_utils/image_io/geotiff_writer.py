@@ -179,7 +179,7 @@ class GeoTiffWriter:
         field = 8 if self._is_big else 4
         entries = []
         for tag in tags:
-            count, content = _encoded(tag)
+            count, content = _encode_tag(tag)
             if len(content) > field:
                 position = self._aligned_position()
                 self.file.write(content)
@@ -202,7 +202,7 @@ class GeoTiffWriter:
         return position
 
 
-def _encoded(tag: Tag) -> tuple[int, bytes]:
+def _encode_tag(tag: Tag) -> tuple[int, bytes]:
     """How many values a tag has, and their bytes."""
     if isinstance(tag.values, str):
         content = tag.values.encode("ascii", "replace") + b"\0"

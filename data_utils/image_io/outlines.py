@@ -47,7 +47,7 @@ class Corners(NamedTuple):
     columns: np.ndarray
     is_on_falling_diagonal: np.ndarray
 
-    def chosen(self, indices: np.ndarray) -> "Corners":
+    def select(self, indices: np.ndarray) -> "Corners":
         """The corners at `indices`, which may also be a boolean mask."""
         return Corners(*[values[indices] for values in self])
 
@@ -71,12 +71,12 @@ class Outliner:
         for top in range(0, len(rows), ROWS):
             self._read(rows[top : top + ROWS])
             if self._new_corners > max(MAX_PENDING_CORNERS, self._open_corners):
-                yield self._finished()
+                yield self._take_areas()
 
     def finish(self) -> Iterator[Areas]:
         """The remaining areas, after the last row."""
         self._read(np.zeros((1, self._last_row.shape[1] - 2), np.uint8))
-        yield self._finished()
+        yield self._take_areas()
 
     def _read(self, rows: np.ndarray) -> None:
         from skimage.measure import label
@@ -93,7 +93,7 @@ class Outliner:
         self._last_row = window[-1:]
         self._last_areas = areas[-1]
 
-    def _finished(self) -> Areas:
+    def _take_areas(self) -> Areas:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
@@ -111,15 +111,15 @@ class Outliner:
             corners = self._corners.pop()
             areas = components[corners.areas]
             is_unfinished = is_open[areas]
-            open_corners.append(corners._replace(areas=new_numbers[areas]).chosen(is_unfinished))
-            finished_corners.append(corners._replace(areas=areas).chosen(~is_unfinished))
-        self._corners = [_concatenated(open_corners)]
+            open_corners.append(corners._replace(areas=new_numbers[areas]).select(is_unfinished))
+            finished_corners.append(corners._replace(areas=areas).select(~is_unfinished))
+        self._corners = [_concatenate(open_corners)]
         self._last_areas = np.where(self._last_areas > 0, new_numbers[last_areas], 0)
         self._area_count = int(is_open.sum())
         self._links = [np.zeros((2, 0), np.int64)]
         self._open_corners = len(self._corners[0].rows)
         self._new_corners = 0
-        return _areas(_concatenated(finished_corners))
+        return _areas(_concatenate(finished_corners))
 
 
 def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
@@ -158,12 +158,12 @@ def _corners(window: np.ndarray, areas: np.ndarray, row: int) -> Corners:
         is_middle_of_three = (number > 0) & (number == first) & (number == second)  # four alike have no corner
         for is_corner, is_falling in ((is_alone, is_on_falling_diagonal), (is_middle_of_three, False)):
             corners = np.flatnonzero(is_corner)
-            part = Corners(area, number, rows + row, columns, np.full(len(rows), is_falling)).chosen(corners)
+            part = Corners(area, number, rows + row, columns, np.full(len(rows), is_falling)).select(corners)
             parts.append(part)
     return Corners(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _concatenated(parts: list[Corners]) -> Corners:
+def _concatenate(parts: list[Corners]) -> Corners:
     """All corners in one; this empties the list."""
     columns: list[list[np.ndarray]] = [list(column) for column in zip(*parts, strict=True)]
     parts.clear()
@@ -175,7 +175,7 @@ def _concatenated(parts: list[Corners]) -> Corners:
 
 def _areas(corners: Corners) -> Areas:
     """The areas whose outlines have these corners."""
-    corners = corners.chosen(np.lexsort((corners.columns, corners.rows, corners.areas)))
+    corners = corners.select(np.lexsort((corners.columns, corners.rows, corners.areas)))
     count = len(corners.rows)
     index_type = np.int32 if count < 2**31 else np.int64
     # In this order a line along a row leads from each corner with an even index to the next one. Where an area touches

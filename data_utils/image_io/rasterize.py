@@ -19,7 +19,7 @@ def fill_polygon(mask: np.ndarray, rings: Sequence[np.ndarray], value: int) -> N
 
 def _spans(rings: Sequence[np.ndarray], height: int) -> Iterator[tuple[int, int, int]]:
     """(row, first column, last column + 1) of each run of pixels inside."""
-    rings = [_turned(ring) for ring in rings]
+    rings = [_turn_ring(ring) for ring in rings]
     starts = np.concatenate(rings)
     ends = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
     yield from _level_spans(starts, ends, height)
@@ -41,7 +41,7 @@ def _spans(rings: Sequence[np.ndarray], height: int) -> Iterator[tuple[int, int,
             yield row, left, right
 
 
-def _turned(ring: np.ndarray) -> np.ndarray:
+def _turn_ring(ring: np.ndarray) -> np.ndarray:
     """The corners (n, 2) of a ring in the direction in which GDAL walks along it, whichever they are given in.
 
     GDAL looks at the bend at the highest corner, the rightmost of several. If the ring meets itself there, or does not

@@ -116,19 +116,19 @@ class Raster:
     @property
     def dtype(self) -> np.dtype:
         """The type in which its pixels are read."""
-        return np.result_type(*[file.dtype for file in self._used()])
+        return np.result_type(*[file.dtype for file in self._used_files()])
 
     @property
     def may_lack_data(self) -> bool:
         """Whether some pixels may hold no data."""
-        return any(file.may_lack_data for file in self._used())
+        return any(file.may_lack_data for file in self._used_files())
 
     @property
     def decodes_windows(self) -> bool:
         """Whether windows can be read without decoding most of the files."""
-        return all(file.pixels.decodes_windows for file in self._used())
+        return all(file.pixels.decodes_windows for file in self._used_files())
 
-    def _used(self) -> list[RasterFile]:
+    def _used_files(self) -> list[RasterFile]:
         """The files of the bands that are read."""
         file_indices = {band.file_index for band in self.bands}
         return [file for index, file in enumerate(self.files) if index in file_indices]

@@ -68,7 +68,7 @@ class DecodedMask(NamedTuple):
 
 
 @contextmanager
-def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Image.Image | np.ndarray | Raster]:
+def open_source(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Image.Image | np.ndarray | Raster]:
     """The picture (a page of a TIFF), raster or array of a source, not decoded yet; an array may be memory-mapped.
 
     Raises ImageError, with `name`, if the source cannot be opened. Callers decode it within `image_errors` too.
@@ -80,7 +80,7 @@ def opened(source: ImageSource | None, name: str, page: int = 0) -> Iterator[Ima
 
 
 def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) -> Image.Image | np.ndarray | Raster:
-    """The file of `opened`; it stays open as long as `stack` is."""
+    """The file of `open_source`; it stays open as long as `stack` is."""
     content = cast(Any, source)
     if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
         page = source.get("page", page)
@@ -137,7 +137,7 @@ def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Prepr
     With `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs.
     """
     location = f"{name}: image"
-    with opened(source, location, page) as image, image_errors(location):
+    with open_source(source, location, page) as image, image_errors(location):
         if draft_for and draft_for.draft and isinstance(image, JpegImageFile) and image is not source:
             size = size_as_seen(image)  # before the draft, which changes it
             extent = _draft(image, draft_for)
@@ -227,7 +227,7 @@ def read_mask(source: ImageSource, name: str) -> np.ndarray:
 def decode_mask(source: ImageSource, name: str) -> DecodedMask:
     """Mask values as `read_mask` gives them, and how they are stored."""
     location = f"{name}: mask"
-    with opened(source, location) as picture, image_errors(location):
+    with open_source(source, location) as picture, image_errors(location):
         if isinstance(picture, Raster):
             picture = picture.whole()
         if isinstance(picture, np.ndarray):
@@ -274,7 +274,7 @@ def _stored_values(picture: Image.Image) -> np.ndarray:
 def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
     """The colors (H, W, 3) uint8 of a mask that is stored as indices into a palette; None for any other mask."""
     location = f"{name}: mask"
-    with opened(source, location) as picture, image_errors(location):
+    with open_source(source, location) as picture, image_errors(location):
         if not isinstance(picture, Image.Image) or picture.mode != "P" or picture.format == "GIF":
             return None
         return np.asarray(_upright(picture).convert("RGB"))
@@ -283,7 +283,7 @@ def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
 def is_drawn_in_alpha(source: ImageSource, name: str) -> bool:
     """Whether the pixels of a mask differ in how transparent they are."""
     location = f"{name}: mask"
-    with opened(source, location) as picture, image_errors(location):
+    with open_source(source, location) as picture, image_errors(location):
         if not isinstance(picture, Image.Image) or "A" not in picture.getbands():
             return False
         lowest, highest = _upright(picture).getchannel("A").getextrema()
@@ -350,7 +350,7 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
         with image_errors(name), source.open() as picture:
             pixel = np.asarray(picture.read(0, 1, 0, 1))
             return picture.size, f"{pixel.dtype} x {pixel[0, 0].size}"
-    with opened(source, name) as picture, image_errors(name):
+    with open_source(source, name) as picture, image_errors(name):
         if isinstance(picture, Raster):
             return picture.size, f"{picture.dtype} x {len(picture.bands)}"
         if isinstance(picture, np.ndarray):

@@ -59,7 +59,7 @@ def resize_rows(
     if not fixed_point:
         pixels = pixels.astype(np.float32)
     pixels = resize_image(pixels, (len(pixels), width), (0, 0, extent[1], len(pixels)))
-    pixels = _weighted(pixels, taps - taps.min(), weights, fixed_point)
+    pixels = _weighted_sum(pixels, taps - taps.min(), weights, fixed_point)
     if is_uint8:
         return _as_uint8(pixels)
     return pixels
@@ -135,7 +135,7 @@ def linear(extent: int, target: int) -> tuple[np.ndarray, np.ndarray]:
     return taps.clip(0, extent - 1), weights / weights.sum(axis=1, keepdims=True)
 
 
-def _weighted(pixels: np.ndarray, taps: np.ndarray, weights: np.ndarray, fixed_point: bool) -> np.ndarray:
+def _weighted_sum(pixels: np.ndarray, taps: np.ndarray, weights: np.ndarray, fixed_point: bool) -> np.ndarray:
     """(H, w, C) -> (n, w, C): the sum over each target's taps, rounded as Pillow rounds."""
     bits = 22
     half = 0

@@ -39,7 +39,7 @@ def is_tiff(path: str | Path) -> bool:
 
 def page_numbers(path: Path) -> list[int]:
     """Numbers of a TIFF's pages, save the small copies that some programs store beside them."""
-    with image_errors(str(path)), _opened(path) as tiff:
+    with image_errors(str(path)), _open_file(path) as tiff:
         return [number for number, _ in _full_pages(tiff)]
 
 
@@ -55,11 +55,11 @@ def check_pages(path: Path) -> None:
 
 def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
     """(page, (H, W)) of the `page_numbers` of a TIFF."""
-    with image_errors(str(path)), _opened(path) as tiff:
+    with image_errors(str(path)), _open_file(path) as tiff:
         return [(number, _upright_size(page)) for number, page in _full_pages(tiff)]
 
 
-def _opened(path: Path) -> tifffile.TiffFile:
+def _open_file(path: Path) -> tifffile.TiffFile:
     check_regular(path)
     return tifffile.TiffFile(path)
 

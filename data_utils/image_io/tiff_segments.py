@@ -67,12 +67,12 @@ class Segments:
         check_memory(int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize, "a part of the image")
         with self.path.open("rb") as file:
             if self.page.is_contiguous:
-                return self._stored(file, rows, columns, samples)
+                return self._read_stored(file, rows, columns, samples)
             if not self._has_codec:
                 return self._picture[slice(*rows), slice(*columns)][:, :, sample_index(samples)]
             return self._window(file, rows, columns, samples, shape)
 
-    def _stored(self, file: BinaryIO, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:
+    def _read_stored(self, file: BinaryIO, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray:
         """A window of a page that is not compressed, whose rows lie one behind the other."""
         height, width = self.size
         start = self.page.dataoffsets[0]

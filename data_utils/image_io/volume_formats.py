@@ -82,7 +82,7 @@ class NiftiVolume(StoredVolume):
         return (self.slope, self.intercept) != (1, 0)
 
     def read(self) -> np.ndarray:
-        voxels = self._inflated() if self.path.lower().endswith(".gz") else self._mapped()
+        voxels = self._decompress() if self.path.lower().endswith(".gz") else self._map_voxels()
         if self.is_scaled:
             voxels = voxels.astype(self.dtype)
             with np.errstate(over="ignore", invalid="ignore"):  # a damaged scale, whose infinities are refused
@@ -90,7 +90,7 @@ class NiftiVolume(StoredVolume):
                 voxels += self.dtype.type(self.intercept)
         return voxels
 
-    def _inflated(self) -> np.ndarray:
+    def _decompress(self) -> np.ndarray:
         """The voxels of a compressed file, decompressed in pieces into one array; nibabel would hold them twice."""
         dtype = self.image.header.get_data_dtype()
         check_memory(prod(self.image.shape) * dtype.itemsize, "the volume")
@@ -106,7 +106,7 @@ class NiftiVolume(StoredVolume):
                 missing = missing[len(piece) :]
         return voxels.reshape(*self.shape, self.channels, order="F")
 
-    def _mapped(self) -> np.ndarray:
+    def _map_voxels(self) -> np.ndarray:
         """The voxels of a file that is not compressed, where they lie in it."""
         claimed = prod(self.image.shape) * self.image.header.get_data_dtype().itemsize
         if claimed > os.path.getsize(self.path):  # nibabel would set so much memory aside

@@ -7,7 +7,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.class_masks import ClassMask, combined
+from data_utils.image_io.class_masks import ClassMask, combine_masks
 from data_utils.image_io.formats import ClassLayers, ImageSource, VolumeFile, image_errors
 from data_utils.image_io.volume_formats import (
     VOLUME_SUFFIXES,
@@ -138,7 +138,7 @@ def _read_layers(source: VolumeFile, layers: ClassLayers, name: str) -> tuple[np
             if layer_header.size != header.size or not same_grid(layer_header, header):
                 raise DataError(f"{path}: has another shape or affine than {source.paths[0]}; resample one of them")
             masks.append(ClassMask(_flat(values), bit, path))
-    return combined(masks, layers.ignored).reshape(header.size), header
+    return combine_masks(masks, layers.ignored).reshape(header.size), header
 
 
 def _flat(volume: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ WIDE_LABEL_TYPE = torch.int32  # labels that float32 may not hold exactly: they 
 Recolor: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def recolored(images: Tensor, gain: Tensor, shift: Tensor, fill: Tensor, std: Tensor) -> Tensor:
+def recolor_images(images: Tensor, gain: Tensor, shift: Tensor, fill: Tensor, std: Tensor) -> Tensor:
     """Images with the contrast `gain` about the mean `fill`, and the brightness `shift` in standard deviations."""
     return images * gain + ((1 - gain) * fill + shift * std)
 
@@ -36,7 +36,7 @@ def augment(
     *,
     fill: Tensor,
     std: Tensor,
-    recolor: Recolor = recolored,
+    recolor: Recolor = recolor_images,
 ) -> tuple[Tensor, AnyTarget]:
     """Augment a batch, each sample by its own augmentation; the arguments stay as they are, and the host never waits.
 
@@ -48,7 +48,7 @@ def augment(
         augmentations: one for each sample, for images of this size.
         packed_augmentations: `pack_augmentations` of them.
         fill, std: (C,) mean and standard deviation of the training images.
-        recolor: `recolored`, compiled or not.
+        recolor: `recolor_images`, compiled or not.
 
     Returns:
         Float32 images (float64 stays), and targets in the types that losses take.
@@ -80,9 +80,9 @@ def augment(
             new_images[i] += (
                 augmentation.noise * std * unit_noise(images[i].shape, augmentation.noise_seed, images.device)
             )
-    new_targets = targets.moved(
-        move_labels=lambda labels, unknown: _moved_labels(labels, unknown, grid, outside),
-        move_points=lambda points: _moved_points(points, augmentations, size),
+    new_targets = targets.move(
+        move_labels=lambda labels, unknown: _move_labels(labels, unknown, grid, outside),
+        move_points=lambda points: _move_points(points, augmentations, size),
     )
     return torch.where(outside[:, None], fill, new_images), new_targets
 
@@ -98,7 +98,7 @@ def _degrade(images: Tensor, augmentations: Sequence[Augmentation], fill: Tensor
             images[i] = _apply_gamma(images[i], augmentation.gamma, fill)
 
 
-def _moved_labels(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor) -> Tensor:
+def _move_labels(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor) -> Tensor:
     """Labels (B, *spatial) picked at the grid's positions, `unknown` where it is `outside`."""
     if labels.dtype == WIDE_LABEL_TYPE:
         new_labels = labels.flatten(1).gather(1, _nearest_pixels(grid).flatten(1)).view_as(labels).long()
@@ -107,7 +107,7 @@ def _moved_labels(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor) -
     return new_labels.masked_fill(outside, unknown)
 
 
-def _moved_points(points: Tensor, augmentations: Sequence[Augmentation], size: Sequence[int]) -> Tensor:
+def _move_points(points: Tensor, augmentations: Sequence[Augmentation], size: Sequence[int]) -> Tensor:
     """The positions of points (B, K, n) in the moved samples.
 
     `_sampling_grid` maps a position in the moved sample to the position in the original. Its elastic part is inverted

@@ -66,7 +66,7 @@ class SegmentationDataset(Dataset):
         if problem is None:
             try:
                 image, target = self.sample(slot)
-                target = self.reader.unknown_target(target.shape) if slot.filler else target.renumbered()
+                target = self.reader.unknown_target(target.shape) if slot.filler else target.renumber()
                 return image, target, None
             except self.config.skipped_errors as error:
                 problem = str(error)
@@ -121,7 +121,7 @@ class TrainingDataset(SegmentationDataset):
         image, target = self.samples.load(slot.index)
         window = self.samples.choose_window(slot.index, target, crop_size, rng)
         sides = tuple(slice(*side) for side in window)
-        return image[(slice(None), *sides)], target.cropped(sides)
+        return image[(slice(None), *sides)], target.crop(sides)
 
     def __getitem__(self, slot: Slot) -> tuple[Tensor, Target, Augmentation, Slot, str | None]:
         image, target, problem = self.read(slot)
@@ -137,7 +137,7 @@ class TrainingDataset(SegmentationDataset):
             may_mirror=self.reader.mirrors,
         )
         if augmentation.is_mirrored:
-            target = self.reader.mirrored(target)
+            target = self.reader.mirror(target)
         return _tensor(image), target.map(_tensor), augmentation, slot, problem
 
     def _pad(self, image: np.ndarray, target: Target, shape: tuple[int, ...]) -> Sample:
@@ -145,7 +145,7 @@ class TrainingDataset(SegmentationDataset):
         padded = np.full((len(image), *shape), _column(fill, shape), dtype=image.dtype)
         inside = tuple(slice(side) for side in target.shape)
         padded[(slice(None), *inside)] = image
-        return padded, target.padded(shape)
+        return padded, target.pad(shape)
 
 
 class EvaluationDataset(SegmentationDataset):

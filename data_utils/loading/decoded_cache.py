@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from runtime.cache import cache_folder, digest
 from runtime.console import say, track
 from runtime.errors import DataError
-from runtime.files import checksum, replaced_file
+from runtime.files import checksum, replace_file
 from runtime.parallel import available_cpus, map_ahead
 from tasks.target import Target
 
@@ -108,10 +108,10 @@ def _write(file: Path, samples: Iterable[Sample | str], target: type[Target]) ->
         fields[f"{name}_type"] = pyarrow.string()
         fields[f"{name}_shape"] = pyarrow.list_(pyarrow.int64())
     schema = pyarrow.schema(fields)
-    with replaced_file(file) as stream, pyarrow.ipc.new_file(stream, schema) as writer:
+    with replace_file(file) as stream, pyarrow.ipc.new_file(stream, schema) as writer:
         for sample in samples:
             writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(sample)], schema))
-    with replaced_file(_checksum_file(file)) as stream:
+    with replace_file(_checksum_file(file)) as stream:
         stream.write(checksum(file).encode())
 
 

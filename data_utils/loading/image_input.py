@@ -144,7 +144,7 @@ def missing_pixels(pixels: object) -> np.ndarray | None:
     return missing if missing.any() else None
 
 
-def without_missing(target: AnyTarget, missing: np.ndarray | None) -> AnyTarget:
+def hide_missing(target: AnyTarget, missing: np.ndarray | None) -> AnyTarget:
     """The target (*spatial) of an image, set to unknown where the image, of any size, holds no data."""
     if missing is None:
         return target

@@ -12,7 +12,7 @@ from data_utils.image_io.resize import Size, Window
 from data_utils.image_io.windowed import WindowedArray, open_windowed
 from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, Sample
-from data_utils.loading.image_input import ImageInput, missing_pixels, without_missing
+from data_utils.loading.image_input import ImageInput, hide_missing, missing_pixels
 from data_utils.loading.volume_input import VolumeInput
 from tasks.target import Target
 from unet.config import Preprocess
@@ -86,7 +86,7 @@ class ImageSamples(Samples):
         pixels = image.whole()
         target_size = image.size if self.fit_targets else None
         target = self.reader.read(record, decoded.size, target_size)
-        return pixels, without_missing(target, missing_pixels(decoded.pixels))
+        return pixels, hide_missing(target, missing_pixels(decoded.pixels))
 
     def load_crop(self, index: int, crop_size: Size, rng: np.random.Generator) -> Sample | None:
         locations = self.split.class_locations.get(index)
@@ -99,7 +99,7 @@ class ImageSamples(Samples):
             image = ImageInput(picture, self.preprocess, self.channels, name)
             window = crop_around(locations, target.size, image.size, crop_size, rng)
             pixels = image.window(window)
-            return pixels, without_missing(target.read(image.size, window), image.missing(window))
+            return pixels, hide_missing(target.read(image.size, window), image.missing(window))
 
     def choose_window(self, index: int, target: Target, crop_size: Size, rng: np.random.Generator) -> Window:
         locations = target.locations()

@@ -88,7 +88,7 @@ class VolumeInput:
 
     def _plane(self, z: int) -> np.ndarray:
         """(c, h, w): a slice of the file, clipped, standardized and resampled within itself."""
-        plane = (self._clipped(z) - self.mean) / self.std
+        plane = (self._clip_slice(z) - self.mean) / self.std
         return np.stack([self._resized(channel) for channel in np.moveaxis(plane, 2, 0)])
 
     def _resized(self, channel: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ class VolumeInput:
         image = Image.fromarray(channel).resize((width, channel.shape[0]), self.column_filter)
         return np.asarray(image.resize((width, height), self.row_filter))
 
-    def _clipped(self, z: int) -> np.ndarray:
+    def _clip_slice(self, z: int) -> np.ndarray:
         """(H, W, c) float32: a slice of the file."""
         plane = np.ascontiguousarray(self.voxels[z], np.float32)
         if self.preprocess.clip is None:
@@ -111,9 +111,9 @@ class VolumeInput:
         """Mean and standard deviation (c,) of the clipped voxels, summed in float64; 1 where a channel is constant."""
         planes = range(self.header.size[0])
         count = self.voxels[..., 0].size
-        sums = [self._clipped(z).sum(axis=(0, 1), dtype=np.float64) for z in planes]
+        sums = [self._clip_slice(z).sum(axis=(0, 1), dtype=np.float64) for z in planes]
         mean = np.sum(sums, axis=0) / count
-        squares = [np.square(self._clipped(z) - mean).sum(axis=(0, 1)) for z in planes]
+        squares = [np.square(self._clip_slice(z) - mean).sum(axis=(0, 1)) for z in planes]
         std = np.sqrt(np.sum(squares, axis=0) / count)
         return mean.astype(np.float32), np.where(std > 0, std, 1.0).astype(np.float32)
 

@@ -86,8 +86,8 @@ class BlockRecords(DerivedRecords):
         path = Path(name)
         return str(path.with_name(f"{path.stem}_{box.top}_{box.left}{path.suffix}"))
 
-    def labeled(self, i: int) -> LabelSet | None:
-        return self.records.labeled(self.windows[i].record)
+    def label_set(self, i: int) -> LabelSet | None:
+        return self.records.label_set(self.windows[i].record)
 
 
 def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Records]:

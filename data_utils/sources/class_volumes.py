@@ -129,7 +129,7 @@ def open_class_volumes(
     return ClassVolumeRecords(records, names, config, sorted(unpaired))
 
 
-def by_channel(records: Records, config: DataConfig) -> Records:
+def divide_by_channel(records: Records, config: DataConfig) -> Records:
     """The records, with a class for each channel of their labels if the labels have several channels."""
     if not isinstance(records, VolumeRecords) or isinstance(records, ClassVolumeRecords):
         return records

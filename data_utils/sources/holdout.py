@@ -29,7 +29,7 @@ def hold_out(records: Records, fraction: float, seed: int, group: Groups) -> tup
     sizes = np.bincount(groups)
     order = np.random.default_rng(seed).permutation(len(sizes))
     held_out_groups = _first_groups(order, sizes, round(len(records) * fraction))
-    return _divided(records, np.isin(groups, held_out_groups))
+    return _divide(records, np.isin(groups, held_out_groups))
 
 
 def _first_groups(order: np.ndarray, sizes: np.ndarray, wanted_images: float) -> np.ndarray:
@@ -66,10 +66,10 @@ def hold_out_fold(records: Records, fold: tuple[int, int], seed: int, group: Gro
         records_so_far, smallest_fold = folds[0]
         fold_by_group[index] = smallest_fold
         heapq.heapreplace(folds, (records_so_far + int(sizes[index]), smallest_fold))
-    return _divided(records, fold_by_group[groups] == number - 1)
+    return _divide(records, fold_by_group[groups] == number - 1)
 
 
-def _divided(records: Records, held_out: np.ndarray) -> tuple[Records, Records]:
+def _divide(records: Records, held_out: np.ndarray) -> tuple[Records, Records]:
     train = Subset(records, np.flatnonzero(~held_out))
     val = Subset(records, np.flatnonzero(held_out))
     return train, val

@@ -136,10 +136,10 @@ class LabeledRecords(DerivedRecords):
 
     def __getitem__(self, i: int) -> Record:
         record = self.records[i]
-        labeled = self.labeled(i)
+        labeled = self.label_set(i)
         return record if labeled is None else {**record, "labeled": labeled}
 
-    def labeled(self, i: int) -> LabelSet | None:
+    def label_set(self, i: int) -> LabelSet | None:
         number = int(self.numbers[i])
         return None if number == ALL else self._sets[number]
 
@@ -150,13 +150,13 @@ def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
     Raises DataError for files that cannot be understood, and for rows that match no image or two images.
     """
     files = LabelFiles(root, reads_rules=all(records.metadata.has_rules for records in splits))
-    labeled = [_labeled(records, files) for records in splits]
+    labeled = [_label_records(records, files) for records in splits]
     for table in files.tables:
         table.check_rows()
     return labeled
 
 
-def _labeled(records: Records, files: LabelFiles) -> Records:
+def _label_records(records: Records, files: LabelFiles) -> Records:
     """The records with their label sets from label files; unchanged if no file lists them."""
     if not files.may_list(records):
         return records
@@ -167,7 +167,7 @@ def _labeled(records: Records, files: LabelFiles) -> Records:
         image_labels = files.find(image, record["name"])
         if image_labels is None and files.folder_table(Path(image).parent) is not None:
             unlisted.append(record["name"])
-        classes = records.labeled(i)
+        classes = records.label_set(i)
         if image_labels is None and classes is not None:
             image_labels = ImageLabels(classes, records.metadata.label_sets[classes])
         labels.append(image_labels)

@@ -11,7 +11,7 @@ from data_utils.sources.annotations.find import find_annotations, holds_masks
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.bands import BandRecords, PictureRecords, find_scenes
 from data_utils.sources.blocks import hold_out_blocks
-from data_utils.sources.class_volumes import by_channel, find_class_volumes
+from data_utils.sources.class_volumes import divide_by_channel, find_class_volumes
 from data_utils.sources.excluded import leave_out
 from data_utils.sources.folder import find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
@@ -86,13 +86,13 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     is_folder = path.is_dir() and not holds_tables(path)
     openers = _find_in_folder(path, config) if is_folder else _find_tables(config)
     train_name, val_name = _choose(openers, config)
-    train = by_channel(openers[train_name](), config)
+    train = divide_by_channel(openers[train_name](), config)
     if config.val_blocks is not None:
         _check_blocks(config, val_name)
         return train, Subset(train, np.zeros(0, np.int64))
     if val_name is not None:
         _check_folds(config, f"the validation split {val_name}")
-        return train, by_channel(openers[val_name](), config)
+        return train, divide_by_channel(openers[val_name](), config)
     if config.fold is not None:
         return hold_out_fold(train, config.fold, config.seed, config.val_group)
     return hold_out(train, config.val_fraction, config.seed, config.val_group)

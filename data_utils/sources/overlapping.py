@@ -16,7 +16,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, LayeredMask, ObjectBits, binary
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, image_errors, is_visible_file
 from data_utils.image_io.rasters import Raster
-from data_utils.image_io.reader import opened, read_mask
+from data_utils.image_io.reader import open_source, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.mask_values import parse_values
 from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
@@ -305,7 +305,7 @@ def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout
         if len(pages) > 1:
             is_stack = is_tiff(image) and len(page_numbers(image)) > 1
             return NO_LAYOUT if is_stack else ClassLayout(pages, len(pages))
-        with opened(mask, str(mask)) as picture, image_errors(str(mask)):
+        with open_source(mask, str(mask)) as picture, image_errors(str(mask)):
             if isinstance(picture, np.ndarray):
                 channels = 1 if picture.ndim < 3 else picture.shape[2]
                 is_color = channels in (3, 4) and picture.dtype == np.uint8

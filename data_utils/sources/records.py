@@ -123,7 +123,7 @@ class Records(ABC):
         """The name of a record; its pictures are not read if that can be avoided."""
         return self[i]["name"]
 
-    def labeled(self, i: int) -> LabelSet | None:
+    def label_set(self, i: int) -> LabelSet | None:
         """The classes that an image is labeled for; None if these are all."""
         return None
 
@@ -261,8 +261,8 @@ class DerivedRecords(Records):
     def name(self, i: int) -> str:
         return self.records.name(i)
 
-    def labeled(self, i: int) -> LabelSet | None:
-        return self.records.labeled(i)
+    def label_set(self, i: int) -> LabelSet | None:
+        return self.records.label_set(i)
 
     def image_folders(self) -> set[tuple[str, str]]:
         return self.records.image_folders()
@@ -302,8 +302,8 @@ class Subset(DerivedRecords):
     def name(self, i: int) -> str:
         return self.records.name(int(self.indices[i]))
 
-    def labeled(self, i: int) -> LabelSet | None:
-        return self.records.labeled(int(self.indices[i]))
+    def label_set(self, i: int) -> LabelSet | None:
+        return self.records.label_set(int(self.indices[i]))
 
 
 class ListRecords(Records):

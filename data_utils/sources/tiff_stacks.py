@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from data_utils.image_io.tiff import is_tiff, page_numbers
-from runtime.cache import cached, digest, digest_of_files
+from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.errors import DataError, ImageError
 
 PagePair = tuple[int, int]  # page of the image, page of the mask
@@ -41,7 +41,7 @@ def pair_pages(images: Path, masks: Path, pairs: Sequence[tuple[str, str]]) -> l
             return list(pool.map(page_indices, files))
 
     key = digest("pages of images", digest_of_files(files, repr(files).encode()))
-    page_lists = cached(key, read_page_numbers)
+    page_lists = load_or_compute(key, read_page_numbers)
     for i, image_pages, mask_pages in zip(suspects, page_lists[::2], page_lists[1::2], strict=True):
         if len(image_pages) != len(mask_pages):
             image, mask = pairs[i]

@@ -8,7 +8,7 @@ import numpy as np
 from data_utils.image_io.formats import EmbeddedImage, VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, same_grid
 from data_utils.sources.records import LabelSet, Record, Records
-from runtime.cache import cached, digest
+from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError, ImageError
 from runtime.parallel import map_indices
 
@@ -43,7 +43,7 @@ class SliceRecords(Records):
     @cached_property
     def ends(self) -> np.ndarray:
         """(N,) how many slices there are up to and including each volume, from the headers."""
-        depths = cached(self.digest, lambda: list(map_indices(self._depth, len(self.volumes))))
+        depths = load_or_compute(self.digest, lambda: list(map_indices(self._depth, len(self.volumes))))
         return np.cumsum(depths)
 
     def _depth(self, i: int) -> int:
@@ -61,8 +61,8 @@ class SliceRecords(Records):
     def __len__(self) -> int:
         return int(self.ends[-1])
 
-    def labeled(self, i: int) -> LabelSet | None:
-        return self.volumes.labeled(self._volume_index(i))
+    def label_set(self, i: int) -> LabelSet | None:
+        return self.volumes.label_set(self._volume_index(i))
 
     def _volume_index(self, i: int) -> int:
         """The volume of a slice."""

@@ -143,7 +143,7 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
     mask_by_name = masks_by_image(mask_files, suffix)
     images_by_name: dict[str, tuple[str, ...]] = {stem: (path,) for stem, path in image_files.items()}
     if description.channels is not None or not mask_by_name.keys() & images_by_name.keys():
-        images_by_name = _by_channel(image_files, description.channels)
+        images_by_name = _files_by_channel(image_files, description.channels)
     if description.cases is None:
         names = [name for name in images_by_name if name in mask_by_name]
         unpaired = _unpaired_files(images_by_name, mask_by_name, mask_files.values())
@@ -200,7 +200,7 @@ def _files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...]) -> dict[s
     return stems
 
 
-def _by_channel(files: dict[str, str], count: int | None) -> dict[str, tuple[str, ...]]:
+def _files_by_channel(files: dict[str, str], count: int | None) -> dict[str, tuple[str, ...]]:
     """Case -> its files CASE_0000, CASE_0001, ...; raises DataError if one has no number or is missing."""
     cases: dict[str, dict[int, str]] = {}
     for stem, path in files.items():

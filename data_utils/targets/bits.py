@@ -69,8 +69,8 @@ class BitReader(MaskReader):
         """For each class, the class that it becomes in the mirror."""
         return tuple(range(len(self.class_names))) if self.sides is None else self.sides.partners
 
-    def mirrored(self, target: Target) -> Target:
-        return target.map(lambda bits: swapped_bits(bits, self.class_partners))
+    def mirror(self, target: Target) -> Target:
+        return target.map(lambda bits: swap_bits(bits, self.class_partners))
 
     def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
         if self.sides is None or not self.sides.line:
@@ -81,7 +81,7 @@ class BitReader(MaskReader):
         return pack_target(target)
 
 
-def swapped_bits(bits: np.ndarray, partners: Sequence[int]) -> np.ndarray:
+def swap_bits(bits: np.ndarray, partners: Sequence[int]) -> np.ndarray:
     """Bits of classes, each in the place of its partner's."""
     swapped = bits
     for bit, partner in enumerate(partners):

@@ -48,7 +48,7 @@ class ClassReader(MaskReader):
     ) -> "ClassReader":
         class_map = self.class_map
         values = class_map.values_by_class()
-        sets = LabelSets.of(place_by_set, class_map.names, values, file_classes, class_map.background)
+        sets = LabelSets.from_names(place_by_set, class_map.names, values, file_classes, class_map.background)
         if sets.are_complete:
             return self
         class_pixels = sets.class_pixels(pixels, partial(count_classes, class_map=class_map))

@@ -31,13 +31,13 @@ def class_detail(
         labeled = labeled_in_map(record.get("labeled"))
         if labeled is not None:
             mask[~np.isin(mask, list(labeled))] = IGNORE_INDEX
-        restored = resized_back(mask, scale)
+        restored = resize_back(mask, scale)
         valid = (mask != IGNORE_INDEX) & (restored != IGNORE_INDEX)
         matrix += confusion_matrix(_indices(restored[valid]), _indices(mask[valid]), classes)
     return scores(matrix)["mean_iou"] or 0.0
 
 
-def resized_back(mask: np.ndarray, scale: float) -> np.ndarray:
+def resize_back(mask: np.ndarray, scale: float) -> np.ndarray:
     """A mask (H, W) resized by `scale` and back to its own size."""
     small_size = tuple(max(1, int(side * scale)) for side in mask.shape)
     return resize_mask(resize_mask(mask, small_size), mask.shape)

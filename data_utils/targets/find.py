@@ -11,7 +11,7 @@ from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.sources.records import Record, Records, spread_indices
-from runtime.cache import cached, digest
+from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
@@ -63,7 +63,7 @@ def _reading(records: Records, config: DataConfig) -> str:
     if are_classes or not len(records) or isinstance(records[0]["target"], RenderedMask):
         return Classes.name
     key = records.digest and digest("reading of masks", records.digest)
-    return cached(key, partial(_reading_of_masks, records))
+    return load_or_compute(key, partial(_reading_of_masks, records))
 
 
 def _reading_of_masks(records: Records) -> str:

@@ -31,7 +31,7 @@ class LabelSets:
     location: str = ""
 
     @classmethod
-    def of(
+    def from_names(
         cls,
         place_by_set: Mapping[LabelSet, str],
         names: Sequence[str],

@@ -19,13 +19,13 @@ from data_utils.mask_values import pack
 from data_utils.sources.records import Record, Records, spread_indices
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.reader import MaskReader, MaskWindows
-from data_utils.visualize_objects import touching
-from runtime.cache import cached, digest
+from data_utils.visualize_objects import touching_pairs
+from runtime.cache import digest, load_or_compute
 from runtime.console import listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.matching import label_classes, label_numbers, pack_labels
-from tasks.objects import BACKGROUND, OBJECT, Objects, ObjectTarget, without_gaps
+from tasks.objects import BACKGROUND, OBJECT, Objects, ObjectTarget, close_gaps
 from tasks.target import Target
 from unet.config import IGNORE_INDEX, MaskValue
 
@@ -87,7 +87,7 @@ class ObjectReader(MaskReader):
 
     def with_records(self, records: Records) -> "ObjectReader":
         key = records.digest and digest("shapes of objects", records.digest, self.key)
-        return replace(self, **cached(key, partial(object_shapes, records, self)))
+        return replace(self, **load_or_compute(key, partial(object_shapes, records, self)))
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Objects:
         weights = class_weight_tensor(class_weights, self.class_pixels)
@@ -212,7 +212,7 @@ class ObjectCensus:
         numbers, sizes = np.unique(ids[ids > 0], return_counts=True)
         self.counts.append(len(numbers))
         self.sizes += sizes.tolist()
-        self.touching += len(np.unique(touching(ids)))
+        self.touching += len(np.unique(touching_pairs(ids)))
         if label(ids, connectivity=ids.ndim).max() > len(numbers):
             self.in_pieces.append(name)
 
@@ -264,6 +264,6 @@ def boxed_objects(ids: np.ndarray) -> Iterator[np.ndarray]:
     """The pixels of each object in its own box, bool."""
     from scipy.ndimage import find_objects
 
-    numbers = without_gaps(ids)
+    numbers = close_gaps(ids)
     for number, box in enumerate(find_objects(numbers), 1):
         yield numbers[box] == number

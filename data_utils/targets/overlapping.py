@@ -14,7 +14,7 @@ from data_utils.sources.overlapping import class_bits
 from data_utils.sources.records import LabelSet, Record
 from data_utils.targets.bits import BitReader, known_pixels
 from data_utils.targets.classes import class_weight_tensor
-from data_utils.targets.detail import resized_back
+from data_utils.targets.detail import resize_back
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.sides import find_sides
 from tasks.overlapping import Overlapping, OverlapTarget, unpack_bits
@@ -67,7 +67,7 @@ class OverlapReader(BitReader):
         file_classes: NamedClasses,
         pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
     ) -> "OverlapReader":
-        sets = LabelSets.of(place_by_set, self.names, self.values, file_classes)
+        sets = LabelSets.from_names(place_by_set, self.names, self.values, file_classes)
         if sets.are_complete:
             return self
         reader = replace(self, label_sets=sets)
@@ -107,7 +107,7 @@ class OverlapReader(BitReader):
         scores = Overlapping(self.names).new_scores(1)
         for record in records:
             values = decode_mask(record["target"], record["name"]).values
-            back = self.target_from_mask(resized_back(values, scale), record["name"])
+            back = self.target_from_mask(resize_back(values, scale), record["name"])
             target = self.target_for_record(self.target_from_mask(values, record["name"]), record)
             assert isinstance(target, OverlapTarget)
             scores.add(torch.from_numpy(back.truth), target.map(torch.from_numpy), 0)

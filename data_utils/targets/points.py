@@ -108,7 +108,7 @@ class PointReader(TargetReader):
                 pairs.append((self.file_indices[point], self.file_indices[partner]))
         return pairs
 
-    def mirrored(self, target: Target) -> Target:
+    def mirror(self, target: Target) -> Target:
         assert isinstance(target, PointTarget)
         partners = list(self.landmarks.partners)
         return replace(target, points=target.points[partners], states=target.states[partners])
@@ -188,7 +188,7 @@ class PointWindows:
     def read(self, size: tuple[int, int], window: Window) -> PointTarget:
         """The points in a `window` of the image resized to `size` (H, W)."""
         whole = self.reader.read(self.record, self.size, size)
-        return whole.cropped([slice(*side) for side in window])
+        return whole.crop([slice(*side) for side in window])
 
 
 def point_records(splits: Sequence[Records]) -> list[PointRecords]:

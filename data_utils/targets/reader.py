@@ -111,7 +111,7 @@ class TargetReader(ABC):
         """The labels (*spatial) that crops are taken around; unknown for classes that the image is not labeled for."""
         return target.main
 
-    def mirrored(self, target: Target) -> Target:
+    def mirror(self, target: Target) -> Target:
         """The target of an image that will be mirrored: left and right exchange their names."""
         return target
 

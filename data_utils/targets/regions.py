@@ -123,7 +123,7 @@ class RegionReader(BitReader):
         assert self.class_map is not None
         label_names = (*zip(self.class_map.values, self.class_map.names, strict=True), *file_classes)
         values = [region.values for region in self.regions]
-        sets = LabelSets.of(place_by_set, self.class_names, values, label_names)
+        sets = LabelSets.from_names(place_by_set, self.class_names, values, label_names)
         if sets.are_complete:
             return self
         return replace(self, class_pixels=sets.class_pixels(pixels, self._count), label_sets=sets)

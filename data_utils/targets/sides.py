@@ -41,7 +41,7 @@ def point_sides(names: Sequence[str], swap: str | None) -> Sides:
 def find_sides(names: Sequence[str], swap: str | None) -> Sides:
     """The sides of names. Raises DataError for a `--swap` with other names."""
     if swap is not None:
-        return _swapped(names, swap)
+        return _read_swap(names, swap)
     index_by_name = {name: number for number, name in enumerate(names)}
     partners = list(range(len(names)))
     pairs: list[str] = []
@@ -82,7 +82,7 @@ def _side(name: str) -> str:
     return match[0][0].lower()
 
 
-def _swapped(names: Sequence[str], swap: str) -> Sides:
+def _read_swap(names: Sequence[str], swap: str) -> Sides:
     """The sides that `--swap` names."""
     partners = list(range(len(names)))
     index_by_name = {name: number for number, name in enumerate(names)}

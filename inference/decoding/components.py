@@ -23,7 +23,7 @@ class Component(NamedTuple):
         return tuple(slice(start, start + side) for start, side in zip(self.start, self.values.shape, strict=True))
 
 
-def joined(pieces: list[Component]) -> Component:
+def join_components(pieces: list[Component]) -> Component:
     """The component that consists of several disjoint pieces."""
     if len(pieces) == 1:
         return pieces[0]
@@ -73,12 +73,12 @@ class ComponentStream:
         self._edge = np.where(last_row > 0, np.searchsorted(open_groups, last_row) + 1, 0)
         self._open = [groups.pop(number - 1) for number in open_groups.tolist()]
         for pieces in groups.values():
-            yield joined(pieces)
+            yield join_components(pieces)
 
     def finish(self) -> Iterator[Component]:
         """The components that touch the last row of the image."""
         for pieces in self._open:
-            yield joined(pieces)
+            yield join_components(pieces)
         self._open = []
 
     def _groups(self, first_row: np.ndarray, count: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_utils.holes import has_hole, holes
-from data_utils.visualize_objects import choose_shades, touching
+from data_utils.visualize_objects import choose_shades, touching_pairs
 from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths
 from inference.decoding.canvas import Canvas
 from inference.decoding.components import Component, ComponentStream
@@ -147,7 +147,7 @@ class ObjectFinder:
         from scipy.ndimage import find_objects
 
         assert self._canvas is not None
-        labels, count = separated(component.values)
+        labels, count = separate_objects(component.values)
         if count == 1:
             self._add_object(component, labels > 0)
             return
@@ -155,7 +155,7 @@ class ObjectFinder:
             start = tuple(first + side.start for first, side in zip(component.start, box, strict=True))
             self._add_object(Component(start, component.values[box]), labels[box] == label)
         numbers = np.where(labels > 0, self._canvas.values[component.window], 0)  # other components may lie in the box
-        self._touching += map(tuple, touching(numbers).tolist())
+        self._touching += map(tuple, touching_pairs(numbers).tolist())
 
     def _add_object(self, box: Component, is_object: np.ndarray) -> None:
         """Keep the object whose pixels in a box are marked, unless it is too small."""
@@ -189,7 +189,7 @@ class ObjectFinder:
         self._placed.append(PlacedObject(tuple(first_pixel), detected))
 
 
-def separated(answers: np.ndarray) -> tuple[np.ndarray, int]:
+def separate_objects(answers: np.ndarray) -> tuple[np.ndarray, int]:
     """The objects of a component, numbered from 1, int32, 0 where `answers` is 0; and the number of objects.
 
     The seeds of the watershed are the peaks of the depth, after a little blur. A component with one peak is one object.

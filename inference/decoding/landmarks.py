@@ -30,7 +30,7 @@ class PredictedPoints(NamedTuple):
     confidence: np.ndarray
 
     @classmethod
-    def of(cls, prediction: np.ndarray) -> "PredictedPoints":
+    def from_prediction(cls, prediction: np.ndarray) -> "PredictedPoints":
         """The columns of a prediction (K, n + 2)."""
         return cls(prediction[:, :-2], prediction[:, -2], prediction[:, -1])
 
@@ -148,7 +148,7 @@ class PeakFinder:
             return
         candidates = rows[:, self._rows_searched - start : stop - start]
         peaks, indices = candidates.flatten(1).max(dim=1)
-        pixels = _unraveled(indices, candidates.shape[1:])
+        pixels = _unravel(indices, candidates.shape[1:])
         pixels[:, 0] += self._rows_searched
         self._rows_searched = stop
         is_higher = peaks > self._peaks
@@ -204,7 +204,7 @@ class PeakFinder:
         return torch.where(has_top, offsets, 0).clamp(-1, 1)
 
 
-def _unraveled(indices: Tensor, size: Sequence[int]) -> Tensor:
+def _unravel(indices: Tensor, size: Sequence[int]) -> Tensor:
     """The pixels (K, n) of flat indices (K,); torch's `unravel_index` makes the host wait for a GPU."""
     coordinates = []
     for side in reversed(size):

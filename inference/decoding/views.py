@@ -13,7 +13,7 @@ from tasks.task import Task
 from unet.config import UNetConfig
 
 
-def predicted_strips(
+def predict_strips(
     forward: Forward, images: Tensor, sizes: Sequence[Sequence[int]], config: UNetConfig, decoder: Decoder
 ) -> Iterator[Iterator[Tensor]]:
     """`strips_at_sizes`, averaged over images and their mirror images if the task predicts so.
@@ -26,15 +26,15 @@ def predicted_strips(
         return
     mirrored_strips = strips_at_sizes(forward, images.flip(-1), sizes, config)
     for strips, mirrored in zip(images_strips, mirrored_strips, strict=True):
-        yield _averaged(strips, mirrored, decoder)
+        yield _average_mirrors(strips, mirrored, decoder)
 
 
-def _averaged(strips: Iterator[Tensor], mirrored: Iterator[Tensor], decoder: Decoder) -> Iterator[Tensor]:
+def _average_mirrors(strips: Iterator[Tensor], mirrored: Iterator[Tensor], decoder: Decoder) -> Iterator[Tensor]:
     for logits, mirrored_logits in zip(strips, mirrored, strict=True):
-        yield average(decoder, [logits, mirrored_back(decoder.task, mirrored_logits, dim=1)], dim=1)
+        yield average(decoder, [logits, mirror_back(decoder.task, mirrored_logits, dim=1)], dim=1)
 
 
-def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor:
+def average_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tensor:
     """Logits of a batch, averaged over the views that the network was trained on.
 
     They are the eight flips and quarter turns of images, or the eight mirrorings of volumes; or two: the batch itself
@@ -57,7 +57,7 @@ def averaged_views(network: nn.Module, batch: Tensor, decoder: Decoder) -> Tenso
         view = batch.rot90(turn, (2, 3)).flip(axes)
         logits = full_precision(network(view).flip(axes).rot90(-turn, (2, 3)))
         if is_mirrored:
-            logits = unmirrored(decoder.task, logits, dim=1)
+            logits = swap_sides(decoder.task, logits, dim=1)
         views.append(logits)
     return average(decoder, views, dim=1)
 
@@ -75,12 +75,12 @@ def average(decoder: Decoder, logits: Sequence[Tensor], dim: int = 0) -> Tensor:
     return decoder.mean_of_views(views, dim)
 
 
-def mirrored_back(task: Task, logits: Tensor, dim: int = 0) -> Tensor:
+def mirror_back(task: Task, logits: Tensor, dim: int = 0) -> Tensor:
     """Logits of the image itself, from logits of its left-right mirror image."""
-    return unmirrored(task, logits.flip(-1), dim)
+    return swap_sides(task, logits.flip(-1), dim)
 
 
-def unmirrored(task: Task, logits: Tensor, dim: int) -> Tensor:
+def swap_sides(task: Task, logits: Tensor, dim: int) -> Tensor:
     """Logits that were mirrored back, with outputs swapped whose meanings a mirror swaps."""
     if not task.partners:
         return logits

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.loading.volume_input import VolumeInput
-from data_utils.visualize import in_a_row, palette, to_rgb
+from data_utils.visualize import join_in_row, palette, to_rgb
 from inference.decoding import new_decoder
 from inference.export.export_format import ExportFormat, Options, import_package
 from inference.export.graph import ProbabilityNetwork, prepares_images
@@ -85,7 +85,7 @@ class BioImageIo(ExportFormat):
             return "encoders with window attention (Swin) cannot be exported"
         return ""
 
-    def expected(self, model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
+    def expected_answers(self, model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
         """Probabilities; volumes are clipped and standardized by the package."""
         config = model.config
         if config.dims == 3:
@@ -95,7 +95,7 @@ class BioImageIo(ExportFormat):
         return [decoder.probabilities(logits, dim=1) for logits in expected_logits(model, batches)]
 
     def write(self, model: UNet, path: Path, options: Options) -> None:
-        license_id = checked_license(options)
+        license_id = read_license(options)
         import_package("bioimageio.core", INSTALL)
         import_package("onnx", INSTALL)
         import_package("onnxruntime", INSTALL)
@@ -106,7 +106,7 @@ class BioImageIo(ExportFormat):
             write_graph(ProbabilityNetwork(model), folder / "weights.onnx", "probabilities", can_prepare=False)
             write_torchscript(model, folder / "weights.pt")
             images = images_of(config, TESTED[config.dims])
-            (answer,) = self.expected(model, [images])
+            (answer,) = self.expected_answers(model, [images])
             np.save(folder / "test_image.npy", images.astype(np.float32))
             np.save(folder / "test_probabilities.npy", answer.numpy())
             cover(images[0], answer[0], options.folder).save(folder / "cover.jpg", quality=90)
@@ -126,7 +126,7 @@ class BioImageIo(ExportFormat):
                     archive.write(file, file.name)
 
 
-def checked_license(options: Options) -> str:
+def read_license(options: Options) -> str:
     """The license as SPDX writes it; SettingsError where it or the authors are missing, or no package takes them."""
     from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
@@ -298,5 +298,5 @@ def cover(image: np.ndarray, answer: Tensor, folder: Path | None) -> Image.Image
             image = image[:, image.shape[1] // 2]
             largest = largest[len(largest) // 2]
         colors = palette(len(answer))
-        picture = Image.fromarray(in_a_row([to_rgb(image.transpose(1, 2, 0)), colors[largest]]))
+        picture = Image.fromarray(join_in_row([to_rgb(image.transpose(1, 2, 0)), colors[largest]]))
     return ImageOps.pad(picture, COVER, Image.Resampling.BICUBIC, color="white")

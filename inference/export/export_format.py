@@ -12,9 +12,9 @@ from torch import Tensor
 
 from inference.decoding import new_decoder
 from inference.export.graph import prepares_images
-from inference.export.proof import TOLERANCE, check_answers, checked_images, expected_logits
+from inference.export.proof import TOLERANCE, check_answers, expected_logits, proof_images
 from runtime.errors import ModelError, SettingsError
-from runtime.files import complete_folder, replaced_path
+from runtime.files import complete_folder, replace_path
 from tasks import task_of_model
 from unet.config import UNetConfig
 from unet.model import UNet
@@ -68,7 +68,7 @@ class ExportFormat(ABC):
         """The addition to a message that the runtime gives other answers, or none."""
         return ""
 
-    def expected(self, model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
+    def expected_answers(self, model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
         """The answers to batches of images that the runtime has to give."""
         return expected_logits(model, batches)
 
@@ -110,14 +110,14 @@ def export_proved(export_format: ExportFormat, model: UNet, path: Path, options:
     if path.is_file() and export_format.is_folder:
         raise SettingsError(f"{path}: is a file, and --to {export_format.name} writes a folder")
     model = model.cpu().float().eval()
-    open_output = complete_folder if export_format.is_folder else replaced_path
+    open_output = complete_folder if export_format.is_folder else replace_path
     with open_output(path) as temporary:
         export_format.write(model, temporary, options)
         if path.is_dir() and names_in(path) not in ([], names_in(temporary)):
             raise SettingsError(f"{path}: is a folder with other files, which would be lost; name a new one")
         try:
-            batches = checked_images(model.config)
-            expected = export_format.expected(model, batches)
+            batches = proof_images(model.config)
+            expected = export_format.expected_answers(model, batches)
             for opener in export_format.openers:
                 check_answers(opener, export_format.runtime, temporary, batches, expected)
         except ModelError as error:

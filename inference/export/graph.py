@@ -48,12 +48,12 @@ class ExportedNetwork(nn.Module):
             return self._logits(images)
         if prepare is None:
             prepare = torch.ones((), dtype=torch.bool)
-        logits = self._logits(self._prepared(images, prepare))
+        logits = self._logits(self._prepare(images, prepare))
         if self.resizes_back:
             logits = F.interpolate(logits, size=images.shape[2:], mode=LINEAR[2], align_corners=False)
         return logits
 
-    def _prepared(self, images: Tensor, prepare: Tensor) -> Tensor:
+    def _prepare(self, images: Tensor, prepare: Tensor) -> Tensor:
         """The network's input, as `ImageInput` makes it."""
         config = self.model.config
         preprocess = config.preprocess
@@ -65,9 +65,9 @@ class ExportedNetwork(nn.Module):
         targets = [torch.where(prepare, target, side) for target, side in zip(targets, sides, strict=True)]
         size = [_length(target) for target in targets]
         if preprocess.pixel_types in ((), ("uint8",)):
-            images = torch.where(prepare, resized_bytes(images, size), resized(images, size))
+            images = torch.where(prepare, resize_bytes(images, size), resize_bicubic(images, size))
         else:
-            images = resized(images, size)
+            images = resize_bicubic(images, size)
         if preprocess.detect_unit_range:
             is_unit_range = images.amax((1, 2, 3), keepdim=True) <= 1
             images = torch.where(prepare & is_unit_range, images * 255, images)
@@ -77,7 +77,7 @@ class ExportedNetwork(nn.Module):
         """The logits as `UNet.forward` computes them."""
         model = self.model
         size = images.shape[2:]
-        x = self._padded((images - model.mean) / model.std)
+        x = self._pad((images - model.mean) / model.std)
         skips = [model.stem(x)]
         for down in model.downs:
             skips.append(down(skips[-1]))
@@ -93,7 +93,7 @@ class ExportedNetwork(nn.Module):
         window = [slice(side) for side in size]
         return logits[(..., *window)]
 
-    def _padded(self, images: Tensor) -> Tensor:
+    def _pad(self, images: Tensor) -> Tensor:
         """Images with their sides lengthened as `UNet.forward` describes."""
         config = self.model.config
         sides = [_tensor(side) for side in images.shape[2:]]
@@ -120,20 +120,20 @@ class ProbabilityNetwork(ExportedNetwork):
         return decoder.probabilities(super().forward(images), dim=1)
 
 
-def resized(images: Tensor, size: Sequence[int]) -> Tensor:
+def resize_bicubic(images: Tensor, size: Sequence[int]) -> Tensor:
     """(B, C, H, W) float32 -> (B, C, *size), bicubic, as `resize_image` does it: along the rows first."""
     rows, columns = _matrices(images, size)
     images = (images.double() @ columns.T).float()
     return (rows @ images.double()).float()
 
 
-def resized_bytes(images: Tensor, size: Sequence[int]) -> Tensor:
+def resize_bytes(images: Tensor, size: Sequence[int]) -> Tensor:
     """(B, C, H, W) float32, whole numbers up to 255 -> (B, C, *size), rounded to such as `resize_image` does it."""
     if images.shape[1] not in (1, 3):
-        return resized(images, size).round().clamp(0, 255)
+        return resize_bicubic(images, size).round().clamp(0, 255)
     rows, columns = _matrices(images, size)
-    images = _rounded(images.double() @ _fixed_point(columns).T)
-    return _rounded(_fixed_point(rows) @ images).float()
+    images = _round_pixels(images.double() @ _fixed_point(columns).T)
+    return _round_pixels(_fixed_point(rows) @ images).float()
 
 
 def _matrices(images: Tensor, size: Sequence[int]) -> list[Tensor]:
@@ -163,7 +163,7 @@ def _fixed_point(weights: Tensor) -> Tensor:
     return (weights.abs() * FIXED_POINT + 0.5).floor() * weights.sign()
 
 
-def _rounded(sums: Tensor) -> Tensor:
+def _round_pixels(sums: Tensor) -> Tensor:
     """Pixels of 8 bits from sums of fixed-point weights, which float64 holds exactly."""
     return ((sums + FIXED_POINT // 2) / FIXED_POINT).floor().clamp(0, 255)
 

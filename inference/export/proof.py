@@ -36,7 +36,7 @@ def check_answers(
         opener: which of `OPENERS` in opener.py opens it.
         runtime: the name of the runtime in messages.
     """
-    answers, complaint = opened_answers(opener, path, batches)
+    answers, complaint = run_opener(opener, path, batches)
     if answers is None:
         raise ModelError(f"{runtime} cannot open the model: {complaint}")
     for index, (batch, expected_answer) in enumerate(zip(batches, expected, strict=True)):
@@ -52,7 +52,7 @@ def check_answers(
             raise ModelError(f"{runtime}'s answers differ from torch's by {difference:.1e} at {sides} pixels")
 
 
-def checked_images(config: UNetConfig) -> list[np.ndarray]:
+def proof_images(config: UNetConfig) -> list[np.ndarray]:
     """The batches of images on which an exported model is checked."""
     return [images_of(config, shape) for shape in CHECKED[config.dims]]
 
@@ -133,7 +133,7 @@ def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
     return expected
 
 
-def opened_answers(opener: str, path: Path, batches: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, str]:
+def run_opener(opener: str, path: Path, batches: Sequence[np.ndarray]) -> tuple[list[np.ndarray] | None, str]:
     """What an exported model answers in a process that has nothing of this project; and what stopped it, if anything.
 
     There are no answers, not even an empty list, from a model that cannot be opened.

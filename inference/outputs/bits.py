@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data_utils.visualize import outlined_classes, palette
+from data_utils.visualize import outline_classes, palette
 from inference.outputs.prediction_format import LegendEntry, MaskFormat
 
 NOTHING = "nothing"  # the meaning of the first color of pictures
@@ -30,7 +30,7 @@ class BitFormat(MaskFormat):
         return shades
 
     def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return outlined_classes(image, rows, self.colors[1:])
+        return outline_classes(image, rows, self.colors[1:])
 
     def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
         entries = []

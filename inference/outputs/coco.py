@@ -13,7 +13,7 @@ import numpy as np
 from data_utils.image_io.reader import read_mask
 from inference.outputs.object_tables import IMAGE_COLUMNS, REMEDY, table_rows
 from runtime.errors import DataError
-from runtime.files import replaced_file
+from runtime.files import replace_file
 
 COCO = "objects.json"
 
@@ -29,7 +29,7 @@ def write_coco(folder: Path, images: Iterable[tuple[str, Path, Path]], names: Se
     ids = {name: number for number, name in enumerate(names, 1)}
     entries: list[dict[str, Any]] = []
     annotations = 0
-    with replaced_file(folder / COCO) as file:
+    with replace_file(folder / COCO) as file:
         file.write(b'{"annotations": [')
         for number, (name, mask, table) in enumerate(images, 1):
             labels = read_mask(mask, str(mask))

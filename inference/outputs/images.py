@@ -22,7 +22,7 @@ from inference.outputs.polygons import POLYGONS, PolygonSink, open_polygons
 from inference.outputs.prediction_format import MaskFormat, MaskSink
 from inference.outputs.rasters import MaskRaster, RasterSink
 from inference.outputs.uncertainty import uncertainty_levels
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from runtime.parallel import BATCHES_AHEAD, map_ahead
 from tasks.task import Task
 
@@ -93,7 +93,7 @@ class ImageWriter:
             files = {}
             for extension in self.extensions:
                 if extension not in (*self.output_format.mask_extensions, *POLYGONS):
-                    files[extension] = stack.enter_context(replaced_file(job.file(extension)))
+                    files[extension] = stack.enter_context(replace_file(job.file(extension)))
             writers = OpenWriters(mask, files)
             if read_rows:
                 writers.overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))

@@ -18,7 +18,7 @@ from data_utils.image_io.volumes import VolumeHeader
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.reader import MaskReader
-from data_utils.visualize_objects import COLORS, outlined, shaded
+from data_utils.visualize_objects import COLORS, outline_objects, shade_objects
 from inference.decoding.decoder import Decoder
 from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects
@@ -26,7 +26,7 @@ from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image
 from inference.outputs.prediction_format import LegendEntry, MaskFormat, MaskSink, Properties
 from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.console import say
-from runtime.files import replaced_file, replaced_path
+from runtime.files import replace_file, replace_path
 from tasks.matching import label_numbers
 from tasks.objects import Objects
 from unet.config import UNetConfig
@@ -76,11 +76,11 @@ class ObjectFormat(MaskFormat):
 
     def shades(self, rows: np.ndarray) -> np.ndarray:
         if self._shades is None:
-            return shaded(label_numbers(rows))
+            return shade_objects(label_numbers(rows))
         return self._shades[label_numbers(rows)]
 
     def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return outlined(image, self.shades(rows))
+        return outline_objects(image, self.shades(rows))
 
     def legend(self) -> None:
         return None
@@ -116,7 +116,7 @@ class ObjectFormat(MaskFormat):
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
         if isinstance(job, RasterJob):
-            with replaced_file(job.file(MASK)) as file:
+            with replace_file(job.file(MASK)) as file:
                 raster = LabelRaster(file, job.place, size, decoder)
                 yield raster
                 raster.finish()
@@ -138,7 +138,7 @@ class ObjectFormat(MaskFormat):
             columns += VOLUME_COLUMNS
         written_jobs = [job for job in jobs if self.mask_file(job).exists() and job.file(TABLE).exists()]
         objects = 0
-        with replaced_file(folder / JOINED) as file:
+        with replace_file(folder / JOINED) as file:
             text = codecs.getwriter("utf-8")(file, "surrogateescape")
             table = csv.DictWriter(text, ["image", *dict.fromkeys(columns)], lineterminator="\n")
             table.writeheader()
@@ -211,9 +211,9 @@ class LabelImage:
 
     def _open(self) -> "PngWriter | LabelTiff":
         if self.is_large:
-            path = self.stack.enter_context(replaced_path(self.job.file(LARGE_MASK)))
+            path = self.stack.enter_context(replace_path(self.job.file(LARGE_MASK)))
             return self.stack.enter_context(LabelTiff(path, self.size))
-        file = self.stack.enter_context(replaced_file(self.job.file(MASK)))
+        file = self.stack.enter_context(replace_file(self.job.file(MASK)))
         return self.stack.enter_context(PngWriter(file, self.size, MASK_LEVEL))
 
 

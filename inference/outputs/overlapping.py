@@ -19,7 +19,7 @@ from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, Vol
 from inference.outputs.prediction_format import MaskFormat, MaskSink, Properties
 from inference.outputs.rasters import MaskRaster, RasterSink, open_mask_raster
 from runtime.errors import SettingsError
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from tasks.overlapping import Overlapping
 from unet.config import UNetConfig
 
@@ -72,21 +72,21 @@ class OverlapFormat(BitFormat):
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
         with ExitStack() as stack:
-            paths = [_with_folder(job.file(extension)) for extension in self.mask_extensions]
+            paths = [_make_folder(job.file(extension)) for extension in self.mask_extensions]
             if isinstance(job, RasterJob):
                 rasters = [stack.enter_context(open_mask_raster(job, path, size, (0, INSIDE))) for path in paths]
                 yield ClassRasters(self, rasters)
                 return
             writers = []
             for path in paths:
-                file = stack.enter_context(replaced_file(path))
+                file = stack.enter_context(replace_file(path))
                 writers.append(stack.enter_context(PngWriter(file, size, MASK_LEVEL)))
             yield ClassWriters(self, writers)
 
     def write_volume(self, job: VolumeJob, prediction: np.ndarray) -> None:
         with ExitStack() as stack:
             for extension, values in zip(self.mask_extensions, self.class_masks(prediction), strict=True):
-                file = stack.enter_context(replaced_file(_with_folder(job.file(extension))))
+                file = stack.enter_context(replace_file(_make_folder(job.file(extension))))
                 write_volume(file, values, job.volume)
 
     def mask_file(self, job: Job) -> Path:
@@ -123,7 +123,7 @@ class PageFormat(OverlapFormat):
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        with replaced_file(self.mask_file(job)) as file, PagesWriter(file, len(self.classes)) as writer:
+        with replace_file(self.mask_file(job)) as file, PagesWriter(file, len(self.classes)) as writer:
             yield writer
 
     def written_mask(self, job: Job) -> MaskFile:
@@ -179,7 +179,7 @@ class PagesWriter:
             write_pages(self.file, [(bits >> bit & 1).astype(np.uint8) for bit in range(self.classes)])
 
 
-def _with_folder(file: Path) -> Path:
+def _make_folder(file: Path) -> Path:
     """The file itself, after its folder is made."""
     file.parent.mkdir(parents=True, exist_ok=True)
     return file

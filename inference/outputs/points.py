@@ -14,7 +14,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, from_voxels
-from data_utils.sources.points.table import PointTable, joined_tables
+from data_utils.sources.points.table import PointTable, join_tables
 from data_utils.visualize import legend
 from data_utils.visualize_points import point_colors, render_points, render_volume_points
 from inference.decoding import new_decoder
@@ -23,7 +23,7 @@ from inference.outputs.images import PredictedImage, RowSink
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job, VolumeJob
 from inference.outputs.prediction_format import PredictionFormat
 from runtime.errors import SettingsError
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT
 from tasks.task import Task
@@ -93,9 +93,9 @@ class PointFormat(PredictionFormat):
     def write(self, job: Job, table: PointTable, picture: np.ndarray | None) -> None:
         """Write the points of a job, and the picture of them, if there is one."""
         if picture is not None:
-            with replaced_file(job.file(OVERLAY)) as file:
+            with replace_file(job.file(OVERLAY)) as file:
                 Image.fromarray(picture).save(file, "png")
-        with replaced_file(job.file(self.extension)) as file:
+        with replace_file(job.file(self.extension)) as file:
             file.write(files.content(table))
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
@@ -106,9 +106,9 @@ class PointFormat(PredictionFormat):
         tables = []
         for job in written_jobs:
             table = files.read_written(job.file(self.extension), self.task.layout)
-            tables.append(table.with_names(self.names).renamed((job.relative_name,)))
-        with replaced_file(folder / f"{JOINED}{self.extension}") as file:
-            file.write(files.content(joined_tables(tables)))
+            tables.append(table.with_names(self.names).rename_images((job.relative_name,)))
+        with replace_file(folder / f"{JOINED}{self.extension}") as file:
+            file.write(files.content(join_tables(tables)))
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class PointImageWriter:
         size = image.size
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
-        points = PredictedPoints.of(prediction)
+        points = PredictedPoints.from_prediction(prediction)
         pixel_positions = points.positions(size)
         picture = None
         if OVERLAY in self.extensions and image.pixels is not None:
@@ -151,7 +151,7 @@ class PointVolumeWriter:
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
         voxels, header = read_volume(job.volume, job.name)
-        points = PredictedPoints.of(prediction)
+        points = PredictedPoints.from_prediction(prediction)
         voxel_positions = points.positions(size)
         picture = None
         if OVERLAY in self.extensions:
@@ -167,6 +167,6 @@ def read_prediction(task: Task, strips: Iterable[Tensor], maps_file: Path | None
     assert last.rows is not None, "the points are read from whole maps"
     if maps_file is not None:
         maps = [strip.probabilities for strip in map_strips if strip.probabilities is not None]
-        with replaced_file(maps_file) as file:
+        with replace_file(maps_file) as file:
             np.save(file, np.concatenate(maps, axis=1))
     return last.rows

@@ -18,7 +18,7 @@ from inference.decoding.decoder import Decoder
 from inference.outputs.jobs import Job, RasterJob
 from inference.outputs.prediction_format import MaskFormat, PredictionFormat, Properties
 from runtime.errors import DataError, SettingsError, one_line
-from runtime.files import replaced_file, replaced_path
+from runtime.files import replace_file, replace_path
 
 GEOJSON = ".geojson"
 GEOPACKAGE = ".gpkg"
@@ -208,10 +208,10 @@ def open_polygons(
     """The file of an image's polygons, which appears under its name when the context ends."""
     path = job.file(extension)
     if extension == GEOJSON:
-        with replaced_file(path) as file, GeoJsonFile(file, job.place) as polygons:
+        with replace_file(path) as file, GeoJsonFile(file, job.place) as polygons:
             yield PolygonSink(polygons, output_format, decoder, job.place, width)
         return
-    with replaced_path(path) as temporary, GeoPackageFile(temporary, job.place, job.name) as package:
+    with replace_path(path) as temporary, GeoPackageFile(temporary, job.place, job.name) as package:
         yield PolygonSink(package, output_format, decoder, job.place, width)
 
 

@@ -20,7 +20,7 @@ from inference.decoding.decoder import Decoder
 from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, PageFile, RasterJob, VolumeJob
 from inference.outputs.rasters import open_mask_raster
 from runtime.errors import SettingsError
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from unet.config import MaskValue, UNetConfig
 
 RASTER = RasterJob.extensions[MASK]
@@ -184,12 +184,12 @@ class MaskFormat(PredictionFormat):
             with open_mask_raster(job, job.file(MASK), size, self.written_values) as raster:
                 yield raster
             return
-        with replaced_file(job.file(MASK)) as file, PngWriter(file, size, MASK_LEVEL) as writer:
+        with replace_file(job.file(MASK)) as file, PngWriter(file, size, MASK_LEVEL) as writer:
             yield writer
 
     def write_volume(self, job: VolumeJob, prediction: np.ndarray) -> None:
         """Write the mask of a volume, from its prediction (D, H, W)."""
-        with replaced_file(job.file(MASK)) as file:
+        with replace_file(job.file(MASK)) as file:
             write_volume(file, self.mask_values(prediction), job.volume)
 
     def write_tables(  # most masks stand alone

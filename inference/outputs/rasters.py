@@ -9,7 +9,7 @@ import numpy as np
 
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from inference.outputs.jobs import RasterJob
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from unet.config import MaskValue
 
 USUAL_NODATA = 255  # the value of pixels without data, unless a class has it
@@ -33,11 +33,11 @@ class MaskRaster(RasterSink):
     def write(self, rows: np.ndarray, missing: np.ndarray | None = None) -> None:
         """Append the next rows of mask values, (n, W), or (n, W, 3) of colors."""
         if missing is not None:
-            rows = self._without(rows, missing)
+            rows = self._remove_missing(rows, missing)
         bands = rows[None] if rows.ndim == 2 else np.moveaxis(rows, 2, 0)
         self.writer.write(bands)
 
-    def _without(self, rows: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    def _remove_missing(self, rows: np.ndarray, missing: np.ndarray) -> np.ndarray:
         """Rows of mask values, with `nodata` in the pixels of `missing`, (n, W) bool."""
         nodata = self.writer.nodata
         assert nodata is not None
@@ -55,7 +55,7 @@ def open_mask_raster(
     channels = 1 if numbers else 3
     nodata = free_value(numbers) if numbers else 0  # black, of colors
     with (
-        replaced_file(path) as file,
+        replace_file(path) as file,
         GeoTiffWriter(file, size, job.place, channels, nodata, is_color=not numbers) as writer,
     ):
         yield MaskRaster(writer)

@@ -17,7 +17,7 @@ from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, VolumeJo
 from inference.outputs.prediction_format import MaskFormat
 from inference.outputs.uncertainty import uncertainty_levels
 from runtime.device import download
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from tasks.task import Task
 
 
@@ -46,14 +46,14 @@ class VolumeWriter:
             files = {}
             for extension in self.extensions:
                 if extension not in self.output_format.mask_extensions:
-                    files[extension] = stack.enter_context(replaced_file(job.file(extension)))
+                    files[extension] = stack.enter_context(replace_file(job.file(extension)))
             probabilities: np.ndarray | None = None
             if PROBABILITIES in files:
                 scratch = stack.enter_context(TemporaryFile(dir=job.output.parent))
                 probabilities = np.memmap(scratch, np.float32, "w+", shape=(self.task.outputs, *size))
             uncertainty = np.empty(size, np.uint8) if UNCERTAINTY in files else None
             if uncertainty is not None:
-                strips = _noted(strips, decoder, uncertainty)
+                strips = _note_uncertainty(strips, decoder, uncertainty)
             for strip in decoder.read(strips, probabilities=probabilities is not None):
                 if strip.rows is not None:
                     start = mask_stop
@@ -77,7 +77,7 @@ class VolumeWriter:
         return mask
 
 
-def _noted(strips: Iterable[Tensor], decoder: Decoder, uncertainty: np.ndarray) -> Iterator[Tensor]:
+def _note_uncertainty(strips: Iterable[Tensor], decoder: Decoder, uncertainty: np.ndarray) -> Iterator[Tensor]:
     """The strips of logits as they come; their uncertainty is written to an array (D, H, W)."""
     start = 0
     for logits in strips:

@@ -9,7 +9,7 @@ from inference.outputs.coco import write_coco
 from inference.outputs.jobs import LEGEND, OVERLAY, Job, RasterJob
 from inference.outputs.objects import TABLE
 from inference.outputs.prediction_format import PredictionFormat
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from tasks.task import Task
 
 Format = TypeVar("Format", bound=PredictionFormat)
@@ -62,5 +62,5 @@ class PredictionWriter(Generic[Format]):
         """Write the colors of the classes in overlays, if there are any."""
         legend = self.output_format.legend() if self.shows_image else None
         if legend is not None:
-            with replaced_file(folder / LEGEND) as file:
+            with replace_file(folder / LEGEND) as file:
                 legend.save(file, "png")

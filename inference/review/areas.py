@@ -42,7 +42,7 @@ class ComparedArea(NamedTuple):
     text: str | None
 
 
-def compared_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str]) -> Iterator[ComparedArea]:
+def compare_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[str]) -> Iterator[ComparedArea]:
     """The connected areas of a mask and of the prediction, each compared with the other picture.
 
     Class 0 is taken for the background of objects, and has no areas. Unlabeled pixels have none either.

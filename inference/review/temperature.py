@@ -49,7 +49,7 @@ class TemperatureFit:
         return float(TEMPERATURES[best] * ratio**steps)
 
 
-def at_temperature(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+def calibrate(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     """Probabilities (classes, ...) after all logits are divided by a temperature."""
     powers = np.maximum(probabilities.astype(np.float64), SMALLEST_PROBABILITY) ** (1 / temperature)
     return powers / powers.sum(axis=0)

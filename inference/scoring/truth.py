@@ -14,7 +14,7 @@ from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.image_io.windowed import open_windowed, open_windowed_file
-from data_utils.loading.image_input import without_missing
+from data_utils.loading.image_input import hide_missing
 from data_utils.targets.reader import MaskReader
 from inference.outputs.jobs import ImageJob, MaskFile, PointRow
 from inference.outputs.prediction_format import MaskFormat
@@ -145,7 +145,7 @@ class TruthScorer:
             return
         rows = self._rows[first:last] - top
         if missing is not None:
-            truth = without_missing(truth, missing[rows][:, self._columns])
+            truth = hide_missing(truth, missing[rows][:, self._columns])
         pred = mask[rows][:, self._columns]
         preds = torch.from_numpy(pred).long()[None]
         target = truth.map(lambda rows: torch.from_numpy(rows)[None])

@@ -71,14 +71,14 @@ def choose_tiling(
     Tile size and overlap are rounded up to the pooling grid. Raises SettingsError if the overlap is too large.
     """
     if adds_reach and tile_size is not None and overlap is None:
-        tile_size = _with_reach(config, tile_size)
+        tile_size = _side_with_reach(config, tile_size)
     if config.dims == 3:
         return _plan_volume(config, size, tile_size, overlap)
     efficient_reaches = EFFICIENT_OF_OBJECTS if adds_reach else TILE_SIDE_IN_REACHES
     return _plan_image(config, size, tile_size, overlap, efficient_reaches, low_rows=low_rows)
 
 
-def _with_reach(config: UNetConfig, side: int) -> int:
+def _side_with_reach(config: UNetConfig, side: int) -> int:
     """The side of an exact tile from which `side` pixels are taken; `side` itself if no tile is exact."""
     reaches = reach(config)
     if reaches is None:

@@ -41,7 +41,7 @@ def strips_at_sizes(
     tiling = choose_tiling(config, input_size)
     strip_lists: Iterable[Iterable[Tensor]]
     if tiling is not None:
-        strip_lists = (_tiled(forward, image, tiling) for image in images)
+        strip_lists = (_predict_tiled(forward, image, tiling) for image in images)
     elif config.dims == 2:
         strip_lists = ([logits] for logits in forward(images))
     else:
@@ -53,7 +53,7 @@ def strips_at_sizes(
             yield (resize_logits(logits[None], size) for logits in strips)
 
 
-def in_strips(config: UNetConfig, input_size: Sequence[int], size: Sequence[int]) -> bool:
+def has_several_strips(config: UNetConfig, input_size: Sequence[int], size: Sequence[int]) -> bool:
     """Whether logits at `size`, from a network input of `input_size`, come in several strips."""
     return choose_tiling(config, input_size) is not None or _are_large(config, size)
 
@@ -62,7 +62,7 @@ def _are_large(config: UNetConfig, size: Sequence[int]) -> bool:
     return 4 * config.num_classes * math.prod(size) > WHOLE_LOGITS
 
 
-def _tiled(forward: Forward, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
+def _predict_tiled(forward: Forward, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
     """Strips of logits (outputs, n, ...) of an image (C, *spatial) at its own size."""
     size = image.shape[1:]
     # views are taken here, since the thread that reads rows is not in inference mode

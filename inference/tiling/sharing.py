@@ -52,7 +52,7 @@ class SharedRows:
         is_own = owner == self.mesh.slab
         if self.mesh.is_first:
             return forward if is_own else partial(self._receive, owner)
-        return partial(self._send, forward) if is_own else self._nothing
+        return partial(self._send, forward) if is_own else self._placeholder_logits
 
     @contextmanager
     def lead(self, number: int) -> Iterator[None]:
@@ -111,7 +111,7 @@ class SharedRows:
         self._receive_into(logits, owner)
         return logits
 
-    def _nothing(self, batch: Tensor) -> Tensor:
+    def _placeholder_logits(self, batch: Tensor) -> Tensor:
         """Placeholder logits of a row that another process computes; this process does not need them."""
         return torch.zeros(len(batch), self.outputs, *batch.shape[2:], device=self.device)
 

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from data_utils.sources.annotations.polygons import clipped, fill
+from data_utils.sources.annotations.polygons import clip_polygon, fill
 
 
 @pytest.mark.parametrize("points", [[(2, 2), (12, 3), (9, 15)], [(-20, -10), (40, 3), (9, 30)]])
 def test_a_polygon_near_the_picture_is_drawn_as_it_is(points):
     points = np.array(points, float)
-    assert clipped(points, (18, 24)) is points
+    assert clip_polygon(points, (18, 24)) is points
 
 
 def test_nothing_is_left_of_a_polygon_far_from_the_picture():
     far = np.array([(500.0, 2.0), (509.0, 2.0), (509.0, 9.0)])
-    assert clipped(far, (18, 24)).shape == (0, 2)
+    assert clip_polygon(far, (18, 24)).shape == (0, 2)
     picture = Image.new("L", (24, 18))
     fill(ImageDraw.Draw(picture), far, 7)
     assert picture.getbbox() is None
@@ -36,7 +36,7 @@ def test_a_polygon_fills_a_picture_of_any_proportions(size):
 def test_a_polygon_cut_at_a_larger_frame_covers_the_same_pixels(height, width):
     """Each pixel lies inside the whole polygon, so it must lie on the inner side of each edge of the cut one."""
     whole = np.array([(-5000.0, 9.0), (12.0, -4000.0), (6000.0, 9.0), (12.0, 7000.0)])
-    cut = clipped(whole, (height, width))
+    cut = clip_polygon(whole, (height, width))
     assert cut.min(axis=0) == pytest.approx([-width, -height])
     assert cut.max(axis=0) == pytest.approx([2 * width, 2 * height])
     y, x = np.mgrid[:height, :width]

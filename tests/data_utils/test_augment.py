@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from data_utils.loading.augment import augment, recolored
+from data_utils.loading.augment import augment, recolor_images
 from data_utils.loading.augmentation import STRENGTHS, Augmentation, pack_augmentations, sample_augmentation
 from tasks.classes import ClassTarget
 from tasks.overlapping import OverlapTarget
@@ -408,7 +408,7 @@ def test_contrast_or_brightness_follows_the_statistics_of_the_data(gain, shift, 
 
 def test_colors_change_about_the_mean_of_the_data():
     images, fill, std = torch.tensor([[[10.0]], [[20.0]]]), torch.tensor([[[12.0]], [[20.0]]]), torch.tensor([[[3.0]]])
-    changed = recolored(images, torch.tensor(1.5), torch.tensor(0.5), fill, std)
+    changed = recolor_images(images, torch.tensor(1.5), torch.tensor(0.5), fill, std)
     assert changed.flatten().tolist() == [12 - 1.5 * 2 + 1.5, 21.5]
 
 

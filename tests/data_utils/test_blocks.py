@@ -367,7 +367,7 @@ def test_windows_are_labeled_as_their_image_is(tmp_path):
     folder = images_at(tmp_path, (0, 0), size=(200, 100))
     (folder / "classes.csv").write_text("image,classes\ns/0,0\n")
     for records in load_records(config(folder, val_blocks=64)):
-        assert records.labeled(len(records) - 1) == ("0",)
+        assert records.label_set(len(records) - 1) == ("0",)
 
 
 @pytest.mark.parametrize(

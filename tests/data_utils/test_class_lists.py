@@ -78,7 +78,7 @@ def test_a_table_may_lie_among_the_images(tmp_path, form):
     classes_of_image = {}
     for split in (data.train, data.val):
         for i in range(len(split)):
-            classes_of_image[split.records.name(i)] = [*data.reader.labeled_classes(split.records.labeled(i))]
+            classes_of_image[split.records.name(i)] = [*data.reader.labeled_classes(split.records.label_set(i))]
     assert classes_of_image == {"a.png": [1], "b.png": [2, 3], "c.png": []}
 
 

@@ -14,7 +14,7 @@ from data_utils.image_io.class_masks import (
     ClassMask,
     ClassMasks,
     binary,
-    combined,
+    combine_masks,
     layered_label,
 )
 from data_utils.image_io.formats import ClassLayers, VolumeFile
@@ -27,7 +27,7 @@ def test_a_class_that_one_mask_shows_is_known_although_another_ignores_it():
     first_mask = ClassMask(np.array([[5, 0, 0]]), 2, "first")
     ignored = ClassMask(np.array([[9, 9, 0]]), 2, "second")
     missing = ClassMask(None, 1, "third")
-    truth, unknown = unpack_bits(combined([first_mask, missing, ignored], ignored=(9,)))
+    truth, unknown = unpack_bits(combine_masks([first_mask, missing, ignored], ignored=(9,)))
     assert truth.tolist() == [[4, 0, 0]]
     assert unknown.tolist() == [[2, 6, 2]]
 
@@ -36,7 +36,7 @@ def test_a_class_that_one_mask_shows_is_known_although_another_ignores_it():
 def test_masks_of_different_sizes_are_refused(shape):
     masks = [ClassMask(np.array([[5, 0, 0]]), 2, "first"), ClassMask(np.zeros(shape), 0, "other")]
     with pytest.raises(DataError, match=f"other: is {shape[0]} x {shape[1]}, but first 1 x 3"):
-        combined(masks, ())
+        combine_masks(masks, ())
 
 
 def colored(*colors: tuple[int, int, int]) -> np.ndarray:
@@ -61,7 +61,7 @@ def test_masks_of_colors_and_of_numbers_are_joined():
     color = np.zeros((2, 4, 3), np.uint8)
     color[1, 2] = (0, 9, 0)
     number = np.array([[0, 0, 0, 7], [0, 0, 7, 0]])
-    truth, unknown = unpack_bits(combined([ClassMask(color, 0, "color"), ClassMask(number, 2, "number")], ()))
+    truth, unknown = unpack_bits(combine_masks([ClassMask(color, 0, "color"), ClassMask(number, 2, "number")], ()))
     assert truth.tolist() == [[0, 0, 0, 4], [0, 0, 5, 0]]
     assert not unknown.any()
 
@@ -174,7 +174,7 @@ def test_channels_are_no_more_than_classes(channels):
 
 def test_a_class_that_is_left_out_is_unknown_nowhere():
     mask = np.array([[0, 5]], np.uint8)
-    _, unknown = unpack_bits(combined([ClassMask(None, None, "first"), ClassMask(mask, 1, "second")], ()))
+    _, unknown = unpack_bits(combine_masks([ClassMask(None, None, "first"), ClassMask(mask, 1, "second")], ()))
     assert unknown.tolist() == [[0, 0]]
 
 
@@ -222,7 +222,7 @@ def test_all_values_to_ignore_are_unknown_as_greys_and_as_colors(ignored, mask):
 
 def test_classes_behind_one_that_is_left_out_are_there():
     mask = np.array([[0, 5]], np.uint8)
-    truth, _ = unpack_bits(combined([ClassMask(mask, None, "first"), ClassMask(mask, 1, "second")], ()))
+    truth, _ = unpack_bits(combine_masks([ClassMask(mask, None, "first"), ClassMask(mask, 1, "second")], ()))
     assert truth.tolist() == [[0, 2]]
 
 

@@ -13,7 +13,7 @@ from support.volumes import case, write_nifti
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import ClassLayers
 from data_utils.image_io.volumes import read_volume
-from data_utils.sources.class_volumes import ChannelVolumeRecords, by_channel, find_class_volumes
+from data_utils.sources.class_volumes import ChannelVolumeRecords, divide_by_channel, find_class_volumes
 from data_utils.sources.load import load_records
 from data_utils.sources.volumes import Case, Description, VolumeRecords
 from runtime.errors import DataError
@@ -142,9 +142,9 @@ def test_channels_of_labels_are_classes_unless_the_task_is_another(tmp_path, tas
     file = str(tmp_path / "masks" / "c0.nii.gz")
     volumes = VolumeRecords([Case("c0", (file,), file)], None, Description())
     config = DataConfig(task=task)
-    assert isinstance(by_channel(volumes, config), ChannelVolumeRecords) is is_split
+    assert isinstance(divide_by_channel(volumes, config), ChannelVolumeRecords) is is_split
     empty = VolumeRecords([], None, Description())
-    assert by_channel(empty, config) is empty
+    assert divide_by_channel(empty, config) is empty
 
 
 def test_a_first_label_that_cannot_be_read_is_named_where_all_labels_are(tmp_path):

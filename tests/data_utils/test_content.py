@@ -179,7 +179,7 @@ class Labeled(ListRecords):
         self.metadata = Metadata(label_sets={("car",): "classes.csv", ("dog",): "classes.csv"})
         self.other = other
 
-    def labeled(self, i: int) -> tuple[str, ...]:
+    def label_set(self, i: int) -> tuple[str, ...]:
         return ("dog",) if i == self.other else ("car",)
 
 

@@ -9,7 +9,7 @@ from support.rasters import write_raster
 
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file
 from data_utils.loading import image_input
-from data_utils.loading.image_input import ImageInput, fit_channels, missing_pixels, without_missing
+from data_utils.loading.image_input import ImageInput, fit_channels, hide_missing, missing_pixels
 from runtime.errors import ImageError
 from tasks.classes import ClassTarget
 from unet.config import Preprocess
@@ -220,7 +220,7 @@ def test_a_pixel_is_missing_where_no_channel_holds_data(missing_corner):
 
 
 def test_nothing_is_known_of_a_target_where_its_image_holds_no_data(missing_corner):
-    target = without_missing(ClassTarget(np.ones((8, 12), np.uint8)), missing_corner)
+    target = hide_missing(ClassTarget(np.ones((8, 12), np.uint8)), missing_corner)
     assert (target.mask[:4, :6] == 255).all()
     assert (target.mask == 255).sum() == 24
     assert target.mask.dtype == np.uint8
@@ -228,4 +228,4 @@ def test_nothing_is_known_of_a_target_where_its_image_holds_no_data(missing_corn
 
 def test_a_target_of_an_image_of_data_stays_as_it_is():
     target = ClassTarget(np.ones((8, 12), np.uint8))
-    assert without_missing(target, None) is target
+    assert hide_missing(target, None) is target

@@ -73,7 +73,7 @@ class LabeledRecords(ListRecords):
         mask = np.array([[0, 1]], np.uint8)
         super().__init__([{"image": mask, "target": mask, "name": str(number)} for number in range(4)])
 
-    def labeled(self, i: int) -> tuple[str, ...] | None:
+    def label_set(self, i: int) -> tuple[str, ...] | None:
         return (None, ("a",), ("a", "b"), ("a",))[i]
 
 

@@ -43,8 +43,8 @@ def test_a_table_lies_above_all_splits(request, layout, train, val):
     folder = request.getfixturevalue(layout)
     (folder / "classes.csv").write_text(ROWS.format(train=train, val=val))
     training, validation = load_records(DataConfig(str(folder)))
-    assert [training.labeled(i) for i in range(2)] == [("car",), ("dog",)]
-    assert [validation.labeled(i) for i in range(2)] == [("person",), None]
+    assert [training.label_set(i) for i in range(2)] == [("car",), ("dog",)]
+    assert [validation.label_set(i) for i in range(2)] == [("person",), None]
     assert training.metadata.unlisted == ()
     assert validation.metadata.unlisted == ("b.png",)
 
@@ -59,8 +59,8 @@ def test_a_table_above_several_folders_is_read_once(inner_splits):
 def test_a_table_of_a_split_lies_beside_its_images(outer_splits):
     (outer_splits / "train" / "classes.csv").write_text("image,classes\na,car\nb,car\n")
     train, val = load_records(DataConfig(str(outer_splits)))
-    assert train.labeled(1) == ("car",)
-    assert val.labeled(1) is None
+    assert train.label_set(1) == ("car",)
+    assert val.label_set(1) is None
     assert val.metadata.unlisted == ()
 
 
@@ -120,11 +120,11 @@ def test_a_row_comes_before_a_rule(ruled_sites):
 def test_a_table_comes_before_the_annotations(tmp_path):
     records, _ = load_records(DataConfig(str(write_bands(tmp_path, ["a", "b", "c"])), val_fraction=0.34))
     annotated = with_labels(records, [ImageLabels(("car",), "annotations")] * len(records))
-    assert [annotated.labeled(i) for i in range(len(records))] == [("car",)] * len(records)
+    assert [annotated.label_set(i) for i in range(len(records))] == [("car",)] * len(records)
     name = records.name(0)
     (tmp_path / "classes.csv").write_text(f"image,classes\n{name},dog\n")
     (split,) = read_label_files([annotated], tmp_path)
-    assert [split.labeled(i) for i in range(len(records))] == [("dog",), ("car",)]
+    assert [split.label_set(i) for i in range(len(records))] == [("dog",), ("car",)]
     assert split.metadata.label_sets == {("dog",): f"{tmp_path / 'classes.csv'}: line 2", ("car",): "annotations"}
 
 
@@ -166,15 +166,15 @@ def ruled_split(outer_splits):
 
 def test_a_rule_lies_above_the_images_of_a_split(ruled_split):
     train, val = load_records(DataConfig(str(ruled_split)))
-    assert train.labeled(0) == ("car",)
-    assert val.labeled(0) is None
+    assert train.label_set(0) == ("car",)
+    assert val.label_set(0) is None
 
 
 def test_a_rule_is_not_read_where_images_have_no_rules(ruled_split):
     train, val = load_records(DataConfig(str(ruled_split)))
     val.metadata = replace(val.metadata, has_rules=False)
     splits = read_label_files([train.records, val], ruled_split)
-    assert [records.labeled(0) for records in splits] == [None, None]
+    assert [records.label_set(0) for records in splits] == [None, None]
 
 
 def test_the_first_file_of_a_volume_of_several_is_its_image(tmp_path):
@@ -182,7 +182,7 @@ def test_the_first_file_of_a_volume_of_several_is_its_image(tmp_path):
     (tmp_path / "classes.csv").write_text("image,classes\nv_0000.nii.gz,car\n")
     records = VolumeRecords([Case("v", files, "masks/v.nii.gz")], None, Description())
     (labeled,) = read_label_files([records], tmp_path)
-    assert labeled.labeled(0) == ("car",)
+    assert labeled.label_set(0) == ("car",)
 
 
 def test_pages_of_a_file_without_a_row_are_unlisted(tmp_path):
@@ -190,7 +190,7 @@ def test_pages_of_a_file_without_a_row_are_unlisted(tmp_path):
     pages = [(0, 0), (1, 1)]
     records = FolderRecords(tmp_path / "images", tmp_path / "masks", [("stack.tif", "stack.tif")], [pages], [])
     (labeled,) = read_label_files([records], tmp_path)
-    assert [labeled.labeled(i) for i in range(2)] == [None, ("car",)]
+    assert [labeled.label_set(i) for i in range(2)] == [None, ("car",)]
     assert labeled.metadata.unlisted == ("stack_0001.tif",)
 
 

@@ -11,7 +11,7 @@ from data_utils.analysis.inspection import total_pixels
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.analysis.problems import raise_problems
 from data_utils.class_map import resolve_classes
-from data_utils.image_io.reader import opened, read_header, read_mask
+from data_utils.image_io.reader import open_source, read_header, read_mask
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
@@ -207,7 +207,7 @@ def test_damaged_files_end_in_a_data_error(key):
 
 
 def test_an_error_of_the_program_while_a_picture_is_open_stays_one():
-    with pytest.raises(KeyError), opened(INDICES, "m"):
+    with pytest.raises(KeyError), open_source(INDICES, "m"):
         {}["missing"]
 
 

@@ -19,7 +19,7 @@ from support.rasters import write_raster
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.overlap_warnings import overlap_warnings
 from data_utils.config import DataConfig
-from data_utils.image_io.class_masks import ClassMask, LayeredMask, binary, combined
+from data_utils.image_io.class_masks import ClassMask, LayeredMask, binary, combine_masks
 from data_utils.sources.folder import masks_by_stem
 from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import (
@@ -333,7 +333,7 @@ def test_records_are_others_with_another_ignored_value_or_other_classes(tmp_path
 
 def test_pixels_that_one_of_two_masks_of_a_class_shows_are_known():
     truth, unknown = unpack_bits(
-        combined(
+        combine_masks(
             [
                 ClassMask(np.array([[0, 1, 1]]), 0, "first"),
                 ClassMask(np.array([[9, 9, 0]]), 0, "second"),

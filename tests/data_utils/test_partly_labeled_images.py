@@ -38,7 +38,7 @@ def car_sample(twelve_images):
     """The data set, its training images, and the index and the target of one that is labeled for car alone."""
     _, data = twelve_images
     dataset = TrainingDataset(data.train, data, data.preprocess())
-    index = next(i for i in range(len(data.train)) if data.train.records.labeled(i) == ("car",))
+    index = next(i for i in range(len(data.train)) if data.train.records.label_set(i) == ("car",))
     return data, dataset, index, dataset.samples.load(index)[1]
 
 

@@ -22,7 +22,7 @@ from data_utils.sources.points.table import (
     PointTable,
     TableBuilder,
     channel_files,
-    joined_tables,
+    join_tables,
     said_size,
 )
 from data_utils.sources.points.table import number as coordinate
@@ -428,18 +428,18 @@ def table_of_a_point(name: str, **changes) -> PointTable:
 
 
 def test_tables_are_joined_with_the_points_and_files_of_each():
-    joined = joined_tables([table_of_a_point("a"), table_of_a_point("b")])
+    joined = join_tables([table_of_a_point("a"), table_of_a_point("b")])
     assert joined.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, PRESENT]]
     assert joined.files == ("a.tps", "b.tps")
     assert joined.rows([1]).files == ("b.tps",)
-    assert joined_tables([joined, table_of_a_point("c")]).files == ("a.tps", "b.tps", "c.tps")
+    assert join_tables([joined, table_of_a_point("c")]).files == ("a.tps", "b.tps", "c.tps")
 
 
 def test_tables_are_joined_with_their_sizes_where_all_have_some():
     first = table_of_a_point("a", sizes=np.array([[3, 4]]))
     second = table_of_a_point("b", sizes=np.array([[5, 6]]))
-    assert joined_tables([first, second]).rows([1]).sizes.tolist() == [[5, 6]]
-    assert joined_tables([first, table_of_a_point("b")]).sizes is None
+    assert join_tables([first, second]).rows([1]).sizes.tolist() == [[5, 6]]
+    assert join_tables([first, table_of_a_point("b")]).sizes is None
 
 
 @pytest.mark.parametrize(
@@ -448,7 +448,7 @@ def test_tables_are_joined_with_their_sizes_where_all_have_some():
 def test_tables_of_other_axes_or_another_space_are_not_joined(changes):
     line = r"a\.tps lists points of 2 axes in pixels, b\.tps of [23] axes in pixels"
     with pytest.raises(DataError, match=line):
-        joined_tables([table_of_a_point("a"), table_of_a_point("b", **changes)])
+        join_tables([table_of_a_point("a"), table_of_a_point("b", **changes)])
 
 
 def test_rows_of_a_table_keep_their_own_points_files_sizes():
@@ -617,7 +617,7 @@ def joined_predictions():
     for name, presence in (("a", 0.75), ("b", 0.5)):
         values = np.full((1, 1), presence)
         tables.append(table_of_a_point(name, presence=values, confidence=values / 2))
-    return joined_tables(tables)
+    return join_tables(tables)
 
 
 def test_predictions_of_several_tables_are_joined(joined_predictions):
@@ -628,7 +628,7 @@ def test_predictions_of_several_tables_are_joined(joined_predictions):
 
 def test_predictions_follow_the_names_of_their_points(joined_predictions):
     assert joined_predictions.with_names(("b",)).presence.tolist() == [[0], [0.5]]
-    assert joined_predictions.renamed(["x", "y"]).images == ("x", "y")
+    assert joined_predictions.rename_images(["x", "y"]).images == ("x", "y")
 
 
 def test_rows_of_predictions_are_a_truth(joined_predictions):

@@ -289,7 +289,7 @@ def test_in_the_mirror_left_and_right_change_places():
     reader = PointReader(Landmarks(("left", "right", "tail"), partners=(1, 0, 2)), file_indices=(0, 1, 2))
     points = np.array([[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]])
     target = replace(reader.unknown_target((10, 12)), points=points, states=np.array([PRESENT, ABSENT, OUTSIDE]))
-    mirrored = reader.mirrored(target)
+    mirrored = reader.mirror(target)
     assert mirrored.points.tolist() == [[4, 7], [1, 2], [0, 0]]
     assert mirrored.states.tolist() == [ABSENT, PRESENT, OUTSIDE]
     assert target.points.tolist() == points.tolist()  # what a cache holds stays

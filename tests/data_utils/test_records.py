@@ -35,7 +35,7 @@ class LabeledRecords(ListRecords):
     def __init__(self) -> None:
         super().__init__([{"image": "", "target": "", "name": name} for name in "abc"])
 
-    def labeled(self, i):
+    def label_set(self, i):
         return (str(i),)
 
 
@@ -63,7 +63,7 @@ def test_some_of_records_say_all_that_the_whole_says():
 def test_some_of_records_hold_their_own_names_or_labels():
     some = Subset(LabeledRecords(), np.array([2, 1]))
     assert [record["name"] for record in some] == [some.name(0), some.name(1)] == ["c", "b"]
-    assert [some.labeled(0), some.labeled(1)] == [("2",), ("1",)]
+    assert [some.label_set(0), some.label_set(1)] == [("2",), ("1",)]
 
 
 def test_the_key_of_some_records_changes_with_their_order():

@@ -19,7 +19,7 @@ def test_pauses_before_a_remote_file_is_read_again_grow(monkeypatch, file, expec
     pauses = []
     monkeypatch.setattr(remote.time, "sleep", pauses.append)
 
-    @remote.retried
+    @remote.retry
     def read(file: str) -> None:
         raise DataError(file) from ConnectionError()
 
@@ -193,7 +193,7 @@ def raise_if_any(error: Exception | None) -> None:
 def test_a_failure_that_may_pass_is_tried_again(pauses, error):
     attempts = iter([error, error, None])
 
-    @remote.retried
+    @remote.retry
     def read(file: str, share: int, *, end: int) -> int:
         with remote.file_errors(file):
             raise_if_any(next(attempts))
@@ -205,7 +205,7 @@ def test_a_failure_that_may_pass_is_tried_again(pauses, error):
 
 @pytest.mark.parametrize("error", LASTING, ids=name_of)
 def test_a_failure_that_lasts_is_one_line_at_once(pauses, error):
-    @remote.retried
+    @remote.retry
     def read(file: str) -> None:
         with remote.file_errors(file, hint="; so it is"):
             raise error
@@ -236,7 +236,7 @@ def test_a_failure_of_s3_is_tried_again_where_its_network_failed(monkeypatch, pa
     )
     monkeypatch.setitem(sys.modules, "botocore.exceptions", errors)
 
-    @remote.retried
+    @remote.retry
     def read(file: str) -> None:
         with remote.file_errors(file):
             raise kind("no")

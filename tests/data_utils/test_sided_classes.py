@@ -12,7 +12,7 @@ from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.sides import Sides
-from inference.decoding.views import unmirrored
+from inference.decoding.views import swap_sides
 from runtime.errors import ModelError, SettingsError
 from tasks import task_of_model
 from tasks.overlapping import OverlapTarget
@@ -62,14 +62,14 @@ def test_known_pixels_of_the_left_are_those_of_the_right_in_the_mirror(tmp_path)
     rows = [f"{number}.png,heart;left_lung" for number in range(4)]
     (folder / "images" / "classes.csv").write_text("\n".join(["image,classes", *rows]) + "\n")
     info, _ = dataset_of(folder)
-    target = info.reader.mirrored(OverlapTarget(np.array([[0b011]], np.int32), np.array([[0b011]], np.int32)))
+    target = info.reader.mirror(OverlapTarget(np.array([[0b011]], np.int32), np.array([[0b011]], np.int32)))
     assert target.truth.tolist() == [[0b101]]
     assert target.known.tolist() == [[0b101]]
 
 
 def test_each_of_two_pairs_changes_places_in_the_mirror():
     reader = OverlapReader(("a", "b", "c", "d"), sides=Sides((1, 0, 3, 2), True, ""))
-    target = reader.mirrored(OverlapTarget(np.array([[0b0101]], np.int32), np.array([[0b0110]], np.int32)))
+    target = reader.mirror(OverlapTarget(np.array([[0b0101]], np.int32), np.array([[0b0110]], np.int32)))
     assert target.truth.tolist() == [[0b1010]]
     assert target.known.tolist() == [[0b1001]]
 
@@ -92,7 +92,7 @@ def test_views_of_a_mirrored_image_are_given_back_their_names(tmp_path):
     task = info.reader.task("ce+dice", None)
     config = UNetConfig(num_classes=3, task=task.to_config(), preprocess=Preprocess(class_names=ORGANS))
     logits = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1)
-    assert unmirrored(task_of_model(config), logits, dim=1).flatten().tolist() == [1, 3, 2]
+    assert swap_sides(task_of_model(config), logits, dim=1).flatten().tolist() == [1, 3, 2]
 
 
 @pytest.mark.parametrize("sides", [{"partners": [0, 0, 1]}, {"partners": 3}, {"partners": ["a", 0, 1]}, {"mirrors": 7}])

@@ -79,7 +79,7 @@ def test_a_folder_of_the_user_may_be_named_by_a_tilde(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     train, val = loaded("~/cells")
     assert len(train) == 3
-    assert val.labeled(0) == ("0",)
+    assert val.label_set(0) == ("0",)
 
 
 def test_folds_are_refused_where_shapes_have_validation_images():

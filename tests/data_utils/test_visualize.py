@@ -12,11 +12,11 @@ from data_utils.visualize import (
     RED,
     colorize,
     contours,
-    darkened,
+    darken,
     legend,
     mark_errors,
-    outlined_areas,
-    outlined_classes,
+    outline_areas,
+    outline_classes,
     outlined_overlay,
     overlay,
     palette,
@@ -172,7 +172,7 @@ def test_an_area_of_one_pixel_has_a_line_around_it_in_a_small_picture(pixel):
     areas = np.zeros((40, 40), bool)
     areas[pixel] = True
     image = np.zeros((10, 10, 3), np.uint8)
-    picture = outlined_areas(image, areas, (255, 0, 0))
+    picture = outline_areas(image, areas, (255, 0, 0))
     assert not image.any()
     assert (picture[:, :, 0] == 255).any()
     assert (picture[:, :, 1:] == 0).all()
@@ -218,7 +218,7 @@ def test_a_legend_has_the_name_of_a_class_that_is_not_tinted():
 
 
 def test_a_darkened_picture_has_a_third_of_its_mean_over_the_channels():
-    assert darkened(np.uint8([[[0, 90, 210]]])).tolist() == [[[35, 35, 35]]]
+    assert darken(np.uint8([[[0, 90, 210]]])).tolist() == [[[35, 35, 35]]]
 
 
 def test_wrong_pixels_are_red_and_those_of_no_class_grey():
@@ -253,7 +253,7 @@ def test_pixels_without_data_are_black(pixels, greens):
 def test_a_line_lies_two_pixels_around_an_area_in_a_wide_picture():
     areas = np.zeros((20, 60), bool)
     areas[8:12, 40:44] = True
-    picture = outlined_areas(np.zeros((10, 30, 3), np.uint8), areas, (9, 9, 9))
+    picture = outline_areas(np.zeros((10, 30, 3), np.uint8), areas, (9, 9, 9))
     rows, columns = np.nonzero(picture[:, :, 0])
     assert rows.min() == 1
     assert rows.max() == 8
@@ -493,12 +493,12 @@ def test_outlines_are_thicker_in_wide_pictures_and_later_classes_lie_over_others
     bits[5:25] = 0b01
     bits[5:10] |= 0b10
     first, second = np.array([[200, 0, 0], [0, 200, 0]], np.uint8)
-    column = outlined_classes(np.zeros((30, width), np.uint8), bits, np.stack([first, second]))[:, width // 2]
+    column = outline_classes(np.zeros((30, width), np.uint8), bits, np.stack([first, second]))[:, width // 2]
     is_second = (column == second).all(axis=1)
     expected = {*range(5, 5 + thickness), *range(10 - thickness, 10)}
     assert {*np.flatnonzero(is_second).tolist()} == expected
     image = np.zeros((30, width, 3), np.uint8)
-    assert outlined_classes(image, bits, np.stack([first, second])).any()
+    assert outline_classes(image, bits, np.stack([first, second])).any()
     assert not image.any()
     is_first = (column == first).all(axis=1)
     assert np.flatnonzero(is_first).tolist() == list(range(25 - thickness, 25))

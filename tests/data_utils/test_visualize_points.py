@@ -6,7 +6,7 @@ Module: data_utils/visualize_points.py.
 import numpy as np
 import pytest
 
-from data_utils.visualize_points import enlarged, point_colors, render_points
+from data_utils.visualize_points import enlarge_picture, point_colors, render_points
 
 FACTOR = 6  # an image of 80 columns is shown in 480
 PREDICTED = np.array([[20.0, 30.0], [40.0, 60.0]])
@@ -53,7 +53,7 @@ def test_a_point_that_is_neither_found_nor_true_is_not_drawn(picture):
 
 
 def test_an_image_is_enlarged_by_the_factor_nearest_to_480_pixels():
-    assert enlarged(np.zeros((100, 190, 3)))[1] == 3
+    assert enlarge_picture(np.zeros((100, 190, 3)))[1] == 3
 
 
 def test_points_are_as_large_in_a_high_image_as_in_a_wide_one():
@@ -64,6 +64,6 @@ def test_points_are_as_large_in_a_high_image_as_in_a_wide_one():
 
 
 def test_a_large_image_is_not_enlarged():
-    picture, times = enlarged(np.zeros((500, 900, 3), np.uint8))
+    picture, times = enlarge_picture(np.zeros((500, 900, 3), np.uint8))
     assert times == 1
     assert picture.shape == (500, 900, 3)

@@ -98,7 +98,7 @@ def partly_labeled_slices(tmp_path):
 
 def test_slices_are_labeled_for_what_their_volume_is(partly_labeled_slices):
     labeled = [None] * DEPTH + [("liver",)] * DEPTH + [None] * 2 * DEPTH
-    assert [partly_labeled_slices.labeled(i) for i in range(4 * DEPTH)] == labeled
+    assert [partly_labeled_slices.label_set(i) for i in range(4 * DEPTH)] == labeled
     assert [record.get("labeled") for record in partly_labeled_slices] == labeled
 
 

@@ -27,14 +27,14 @@ def test_a_coarse_axis_becomes_no_finer_than_the_coarsest_of_the_others(spacings
 
 
 def test_a_volume_without_spacing_has_the_median_of_the_others():
-    statistics = VolumeStatistics.of(np.array([[0, 0, 0], [2, 1, 1], [4, 1, 3], [9, 1, 2]], float), [])
+    statistics = VolumeStatistics.from_volumes(np.array([[0, 0, 0], [2, 1, 1], [4, 1, 3], [9, 1, 2]], float), [])
     assert statistics.usable_spacings().tolist() == [[4, 1, 2], [2, 1, 1], [4, 1, 3], [9, 1, 2]]
 
 
 @pytest.mark.parametrize("labeled", [5, 0], ids=["labeled voxels", "no labeled voxel"])
 def test_statistics_are_stored_and_read_again(labeled):
     values = [np.arange(2 * labeled, dtype=np.float32).reshape(labeled, 2)] * 2
-    statistics = VolumeStatistics.of(np.array([[2, 1, 1], [0, 0, 0]], float), values)
+    statistics = VolumeStatistics.from_volumes(np.array([[2, 1, 1], [0, 0, 0]], float), values)
     again = VolumeStatistics.from_json(json.loads(json.dumps(statistics.to_json())))
     assert again.spacings.tolist() == statistics.spacings.tolist()
     assert again.channels == {2: 2}
@@ -72,7 +72,7 @@ def test_an_axis_beyond_three_times_the_finest_has_the_spacing_of_the_finest_ten
 def statistics():
     """Statistics of two volumes of one channel, of which the first has labeled voxels from 0 to 200."""
     values = [np.arange(201, dtype=np.float32)[:, None], np.zeros((0, 1), np.float32)]
-    return VolumeStatistics.of(np.ones((2, 3)), values)
+    return VolumeStatistics.from_volumes(np.ones((2, 3)), values)
 
 
 def test_statistics_count_volumes_of_each_number_of_channels(statistics):
@@ -157,7 +157,7 @@ def test_preprocessing_has_the_spacing_of_the_model_that_training_starts_from(mr
 
 
 def test_constant_voxels_are_not_clipped():
-    constant = VolumeStatistics.of(np.ones((1, 3)), [np.full((5, 1), 7, np.float32)])
+    constant = VolumeStatistics.from_volumes(np.ones((1, 3)), [np.full((5, 1), 7, np.float32)])
     normalization = constant.normalization("CT", DataConfig())
     assert normalization.clip is None
     assert normalization.mean == (7,)
@@ -166,13 +166,13 @@ def test_constant_voxels_are_not_clipped():
 
 def test_large_values_are_measured_in_64_bits():
     values = np.array([[2**24], [2**24 + 2]], np.float32)  # 32 bits do not hold their mean
-    foreground = VolumeStatistics.of(np.ones((1, 3)), [values]).foreground
+    foreground = VolumeStatistics.from_volumes(np.ones((1, 3)), [values]).foreground
     assert foreground.mean == (2**24 + 1,)
     assert foreground.std == (1,)
 
 
 def test_unlabeled_voxels_cannot_be_measured():
-    unlabeled = VolumeStatistics.of(np.ones((1, 3)), [np.zeros((0, 1), np.float32)])
+    unlabeled = VolumeStatistics.from_volumes(np.ones((1, 3)), [np.zeros((0, 1), np.float32)])
     assert unlabeled.foreground is None
     with pytest.raises(DataError, match="is measured on labeled voxels, but there are none"):
         unlabeled.normalization("CT", DataConfig())
@@ -182,7 +182,9 @@ VALUES_OF_CHANNELS = {channels: np.zeros((2, channels), np.float32) for channels
 
 
 def test_volumes_of_other_channels_are_an_error():
-    statistics = VolumeStatistics.of(np.ones((3, 3)), [VALUES_OF_CHANNELS[channels] for channels in (2, 1, 2)])
+    statistics = VolumeStatistics.from_volumes(
+        np.ones((3, 3)), [VALUES_OF_CHANNELS[channels] for channels in (2, 1, 2)]
+    )
     assert statistics.channels == {2: 2, 1: 1}
     assert statistics.foreground is None
     with pytest.raises(DataError, match="volumes have 1 and 2 channels; --check-data lists them"):
@@ -191,5 +193,5 @@ def test_volumes_of_other_channels_are_an_error():
 
 @pytest.mark.parametrize(("channels", "mean"), [((2, 1, 2), (0, 0)), ((1, 2, 1), (0,))])
 def test_volumes_have_the_channels_of_most_where_others_are_skipped(channels, mean):
-    statistics = VolumeStatistics.of(np.ones((3, 3)), [VALUES_OF_CHANNELS[count] for count in channels])
+    statistics = VolumeStatistics.from_volumes(np.ones((3, 3)), [VALUES_OF_CHANNELS[count] for count in channels])
     assert statistics.normalization(None, DataConfig(on_bad_sample="skip")).mean == mean

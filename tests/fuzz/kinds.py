@@ -60,7 +60,7 @@ from inference.page import page_job
 from inference.provenance import record_provenance
 from inference.scoring.truth import ImageScorer
 from inference.true_masks import TruthFolder
-from runtime.cache import cached
+from runtime.cache import load_or_compute
 from runtime.errors import DataError
 from tasks.classes import Classes
 from tasks.objects import Objects, ObjectTarget
@@ -301,7 +301,7 @@ def read_cache(path: Path) -> None:
     folder = path.parent / "unet-accelerate"
     folder.mkdir(exist_ok=True)
     shutil.copy(path, folder / "key.json")
-    assert cached("key", lambda: [1, 2]) == [1, 2]
+    assert load_or_compute("key", lambda: [1, 2]) == [1, 2]
 
 
 def rasters(scratch: Path) -> dict[str, bytes]:
@@ -690,7 +690,7 @@ def read_objects(config: DataConfig) -> None:
         for record in records:
             inspect_image(record)
             with suppress(DataError):
-                ObjectTarget(reader.ids(record), reader.ids(record)).renumbered()
+                ObjectTarget(reader.ids(record), reader.ids(record)).renumber()
 
 
 def read_written_objects(path: Path) -> None:

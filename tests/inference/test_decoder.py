@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from inference.decoding import new_decoder
-from inference.decoding.views import average, mirrored_back
+from inference.decoding.views import average, mirror_back
 from inference.outputs.uncertainty import uncertainty_levels
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
@@ -70,7 +70,7 @@ def test_views_of_a_batch_are_averaged_as_those_of_each_image(task, two_images):
 @pytest.mark.parametrize("task", ALL_TASKS)
 def test_views_of_a_batch_are_mirrored_back_as_those_of_each_image(task, two_images):
     logits, _ = two_images
-    torch.testing.assert_close(mirrored_back(task, logits[None], dim=1)[0], mirrored_back(task, logits))
+    torch.testing.assert_close(mirror_back(task, logits[None], dim=1)[0], mirror_back(task, logits))
 
 
 @pytest.mark.parametrize("task", MASK_TASKS)
@@ -82,8 +82,8 @@ def test_a_batch_is_decoded_as_each_image(task, two_images):
 
 def test_a_mirror_image_is_read_with_the_outputs_of_the_other_side():
     logits = torch.arange(6.0).view(3, 1, 2)
-    assert mirrored_back(SIDED, logits)[:, 0].tolist() == [[3, 2], [1, 0], [5, 4]]
-    assert mirrored_back(Classes(NAMES), logits)[:, 0].tolist() == [[1, 0], [3, 2], [5, 4]]
+    assert mirror_back(SIDED, logits)[:, 0].tolist() == [[3, 2], [1, 0], [5, 4]]
+    assert mirror_back(Classes(NAMES), logits)[:, 0].tolist() == [[1, 0], [3, 2], [5, 4]]
 
 
 @pytest.mark.parametrize("task", [Classes(NAMES), SIDED])

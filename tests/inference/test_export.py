@@ -30,7 +30,7 @@ from inference.export import export_format as export_format_module
 from inference.export import opener, proof
 from inference.export.export_format import ExportFormat, Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
-from inference.export.graph import ExportedNetwork, ProbabilityNetwork, resized, resized_bytes
+from inference.export.graph import ExportedNetwork, ProbabilityNetwork, resize_bicubic, resize_bytes
 from inference.export.onnx import Onnx, traced_images
 from inference.export.openvino import largest
 from inference.onnx_network import OnnxNetwork
@@ -165,7 +165,7 @@ def test_the_graph_resizes_bytes_as_predict_py_does(channels, size, target):
     image = np.random.default_rng(0).integers(0, 256, (*size, channels), dtype=np.uint8)
     expected = resize_image(image, target).transpose(2, 0, 1)
     pixels = torch.from_numpy(image).permute(2, 0, 1)[None].float()
-    np.testing.assert_array_equal(resized_bytes(pixels, target)[0], expected)
+    np.testing.assert_array_equal(resize_bytes(pixels, target)[0], expected)
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -173,7 +173,7 @@ def test_the_graph_resizes_bytes_as_predict_py_does(channels, size, target):
 def test_the_graph_resizes_real_numbers_as_predict_py_does(channels, size, target):
     image = np.random.default_rng(0).normal(1000, 300, (*size, channels)).astype(np.float32)
     expected = resize_image(image, target).transpose(2, 0, 1)
-    np.testing.assert_array_equal(resized(torch.from_numpy(image).permute(2, 0, 1)[None], target)[0], expected)
+    np.testing.assert_array_equal(resize_bicubic(torch.from_numpy(image).permute(2, 0, 1)[None], target)[0], expected)
 
 
 @pytest.mark.slow

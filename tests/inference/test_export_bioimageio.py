@@ -27,11 +27,11 @@ from inference.export.bioimageio import (
     BioImageIo,
     answer_names,
     answer_text,
-    checked_license,
     cover,
     input_tensor,
     output_tensor,
     overlap_text,
+    read_license,
     resource,
     title_and_text,
 )
@@ -326,7 +326,7 @@ def test_probabilities_that_are_expected_are_those_of_prepared_volumes(config, p
     torch.manual_seed(0)
     model = UNet(config).eval()
     volumes = np.random.default_rng(0).normal(100, 300, (2, 1, 5, 9, 14)).astype(np.float32)
-    (answer,) = BioImageIo().expected(model, [volumes])
+    (answer,) = BioImageIo().expected_answers(model, [volumes])
     with torch.inference_mode():
         expected = model(torch.from_numpy(np.stack([prepare(voxels) for voxels in volumes]))).softmax(1)
     torch.testing.assert_close(answer, expected, rtol=0, atol=1e-5)
@@ -484,7 +484,7 @@ def test_a_package_of_what_is_prepared_in_two_steps_is_refused():
 )
 def test_a_package_without_owner_or_license_is_refused(options, line):
     with pytest.raises(SettingsError, match=line):
-        checked_license(options)
+        read_license(options)
 
 
 def test_a_package_hints_at_the_version_of_pydantic(monkeypatch):

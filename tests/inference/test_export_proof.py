@@ -80,7 +80,7 @@ def test_volumes_of_a_proof_have_the_values_of_the_training_in_real_numbers():
     ("dims", "count", "index", "shape"), [(2, 7, 4, (3, 1, 23, 130)), (3, 5, 1, (2, 1, 9, 19, 26))]
 )
 def test_images_of_a_proof_have_several_sizes(dims, count, index, shape):
-    shapes = [images.shape for images in proof.checked_images(UNetConfig(1, 2, 4, 2, dims=dims))]
+    shapes = [images.shape for images in proof.proof_images(UNetConfig(1, 2, 4, 2, dims=dims))]
     assert len(shapes) == count
     assert shapes[index] == shape
 
@@ -171,14 +171,14 @@ class Process:
 )
 def test_a_process_that_opens_a_model_leaves_its_answers(count, answers, printed, complaint, monkeypatch):
     monkeypatch.setattr(proof.subprocess, "run", Process(count, printed).run)
-    found, said = proof.opened_answers("onnx", Path("model.onnx"), [np.zeros(1), np.zeros(2)])
+    found, said = proof.run_opener("onnx", Path("model.onnx"), [np.zeros(1), np.zeros(2)])
     assert said == complaint
     assert [array.tolist() for array in found] == answers
 
 
 def test_a_process_that_opens_no_model_leaves_a_complaint(monkeypatch):
     monkeypatch.setattr(proof.subprocess, "run", Process(None, "a warning\nno model\n").run)
-    found, said = proof.opened_answers("onnx", Path("model.onnx"), [np.zeros(1), np.zeros(2)])
+    found, said = proof.run_opener("onnx", Path("model.onnx"), [np.zeros(1), np.zeros(2)])
     assert said == "no model"
     assert found is None
 
@@ -189,7 +189,7 @@ def test_a_process_that_opens_a_model_works_offline_in_a_folder_of_its_own(tmp_p
     monkeypatch.setenv("PATH", "here")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     monkeypatch.setattr(proof.subprocess, "run", process.run)
-    proof.opened_answers("onnx", Path("model.onnx"), [np.zeros(1), np.zeros(2)])
+    proof.run_opener("onnx", Path("model.onnx"), [np.zeros(1), np.zeros(2)])
     *_, name, model, _, _ = process.command
     assert name == "onnx"
     assert model == str(tmp_path / "model.onnx")
@@ -292,7 +292,7 @@ def check_answers(monkeypatch):
 
     def check(answers: list[np.ndarray] | None) -> None:
         batches = [np.zeros((1, 1, *logits.shape[2:])) for logits in EXPECTED_LOGITS]
-        monkeypatch.setattr(proof, "opened_answers", lambda *_: (answers, "no such size"))
+        monkeypatch.setattr(proof, "run_opener", lambda *_: (answers, "no such size"))
         proof.check_answers("onnx", "onnxruntime", Path("model.onnx"), batches, EXPECTED_LOGITS)
 
     return check

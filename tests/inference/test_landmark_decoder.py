@@ -14,7 +14,7 @@ import torch
 from support.landmarks import THREE, gaussian_maps, random_points
 
 from inference.decoding.landmarks import LandmarkDecoder, PredictedPoints
-from inference.decoding.views import average, unmirrored
+from inference.decoding.views import average, swap_sides
 
 
 @pytest.mark.parametrize("size", [(40, 51), (13, 20, 22)])
@@ -183,7 +183,7 @@ def test_presence_is_the_share_of_the_weight_that_is_not_nowhere(length):
 
 
 def test_columns_of_a_prediction_are_place_presence_confidence():
-    points = PredictedPoints.of(np.array([[0.25, 0.5, 0.5, 0.9], [0.0, 1.0, 0.4, 1.0]]))
+    points = PredictedPoints.from_prediction(np.array([[0.25, 0.5, 0.5, 0.9], [0.0, 1.0, 0.4, 1.0]]))
     assert points.is_found.tolist() == [True, False]
     assert points.confidence.tolist() == [0.9, 1]
     assert points.positions((8, 10)).tolist() == [[1.5, 4.5], [-0.5, 9.5]]
@@ -191,7 +191,7 @@ def test_columns_of_a_prediction_are_place_presence_confidence():
 
 def test_maps_of_a_mirrored_view_are_swapped_back():
     logits = torch.randn(1, 3, 4, 4)
-    assert unmirrored(THREE, logits, dim=1).equal(logits[:, [1, 0, 2]])
+    assert swap_sides(THREE, logits, dim=1).equal(logits[:, [1, 0, 2]])
     assert not LandmarkDecoder(replace(THREE, mirrors=False)).task.mirrors
 
 

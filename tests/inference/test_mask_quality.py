@@ -10,7 +10,7 @@ from PIL import Image
 
 from data_utils.sources.records import ListRecords
 from inference.review import equal_images as equal_images_module
-from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea, area_share, compared_areas, disagreeing_areas
+from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea, area_share, compare_areas, disagreeing_areas
 from inference.review.equal_images import equal_images
 from inference.review.mask_quality import best_shift, mask_score
 from inference.review.worst_slices import worst_slices
@@ -136,12 +136,12 @@ def test_areas_that_are_unlabeled_do_not_disagree():
 
 def doubted_areas(probabilities: np.ndarray, mask: np.ndarray) -> list[ComparedArea]:
     """The areas on which the mask and the model do not agree."""
-    return [area for area in compared_areas(probabilities, mask, NAMES) if not area.agrees]
+    return [area for area in compare_areas(probabilities, mask, NAMES) if not area.agrees]
 
 
 def test_areas_of_a_right_mask_are_compared_from_both_pictures():
     mask = blobs()
-    areas = list(compared_areas(probabilities_of(mask), mask, NAMES))
+    areas = list(compare_areas(probabilities_of(mask), mask, NAMES))
     assert [area.picture for area in areas] == [IN_MASK] * 3 + [IN_PREDICTION] * 3
     assert [area.label for area in areas] == ["cell", "cell", "dirt"] * 2
     assert [area.pixels for area in areas] == [192, 150, 320] * 2
@@ -153,19 +153,19 @@ def test_an_area_within_the_corner_of_another_is_an_area_of_its_own():
     mask[5:10, 5:40] = 1
     mask[10:30, 5:10] = 1
     mask[20:25, 20:25] = 1
-    areas = compared_areas(probabilities_of(mask), mask, NAMES)
+    areas = compare_areas(probabilities_of(mask), mask, NAMES)
     assert [area.pixels for area in areas] == [275, 25] * 2
 
 
 def test_areas_of_a_right_mask_agree():
     mask = blobs()
-    areas = compared_areas(probabilities_of(mask), mask, NAMES)
+    areas = compare_areas(probabilities_of(mask), mask, NAMES)
     assert all(area.agrees and area.text is None for area in areas)
 
 
 def test_a_mask_without_labels_has_no_areas():
     mask = blobs()
-    assert list(compared_areas(probabilities_of(mask), np.full_like(mask, 255), NAMES)) == []
+    assert list(compare_areas(probabilities_of(mask), np.full_like(mask, 255), NAMES)) == []
 
 
 @pytest.mark.parametrize("mask", [blobs(), np.zeros((60, 80), np.uint8)], ids=["right", "empty"])
@@ -236,7 +236,7 @@ def test_a_class_is_there_where_no_other_is_more_frequent(mask, seen):
     names = [f"class {number}" for number in range(21)]
     probabilities = np.full((21, 40, 40), 0.01, np.float32)
     np.put_along_axis(probabilities, seen[None].astype(np.int64), np.float32(0.8), axis=0)
-    (area,) = [area for area in compared_areas(probabilities, mask, names) if area.pixels == 420]
+    (area,) = [area for area in compare_areas(probabilities, mask, names) if area.pixels == 420]
     assert area.agrees  # though it is less than a tenth
     assert area.text is None
 
@@ -246,7 +246,7 @@ def test_an_area_is_there_when_a_tenth_of_it_is(rows, agrees):
     truth = blobs()
     mask = np.where(truth == 1, 0, truth)
     mask[35 : 35 + rows, 12:22] = 1  # of 15 rows
-    (area,) = [area for area in compared_areas(probabilities_of(truth), mask, NAMES) if area.pixels == 150]
+    (area,) = [area for area in compare_areas(probabilities_of(truth), mask, NAMES) if area.pixels == 150]
     assert area.agrees == agrees
 
 
@@ -257,7 +257,7 @@ TENTH[10, 10:20] = 1
 
 @pytest.mark.parametrize(("seen", "mask"), [(SQUARE, TENTH), (TENTH, SQUARE)], ids=["in the mask", "in the image"])
 def test_an_area_is_there_when_exactly_a_tenth_of_it_is(seen, mask):
-    (area,) = compared_areas(probabilities_of(seen), mask, NAMES)
+    (area,) = compare_areas(probabilities_of(seen), mask, NAMES)
     assert area.pixels == 100
     assert area.agrees
 
@@ -308,7 +308,7 @@ def test_in_a_large_image_an_area_of_less_than_a_five_thousandth_is_a_speck():
     mask = np.zeros((500, 500), np.uint8)
     mask[10:17, 10:17] = 1  # 49 pixels
     mask[30:35, 10:20] = 1  # 50
-    areas = compared_areas(probabilities_of(mask), mask, NAMES)
+    areas = compare_areas(probabilities_of(mask), mask, NAMES)
     assert [(area.picture, area.pixels) for area in areas] == [(IN_MASK, 50), (IN_PREDICTION, 50)]
 
 

@@ -14,11 +14,11 @@ from scipy.ndimage import gaussian_filter, label
 from support.objects import discs, note_scratch_folders, true_answers
 
 from data_utils.holes import has_hole, holes
-from data_utils.visualize_objects import SHADES, choose_shades, outlined, shaded, touching
+from data_utils.visualize_objects import SHADES, choose_shades, outline_objects, shade_objects, touching_pairs
 from inference.decoding import canvas, finder
 from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths, pack_answers
-from inference.decoding.components import Component, ComponentStream, joined
-from inference.decoding.finder import ObjectFinder, separated
+from inference.decoding.components import Component, ComponentStream, join_components
+from inference.decoding.finder import ObjectFinder, separate_objects
 from inference.decoding.objects import ObjectDecoder, choose_objects
 from inference.decoding.views import average
 from runtime.errors import DataError, SettingsError
@@ -337,7 +337,7 @@ def test_an_image_without_any_strip_has_no_objects():
 
 def test_a_component_without_a_deep_part_is_one_object():
     answers = np.where(np.pad(np.ones((3, 9), int), 1) > 0, 1 | 40 << 8, 0)
-    labels, count = separated(answers)
+    labels, count = separate_objects(answers)
     assert count == 1
     assert set(labels.ravel()) == {0, 1}
 
@@ -417,15 +417,15 @@ def pairs_side_by_side(labels: np.ndarray) -> set[tuple[int, int]]:
 def test_objects_that_touch_are_all_pairs_of_pixels_side_by_side(size):
     labels = np.random.default_rng(0).integers(0, 40, size)
     expected = sorted([low, high] for low, high in pairs_side_by_side(labels) if 0 < low < high)
-    assert touching(labels).tolist() == expected
+    assert touching_pairs(labels).tolist() == expected
 
 
 def test_colors_of_touching_objects_differ():
     labels = np.random.default_rng(0).integers(0, 40, (12, 12)).repeat(3, 0).repeat(3, 1)
-    shades = shaded(labels)
+    shades = shade_objects(labels)
     assert (shades[labels == 0] == 0).all()
     assert shades.max() <= SHADES
-    for first, second in touching(labels):
+    for first, second in touching_pairs(labels):
         assert shades[labels == first][0] != shades[labels == second][0]
 
 
@@ -455,7 +455,7 @@ def test_numbers_have_twelve_colors_in_turn(count, pairs, shades):
 
 @pytest.mark.parametrize(("labels", "shades"), [([9, 5, 5], [2, 1, 1]), ([0, 7], [0, 1])])
 def test_colors_are_those_of_the_order_of_numbers(labels, shades):
-    assert shaded(np.array([labels])).tolist() == [shades]
+    assert shade_objects(np.array([labels])).tolist() == [shades]
 
 
 OUTLINES = pytest.mark.parametrize(("size", "thickness"), [((1600, 20), 1), ((20, 799), 1), ((20, 800), 2)])
@@ -470,7 +470,7 @@ def upper_object(size: tuple[int, int]) -> np.ndarray:
 
 @OUTLINES
 def test_outlines_of_objects_are_thicker_in_wide_pictures(size, thickness):
-    line = outlined(np.zeros(size, np.uint8), upper_object(size))
+    line = outline_objects(np.zeros(size, np.uint8), upper_object(size))
     assert (line[: 10 - thickness] == 0).all()
     assert (line[10 - thickness : 10] == (61, 155, 242)).all()
 
@@ -478,7 +478,7 @@ def test_outlines_of_objects_are_thicker_in_wide_pictures(size, thickness):
 @OUTLINES
 def test_outlines_of_objects_are_black_on_a_picture_of_their_color(size, thickness):
     alike = np.full((*size, 3), (60, 150, 240), np.uint8)
-    assert (outlined(alike, upper_object(size))[10 - thickness : 10] == 0).all()
+    assert (outline_objects(alike, upper_object(size))[10 - thickness : 10] == 0).all()
     assert (alike == (60, 150, 240)).all()  # the picture stays as it is
 
 
@@ -486,7 +486,7 @@ def test_outlines_of_objects_are_black_on_a_picture_of_their_color(size, thickne
 def test_outlines_of_objects_are_black_where_the_picture_under_them_has_their_color(size, thickness):
     picture = np.full((*size, 3), 255, np.uint8)
     picture[10 - thickness : 10] = 60, 150, 240
-    assert (outlined(picture, upper_object(size))[10 - thickness : 10] == 0).all()
+    assert (outline_objects(picture, upper_object(size))[10 - thickness : 10] == 0).all()
 
 
 @pytest.fixture
@@ -535,7 +535,7 @@ def test_outlines_show_on_a_picture():
     image = np.full((20, 20), 120, np.uint8)
     ids = np.zeros((20, 20), int)
     ids[5:15, 5:10], ids[5:15, 10:15] = 1, 2
-    shown = outlined(image, shaded(ids))
+    shown = outline_objects(image, shade_objects(ids))
     assert (shown[9, 7] == 120).all()
     assert (shown[9, 9] != shown[9, 7]).any()
     assert (shown[9, 9] != shown[9, 10]).any()
@@ -551,19 +551,19 @@ def answers_of_depths(depth: np.ndarray) -> np.ndarray:
 def test_two_deep_parts_are_two_objects_if_a_tenth_lies_between_them(dip, count):
     depth = np.ones((9, 24))
     depth[:, 10:14] -= dip
-    assert separated(answers_of_depths(depth))[1] == count
+    assert separate_objects(answers_of_depths(depth))[1] == count
 
 
 def test_a_step_of_a_pixel_in_depth_is_no_object():
     depth = np.full((9, 24), 0.6)
     depth[4, 12] = 1
-    assert separated(answers_of_depths(depth))[1] == 1
+    assert separate_objects(answers_of_depths(depth))[1] == 1
 
 
 @pytest.mark.parametrize("answers", ANSWERS.values(), ids=["image", "volume"])
 def test_objects_of_a_component_do_not_depend_on_what_lies_around_it(answers):
-    labels, count = separated(answers)
-    padded, padded_count = separated(np.pad(answers, 9))
+    labels, count = separate_objects(answers)
+    padded, padded_count = separate_objects(np.pad(answers, 9))
     assert padded_count == count
     inside = (slice(9, -9),) * answers.ndim
     assert (padded[inside] == labels).all()
@@ -573,13 +573,13 @@ def test_a_peak_may_go_on_through_corners(monkeypatch):
     monkeypatch.setattr(finder, "BLUR", 0.0)
     depth = np.full((6, 6), 0.5)
     depth[2, 2] = depth[3, 3] = 1
-    assert separated(answers_of_depths(depth))[1] == 1
+    assert separate_objects(answers_of_depths(depth))[1] == 1
 
 
 def test_pieces_whose_boxes_overlap_are_joined():
     first = Component((0, 0), np.array([[1, 0], [1, 1]], np.uint8))
     second = Component((0, 1), np.array([[2, 2], [0, 2]], np.uint8))
-    whole = joined([first, second])
+    whole = join_components([first, second])
     assert whole.start == (0, 0)
     assert whole.values.dtype == np.uint8
     assert whole.values.tolist() == [[1, 2, 2], [1, 1, 2]]

@@ -26,7 +26,7 @@ from inference.outputs.images import ImageWriter, PredictedImage
 from inference.outputs.jobs import ImageJob, PageFile
 from inference.pipeline import PredictionPipeline
 from inference.scoring.truth import ScoreError
-from inference.steps import ImageSteps, VolumeSteps, tracked
+from inference.steps import ImageSteps, VolumeSteps, track_progress
 from runtime.errors import ImageError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
@@ -119,7 +119,7 @@ def test_a_bar_is_shown_where_there_are_several_strips(capsys, rows, is_tracked)
     predictor = SimpleNamespace(config=UNetConfig(num_classes=3))
     job = ImageJob(image=Path("in/tall.tif"), size=(rows, 9), output=Path("out"))
     strips = iter(range((rows + 63) // 64))
-    assert list(tracked(strips, predictor, job, (rows, 9))) == list(range((rows + 63) // 64))
+    assert list(track_progress(strips, predictor, job, (rows, 9))) == list(range((rows + 63) // 64))
     printed = capsys.readouterr().err
     assert (f"tall.tif: 100% {(rows + 63) // 64}/{(rows + 63) // 64}" in printed) is is_tracked
 
@@ -163,7 +163,7 @@ def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, 
 def test_inputs_are_read_ahead_by_two_to_eight_threads(monkeypatch, workers, threads):
     counts = []
     monkeypatch.setattr(pipeline_module, "default_workers", lambda device: workers)
-    monkeypatch.setattr(pipeline_module, "pipelined", lambda *arguments: iter([counts.append(arguments[-1])]))
+    monkeypatch.setattr(pipeline_module, "run_pipeline", lambda *arguments: iter([counts.append(arguments[-1])]))
     predictor = Predictor(network_of())
     list(PredictionPipeline(predictor, writer_of(predictor), set()).run([]))
     assert counts == [threads]

@@ -49,7 +49,7 @@ def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_pa
     prediction = np.array([[0.25, 0.75, 0.9, 0.8], [0.5, 0.1, 0.2, 0.6], [0.9, 0.4, 0.5, 0.3]])
     y, x = (prediction[:, :2] * (30, 40) - 0.5).T
     positions = np.column_stack([x, 29 - y if is_from_bottom else y])
-    table = output_format.table("a.tif", PredictedPoints.of(prediction), positions, (30, 40))
+    table = output_format.table("a.tif", PredictedPoints.from_prediction(prediction), positions, (30, 40))
     assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
     job.output.parent.mkdir()
     output_format.write(job, table, None)
@@ -65,7 +65,9 @@ def test_a_picture_of_points_lies_beside_their_file(tmp_path, layout):
     output_format = PointFormat(landmarks(layout, "pixels"))
     job = image_job(tmp_path, size=(30, 40))
     job.output.parent.mkdir()
-    table = output_format.table("a.tif", PredictedPoints.of(np.full((3, 4), 0.5)), np.full((3, 2), 7.0), (30, 40))
+    table = output_format.table(
+        "a.tif", PredictedPoints.from_prediction(np.full((3, 4), 0.5)), np.full((3, 2), 7.0), (30, 40)
+    )
     output_format.write(job, table, np.zeros((4, 5, 3), np.uint8))
     assert np.asarray(Image.open(job.file(".overlay.png"))).shape == (4, 5, 3)
 
@@ -93,7 +95,9 @@ def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout
     prediction = np.array([[0.5, 0.25, 0.7, 0.9, 0.8], [0.1, 0.9, 0.5, 0.6, 0.6], [0.2, 0.3, 0.4, 0.1, 0.1]])
     header = read_volume_header(job.volume, "v")
     places = prediction[:, :3] * np.array(job.size) - 0.5
-    table = output_format.table("v.nii", PredictedPoints.of(prediction), from_voxels(places, space, header))
+    table = output_format.table(
+        "v.nii", PredictedPoints.from_prediction(prediction), from_voxels(places, space, header)
+    )
     job.output.parent.mkdir()
     output_format.write(job, table, None)
     again = as_prediction(read_written(job.file(output_format.extension), layout).with_names(task.names), job)
@@ -204,7 +208,7 @@ def test_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
     writer = PointVolumeWriter(PointFormat(task), task, (MASK, OVERLAY))
     prediction = writer.write(job, job.size, maps.split(4, dim=1))
     header = read_volume_header(job.volume, "v")
-    positions = PredictedPoints.of(prediction).positions(job.size)
+    positions = PredictedPoints.from_prediction(prediction).positions(job.size)
     np.testing.assert_allclose(positions[:2], [[1, 4, 5], [4, 2, 6]], atol=1e-3)
     expected = render_volume_points(
         np.zeros((*job.size, 1), np.float32), header.spacing, positions, np.array([True, True, False])
@@ -237,7 +241,7 @@ def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
 
 def write_at(output_format: PointFormat, job: ImageJob, position: float) -> None:
     """Write the points of an image, which all lie at a position on both axes."""
-    points = PredictedPoints.of(np.full((3, 4), 0.5))
+    points = PredictedPoints.from_prediction(np.full((3, 4), 0.5))
     table = output_format.table(job.image.name, points, np.full((3, 2), position), (30, 40))
     job.output.parent.mkdir(parents=True, exist_ok=True)
     output_format.write(job, table, None)

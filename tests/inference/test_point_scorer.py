@@ -115,7 +115,7 @@ def written_job(true_job) -> ImageJob:
     """The job of that image, whose predicted points are written."""
     output_format = PointFormat(TASK)
     true_job.output.parent.mkdir()
-    table = output_format.table("a.tif", PredictedPoints.of(PREDICTION), POSITIONS, (30, 40))
+    table = output_format.table("a.tif", PredictedPoints.from_prediction(PREDICTION), POSITIONS, (30, 40))
     output_format.write(true_job, table, None)
     return true_job
 

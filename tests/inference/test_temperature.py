@@ -6,7 +6,7 @@ Modules: inference/review/temperature.py.
 import numpy as np
 import pytest
 
-from inference.review.temperature import TEMPERATURES, TemperatureFit, at_temperature
+from inference.review.temperature import TEMPERATURES, TemperatureFit, calibrate
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -32,7 +32,7 @@ def test_the_temperature_is_the_number_that_logits_were_multiplied_by(factor):
     fit.add(np.full((3, 4, 4), 1 / 3), np.full((4, 4), 255))  # says nothing
     assert fit.pixels == 3 * 9900
     assert fit.temperature() == pytest.approx(factor, rel=0.04)
-    np.testing.assert_allclose(at_temperature(softmax(factor * logits), factor), softmax(logits), rtol=1e-9)
+    np.testing.assert_allclose(calibrate(softmax(factor * logits), factor), softmax(logits), rtol=1e-9)
     logs = np.log(np.take_along_axis(softmax(logits), np.minimum(mask, 2)[None].astype(int), 0))[0][mask != 255]
     one = int(np.abs(TEMPERATURES - 1).argmin())
     last = TemperatureFit()
@@ -74,4 +74,4 @@ def test_a_model_that_is_never_wrong_gets_the_lowest_temperature():
     assert np.isfinite(fit.sums).all()
     fit.add(probabilities, (mask + 1) % 3)  # is never right
     assert np.isfinite(fit.sums).all()
-    assert at_temperature(probabilities, 0.125).sum(axis=0) == pytest.approx(np.ones((100, 100)))
+    assert calibrate(probabilities, 0.125).sum(axis=0) == pytest.approx(np.ones((100, 100)))

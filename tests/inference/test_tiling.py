@@ -23,7 +23,7 @@ from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stre
 from inference.tiling.cuts import Axis, Cuts
 from inference.tiling.planning import computed_bytes
 from inference.tiling.receptive_field import reach
-from inference.tiling.resizing import in_strips, resize_logits, resize_strips, strips_at_sizes
+from inference.tiling.resizing import has_several_strips, resize_logits, resize_strips, strips_at_sizes
 from runtime.errors import SettingsError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import fold_batch_norm
@@ -272,8 +272,8 @@ def test_the_bytes_of_a_pass_are_those_of_the_image_or_of_a_tile():
 
 def test_logits_of_two_gigabytes_are_had_at_once():
     config = UNetConfig(num_classes=2, base_channels=1, depth=1)
-    assert not in_strips(config, (64, 64), (16_384, 16_384))
-    assert in_strips(config, (64, 64), (16_384, 16_385))
+    assert not has_several_strips(config, (64, 64), (16_384, 16_384))
+    assert has_several_strips(config, (64, 64), (16_384, 16_385))
 
 
 def test_a_tiling_says_its_overlap_along_each_axis_where_they_differ():

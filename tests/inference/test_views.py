@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from inference.decoding import new_decoder
-from inference.decoding.views import averaged_views, predicted_strips
+from inference.decoding.views import average_views, predict_strips
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
 from tasks.task import Task
@@ -39,7 +39,7 @@ class Seen(nn.Module):
 def test_views_are_mirrored_along_these_axes(shape, turned, mirrors):
     batch = torch.randn(shape)
     network = Seen(dims=len(shape) - 2, turned=turned)
-    logits = averaged_views(network, batch, new_decoder(Classes(("a", "b"))))
+    logits = average_views(network, batch, new_decoder(Classes(("a", "b"))))
     torch.testing.assert_close(logits.softmax(1), batch.softmax(1))
     assert len(network.inputs) == len(mirrors)
     for view, axes in zip(network.inputs, mirrors, strict=True):
@@ -60,10 +60,10 @@ def test_views_with_an_odd_number_of_mirrored_axes_swap_sides(shape, mirrors, vi
     def mean_of_views(views: list[Tensor], dim: int) -> Tensor:
         return torch.stack(views).mean(0)
 
-    monkeypatch.setattr("inference.decoding.views.unmirrored", swap)
+    monkeypatch.setattr("inference.decoding.views.swap_sides", swap)
     network = Seen(dims=len(shape) - 2, turned=True)
     decoder = SimpleNamespace(task=SimpleNamespace(mirrors=mirrors), mean_of_views=mean_of_views)
-    torch.testing.assert_close(averaged_views(network, batch, decoder), batch)
+    torch.testing.assert_close(average_views(network, batch, decoder), batch)
     assert len(network.inputs) == views
     assert swapped == [1] * swaps
 
@@ -71,7 +71,7 @@ def test_views_with_an_odd_number_of_mirrored_axes_swap_sides(shape, mirrors, vi
 def test_an_image_is_turned_by_each_quarter_and_mirrored():
     batch = torch.randn(1, 2, 3, 3)
     network = Seen(dims=2, turned=True)
-    logits = averaged_views(network, batch, new_decoder(Classes(("a", "b"))))
+    logits = average_views(network, batch, new_decoder(Classes(("a", "b"))))
     torch.testing.assert_close(logits.softmax(1), batch.softmax(1))
     turns = [batch.rot90(turn, (2, 3)) for turn in range(4)]
     wanted = turns + [turn.flip(3) for turn in turns]
@@ -87,6 +87,6 @@ def test_points_alone_are_read_from_the_mirror_image_too(task: Task, monkeypatch
         lambda forward, images, sizes, config: iter([images.split(2, dim=2)]),
     )
     logits = torch.randn(1, 3, 4, 5)
-    (strips,) = predicted_strips(lambda images: images, logits, [(4, 5)], UNetConfig(), new_decoder(task))
+    (strips,) = predict_strips(lambda images: images, logits, [(4, 5)], UNetConfig(), new_decoder(task))
     expected = (logits + logits[:, [1, 0, 2]]) / 2 if task.name == "landmarks" else logits
     torch.testing.assert_close(torch.cat(list(strips), dim=2), expected)

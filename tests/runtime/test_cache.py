@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runtime import cache
-from runtime.cache import cached, cached_arrays, digest, digest_of_files, load_value, store_value
+from runtime.cache import digest, digest_of_files, load_or_compute, load_or_compute_arrays, load_value, store_value
 
 
 def test_the_key_of_the_cache_tells_its_parts_apart():
@@ -75,12 +75,12 @@ def test_the_key_of_a_link_changes_with_the_file_that_it_leads_to(tmp_path):
 
 
 def test_a_value_with_a_key_is_computed_once(count, tmp_path):
-    assert [cached("k", count), cached("k", count), cached("other", count)] == [0, 0, 1]
+    assert [load_or_compute("k", count), load_or_compute("k", count), load_or_compute("other", count)] == [0, 0, 1]
     assert sorted(os.listdir(tmp_path / "unet-accelerate")) == ["k.json", "other.json"]
 
 
 def test_a_value_without_a_key_is_computed_each_time(count, tmp_path):
-    assert [cached(None, count), cached(None, count)] == [0, 1]
+    assert [load_or_compute(None, count), load_or_compute(None, count)] == [0, 1]
     assert not (tmp_path / "unet-accelerate").exists()
 
 
@@ -99,7 +99,7 @@ def test_a_value_without_a_key_is_not_stored(tmp_path):
 
 
 def test_nothing_may_be_the_value_that_is_computed_once(calls, tmp_path):
-    assert [cached("k", lambda: calls.append(1)) for _ in range(2)] == [None, None]
+    assert [load_or_compute("k", lambda: calls.append(1)) for _ in range(2)] == [None, None]
     assert calls == [1]
 
 
@@ -115,8 +115,8 @@ def arrays(calls) -> Callable[[], dict[str, np.ndarray]]:
 
 
 def test_arrays_are_computed_once(calls, arrays):
-    first = cached_arrays("k", arrays)
-    again = cached_arrays("k", arrays)
+    first = load_or_compute_arrays("k", arrays)
+    again = load_or_compute_arrays("k", arrays)
     assert calls == [0]
     assert again["a"].tolist() == first["a"].tolist() == [0, 1, 2, 3, 4]
     assert np.array_equal(again["b"], np.eye(2))
@@ -124,16 +124,16 @@ def test_arrays_are_computed_once(calls, arrays):
 
 
 def test_arrays_are_computed_again_where_their_file_is_damaged(arrays, tmp_path):
-    cached_arrays("k", arrays)
+    load_or_compute_arrays("k", arrays)
     file = tmp_path / "unet-accelerate" / "k.npz"
     file.write_bytes(file.read_bytes()[:-3])
-    assert cached_arrays("k", arrays)["a"].tolist() == [1, 2, 3, 4]
-    assert cached_arrays("k", arrays)["a"].tolist() == [1, 2, 3, 4]
+    assert load_or_compute_arrays("k", arrays)["a"].tolist() == [1, 2, 3, 4]
+    assert load_or_compute_arrays("k", arrays)["a"].tolist() == [1, 2, 3, 4]
 
 
 def test_arrays_without_a_key_are_computed_each_time(arrays):
-    assert cached_arrays(None, arrays)["a"].tolist() == [0, 1, 2, 3, 4]
-    assert cached_arrays(None, arrays)["a"].tolist() == [1, 2, 3, 4]
+    assert load_or_compute_arrays(None, arrays)["a"].tolist() == [0, 1, 2, 3, 4]
+    assert load_or_compute_arrays(None, arrays)["a"].tolist() == [1, 2, 3, 4]
 
 
 def test_the_cache_lies_where_the_user_has_it(monkeypatch, tmp_path):
@@ -145,7 +145,7 @@ def test_the_cache_lies_in_the_home_folder_by_default(count, monkeypatch, tmp_pa
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert cache.cache_folder() == tmp_path / "home" / ".cache" / "unet-accelerate"
-    assert [cached("k", count), cached("k", count)] == [0, 0]  # the folders above it are made too
+    assert [load_or_compute("k", count), load_or_compute("k", count)] == [0, 0]  # the folders above it are made too
 
 
 def test_the_cache_lies_in_the_home_folder_where_no_other_is_set(monkeypatch, tmp_path):
@@ -157,10 +157,10 @@ def test_the_cache_lies_in_the_home_folder_where_no_other_is_set(monkeypatch, tm
 def test_values_are_computed_each_time_where_nothing_can_be_kept(calls, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert cached("k", lambda: calls.append(1) or [3]) == [3]
-    assert cached("k", lambda: calls.append(1) or [3]) == [3]
+    assert load_or_compute("k", lambda: calls.append(1) or [3]) == [3]
+    assert load_or_compute("k", lambda: calls.append(1) or [3]) == [3]
     assert calls == [1, 1]
-    assert cached_arrays("k", lambda: {"a": np.arange(2)})["a"].tolist() == [0, 1]
+    assert load_or_compute_arrays("k", lambda: {"a": np.arange(2)})["a"].tolist() == [0, 1]
 
 
 def test_a_kept_value_may_be_as_large_as_a_data_set(calls, monkeypatch):
@@ -168,6 +168,6 @@ def test_a_kept_value_may_be_as_large_as_a_data_set(calls, monkeypatch):
     read_bytes = cache.read_bytes
     monkeypatch.setattr(cache, "read_bytes", lambda file, most: limits.append(most) or read_bytes(file, most))
     for _ in range(2):
-        assert cached("k", lambda: 1) == 1
-        assert cached_arrays("k", lambda: {"a": np.eye(2)}).keys() == {"a"}
+        assert load_or_compute("k", lambda: 1) == 1
+        assert load_or_compute_arrays("k", lambda: {"a": np.eye(2)}).keys() == {"a"}
     assert set(limits) == {4_294_967_296}

@@ -11,14 +11,14 @@ from safetensors import SafetensorError
 from inference.provenance import complete_provenance
 from predict import close_output
 from runtime import files
-from runtime.cache import cached
+from runtime.cache import load_or_compute
 from runtime.files import checksum
 
 
 def test_a_file_takes_the_place_of_another_only_when_it_is_whole(tmp_path):
     file = tmp_path / "a.json"
     file.write_bytes(b"old")
-    with files.replaced_file(file) as stream:
+    with files.replace_file(file) as stream:
         stream.write(b"new and longer")
         stream.flush()
         assert file.read_bytes() == b"old"
@@ -31,7 +31,7 @@ def test_a_file_takes_the_place_of_another_only_when_it_is_whole(tmp_path):
 def test_a_failure_leaves_the_old_file_alone(tmp_path):
     file = tmp_path / "a.json"
     file.write_bytes(b"old")
-    with pytest.raises(OSError, match="disk full"), files.replaced_file(file) as stream:
+    with pytest.raises(OSError, match="disk full"), files.replace_file(file) as stream:
         stream.write(b"half")
         raise OSError("disk full")
     assert file.read_bytes() == b"old"
@@ -46,13 +46,13 @@ def test_a_stop_when_the_temporary_file_has_just_been_made_leaves_nothing(monkey
         raise SystemExit  # as a signal does, before anybody has the descriptor
 
     monkeypatch.setattr(files.os, "open", open_and_stop)
-    with pytest.raises(SystemExit), files.replaced_file(tmp_path / "a.json"):
+    with pytest.raises(SystemExit), files.replace_file(tmp_path / "a.json"):
         pass
     assert os.listdir(tmp_path) == []
 
 
 def test_writers_of_one_file_have_temporary_files_of_their_own(tmp_path):
-    with files.replaced_file(tmp_path / "a") as first, files.replaced_file(tmp_path / "a") as second:
+    with files.replace_file(tmp_path / "a") as first, files.replace_file(tmp_path / "a") as second:
         assert len(os.listdir(tmp_path)) == 2
         first.write(b"first")
         second.write(b"second")
@@ -60,10 +60,10 @@ def test_writers_of_one_file_have_temporary_files_of_their_own(tmp_path):
     assert (tmp_path / "a").read_bytes() == b"first"
 
 
-@pytest.mark.parametrize("write", [files.replaced_file, files.replaced_path])
+@pytest.mark.parametrize("write", [files.replace_file, files.replace_path])
 def test_a_file_is_on_disk_before_it_takes_the_place_of_another(tmp_path, events, write):
     with write(tmp_path / "a") as new:
-        new.write(b"new") if write is files.replaced_file else new.write_bytes(b"new")
+        new.write(b"new") if write is files.replace_file else new.write_bytes(b"new")
     number = (tmp_path / "a").stat().st_ino
     assert events == [("sync", number), ("rename", number)]
     assert os.listdir(tmp_path) == ["a"]
@@ -72,7 +72,7 @@ def test_a_file_is_on_disk_before_it_takes_the_place_of_another(tmp_path, events
 def test_the_last_bytes_that_are_written_are_on_disk_too(tmp_path, monkeypatch):
     sizes = []
     monkeypatch.setattr(os, "fsync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size))
-    with files.replaced_file(tmp_path / "a") as stream:
+    with files.replace_file(tmp_path / "a") as stream:
         stream.write(b"new")
     assert sizes == [3]
 
@@ -100,7 +100,7 @@ def test_a_file_that_the_disk_does_not_take_is_an_error(tmp_path, monkeypatch):
 def test_a_link_that_waits_under_the_name_of_a_temporary_file_is_not_followed(tmp_path, monkeypatch):
     monkeypatch.setattr(files.secrets, "token_hex", lambda count: "0123abcd")
     (tmp_path / ".a.0123abcd.tmp").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError), files.replaced_file(tmp_path / "a") as stream:
+    with pytest.raises(OSError), files.replace_file(tmp_path / "a") as stream:
         stream.write(b"new")
     assert not (tmp_path / "elsewhere").exists()
     assert not (tmp_path / "a").exists()
@@ -155,7 +155,7 @@ def test_a_folder_in_the_making_stays_while_another_one_is_made_beside_it(tmp_pa
 def test_files_of_a_folder_are_replaced_beside_others(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes.txt").write_text("mine")
-    with files.replaced_files(tmp_path / "model") as folder:
+    with files.replace_files(tmp_path / "model") as folder:
         (folder / "config.json").write_text("{}")
     assert sorted(os.listdir(tmp_path / "model")) == ["config.json", "notes.txt"]
     assert os.listdir(tmp_path) == ["model"]
@@ -205,7 +205,7 @@ def model(tmp_path) -> Path:
 
 def test_several_files_are_renamed_when_all_are_written(model):
     before = inodes(model)
-    with files.replaced_files(model) as folder:
+    with files.replace_files(model) as folder:
         for name in MODEL_FILES:
             (folder / name).write_text("new")
             assert (model / name).read_text() == "old"
@@ -214,7 +214,7 @@ def test_several_files_are_renamed_when_all_are_written(model):
 
 
 def test_several_files_are_on_disk_before_they_take_the_place_of_others(model, events):
-    with files.replaced_files(model) as folder:
+    with files.replace_files(model) as folder:
         for name in MODEL_FILES:
             (folder / name).write_text("new")
     after = inodes(model)
@@ -241,7 +241,7 @@ def test_a_failure_between_several_files_leaves_all_the_old_ones(tmp_path):
     model.mkdir()
     for name in "ab":
         (model / name).write_text("old")
-    with pytest.raises(OSError, match="disk full"), files.replaced_files(model) as folder:
+    with pytest.raises(OSError, match="disk full"), files.replace_files(model) as folder:
         (folder / "a").write_text("new")
         (folder / "c").write_text("new")
         raise OSError("disk full")
@@ -249,7 +249,7 @@ def test_a_failure_between_several_files_leaves_all_the_old_ones(tmp_path):
     assert os.listdir(tmp_path) == ["model"]
 
 
-@pytest.mark.parametrize("write", [files.replaced_files, files.complete_folder])
+@pytest.mark.parametrize("write", [files.replace_files, files.complete_folder])
 def test_leftovers_of_a_killed_process_are_not_in_the_way(tmp_path, write):
     left = tmp_path / ".step.0123abcd.tmp"
     left.mkdir()
@@ -277,20 +277,20 @@ def test_a_folder_whose_name_only_begins_as_that_of_a_leftover_stays(tmp_path):
     ids=["of Python", "of safetensors"],
 )
 def test_a_write_error_is_said_without_ending_the_run(capsys, error, reason):
-    with files.tolerated("report.html"):
+    with files.tolerate_write_errors("report.html"):
         raise error
     assert capsys.readouterr().out == f"report.html could not be written ({reason})\n"
 
 
 def test_a_bug_is_not_taken_for_a_write_error():
-    with pytest.raises(KeyError), files.tolerated("report.html"):
+    with pytest.raises(KeyError), files.tolerate_write_errors("report.html"):
         raise KeyError("a bug")
 
 
 USERS = {
     "predict.json": lambda folder: complete_provenance(folder),
     "metrics.json": lambda folder: close_output(folder, {"mean_iou": 1.0}, is_complete=False),
-    "unet-accelerate/key.json": lambda folder: cached("key", lambda: [1, 2]),
+    "unet-accelerate/key.json": lambda folder: load_or_compute("key", lambda: [1, 2]),
 }
 
 
@@ -317,13 +317,13 @@ def test_a_record_is_written_beside_the_old_one_before_it_takes_its_place(tmp_pa
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "another shape"])
 def test_a_damaged_file_of_the_cache_is_made_again(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cached("key", lambda: [1, 2]) == [1, 2]
+    assert load_or_compute("key", lambda: [1, 2]) == [1, 2]
     file = tmp_path / "unet-accelerate" / "key.json"
     whole = file.read_bytes()
-    assert cached("key", lambda: [3]) == [1, 2]
+    assert load_or_compute("key", lambda: [3]) == [1, 2]
     changed = {"cut": whole[:-1], "empty": b"", "flipped": whole.replace(b"1, 2", b"1, 3"), "another shape": b"{}"}
     file.write_bytes(changed[damage])
-    assert cached("key", lambda: [1, 2]) == [1, 2]
+    assert load_or_compute("key", lambda: [1, 2]) == [1, 2]
     assert file.read_bytes() == whole
 
 
@@ -332,7 +332,7 @@ def test_temporary_files_of_killed_writers_are_removed(tmp_path):
     (tmp_path / ".mine.tmp").write_bytes(b"mine")
     (tmp_path / ".a.png.0123abcd.tmp.txt").write_bytes(b"mine")
     (tmp_path / ".link.png.0123abcd.tmp").symlink_to(".mine.tmp")  # no writer makes a link
-    with files.replaced_file(tmp_path / "b.png") as stream:
+    with files.replace_file(tmp_path / "b.png") as stream:
         files.remove_leftovers(tmp_path)
         stream.write(b"new")
     assert sorted(os.listdir(tmp_path)) == [".a.png.0123abcd.tmp.txt", ".link.png.0123abcd.tmp", ".mine.tmp", "b.png"]
@@ -352,7 +352,7 @@ def test_the_checksum_of_a_file_is_written_in_hexadecimal(tmp_path):
 def test_a_new_file_may_be_read_by_whom_the_user_lets_read_files(tmp_path):
     before = os.umask(0o022)
     try:
-        with files.replaced_file(tmp_path / "a") as stream:
+        with files.replace_file(tmp_path / "a") as stream:
             stream.write(b"new")
     finally:
         os.umask(before)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from runtime import parallel
-from runtime.parallel import default_workers, map_ahead, map_indices, pipelined, workers_ended
+from runtime.parallel import default_workers, map_ahead, map_indices, run_pipeline, workers_ended
 
 
 def failing(name: str, items: set[int]) -> Callable[[int], int]:
@@ -42,7 +42,7 @@ def results_of(**failures: set[int]) -> list[tuple[int, object]]:
             compute(item)
         return [lambda item=item, data=data: 10 * data + finish(item) for item, data in pairs]
 
-    return list(pipelined(BATCHES, read, compute_batch, (ValueError,)))
+    return list(run_pipeline(BATCHES, read, compute_batch, (ValueError,)))
 
 
 def errors_of(results: list[tuple[int, object]]) -> list[tuple[int, str]]:
@@ -82,7 +82,7 @@ def test_a_bug_is_not_swallowed(stage):
         return [calls["finish"] for _ in pairs]
 
     with pytest.raises(KeyError):
-        list(pipelined([[1], [2]], lambda item: calls["read"](), compute, (ValueError,)))
+        list(run_pipeline([[1], [2]], lambda item: calls["read"](), compute, (ValueError,)))
 
 
 def test_reading_and_finishing_run_beside_computing_but_not_far_ahead():
@@ -96,7 +96,7 @@ def test_reading_and_finishing_run_beside_computing_but_not_far_ahead():
         assert len(finished) >= number - 3
         return [lambda: finished.append(threading.get_ident())]
 
-    list(pipelined([[number] for number in range(12)], read.append, compute, (ValueError,)))
+    list(run_pipeline([[number] for number in range(12)], read.append, compute, (ValueError,)))
     assert len(read) == len(finished) == 12
     assert here not in finished
 
@@ -135,13 +135,13 @@ def test_an_error_of_work_in_turn_is_raised_where_its_result_is_taken():
 
 def test_more_threads_read_further_ahead():
     together = threading.Barrier(5, timeout=20)  # broken, an error, unless five read at once
-    items = list(pipelined([[n] for n in range(5)], lambda n: together.wait(), lambda pairs: [bool], (), threads=5))
+    items = list(run_pipeline([[n] for n in range(5)], lambda n: together.wait(), lambda pairs: [bool], (), threads=5))
     assert len(items) == 5
 
 
 def test_as_many_threads_finish_as_read():
     together = threading.Barrier(3, timeout=20)  # broken, an error, unless three are finished at once
-    results = pipelined([[0, 1, 2]], bool, lambda pairs: [together.wait] * len(pairs), (), threads=3)
+    results = run_pipeline([[0, 1, 2]], bool, lambda pairs: [together.wait] * len(pairs), (), threads=3)
     assert sorted(result for _, result in results) == [0, 1, 2]
 
 
@@ -285,7 +285,7 @@ def test_batches_are_begun_to_be_read_before_the_first_is_computed(size, threads
         at_first.append(len(taken))
         return [bool] * len(pairs)
 
-    assert len(list(pipelined(batches(), bool, compute, (), threads))) == 9 * size
+    assert len(list(run_pipeline(batches(), bool, compute, (), threads))) == 9 * size
     assert at_first[:2] == [count, count + 1]
 
 
@@ -304,7 +304,7 @@ def test_no_more_is_computed_while_each_thread_has_an_item_to_finish():
         return [gate.wait]
 
     consumer = threading.Thread(
-        target=lambda: results.extend(pipelined([[number] for number in range(9)], bool, compute, (), threads=2))
+        target=lambda: results.extend(run_pipeline([[number] for number in range(9)], bool, compute, (), threads=2))
     )
     consumer.start()
     try:

@@ -85,4 +85,4 @@ def write_crowded_splits(root: Path) -> Path:
 
 
 def labels_of(records: Records) -> dict[str, tuple[str, ...] | None]:
-    return {records.name(i): records.labeled(i) for i in range(len(records))}
+    return {records.name(i): records.label_set(i) for i in range(len(records))}

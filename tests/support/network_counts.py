@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from runtime.cache import cached, digest
+from runtime.cache import digest, load_or_compute
 from train_utils.memory import preflight
 from train_utils.monitoring import flops
 from unet import Preprocess, UNet
@@ -19,7 +19,7 @@ def counted_once(count: Callable[..., float]) -> Callable[..., float]:
         modes = (network.activation_checkpointing, network.training)
         architecture = replace(network.config, preprocess=Preprocess())  # the same on images of another brightness
         key = digest(count.__name__, type(network).__name__, str(architecture), layers, modes, *others)
-        return cached(key, lambda: count(network, *others))
+        return load_or_compute(key, lambda: count(network, *others))
 
     return remembered
 

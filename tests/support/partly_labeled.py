@@ -31,8 +31,8 @@ def labels_by_name(folder: Path, **settings) -> dict[str, tuple[str, ...] | None
     labels_of_image = {}
     for records in load_records(DataConfig(str(folder), **settings)):
         for i in range(len(records)):
-            assert records[i].get("labeled") == records.labeled(i)
-            labels_of_image[records.name(i)] = records.labeled(i)
+            assert records[i].get("labeled") == records.label_set(i)
+            labels_of_image[records.name(i)] = records.label_set(i)
     return labels_of_image
 
 

@@ -35,7 +35,7 @@ def scores_of(predicted: np.ndarray, true: np.ndarray, mask: np.ndarray | None =
 
 def matches_of(predicted: list[int], true: list[int]) -> Matches:
     """The matches of an image of one row."""
-    return Matches.of(Overlaps.between(np.array([predicted]), np.array([true])))
+    return Matches.from_overlaps(Overlaps.between(np.array([predicted]), np.array([true])))
 
 
 def reference(true: np.ndarray, predicted: np.ndarray, threshold: float) -> tuple[int, int, int, float]:
@@ -288,7 +288,7 @@ def test_objects_that_were_found_are_counted_by_their_size():
     predicted[0, 63:73] = 9
     predicted[0, 382:432] = 0  # what is left of the fourth is three quarters and more
     scores = Objects().new_scores(1)
-    scores.sums = torch.from_numpy(Matches.of(Overlaps.between(predicted, true)).columns())
+    scores.sums = torch.from_numpy(Matches.from_overlaps(Overlaps.between(predicted, true)).columns())
     assert scores.values["objects_by_size"] == [1, 2, 2, 2, 1]
     assert scores.values["found_by_size"] == [1, 0, 1, 0, 1]
 

@@ -81,7 +81,7 @@ def test_the_host_reads_nothing_of_a_device_to_score_an_image():
     preds, masks = (torch.zeros(2, 9, 7, dtype=torch.int64, device="meta") for _ in range(2))
     matrix = confusion_matrix(preds, masks, 3)
     assert matrix.shape == (3, 3)
-    assert image_iou(ClassCounts.of(matrix)).shape == ()
+    assert image_iou(ClassCounts.from_matrix(matrix)).shape == ()
     with pytest.raises(NotImplementedError):
         torch.bincount(preds.flatten())  # as on CUDA, where it reads the largest value
 
@@ -140,11 +140,13 @@ def test_ignored_pixels_have_no_score():
     result = scores(confusion_matrix(torch.zeros_like(masks), masks, 2))
     assert result["mean_iou"] is None
     assert result["pixel_accuracy"] is None
-    assert "n/a" in format_table(ClassCounts.of(torch.zeros(2, 2, dtype=torch.int64)), ["a", "b"])
+    assert "n/a" in format_table(ClassCounts.from_matrix(torch.zeros(2, 2, dtype=torch.int64)), ["a", "b"])
 
 
 def test_the_table_counts_the_true_pixels_of_each_class():
-    titles, *lines, _ = format_table(ClassCounts.of(torch.tensor([[90, 1_000], [7, 3]])), ["a", "b"]).splitlines()
+    titles, *lines, _ = format_table(
+        ClassCounts.from_matrix(torch.tensor([[90, 1_000], [7, 3]])), ["a", "b"]
+    ).splitlines()
     assert [line.split()[-1] for line in lines] == ["1,090", "10"]
     assert {len(line) for line in lines} == {len(titles)}
 
@@ -191,7 +193,7 @@ LONG_NAMES = ("a class of a long name", "b")
 
 
 def test_a_table_is_as_wide_as_its_longest_name():
-    lines = format_table(ClassCounts.of(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
+    lines = format_table(ClassCounts.from_matrix(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
     assert len({len(line) for line in lines[:3]}) == 1
     titles = "      IoU     Dice   bound. IoU   HD95 (px)   precision   recall       pixels"
     assert lines[0] == f"{'class':22}{titles}"
@@ -199,7 +201,7 @@ def test_a_table_is_as_wide_as_its_longest_name():
 
 
 def test_a_table_has_a_row_of_scores_for_each_class():
-    lines = format_table(ClassCounts.of(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
+    lines = format_table(ClassCounts.from_matrix(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
         "class IoU Dice bound. IoU HD95 (px) precision recall pixels",
         "a class of a long name 0.7500 0.8571 0.5000 2.0000 1.0000 0.7500 4",
@@ -210,7 +212,7 @@ def test_a_table_has_a_row_of_scores_for_each_class():
 
 def test_the_table_of_scores_is_that_of_their_counts():
     table = ClassScores(LONG_NAMES, MATRIX, torch.zeros(1, 1)).table(BOUNDARY)
-    assert table.splitlines() == format_table(ClassCounts.of(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
+    assert table.splitlines() == format_table(ClassCounts.from_matrix(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
 
 
 def test_a_summary_has_means_of_iou_dice_and_pixel_accuracy():
@@ -226,7 +228,7 @@ def test_the_mean_iou_of_an_image_is_that_of_its_scores(classes):
         absent = torch.randint(0, classes, (), generator=generator)
         matrix[absent], matrix[:, absent] = 0, 0
         # divided and added in float32: measured 1.5e-8
-        assert image_iou(ClassCounts.of(matrix)).item() == pytest.approx(scores(matrix)["mean_iou"], abs=2e-7)
+        assert image_iou(ClassCounts.from_matrix(matrix)).item() == pytest.approx(scores(matrix)["mean_iou"], abs=2e-7)
 
 
 @pytest.mark.parametrize(
@@ -235,4 +237,4 @@ def test_the_mean_iou_of_an_image_is_that_of_its_scores(classes):
     ids=["nothing is counted", "a class is in the prediction alone"],
 )
 def test_the_mean_iou_of_an_image_is_over_the_classes_that_are_in_it(matrix, iou):
-    assert image_iou(ClassCounts.of(torch.tensor(matrix))).item() == iou
+    assert image_iou(ClassCounts.from_matrix(torch.tensor(matrix))).item() == iou

@@ -21,24 +21,24 @@ def whole() -> PointTarget:
 
 
 def test_a_crop_knows_nothing_of_the_presence_of_points_outside(whole):
-    crop = whole.cropped([slice(2, 8), slice(1, 6)])
+    crop = whole.crop([slice(2, 8), slice(1, 6)])
     assert crop.points.tolist() == (whole.points - [2, 1]).tolist()
     assert crop.states.tolist() == [PRESENT, OUTSIDE, ABSENT]
     assert [place.tolist() for place in crop.locations()] == [[[3, 4]]]
 
 
 def test_a_padded_crop_has_another_size_than_the_crop(whole):
-    crop = whole.cropped([slice(2, 8), slice(1, 6)])
-    assert crop.padded((8, 8)).shape == (8, 8)
+    crop = whole.crop([slice(2, 8), slice(1, 6)])
+    assert crop.pad((8, 8)).shape == (8, 8)
     assert crop.shape == (6, 5)
 
 
 def test_a_crop_that_reaches_beyond_the_image_ends_with_it(whole):
-    assert whole.cropped([slice(2, 13), slice(5, 20)]).shape == (8, 7)
+    assert whole.crop([slice(2, 13), slice(5, 20)]).shape == (8, 7)
 
 
 def test_a_crop_leaves_the_whole_image_as_it_is(whole):
-    whole.cropped([slice(2, 8), slice(1, 6)])
+    whole.crop([slice(2, 8), slice(1, 6)])
     assert whole.states.tolist() == [PRESENT, PRESENT, ABSENT]
     assert whole.shape == (10, 12)
 
@@ -46,7 +46,7 @@ def test_a_crop_leaves_the_whole_image_as_it_is(whole):
 def test_a_crop_reaches_half_a_pixel_beyond_its_first_and_last_centers():
     points = [[1.5, 4], [1.49, 4], [5.49, 4], [5.5, 4], [0, 0], [0, 0]]
     states = [PRESENT] * 4 + [ABSENT, UNKNOWN]
-    crop = image_points(points, states, (10, 10)).cropped([slice(2, 6), slice(0, 10)])
+    crop = image_points(points, states, (10, 10)).crop([slice(2, 6), slice(0, 10)])
     assert crop.states.tolist() == [PRESENT, OUTSIDE, PRESENT, OUTSIDE, ABSENT, UNKNOWN]
     assert crop.points[0].tolist() == [-0.5, 4]
 
@@ -67,7 +67,7 @@ def test_a_band_of_points_is_counted_from_its_own_first_row():
 
 def test_a_moved_point_is_outside_only_where_it_was_there():
     target = batch_of_image(image_points([[0, 0], [2, 0], [2, 0], [2, 3]], [PRESENT, ABSENT, UNKNOWN, PRESENT], (4, 6)))
-    moved = target.moved(
+    moved = target.move(
         move_labels=lambda labels, unknown: labels,
         move_points=lambda points: points + torch.tensor([1.5, 0.0]),
     )
@@ -95,10 +95,10 @@ STATES_AT_BORDER = [PRESENT, OUTSIDE] * 4
 
 def test_a_crop_reaches_half_a_pixel_beyond_the_centers_of_its_border():
     whole = replace(unknown_points(8, (20, 20)), points=np.add(BORDER, (3, 2)), states=np.full(8, PRESENT))
-    assert whole.cropped([slice(3, 9), slice(2, 7)]).states.tolist() == STATES_AT_BORDER
+    assert whole.crop([slice(3, 9), slice(2, 7)]).states.tolist() == STATES_AT_BORDER
 
 
 def test_a_moved_image_reaches_half_a_pixel_beyond_the_centers_of_its_border():
     batch = batch_of_image(replace(unknown_points(8, (6, 5)), states=np.full(8, PRESENT)))
-    moved = batch.moved(lambda labels, unknown: labels, lambda points: points + torch.tensor(BORDER).double())
+    moved = batch.move(lambda labels, unknown: labels, lambda points: points + torch.tensor(BORDER).double())
     assert moved.states[0].tolist() == STATES_AT_BORDER

@@ -135,13 +135,13 @@ def test_the_loss_does_not_depend_on_how_a_step_is_split():
 
 def test_numbers_are_made_anew_in_each_crop():
     ids = np.array([[0, 900_000, 900_000], [7, 7, 0]], np.int32)
-    target = ObjectTarget((ids > 0).astype(np.uint8), ids).renumbered()
+    target = ObjectTarget((ids > 0).astype(np.uint8), ids).renumber()
     assert target.ids.tolist() == [[0, 2, 2], [1, 1, 0]]
     assert target.ids.dtype == np.int32
 
 
 def test_numbers_begin_at_one_in_a_crop_without_background():
-    filled = ObjectTarget(np.ones((1, 2), np.uint8), np.array([[4, 9]], np.int32)).renumbered()
+    filled = ObjectTarget(np.ones((1, 2), np.uint8), np.array([[4, 9]], np.int32)).renumber()
     assert filled.ids.tolist() == [[1, 2]]
 
 

@@ -213,7 +213,7 @@ def test_the_label_set_of_an_image_stays_in_crops():
 
 
 def test_the_label_set_of_an_image_stays_in_padding():
-    padded = CROP.padded((4, 5))
+    padded = CROP.pad((4, 5))
     assert padded.shape == (4, 5)
     assert padded.label_set == 3
     assert (padded.mask[3:] == 255).all()

@@ -12,7 +12,7 @@ TARGET = ClassTarget(np.arange(9, dtype=np.uint8).reshape(3, 3))
 
 
 def test_padding_lies_behind_an_image():
-    assert TARGET.padded((4, 4)).mask.tolist() == [[0, 1, 2, 255], [3, 4, 5, 255], [6, 7, 8, 255], [255] * 4]
+    assert TARGET.pad((4, 4)).mask.tolist() == [[0, 1, 2, 255], [3, 4, 5, 255], [6, 7, 8, 255], [255] * 4]
 
 
 def test_a_strip_ends_before_its_last_row():
@@ -28,7 +28,7 @@ def test_each_field_has_its_type_where_nothing_is_known():
 
 
 def test_each_field_is_padded_with_its_own_number():
-    target = ObjectTarget(np.ones((1, 1), np.uint8), np.full((1, 1), 70_000, np.int32)).padded((1, 2))
+    target = ObjectTarget(np.ones((1, 1), np.uint8), np.full((1, 1), 70_000, np.int32)).pad((1, 2))
     assert target.mask.tolist() == [[1, 255]]
     assert target.ids.tolist() == [[70_000, 0]]
 

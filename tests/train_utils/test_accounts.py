@@ -48,7 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
             calls["operations"].append(flops / training_flops(model, 3))
             super().__init__(accelerator, model, *arguments, flops=flops, **options)
 
-        def paused(self) -> AbstractContextManager[None]:
+        def pause(self) -> AbstractContextManager[None]:
             return opened("pause")
 
         def show(self) -> None:

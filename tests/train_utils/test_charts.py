@@ -23,13 +23,13 @@ def series_path(svg: str) -> str:
 def test_a_long_curve_is_thinned_to_the_means_of_runs_of_its_points(monkeypatch):
     monkeypatch.setattr(charts, "MAX_POINTS", 3)
     points = np.array([[0, 1], [1, 3], [2, 8], [3, 2], [4, 4], [5, 12], [6, 9], [7, 11]], float)
-    assert charts.thinned(points).tolist() == [[1, 4], [4, 6], [6.5, 10]]
+    assert charts.thin_points(points).tolist() == [[1, 4], [4, 6], [6.5, 10]]
 
 
 def test_a_short_curve_keeps_its_points(monkeypatch):
     monkeypatch.setattr(charts, "MAX_POINTS", 3)
     points = np.array([[0, 1], [1, 3], [2, 5]], float)
-    assert charts.thinned(points).tolist() == points.tolist()
+    assert charts.thin_points(points).tolist() == points.tolist()
 
 
 STEPS = [(float(step), float(step % 7)) for step in range(1, 1001)]
@@ -243,7 +243,7 @@ def test_the_best_step_is_a_line_within_the_steps_of_the_curve(best_step, lines)
     ids=["24 characters", "25", "26"],
 )
 def test_a_class_name_of_more_than_24_characters_keeps_its_two_ends(name, shown):
-    assert charts.shortened(name) == shown
+    assert charts.shorten_name(name) == shown
 
 
 def dot_rows(svg: str) -> list[list[tuple[float, float]]]:

@@ -25,22 +25,22 @@ from data_utils.visualize import class_colors, outlined_overlay, panel
 from tasks.classes import ClassScores
 from tasks.confusion import ClassCounts, score_text
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
-from train_utils.reporting.classes import ClassSection, confusions, occurring
+from train_utils.reporting.classes import ClassSection, choose_shown, confusions
 
 
 def counts_of(classes: int) -> ClassCounts:
     """Two classes that masks hold, of which the second was found as a third, among others without pixels."""
     counts = np.zeros((classes, classes), int)
     counts[0, 0] = counts[1, 2] = 5
-    return ClassCounts.of(torch.from_numpy(counts))
+    return ClassCounts.from_matrix(torch.from_numpy(counts))
 
 
 def test_fewer_than_four_classes_without_pixels_are_rows_of_their_own():
-    assert occurring(counts_of(6)) == ([0, 1, 2, 3, 4, 5], [])
+    assert choose_shown(counts_of(6)) == ([0, 1, 2, 3, 4, 5], [])
 
 
 def test_four_classes_without_pixels_are_folded():
-    assert occurring(counts_of(7)) == ([0, 1, 2], [3, 4, 5, 6])
+    assert choose_shown(counts_of(7)) == ([0, 1, 2], [3, 4, 5, 6])
 
 
 NAMES = [f"class {index}" for index in range(30)]

@@ -30,7 +30,7 @@ def test_the_weights_of_training_are_back_after_an_evaluation_that_failed_too():
     torch.nn.init.constant_(model.weight, 2.0)
     average = WeightAverage(model, decay=0.5)
     torch.nn.init.constant_(model.weight, 5.0)
-    with pytest.raises(RuntimeError, match="no memory"), average.applied():
+    with pytest.raises(RuntimeError, match="no memory"), average.average_weights():
         assert model.weight.item() == 2.0
         raise RuntimeError("no memory")
     assert model.weight.item() == 5.0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support.reports import embedded_picture, noise
 
-from train_utils.reporting.embedding import embed_all, embed_png, reduced
+from train_utils.reporting.embedding import embed_all, embed_png, reduce_picture
 
 
 def test_a_small_picture_is_embedded_as_it_is():
@@ -71,15 +71,15 @@ def test_a_picture_that_is_smaller_as_png_stays_exact_however_large_it_is():
     ("shape", "side", "reduced_shape"), [((1000, 500, 3), 420, (420, 210, 3)), ((300, 600, 3), 100, (50, 100, 3))]
 )
 def test_a_large_picture_is_reduced_to_the_side_that_a_page_can_show(shape, side, reduced_shape):
-    assert reduced(np.zeros(shape, np.uint8), side).shape == reduced_shape
+    assert reduce_picture(np.zeros(shape, np.uint8), side).shape == reduced_shape
 
 
 def test_a_picture_is_reduced_to_420_pixels_by_default():
-    assert reduced(np.zeros((1000, 500, 3), np.uint8)).shape == (420, 210, 3)
+    assert reduce_picture(np.zeros((1000, 500, 3), np.uint8)).shape == (420, 210, 3)
 
 
 def test_a_small_picture_is_not_reduced():
-    np.testing.assert_array_equal(reduced(noise(30, 40)), noise(30, 40))
+    np.testing.assert_array_equal(reduce_picture(noise(30, 40)), noise(30, 40))
 
 
 @pytest.mark.parametrize(

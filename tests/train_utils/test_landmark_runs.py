@@ -27,7 +27,7 @@ from data_utils.image_io.windowed import WindowedArray
 from data_utils.sources.points import files
 from inference import Predictor
 from inference.decoding.landmarks import LandmarkDecoder
-from inference.decoding.views import predicted_strips
+from inference.decoding.views import predict_strips
 from inference.page import PagePredictor
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT
@@ -278,7 +278,7 @@ def test_maps_in_strips_are_averaged_with_those_of_the_mirror_image(network, ima
 def test_maps_of_an_evaluation_are_averaged_with_those_of_the_mirror_image(network, image, averaged_maps):
     batch = torch.tensor(image).movedim(2, 0)[None].float()
     decoder = LandmarkDecoder(Predictor(network).task)
-    (evaluated,) = predicted_strips(network, batch, [(30, 37)], network.config, decoder)
+    (evaluated,) = predict_strips(network, batch, [(30, 37)], network.config, decoder)
     torch.testing.assert_close(torch.cat(list(evaluated), dim=2)[0], averaged_maps)
 
 

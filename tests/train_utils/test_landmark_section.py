@@ -19,7 +19,7 @@ from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.points import PointReader
-from data_utils.visualize_points import enlarged, point_colors, render_points, render_volume_points
+from data_utils.visualize_points import enlarge_picture, point_colors, render_points, render_volume_points
 from tasks.landmarks import Landmarks
 from tasks.point_scores import PRESENCE, LandmarkScores
 from tasks.points import ABSENT, OUTSIDE, PRESENT
@@ -155,7 +155,7 @@ def test_true_and_predicted_points_are_drawn_on_their_image(image_info):
     is_nose = np.array([True, False])
     expected = render_points(image, pred[:, :2], is_nose, np.array([[3, 7], [25, 20]]), is_nose)
     assert np.array_equal(views["truth and prediction"], expected)
-    assert np.array_equal(views["image"], enlarged(image_info.train.records[0]["image"])[0])
+    assert np.array_equal(views["image"], enlarge_picture(image_info.train.records[0]["image"])[0])
     assert np.array_equal(section.panel(image, truth, pred), np.hstack([*views.values()]))
 
 

@@ -243,7 +243,7 @@ def test_doubts_are_told_where_the_model_is_sure(monkeypatch):
         ComparedArea(IN_PREDICTION, "cell", 50, 0.69, False, "cell may be missing"),
         ComparedArea(IN_MASK, "cell", 50, 0.9, False, None),
     ]
-    monkeypatch.setattr(masks, "compared_areas", lambda *arguments: iter(areas))
+    monkeypatch.setattr(masks, "compare_areas", lambda *arguments: iter(areas))
     agreement = Agreement()
     doubts = masks.doubted_areas(np.zeros((2, 4, 6)), np.zeros((4, 6)), ("around", "cell"), agreement, "slice 3: ")
     told = [(doubt.number, doubt.area.probability, doubt.area.text) for doubt in doubts]

@@ -53,12 +53,12 @@ class Meter:
     def data_ready(self) -> None:
         self.calls.append(("data_ready",))
 
-    def communicating(self) -> nullcontext:
-        self.calls.append(("communicating",))
+    def communication(self) -> nullcontext:
+        self.calls.append(("communication",))
         return nullcontext()
 
-    def paused(self) -> nullcontext:
-        self.calls.append(("paused",))
+    def pause(self) -> nullcontext:
+        self.calls.append(("pause",))
         return nullcontext()
 
     def end_step(self, images: float) -> None:
@@ -263,11 +263,11 @@ def test_speed_is_measured_for_the_model_in_the_precision_of_the_profile(tmp_pat
 def test_meter_is_told_of_all_that_a_step_does(tmp_path, stand_ins):
     run = new_monitor(tmp_path, RunState())
     run.data_ready([])
-    run.communicating()
-    run.paused()
+    run.communication()
+    run.pause()
     run.end_step(4)
     run.close()
-    assert run.meter.calls == [("data_ready",), ("communicating",), ("paused",), ("end_step", 4)]
+    assert run.meter.calls == [("data_ready",), ("communication",), ("pause",), ("end_step", 4)]
 
 
 def test_trace_of_the_asked_steps_is_told_of_each_step_with_the_end(tmp_path, stand_ins):

@@ -9,7 +9,7 @@ from accelerate.utils import DistributedType
 from support.run_equality import different_tensors
 
 from runtime.errors import SettingsError
-from train_utils.muon import Muon, orthogonalized
+from train_utils.muon import Muon, orthogonalize
 from train_utils.optim import build_optimizer
 from train_utils.settings import lite0
 from unet import UNet, UNetConfig
@@ -33,12 +33,12 @@ def matrix(request) -> torch.Tensor:
 
 
 def test_a_step_is_that_of_the_paper(matrix):
-    torch.testing.assert_close(orthogonalized(matrix), by_the_paper(matrix), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(orthogonalize(matrix), by_the_paper(matrix), rtol=1e-9, atol=1e-9)
 
 
 def test_a_step_has_the_singular_vectors_of_the_gradient_with_values_near_1(matrix):
     vectors, _, right_vectors = torch.linalg.svd(matrix, full_matrices=False)
-    turned = vectors.T @ orthogonalized(matrix) @ right_vectors.T
+    turned = vectors.T @ orthogonalize(matrix) @ right_vectors.T
     values = turned.diagonal()
     assert values.min() > 0.6
     assert values.max() < 1.25
@@ -46,12 +46,12 @@ def test_a_step_has_the_singular_vectors_of_the_gradient_with_values_near_1(matr
 
 
 def test_a_step_does_not_depend_on_the_size_of_the_gradient(matrix):
-    tiny = orthogonalized(1e-20 * matrix.float())
-    torch.testing.assert_close(tiny.double(), orthogonalized(matrix), rtol=1e-3, atol=1e-3)
+    tiny = orthogonalize(1e-20 * matrix.float())
+    torch.testing.assert_close(tiny.double(), orthogonalize(matrix), rtol=1e-3, atol=1e-3)
 
 
 def test_a_gradient_of_zeros_makes_no_step():
-    assert orthogonalized(torch.zeros(3, 4)).tolist() == torch.zeros(3, 4).tolist()
+    assert orthogonalize(torch.zeros(3, 4)).tolist() == torch.zeros(3, 4).tolist()
 
 
 @pytest.mark.parametrize(

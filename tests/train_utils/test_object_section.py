@@ -10,7 +10,7 @@ from support.reports import html_rows, markdown_rows, tags_of, use_of
 
 from data_utils.targets.objects import ObjectReader
 from data_utils.visualize import GREY, RED
-from data_utils.visualize_objects import outlined, shaded
+from data_utils.visualize_objects import outline_objects, shade_objects
 from tasks.matching import ObjectScores, pack_labels
 from tasks.objects import ObjectTarget
 from train_utils.reporting.objects import BLUE, GREEN, ObjectSection, describe_errors, mark_objects, outlines
@@ -63,8 +63,8 @@ def test_views_of_objects_shade_truth_and_prediction():
     section = ObjectSection(ObjectReader())
     views = section.views(BLACK, pack_labels(TRUE, CLASSES), pack_labels(PREDICTED, PREDICTED > 0))
     assert list(views) == ["image", "truth", "prediction", "errors: 2 missed"]
-    assert np.array_equal(views["truth"], outlined(BLACK, shaded(TRUE)))
-    assert np.array_equal(views["prediction"], outlined(BLACK, shaded(PREDICTED)))
+    assert np.array_equal(views["truth"], outline_objects(BLACK, shade_objects(TRUE)))
+    assert np.array_equal(views["prediction"], outline_objects(BLACK, shade_objects(PREDICTED)))
 
 
 def test_the_panel_of_objects_is_the_views_with_a_white_line_between_them():

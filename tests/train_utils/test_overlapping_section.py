@@ -10,7 +10,7 @@ from support.reports import html_rows, markdown_rows, tags_of, use_of
 
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader
-from data_utils.visualize import GREY, RED, outlined_classes, palette, to_rgb
+from data_utils.visualize import GREY, RED, outline_classes, palette, to_rgb
 from tasks.overlapping import OverlapScores, pack_bits
 from tasks.regions import Region, RegionScores
 from train_utils.reporting.overlapping import OverlapSection, RegionSection
@@ -175,8 +175,8 @@ def test_views_of_overlapping_classes_outline_truth_and_prediction(pair_section)
     colors = palette(3)[1:]
     assert list(views) == ["image", "truth", "prediction", "errors"]
     assert np.array_equal(views["image"], to_rgb(IMAGE))
-    assert np.array_equal(views["truth"], outlined_classes(IMAGE, TRUTH, colors))
-    assert np.array_equal(views["prediction"], outlined_classes(IMAGE, PREDICTION, colors))
+    assert np.array_equal(views["truth"], outline_classes(IMAGE, TRUTH, colors))
+    assert np.array_equal(views["prediction"], outline_classes(IMAGE, PREDICTION, colors))
 
 
 def test_wrong_pixels_of_overlapping_classes_are_red_unless_all_classes_are_unknown(pair_section):

@@ -48,7 +48,7 @@ def write_pairs(folder: Path, count: int, size: tuple[int, int], *, thin: bool =
 def planned(info: DatasetInfo, *flags: str) -> dict:
     """What is chosen beside these flags."""
     settings = parsed(*flags)
-    return plan_run(info, settings).decided(settings)
+    return plan_run(info, settings).decide(settings)
 
 
 def sized(info: DatasetInfo, images: int, size: tuple[int, int]) -> DatasetInfo:

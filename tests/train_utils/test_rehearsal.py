@@ -430,7 +430,7 @@ def test_a_rehearsed_step_of_volumes_is_tuned_and_clipped_as_in_a_run(monkeypatc
     step = [SimpleNamespace(images=torch.zeros(2, 1, 4, 5, 6))], [0, 1]
     network = torch.nn.Identity()
     monkeypatch.setattr(train, "prepare", lambda *arguments: (network, None, None, None))
-    for name in ("StepGuard", "steps_ahead", "compiled_recolor", "eager"):
+    for name in ("StepGuard", "steps_ahead", "compile_recolor", "eager"):
         monkeypatch.setattr(train, name, mock.MagicMock())
     monkeypatch.setattr(train, "train_step", lambda *arguments, max_grad_norm, **options: norms.append(max_grad_norm))
     stand_in = mock.MagicMock(args=SimpleNamespace(max_grad_norm=0.7), tries_bf16=False)

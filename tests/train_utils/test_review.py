@@ -22,7 +22,7 @@ import review
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from inference import Predictor
-from inference.review.temperature import at_temperature
+from inference.review.temperature import calibrate
 from runtime.errors import DataError
 from train_utils.reporting.review.masks import MaskReview
 
@@ -338,7 +338,7 @@ def test_a_calibrated_model_has_the_same_masks_by_softened_probabilities(calibra
     image = noisy_data / "val" / "images" / "cell_00.png"
     before = Predictor.from_pretrained(trained / "model")(image)
     after = Predictor.from_pretrained(calibrated.run / "model")(image)
-    expected = at_temperature(before.probabilities, calibrated.temperature)
+    expected = calibrate(before.probabilities, calibrated.temperature)
     np.testing.assert_allclose(after.probabilities, expected, rtol=0, atol=1e-5)
     assert np.array_equal(after.mask, before.mask)
     assert calibrated.temperature != 1

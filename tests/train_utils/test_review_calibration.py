@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.reviews import RunStandIn, cell_probabilities
 
-from inference.review.temperature import at_temperature
+from inference.review.temperature import calibrate
 from runtime.errors import DataError
 from train_utils.reporting.review import calibration
 from train_utils.reporting.review.calibration import (
@@ -80,7 +80,7 @@ def test_confidences_are_counted_before_the_temperature_is_applied(run, tmp_path
 
 def test_confidences_are_counted_with_the_temperature(run, tmp_path):
     result = calibrate_run(tmp_path, "data", CPU)
-    softened = [at_temperature(probs, result.temperature) for probs in run.probabilities]
+    softened = [calibrate(probs, result.temperature) for probs in run.probabilities]
     assert result.after.equal(sum(confidence_counts(probs, run.truth) for probs in softened))
 
 

@@ -163,7 +163,7 @@ def test_an_epoch_is_counted_in_parts():
 
 
 def test_steps_that_remain_are_those_after_the_state_of_a_run():
-    assert schedule_of(total_steps=11).remaining(RunState(step=8)) == range(8, 11)
+    assert schedule_of(total_steps=11).remaining_steps(RunState(step=8)) == range(8, 11)
 
 
 def test_a_run_is_over_at_its_last_step():

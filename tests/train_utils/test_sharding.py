@@ -30,13 +30,13 @@ from runtime.errors import CheckpointError, LaunchError
 from train_utils import sharding
 from train_utils.settings import lite0
 from train_utils.sharding import (
+    gather_tensor,
     gathered_weights,
     local,
     optimizer_tensors,
     prepare_sharding,
     restore_optimizer,
     share_statistics,
-    unsharded,
     whole_copies,
     whole_network,
 )
@@ -370,13 +370,13 @@ def test_fsdp_gathers_nothing_as_a_whole_if_the_profile_names_nothing(with_encod
 
 def test_a_tensor_that_is_spread_is_told_by_what_it_can_do():
     spread = SimpleNamespace(full_tensor=lambda: "whole", to_local=lambda: "here")
-    assert unsharded(spread) == "whole"
+    assert gather_tensor(spread) == "whole"
     assert local(spread) == "here"
 
 
 def test_a_tensor_that_is_not_spread_is_left_as_it_is():
     plain = torch.ones(2)
-    assert unsharded(plain) is plain
+    assert gather_tensor(plain) is plain
     assert local(plain) is plain
 
 

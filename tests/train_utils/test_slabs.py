@@ -102,7 +102,7 @@ def train(case: str, mesh: Mesh, processes: int, recompute: bool) -> tuple[Tenso
     if processes > 1:
         for name, layer in list(network.named_modules()):
             if isinstance(layer, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
-                network.set_submodule(name, SynchronizedBatchNorm.of(layer))
+                network.set_submodule(name, SynchronizedBatchNorm.from_norm(layer))
         split_network(network, slabs)
         model = DistributedDataParallel(network, broadcast_buffers=False)
     groups = processes // mesh.size

@@ -42,7 +42,7 @@ def layer_in_one_of_several(rank: int, processes: int, folder: Path) -> None:
     given = torch.load(folder / "input", weights_only=False)
     outputs = {}
     for name, (norm, x, grad) in given.items():
-        norm = nn.Sequential(SynchronizedBatchNorm.of(norm))
+        norm = nn.Sequential(SynchronizedBatchNorm.from_norm(norm))
         x, grad = (channels_last(whole.split(SHARES[processes])[rank]) for whole in (x, grad))
         is_filler = len(x) == 0
         if is_filler:
@@ -112,7 +112,7 @@ def expected(inputs) -> dict[str, dict[str, Tensor]]:
 
 @pytest.mark.parametrize("is_filler", [True, False])
 def test_each_micro_batch_is_counted_by_itself(is_filler):
-    norm = SynchronizedBatchNorm.of(nn.BatchNorm2d(2))
+    norm = SynchronizedBatchNorm.from_norm(nn.BatchNorm2d(2))
     for micro_batch in (not is_filler, is_filler):
         leave_out_of_batch_norm(nn.Sequential(nn.Sequential(norm)), micro_batch)
     assert norm.is_counted is not is_filler
@@ -219,7 +219,7 @@ def test_evaluation_needs_no_other_process():
     norm = nn.BatchNorm2d(3, eps=0.1)
     norm(torch.rand(4, 3, 5, 5))
     x = torch.rand(1, 3, 2, 2)
-    assert torch.equal(SynchronizedBatchNorm.of(norm).eval()(x), norm.eval()(x))
+    assert torch.equal(SynchronizedBatchNorm.from_norm(norm).eval()(x), norm.eval()(x))
 
 
 def test_processes_with_statistics_of_their_own_evaluate_the_model_that_is_saved(tmp_path):

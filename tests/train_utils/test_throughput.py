@@ -62,12 +62,12 @@ def measured(
     for step in range(3 + steps):
         now += data if step >= 3 else 100
         meter.data_ready()
-        with meter.paused():
+        with meter.pause():
             now += 20  # an evaluation: the next step's data are here already
-        with meter.paused():
+        with meter.pause():
             now += 30  # a checkpoint
         if count is not None:
-            with meter.communicating():
+            with meter.communication():
                 now += count
         now += compute if step >= 3 else 100
         meter.end_step(4)
@@ -152,7 +152,7 @@ def test_time_between_two_steps_counts(monkeypatch):
     meter = Meter(Accelerator(cpu=True), nn.Linear(1, 1), 1.0, "no")
     for _ in range(3 + 4):
         meter.data_ready()
-        with meter.communicating():
+        with meter.communication():
             now += 1
         meter.end_step(8)
         now += 3  # a log line, the next step's augmentation
@@ -249,8 +249,8 @@ def test_loss_window_goes_on_from_a_checkpoint():
     window = LossWindow()
     for loss in (1.0, 4.0):
         window.add(StepResult(1, loss, 1.0, False))
-    assert window.saved() == {"total": 5.0, "steps": 2}
-    assert LossWindow(**window.saved()).mean() == 2.5
+    assert window.saved_state() == {"total": 5.0, "steps": 2}
+    assert LossWindow(**window.saved_state()).mean() == 2.5
 
 
 def test_loss_window_is_empty_after_its_mean_was_taken():
@@ -259,7 +259,7 @@ def test_loss_window_is_empty_after_its_mean_was_taken():
     window.add(StepResult(1, 2.5, 1.0, False))
     assert window.mean() == 2.5
     assert window.mean() is None
-    assert window.saved() == {"total": 0.0, "steps": 0}
+    assert window.saved_state() == {"total": 0.0, "steps": 0}
 
 
 def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
@@ -290,7 +290,7 @@ def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
     for step in range(3 + 4):
         clock.now += 1
         meter.data_ready()
-        with meter.communicating():
+        with meter.communication():
             clock.now += 1
         clock.now += 2 if step < 5 else 4
         meter.end_step(8)

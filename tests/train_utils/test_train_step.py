@@ -61,7 +61,7 @@ def summed(monkeypatch) -> Summed:
         micro_batches,
         torch.tensor(8.0),
         reduction=SimpleNamespace(wait=lambda: waits.append(len(backwards))),
-        communicating=nullcontext(),
+        communication=nullcontext(),
     )
     return Summed(loss, micro_batches, backwards, kept_back, waits, fillers)
 
@@ -138,7 +138,7 @@ class Step:
             max_grad_norm=max_grad_norm,
             guard=guard,
             memory=memory,
-            communicating=nullcontext(),
+            communication=nullcontext(),
         )
 
     def fail(self, *_: object) -> None:

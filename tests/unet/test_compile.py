@@ -23,11 +23,11 @@ from support.networks import LITE, tiny
 from torch._dynamo.utils import counters
 
 import train
-from data_utils.loading.augment import recolored
+from data_utils.loading.augment import recolor_images
 from tasks.classes import ClassTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
-from train_utils.compilation import compile_blocks, compile_loss, compiled_recolor, eager, not_compiled_whole
+from train_utils.compilation import compile_blocks, compile_loss, compile_recolor, eager, not_compiled_whole
 from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.settings.encoder import load_encoder
 from unet import UNet, UNetConfig
@@ -205,11 +205,11 @@ def test_a_compiled_loss_is_one_graph_for_each_shape(compiled, loss):
 
 
 def test_compiled_colors_are_one_graph_for_each_shape(compiled):
-    recolor = compiled_recolor(ACCELERATOR)
-    assert recolor is not recolored
+    recolor = compile_recolor(ACCELERATOR)
+    assert recolor is not recolor_images
     inputs = [color_inputs(size) for size in ((6, 8), (6, 8), (4, 4))]
     for tensors in inputs:
-        assert torch.equal(recolor(*tensors), recolored(*tensors))
+        assert torch.equal(recolor(*tensors), recolor_images(*tensors))
     assert counters["stats"]["unique_graphs"] == 2
 
 
@@ -273,8 +273,8 @@ def test_all_that_trains_is_compiled_as_the_profile_says(compilations, backend, 
     criterion = StepLoss(classes(2))
     compile_blocks(accelerator, network)
     compile_loss(accelerator, criterion)
-    compiled_recolor(accelerator)
-    expected = [*network.blocks, criterion.task.counts, criterion.task.partial, recolored]
+    compile_recolor(accelerator)
+    expected = [*network.blocks, criterion.task.counts, criterion.task.partial, recolor_images]
     assert [module for module, _ in compilations] == expected
     for _, options in compilations:
         assert options["backend"] == backend
@@ -286,7 +286,7 @@ def test_nothing_is_compiled_without_a_backend(compilations):
     accelerator = accelerator_of("no", mode="reduce-overhead")
     compile_blocks(accelerator, UNet(tiny()))
     compile_loss(accelerator, StepLoss(classes(2)))
-    compiled_recolor(accelerator)
+    compile_recolor(accelerator)
     assert compilations == []
 
 

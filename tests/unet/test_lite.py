@@ -233,7 +233,7 @@ def test_weights_of_other_shapes_are_one_line(tmp_path, monkeypatch):
     folder.mkdir()
     install(monkeypatch, folder, b"")
     changed = weights | {"stem.norm.bias": torch.zeros(1)}
-    monkeypatch.setattr(lite0, "renamed", lambda weights: changed)
+    monkeypatch.setattr(lite0, "rename_weights", lambda weights: changed)
     monkeypatch.setattr(lite0.torch, "load", lambda *arguments, **options: {})
     with pytest.raises(ModelError, match=r"is damaged \(it lacks weights of EfficientNet-Lite0, or has others\)"):
         build_network("lite0")

@@ -7,7 +7,7 @@ from torch import nn
 
 from unet import UNet, UNetConfig
 from unet.model import DeeplySupervisedUNet
-from unet.recompute import frozen_statistics, recomputing
+from unet.recompute import frozen_statistics, recompute_blocks
 
 
 def test_statistics_are_frozen_until_an_error():
@@ -23,7 +23,7 @@ def test_statistics_are_frozen_until_an_error():
 
 def test_blocks_run_once_again_after_an_error_within():
     blocks = [nn.Linear(1, 1), nn.Linear(1, 1)]
-    with pytest.raises(ZeroDivisionError), recomputing(blocks):
+    with pytest.raises(ZeroDivisionError), recompute_blocks(blocks):
         assert all("forward" in vars(block) for block in blocks)
         raise ZeroDivisionError
     assert not any("forward" in vars(block) for block in blocks)

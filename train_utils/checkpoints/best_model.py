@@ -7,7 +7,7 @@ from pathlib import Path
 from huggingface_hub import PyTorchModelHubMixin
 
 from runtime.console import say
-from runtime.files import WRITE_ERRORS, replaced_files
+from runtime.files import WRITE_ERRORS, replace_files
 
 
 class BestModel:
@@ -39,6 +39,6 @@ class BestModel:
         return self._refused is None
 
     def _write(self, network: PyTorchModelHubMixin, card: str) -> None:
-        with replaced_files(self.folder) as folder:
+        with replace_files(self.folder) as folder:
             network.save_pretrained(folder)
             (folder / "README.md").write_text(card, encoding="utf-8", errors="backslashreplace")

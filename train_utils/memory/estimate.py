@@ -13,7 +13,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit, images_per_batch, pixels_per_batch
 from data_utils.loading.loaders import NetworkShapes
 from inference.tiling.planning import STRIP_MEMORY, computed_bytes
-from inference.tiling.resizing import in_strips
+from inference.tiling.resizing import has_several_strips
 from unet.config import UNetConfig
 
 # copies of each trained weight beside itself: its gradient and its moments; Muon has only one moment for most weights
@@ -173,7 +173,7 @@ class EvaluationSize(NamedTuple):
         """About the bytes of an evaluation without weights: activations, logits at target size, and their loss."""
         activations = self.images * computed_bytes(config, self.input)
         logits = 4 * config.num_classes * math.prod(self.target)
-        if in_strips(config, self.input, self.target):
+        if has_several_strips(config, self.input, self.target):
             return activations + 2 * min(logits, STRIP_MEMORY)  # two rows of tiles
         return activations + LOGITS_COPIES * logits
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit
 from inference.decoding import new_decoder
-from inference.decoding.views import predicted_strips
+from inference.decoding.views import predict_strips
 from inference.tiling.planning import choose_tiling
 from runtime.console import say
 from runtime.device import upload
@@ -207,7 +207,7 @@ class Preflight:
             images = torch.rand((size.images, config.in_channels, *size.input), device=device)
             target = task.unknown_target(size.target).map(torch.from_numpy).as_batch().to(device)
             sizes = [size.target] * size.images
-            for strips in predicted_strips(trial, images, sizes, config, new_decoder(task)):
+            for strips in predict_strips(trial, images, sizes, config, new_decoder(task)):
                 counts = no_counts(device)
                 read_strips(task, new_decoder(task), islice(strips, STRIPS_TRIED), target, counts)
             task.counts(target)

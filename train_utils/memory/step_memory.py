@@ -15,7 +15,7 @@ from torch import nn
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
 from runtime.errors import MemoryShortage, one_line
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from runtime.memory import is_out_of_memory
 from train_utils.memory.limit import MEMORY_FILE, MemoryLimit
 from train_utils.microbatch import MicroBatch
@@ -110,7 +110,7 @@ class StepMemory:
     def _record(self, limit: MemoryLimit) -> None:
         # machines may not share the folder that the main process has made
         self.folder.mkdir(parents=True, exist_ok=True)
-        with replaced_file(self.folder / MEMORY_FILE) as file:  # several processes may run out at once
+        with replace_file(self.folder / MEMORY_FILE) as file:  # several processes may run out at once
             file.write(json.dumps(limit._asdict()).encode())
 
 

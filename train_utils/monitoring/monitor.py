@@ -68,13 +68,13 @@ class Monitor:
             self.problems.update(batch["problems"])
         self.meter.data_ready()
 
-    def communicating(self) -> AbstractContextManager[None]:
+    def communication(self) -> AbstractContextManager[None]:
         """A context for the wait for the count that all processes share."""
-        return self.meter.communicating()
+        return self.meter.communication()
 
-    def paused(self) -> AbstractContextManager[None]:
+    def pause(self) -> AbstractContextManager[None]:
         """A context for evaluations and saves, whose time does not count as training."""
-        return self.meter.paused()
+        return self.meter.pause()
 
     def end_step(self, images: float) -> None:
         """Note that a step is queued, with `images` images over all processes."""

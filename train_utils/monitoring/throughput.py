@@ -47,7 +47,7 @@ class LossWindow:
         self._steps = 0
         return mean
 
-    def saved(self) -> dict[str, float]:
+    def saved_state(self) -> dict[str, float]:
         """The state that a checkpoint holds."""
         return {"total": self._total, "steps": self._steps}
 
@@ -118,14 +118,14 @@ class Meter:
         self._step.data = self._now()
 
     @contextmanager
-    def communicating(self) -> Iterator[None]:
+    def communication(self) -> Iterator[None]:
         """A context for the wait for the count that all processes share."""
         before = self._now()
         yield
         self._step.communication = before, self._now()
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """A context for work that belongs to no step."""
         before = self._now()
         yield

@@ -16,7 +16,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from runtime.console import is_first_process, say, say_error
 from runtime.documents import read_json_lines
 from runtime.errors import SettingsError, WriteError, one_line
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from runtime.redact import printable
 from train_utils.metrics_log import is_record
 from train_utils.settings.record import RunSettings
@@ -77,10 +77,10 @@ class RunLog:
                 self._start_tracker(_flat(settings.to_json()), step)
 
     def _begin(self, run_file: Path, settings: RunSettings, step: int) -> None:
-        with replaced_file(run_file) as file:
+        with replace_file(run_file) as file:
             file.write((json.dumps(settings.to_json(), indent=2) + "\n").encode())
         earlier = b"".join(_lines_up_to(self.path, step))
-        with replaced_file(self.path) as file:
+        with replace_file(self.path) as file:
             file.write(earlier)
 
     def _start_tracker(self, settings: dict[str, int | float | str | bool], step: int) -> None:

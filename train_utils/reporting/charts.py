@@ -105,7 +105,7 @@ def _line_chart(title: str, lines: Sequence[tuple[int, np.ndarray]], best_step: 
     with _styled_figure() as figure:
         axes = figure.add_subplot()
         for number, (color, line) in enumerate(lines):
-            steps, values = thinned(line).T
+            steps, values = thin_points(line).T
             (curve,) = axes.plot(steps, values, color=SERIES[color], linewidth=2, clip_on=False)
             curve.set(marker="o", markevery=[-1], gid=f"series-{number}")
         last_step = max(line[-1, 0] for _, line in lines)
@@ -157,7 +157,7 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
         axes.xaxis.set_major_locator(LogLocator(subs=ERROR_TICKS))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_yticks(range(len(errors)), [shortened(name) for name in errors], parse_math=False)
+        axes.set_yticks(range(len(errors)), [shorten_name(name) for name in errors], parse_math=False)
         axes.set_ylim(len(errors) - 0.5, -0.5)
         axes.set_xlabel(f"error in {unit}", color=TEXT, fontsize=11)
         return _svg(figure, title, height)
@@ -177,7 +177,7 @@ def _styled_figure(height: int = HEIGHT, style: Mapping[str, str] | None = None)
         yield Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
 
 
-def thinned(points: np.ndarray) -> np.ndarray:
+def thin_points(points: np.ndarray) -> np.ndarray:
     """(n, 2) points as at most MAX_POINTS: the means of runs of nearly equal length."""
     if len(points) <= MAX_POINTS:
         return points
@@ -202,7 +202,7 @@ def _svg(figure: "Figure", title: str, height: int = HEIGHT) -> str:
     return content
 
 
-def shortened(name: str) -> str:
+def shorten_name(name: str) -> str:
     """The name in at most MAX_NAME characters, without its middle: names that begin alike often differ at their end."""
     if len(name) <= MAX_NAME:
         return name

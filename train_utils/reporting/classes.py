@@ -68,7 +68,7 @@ class ClassSection(Section[ClassScores]):
     def html(self, scores: ClassScores) -> str:
         counts = scores.matrix.numpy()
         values = scores.values
-        present_classes, absent = occurring(scores.counts)
+        present_classes, absent = choose_shown(scores.counts)
         is_large = len(present_classes) > LABELED_CLASSES
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         classes = []
@@ -108,7 +108,7 @@ class ClassSection(Section[ClassScores]):
     def markdown(self, scores: ClassScores) -> str:
         values = scores.values
         classes = []
-        present_classes, absent = occurring(scores.counts)
+        present_classes, absent = choose_shown(scores.counts)
         for index in present_classes:
             class_scores = [values[metric][index] for metric in METRICS]
             pixels = int(scores.counts.truth[index])
@@ -125,7 +125,7 @@ class ClassSection(Section[ClassScores]):
         )
 
 
-def occurring(counts: ClassCounts) -> tuple[list[int], list[int]]:
+def choose_shown(counts: ClassCounts) -> tuple[list[int], list[int]]:
     """The classes to show, and the others: classes without pixels, unless these are fewer than FOLDED."""
     has_pixels = (counts.union > 0).numpy()
     present_classes = np.flatnonzero(has_pixels).tolist()

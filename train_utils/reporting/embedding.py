@@ -36,7 +36,7 @@ def embed_all(pictures: Sequence[np.ndarray], budget: int, side: int = MAX_SIDE)
         side = max(MIN_SIDE, side * 3 // 4)
 
 
-def reduced(pixels: np.ndarray, side: int = MAX_SIDE) -> np.ndarray:
+def reduce_picture(pixels: np.ndarray, side: int = MAX_SIDE) -> np.ndarray:
     """A (H, W, 3) uint8 picture reduced to at most `side` pixels: many at full size would fill the memory."""
     image = Image.fromarray(pixels)
     image.thumbnail((side, side))
@@ -46,23 +46,23 @@ def reduced(pixels: np.ndarray, side: int = MAX_SIDE) -> np.ndarray:
 def embed_png(pixels: np.ndarray) -> Embedded:
     """Embed a (H, W, 3) uint8 picture at its own size, as PNG."""
     image = Image.fromarray(pixels)
-    return _embed(image, "png", _encoded(image, "PNG", optimize=True))
+    return _embed(image, "png", _encode(image, "PNG", optimize=True))
 
 
 def _embed_reduced(pixels: np.ndarray, side: int) -> Embedded:
     """Embed a reduced picture as PNG or JPEG: flat pictures are smaller as PNG, photographs as JPEG."""
     image = Image.fromarray(pixels)
     image.thumbnail((side, side))
-    png = _encoded(image, "PNG")
+    png = _encode(image, "PNG")
     if len(png) > SMALL_PNG:
         # colors keep their full resolution: wrong pixels are thin red lines. Pillow's `optimize` fails on noise (13.0)
-        jpeg = _encoded(image, "JPEG", quality=JPEG_QUALITY, subsampling=0)
+        jpeg = _encode(image, "JPEG", quality=JPEG_QUALITY, subsampling=0)
         if len(jpeg) < len(png):
             return _embed(image, "jpeg", jpeg)
     return _embed(image, "png", png)
 
 
-def _encoded(image: Image.Image, kind: str, **options: int) -> bytes:
+def _encode(image: Image.Image, kind: str, **options: int) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()

@@ -8,7 +8,7 @@ from pathlib import Path
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.sources.excluded import shown_name
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
-from runtime.files import replaced_file
+from runtime.files import replace_file
 
 IMAGE_SCORES = "images.csv"
 COLUMN = "image"
@@ -35,7 +35,7 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
         if occurrences[name] > 1:  # images of one name are in the same order in every run
             name = f"{name} ({occurrences[name]})"
         table.writerow((name, f"{score:.9g}"))  # nine digits tell any two float32 apart
-    with replaced_file(folder / IMAGE_SCORES) as file:
+    with replace_file(folder / IMAGE_SCORES) as file:
         file.write(text.getvalue().encode())
 
 

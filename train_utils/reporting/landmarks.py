@@ -10,7 +10,7 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.sources.records import Record
 from data_utils.targets.points import PointReader
 from data_utils.visualize import to_rgb
-from data_utils.visualize_points import enlarged, point_colors, render_points, render_volume_points
+from data_utils.visualize_points import enlarge_picture, point_colors, render_points, render_volume_points
 from inference.decoding.landmarks import PredictedPoints
 from inference.predictor import Predictor
 from tasks.point_scores import ERROR, FOUND, STATE, LandmarkScores, error_text, score_cell, score_titles
@@ -68,7 +68,7 @@ class LandmarkSection(Section[LandmarkScores]):
         size = image.shape[:2]
         truth = info.reader.read(record, size, size)
         prediction = predictor.predict_rows(record["image"], name)
-        points = PredictedPoints.of(prediction)
+        points = PredictedPoints.from_prediction(prediction)
         return Example(name, image, truth, np.column_stack([points.positions(size), points.presence]))
 
     def _volume_example(self, record: Record, predictor: Predictor) -> Example:
@@ -76,7 +76,7 @@ class LandmarkSection(Section[LandmarkScores]):
         name = record["name"]
         voxels, header = read_volume(record["image"], name)
         truth = self.reader.read_volume(record, header)
-        points = PredictedPoints.of(predictor.predict_rows(record["image"], name))
+        points = PredictedPoints.from_prediction(predictor.predict_rows(record["image"], name))
         positions = points.positions(header.size)
         is_present = truth.states == PRESENT
         picture = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)
@@ -89,7 +89,7 @@ class LandmarkSection(Section[LandmarkScores]):
         if truth is None:  # of a volume
             return {"truth and prediction": image}
         picture = render_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
-        return {"image": enlarged(to_rgb(image))[0], "truth and prediction": picture}
+        return {"image": enlarge_picture(to_rgb(image))[0], "truth and prediction": picture}
 
     def render_pictures(self, scores: LandmarkScores) -> dict[str, np.ndarray]:
         return {}

@@ -22,7 +22,7 @@ NETWORK_FLAGS = ("init_from", "base_channels", "depth", "norm", "upsample", "dro
 def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str:
     """Markdown with the front matter that the Hub reads."""
     flags = settings.flags
-    dataset = _without_path(flags["dataset"])
+    dataset = _remove_path(flags["dataset"])
     title = f"U-Net on {dataset}"
     names = [*DATA_FLAGS, *section.flags, *OPTIMIZER_FLAGS, *NETWORK_FLAGS]
     if settings.encoder:
@@ -32,7 +32,7 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
     training = {}
     for name in names:
         if flags.get(name) is not None:
-            training[name.replace("_", " ")] = _without_path(flags[name])
+            training[name.replace("_", " ")] = _remove_path(flags[name])
     return render(
         "model_card.md.jinja",
         card_data=_front_matter(title, dataset, section, section.metrics(best.scores)).to_yaml(),
@@ -75,13 +75,13 @@ def _front_matter(title: str, dataset: str, section: Section, metrics: Sequence[
     )
 
 
-def _without_path(value: object) -> str:
+def _remove_path(value: object) -> str:
     """A value, or only the last name of a local path: a card is published, and shall not disclose local folders.
 
     A path is local if it exists, or if one of its parent folders does: a pattern of files does not exist itself.
     """
     if isinstance(value, list | tuple):
-        return " ".join(map(_without_path, value))
+        return " ".join(map(_remove_path, value))
     text = str(value).removeprefix("file://")
     path = Path(text).expanduser()
     if os.path.exists(path):

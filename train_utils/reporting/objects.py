@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from data_utils.targets.objects import ObjectReader
-from data_utils.visualize import GREY, RED, in_a_row, to_rgb
-from data_utils.visualize_objects import outlined, shaded
+from data_utils.visualize import GREY, RED, join_in_row, to_rgb
+from data_utils.visualize_objects import outline_objects, shade_objects
 from tasks.matching import Matches, ObjectScores, Overlaps, label_classes, label_numbers, size_labels
 from train_utils.reporting.rendering import markdown_text, render
 from train_utils.reporting.section import Metric, Section
@@ -63,13 +63,13 @@ class ObjectSection(Section[ObjectScores]):
         return f"AP@0.5 {comparison:.4f}"
 
     def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
-        return in_a_row(list(self.views(image, truth, pred).values()))
+        return join_in_row(list(self.views(image, truth, pred).values()))
 
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {
             "image": to_rgb(image),
-            "truth": outlined(image, shaded(label_numbers(truth))),
-            "prediction": outlined(image, shaded(label_numbers(pred))),
+            "truth": outline_objects(image, shade_objects(label_numbers(truth))),
+            "prediction": outline_objects(image, shade_objects(label_numbers(pred))),
             describe_errors(truth, pred): mark_objects(image, truth, pred),
         }
 
@@ -102,14 +102,14 @@ class ObjectSection(Section[ObjectScores]):
 
 def describe_errors(truth: np.ndarray, pred: np.ndarray) -> str:
     """How many objects are missed, split and merged, in words."""
-    matches = Matches.of(Overlaps.between(*_known(truth, pred)))
-    missed = len(matches.true_sizes) - len(matches.matched(0.5))
+    matches = Matches.from_overlaps(Overlaps.between(*_blank_ignored(truth, pred)))
+    missed = len(matches.true_sizes) - len(matches.matched_pairs(0.5))
     counts = {"missed": missed, "split": matches.count_split(), "merged": matches.count_merged()}
     texts = [f"{count:,} {name}" for name, count in counts.items() if count]
     return f"errors: {', '.join(texts)}" if texts else "errors"
 
 
-def _known(truth: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _blank_ignored(truth: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Prediction and truth, with 0 at the pixels that the truth ignores."""
     is_ignored = label_classes(truth) == IGNORE_INDEX
     return np.where(is_ignored, 0, pred), np.where(is_ignored, 0, truth)
@@ -124,9 +124,9 @@ def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.n
     """
     picture = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
     is_ignored = label_classes(truth) == IGNORE_INDEX
-    predicted, true = _known(truth, pred)
-    matches = Matches.of(Overlaps.between(predicted, true))
-    pairs = matches.matched(0.5)
+    predicted, true = _blank_ignored(truth, pred)
+    matches = Matches.from_overlaps(Overlaps.between(predicted, true))
+    pairs = matches.matched_pairs(0.5)
     is_found = _is_among(true, matches.true[pairs])
     is_right = _is_among(predicted, matches.predicted[pairs])
     picture[(predicted > 0) & ~is_right] = BLUE

@@ -6,7 +6,7 @@ import numpy as np
 
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader
-from data_utils.visualize import GREY, RED, darkened, in_a_row, outlined_classes, palette, to_rgb
+from data_utils.visualize import GREY, RED, darken, join_in_row, outline_classes, palette, to_rgb
 from tasks.overlapping import OverlapScores, unpack_bits
 from tasks.regions import RegionScores
 from train_utils.reporting.rendering import markdown_text, render
@@ -44,25 +44,25 @@ class OverlapSection(Section[OverlapScores]):
         ]
 
     def unfound(self, scores: OverlapScores) -> list[str]:
-        return scores.missed()
+        return scores.missed_classes()
 
     def label(self, comparison: float) -> str:
         return f"IoU {comparison:.4f}"
 
     def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
-        return in_a_row(list(self.views(image, truth, pred).values()))
+        return join_in_row(list(self.views(image, truth, pred).values()))
 
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         bits, unknown_bits = unpack_bits(truth)
         all_bits = 2 ** len(self.names) - 1
         wrong_bits = (bits ^ pred) & ~unknown_bits & all_bits
-        errors = darkened(image)
+        errors = darken(image)
         errors[wrong_bits != 0] = RED
         errors[unknown_bits & all_bits == all_bits] = GREY
         return {
             "image": to_rgb(image),
-            "truth": outlined_classes(image, bits, self.colors),
-            "prediction": outlined_classes(image, pred, self.colors),
+            "truth": outline_classes(image, bits, self.colors),
+            "prediction": outline_classes(image, pred, self.colors),
             "errors": errors,
         }
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from runtime.documents import read_json
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from tasks.calibration import calibration_report
 from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
@@ -73,14 +73,14 @@ def write_report(
         "shares": _shares(records),
         "speed_notes": [_upper_first(note) for note in speed_notes],
         "flags": _readable(_flags(settings)),
-        "resolved": _readable(_resolved(settings)),
+        "resolved": _readable(_resolved_settings(settings)),
         "machine": _machine(),
         "run": _readable(settings.environment),
     }
     content |= _best_content(best, section, records)
     bytes_without_views = len(page_bytes(render("report.html.jinja", **content, views={})))
-    page = render("report.html.jinja", **content, views=_embedded(views, MAX_PAGE - bytes_without_views))
-    with replaced_file(folder / "report.html") as file:
+    page = render("report.html.jinja", **content, views=_embed_views(views, MAX_PAGE - bytes_without_views))
+    with replace_file(folder / "report.html") as file:
         file.write(page_bytes(page))
 
 
@@ -109,7 +109,7 @@ def _calibration(best: Evaluation) -> dict[str, Any] | None:
     return {"error": report["expected_calibration_error"], "svg": reliability_plot("Calibration", report["bins"])}
 
 
-def _embedded(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, dict[str, Embedded]]:
+def _embed_views(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, dict[str, Embedded]]:
     """The views as the page embeds them, in at most `room` bytes."""
     pictures: list[np.ndarray] = []
     for labeled in views.values():
@@ -190,14 +190,14 @@ def _epochs(records: Sequence[LogRecord]) -> dict[str, str]:
 
 def _flags(settings: RunSettings) -> dict[str, Any]:
     """The flags, without those among the resolved settings, which show the values that the run really used."""
-    resolved = _resolved(settings)
+    resolved = _resolved_settings(settings)
     flags = {name: value for name, value in settings.flags.items() if name not in resolved}
     if flags.get("max_minutes") or flags.get("max_steps"):  # these flags replace --epochs
         flags.pop("epochs", None)
     return flags
 
 
-def _resolved(settings: RunSettings) -> dict[str, Any]:
+def _resolved_settings(settings: RunSettings) -> dict[str, Any]:
     plain = {key: value for key, value in settings.to_json().items() if not isinstance(value, dict)}
     return plain | {f"profile: {key}": value for key, value in settings.profile.items()}
 

@@ -46,7 +46,7 @@ def lite0_weights() -> dict[str, Tensor]:
     if not files:
         raise ModelError(f"--encoder {NAME}: {folder} holds no weights; {remedy}")
     try:
-        weights = renamed(torch.load(files[0], map_location="cpu", weights_only=True))
+        weights = rename_weights(torch.load(files[0], map_location="cpu", weights_only=True))
         with torch.device("meta"):  # only the shapes are needed
             expected = shapes(Lite0().state_dict())
         if shapes(weights) != expected:
@@ -61,7 +61,7 @@ def shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
     return {name: weight.shape for name, weight in weights.items()}
 
 
-def renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def rename_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The file's weights under the names of `Lite0`, without the weights of the classifier."""
     block_names = []  # the file numbers the blocks consecutively
     for stage, shape in enumerate(STAGES):

@@ -57,13 +57,13 @@ class Plan:
         """The names of the flags that a plan may decide."""
         return tuple(field.name for field in fields(cls))
 
-    def decided(self, args: TrainSettings) -> dict[str, Any]:
+    def decide(self, args: TrainSettings) -> dict[str, Any]:
         """The values of the flags that `args` leave open."""
         return {name: getattr(self, name) for name in self.names() if getattr(args, name) is None}
 
     def fill(self, args: TrainSettings) -> TrainSettings:
         """The settings, with the plan's values for the flags that were open."""
-        return replace(args, **self.decided(args))
+        return replace(args, **self.decide(args))
 
 
 def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:

@@ -190,12 +190,12 @@ def describe_environment() -> dict[str, str]:
 
 def flags_as_json(args: TrainSettings) -> dict[str, Any]:
     """The flags of a script, redacted, with the types that they have when JSON is read back."""
-    return redact_all(_unredacted(args))
+    return redact_all(_unredacted_settings(args))
 
 
 def flags_with_credentials(args: TrainSettings) -> list[str]:
     """The flags with a URL that has a user, password or query, which are never written to a file."""
-    return [name for name, value in _unredacted(args).items() if redact_all(value) != value]
+    return [name for name, value in _unredacted_settings(args).items() if redact_all(value) != value]
 
 
 def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credentials: Sequence[str]) -> None:
@@ -215,5 +215,5 @@ def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credent
             )
 
 
-def _unredacted(args: TrainSettings) -> dict[str, Any]:
+def _unredacted_settings(args: TrainSettings) -> dict[str, Any]:
     return as_json(vars(args))

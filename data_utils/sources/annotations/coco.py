@@ -21,7 +21,7 @@ from data_utils.sources.annotations.layout import (
     SplitPaths,
     check_unpaired,
     find_file,
-    listed,
+    list_problems,
 )
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
@@ -228,7 +228,9 @@ def open_records(
     check_unpaired(unpaired, len(paths), allow_unpaired, file.path)
     repeated = [path for path, count in Counter(paths).items() if count > 1]
     if repeated:
-        raise DataError(f"{file.path}: {len(repeated)} images are listed more than once: {listed(repeated)}")
+        raise DataError(
+            f"{file.path}: {len(repeated)} images are list_problems more than once: {list_problems(repeated)}"
+        )
     records = CocoRecords(file, paths, images, classes, values, unpaired)
     return with_labels(records, _listed_labels(file, images, classes, values))
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from data_utils.class_names import NamedClasses, is_background
 from data_utils.sources.annotations.coco_mask import FILE_KEY, Entry
-from data_utils.sources.annotations.layout import listed, number_classes
+from data_utils.sources.annotations.layout import list_problems, number_classes
 from data_utils.sources.annotations.polygons import MAX_PIXEL_DISTANCE
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
@@ -79,7 +79,7 @@ def read_coco(path: Path) -> CocoFile:
         if entry["image_id"] not in listed_images:
             strays.append(f"annotation {entry['id']} is of image {entry['image_id']!r}, which it does not list")
     if strays:
-        raise DataError(f"{path}: {listed(strays)}")
+        raise DataError(f"{path}: {list_problems(strays)}")
     return CocoFile(categories, images, objects, {}, (path,))
 
 
@@ -144,7 +144,7 @@ def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, i
                     f"category {number} is {first_name!r} in {path}, {name!r} in {file.path}; they must agree"
                 )
     names = {number: name for number, (name, _) in first_names.items()}
-    names = _without_project(names, used_categories, supercategories)
+    names = _drop_project(names, used_categories, supercategories)
     if all(map(is_background, names.values())):
         raise DataError(f"{files[0].path} lists no categories")
     classes, values = number_classes(list(names.values()), str(files[0].path))
@@ -155,10 +155,10 @@ def _category_names(file: CocoFile) -> dict[int, str]:
     """The names of a file's categories by id."""
     names = {number: str(category["name"]) for number, category in file.categories.items()}
     supercategories = [category.get("supercategory") for category in file.categories.values()]
-    return _without_project(names, file.used_categories(), supercategories)
+    return _drop_project(names, file.used_categories(), supercategories)
 
 
-def _without_project(names: dict[int, str], used_ids: set[Any], supercategories: Sequence[Any]) -> dict[int, str]:
+def _drop_project(names: dict[int, str], used_ids: set[Any], supercategories: Sequence[Any]) -> dict[int, str]:
     """Names of categories by id, in order, without category 0 of Roboflow: the project, the parent of all others."""
     classes = {}
     for number, name in sorted(names.items()):

@@ -14,7 +14,7 @@ import numpy as np
 
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.reader import read_header
-from data_utils.sources.annotations.polygons import check_rendered_size, checked_points, clipped
+from data_utils.sources.annotations.polygons import check_rendered_size, clip_polygon, read_points
 from runtime.errors import DataError
 from tasks.overlapping import pack_bits
 from unet.config import IGNORE_INDEX, MaskValue
@@ -151,8 +151,8 @@ def encode(segmentation: Any, height: int, width: int, location: str) -> Entry:
 
 
 def _encode_polygons(segmentation: list, height: int, width: int, location: str) -> Entry:
-    polygons = [checked_points(polygon, f"{location}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
-    visible = [clipped(points, (height, width)) for points in polygons]
+    polygons = [read_points(polygon, f"{location}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
+    visible = [clip_polygon(points, (height, width)) for points in polygons]
     outlines = [points.ravel().tolist() for points in visible if len(points)]
     if not outlines:
         return rle_code().encode(np.zeros((height, width), np.uint8, order="F"))

@@ -23,7 +23,7 @@ from data_utils.sources.annotations.layout import (
     check_unpaired,
     find_file,
     holds_pictures,
-    listed,
+    list_problems,
     number_classes,
     paired_folders,
     read_lines,
@@ -32,7 +32,7 @@ from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
 from data_utils.sources.records import AnnotationSummary, Metadata, Record, SplitOpeners
 from data_utils.sources.walk import walk
-from runtime.cache import cached, digest, digest_of_files
+from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.documents import open_regular
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -164,7 +164,7 @@ def read_contents(folder: Path) -> dict[str, Contents | None]:
 
     key = digest("labelme with points", digest_of_files(paths, repr(files).encode()))
     contents_by_file: dict[str, Contents | None] = {}
-    for file, contents in zip(files, cached(key, read_all), strict=True):
+    for file, contents in zip(files, load_or_compute(key, read_all), strict=True):
         contents_by_file[file] = contents and Contents(*contents)  # the cache holds lists
     return contents_by_file
 
@@ -213,10 +213,10 @@ def open_records(
     conflicts: list[str] = []
     for image, names in files_by_image.items():
         if image and len(names) > 1:
-            conflicts.append(f"{image} ({listed(names)})")
+            conflicts.append(f"{image} ({list_problems(names)})")
     if conflicts:
         raise DataError(
-            f"{files}: {len(conflicts)} images have several labelme files: {listed(conflicts)}; keep one of each"
+            f"{files}: {len(conflicts)} images have several labelme files: {list_problems(conflicts)}; keep one of each"
         )
     unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_by_image]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.formats import image_errors, open_picture
 from data_utils.image_io.reader import read_header
-from data_utils.sources.annotations.polygons import check_rendered_size, checked_points, fill
+from data_utils.sources.annotations.polygons import check_rendered_size, fill, read_points
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 from tasks.overlapping import pack_bits
@@ -131,7 +131,7 @@ def render_shape(picture: Image.Image, shape: dict[str, Any], value: int, locati
     kind = shape.get("shape_type") or "polygon"
     if kind not in POINTS:
         raise DataError(f"{location} is a {kind}; supported are {', '.join(POINTS)}")
-    points = checked_points(shape.get("points"), f"{location}: {kind}", POINTS[kind])
+    points = read_points(shape.get("points"), f"{location}: {kind}", POINTS[kind])
     pen = ImageDraw.Draw(picture)
     low = points.min(axis=0).tolist()
     high = points.max(axis=0).tolist()

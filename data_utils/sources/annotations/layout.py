@@ -98,7 +98,7 @@ def check_unpaired(unpaired: Sequence[str], pair_count: int, allow_unpaired: boo
     """Raises DataError for files without partner, unless they are allowed; and if there is no pair."""
     if unpaired and not (allow_unpaired and pair_count):
         remedy = "; --allow-unpaired leaves them out" if pair_count else ""
-        raise DataError(f"{location}: {len(unpaired)} files without partner: {listed(unpaired)}{remedy}")
+        raise DataError(f"{location}: {len(unpaired)} files without partner: {list_problems(unpaired)}{remedy}")
     if not pair_count:
         raise DataError(f"{location}: no images with annotations")
 
@@ -119,6 +119,6 @@ def read_lines(file: str | Path) -> list[str]:
         raise DataError(f"{file} cannot be read as text ({one_line(error)})") from error
 
 
-def listed(problems: Sequence[str]) -> str:
+def list_problems(problems: Sequence[str]) -> str:
     """The first few problems, as a message lists them."""
     return listing(problems, separator="; ")

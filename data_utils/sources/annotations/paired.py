@@ -60,7 +60,7 @@ class PairedRecords(Records):
         image_folder, annotation_folder = self.folders
         _, annotation_names = self.files
         annotation = os.fsdecode(annotation_names[i].item())
-        return _joined(image_folder, self.image_name(i)), _joined(annotation_folder, annotation)
+        return _join_path(image_folder, self.image_name(i)), _join_path(annotation_folder, annotation)
 
     def image_folders(self) -> set[tuple[str, str]]:
         return folder_pairs(self.folders[0], self.files[0])
@@ -79,6 +79,6 @@ class PairedRecords(Records):
         return (type(self).__name__, self.metadata.classes, self.values)
 
 
-def _joined(folder: str, name: str) -> str:
+def _join_path(folder: str, name: str) -> str:
     """The path of a file in a folder; "" where its name is empty."""
     return os.path.join(folder, name) if name else ""

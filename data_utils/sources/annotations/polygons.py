@@ -14,7 +14,7 @@ MAX_PIXEL_DISTANCE = 1e6  # pixels from the image's corner: a larger number is n
 MOST_TIMES = 8
 
 
-def checked_points(points: Any, location: str, least: int = 3) -> np.ndarray:
+def read_points(points: Any, location: str, least: int = 3) -> np.ndarray:
     """Points (n, 2) float64 as (x, y), from pairs or from one flat list. Raises DataError, with `location`."""
     try:
         flat = np.array(points, np.float64).ravel()
@@ -43,7 +43,7 @@ def check_rendered_size(size: tuple[int, int], picture: tuple[int, int], locatio
         )
 
 
-def clipped(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def clip_polygon(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """A polygon (n, 2) cut to a frame that extends beyond a picture (H, W) by the picture's size on each side.
 
     A polygon inside the frame is returned unchanged. Rendering takes memory for each pixel of an outline, also outside.
@@ -72,7 +72,7 @@ def clipped(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 def fill(picture: ImageDraw.ImageDraw, points: np.ndarray, value: int) -> None:
     """Fill a polygon (n, 2) with its outline."""
-    points = clipped(points, picture.im.size[::-1])
+    points = clip_polygon(points, picture.im.size[::-1])
     if not len(points):
         return
     picture.polygon(points.ravel().tolist(), fill=value)

@@ -50,7 +50,7 @@ class PlacedShapes(NamedTuple):
 
 def read_shapes(file: str, column: str | None) -> Shapes:
     """The polygons of a file, labeled by a column. Raises DataError for a file without polygons."""
-    return _read_shapes(file, column, _changed(file))
+    return _read_shapes(file, column, _change_time(file))
 
 
 def shapes_in(file: str, column: str | None, target: int | None) -> PlacedShapes:
@@ -58,10 +58,10 @@ def shapes_in(file: str, column: str | None, target: int | None) -> PlacedShapes
 
     Raises DataError if the polygons cannot be converted.
     """
-    return _shapes_in(file, column, _changed(file), target)
+    return _shapes_in(file, column, _change_time(file), target)
 
 
-def _changed(file: str) -> int:
+def _change_time(file: str) -> int:
     """When a file was changed; it tells versions of the file apart in the cache."""
     try:
         return os.stat(file).st_mtime_ns
@@ -142,19 +142,19 @@ def _rings(geometry: Any, location: str) -> Iterator[np.ndarray]:
         raise DataError(f"{location} has coordinates that are no lists of rings")
     for polygon in polygons:
         for ring in polygon:
-            yield _checked_ring(ring, location)
+            yield _ring_corners(ring, location)
 
 
-def _checked_ring(ring: Any, location: str) -> np.ndarray:
+def _ring_corners(ring: Any, location: str) -> np.ndarray:
     """The corners (n, 2) of a ring; heights are dropped."""
     try:
         corners = np.array([position[:2] for position in ring], np.float64)
     except (TypeError, ValueError, KeyError):
         raise DataError(f"{location} has a ring that is no list of positions") from None
-    return _checked(corners, location)
+    return _check_corners(corners, location)
 
 
-def _checked(corners: np.ndarray, location: str) -> np.ndarray:
+def _check_corners(corners: np.ndarray, location: str) -> np.ndarray:
     """The corners of a ring. Raises DataError if they are not corners of a ring."""
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3 or not np.isfinite(corners).all():
         raise DataError(f"{location} has a ring of fewer than 3 positions, or with numbers that are not finite")
@@ -214,7 +214,7 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
         properties = dict.fromkeys(names)
         if columns:
             properties[columns[0]] = _cell(values[0][number - 1])
-        rings = tuple(_checked(ring, location) for ring in parse_rings(geometry, location))
+        rings = tuple(_check_corners(ring, location) for ring in parse_rings(geometry, location))
         if rings:
             shapes.append(Shape(rings, _label(properties, column, location)))
     crs = meta["crs"]

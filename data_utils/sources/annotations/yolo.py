@@ -29,7 +29,7 @@ from data_utils.sources.annotations.layout import (
     read_lines,
 )
 from data_utils.sources.annotations.paired import PairedRecords
-from data_utils.sources.annotations.polygons import area, checked_points, fill
+from data_utils.sources.annotations.polygons import area, fill, read_points
 from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem, wanted_splits
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from runtime.documents import read_yaml
@@ -62,12 +62,12 @@ class YoloMask(LayeredMask):
     def render(self) -> np.ndarray:
         """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
         size, outlines = self._sorted_outlines()
-        return _filled(size, "L", outlines, [outline.value for outline in outlines])
+        return _fill_outlines(size, "L", outlines, [outline.value for outline in outlines])
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         size, outlines = self._sorted_outlines()
         values = [0, *(outline.value for outline in outlines)]
-        return _filled(size, "I", outlines, range(1, len(values))), np.array(values, np.uint8)
+        return _fill_outlines(size, "I", outlines, range(1, len(values))), np.array(values, np.uint8)
 
     def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
         size = read_header(self.image, self.image)[0]
@@ -77,7 +77,7 @@ class YoloMask(LayeredMask):
                 outlines[bit_by_value[outline.value]].append(outline)
         truth = np.zeros(size, np.int64)
         for bit, class_outlines in outlines.items():
-            inside = _filled(size, "L", class_outlines, [1] * len(class_outlines))
+            inside = _fill_outlines(size, "L", class_outlines, [1] * len(class_outlines))
             truth |= inside.astype(np.int64) << bit
         return pack_bits(truth, np.zeros_like(truth))
 
@@ -98,7 +98,7 @@ class YoloMask(LayeredMask):
         return objects
 
 
-def _filled(size: tuple[int, int], mode: str, outlines: Sequence[Outline], values: Sequence[int]) -> np.ndarray:
+def _fill_outlines(size: tuple[int, int], mode: str, outlines: Sequence[Outline], values: Sequence[int]) -> np.ndarray:
     """A picture of (H, W) with a value for each object, later ones on top."""
     picture = Image.new(mode, size[::-1])
     pen = ImageDraw.Draw(picture)
@@ -112,7 +112,7 @@ def parse_line(line: str, location: str, count: int) -> tuple[int, np.ndarray]:
     first, *coordinates = line.split()
     if len(coordinates) == 4:
         raise DataError(f"{location} is a box (5 numbers): the data set is for detection; segmentation needs polygons")
-    points = checked_points(coordinates, f"{location}: polygon")
+    points = read_points(coordinates, f"{location}: polygon")
     farthest = np.abs(points).max()
     if farthest > MAX_RELATIVE_COORDINATE:
         raise DataError(f"{location}: polygon has a coordinate of {farthest:g}; they are shares of the size, 0 to 1")

@@ -22,7 +22,7 @@ from data_utils.sources.points.table import (
     Certainty,
     PointTable,
     TableBuilder,
-    joined_tables,
+    join_tables,
     number,
     said_size,
 )
@@ -56,7 +56,7 @@ def find_keypoints(root: Path, named_splits: Sequence[str], *, explicit: bool) -
             if table is not None and (explicit or paths is keypoint_files or not _holds_areas(file)):
                 split = name.partition("/")[0]  # one of several files of a split is SPLIT/PART
                 tables.setdefault(split, []).append(table)
-    return {split: joined_tables(parts) for split, parts in tables.items()}
+    return {split: join_tables(parts) for split, parts in tables.items()}
 
 
 def read_keypoints(path: Path) -> PointTable | None:

@@ -9,14 +9,14 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import holds_masks
-from data_utils.sources.annotations.layout import check_unpaired, find_file, listed
+from data_utils.sources.annotations.layout import check_unpaired, find_file, list_problems
 from data_utils.sources.folder import IMAGE_FOLDERS, children, wanted_splits
 from data_utils.sources.points import files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.nnlandmark import ALL_CASES
-from data_utils.sources.points.table import FIRST_CHANNEL, PointRecords, PointTable, joined_tables
+from data_utils.sources.points.table import FIRST_CHANNEL, PointRecords, PointTable, join_tables
 from data_utils.sources.records import SplitOpeners
 from runtime.errors import DataError
 
@@ -90,13 +90,13 @@ def _table_in(folder: Path) -> PointTable | None:
     tables += [table for table in map(nnlandmark.read_nnlandmark, nnlandmark_files) if table is not None]
     if len(tables) > 1:
         names = [table.files[0] for table in tables]
-        raise DataError(f"{folder}: {len(names)} files list points: {listed(names)}; keep one of them")
+        raise DataError(f"{folder}: {len(names)} files list points: {list_problems(names)}; keep one of them")
     if not tables:  # DeepLabCut has a table beside the frames of each video
         video_files = sorted(folder.glob(f"{LABELED_DATA}/*/*.csv")) or sorted(folder.glob("*/*.csv"))
         tables = [table for table in _read_all(video_files) if table.layout == "deeplabcut"]
     if not tables:
         tables = _volume_tables(folder)
-    return joined_tables(tables) if tables else None
+    return join_tables(tables) if tables else None
 
 
 def _volume_tables(folder: Path) -> list[PointTable]:
@@ -144,7 +144,7 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
     check_unpaired(unpaired, len(paths), allow_unpaired, location)
     repeated = sorted(path for path, count in Counter(paths).items() if count > 1)
     if repeated:
-        raise DataError(f"{location}: lists {len(repeated)} images more than once: {listed(repeated)}")
+        raise DataError(f"{location}: lists {len(repeated)} images more than once: {list_problems(repeated)}")
     kinds = {is_volume(path) for path in paths}
     if len(kinds) > 1:
         raise DataError(f"{location}: lists images and volumes; give a data set of each")
@@ -206,7 +206,7 @@ def read_truth(path: Path, absent: str) -> PointTable:
     """
     if path.is_dir():
         splits = find_points(path, (), explicit=True)
-        table = joined_tables(list(splits.values())) if splits else None
+        table = join_tables(list(splits.values())) if splits else None
     else:
         tables = _read_all([path])
         table = tables[0] if tables else None

@@ -108,7 +108,7 @@ class PointTable:
             sizes=None if self.sizes is None else self.sizes[list(rows)],
         )
 
-    def renamed(self, images: Sequence[str]) -> PointTable:
+    def rename_images(self, images: Sequence[str]) -> PointTable:
         """The table with other names of its images."""
         return replace(self, images=tuple(images))
 
@@ -197,7 +197,7 @@ class TableBuilder:
         return replace(table, confidence=confidence, presence=presence)
 
 
-def joined_tables(tables: Sequence[PointTable]) -> PointTable:
+def join_tables(tables: Sequence[PointTable]) -> PointTable:
     """The points of several files of one format, with the names of all; raises DataError if the files do not match."""
     first = tables[0]
     names: dict[str, None] = {}
@@ -220,13 +220,13 @@ def joined_tables(tables: Sequence[PointTable]) -> PointTable:
         positions=np.concatenate([table.positions for table in whole]),
         states=np.concatenate([table.states for table in whole]),
         files=tuple(files),
-        presence=_joined_arrays([table.presence for table in whole]),
-        confidence=_joined_arrays([table.confidence for table in whole]),
-        sizes=_joined_arrays([table.sizes for table in whole]),
+        presence=_join_arrays([table.presence for table in whole]),
+        confidence=_join_arrays([table.confidence for table in whole]),
+        sizes=_join_arrays([table.sizes for table in whole]),
     )
 
 
-def _joined_arrays(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
+def _join_arrays(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
     """The arrays of several tables, one behind the other; None if a table has none."""
     present = [array for array in arrays if array is not None]
     if len(present) < len(arrays):

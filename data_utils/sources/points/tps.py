@@ -78,10 +78,10 @@ def _specimens(text: str, file: Path) -> Iterator[Specimen]:
         if field_name == "LM":
             if specimen is not None:
                 yield specimen
-            points = [_point(row, point_location) for row, point_location in _following(lines, value, location)]
+            points = [_point(row, point_location) for row, point_location in _next_lines(lines, value, location)]
             specimen = Specimen(points, location)
         elif field_name == "POINTS":  # a curve has points too
-            for _ in _following(lines, value, location):
+            for _ in _next_lines(lines, value, location):
                 pass
         elif specimen is not None and value:
             specimen.fields.setdefault(field_name, value)
@@ -89,7 +89,7 @@ def _specimens(text: str, file: Path) -> Iterator[Specimen]:
         yield specimen
 
 
-def _following(lines: Lines, count: str, location: str) -> Iterator[tuple[str, str]]:
+def _next_lines(lines: Lines, count: str, location: str) -> Iterator[tuple[str, str]]:
     """The next lines, as many as `count` says, each with its place for error messages."""
     if not re.fullmatch(r"\d{1,5}", count) or int(count) > MOST_POINTS:
         raise DataError(f"{location}: {count[:40]!r} is no number of points, 0 to {MOST_POINTS:,}")

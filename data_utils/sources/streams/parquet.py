@@ -15,7 +15,7 @@ import numpy as np
 
 from data_utils.sources.hf_datasets import find_columns
 from data_utils.sources.records import Record, StreamRecords
-from data_utils.sources.streams.remote import file_errors, open_file, retried
+from data_utils.sources.streams.remote import file_errors, open_file, retry
 from runtime.errors import DataError
 from runtime.redact import redact
 
@@ -96,10 +96,10 @@ def _as_struct(value: dict | bytes | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"bytes": value}
 
 
-@retried
+@retry
 def _footer(file: str) -> tuple[Any, list[tuple[int, int, int]]]:
     """Schema, and (number, first row, rows) of each row group that is not empty."""
-    with _opened(file) as parquet:
+    with _open_file(file) as parquet:
         groups: list[tuple[int, int, int]] = []
         first = 0
         for number in range(parquet.num_row_groups):
@@ -110,18 +110,18 @@ def _footer(file: str) -> tuple[Any, list[tuple[int, int, int]]]:
         return parquet.schema_arrow, groups
 
 
-@retried
+@retry
 def _read_columns(file: str, group: int, columns: list[str]) -> Any:
     """A pyarrow Table of a row group."""
-    with _opened(file) as parquet:
+    with _open_file(file) as parquet:
         return parquet.read_row_group(group, columns=columns)
 
 
-@retried
+@retry
 def _read_path(file: str, group: int, column: str, row: int) -> str | None:
     """The path of a picture, read without its bytes; None if there is none."""
     path = f"{column}.path"
-    with _opened(file) as parquet:
+    with _open_file(file) as parquet:
         if path not in [parquet.schema.column(number).path for number in range(len(parquet.schema))]:
             return None
         value = parquet.read_row_group(group, columns=[path]).column(column)[row].as_py()
@@ -129,7 +129,7 @@ def _read_path(file: str, group: int, column: str, row: int) -> str | None:
 
 
 @contextmanager
-def _opened(file: str) -> Iterator[Any]:
+def _open_file(file: str) -> Iterator[Any]:
     """A pyarrow ParquetFile; raises DataError for a file that cannot be read."""
     from pyarrow.parquet import ParquetFile
 

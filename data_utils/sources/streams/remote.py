@@ -45,11 +45,11 @@ def is_remote(file: str) -> bool:
     return bool(separator) and protocol not in ("file", "local", "memory")
 
 
-def retried(read: Callable[Concatenate[str, Arguments], Result]) -> Callable[Concatenate[str, Arguments], Result]:
+def retry(read: Callable[Concatenate[str, Arguments], Result]) -> Callable[Concatenate[str, Arguments], Result]:
     """Make a function that reads a file, its first argument, retry when the network fails, after growing waits."""
 
     @wraps(read)
-    def repeated(file: str, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+    def read_repeatedly(file: str, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         for seconds in RETRY_SECONDS if is_remote(file) else ():
             try:
                 return read(file, *args, **kwargs)
@@ -59,7 +59,7 @@ def retried(read: Callable[Concatenate[str, Arguments], Result]) -> Callable[Con
             time.sleep(seconds)
         return read(file, *args, **kwargs)
 
-    return repeated
+    return read_repeatedly
 
 
 def _may_pass(error: BaseException | None) -> bool:
@@ -85,7 +85,7 @@ def open_file(file: str, block: int = 0) -> Any:
     return system.open(path, "rb", cache_type="none")
 
 
-@retried
+@retry
 def read_ranges(file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
     """The bytes of a file in each range [start, end)."""
     import fsspec
@@ -105,7 +105,7 @@ def content_key(file: str) -> str | None:
     versions = [(name, str(info[name])) for name in VERSIONS if info.get(name)]
     if not versions or not info.get("size"):
         return None
-    return digest(_without_query(file), info["size"], versions)
+    return digest(_remove_query(file), info["size"], versions)
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -140,7 +140,7 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
             paths = system.find(path)
     root = path
     if "*" in path or paths == [path]:
-        root = _without_query(path).partition("*")[0].rpartition("/")[0]
+        root = _remove_query(path).partition("*")[0].rpartition("/")[0]
     parquet_files = sorted(file for file in paths if file_kind(file) == ".parquet")
     tar_files = sorted(file for file in paths if file_kind(file) == ".tar")
     if bool(parquet_files) == bool(tar_files):
@@ -151,7 +151,7 @@ def find_files(dataset: str, named_splits: Iterable[str]) -> dict[str, list[str]
     splits: dict[str, list[str]] = {}
     names = [*named_splits, *USUAL_SPLITS]
     for file in parquet_files or tar_files:
-        inside = _without_query(file).removeprefix(root).lower()
+        inside = _remove_query(file).removeprefix(root).lower()
         files = splits.setdefault(_split_name(inside, names), [])
         files.append(system.unstrip_protocol(file))
     return splits
@@ -167,11 +167,11 @@ def _split_name(path: str, names: Iterable[str]) -> str:
 
 def file_kind(file: str) -> str | None:
     """Which of KINDS a path or URL names, None for another."""
-    name = _without_query(file)
+    name = _remove_query(file)
     return next((kind for kind in KINDS if name.endswith(kind)), None)
 
 
-def _without_query(file: str) -> str:
+def _remove_query(file: str) -> str:
     """A signed URL without its query; a URL whose query names the file stays as it is."""
     path = file.partition("?")[0]
     return path if path.endswith(KINDS) else file

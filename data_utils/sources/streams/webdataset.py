@@ -11,8 +11,8 @@ import numpy as np
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.hf_datasets import MASK_COLUMNS
 from data_utils.sources.records import Record, StreamRecords
-from data_utils.sources.streams.remote import content_key, file_errors, open_file, read_ranges, retried
-from runtime.cache import cached_arrays, digest
+from data_utils.sources.streams.remote import content_key, file_errors, open_file, read_ranges, retry
+from runtime.cache import digest, load_or_compute_arrays
 from runtime.errors import DataError
 
 MASK_WORDS = {*MASK_COLUMNS, "seg", "segmentation", "labels", "masks"}
@@ -153,10 +153,10 @@ def _index(file: str) -> ShardIndex:
     """The index of a file, kept in the cache until its content changes."""
     content = content_key(file)
     key = content and digest("tar index", content)
-    return ShardIndex(**cached_arrays(key, lambda: _read_headers(file)._asdict()))
+    return ShardIndex(**load_or_compute_arrays(key, lambda: _read_headers(file)._asdict()))
 
 
-@retried
+@retry
 def _read_headers(file: str) -> ShardIndex:
     """The index of a file, by reading all of its headers."""
     samples: dict[str, int] = {}

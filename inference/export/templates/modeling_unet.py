@@ -289,7 +289,7 @@ class UNetForSemanticSegmentation(PreTrainedModel):
         column = (1, -1, 1, 1)
         mean = pixel_values.new_tensor(self.config.mean).view(column)
         std = pixel_values.new_tensor(self.config.std).view(column)
-        x = self._padded((pixel_values - mean) / std)
+        x = self._pad((pixel_values - mean) / std)
         skips = [self.stem(x)]
         for down in self.downs:
             skips.append(down(skips[-1]))
@@ -300,7 +300,7 @@ class UNetForSemanticSegmentation(PreTrainedModel):
             x = up(x, skips.pop())
         return SemanticSegmenterOutput(logits=self.head(x)[:, :, :height, :width])
 
-    def _padded(self, x):
+    def _pad(self, x):
         """Short sides are lengthened with their border, lest they vanish in the poolings; for an encoder all sides."""
         divisor = 2**self.config.depth
         least = divisor

@@ -109,8 +109,8 @@ def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[s
 
 def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
     """The difference of two recipes; None if they have no image in common."""
-    first_runs = _by_replicate(first.runs)
-    second_runs = _by_replicate(second.runs)
+    first_runs = _scores_by_replicate(first.runs)
+    second_runs = _scores_by_replicate(second.runs)
     differences = []
     for replicate in first_runs:
         if replicate in second_runs:
@@ -154,7 +154,7 @@ def t_interval(values: Sequence[float], ratio: float, level: float) -> tuple[flo
     return center - half, center + half
 
 
-def _by_replicate(runs: Sequence[RecordedRun]) -> dict[Replicate, Mapping[str, float]]:
+def _scores_by_replicate(runs: Sequence[RecordedRun]) -> dict[Replicate, Mapping[str, float]]:
     """The score of each image, by seed and fold; runs of the same seed and fold are averaged."""
     groups: dict[Replicate, list[RecordedRun]] = {}
     for run in runs:

@@ -9,14 +9,14 @@ import numpy as np
 from data_utils.image_io.reader import read_image
 from data_utils.visualize import to_rgb
 from runtime.errors import ImageError
-from runtime.files import replaced_file
+from runtime.files import replace_file
 from train_utils.metrics_log import series
 from train_utils.reporting.charts import SERIES, Points, overlaid
 from train_utils.reporting.comparison.differences import Difference
 from train_utils.reporting.comparison.recipes import Recipe
 from train_utils.reporting.comparison.recorded_runs import RecordedRun
 from train_utils.reporting.comparison.tables import COLUMNS, recipe_rows
-from train_utils.reporting.embedding import Embedded, embed_all, reduced
+from train_utils.reporting.embedding import Embedded, embed_all, reduce_picture
 from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
 from train_utils.reporting.samples import picture_file
@@ -65,9 +65,9 @@ def write_page(
         "is_one_recipe": len(recipes) == 1,
     }
     bytes_without_panels = len(page_bytes(render("comparison.html.jinja", **content, panels={})))
-    panels = _embedded(_panels(plotted_recipes), MAX_PAGE - bytes_without_panels)
+    panels = _embed_panels(_panels(plotted_recipes), MAX_PAGE - bytes_without_panels)
     page = render("comparison.html.jinja", **content, panels=panels)
-    with replaced_file(file) as output:
+    with replace_file(file) as output:
         output.write(page_bytes(page))
 
 
@@ -137,10 +137,10 @@ def _picture(run: RecordedRun, name: str) -> np.ndarray | None:
         pixels = read_image(file, str(file))
     except (ImageError, OSError):
         return None
-    return reduced(to_rgb(pixels), PANEL_SIDE)
+    return reduce_picture(to_rgb(pixels), PANEL_SIDE)
 
 
-def _embedded(panels: dict[str, list[Panel]], room: int) -> dict[str, list[tuple[str, Embedded]]]:
+def _embed_panels(panels: dict[str, list[Panel]], room: int) -> dict[str, list[tuple[str, Embedded]]]:
     """The panels as the page embeds them, in at most `room` bytes."""
     pictures: list[np.ndarray] = []
     for row in panels.values():

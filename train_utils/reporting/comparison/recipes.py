@@ -82,7 +82,7 @@ def is_same_recipe(first: RecordedRun, second: RecordedRun) -> bool:
         return False
     first_settings = _settings(first)
     second_settings = _settings(second)
-    planned = _planned(first) & _planned(second)
+    planned = _planned_settings(first) & _planned_settings(second)
     names = (first_settings.keys() | second_settings.keys()) - planned
     return all(first_settings.get(name) == second_settings.get(name) for name in names)
 
@@ -106,7 +106,7 @@ def differing_settings(recipes: Sequence[Recipe]) -> dict[str, list[str]]:
         texts = []
         for column in columns:
             values = [settings.get(name) for settings in column]
-            texts.append(_joined(values))
+            texts.append(_join_values(values))
         if len(set(texts)) > 1:
             rows[name] = texts
     return rows
@@ -134,7 +134,7 @@ def _versions(run: RecordedRun) -> dict[str, Any]:
     return {name: environment[name] for name in VERSIONS if name in environment}
 
 
-def _planned(run: RecordedRun) -> set[str]:
+def _planned_settings(run: RecordedRun) -> set[str]:
     """The settings that the plan has chosen, since the command does not give them."""
     if run.settings.flags.get("plan") != "auto":
         return set()
@@ -146,7 +146,7 @@ def _planned(run: RecordedRun) -> set[str]:
     return set(Plan.names()) - typed_names
 
 
-def _joined(values: Sequence[Any]) -> str:
+def _join_values(values: Sequence[Any]) -> str:
     """The different values, in their order."""
     texts = dict.fromkeys(_text(value) for value in values)
     return " / ".join(texts)

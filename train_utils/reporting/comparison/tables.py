@@ -42,17 +42,17 @@ def _image_count(run: RecordedRun) -> str:
 def terminal_text(recipes: Sequence[Recipe], settings: dict[str, list[str]]) -> str:
     """The recipes and the settings in which they differ, as lines of plain text."""
     rows = [list(COLUMNS)] + [list(row.values()) for row in recipe_rows(recipes)]
-    lines = _aligned(rows)
+    lines = _align_columns(rows)
     if settings:
         rows = [["setting", *(recipe.label for recipe in recipes)]]
         rows += [[name, *texts] for name, texts in settings.items()]
-        lines += ["", *_aligned(rows)]
+        lines += ["", *_align_columns(rows)]
     return "\n".join(lines)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def _align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of cells in columns, each as wide as its widest cell."""
-    shortened_rows = [list(map(_shortened, row)) for row in rows]
+    shortened_rows = [list(map(_shorten_cell, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*shortened_rows, strict=True)]
     lines = []
     for row in shortened_rows:
@@ -61,7 +61,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _shortened(cell: str) -> str:
+def _shorten_cell(cell: str) -> str:
     return cell if len(cell) <= LONGEST_CELL else f"{cell[: LONGEST_CELL - 3]}..."
 
 

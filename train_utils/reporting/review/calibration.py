@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference.review.temperature import TemperatureFit, at_temperature
+from inference.review.temperature import TemperatureFit, calibrate
 from runtime.console import track
 from runtime.errors import DataError
-from runtime.files import replaced_file, replaced_files
+from runtime.files import replace_file, replace_files
 from tasks.calibration import calibration_error, count_confidences, no_counts, reliability_curve
 from tasks.confusion import score_text
 from train_utils.reporting.charts import reliability_plot
@@ -63,7 +63,7 @@ def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> Ca
     temperature = fit.temperature()
     after = no_counts()
     for probabilities, truth in _predictions(run, f"measuring {folder}"):
-        after = after + confidence_counts(at_temperature(probabilities, temperature), truth)
+        after = after + confidence_counts(calibrate(probabilities, temperature), truth)
     apply_temperature(folder / "model", temperature)
     return Calibration(run.name, temperature, before, after)
 
@@ -75,7 +75,7 @@ def apply_temperature(folder: Path, temperature: float) -> None:
         for parameter in network.head.parameters():
             parameter /= temperature
     network.config = replace(network.config, temperature=network.config.temperature * temperature)
-    with replaced_files(folder) as temporary:
+    with replace_files(folder) as temporary:
         network._save_pretrained(temporary)  # the model card stays
 
 
@@ -89,7 +89,7 @@ def write_calibration(folder: Path, calibrations: Sequence[Calibration]) -> None
             curves[title] = reliability_plot(f"model {number}, {title}", reliability_curve(counts))
         models.append({"sentence": calibration.sentence(), "curves": curves})
     page = render("calibration.html.jinja", models=models)
-    with replaced_file(folder / PAGE) as file:
+    with replace_file(folder / PAGE) as file:
         file.write(page_bytes(page))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from inference.review.agreement import Agreement
-from inference.review.areas import IN_PREDICTION, ComparedArea, area_share, compared_areas
+from inference.review.areas import IN_PREDICTION, ComparedArea, area_share, compare_areas
 from inference.review.equal_images import equal_images
 from inference.review.mask_quality import best_shift
 from inference.review.worst_slices import ScoredSlice, worst_slices
@@ -155,7 +155,7 @@ def doubted_areas(
         location: a prefix of the problem's text.
     """
     doubts = []
-    for area in compared_areas(probabilities, mask, names):
+    for area in compare_areas(probabilities, mask, names):
         number = agreement.add(area)
         if not area.agrees:
             # no finding is surer than the model is

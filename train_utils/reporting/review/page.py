@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.visualize import outlined_areas
+from data_utils.visualize import outline_areas
 from inference.review.areas import disagreeing_areas
-from runtime.files import replaced_file
-from train_utils.reporting.embedding import Embedded, embed_all, reduced
+from runtime.files import replace_file
+from train_utils.reporting.embedding import Embedded, embed_all, reduce_picture
 from train_utils.reporting.rendering import page_bytes, render
 from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
 from train_utils.reporting.review.masks import MaskReview
@@ -45,11 +45,11 @@ class Views(NamedTuple):
 def write_review(folder: Path, reviews: Sequence[MaskReview], lines: Sequence[str]) -> None:
     """Write the page, the table and the list of suspicious images into a folder. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    with replaced_file(folder / TABLE) as file:
+    with replace_file(folder / TABLE) as file:
         file.write(table_text(reviews).encode())
     suspicious = [review.name for review in reviews if review.problems]
     header = "# images whose masks look wrong, the worst first; take out those that are right, and train with --exclude"
-    with replaced_file(folder / LIST) as file:
+    with replace_file(folder / LIST) as file:
         file.write("\n".join([header, *suspicious, ""]).encode())
     _write_page(folder / PAGE, reviews, lines)
 
@@ -86,7 +86,7 @@ def _write_page(file: Path, reviews: Sequence[MaskReview], lines: Sequence[str])
     for slice_views in slices:
         slice_views.embedded.update({label: next(remaining) for label in slice_views.pictures})
     page = render("review.html.jinja", **content, views=views)
-    with replaced_file(file) as output:
+    with replace_file(file) as output:
         output.write(page_bytes(page))
 
 
@@ -98,9 +98,9 @@ def _views(review: MaskReview) -> list[Views]:
     for example in predicted_examples(image.run, image.number, image.slices):
         pictures: dict[str, np.ndarray] = {}
         for label, picture in section.views(example.image, example.truth, example.pred).items():
-            pictures[LABELS.get(label, label)] = reduced(picture)
+            pictures[LABELS.get(label, label)] = reduce_picture(picture)
         areas = disagreeing_areas(example.pred, example.truth)
-        pictures[DISAGREEING] = outlined_areas(pictures[DISAGREEING], areas, OUTLINE)
+        pictures[DISAGREEING] = outline_areas(pictures[DISAGREEING], areas, OUTLINE)
         title = example.name if image.run.has_volumes else ""
         views.append(Views(title, pictures, {}))
     return views

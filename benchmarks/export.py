@@ -28,7 +28,7 @@ from inference.outputs.jobs import PageFile
 from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.truth import open_mask_rows
 from runtime.errors import ModelError
-from tasks.confusion import confusion_matrix, scores
+from tasks.confusion import confusion_matrix, matrix_scores
 
 Segment = Callable[[np.ndarray], np.ndarray]  # (H, W, 3) uint8 -> (H, W) class indices
 REPEATS = 3  # of which the fastest counts: other programs only take time away
@@ -138,7 +138,7 @@ def main() -> None:
             for mask, truth in zip(masks[name], truths, strict=True)
         )
         equal = np.mean([(mask == ours).mean() for mask, ours in zip(masks[name], masks[OURS], strict=True)])
-        score = scores(matrix)["mean_iou"]
+        score = matrix_scores(matrix)["mean_iou"]
         speed = len(images) / seconds[name]
         print(f"{name}: {speed:.2f} images/s, mean IoU {score:.4f}, {equal:.4%} of the pixels as ours")
 

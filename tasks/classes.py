@@ -9,7 +9,7 @@ from torch import Tensor
 
 from runtime.device import full_precision, widest_float
 from tasks.calibration import count_confidences, largest_probability
-from tasks.confusion import ClassCounts, confusion_matrix, format_table, image_iou, scores_of, summary_line
+from tasks.confusion import ClassCounts, class_scores, confusion_matrix, format_table, image_iou, summary_line
 from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRegions, RegionSums
 from tasks.target import Target, labels
 from unet.config import IGNORE_INDEX, UNetConfig
@@ -60,8 +60,8 @@ class ClassScores(ClassMeans):
 
     @property
     def values(self) -> dict[str, Any]:
-        """`confusion.scores_of`: means by name, and a list over the classes by metric."""
-        return scores_of(self.counts)
+        """`confusion.class_scores`: means by name, and a list over the classes by metric."""
+        return class_scores(self.counts)
 
     def brief(self) -> dict[str, float | None]:
         values = self.values

@@ -67,12 +67,12 @@ class ClassCounts(NamedTuple):
         return self.truth + self.predicted - self.hits
 
 
-def scores(matrix: Tensor) -> dict[str, Any]:
-    """The values of `scores_of`, from a confusion matrix."""
-    return scores_of(ClassCounts.from_matrix(matrix))
+def matrix_scores(matrix: Tensor) -> dict[str, Any]:
+    """The values of `class_scores`, from a confusion matrix."""
+    return class_scores(ClassCounts.from_matrix(matrix))
 
 
-def scores_of(counts: ClassCounts) -> dict[str, Any]:
+def class_scores(counts: ClassCounts) -> dict[str, Any]:
     """IoU, Dice, precision and recall of each class, their means, and pixel accuracy.
 
     A class that occurs in neither truth nor prediction has no score (None) and is left out of the means. If nothing was
@@ -93,7 +93,7 @@ def scores_of(counts: ClassCounts) -> dict[str, Any]:
 
 
 def image_iou(counts: ClassCounts) -> Tensor:
-    """The mean IoU of one image, as in `scores_of`, but a scalar on the device; 0 if nothing was counted."""
+    """The mean IoU of one image, as in `class_scores`, but a scalar on the device; 0 if nothing was counted."""
     present = counts.union > 0
     return (counts.hits / counts.union.clamp_min(1)).sum() / present.sum().clamp_min(1)
 
@@ -115,7 +115,7 @@ def mean_of_present(values: Sequence[float | None]) -> float | None:
 
 
 def summary_line(result: dict, names: Sequence[str]) -> str:
-    """The means of `scores` in one line, with a remark if only one class was ever predicted."""
+    """The means of `class_scores` in one line, with a remark if only one class was ever predicted."""
     line = f"{text_of_means(result)}, pixel accuracy {score_text(result['pixel_accuracy'])}"
     predicted = []
     for name, precision in zip(names, result["precision"], strict=True):
@@ -138,7 +138,7 @@ def format_table(counts: ClassCounts, names: Sequence[str], boundary: dict[str, 
     Args:
         boundary: adds two columns: `boundary_iou` and `hd95` of each class, with their means under `mean_...`.
     """
-    result = scores_of(counts)
+    result = class_scores(counts)
     last = f"pixel accuracy {score_text(result['pixel_accuracy'])}"
     return text_table(names, result | (boundary or {}), counts.truth.tolist(), last=last)
 

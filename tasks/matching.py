@@ -17,14 +17,8 @@ CLASS_BITS = 8  # the lowest bits of a label, which hold the class of its object
 THRESHOLDS = tuple(number / 100 for number in range(50, 100, 5))  # the least IoU of a match
 SIZES = (64, 256, 1024, 4096)  # limits, in pixels, of the ranges of sizes in which objects are counted
 PRECISION = 2**32  # IoU is summed in whole parts of 1 / PRECISION, so that the order of adding does not matter
+SUMS = len(THRESHOLDS) + 6 + 2 * (len(SIZES) + 1)  # the numbers in a row of `ObjectSums`
 PIXELS_AT_ONCE = 2**24  # more pixels at a time take more memory and no less time
-
-# the columns of the sums of a class
-MATCHES = slice(0, len(THRESHOLDS))
-TRUE, PREDICTED, IOU, ERROR, SPLIT, MERGED = range(len(THRESHOLDS), len(THRESHOLDS) + 6)
-FOUND_BY_SIZE = slice(MERGED + 1, MERGED + 2 + len(SIZES))
-TRUE_BY_SIZE = slice(FOUND_BY_SIZE.stop, FOUND_BY_SIZE.stop + 1 + len(SIZES))
-COLUMNS = TRUE_BY_SIZE.stop
 
 
 def pack_labels(numbers: Any, classes: Any) -> Any:
@@ -148,54 +142,97 @@ class Matches(NamedTuple):
         pixel_counts = np.bincount(self.predicted[is_inside])
         return int(pixel_counts[pixel_counts > 1].sum())
 
-    def columns(self) -> np.ndarray:
-        """(COLUMNS,) int64: the counts of an image."""
-        row = np.zeros(COLUMNS, np.int64)
+    def sums(self) -> "ObjectSums":
+        """The counts of an image."""
         matched = [self.matched_pairs(threshold) for threshold in THRESHOLDS]
-        row[MATCHES] = [len(pairs) for pairs in matched]
-        row[TRUE] = len(self.true_sizes)
-        row[PREDICTED] = len(self.predicted_sizes)
-        row[IOU] = np.rint(self.iou[matched[0]] * PRECISION).astype(np.int64).sum()
-        row[ERROR] = abs(len(self.true_sizes) - len(self.predicted_sizes))
-        row[SPLIT] = self.count_split()
-        row[MERGED] = self.count_merged()
+        iou = self.iou[matched[0]]
         bins = len(SIZES) + 1
         true_bins = np.searchsorted(SIZES, self.true_sizes, side="right")
-        row[TRUE_BY_SIZE] = np.bincount(true_bins, minlength=bins)
-        row[FOUND_BY_SIZE] = np.bincount(true_bins[self.true[matched[0]]], minlength=bins)
-        return row
+        return ObjectSums(
+            matches=[len(pairs) for pairs in matched],
+            true=len(self.true_sizes),
+            predicted=len(self.predicted_sizes),
+            iou=int(np.rint(iou * PRECISION).astype(np.int64).sum()),
+            error=abs(len(self.true_sizes) - len(self.predicted_sizes)),
+            split=self.count_split(),
+            merged=self.count_merged(),
+            found_by_size=np.bincount(true_bins[self.true[matched[0]]], minlength=bins).tolist(),
+            true_by_size=np.bincount(true_bins, minlength=bins).tolist(),
+        )
 
 
-def object_scores(sums: Tensor) -> dict[str, Any]:
-    """The scores of one class from its sums (COLUMNS,); a score whose denominator is 0 is None.
+class ObjectSums(NamedTuple):
+    """What is added up over the images for a class of objects, in whole numbers.
 
-    AP at a threshold is TP / (TP + FP + FN), as StarDist defines it; panoptic quality and F1 use the threshold 0.5. The
-    count error is the sum over the images of the difference between the numbers of predicted and true objects, divided
-    by the number of true objects.
+    Args:
+        matches: pairs that match at each of `THRESHOLDS`.
+        true, predicted: numbers of objects.
+        iou: the sum of the IoU of all pairs that match at 0.5, in parts of 1 / PRECISION.
+        error: the sum over the images of the difference between the numbers of predicted and true objects.
+        split, merged: as `Matches` counts them.
+        found_by_size, true_by_size: true objects in each range of `SIZES`: those with a match at 0.5, and all.
     """
-    values = sums.tolist()
-    true = values[TRUE]
-    predicted = values[PREDICTED]
-    matched = values[MATCHES][0]  # at an IoU of 0.5
-    ap = [ratio(matches, true + predicted - matches) for matches in values[MATCHES]]
-    return {
-        "ap50": ap[0],
-        "ap75": ap[THRESHOLDS.index(0.75)],
-        "ap": mean_of_present(ap),
-        "panoptic_quality": ratio(2 * values[IOU] / PRECISION, true + predicted),
-        "f1": ratio(2 * matched, true + predicted),
-        "precision": ratio(matched, predicted),
-        "recall": ratio(matched, true),
-        "count_error": ratio(values[ERROR], true),
-        "objects": true,
-        "predicted": predicted,
-        "found": matched,
-        "split": values[SPLIT],
-        "merged": values[MERGED],
-        "found_by_size": values[FOUND_BY_SIZE],
-        "objects_by_size": values[TRUE_BY_SIZE],
-        "ap_by_iou": ap,
-    }
+
+    matches: list[int]
+    true: int
+    predicted: int
+    iou: int
+    error: int
+    split: int
+    merged: int
+    found_by_size: list[int]
+    true_by_size: list[int]
+
+    def to_row(self) -> list[int]:
+        """All numbers in a row of length SUMS, which can be added to the rows of other images."""
+        counts = [self.true, self.predicted, self.iou, self.error, self.split, self.merged]
+        return [*self.matches, *counts, *self.found_by_size, *self.true_by_size]
+
+    @classmethod
+    def from_row(cls, row: Tensor) -> "ObjectSums":
+        """The sums of a row (SUMS,) of `to_row`."""
+        bins = len(SIZES) + 1
+        matches, counts, found_by_size, true_by_size = row.split([len(THRESHOLDS), 6, bins, bins])
+        true, predicted, iou, error, split, merged = counts.tolist()
+        return cls(
+            matches.tolist(),
+            true,
+            predicted,
+            iou,
+            error,
+            split,
+            merged,
+            found_by_size.tolist(),
+            true_by_size.tolist(),
+        )
+
+    def scores(self) -> dict[str, Any]:
+        """The scores that follow from the sums; a score whose denominator is 0 is None.
+
+        AP at a threshold is TP / (TP + FP + FN), as StarDist defines it; panoptic quality and F1 use the threshold 0.5.
+        The count error is `error` divided by the number of true objects.
+        """
+        found = self.matches[0]  # at an IoU of 0.5
+        objects = self.true + self.predicted
+        ap = [ratio(matches, objects - matches) for matches in self.matches]
+        return {
+            "ap50": ap[0],
+            "ap75": ap[THRESHOLDS.index(0.75)],
+            "ap": mean_of_present(ap),
+            "panoptic_quality": ratio(2 * self.iou / PRECISION, objects),
+            "f1": ratio(2 * found, objects),
+            "precision": ratio(found, self.predicted),
+            "recall": ratio(found, self.true),
+            "count_error": ratio(self.error, self.true),
+            "objects": self.true,
+            "predicted": self.predicted,
+            "found": found,
+            "split": self.split,
+            "merged": self.merged,
+            "found_by_size": self.found_by_size,
+            "objects_by_size": self.true_by_size,
+            "ap_by_iou": ap,
+        }
 
 
 MEANS = ("ap50", "ap75", "ap", "panoptic_quality", "f1", "count_error")
@@ -208,8 +245,8 @@ class ObjectScores(Scores):
 
     Args:
         names: the classes of objects.
-        sums: (classes * COLUMNS,) int64.
-        by_image: (images, classes * COLUMNS) int64, the sums of each image.
+        sums: (classes * SUMS,) int64.
+        by_image: (images, classes * SUMS) int64, the sums of each image.
     """
 
     def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
@@ -221,9 +258,9 @@ class ObjectScores(Scores):
     @classmethod
     def empty(cls, names: Sequence[str], images: int, device: torch.device | str) -> "ObjectScores":
         """Empty scores for a number of images."""
-        columns = len(names) * COLUMNS
-        sums = torch.zeros(columns, dtype=torch.int64, device=device)
-        return cls(names, sums, torch.zeros(images, columns, dtype=torch.int64, device=device))
+        length = len(names) * SUMS
+        sums = torch.zeros(length, dtype=torch.int64, device=device)
+        return cls(names, sums, torch.zeros(images, length, dtype=torch.int64, device=device))
 
     def add(self, prediction: Tensor, target: Target, index: int) -> None:
         """Count labels of `pack_labels`; pixels that the truth ignores belong to no object."""
@@ -240,19 +277,20 @@ class ObjectScores(Scores):
             return
         overlaps = Overlaps.join(self._parts)
         self._parts = []
-        rows = []
+        row: list[int] = []
         for class_index in range(1, len(self.names) + 1):
             true = np.where(label_classes(overlaps.true) == class_index, overlaps.true, 0)
             predicted = np.where(label_classes(overlaps.predicted) == class_index, overlaps.predicted, 0)
-            rows.append(Matches.from_overlaps(Overlaps(predicted, true, overlaps.pixels)).columns())
-        row = torch.from_numpy(np.concatenate(rows)).to(self.sums.device)
-        self.sums += row
-        self.by_image[index] += row
+            matches = Matches.from_overlaps(Overlaps(predicted, true, overlaps.pixels))
+            row += matches.sums().to_row()
+        sums = torch.tensor(row, device=self.sums.device)
+        self.sums += sums
+        self.by_image[index] += sums
 
     @property
     def classes(self) -> list[dict[str, Any]]:
-        """`object_scores` of each class."""
-        return [object_scores(sums) for sums in self.sums.view(len(self.names), COLUMNS)]
+        """The scores of each class, by name."""
+        return [ObjectSums.from_row(row).scores() for row in self.sums.view(len(self.names), SUMS)]
 
     @property
     def values(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from runtime.device import full_precision, widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
-from tasks.confusion import ClassCounts, image_iou, scores_of, text_of_means, text_table
+from tasks.confusion import ClassCounts, class_scores, image_iou, text_of_means, text_table
 from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions, RegionSums
 from tasks.target import Target, labels
 from unet.config import UNetConfig
@@ -88,8 +88,8 @@ def foreground_counts(tables: Tensor) -> ClassCounts:
 
 
 def table_scores(tables: Tensor) -> dict[str, Any]:
-    """The values of `confusion.scores_of` for the foregrounds of tables (N, 2, 2), without the accuracy of pixels."""
-    values = scores_of(foreground_counts(tables))
+    """The `class_scores` of the foregrounds of tables (N, 2, 2), without the accuracy of pixels."""
+    values = class_scores(foreground_counts(tables))
     del values["pixel_accuracy"]
     return values
 

@@ -443,8 +443,8 @@ CROPS = [
 
 # A published number is not what its name says.
 PUBLISHED_NUMBERS = [
-    Mutant("tasks/confusion.py", "scores_of", "2 * hits", "hits", "test_metrics.py"),
-    Mutant("tasks/confusion.py", "scores_of", "ratios(hits, predicted)", "ratios(hits, truth)", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "class_scores", "2 * hits", "hits", "test_metrics.py"),
+    Mutant("tasks/confusion.py", "class_scores", "ratios(hits, predicted)", "ratios(hits, truth)", "test_metrics.py"),
     Mutant(
         "train_utils/monitoring/throughput.py",
         "Meter.summary",

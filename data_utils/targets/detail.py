@@ -9,7 +9,7 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.resize import resize_mask
 from data_utils.sources.records import LabelSet, Record
-from tasks.confusion import confusion_matrix, scores
+from tasks.confusion import confusion_matrix, matrix_scores
 from unet.config import IGNORE_INDEX
 
 
@@ -34,7 +34,7 @@ def class_detail(
         restored = resize_back(mask, scale)
         valid = (mask != IGNORE_INDEX) & (restored != IGNORE_INDEX)
         matrix += confusion_matrix(_indices(restored[valid]), _indices(mask[valid]), classes)
-    return scores(matrix)["mean_iou"] or 0.0
+    return matrix_scores(matrix)["mean_iou"] or 0.0
 
 
 def resize_back(mask: np.ndarray, scale: float) -> np.ndarray:

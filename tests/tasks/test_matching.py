@@ -9,7 +9,7 @@ from support.objects import discs, labels_of, target_of
 from tasks import matching
 from tasks.classes import Classes
 from tasks.matching import (
-    COLUMNS,
+    SUMS,
     THRESHOLDS,
     Matches,
     ObjectScores,
@@ -288,7 +288,7 @@ def test_objects_that_were_found_are_counted_by_their_size():
     predicted[0, 63:73] = 9
     predicted[0, 382:432] = 0  # what is left of the fourth is three quarters and more
     scores = Objects().new_scores(1)
-    scores.sums = torch.from_numpy(Matches.from_overlaps(Overlaps.between(predicted, true)).columns())
+    scores.sums = torch.tensor(Matches.from_overlaps(Overlaps.between(predicted, true)).sums().to_row())
     assert scores.values["objects_by_size"] == [1, 2, 2, 2, 1]
     assert scores.values["found_by_size"] == [1, 0, 1, 0, 1]
 
@@ -383,7 +383,7 @@ def test_an_image_without_objects_has_no_score():
     scores = scores_of(nothing, nothing)
     assert scores.values["ap50"] is None
     assert scores.comparison == 0
-    assert len(scores.sums) == COLUMNS
+    assert len(scores.sums) == SUMS
     assert "no objects" in scores.table()
 
 

@@ -12,12 +12,12 @@ from tasks.classes import Classes, ClassScores
 from tasks.confusion import (
     REPLICAS,
     ClassCounts,
+    class_scores,
     confusion_matrix,
     count_replicated,
     format_table,
     image_iou,
-    scores,
-    scores_of,
+    matrix_scores,
     summary_line,
 )
 from tasks.overlapping import Overlapping
@@ -47,7 +47,7 @@ def test_scores_equal_those_of_torchmetrics():
     options = {"num_classes": 5, "ignore_index": 255}
     matrix = confusion_matrix(preds, masks, 5)
     assert torch.equal(matrix, MulticlassConfusionMatrix(**options)(preds, masks))
-    result = scores(matrix)
+    result = matrix_scores(matrix)
     iou = MulticlassJaccardIndex(average="none", **options)(preds, masks)
     dice = MulticlassF1Score(average="none", **options)(preds, masks)
     # torchmetrics divides in float32: half a unit in the last place, 6e-8
@@ -89,7 +89,7 @@ def test_the_host_reads_nothing_of_a_device_to_score_an_image():
 def test_a_prediction_of_background_alone_scores_zero_on_the_foreground():
     masks = torch.zeros(2, 8, 8, dtype=torch.int64)
     masks[:, 2:4, 2:4] = 1
-    result = scores(confusion_matrix(torch.zeros_like(masks), masks, 3))
+    result = matrix_scores(confusion_matrix(torch.zeros_like(masks), masks, 3))
     assert result["dice"][1] == 0
     assert result["dice"][2] is None  # occurs nowhere, so it counts nowhere
     background = 2 * 120 / (128 + 120)
@@ -103,7 +103,7 @@ def test_a_prediction_of_background_alone_scores_zero_on_the_foreground():
     ids=["two are predicted", "one is predicted", "there is no other"],
 )
 def test_a_class_is_called_the_only_one_predicted_where_there_are_others(matrix, names):
-    summary = summary_line(scores(torch.tensor(matrix)), ["background", "cell"])
+    summary = summary_line(matrix_scores(torch.tensor(matrix)), ["background", "cell"])
     assert re.findall(r"only '(\w+)'", summary) == names
     assert summary.count("only") == len(names)
 
@@ -112,7 +112,7 @@ def test_a_class_in_the_prediction_alone_scores_zero():
     masks = torch.zeros(1, 4, 4, dtype=torch.int64)
     preds = masks.clone()
     preds[0, 0, 0] = 1
-    result = scores(confusion_matrix(preds, masks, 2))
+    result = matrix_scores(confusion_matrix(preds, masks, 2))
     assert result["iou"] == [15 / 16, 0]
     assert result["mean_iou"] == 15 / 32
 
@@ -132,12 +132,12 @@ def test_pixels_that_are_counted_in_parts_add_up(monkeypatch):
 
 def test_pixel_accuracy_is_a_share_of_the_true_pixels():
     counts = ClassCounts(torch.tensor([1, 1]), torch.tensor([2, 2]), torch.tensor([1, 5]))  # of partly labeled images
-    assert scores_of(counts)["pixel_accuracy"] == 0.5
+    assert class_scores(counts)["pixel_accuracy"] == 0.5
 
 
 def test_ignored_pixels_have_no_score():
     masks = torch.full((1, 3, 3), 255)
-    result = scores(confusion_matrix(torch.zeros_like(masks), masks, 2))
+    result = matrix_scores(confusion_matrix(torch.zeros_like(masks), masks, 2))
     assert result["mean_iou"] is None
     assert result["pixel_accuracy"] is None
     assert "n/a" in format_table(ClassCounts.from_matrix(torch.zeros(2, 2, dtype=torch.int64)), ["a", "b"])
@@ -216,7 +216,7 @@ def test_the_table_of_scores_is_that_of_their_counts():
 
 
 def test_a_summary_has_means_of_iou_dice_and_pixel_accuracy():
-    summary = summary_line(scores(MATRIX), ["a", "b"])
+    summary = summary_line(matrix_scores(MATRIX), ["a", "b"])
     assert summary == "mean IoU 0.7083, mean Dice 0.8286, pixel accuracy 0.8333"
 
 
@@ -228,7 +228,9 @@ def test_the_mean_iou_of_an_image_is_that_of_its_scores(classes):
         absent = torch.randint(0, classes, (), generator=generator)
         matrix[absent], matrix[:, absent] = 0, 0
         # divided and added in float32: measured 1.5e-8
-        assert image_iou(ClassCounts.from_matrix(matrix)).item() == pytest.approx(scores(matrix)["mean_iou"], abs=2e-7)
+        assert image_iou(ClassCounts.from_matrix(matrix)).item() == pytest.approx(
+            matrix_scores(matrix)["mean_iou"], abs=2e-7
+        )
 
 
 @pytest.mark.parametrize(

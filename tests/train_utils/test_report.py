@@ -24,7 +24,7 @@ import train_utils.reporting.report as report_module
 from data_utils.visualize import class_colors
 from inference import Predictor
 from tasks.classes import Classes
-from tasks.confusion import confusion_matrix, scores
+from tasks.confusion import confusion_matrix, matrix_scores
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.embedding import Embedded
@@ -521,7 +521,7 @@ def test_the_worst_and_best_images_have_the_iou_of_their_own_masks(trained, tiny
     for image in (tiny_folder / "val" / "images").iterdir():
         truth = torch.from_numpy(np.asarray(Image.open(tiny_folder / "val" / "masks" / image.name)) // 255).long()
         matrix = confusion_matrix(torch.from_numpy(predictor.mask(image)).long(), truth, 2)
-        expected[image.stem] = scores(matrix)["mean_iou"]
+        expected[image.stem] = matrix_scores(matrix)["mean_iou"]
     assert len(set(expected.values())) > 2
     shown = {Path(name).stem: iou for name, iou in image_labels(trained)}
     assert shown == pytest.approx(expected, abs=6e-5)  # four digits, divided in float32

@@ -48,13 +48,13 @@ class PartlyLabeledScores(ClassScores):
         self.flags = flags
 
     def add(self, prediction: Tensor, target: PartlyLabeledTarget, index: int) -> None:  # type: ignore[override]  # its own target
-        labeled = self.flags[target.label_set.long()][0]
+        is_labeled = self.flags[target.label_set.long()][0]
         matrix = confusion_matrix(prediction, target.mask, len(self.names))
         counts = ClassCounts.from_matrix(matrix)
         all_pixels = matrix.sum().expand_as(counts.hits)
         columns = torch.stack([counts.hits, counts.truth, counts.predicted, all_pixels], dim=1)
-        columns = columns * labeled[:, None]
-        self.sums += torch.cat([matrix * labeled.all(), columns], dim=1)
+        columns = columns * is_labeled[:, None]
+        self.sums += torch.cat([matrix * is_labeled.all(), columns], dim=1)
         hits, truth, predicted, _ = columns.T
         self.by_image[index, 0] += image_iou(ClassCounts(hits, truth, predicted))  # a filler adds 0
 
@@ -91,15 +91,15 @@ class PartlyLabeledClasses(Classes):
     target = PartlyLabeledTarget
 
     def counts(self, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
-        labeled, is_other_class = self._divide(targets)
-        counts = super().counts(labeled)
+        labeled_target, is_other_class = self._divide(targets)
+        counts = super().counts(labeled_target)
         counts[0] += is_other_class.sum()
         return counts
 
     def partial(self, logits: Tensor, targets: PartlyLabeledTarget) -> tuple[Tensor, ...]:  # type: ignore[override]  # its own target
         logits = full_precision(logits)
-        labeled, others = self._divide(targets)
-        pixels, *regions = super().partial(logits, labeled)
+        labeled_target, others = self._divide(targets)
+        pixels, *regions = super().partial(logits, labeled_target)
         log_probs = logits.log_softmax(dim=1)
         if self.pixel_term != "dice":
             # if an image is labeled for all classes, no pixel counts; the lowest number keeps the gradient finite
@@ -120,8 +120,8 @@ class PartlyLabeledClasses(Classes):
 
     def reliability(self, logits: Tensor, targets: PartlyLabeledTarget) -> Tensor:  # type: ignore[override]  # its own target
         """The counts of the pixels whose class the image is labeled for."""
-        labeled, _ = self._divide(targets)
-        return super().reliability(logits, labeled)
+        labeled_target, _ = self._divide(targets)
+        return super().reliability(logits, labeled_target)
 
     def new_scores(self, images: int, device: torch.device | str = "cpu") -> PartlyLabeledScores:
         classes = len(self.names)
@@ -150,5 +150,5 @@ class PartlyLabeledClasses(Classes):
         is_valid = mask != IGNORE_INDEX
         truth = mask.where(is_valid, 0)
         is_labeled = self._flags_of(targets).gather(1, truth.flatten(1)).view_as(mask)
-        labeled = ClassTarget(mask.where(is_labeled, IGNORE_INDEX))
-        return labeled, is_valid & ~is_labeled
+        labeled_target = ClassTarget(mask.where(is_labeled, IGNORE_INDEX))
+        return labeled_target, is_valid & ~is_labeled

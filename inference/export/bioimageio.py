@@ -89,7 +89,7 @@ class BioImageIo(ExportFormat):
         """Probabilities; volumes are clipped and standardized by the package."""
         config = model.config
         if config.dims == 3:
-            prepare = partial(prepared_volume, config)
+            prepare = partial(prepare_volume, config)
             batches = [np.stack(list(map(prepare, batch))) for batch in batches]
         decoder = new_decoder(task_of_model(config))
         return [decoder.probabilities(logits, dim=1) for logits in expected_logits(model, batches)]
@@ -109,7 +109,7 @@ class BioImageIo(ExportFormat):
             (answer,) = self.expected_answers(model, [images])
             np.save(folder / "test_image.npy", images.astype(np.float32))
             np.save(folder / "test_probabilities.npy", answer.numpy())
-            cover(images[0], answer[0], options.folder).save(folder / "cover.jpg", quality=90)
+            draw_cover(images[0], answer[0], options.folder).save(folder / "draw_cover.jpg", quality=90)
             description = self.description(config)
             documentation = DOCUMENTATION.format(
                 title=title,
@@ -119,7 +119,7 @@ class BioImageIo(ExportFormat):
                 overlap=overlap_text(config),
             )
             (folder / "README.md").write_text(documentation, encoding="utf-8")
-            content = resource(config, title, options.author or (), license_id, folder)
+            content = rdf_content(config, title, options.author or (), license_id, folder)
             (folder / "rdf.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
             with ZipFile(path, "w", ZIP_DEFLATED) as archive:
                 for file in sorted(folder.iterdir()):
@@ -143,7 +143,9 @@ def read_license(options: Options) -> str:
         raise SettingsError(line) from error
 
 
-def resource(config: UNetConfig, title: str, authors: Sequence[str], license_id: str, folder: Path) -> dict[str, Any]:
+def rdf_content(
+    config: UNetConfig, title: str, authors: Sequence[str], license_id: str, folder: Path
+) -> dict[str, Any]:
     """The content of rdf.yaml, of a folder that holds all other files."""
     decoder = new_decoder(task_of_model(config))
     letters = re.sub(r"[^A-Za-z0-9_+\-() ]", "_", title)[:128]
@@ -159,27 +161,27 @@ def resource(config: UNetConfig, title: str, authors: Sequence[str], license_id:
         "documentation": "README.md",
         "covers": ["cover.jpg"],
         "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "inputs": [input_tensor(config, folder)],
-        "outputs": [output_tensor(config, folder)],
-        "weights": weights(folder),
+        "inputs": [input_entry(config, folder)],
+        "outputs": [output_entry(config, folder)],
+        "weights": weights_entry(folder),
         "config": {"unet_accelerate": {"config": config.to_json(), "decoding": decoder.reading}},
     }
 
 
-def weights(folder: Path) -> dict[str, Any]:
+def weights_entry(folder: Path) -> dict[str, Any]:
     """The weights in rdf.yaml, in two formats: programs open one or the other."""
     version = torch.__version__.partition("+")[0]
     onnx = {**file_entry(folder / "weights.onnx"), "opset_version": OPSET, "parent": "torchscript"}
     return {"torchscript": {**file_entry(folder / "weights.pt"), "pytorch_version": version}, "onnx": onnx}
 
 
-def input_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
+def input_entry(config: UNetConfig, folder: Path) -> dict[str, Any]:
     """The images in rdf.yaml."""
     axes: list[dict[str, Any]] = [{"type": "batch"}]
     channels = [f"channel_{index}" for index in range(config.in_channels)]
     channels = {1: ["intensity"], 3: ["red", "green", "blue"]}.get(config.in_channels, channels)
     axes.append({"type": "channel", "channel_names": channels})
-    for name, scale in space(config).items():
+    for name, scale in spatial_axes(config).items():
         axes.append({"type": "space", "id": name, "size": {"min": 1, "step": 1}, **scale})
     pixel_types = config.preprocess.pixel_types or ("uint8",)
     values: dict[str, Any] = {"type": "float32"}
@@ -190,14 +192,14 @@ def input_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
         "axes": axes,
         "data": values,
         "test_tensor": file_entry(folder / "test_image.npy"),
-        "preprocessing": preprocessing(config),
+        "preprocessing": preprocessing_steps(config),
     }
 
 
-def output_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
+def output_entry(config: UNetConfig, folder: Path) -> dict[str, Any]:
     """The probabilities in rdf.yaml."""
     axes: list[dict[str, Any]] = [{"type": "batch"}, {"type": "channel", "channel_names": answer_names(config)}]
-    for name, scale in space(config).items():
+    for name, scale in spatial_axes(config).items():
         axes.append({"type": "space", "id": name, "size": {"tensor_id": "image", "axis_id": name}, **scale})
     return {
         "id": "probabilities",
@@ -207,7 +209,7 @@ def output_tensor(config: UNetConfig, folder: Path) -> dict[str, Any]:
     }
 
 
-def space(config: UNetConfig) -> dict[str, dict[str, Any]]:
+def spatial_axes(config: UNetConfig) -> dict[str, dict[str, Any]]:
     """The axes of an image, or of a volume with the size of a voxel."""
     if config.dims == 2:
         return {"y": {}, "x": {}}
@@ -219,7 +221,7 @@ def space(config: UNetConfig) -> dict[str, dict[str, Any]]:
     return axes
 
 
-def preprocessing(config: UNetConfig) -> list[dict[str, Any]]:
+def preprocessing_steps(config: UNetConfig) -> list[dict[str, Any]]:
     """The preprocessing of volumes before the network sees them; for images the network does all itself."""
     if config.dims == 2:
         return []
@@ -232,7 +234,7 @@ def preprocessing(config: UNetConfig) -> list[dict[str, Any]]:
     return steps
 
 
-def prepared_volume(config: UNetConfig, voxels: np.ndarray) -> np.ndarray:
+def prepare_volume(config: UNetConfig, voxels: np.ndarray) -> np.ndarray:
     """(C, D, H, W) -> the network's input, for a volume that has the network's spacing already."""
     size = voxels.shape[1:]
     spacing = config.preprocess.spacing or (1.0, 1.0, 1.0)
@@ -282,7 +284,7 @@ def title_and_text(config: UNetConfig, folder: Path | None) -> tuple[str, str]:
     return first.removeprefix("# "), body.strip()
 
 
-def cover(image: np.ndarray, answer: Tensor, folder: Path | None) -> Image.Image:
+def draw_cover(image: np.ndarray, answer: Tensor, folder: Path | None) -> Image.Image:
     """The first picture of the run around the model's folder; without one a test image beside its answer.
 
     Args:

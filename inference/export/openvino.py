@@ -46,7 +46,7 @@ class OpenVino(ExportFormat):
                 steps.input().tensor().set_element_type(openvino.Type.u8)
                 steps.input().preprocess().convert_element_type(openvino.Type.f32)
             if options.mask:
-                steps.output().postprocess().custom(largest)
+                steps.output().postprocess().custom(largest_class)
             network = steps.build()
             network.input(0).set_names({"images"})
             network.output(0).set_names({"mask" if options.mask else "logits"})
@@ -56,7 +56,7 @@ class OpenVino(ExportFormat):
             openvino.save_model(network, path / "model.xml", compress_to_fp16=False)
 
 
-def largest(logits: Any) -> Any:
+def largest_class(logits: Any) -> Any:
     """The index (B, *spatial) of the largest logit, the first of equals."""
     ops = import_module("openvino.opset13")
     best = ops.topk(logits, ops.constant(1), 1, "max", "value", index_element_type="i32", stable=True)

@@ -51,7 +51,7 @@ class PointScore(NamedTuple):
         return {"image": name} | self.scores.brief() | {"errors": errors}
 
 
-class PointTruth:
+class PointTruthScorer:
     """Takes a prediction, to score it against the true points of an image.
 
     Attributes:
@@ -82,22 +82,22 @@ class PointScorer:
     extension: str
 
     @contextmanager
-    def open(self, job: Job, size: tuple[int, int]) -> Iterator[PointTruth]:
+    def open(self, job: Job, size: tuple[int, int]) -> Iterator[PointTruthScorer]:
         """The scorer of the prediction of an image of `size`."""
-        yield PointTruth(self.task, self._target(job, size))
+        yield PointTruthScorer(self.task, self._target(job, size))
 
     def score(self, job: Job) -> PointScore:
         """The score of points that were written before. Raises ScoreError if they cannot be scored."""
         try:
             table = read_written(job.file(self.extension), self.task.layout).with_names(self.task.names)
-            return self.score_mask(job, as_prediction(table, job))
+            return self.score_mask(job, read_prediction(table, job))
         except (OSError, ValueError) as error:
             raise ScoreError(str(error)) from error
 
     def score_mask(self, job: Job, prediction: np.ndarray) -> PointScore:
         """The score of a prediction (K, n + 2)."""
         assert job.size is not None
-        truth = PointTruth(self.task, self._target(job, job.size))
+        truth = PointTruthScorer(self.task, self._target(job, job.size))
         truth.add(prediction)
         return truth.score()
 
@@ -114,11 +114,11 @@ class PointScorer:
     def _source(self, job: Job) -> PointSource:
         """The true points of a job."""
         assert isinstance(job.truth, PointRow)
-        table = true_points(job.truth.table, self.task)
+        table = read_true_points(job.truth.table, self.task)
         return table.source(job.truth.row)
 
 
-def as_prediction(table: PointTable, job: Job) -> np.ndarray:
+def read_prediction(table: PointTable, job: Job) -> np.ndarray:
     """The prediction (K, n + 2) of a job, read from the table that was written for it."""
     positions = table.positions[0]
     if isinstance(job, VolumeJob):
@@ -135,7 +135,7 @@ def as_prediction(table: PointTable, job: Job) -> np.ndarray:
 
 
 @lru_cache(maxsize=2)  # each process reads it once
-def true_points(path: Path, task: Landmarks) -> PointTable:
+def read_true_points(path: Path, task: Landmarks) -> PointTable:
     """The true points of all images, with the model's names. Raises DataError if no file has them.
 
     An empty cell has the same meaning as in training.
@@ -158,7 +158,7 @@ class TruePoints:
 
         Raises DataError for inputs that the table does not list.
         """
-        table = true_points(self.path, self.task)
+        table = read_true_points(self.path, self.task)
         rows: dict[str, list[int]] = {}
         for row, image in enumerate(table.images):
             rows.setdefault(_stem(image), []).append(row)

@@ -27,12 +27,12 @@ from inference.export.bioimageio import (
     BioImageIo,
     answer_names,
     answer_text,
-    cover,
-    input_tensor,
-    output_tensor,
+    draw_cover,
+    input_entry,
+    output_entry,
     overlap_text,
+    rdf_content,
     read_license,
-    resource,
     title_and_text,
 )
 from inference.export.export_format import Options, export_proved
@@ -215,8 +215,8 @@ CT_CONFIG = UNetConfig(1, 2, 4, 2, dims=3, preprocess=CT)
 
 
 def test_volumes_of_a_package_may_have_any_value(tensors):
-    assert input_tensor(SCANS_CONFIG, tensors)["data"] == {"type": "float32"}
-    assert output_tensor(SCANS_CONFIG, tensors)["data"] == {"type": "float32", "range": [0, 1]}
+    assert input_entry(SCANS_CONFIG, tensors)["data"] == {"type": "float32"}
+    assert output_entry(SCANS_CONFIG, tensors)["data"] == {"type": "float32", "range": [0, 1]}
 
 
 @pytest.mark.parametrize(
@@ -228,15 +228,15 @@ def test_volumes_of_a_package_may_have_any_value(tensors):
     ids=["standardized", "clipped"],
 )
 def test_volumes_of_a_package_are_prepared_in_one_step(tensors, config, step):
-    assert input_tensor(config, tensors)["preprocessing"] == [step]
+    assert input_entry(config, tensors)["preprocessing"] == [step]
 
 
 def test_probabilities_of_a_package_have_the_size_of_the_volume(tensors):
-    sizes = [axis.get("size") for axis in output_tensor(SCANS_CONFIG, tensors)["axes"][2:]]
+    sizes = [axis.get("size") for axis in output_entry(SCANS_CONFIG, tensors)["axes"][2:]]
     assert sizes == [{"tensor_id": "image", "axis_id": axis} for axis in "zyx"]
 
 
-@pytest.mark.parametrize("tensor", [input_tensor, output_tensor])
+@pytest.mark.parametrize("tensor", [input_entry, output_entry])
 def test_axes_of_volumes_have_the_size_of_a_voxel(tensors, tensor):
     axes = tensor(SCANS_CONFIG, tensors)["axes"]
     assert [axis.get("scale") for axis in axes] == [None, None, 2.0, 0.5, 0.5]
@@ -247,7 +247,7 @@ def test_axes_of_volumes_have_the_size_of_a_voxel(tensors, tensor):
 def test_axes_of_volumes_have_a_name_alone_where_the_size_of_a_voxel_is_not_known(tensors):
     plain = UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(**NAMES))
     size = {"min": 1, "step": 1}
-    assert input_tensor(plain, tensors)["axes"][2:] == [{"type": "space", "id": name, "size": size} for name in "zyx"]
+    assert input_entry(plain, tensors)["axes"][2:] == [{"type": "space", "id": name, "size": size} for name in "zyx"]
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_axes_of_volumes_have_a_name_alone_where_the_size_of_a_voxel_is_not_know
 )
 def test_a_package_cites_the_paper_of_its_network(dims, kind, tag, doi, tensors):
     config = UNetConfig(1, 2, 4, 2, dims=dims, preprocess=Preprocess(**NAMES))
-    content = resource(config, "CT", ["A. Person"], "MIT", tensors)
+    content = rdf_content(config, "CT", ["A. Person"], "MIT", tensors)
     assert [paper["doi"] for paper in content["cite"]] == [doi]
     assert tag in content["tags"]
     assert content["description"] == f"A U-Net for {kind}: the probability of other, liver"
@@ -271,7 +271,7 @@ def test_a_package_cites_the_paper_of_its_network(dims, kind, tag, doi, tensors)
 )
 def test_a_package_has_a_name_of_five_letters_at_least(title, name, tensors):
     config = UNetConfig(1, 2, 4, 2, preprocess=Preprocess(**NAMES))
-    assert resource(config, title, ["A. Person"], "MIT", tensors)["name"] == name
+    assert rdf_content(config, title, ["A. Person"], "MIT", tensors)["name"] == name
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_a_package_has_a_name_of_five_letters_at_least(title, name, tensors):
     ],
 )
 def test_each_channel_of_the_images_has_a_name(channels, names, tensors):
-    image = input_tensor(UNetConfig(channels, 2, 4, 2), tensors)
+    image = input_entry(UNetConfig(channels, 2, 4, 2), tensors)
     assert image["axes"][1] == {"type": "channel", "channel_names": names}
 
 
@@ -296,7 +296,7 @@ def test_each_channel_of_the_images_has_a_name(channels, names, tensors):
     ],
 )
 def test_values_of_images_lie_in_the_range_of_their_type(pixel_types, data, tensors):
-    image = input_tensor(UNetConfig(1, 2, 4, 2, preprocess=Preprocess(pixel_types=pixel_types)), tensors)
+    image = input_entry(UNetConfig(1, 2, 4, 2, preprocess=Preprocess(pixel_types=pixel_types)), tensors)
     assert image["data"] == data
     assert image["preprocessing"] == []
 
@@ -304,13 +304,13 @@ def test_values_of_images_lie_in_the_range_of_their_type(pixel_types, data, tens
 def test_a_package_cuts_a_long_title_or_list_of_classes(tensors):
     names = tuple(f"class {number}" for number in range(90))
     config = UNetConfig(1, 90, 4, 2, preprocess=Preprocess(class_names=names, class_values=tuple(range(90))))
-    content = resource(config, "x" * 200, ["A. Person"], "MIT", tensors)
+    content = rdf_content(config, "x" * 200, ["A. Person"], "MIT", tensors)
     assert len(content["name"]) == 128
     assert len(content["description"]) == 512
 
 
 def test_a_package_says_how_its_probabilities_are_decoded(tensors):
-    content = resource(UNetConfig(1, 2, preprocess=Preprocess(**NAMES)), "Cells", ["A. Person"], "MIT", tensors)
+    content = rdf_content(UNetConfig(1, 2, preprocess=Preprocess(**NAMES)), "Cells", ["A. Person"], "MIT", tensors)
     assert content["config"]["unet_accelerate"]["decoding"] == "the class of a pixel is the index of its largest logit"
 
 
@@ -401,7 +401,7 @@ def test_a_cover_without_a_run_is_the_middle_of_a_test_image_beside_its_answer(t
     answer[1, 2] = 1  # the middle slice is of the second class
     image = np.zeros((1, 5, 20, 20), np.float32)
     image[:, 2, :10] = 9
-    picture = np.asarray(cover(image, answer, tmp_path / "model"))
+    picture = np.asarray(draw_cover(image, answer, tmp_path / "model"))
     assert picture.shape == (400, 800, 3)
     right = picture[:, 500:700].reshape(-1, 3)
     assert np.median(right, axis=0).tolist() == palette(2)[1].tolist()
@@ -418,12 +418,12 @@ def test_a_cover_is_the_first_picture_of_a_run_whole_and_on_white(tmp_path, monk
         Image.new("RGB", (40, 40), color).convert("P").save(folder / f"{name}.png")
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
-    picture = cover(np.zeros((1, 20, 20), np.float32), torch.zeros(2, 20, 20), Path("model"))
+    picture = draw_cover(np.zeros((1, 20, 20), np.float32), torch.zeros(2, 20, 20), Path("model"))
     assert picture.getpixel((400, 200))[0] > 200
     assert picture.getpixel((400, 200))[2] < 50
     assert picture.getpixel((150, 200)) == picture.getpixel((650, 200)) == (255, 255, 255)
     monkeypatch.chdir(tmp_path / "model")
-    assert cover(np.zeros((1, 20, 20), np.float32), torch.zeros(2, 20, 20), Path()).tobytes() == picture.tobytes()
+    assert draw_cover(np.zeros((1, 20, 20), np.float32), torch.zeros(2, 20, 20), Path()).tobytes() == picture.tobytes()
 
 
 @pytest.mark.parametrize(

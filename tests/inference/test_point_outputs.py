@@ -27,7 +27,7 @@ from inference.outputs.images import PredictedImage
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
 from inference.outputs.writer import PredictionWriter
-from inference.scoring.points import as_prediction
+from inference.scoring.points import read_prediction
 from runtime.errors import SettingsError
 from tasks.points import ABSENT, PRESENT
 
@@ -53,7 +53,7 @@ def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_pa
     assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
     job.output.parent.mkdir()
     output_format.write(job, table, None)
-    again = as_prediction(read_written(job.file(output_format.extension), layout).with_names(task.names), job)
+    again = read_prediction(read_written(job.file(output_format.extension), layout).with_names(task.names), job)
     assert again[:, 2:] == pytest.approx(prediction[:, [2, 2]], abs=1e-4)
     present = again[:, 2] >= 0.5
     assert present.tolist() == [True, False, True]
@@ -81,7 +81,7 @@ def test_points_of_a_model_are_not_written_to_a_file_that_is_named(tmp_path, lay
 def test_written_points_without_a_presence_are_there_or_not(tmp_path):
     states = np.array([[PRESENT, ABSENT, PRESENT]])
     table = PointTable("long", ("nose", "ear", "tail"), ("a.tif",), np.ones((1, 3, 2)), states, ("a.csv",))
-    assert as_prediction(table, image_job(tmp_path, size=(9, 7)))[:, 2].tolist() == [1, 0, 1]
+    assert read_prediction(table, image_job(tmp_path, size=(9, 7)))[:, 2].tolist() == [1, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout
     )
     job.output.parent.mkdir()
     output_format.write(job, table, None)
-    again = as_prediction(read_written(job.file(output_format.extension), layout).with_names(task.names), job)
+    again = read_prediction(read_written(job.file(output_format.extension), layout).with_names(task.names), job)
     present = prediction[:, 3] >= 0.5
     assert ((again[:, 3] >= 0.5) == present).all()
     np.testing.assert_allclose(again[present, :3], prediction[present, :3], atol=tolerance)

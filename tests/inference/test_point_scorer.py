@@ -16,7 +16,7 @@ from data_utils.sources.points.table import PointTable
 from inference.decoding.landmarks import PredictedPoints
 from inference.outputs.jobs import ImageJob, InputPages, Job
 from inference.outputs.points import PointFormat
-from inference.scoring.points import PointScorer, TruePoints, true_points
+from inference.scoring.points import PointScorer, TruePoints, read_true_points
 from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
@@ -91,7 +91,7 @@ def test_true_points_that_are_none_of_the_model_are_refused(tmp_path, noses):
 @pytest.mark.parametrize(("absent", "state"), [("not-there", ABSENT), ("unknown", UNKNOWN)])
 def test_an_empty_cell_of_true_points_means_what_it_meant_in_training(tmp_path, absent, state):
     (tmp_path / "t.csv").write_text("image,landmark,x,y\na.tif,nose,3,4\na.tif,ear,,\n")
-    truth = true_points(tmp_path / "t.csv", replace(TASK, names=("ear", "nose"), absent=absent))
+    truth = read_true_points(tmp_path / "t.csv", replace(TASK, names=("ear", "nose"), absent=absent))
     assert truth.states.tolist() == [[state, PRESENT]]
 
 

@@ -19,12 +19,12 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference.export.export_format import Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
 from inference.models import load_model
 from inference.outputs import new_format
-from inference.outputs.jobs import PageFile
 from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.truth import open_mask_rows
 from runtime.errors import ModelError

@@ -16,7 +16,15 @@ from PIL import Image
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.analysis.problems import raise_problems
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, image_errors, open_picture
+from data_utils.image_io.formats import (
+    EmbeddedImage,
+    ImageSource,
+    RenderedMask,
+    image_errors,
+    open_picture,
+    page_file,
+    source_files,
+)
 from data_utils.mask_values import value_text
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import open_folder
@@ -43,7 +51,7 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     schema = Features({"image": Picture(), "mask": Picture()}).arrow_schema  # `datasets` finds its types in there
     pages: Counter[str] = Counter()  # pictures in each file
     for record in records:
-        pages.update((_path(record["image"]), _path(record["target"])))
+        pages.update((*source_files(record["image"]), *source_files(record["target"])))
     sizes = np.array([_size(record["image"], pages) + _size(record["target"], pages) for record in records])
     # a record belongs to the shard in whose share of all bytes it begins, so that all shards have about one size
     count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
@@ -66,20 +74,11 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     return files
 
 
-def _path(source: ImageSource) -> str:
-    """The file of a picture; "" if there is none."""
-    if isinstance(source, RenderedMask | EmbeddedImage | bytes):
-        return ""
-    if isinstance(source, dict):
-        return source["path"]
-    return str(source)
-
-
 def _size(source: ImageSource, pages: Counter[str]) -> int:
     """The number of bytes of a picture; a page has its share of the file, and a rendered mask counts as nothing."""
-    path = _path(source)
-    if path:
-        return os.path.getsize(path) // pages[path]
+    file = page_file(source)
+    if file is not None:
+        return os.path.getsize(file.path) // pages[str(file.path)]
     if isinstance(source, EmbeddedImage):
         source = source.read()
     return len(source) if isinstance(source, bytes) else 0
@@ -95,10 +94,12 @@ def _stored_picture(source: ImageSource, name: str) -> dict:
     if isinstance(source, RenderedMask):
         Image.fromarray(source.render()).save(buffer, "PNG")
         return {"bytes": buffer.getvalue(), "path": str(Path(name).with_suffix(".png"))}
-    path = Path(_path(source))
-    if isinstance(source, dict):  # a page becomes a file
+    file = page_file(source)
+    assert file is not None
+    path = Path(file.path)
+    if file.page is not None:  # a page becomes a file
         with image_errors(name), open_picture(path) as picture:
-            picture.seek(source["page"])
+            picture.seek(file.page)
             picture.save(buffer, "TIFF", compression="tiff_adobe_deflate")
     content = buffer.getvalue() or path.read_bytes()
     return {"bytes": content, "path": str(Path(name).with_suffix(path.suffix))}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, layered_label
-from data_utils.image_io.formats import ClassLayers, PictureFile, RenderedMask, VolumeFile
+from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
@@ -13,7 +13,7 @@ from data_utils.sources.annotations.find import find_annotations
 from data_utils.sources.folder import detect_suffix
 from data_utils.sources.records import Records
 from inference.input_files import files_below, pictures_among, stem_of
-from inference.outputs.jobs import ImageJob, InputPages, Job, MaskFile, PageFile, RasterJob
+from inference.outputs.jobs import ImageJob, InputPages, Job, MaskFile, RasterJob
 from inference.outputs.object_masks import AnnotatedObjects, value_indices
 from runtime.errors import DataError
 
@@ -197,7 +197,7 @@ class ClassTruths:
             mask = self.joined_masks.find(page_stem, page_stem, 0, 1)
             if mask is None:
                 return None
-            return _masks_in_file(mask.path, bits)
+            return _masks_in_file(Path(mask.path), bits)
         masks = [class_masks.find(stem, page_stem, number, pages) for class_masks in self.class_masks]
         if not any(masks):
             self.missing.append(str(page_stem))
@@ -207,7 +207,7 @@ class ClassTruths:
             if mask is None:
                 files.append(ClassFile(""))
             else:
-                files.append(ClassFile(str(mask.path), mask.page))
+                files.append(ClassFile(str(mask.path), mask.page or 0))
         if any(is_volume(file.path) for file in files):
             return layered_label([file.path for file in files], bits)
         return ClassMasks(tuple(files), bits)

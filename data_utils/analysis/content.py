@@ -3,13 +3,12 @@
 import hashlib
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import BandSource, EmbeddedImage, ImageSource, PictureFile, RenderedMask, VolumeFile
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, source_files
 from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest
 from runtime.errors import DataError
@@ -40,27 +39,15 @@ def content_key(splits: Iterable[Records]) -> str:
             parts += [record["name"], _content(record["image"]), _content(record["target"])]
         if records.metadata.label_sets:
             parts += [records.label_set(index) for index in range(len(records))]
-        if len(records) and file_paths(records[0]["image"]):
+        if len(records) and source_files(records[0]["image"]):
             parts += [(record["name"], *_file_sizes(record["image"], record["target"])) for record in records]
     return digest(*parts)[:12]
-
-
-def file_paths(source: ImageSource) -> tuple[str, ...]:
-    """The files of a source; empty if it is not a file of its own."""
-    if isinstance(source, VolumeFile | BandSource):
-        return source.paths
-    path: object = source
-    if isinstance(source, PictureFile):
-        path = source.path
-    if isinstance(source, dict) and source.get("bytes") is None:
-        path = source.get("path")
-    return (str(path),) if isinstance(path, str | Path) else ()
 
 
 def _file_sizes(*sources: ImageSource) -> list[int | None]:
     sizes: list[int | None] = []
     for source in sources:
-        sizes += map(_file_size, file_paths(source))
+        sizes += map(_file_size, source_files(source))
     return sizes
 
 
@@ -74,7 +61,7 @@ def _file_size(path: str) -> int | None:
 def _content(source: ImageSource) -> str:
     """A checksum of a source's content; if it cannot be read, the reason."""
     try:
-        paths = file_paths(source)
+        paths = source_files(source)
         if paths:
             return digest(*map(_file_checksum, paths))
         content = cast(Any, source)

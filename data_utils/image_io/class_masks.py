@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import ClassLayers, RenderedMask, VolumeFile
+from data_utils.image_io.formats import ClassLayers, PageFile, RenderedMask, VolumeFile
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.mask_values import as_color, as_grey, pack, unpack, value_key, value_text
 from runtime.console import listing
@@ -85,7 +85,7 @@ class ClassMasks(RenderedMask):
             values = None
             name = f"{file.path} page {file.page + 1}" if file.page else file.path
             if file.path and (bit is not None or not has_mask):  # a left-out class's mask gives the size
-                values = read_mask({"path": file.path, "page": file.page}, name)
+                values = read_mask(PageFile(file.path, file.page), name)
             masks.append(ClassMask(values, bit, name))
         return combine_masks(masks, self.ignored)
 

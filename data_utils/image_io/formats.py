@@ -92,6 +92,17 @@ class BandSource(NamedTuple):
     page: int = 0
 
 
+class PageFile(NamedTuple):
+    """A file, or a page of it.
+
+    Args:
+        page: None for the page that the caller asks for.
+    """
+
+    path: str | Path
+    page: int | None = None
+
+
 class PictureFile(NamedTuple):
     """A TIFF that is read as the picture that Pillow makes of it, wherever it lies in the world.
 
@@ -133,6 +144,7 @@ ImageSource = (
     | VolumeFile
     | PointSource
     | BandSource
+    | PageFile
     | PictureFile
 )
 
@@ -162,6 +174,28 @@ TOO_LARGE_MESSAGE = (
 
 # set once, not around each file: the filters belong to all threads; a far larger image is still an error
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+def page_file(source: ImageSource) -> PageFile | None:
+    """The file of a source that is a file or a page of one; None for all others."""
+    if isinstance(source, PageFile):
+        return source
+    if isinstance(source, str | Path):
+        return PageFile(source)
+    # a picture of `datasets` that is not decoded
+    if isinstance(source, dict) and source.get("bytes") is None and source.get("path") is not None:
+        return PageFile(source["path"])
+    return None
+
+
+def source_files(source: ImageSource) -> tuple[str, ...]:
+    """The files of a source; empty if it is not a file of its own."""
+    if isinstance(source, VolumeFile | BandSource):
+        return source.paths
+    if isinstance(source, PictureFile):
+        return (source.path,)
+    file = page_file(source)
+    return () if file is None else (str(file.path),)
 
 
 def is_visible_file(name: str, suffixes: tuple[str, ...]) -> bool:

@@ -7,7 +7,15 @@ from functools import lru_cache
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import BandSource, ImageSource, RenderedMask, check_memory, check_regular
+from data_utils.image_io.formats import (
+    BandSource,
+    ImageSource,
+    PageFile,
+    RenderedMask,
+    check_memory,
+    check_regular,
+    page_file,
+)
 from data_utils.image_io.places import Place, read_place
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.tiff import is_tiff
@@ -109,19 +117,17 @@ def _read_grid(path: str, page: int, changed: int) -> Grid | None:
     return None if place is None else Grid(place, size)
 
 
-def file_and_page(source: ImageSource) -> tuple[str, int] | None:
-    """The path and page of a source that is a file; None for others."""
+def placed_page(source: ImageSource) -> PageFile | None:
+    """The page of a file whose place is that of a source; None for a source that has no place."""
     if isinstance(source, BandSource):
-        return source.paths[0], source.page
-    if isinstance(source, dict) and source.get("bytes") is None:
-        return source["path"], source.get("page", 0)
-    return (source, 0) if isinstance(source, str) else None
+        return PageFile(source.paths[0], source.page)
+    return page_file(source)
 
 
 def read_source_grid(source: ImageSource) -> Grid | None:
     """The grid of a source."""
-    file = file_and_page(source)
-    return None if file is None else read_grid(*file)
+    page = placed_page(source)
+    return None if page is None else read_grid(str(page.path), page.page or 0)
 
 
 def on_grid(mask: ImageSource, image: Grid, name: str) -> ImageSource:

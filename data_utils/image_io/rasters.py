@@ -160,35 +160,37 @@ class Raster:
         return self.read((0, height), (0, width))
 
 
-def open_raster(source: str | Path | BandSource, stack: ExitStack, page: int = 0) -> Raster | None:
-    """The raster of a path or of bands of files, open as long as `stack` is; None for a file that is read as a picture.
+def open_raster(path: str | Path, stack: ExitStack, page: int = 0) -> Raster | None:
+    """The raster of a file, open as long as `stack` is; None for a file that is read as a picture.
 
-    A TIFF is a raster if it has a place, if bands of it are chosen, or if Pillow does not open it. Any other TIFF is
-    read as Pillow reads it, even if Pillow reads only the first of several bands. Raises ImageError for bands that are
-    not there.
+    A TIFF is a raster if it has a place, or if Pillow does not open it. Any other TIFF is read as Pillow reads it, even
+    if Pillow reads only the first of several bands.
     """
-    is_chosen = isinstance(source, BandSource)
-    if not isinstance(source, BandSource):
-        if not is_tiff(source):
-            return None
-        source = BandSource((str(source),), page=page)
+    if not is_tiff(path):
+        return None
+    file = _open_file(Path(path), page, stack, is_chosen=False)
+    return None if file is None else Raster([file], _visible_bands([file]))
+
+
+def open_bands(source: BandSource, stack: ExitStack) -> Raster:
+    """The raster of bands of files, open as long as `stack` is. Raises ImageError for bands that are not there."""
     files = []
     for path in source.paths:
-        file = _open_file(Path(path), source.page, stack, is_chosen=is_chosen)
-        if file is None:
-            return None
+        file = _open_file(Path(path), source.page, stack, is_chosen=True)
+        assert file is not None
         files.append(file)
     first = files[0]
     for file in files:
         if file.size != first.size:
             sizes = f"{first.size[0]} x {first.size[1]} and {file.size[0]} x {file.size[1]}"
             raise ImageError(f"{first.path} and {file.path}: bands of {sizes} (height x width); store them at one size")
-    bands = _all_bands(files)
-    if source.bands:
-        bands = _choose(bands, source)
-    else:  # alpha says where there is data
-        bands = [band for band in bands if band.sample != files[band.file_index].alpha]
+    bands = _choose(_all_bands(files), source) if source.bands else _visible_bands(files)
     return Raster(files, bands)
+
+
+def _visible_bands(files: Sequence[RasterFile]) -> list[Band]:
+    """All bands but alpha, which says where there is data."""
+    return [band for band in _all_bands(files) if band.sample != files[band.file_index].alpha]
 
 
 def _open_file(path: Path, number: int, stack: ExitStack, *, is_chosen: bool) -> RasterFile | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
@@ -16,6 +16,7 @@ from data_utils.image_io.formats import (
     BandSource,
     EmbeddedImage,
     ImageSource,
+    PageFile,
     PictureFile,
     RenderedMask,
     WindowSource,
@@ -24,8 +25,9 @@ from data_utils.image_io.formats import (
     decode,
     image_errors,
     open_picture,
+    page_file,
 )
-from data_utils.image_io.rasters import Raster, open_raster
+from data_utils.image_io.rasters import Raster, open_bands, open_raster
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.tiff import check_pages, is_tiff
 from runtime.errors import DataError, ImageError
@@ -82,34 +84,46 @@ def open_source(source: ImageSource | None, name: str, page: int = 0) -> Iterato
 def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) -> Image.Image | np.ndarray | Raster:
     """The file of `open_source`; it stays open as long as `stack` is."""
     content = cast(Any, source)
-    if isinstance(source, dict):  # `datasets` with Image(decode=False), or a page of a TIFF
-        page = source.get("page", page)
-        content = source.get("bytes")
-        if content is None:
-            content = source["path"]
-    if isinstance(source, PictureFile):
-        page = page if source.page is None else source.page
-        content = source.path
+    if isinstance(source, dict) and source.get("bytes") is not None:  # `datasets` with Image(decode=False)
+        content = source["bytes"]
     if isinstance(content, EmbeddedImage):
         content = content.read()
-    if content is None:
-        raise ImageError(f"{name} is missing")
     if isinstance(content, RenderedMask):
         return content.render()
     if isinstance(content, Image.Image | np.ndarray):
         return content
-    if isinstance(content, bytes) and content.startswith(b"\x93NUMPY"):
+    if isinstance(content, bytes):
+        return _open_bytes(content, page, stack)
+    if isinstance(content, BandSource):
+        return open_bands(content, stack)
+    file = content if isinstance(content, PictureFile) else page_file(content)
+    if file is None:
+        raise ImageError(f"{name} is missing")
+    return _open_file(file, page if file.page is None else file.page, stack)
+
+
+def _open_bytes(content: bytes, page: int, stack: ExitStack) -> Image.Image | np.ndarray:
+    """The picture or array of a file in memory."""
+    if content.startswith(b"\x93NUMPY"):
         return np.lib.format.read_array(BytesIO(content), allow_pickle=False)
-    if isinstance(content, str | Path) and str(content).lower().endswith(".npy"):
-        check_regular(content)
-        return np.lib.format.open_memmap(content, mode="r")
-    if isinstance(content, str | Path | BandSource) and not isinstance(source, PictureFile):
-        raster = open_raster(content, stack, page)
+    return _open_page(BytesIO(content), page, stack)
+
+
+def _open_file(file: PageFile | PictureFile, page: int, stack: ExitStack) -> Image.Image | np.ndarray | Raster:
+    """The picture, raster or array of a file on the disk."""
+    if str(file.path).lower().endswith(".npy"):
+        check_regular(file.path)
+        return np.lib.format.open_memmap(file.path, mode="r")
+    if isinstance(file, PageFile):
+        raster = open_raster(file.path, stack, page)
         if raster is not None:
             return raster
-    if isinstance(content, bytes):
-        content = BytesIO(content)
-    picture = stack.enter_context(open_picture(content))
+    return _open_page(file.path, page, stack)
+
+
+def _open_page(file: str | Path | BinaryIO, page: int, stack: ExitStack) -> Image.Image:
+    """The picture of a page."""
+    picture = stack.enter_context(open_picture(file))
     if page:
         picture.seek(page)
     return picture

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import tifffile
@@ -23,8 +22,10 @@ from data_utils.image_io.formats import (
     decode,
     image_errors,
     open_picture,
+    page_file,
+    source_files,
 )
-from data_utils.image_io.rasters import Raster, open_raster
+from data_utils.image_io.rasters import Raster, open_bands, open_raster
 from data_utils.image_io.reader import decode_image, read_image, size_as_seen
 from data_utils.image_io.tiff import has_windows, is_tiff
 from data_utils.image_io.tiff_segments import Segments
@@ -188,7 +189,7 @@ def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: Ex
     if isinstance(source, PictureFile):
         page = page if source.page is None else source.page
     else:
-        raster = open_raster(source, stack, page)
+        raster = open_bands(source, stack) if isinstance(source, BandSource) else open_raster(source, stack, page)
         if raster is not None:
             return WindowedRaster(raster)
     check_regular(path)
@@ -211,16 +212,16 @@ def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: Ex
 
 
 def open_windowed(source: ImageSource) -> AbstractContextManager[WindowedImage]:
-    """Windows of a path, or of a page of it, {"path": path, "page": number}; a rendered mask is rendered whole."""
+    """Windows of a file, a page, or bands; a rendered mask is rendered whole."""
     if isinstance(source, WindowSource):
         return source.open()
     if isinstance(source, RenderedMask):
         return nullcontext(WindowedArray(source.render()))
     if isinstance(source, BandSource | PictureFile):
         return open_windowed_file(source)
-    if isinstance(source, dict):
-        return open_windowed_file(Path(source["path"]), source.get("page", 0))
-    return open_windowed_file(Path(cast(str, source)))
+    file = page_file(source)
+    assert file is not None
+    return open_windowed_file(Path(file.path), file.page or 0)
 
 
 @contextmanager
@@ -241,12 +242,8 @@ def open_if_large(source: ImageSource) -> Iterator[WindowedImage | None]:
 
 def _may_have_windows(source: ImageSource) -> bool:
     """Whether a source is a file of a format that may be read in windows."""
-    path: object = source
-    if isinstance(source, dict) and source.get("bytes") is None:
-        path = source.get("path")
-    if isinstance(source, BandSource | PictureFile):
-        path = str(_file_path(source))
-    return isinstance(path, str) and path.lower().endswith(WINDOWED_SUFFIXES)
+    files = source_files(source)
+    return bool(files) and files[0].lower().endswith(WINDOWED_SUFFIXES)
 
 
 def strips(image: WindowedImage) -> Iterator[tuple[int, Image.Image | np.ndarray]]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from data_utils.image_io.band_names import band_indices
-from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile
+from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile, page_file
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
 from data_utils.sources.folder import files_by_stem, masks_by_stem
@@ -27,19 +27,17 @@ def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
         return source
     if isinstance(source, BandSource):
         return source._replace(bands=tuple(bands))
-    if isinstance(source, dict) and source.get("bytes") is None:
-        return BandSource((source["path"],), tuple(bands), source.get("page", 0))
-    if isinstance(source, str | Path):
-        return BandSource((str(source),), tuple(bands))
+    file = page_file(source)
+    if file is not None:
+        return BandSource((str(file.path),), tuple(bands), file.page or 0)
     raise DataError("--bands chooses bands of TIFF files, and these images are none; leave it out")
 
 
 def as_picture(source: ImageSource) -> ImageSource:
     """The source of an image or a mask that is read as a picture, whatever its place in the world."""
-    if isinstance(source, dict) and source.get("bytes") is None and is_tiff(source["path"]):
-        return PictureFile(source["path"], source.get("page"))
-    if isinstance(source, str | Path) and is_tiff(source):
-        return PictureFile(str(source))
+    file = page_file(source)
+    if file is not None and is_tiff(file.path):
+        return PictureFile(str(file.path), file.page)
     return source
 
 

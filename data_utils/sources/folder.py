@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
+from data_utils.image_io.formats import IMAGE_SUFFIXES, PageFile, format_remedy
 from data_utils.sources.records import Metadata, Record, Records, folder_pairs, image_without_mask
 from data_utils.sources.tiff_stacks import PagePair, pair_pages
 from data_utils.sources.walk import walk
@@ -137,7 +137,7 @@ class PageRow(NamedTuple):
 class FolderRecords(Records):
     """Records {"image": path, "target": path, "name": path of the image below `images`}.
 
-    Each page of a file of many pages is a record: {"path": path, "page": number} stands for the path, and the name is
+    Each page of a file of many pages is a record: a `PageFile` stands for the path, and the name is
     <stem>_<page>.<ext>, as `predict.py` calls it.
 
     Names are kept as bytes in two arrays: a million Python strings would be copied, page by page, into every loader
@@ -182,8 +182,8 @@ class FolderRecords(Records):
             return {"image": image, "target": mask, "name": image_name}
         stem, extension = os.path.splitext(image_name)
         return {
-            "image": {"path": image, "page": row.image_page},
-            "target": {"path": mask, "page": row.mask_page},
+            "image": PageFile(image, row.image_page),
+            "target": PageFile(mask, row.mask_page),
             "name": f"{stem}_{row.number + 1:04}{extension}",
         }
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import ImageSource, VolumeFile
+from data_utils.image_io.formats import ImageSource, source_files
 from data_utils.sources.class_lists import Table, read_rule, read_table
 from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records
 from runtime.errors import DataError
@@ -189,9 +189,8 @@ def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted
 
 
 def _path(source: ImageSource) -> str:
-    """The file of an image, or the first of a volume's."""
-    if isinstance(source, VolumeFile):
-        return source.paths[0]
-    if isinstance(source, dict):
+    """The file of an image, or the first of a volume's; "" for an image that has none."""
+    if isinstance(source, dict):  # of a table: its name there
         return source["path"]
-    return source if isinstance(source, str) else ""
+    files = source_files(source)
+    return files[0] if files else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import BandSource, PictureFile, RenderedMask, VolumeFile
+from data_utils.image_io.formats import BandSource, PageFile, PictureFile, RenderedMask, VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.volume_formats import Spacing
 
@@ -18,13 +18,6 @@ OVERLAY = ".overlay.png"
 PROBABILITIES = ".npy"
 UNCERTAINTY = ".uncertainty.png"
 LEGEND = f"legend{OVERLAY}"
-
-
-class PageFile(NamedTuple):
-    """A mask in a file, or in a page of it."""
-
-    path: Path
-    page: int = 0
 
 
 # a page of a file, a mask that is rendered from other files or channels, or a volume of several files

@@ -11,13 +11,13 @@ from typing import BinaryIO, ClassVar, NamedTuple, Protocol
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.volumes import VolumeHeader, write_volume
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import legend, overlay
 from inference.decoding.decoder import Decoder
-from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, PageFile, RasterJob, VolumeJob
+from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
 from inference.outputs.rasters import open_mask_raster
 from runtime.errors import SettingsError
 from runtime.files import replace_file

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import PictureFile, RenderedMask, VolumeFile
+from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.resize import nearest, same_proportions
-from data_utils.image_io.windowed import open_windowed, open_windowed_file
+from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.image_input import hide_missing
 from data_utils.targets.reader import MaskReader
 from inference.outputs.jobs import ImageJob, MaskFile, PointRow
@@ -72,18 +72,12 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
     """A mask, read one window at a time if its format allows it."""
     if isinstance(mask, ClassMasks | ClassChannels | PlacedMask):
         name = mask.name
-        opener = open_windowed(mask)
-    elif isinstance(mask, PictureFile):
-        name = mask.path
-        opener = open_windowed(mask)
     elif isinstance(mask, RenderedMask):
         name = "the true objects"  # the object that renders them names the file
-        opener = open_windowed(mask)
     else:
         assert not isinstance(mask, VolumeFile)
         name = str(mask.path)
-        opener = open_windowed_file(mask.path, mask.page)
-    with opener as picture:
+    with open_windowed(mask) as picture:
 
         def read(top: int, bottom: int) -> Target:
             rows = read_mask(picture.read(top, bottom), name)

@@ -13,7 +13,7 @@ from support.rasters import scene, write_raster
 
 from data_utils import pack
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import BandSource, PictureFile
+from data_utils.image_io.formats import BandSource, PageFile, PictureFile
 from data_utils.loading.samples import new_samples
 from data_utils.sources.bands import (
     SceneRecords,
@@ -135,7 +135,7 @@ def test_the_network_learns_nothing_where_there_is_no_data(
     ("source", "with_its_bands"),
     [
         (Path("a.tif"), BandSource(("a.tif",), ("3", "1"))),
-        ({"path": "a.tif", "page": 2}, BandSource(("a.tif",), ("3", "1"), 2)),
+        (PageFile("a.tif", 2), BandSource(("a.tif",), ("3", "1"), 2)),
         ({"path": "a.tif"}, BandSource(("a.tif",), ("3", "1"), 0)),
         (BandSource(("a.tif", "b.tif"), ("9",), 1), BandSource(("a.tif", "b.tif"), ("3", "1"), 1)),
     ],
@@ -172,10 +172,10 @@ def test_a_model_reads_the_bands_or_the_place_that_it_was_trained_on(preprocess,
     ("source", "picture"),
     [
         ("a.tif", PictureFile("a.tif")),
-        ({"path": "a.tif", "page": 3}, PictureFile("a.tif", 3)),
+        (PageFile("a.tif", 3), PictureFile("a.tif", 3)),
         (Path("a.tif"), PictureFile("a.tif")),
         ("a.png", "a.png"),
-        ({"path": "a.png", "page": 3}, {"path": "a.png", "page": 3}),
+        (PageFile("a.png", 3), PageFile("a.png", 3)),
         ({"path": "a.tif", "bytes": b""}, {"path": "a.tif", "bytes": b""}),
     ],
 )

@@ -13,8 +13,15 @@ from support.folders import write_folder
 from support.inspections import PICTURE
 
 from data_utils.analysis import content
-from data_utils.analysis.content import content_key, file_paths, sampled_indices
-from data_utils.image_io.formats import BandSource, EmbeddedImage, ImageSource, PictureFile, RenderedMask, VolumeFile
+from data_utils.analysis.content import content_key, sampled_indices
+from data_utils.image_io.formats import (
+    BandSource,
+    EmbeddedImage,
+    ImageSource,
+    PictureFile,
+    RenderedMask,
+    VolumeFile,
+)
 from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import DataError
 
@@ -211,23 +218,6 @@ def test_records_are_sampled_from_the_first_to_the_last(count, indices):
 def test_at_most_sixteen_records_are_sampled():
     assert len(sampled_indices(1000)) == 16
     assert sampled_indices(1000)[-1] == 999
-
-
-@pytest.mark.parametrize(
-    ("source", "paths"),
-    [
-        ("a.png", ("a.png",)),
-        (Path("a.png"), ("a.png",)),
-        (VolumeFile(("a.nii", "b.nii")), ("a.nii", "b.nii")),
-        ({"path": "a.png", "bytes": None}, ("a.png",)),
-        ({"path": "a.png", "bytes": b"x"}, ()),
-        ({"path": None}, ()),
-        (PICTURE, ()),
-    ],
-    ids=["text", "path", "volume", "record", "bytes", "neither", "array"],
-)
-def test_file_paths_are_those_of_a_source(source, paths):
-    assert file_paths(source) == paths
 
 
 def named(name: str, **attributes) -> ListRecords:

@@ -3,18 +3,25 @@
 Modules: data_utils/image_io/formats.py.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image, UnidentifiedImageError
 
 from data_utils.image_io import formats
 from data_utils.image_io.formats import (
+    BandSource,
+    PageFile,
+    PictureFile,
     RenderedMask,
+    VolumeFile,
     check_decoding,
     check_memory,
     format_remedy,
     image_errors,
     is_visible_file,
+    source_files,
 )
 from runtime.errors import DataError, ImageError
 
@@ -98,3 +105,23 @@ def test_a_part_of_a_rendered_mask_has_its_rows_and_columns():
 def test_objects_of_a_rendered_mask_are_refused_where_it_has_none():
     with pytest.raises(DataError, match=r"^these annotations tell no objects apart; leave out --task objects$"):
         Drawn().render_objects()
+
+
+@pytest.mark.parametrize(
+    ("source", "paths"),
+    [
+        ("a.png", ("a.png",)),
+        (Path("a.png"), ("a.png",)),
+        (VolumeFile(("a.nii", "b.nii")), ("a.nii", "b.nii")),
+        ({"path": "a.png", "bytes": None}, ("a.png",)),
+        ({"path": "a.png", "bytes": b"x"}, ()),
+        ({"path": None}, ()),
+        (PageFile("a.tif", 3), ("a.tif",)),
+        (PictureFile("a.tif"), ("a.tif",)),
+        (BandSource(("a.tif", "b.tif")), ("a.tif", "b.tif")),
+        (np.zeros((2, 2), np.uint8), ()),
+    ],
+    ids=["text", "path", "volume", "record", "bytes", "neither", "page", "picture", "bands", "array"],
+)
+def test_the_files_of_a_source_are_named(source, paths):
+    assert source_files(source) == paths

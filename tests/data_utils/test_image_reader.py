@@ -16,7 +16,7 @@ from PIL import Image, ImageFile
 from support.picture_folders import png, size_of
 
 from data_utils.image_io import reader
-from data_utils.image_io.formats import PictureFile, WindowSource
+from data_utils.image_io.formats import PageFile, PictureFile, WindowSource
 from data_utils.image_io.reader import (
     decode_mask,
     is_drawn_in_alpha,
@@ -210,7 +210,7 @@ def three_pages(tmp_path):
 
 @pytest.mark.parametrize("page", range(3))
 def test_a_page_is_the_one_that_its_source_names(three_pages, page):
-    assert read_image({"path": three_pages, "page": page}).max() == page
+    assert read_image(PageFile(three_pages, page)).max() == page
 
 
 @pytest.mark.parametrize(("file_page", "page"), [(1, 1), (None, 2), (0, 0)])

@@ -14,7 +14,7 @@ from support.folders import write_folder, write_splits
 from support.launches import launch
 
 from data_utils import pack as pack_module
-from data_utils.image_io.formats import EmbeddedImage
+from data_utils.image_io.formats import EmbeddedImage, PageFile
 from data_utils.image_io.reader import read_image
 from data_utils.pack import pack
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
@@ -55,7 +55,7 @@ def pages(tmp_path) -> np.ndarray:
 
 def packed_row(folder: Path, page: int, target: object) -> dict:
     """What a shard holds of a pair whose image is a page of a.tif."""
-    record = {"image": {"path": str(folder / "a.tif"), "page": page}, "target": target, "name": f"{page}.jpg"}
+    record = {"image": PageFile(str(folder / "a.tif"), page), "target": target, "name": f"{page}.jpg"}
     (file,) = pack(ListRecords([record]), folder, "train")
     (row,) = pyarrow.parquet.read_table(file).to_pylist()
     return row

@@ -17,13 +17,13 @@ from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.image_io import placed_masks
-from data_utils.image_io.formats import BandSource
+from data_utils.image_io.formats import BandSource, PageFile
 from data_utils.image_io.placed_masks import (
     Grid,
     PlacedMask,
     check_crs,
-    file_and_page,
     on_grid,
+    placed_page,
     read_grid,
     read_source_grid,
 )
@@ -105,7 +105,7 @@ def test_each_page_of_a_tiff_has_a_grid_of_its_own(tmp_path):
         for tags in ((), PLACE_TAGS):
             tiff.write(np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
     assert read_grid(str(path)) is None
-    assert read_source_grid({"path": str(path), "page": 1}).place.transform == (10, 0, 500, 0, -10, 900)
+    assert read_source_grid(PageFile(str(path), 1)).place.transform == (10, 0, 500, 0, -10, 900)
 
 
 def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
@@ -323,20 +323,20 @@ def test_a_true_mask_on_another_grid_is_scored_where_it_lies(tmp_path):
 @pytest.mark.parametrize(
     ("source", "place"),
     [
-        ("a.tif", ("a.tif", 0)),
-        ({"path": "a.tif", "page": 2}, ("a.tif", 2)),
-        ({"path": "a.tif"}, ("a.tif", 0)),
+        ("a.tif", ("a.tif", None)),
+        (PageFile("a.tif", 2), ("a.tif", 2)),
+        ({"path": "a.tif"}, ("a.tif", None)),
         (BandSource(("b.tif", "c.tif"), page=3), ("b.tif", 3)),
     ],
     ids=["path", "page", "no page", "bands"],
 )
 def test_the_grid_of_a_source_is_that_of_a_page_of_its_file(source, place):
-    assert file_and_page(source) == place
+    assert placed_page(source) == place
 
 
 @pytest.mark.parametrize("source", [{"path": "a", "bytes": b"x"}, b"x"], ids=["row", "bytes"])
 def test_a_source_in_memory_has_no_grid(source):
-    assert file_and_page(source) is None
+    assert placed_page(source) is None
 
 
 def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):

@@ -22,7 +22,7 @@ from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.image_io import tiff_segments
 from data_utils.image_io.band_names import band_indices, has_band_name
 from data_utils.image_io.formats import BandSource
-from data_utils.image_io.rasters import Raster, open_raster
+from data_utils.image_io.rasters import Raster, open_bands, open_raster
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.tiff_segments import sample_index
 from data_utils.image_io.windowed import open_windowed_file
@@ -564,7 +564,7 @@ def test_a_page_without_a_place_has_no_page_that_says_where_its_data_are(tmp_pat
         tiff.write(np.ones((8, 9), np.uint8), photometric="minisblack", extratags=tags if has_place else [])
         tiff.write(np.ones((8, 9), bool), photometric="mask", subfiletype=4)
     with ExitStack() as stack:
-        raster = open_raster(BandSource((str(tmp_path / "a.tif"),), ("1",)), stack)
+        raster = open_bands(BandSource((str(tmp_path / "a.tif"),), ("1",)), stack)
         assert (raster.files[0].mask is not None) is has_place
 
 
@@ -604,7 +604,7 @@ def test_words_of_a_name_stand_between_points_spaces_or_lines(file_name, has_nam
 def opened_band(path: Path, band: str) -> np.ndarray:
     """The pixels (H, W) of one band."""
     with ExitStack() as stack:
-        return open_raster(BandSource((str(path),), (band,)), stack).whole()[:, :, 0]
+        return open_bands(BandSource((str(path),), (band,)), stack).whole()[:, :, 0]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -820,7 +820,7 @@ def test_files_whose_bands_are_read_alone_tell_type_or_missing_data(tmp_path, ba
         written_raster(tmp_path / "b.tif", np.zeros((2, 3), np.uint16), (42113, "s", 0, "5", False)),
     )
     with ExitStack() as stack:
-        raster = open_raster(BandSource(paths, bands), stack)
+        raster = open_bands(BandSource(paths, bands), stack)
         assert raster.dtype == dtype
         assert raster.may_lack_data is may_lack_data
 
@@ -833,7 +833,7 @@ def test_bands_of_several_files_are_read_in_the_order_that_is_asked_for(tmp_path
         written_raster(tmp_path / "c.tif", np.full((2, 3), 8, np.uint8)),
     )
     with ExitStack() as stack:
-        pixels = open_raster(BandSource(paths, bands), stack).whole()
+        pixels = open_bands(BandSource(paths, bands), stack).whole()
     assert pixels[1, 2].tolist() == values
     assert not isinstance(pixels, np.ma.MaskedArray)
 
@@ -843,7 +843,7 @@ def test_bands_without_data_alone_are_missing_in_images_of_several_files(tmp_pat
     first = write_raster(tmp_path / "a.tif", values, nodata=5, names=("red", "nir"))
     second = write_raster(tmp_path / "b.tif", np.array([[[1, 5, 1]]], np.uint8), nodata=5)
     with ExitStack() as stack:
-        pixels = open_raster(BandSource((str(first), str(second)), ("red", "b", "nir")), stack).whole()
+        pixels = open_bands(BandSource((str(first), str(second)), ("red", "b", "nir")), stack).whole()
     assert np.ma.getmaskarray(pixels)[0].tolist() == np.eye(3, dtype=bool).tolist()
 
 

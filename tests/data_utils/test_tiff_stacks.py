@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tifffile
 
+from data_utils.image_io.formats import PageFile
 from data_utils.sources.folder import FolderRecords
 from data_utils.sources.tiff_stacks import pair_pages
 from runtime.errors import DataError
@@ -14,12 +15,12 @@ from runtime.errors import DataError
 def test_a_page_is_read_by_its_number_in_its_file():
     records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(0, 1), (2, 4)]], [])
     assert [record["image"] for record in records] == [
-        {"path": "images/a.tif", "page": 0},
-        {"path": "images/a.tif", "page": 2},
+        PageFile("images/a.tif", 0),
+        PageFile("images/a.tif", 2),
     ]
     assert [record["target"] for record in records] == [
-        {"path": "masks/b.tif", "page": 1},
-        {"path": "masks/b.tif", "page": 4},
+        PageFile("masks/b.tif", 1),
+        PageFile("masks/b.tif", 4),
     ]
 
 

@@ -14,7 +14,7 @@ from support.rasters import write_raster
 
 from data_utils.image_io import tiff as tiff_module
 from data_utils.image_io import windowed
-from data_utils.image_io.formats import BandSource, PictureFile
+from data_utils.image_io.formats import BandSource, PageFile, PictureFile
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.windowed import (
     WindowedArray,
@@ -330,7 +330,7 @@ def test_four_million_pixels_are_read_together():
 
 
 @pytest.mark.parametrize(
-    "source_of", [lambda path: {"path": path, "page": 1}, lambda path: PictureFile(path, 1)], ids=["dict", "file"]
+    "source_of", [lambda path: PageFile(path, 1), lambda path: PictureFile(path, 1)], ids=["page", "picture"]
 )
 def test_windows_of_a_page_are_parts_of_that_page(tmp_path, source_of):
     pages = np.arange(2 * 4 * 6, dtype=np.int32).reshape(2, 4, 6)

@@ -33,7 +33,7 @@ from data_utils.analysis.inspect_points import inspect_points, inspect_volume_po
 from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.class_names import parse_classes
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import BandSource, VolumeFile
+from data_utils.image_io.formats import BandSource, PageFile, VolumeFile
 from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.outlines import Outliner
 from data_utils.image_io.placed_masks import Grid, on_grid
@@ -52,7 +52,7 @@ from data_utils.targets.objects import ObjectReader, object_shapes
 from inference.inputs import InputRules, find_jobs
 from inference.models import load_network
 from inference.outputs.coco import write_coco
-from inference.outputs.jobs import ImageJob, PageFile, RasterJob
+from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.object_tables import IMAGE_COLUMNS
 from inference.outputs.objects import ObjectFormat
 from inference.outputs.polygons import area_polygons

@@ -25,11 +25,11 @@ from support.written_files import (
     write_object_table,
 )
 
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference.outputs import objects as objects_module
 from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import MASK, PROBABILITIES, UNCERTAINTY, ImageJob, PageFile, RasterJob
+from inference.outputs.jobs import MASK, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, value_indices
 from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
 from inference.outputs.volumes import VolumeWriter

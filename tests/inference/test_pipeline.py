@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from support.prediction import network_of, touch, volume_job, writer_of
 
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import to_rgb
 from inference import Predictor
@@ -23,7 +24,7 @@ from inference import pipeline as pipeline_module
 from inference import predictor as predictor_module
 from inference.inputs import find_jobs
 from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import ImageJob, PageFile
+from inference.outputs.jobs import ImageJob
 from inference.pipeline import PredictionPipeline
 from inference.scoring.truth import ScoreError
 from inference.steps import ImageSteps, VolumeSteps, track_progress

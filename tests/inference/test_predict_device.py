@@ -18,11 +18,12 @@ from torch.utils._pytree import tree_leaves
 
 import inference.decoding.decoder
 import inference.predictor
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from inference.outputs import new_format
 from inference.outputs.images import StripWriter
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob, PageFile
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline
 from unet import Preprocess, UNet, UNetConfig

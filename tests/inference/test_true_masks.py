@@ -11,11 +11,11 @@ from support.prediction import touch
 from support.written_files import PLACE
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
-from data_utils.image_io.formats import ClassLayers, PictureFile, RenderedMask, VolumeFile
+from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.sources.records import Metadata
 from inference.input_files import files_below, pictures_among
-from inference.outputs.jobs import ImageJob, InputPages, MaskFile, PageFile, RasterJob, VolumeJob
+from inference.outputs.jobs import ImageJob, InputPages, MaskFile, RasterJob, VolumeJob
 from inference.true_masks import ObjectTruths, TrueMasks, TruthFolder, open_true_masks
 from runtime.errors import DataError
 
@@ -41,11 +41,11 @@ def suffixed(tmp_path) -> TrueMasks:
 @pytest.mark.parametrize("name", ["a", "sub/a"])
 def test_true_masks_are_found_by_a_suffix_that_is_detected(tmp_path, suffixed, name):
     assert suffixed.suffix == "_mask"
-    assert find(suffixed, name) == (tmp_path / f"{name}_mask.png", 0)
+    assert find(suffixed, name) == PageFile(tmp_path / f"{name}_mask.png")
 
 
 def test_true_masks_of_pages_are_pages(tmp_path, suffixed):
-    assert suffixed.find(Path("stack"), Path("stack_0002"), 1, 2) == (tmp_path / "stack.tif", 1)
+    assert suffixed.find(Path("stack"), Path("stack_0002"), 1, 2) == PageFile(tmp_path / "stack.tif", 1)
 
 
 @pytest.mark.parametrize("pages", [1, 3])
@@ -70,7 +70,7 @@ def test_true_masks_may_have_no_suffix(tmp_path):
 
 def test_true_masks_are_found_by_a_suffix_that_is_given(tmp_path):
     given = TrueMasks({Path("a_x"): tmp_path / "a_x.png", Path("a"): tmp_path / "a.png"}, "_x", stems("a"))
-    assert find(given, "a") == (tmp_path / "a_x.png", 0)
+    assert find(given, "a") == PageFile(tmp_path / "a_x.png")
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_true_masks_lie_in_a_folder(tmp_path, name, objects):
 def test_masks_are_the_true_objects_of_a_model_of_one_class(tmp_path):
     touch(tmp_path, "a.png")
     masks = open_true_masks(tmp_path, "", stems("a"), (), ("cell",))
-    assert find(masks, "a") == (tmp_path / "a.png", 0)
+    assert find(masks, "a") == PageFile(tmp_path / "a.png")
 
 
 def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
@@ -118,7 +118,7 @@ def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
 
 def test_the_suffix_that_is_given_is_that_of_the_true_masks(tmp_path):
     touch(tmp_path, "a.png", "a_x.png")
-    assert find(open_true_masks(tmp_path, "_x", stems("a"), ()), "a") == (tmp_path / "a_x.png", 0)
+    assert find(open_true_masks(tmp_path, "_x", stems("a"), ()), "a") == PageFile(tmp_path / "a_x.png")
 
 
 @pytest.mark.parametrize("names", [("a.png", "a_x.png"), ("c/a.png", "c/a_x.png")], ids=["one file", "folders"])
@@ -264,7 +264,7 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
     inputs = [InputPages(Path("s"), [job, replace(job, page=1)], stems("s_0001", "s_0002"))]
     first, second = TruthFolder(tmp_path, "").with_truths(inputs)
     assert isinstance(first.truth, PlacedMask)
-    assert second.truth == (tmp_path / "s.tif", 1)
+    assert second.truth == PageFile(tmp_path / "s.tif", 1)
     pictures = TruthFolder(tmp_path, "", reads_places=False).with_truths(inputs)
     assert [job.truth for job in pictures] == [PictureFile(str(tmp_path / "s.tif"), page) for page in (0, 1)]
 

@@ -14,12 +14,12 @@ from support.prediction import matrix_of
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassChannels
-from data_utils.image_io.formats import PictureFile
+from data_utils.image_io.formats import PageFile, PictureFile
 from data_utils.image_io.placed_masks import Grid, PlacedMask
 from data_utils.image_io.places import Place
 from data_utils.targets.overlapping import OverlapReader
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import ImageJob, PageFile
+from inference.outputs.jobs import ImageJob
 from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_scores
 from inference.scoring.components import area_report

@@ -13,6 +13,7 @@ from support.prediction import image_job, network_of
 from support.written_files import tilted_volume_job
 
 from data_utils.class_map import ClassMap
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
@@ -20,7 +21,7 @@ from inference.decoding.classes import ClassDecoder
 from inference.decoding.landmarks import LandmarkDecoder
 from inference.outputs.classes import ClassFormat
 from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, PageFile, RasterJob
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
 from inference.outputs.objects import TABLE, ObjectFormat
 from inference.outputs.overlapping import OverlapFormat
 from inference.outputs.points import PointFormat, PointImageWriter

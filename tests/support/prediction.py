@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import PageFile, VolumeFile
 from inference import Predictor
 from inference.args import PredictSettings, parse_args
 from inference.outputs import new_format
-from inference.outputs.jobs import ImageJob, PageFile, VolumeJob
+from inference.outputs.jobs import ImageJob, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from support.volumes import write_volume
 from tasks.classes import ClassScores

@@ -40,7 +40,7 @@ def replace_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[BinaryIO]:
-    """`replaced_path` that yields the temporary file, opened for writing bytes."""
+    """`replace_path` that yields the temporary file, opened for writing bytes."""
     temporary = _temporary_path(path)
     try:
         descriptor = os.open(temporary, NEW_FILE, 0o666)

@@ -506,7 +506,7 @@ def test_a_package_whose_volumes_are_prepared_otherwise_is_not_kept(core, tmp_pa
     torch.manual_seed(0)
     model = UNet(UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS))
     export_proved(BioImageIo(), model, tmp_path / "liver.zip", OWNED)
-    monkeypatch.setattr(module, "preprocessing", lambda config: [])
+    monkeypatch.setattr(module, "preprocessing_steps", lambda config: [])
     with pytest.raises(ModelError, match=r"bioimageio\.core cannot open the model: its test did not pass"):
         export_proved(BioImageIo(), model, tmp_path / "other.zip", OWNED)
     assert [path.name for path in tmp_path.iterdir()] == ["liver.zip"]

@@ -92,7 +92,7 @@ def test_a_file_that_the_disk_does_not_take_is_an_error(tmp_path, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OSError, match="Input/output error"), files.replaced_path(tmp_path / "a") as path:
+    with pytest.raises(OSError, match="Input/output error"), files.replace_path(tmp_path / "a") as path:
         path.write_bytes(b"new")
     assert os.listdir(tmp_path) == []
 

@@ -32,7 +32,7 @@ from inference.export.export_format import ExportFormat, Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
 from inference.export.graph import ExportedNetwork, ProbabilityNetwork, resize_bicubic, resize_bytes
 from inference.export.onnx import Onnx, traced_images
-from inference.export.openvino import largest
+from inference.export.openvino import largest_class
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError, SettingsError, WriteError
 from unet import Preprocess, UNet, UNetConfig
@@ -538,7 +538,7 @@ def test_openvino_takes_numbers_where_not_all_images_are_known_to_have_bytes(pix
 
 def test_the_mask_of_openvino_has_the_first_of_equal_classes_in_32_bits():
     logits = opset13.parameter([1, 3, 4], np.float32)
-    network = openvino.compile_model(openvino.Model([largest(logits)], [logits]), "CPU")
+    network = openvino.compile_model(openvino.Model([largest_class(logits)], [logits]), "CPU")
     mask = network(np.array([[[1, 0, 5, 2], [1, 2, 5, 0], [0, 2, 5, 2]]], np.float32))[0]
     assert mask.dtype == np.int32
     assert mask.tolist() == [[0, 1, 0, 0]]

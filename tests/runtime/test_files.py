@@ -135,7 +135,7 @@ def test_a_folder_that_has_vanished_is_not_made_again(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("write", [files.replaced_files, files.complete_folder])
+@pytest.mark.parametrize("write", [files.replace_files, files.complete_folder])
 def test_a_folder_that_vanishes_meanwhile_is_not_made_again(tmp_path, write):
     (tmp_path / "mount").mkdir()
     with pytest.raises(FileNotFoundError), write(tmp_path / "mount" / "step"):

@@ -1,6 +1,5 @@
 """Scores of landmarks: the errors of positions, and how often presence is predicted right."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,7 +150,7 @@ class LandmarkScores(Scores):
         return (states == PRESENT) | (states == ABSENT)
 
     def _closeness(self) -> Tensor:
-        """(images, K): 1 - error / diagonal, at least 0, for present points; 1 for absent points.
+        """(images, K): 1 - error / diagonal, at least 0, for present points; 1 for absent points; NaN for unknown ones.
 
         A present point that is not found has closeness 0, and so has an absent point that is found. If no point of the
         data is absent, presence is not scored: only positions matter then, and a single point whose presence the model
@@ -159,8 +158,7 @@ class LandmarkScores(Scores):
         """
         states = self.by_image[..., STATE]
         errors = self.by_image[..., ERROR]  # 0 for absent points
-        diagonals = self.by_image[..., DIAGONAL].clamp_min(math.ulp(0.0))
-        closeness = (1 - errors / diagonals).clamp_min(0)
+        closeness = (1 - errors / self.by_image[..., DIAGONAL]).clamp_min(0)
         if not (states == ABSENT).any():
             return closeness
         is_found = self.by_image[..., PRESENCE] >= FOUND

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from support.largest_tensor import LargestTensor
 from torch import Tensor
 
 from inference.decoding import new_decoder
@@ -90,6 +91,13 @@ def test_pixels_that_are_counted_in_parts_add_up(partly_known, monkeypatch):
     whole = TASK.reliability(*partly_known)
     monkeypatch.setattr("tasks.calibration.PIXELS_AT_ONCE", 77)
     assert torch.equal(TASK.reliability(*partly_known), whole)
+
+
+def test_memory_of_counts_has_a_limit_however_many_pixels_there_are():
+    confidence = torch.zeros(2**26, device="meta")
+    with LargestTensor() as largest:
+        count_confidences(confidence, confidence > 0, confidence > 0)
+    assert 0 < largest.bytes <= 2**26  # as many as there are pixels
 
 
 def test_a_device_sums_as_bincount_does():

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support.class_loss import ClassLoss
-from torch.utils._python_dispatch import TorchDispatchMode
+from support.largest_tensor import LargestTensor
 
 from tasks.classes import Classes, ClassTarget
 from tasks.landmarks import Landmarks
@@ -216,18 +216,6 @@ def test_counts_are_those_of_all_rows_in_any_parts(monkeypatch, size):
     monkeypatch.setattr("tasks.classes.BYTES_AT_ONCE", size)
     masks = torch.tensor([[[0, 0, 1], [0, 255, 0], [0, 2, 2]], [[1, 1, 1], [1, 1, 1], [1, 1, 255]]])
     assert ClassLoss(3, class_weights=torch.tensor([1.0, 2.0, 4.0])).counts(masks).tolist() == [31, 4]
-
-
-class LargestTensor(TorchDispatchMode):
-    """The bytes of the largest tensor that is computed within."""
-
-    bytes = 0
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        output = operator(*args, **(kwargs or {}))
-        if isinstance(output, torch.Tensor):
-            self.bytes = max(self.bytes, output.nbytes)
-        return output
 
 
 def test_memory_of_counts_has_a_limit_however_many_pixels_there_are():

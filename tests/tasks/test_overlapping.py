@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from support.largest_tensor import LargestTensor
 
 from data_utils.loading.augment import augment
 from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
@@ -283,6 +284,13 @@ def test_pixels_that_are_counted_in_parts_add_up(monkeypatch):
     whole = class_tables(prediction, targets.truth, targets.known, 3)
     monkeypatch.setattr(overlapping, "PIXELS_AT_ONCE", 77)
     assert torch.equal(class_tables(prediction, targets.truth, targets.known, 3), whole)
+
+
+def test_memory_of_tables_has_a_limit_however_many_pixels_there_are():
+    bits = torch.zeros(2**26, dtype=torch.int32, device="meta")
+    with LargestTensor() as largest:
+        class_tables(bits, bits, bits, 3)
+    assert 0 < largest.bytes <= 2**26  # as many as there are pixels
 
 
 def test_unknown_bits_are_counted_nowhere_though_they_are_set():

@@ -44,6 +44,19 @@ def test_labels_are_scored_beside_regions(scores):
     assert scores.comparison == pytest.approx((5 / 7 + 3 / 5 + 1 / 2) / 3)
 
 
+def test_a_report_has_the_scores_of_regions_beside_those_of_labels(scores):
+    report = scores.report()
+    assert report["iou"] == [5 / 7, 3 / 5, 1 / 2]
+    assert report["of_labels"]["iou"] == [1 / 3, 1 / 4, 1 / 2]
+
+
+def test_labels_are_scored_where_pixels_are_known():
+    scores = TASK.new_scores(1)
+    target = OverlapTarget(torch.tensor([[[1, 0]]]), torch.tensor([[[7, 0]]]))
+    scores.add(torch.tensor([[[1, 1]]]), target, 0)
+    assert scores.label_values["iou"] == [1, None, None]
+
+
 def test_means_over_labels_are_recorded(scores):
     record = scores.record()
     assert record["eval/label_mean_iou"] == pytest.approx((1 / 3 + 1 / 4 + 1 / 2) / 3)

@@ -279,6 +279,17 @@ def test_a_bar_on_a_terminal_is_drawn_five_times_a_second(monkeypatch):
     assert "\ra:  33%|" in stream.getvalue()
 
 
+def test_a_line_takes_the_place_of_a_bar_that_is_drawn_again_below(monkeypatch, capsys):
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with console.progress_bar(3, "a", "step"):
+        drawn = len(stream.getvalue())
+        say("a line")
+        assert re.fullmatch(r"\r +\r\ra: +0%\|.*", stream.getvalue()[drawn:])
+    assert capsys.readouterr().out == "a line\n"
+
+
 class Unread(io.StringIO):
     """A stream that nobody reads."""
 

@@ -299,10 +299,11 @@ def test_a_misplaced_tensor_is_found(device):
 
 
 def test_numbers_that_are_read_late_keep_their_order():
-    tensors = [torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), torch.tensor([5.0, 6.0])]
-    assert [tensor.tolist() for tensor in download(tensors)] == [[1, 2], [3, 4], [5, 6]]
+    numbers = [[1, 2], [3, 4], [5, 16_777_217]]  # the last is none of float32
+    tensors = [torch.tensor(pair, dtype=torch.float64) for pair in numbers]
+    assert [tensor.tolist() for tensor in download(tensors)] == numbers
     assert download([]) == []
-    assert LateRead.read([LateRead(tensor) for tensor in tensors]) == [[1, 2], [3, 4], [5, 6]]
+    assert LateRead.read([LateRead(tensor) for tensor in tensors]) == numbers
     assert LateRead.read([]) == []
 
 

@@ -144,21 +144,21 @@ def test_a_script_shows_the_error_behind_a_bug(end_of, capsys):
 
 
 @pytest.mark.parametrize(
-    ("error", "codes"),
+    ("error", "end"),
     [(None, [3]), (OSError(28, "No space left on device"), []), (ValueError("I/O operation on closed file"), [])],
     ids=["printed", "full disk", "closed stream"],
 )
-def test_the_end_of_a_script_that_cannot_print_is_left_to_python(monkeypatch, hooks, error, codes):
+def test_the_end_of_a_script_that_cannot_print_is_left_to_python(monkeypatch, hooks, error, end):
     handlers: list[Callable[[], None]] = []
-    ends: list[int] = []
+    events: list[str | int] = []
     monkeypatch.setattr(atexit, "register", handlers.append)
-    monkeypatch.setattr(atexit, "_run_exitfuncs", list)
-    monkeypatch.setattr(os, "_exit", ends.append)
+    monkeypatch.setattr(atexit, "_run_exitfuncs", lambda: events.append("other handlers"))
+    monkeypatch.setattr(os, "_exit", events.append)
     monkeypatch.setattr(script, "flush_streams", Mock(side_effect=error))
     with pytest.raises(SystemExit):
         run_script(lambda: sys.exit(3))
     handlers[0]()
-    assert ends == codes
+    assert events == ["other handlers", *end]
 
 
 def test_a_script_shows_warnings_for_the_user_without_code(end_of):

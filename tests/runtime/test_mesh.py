@@ -1,6 +1,7 @@
 """Where a process stands among those that share a volume."""
 
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -65,6 +66,15 @@ def test_neighbors_exchange_contiguous_tensors(monkeypatch, second_of_three):
         (dist.isend, (1, 2, 3, 4), 8),
         (dist.irecv, (1, 2, 3, 4), 8),
     ]
+
+
+def test_tensors_are_there_when_they_are_exchanged(monkeypatch, second_of_three):
+    waits = []
+    operations = [SimpleNamespace(wait=lambda number=number: waits.append(number)) for number in range(4)]
+    monkeypatch.setattr(dist, "P2POp", lambda *arguments: operations[0])
+    monkeypatch.setattr(dist, "batch_isend_irecv", lambda begun: operations)
+    second_of_three.exchange(torch.zeros(3), torch.zeros(3))
+    assert waits == [0, 1, 2, 3]
 
 
 @pytest.fixture

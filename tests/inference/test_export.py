@@ -176,6 +176,18 @@ def test_the_graph_resizes_real_numbers_as_predict_py_does(channels, size, targe
     np.testing.assert_array_equal(resize_bicubic(torch.from_numpy(image).permute(2, 0, 1)[None], target)[0], expected)
 
 
+def test_a_model_that_torch_does_not_export_is_refused_and_keeps_its_layers(tmp_path, monkeypatch):
+    def refuse(*arguments: object, **options: object) -> None:
+        raise RuntimeError("no such\nlayer")
+
+    monkeypatch.setattr(torch.export, "export", refuse)
+    model = UNet(UNetConfig(1, 2, 2, 1)).eval()
+    layers = [type(module) for module in model.modules()]
+    with pytest.raises(ModelError, match=r"^torch\.export takes no such network: no such layer; encoders whose layers"):
+        EXPORT_FORMATS["torch"].write(model, tmp_path / "model.pt2", Options())
+    assert [type(module) for module in model.modules()] == layers
+
+
 @pytest.mark.slow
 def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
     model = network("batch", "transpose")

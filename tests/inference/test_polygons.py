@@ -21,7 +21,7 @@ from support.rasters import UTM, scene, write_raster
 from data_utils.class_map import ClassMap
 from data_utils.image_io import outlines
 from data_utils.image_io.outlines import Outliner
-from data_utils.image_io.places import Place
+from data_utils.image_io.places import Crs, Place
 from data_utils.image_io.well_known_binary import well_known_binary
 from inference import predictor as predictor_module
 from inference.outputs import polygons as polygons_module
@@ -307,6 +307,16 @@ def test_geojson_holds_each_place_of_a_corner():
     first, second = json.loads(content.getvalue())["features"]
     assert first["geometry"]["coordinates"] == [ring.tolist(), ring[::-1].tolist()]
     assert second["geometry"]["coordinates"] == [ring.tolist()]
+
+
+@pytest.mark.parametrize(("epsg", "name"), [(4326, None), (3857, "urn:ogc:def:crs:EPSG::3857")])
+def test_geojson_names_any_crs_but_longitude_and_latitude(epsg, name):
+    content = io.BytesIO()
+    with GeoJsonFile(content, IN_PIXELS._replace(crs=Crs(epsg, ()))):
+        pass
+    collection = json.loads(content.getvalue())
+    assert collection.get("crs") == (name and {"type": "name", "properties": {"name": name}})
+    assert collection["features"] == []
 
 
 def test_geojson_is_not_ended_after_an_error():

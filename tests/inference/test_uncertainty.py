@@ -18,7 +18,7 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from inference.decoding import new_decoder
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import UNCERTAINTY, VolumeJob
+from inference.outputs.jobs import PROBABILITIES, UNCERTAINTY, VolumeJob
 from inference.outputs.uncertainty import uncertainty_levels
 from inference.outputs.volumes import VolumeWriter
 from tasks.classes import Classes
@@ -145,13 +145,15 @@ def test_uncertainty_of_objects_leaves_out_their_depth():
     assert abs(levels[0, 0] - entropy_levels(LOGITS[:2].softmax(0).numpy())[0, 0]) <= 0.51
 
 
-def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path):
+@pytest.mark.parametrize("beside", [(), (PROBABILITIES,)], ids=["alone", "beside probabilities"])
+def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path, beside):
     logits = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     image = nibabel.Nifti1Image(np.zeros((5, 4, 3), np.uint8), np.diag([1.0, 1.0, 2.0, 1.0]))
     nibabel.save(image, tmp_path / "a.nii.gz")
     volume = VolumeFile((str(tmp_path / "a.nii.gz"),))
     job = VolumeJob(image=tmp_path / "a.nii.gz", size=(3, 4, 5), output=tmp_path / "out" / "a", volume=volume)
-    writer = VolumeWriter(ClassFormat(ClassMap(("a", "b"), (0, 7), None)), Classes(("a", "b")), (".png", UNCERTAINTY))
+    output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
+    writer = VolumeWriter(output_format, Classes(("a", "b")), (".png", UNCERTAINTY, *beside))
     writer.write(job, (3, 4, 5), logits.split(2, dim=1))
     written = nibabel.load(tmp_path / "out" / "a.uncertainty.nii.gz")
     levels = np.asarray(written.dataobj).T

@@ -4,6 +4,7 @@ Modules: inference/outputs/volumes.py, inference/scoring/volume.py.
 """
 
 import json
+import tempfile
 from dataclasses import replace
 from itertools import compress, product
 from pathlib import Path
@@ -367,6 +368,13 @@ def test_overlay_of_a_volume_is_its_page(strips):
 def test_outputs_of_a_volume_are_three_files(strips):
     names = ["image.nii.gz", "image.overlay.png", "image.probabilities.nii.gz"]
     assert sorted(path.name for path in strips.job.output.parent.iterdir()) == names
+
+
+def test_probabilities_of_a_volume_need_no_other_disk_than_that_of_its_outputs(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no folder"))
+    job = volume_job(tmp_path, None)
+    VolumeWriter(TWO_CLASSES, Classes(("a", "b")), (".png", ".npy")).write(job, (3, 4, 5), [LOGITS])
+    assert job.file(".npy").is_file()
 
 
 def test_mask_of_a_volume_holds_no_colors(tmp_path):

@@ -5,6 +5,7 @@ Modules: inference/export/bioimageio.py.
 
 import hashlib
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -314,18 +315,26 @@ def test_a_package_says_how_its_probabilities_are_decoded(tensors):
     assert content["config"]["unet_accelerate"]["decoding"] == "the class of a pixel is the index of its largest logit"
 
 
+def standardized(voxels: np.ndarray) -> np.ndarray:
+    """A volume (C, D, H, W) whose channels each have the mean 0 and the standard deviation 1."""
+    axes = (1, 2, 3)
+    return (voxels - voxels.mean(axis=axes, keepdims=True)) / voxels.std(axis=axes, keepdims=True)
+
+
 @pytest.mark.parametrize(
     ("config", "prepare"),
     [
-        (SCANS_CONFIG, lambda voxels: (voxels - voxels.mean()) / voxels.std()),
+        (SCANS_CONFIG, standardized),
+        (replace(SCANS_CONFIG, in_channels=2), standardized),
         (CT_CONFIG, lambda voxels: voxels.clip(-100, 300)),
     ],
-    ids=["standardized", "clipped"],
+    ids=["standardized", "each channel standardized", "clipped"],
 )
 def test_probabilities_that_are_expected_are_those_of_prepared_volumes(config, prepare):
     torch.manual_seed(0)
     model = UNet(config).eval()
-    volumes = np.random.default_rng(0).normal(100, 300, (2, 1, 5, 9, 14)).astype(np.float32)
+    volumes = np.random.default_rng(0).normal(100, 300, (2, config.in_channels, 5, 9, 14)).astype(np.float32)
+    volumes[:, -1] *= 2
     (answer,) = BioImageIo().expected_answers(model, [volumes])
     with torch.inference_mode():
         expected = model(torch.from_numpy(np.stack([prepare(voxels) for voxels in volumes]))).softmax(1)
@@ -336,7 +345,7 @@ def test_probabilities_of_classes_that_overlap_are_expected_of_each_alone():
     torch.manual_seed(0)
     config = UNetConfig(1, 2, 2, 1, task={"name": "overlapping"}, preprocess=Preprocess(class_names=("a", "b")))
     model = UNet(config).eval()
-    (answer,) = BioImageIo().expected(model, [np.full((1, 1, 4, 4), 7, np.uint8)])
+    (answer,) = BioImageIo().expected_answers(model, [np.full((1, 1, 4, 4), 7, np.uint8)])
     with torch.inference_mode():
         torch.testing.assert_close(answer, model(torch.full((1, 1, 4, 4), 7.0)).sigmoid())
 

@@ -68,12 +68,13 @@ def test_images_of_a_proof_are_not_brighter_than_their_type_holds():
 
 
 def test_volumes_of_a_proof_have_the_values_of_the_training_in_real_numbers():
-    scans = Preprocess(mean=(50.0,), std=(10.0,), pixel_types=("int16",))
-    volume = proof.images_of(UNetConfig(1, 2, dims=3, preprocess=scans), (2, 5, 20, 30))
-    assert volume.shape == (2, 1, 5, 20, 30)
-    assert volume.dtype == np.float32
-    assert volume.mean() == pytest.approx(50, abs=1)
-    assert volume.std() == pytest.approx(10, abs=1)
+    scans = Preprocess(mean=(50.0, 500.0), std=(10.0, 20.0), pixel_types=("int16",))
+    volumes = proof.images_of(UNetConfig(2, 2, dims=3, preprocess=scans), (3, 5, 20, 30))
+    assert volumes.shape == (3, 2, 5, 20, 30)
+    assert volumes.dtype == np.float32
+    channels = volumes.swapaxes(0, 1).reshape(2, -1)
+    assert channels.mean(axis=1) == pytest.approx([50, 500], abs=1)
+    assert channels.std(axis=1) == pytest.approx([10, 20], abs=1)
 
 
 @pytest.mark.parametrize(

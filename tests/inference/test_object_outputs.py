@@ -108,18 +108,26 @@ def test_written_objects_of_several_classes_are_scored_against_annotations(writt
     assert entry["ap50"] == precision
 
 
-ANNOTATED_CLASSES = [(1, "cell"), (2, "dust"), (255, "crowd"), (0, "nothing"), ((1, 2, 3), "color"), (7, "dirt")]
+ANNOTATED_CLASSES = [
+    (1, "cell"),
+    (2, "dust"),
+    (255, "crowd"),
+    (0, "nothing"),
+    ((1, 2, 3), "color"),
+    (7, "dirt"),
+    (9, "cell"),
+]
 
 
 def test_values_of_annotated_classes_are_those_of_the_model():
     indices = value_indices(ANNOTATED_CLASSES, ("dirt", "cell"))
-    assert {value: index for value, index in enumerate(indices) if index} == {1: 2, 7: 1}
+    assert {value: index for value, index in enumerate(indices) if index} == {1: 2, 7: 1, 9: 2}
     assert len(indices) == 256
 
 
 def test_values_of_any_annotated_class_are_the_only_class_of_a_model():
     indices = value_indices(ANNOTATED_CLASSES, ("anything",))
-    assert {value for value, index in enumerate(indices) if index == 1} == {1, 2, 7}
+    assert {value for value, index in enumerate(indices) if index == 1} == {1, 2, 7, 9}
 
 
 def test_values_of_annotations_without_classes_are_the_only_class_of_a_model():

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-from support.encoders import backbone, write_encoder
+from support.encoders import FAMILIES, backbone, write_encoder
 
 from runtime.errors import ModelError
 from train_utils.settings import encoder
@@ -107,6 +107,13 @@ def test_an_encoder_is_recorded_without_what_only_a_classifier_needs(tmp_path, m
     assert transformers.logging.get_verbosity() == transformers.logging.ERROR  # it prints errors only
     assert not transformers.logging.is_progress_bar_enabled()
     assert not {"id2label", "label2id", "architectures", "transformers_version", "dtype"} & resnet.config.keys()
+
+
+def test_an_encoder_of_the_hub_is_recorded_by_its_id(monkeypatch):
+    config = FAMILIES["resnet"]()
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *arguments, **options: config)
+    monkeypatch.setattr(encoder, "hf_hub_download", Mock(side_effect=LocalEntryNotFoundError("no file")))
+    assert load_encoder("owner/name", pretrained=False).config["_name_or_path"] == "owner/name"
 
 
 def test_weights_in_half_precision_are_loaded_in_single_precision(tmp_path):

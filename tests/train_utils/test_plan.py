@@ -363,6 +363,16 @@ def test_the_time_of_an_evaluation_is_that_of_the_validation_images():
     assert plan_run(info, parsed("--dataset", "data")).eval_every == 20
 
 
+def test_the_time_of_images_of_several_sizes_is_that_of_their_mean():
+    info = unread_info(unread_split(8, (64, 64)), unread_split(41, (64, 64)))
+    info.val.sizes[0] = (160, 160)
+    # (40 x 4,096 + 25,600) x (1/3 + 1/24) are 21.7 times a tenth of the epoch's 8 x 4,096
+    assert plan_run(info, parsed("--dataset", "data")).eval_every == 44
+    info.train.sizes[0] = (160, 160)
+    # and 13.1 times a tenth of 7 x 4,096 + 25,600
+    assert plan_run(info, parsed("--dataset", "data")).eval_every == 28
+
+
 def test_the_time_of_a_step_is_that_of_the_crops_that_the_plan_chose():
     info = unread_info(unread_split(8, (3000, 2000)), unread_split(2, (3000, 2000)))
     settings = plan_run(info, parsed("--dataset", "data", "--scale", "1"))

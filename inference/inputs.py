@@ -197,7 +197,7 @@ def _page_source(file: Path, page: int, bands: BandSource | None, rules: InputRu
 def _with_place(job: ImageJob) -> ImageJob:
     """The job of a raster if its file is georeferenced; else the same job."""
     grid = read_grid(str(job.image), job.page)
-    if grid is None or grid.size != job.size:
+    if grid is None:
         return job
     return RasterJob(**vars(job), place=grid.place)
 

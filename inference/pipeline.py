@@ -49,8 +49,10 @@ class PredictionPipeline:
                 shared_rows.end()
             else:
                 for number in shared_rows.inputs():
-                    with shared_rows.follow(ERRORS_OF_ONE_FILE):
-                        self._steps[type(jobs[number])].follow(jobs[number])
+                    job = jobs[number]
+                    remedy = REMEDY.format(job.smaller_tile)
+                    with shared_rows.follow(ERRORS_OF_ONE_FILE), memory_shortage(job.name, remedy):
+                        self._steps[type(job)].follow(job)
 
     def _lead(self, shared_rows: SharedRows, numbers: dict[Job, int], batch: list[ReadJob]) -> list[Finish]:
         """`_compute` for the only job of a batch, with the help of the other processes."""

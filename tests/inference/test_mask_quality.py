@@ -262,6 +262,14 @@ def test_an_area_is_there_when_exactly_a_tenth_of_it_is(seen, mask):
     assert area.agrees
 
 
+def test_an_area_is_there_when_a_tenth_of_what_is_labeled_of_it_is():
+    mask = np.where(SQUARE == 1, 255, 0).astype(np.uint8)
+    mask[10, 10:20] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    (area,) = compared_areas(probabilities_of(SQUARE), mask, NAMES)
+    assert area.pixels == 100
+    assert area.agrees
+
+
 @pytest.mark.parametrize(("width", "is_area"), [(2, False), (3, True)])
 def test_in_a_small_image_a_strip_of_two_pixels_is_a_border(width, is_area):
     mask, prediction = np.zeros((2, 60, 80), np.uint8)

@@ -5,6 +5,7 @@ Modules: inference/pipeline.py, inference/steps.py.
 
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -179,14 +180,26 @@ def test_each_image_of_a_batch_has_its_mask(tmp_path):
 
 
 class Rows:
-    """Stands in for the rows that processes share, of no input."""
+    """Stands in for the rows that processes share; notes the inputs that this one leads, and problems with others."""
 
-    def __init__(self, is_first: bool) -> None:
+    def __init__(self, is_first: bool, inputs: int = 0) -> None:
         self.mesh = SimpleNamespace(is_first=is_first)
+        self.inputs = lambda: range(inputs)
         self.has_ended = False
+        self.led: list[int] = []
+        self.problems: list[str] = []
 
-    def inputs(self) -> Iterable[int]:
-        return ()
+    @contextmanager
+    def lead(self, number: int) -> Iterator[None]:
+        self.led.append(number)
+        yield
+
+    @contextmanager
+    def follow(self, errors: tuple[type[Exception], ...]) -> Iterator[None]:
+        try:
+            yield
+        except errors as error:
+            self.problems.append(str(error))
 
     def end(self) -> None:
         self.has_ended = True
@@ -239,6 +252,20 @@ def test_an_input_that_does_not_fit_is_told_a_tile_that_does(tmp_path, full_memo
     assert str(outcome).startswith(line)
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_input_that_does_not_fit_ends_no_other_that_processes_share(tmp_path, full_memory, is_first):
+    jobs = [picture_job(tmp_path), volume_job(tmp_path, None)]
+    rows = Rows(is_first, inputs=2)
+    outcomes = list(
+        PredictionPipeline(full_memory, writer_of(full_memory), set()).run_together([[job] for job in jobs], rows)
+    )
+    lines = [str(problem) for _, problem in outcomes] or rows.problems
+    assert [job for job, _ in outcomes] == jobs[: 2 * is_first]
+    assert rows.led == [0, 1][: 2 * is_first]
+    for job, line in zip(jobs, lines, strict=True):
+        assert line.startswith(f"{job.name}: does not fit into memory; give --tile-size {job.smaller_tile}")
+
+
 def picture_job(folder: Path, **options) -> ImageJob:
     """The job of a picture that is there."""
     touch(folder, "a.png")
@@ -246,11 +273,12 @@ def picture_job(folder: Path, **options) -> ImageJob:
 
 
 @pytest.mark.parametrize("name", ["truth.png", "gone.png"], ids=["no picture", "not there"])
-def test_a_true_mask_that_cannot_be_used_costs_the_score_alone(tmp_path, name):
+@pytest.mark.parametrize("extensions", [(".png",), (".png", ".overlay.png")], ids=["mask", "overlay"])
+def test_a_true_mask_that_cannot_be_used_costs_the_score_alone(tmp_path, name, extensions):
     (tmp_path / "truth.png").write_bytes(b"no picture")
     job = picture_job(tmp_path, truth=PageFile(tmp_path / name))
     predictor = Predictor(network_of())
-    ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]])
+    ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor, extensions), set()).run([[job]])
     assert isinstance(outcome, ScoreError)
     assert str(outcome).endswith("; the prediction is written anyway")
     assert name in str(outcome)

@@ -207,27 +207,38 @@ def test_an_ensemble_needs_models_of_the_same_task(folds):
         Predictor(folds[0], ensemble=[network_of(("a", "b", "c"), (0, 1, 2))])
 
 
-def test_objects_come_with_the_numbers_in_their_mask():
+@pytest.fixture
+def object_predictor() -> Predictor:
+    """A predictor of objects of one class, of any size."""
     torch.manual_seed(0)
     task = Objects(Classes(("background", "cell")), smallest=1)
-    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=4, depth=1, norm="group", task=task.to_config())))
+    return Predictor(UNet(UNetConfig(1, 3, base_channels=4, depth=1, norm="group", task=task.to_config())))
+
+
+def test_objects_come_with_the_numbers_in_their_mask(object_predictor):
     image = np.random.default_rng(0).integers(0, 255, (20, 30), dtype=np.uint8)
-    prediction = predictor(image)
+    prediction = object_predictor(image)
     assert [detected.number for detected in prediction.objects] == list(range(1, prediction.mask.max() + 1))
     assert len(prediction.objects) > 1
     assert prediction.mask.dtype == np.int32
-    assert np.array_equal(predictor.mask(image), prediction.mask)
+    assert np.array_equal(object_predictor.mask(image), prediction.mask)
 
 
-def test_objects_are_those_of_the_task_that_was_changed_last():
-    torch.manual_seed(0)
-    task = Objects(Classes(("background", "cell")), smallest=1)
-    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=4, depth=1, norm="group", task=task.to_config())))
+def test_objects_are_those_of_the_last_image(object_predictor):
+    first, second = np.random.default_rng(0).integers(0, 255, (2, 20, 30), dtype=np.uint8)
+    expected = object_predictor(second)
+    object_predictor(first)
+    again = object_predictor(second)
+    assert np.array_equal(again.mask, expected.mask)
+    assert len(again.objects) == len(expected.objects)
+
+
+def test_objects_are_those_of_the_task_that_was_changed_last(object_predictor):
     image = np.random.default_rng(0).integers(0, 255, (20, 30), dtype=np.uint8)
-    assert predictor.mask(image).any()
-    predictor.change_task(replace(predictor.task, smallest=20 * 30 + 1))
-    assert not predictor.mask(image).any()
-    assert not predictor(image).mask.any()
+    assert object_predictor.mask(image).any()
+    object_predictor.change_task(replace(object_predictor.task, smallest=20 * 30 + 1))
+    assert not object_predictor.mask(image).any()
+    assert not object_predictor(image).mask.any()
 
 
 class NotedRows:
@@ -340,6 +351,24 @@ def test_strips_of_landmarks_are_the_logits_of_a_batch(batches, mirrors, tta, pa
     assert len(batches) == passes
     (logits,) = predictor.logits_of_batch([predictor.inputs(LANDMARK_IMAGE).tensors], [(8, 10)])
     torch.testing.assert_close(strip, logits)
+
+
+class NotedArray(WindowedArray):
+    """An image that notes which rows of it are read."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__(array)
+        self.rows: list[tuple[int, int]] = []
+
+    def read(self, top: int, bottom: int, *columns: int) -> np.ndarray:
+        self.rows.append((top, bottom))
+        return super().read(top, bottom, *columns)
+
+
+def test_strips_of_an_image_in_tiles_are_read_a_row_of_tiles_at_a_time():
+    image = NotedArray(np.zeros((40, 16, 1), np.uint8))
+    list(Predictor(network_of(), tile_size=16, overlap=0).strips(image))
+    assert image.rows == [(0, 16), (16, 32), (24, 40)]
 
 
 def test_strips_of_a_photograph_are_read_in_the_detail_of_a_batch(tmp_path):
@@ -504,11 +533,15 @@ def test_inputs_of_networks_are_no_views_of_the_image():
 BATCH_NETWORK = UNet(UNetConfig(base_channels=2, depth=1, norm="batch"))
 
 
+@pytest.mark.parametrize(
+    ("size", "spacing"), [((100, 90), None), ((100, 90, 80), (1.0, 1.0, 1.0))], ids=["image", "volume"]
+)
 @pytest.mark.parametrize(("tta", "is_exact"), [(False, True), (True, False)])
-def test_tiles_that_are_turned_are_not_exact(tta, is_exact):
-    (tiling,) = Predictor(BATCH_NETWORK, tile_size=64, tta=tta).tilings((100, 90))
+def test_tiles_that_are_turned_are_not_exact(size, spacing, tta, is_exact):
+    network = UNet(UNetConfig(base_channels=2, depth=1, norm="batch", dims=len(size)))
+    (tiling,) = Predictor(network, tile_size=64, tta=tta).tilings(size, spacing)
     assert tiling.exact is is_exact
-    assert tiling.size == (64, 64)
+    assert tiling.size == (64,) * len(size)
 
 
 def test_tiles_of_an_image_beside_its_mirror_image_are_exact():

@@ -7,6 +7,7 @@ Modules: train_utils/settings/starting_point.py.
 
 import os
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from support.pytorch_unet import pytorch_unet_checkpoint
 from support.starts import start_from
 
 from data_utils.loading.image_input import ImageInput
+from inference import Predictor
 from inference.models import load_model, load_network
 from runtime.errors import ModelError
 from train_utils.settings.starting_point import StartingPoint, copy_weights
@@ -189,6 +191,13 @@ def test_mask_values_survive_in_config_json(saved_config):
 def test_preprocessing_survives_in_config_json(saved_config):
     assert saved_config.preprocess.scale == 0.25
     assert not saved_config.preprocess.draft
+
+
+def test_the_scale_is_that_of_each_checkpoint_of_an_ensemble(save):
+    first = save(pytorch_unet_checkpoint(3))
+    second = Path(shutil.copy(first, first.with_name("second.pth")))
+    predictor = Predictor.from_pretrained(first, ensemble=[second], scale=0.25)
+    assert [network.config.preprocess.scale for network in predictor.networks] == [0.25, 0.25]
 
 
 def test_the_scale_of_a_checkpoint_is_half_unless_it_is_given(save):

@@ -76,6 +76,7 @@ def test_the_matrix_of_the_page_has_percents_of_the_classes_that_occur(few_of_ma
     text = text_line(class_section(NAMES).html(few_of_many))
     assert " 90.9 0.0 9.1 " in text
     assert " 0.0 100.0 0.0 " in text  # a single pixel is all of its row
+    assert " class 7 0.0 0.0 0.0 " in text  # no mask holds it
 
 
 def test_classes_that_occur_keep_their_colors(few_of_many):

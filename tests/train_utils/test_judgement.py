@@ -160,7 +160,7 @@ def test_over_fitting_is_not_told_after_three_evaluations(last):
     [
         ([0.5] * 6 + [0.5, 0.51], True),
         ([0.5] * 6 + [0.5, 0.509], False),
-        ([0.5] * 5 + [0.6, 0.5, 0.605], False),
+        ([0.5] * 4 + [0.6, 0.5, 0.5, 0.605], False),
         ([0.5] * 6 + [0.6, 0.5, 0.5], False),
         ([0.5] * 6 + [0.6, 0.5], True),  # the last quarter are two evaluations
         ([0.5] * 5 + [0.6, 0.61], False),  # seven are too few

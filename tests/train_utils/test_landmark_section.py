@@ -124,18 +124,20 @@ def points_of(places: list, states: list[int]) -> PointSource:
 
 @pytest.fixture
 def image_info() -> DatasetInfo:
-    """One image of 30 x 40 with a nose and no ear."""
+    """One image of 30 x 40 with a nose, no ear, and a tail that lies outside of it."""
     image = np.random.default_rng(0).integers(0, 90, (30, 40, 3), dtype=np.uint8)
-    target = points_of([[7, 3], [20, 25]], [PRESENT, ABSENT])
+    target = points_of([[7, 3], [20, 25], [50, 9]], [PRESENT, ABSENT, PRESENT])
     split = Split(ListRecords([{"image": image, "target": target, "name": "i"}]), np.array([(30, 40)]))
     config = DataConfig("d", task="landmarks")
     normalization = Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",))
-    return DatasetInfo(config, split, split, PointReader(Landmarks(("nose", "ear")), (0, 1)), normalization)
+    reader = PointReader(Landmarks(("nose", "ear", "tail")), (0, 1, 2))
+    return DatasetInfo(config, split, split, reader, normalization)
 
 
 def image_example(info: DatasetInfo) -> Example:
-    """The image with a prediction in shares of its size: a nose that is found, and an ear that is not."""
-    prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9]])  # from a presence of one half on
+    """The image with a prediction in shares of its size: a nose that is found, an ear and a tail that are not."""
+    # from a presence of one half on
+    prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9], [0.5, 0.5, 0.1, 0.9]])
     return new_section(info).example(info, 0, SimpleNamespace(predict_rows=lambda source, name: prediction))
 
 
@@ -145,15 +147,15 @@ def test_an_example_of_landmarks_has_true_and_predicted_places_in_pixels(image_i
     assert example.name == "i"
     assert example.image.shape == (30, 40, 3)
     assert example.truth.points[0].tolist() == [3, 7]
-    np.testing.assert_allclose(example.pred, [[7, 19.5, 0.5], [14.5, 29.5, 0.4]])
+    np.testing.assert_allclose(example.pred, [[7, 19.5, 0.5], [14.5, 29.5, 0.4], [14.5, 19.5, 0.1]])
 
 
 def test_true_and_predicted_points_are_drawn_on_their_image(image_info):
     section = new_section(image_info)
     _, image, truth, pred = image_example(image_info)
     views = section.views(image, truth, pred)
-    is_nose = np.array([True, False])
-    expected = render_points(image, pred[:, :2], is_nose, np.array([[3, 7], [25, 20]]), is_nose)
+    is_nose = np.array([True, False, False])
+    expected = render_points(image, pred[:, :2], is_nose, np.array([[3, 7], [25, 20], [9, 50]]), is_nose)
     assert np.array_equal(views["truth and prediction"], expected)
     assert np.array_equal(views["image"], enlarge_picture(image_info.train.records[0]["image"])[0])
     assert np.array_equal(section.panel(image, truth, pred), np.hstack([*views.values()]))
@@ -162,8 +164,9 @@ def test_true_and_predicted_points_are_drawn_on_their_image(image_info):
 def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
     voxels = np.random.default_rng(0).integers(0, 200, (6, 8, 10)).astype(np.float32)
     write_nifti(tmp_path / "v.nii", voxels, RAS @ np.diag([1.0, 1.0, 2.0, 1.0]))
-    reader = PointReader(Landmarks(("nose", "ear", "tail")), (0, 1, 2))
-    target = points_of([[4, 3, 2], [2, 2, 1], [1, 7, 4]], [PRESENT, ABSENT, PRESENT])
+    reader = PointReader(Landmarks(("nose", "ear", "tail", "paw")), (0, 1, 2, 3))
+    places = [[4, 3, 2], [2, 2, 1], [1, 7, 4], [1, 7, 10]]  # the last one lies outside of the volume
+    target = points_of(places, [PRESENT, ABSENT, PRESENT, PRESENT])
     image = VolumeFile((str(tmp_path / "v.nii"),))
     records = ListRecords([{"image": image, "target": target, "name": "v"}])
     records.metadata = Metadata(dims=3)
@@ -171,15 +174,18 @@ def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
     info = DatasetInfo(
         DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,), (1.0,), ("float32",))
     )
-    prediction = np.array([[0.5, 0.5, 0.5, 0.9, 0.9], [0.25, 0.75, 0.5, 0.9, 0.9], [0.5, 0.25, 0.5, 0.4, 0.9]])
+    prediction = np.full((4, 5), 0.9)
+    prediction[:, :3] = [[0.5, 0.5, 0.5], [0.25, 0.75, 0.5], [0.5, 0.25, 0.5], [0.5, 0.5, 0.5]]
+    prediction[2:, 3] = 0.4
     predictor = SimpleNamespace(predict_rows=lambda source, name: prediction)
     section = LandmarkSection(reader)
     example = section.example(info, 0, predictor)
     stored, header = read_volume(image, "v")
-    predicted_places = np.array([[4.5, 3.5, 2.5], [2, 5.5, 2.5], [4.5, 1.5, 2.5]])  # of 10 x 8 x 6 voxels
+    # of 10 x 8 x 6 voxels
+    predicted_places = np.array([[4.5, 3.5, 2.5], [2, 5.5, 2.5], [4.5, 1.5, 2.5], [4.5, 3.5, 2.5]])
     true_places = reader.read_volume(records[0], header).points
-    is_found = np.array([True, True, False])
-    is_present = np.array([True, False, True])
+    is_found = np.array([True, True, False, False])
+    is_present = np.array([True, False, True, False])
     spacing = (2.0, 1.0, 1.0)
     expected = render_volume_points(stored, spacing, predicted_places, is_found, true_places, is_present)
     np.testing.assert_array_equal(example.image, expected)

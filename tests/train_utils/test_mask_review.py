@@ -129,6 +129,20 @@ def test_finding_is_as_sure_as_the_model(reviews_of_runs):
     assert finding.confidence == pytest.approx(0.97)
 
 
+def test_areas_of_all_runs_tell_how_often_masks_agree(reviews_of_runs, monkeypatch):
+    counts = []
+
+    def count_areas(agreement: Agreement) -> np.ndarray:
+        counts.append(len(agreement))
+        return np.ones(len(agreement))
+
+    monkeypatch.setattr(Agreement, "probabilities", count_areas)
+    for runs in ("a", "b", "ab"):
+        reviews_of_runs(*runs)
+    assert min(counts) > 0
+    assert counts[2] == counts[0] + counts[1]
+
+
 def test_equal_training_image_of_any_run_is_a_problem(reviews_of_runs):
     reviews, _ = reviews_of_runs("a", "b")
     (finding,) = reviews["3.png"].findings

@@ -134,7 +134,7 @@ def test_a_matrix_has_the_names_of_its_columns_above_them(cells):
 def labeled(figures, monkeypatch) -> Axes:
     """The axes of a matrix of as many classes as have numbers, one of them without pixels."""
     monkeypatch.setattr("train_utils.reporting.matrix_picture.LABELED_CLASSES", 3)
-    matrix_picture(np.array([[7, 0, 0], [0, 2, 1], [0, 0, 0]]), ("a", "b", "c" * 30))
+    matrix_picture(np.array([[700, 1, 0], [0, 2, 1], [0, 0, 0]]), ("a", "b", "c" * 30))
     (axes,) = figures[0].axes
     return axes
 
@@ -150,10 +150,14 @@ def test_a_matrix_names_its_classes_on_both_axes(labeled):
     assert names_beside(labeled.yaxis) == names
 
 
+def test_names_of_the_largest_matrix_with_numbers_are_turned_by_half(labeled):
+    assert labeled.get_xticklabels()[0].get_rotation() == 45
+
+
 def test_a_matrix_has_the_percents_of_its_rows(labeled):
     *numbers, unit = labeled.texts
     places = {text.get_position(): text.get_text() for text in numbers}
-    assert places == {(0, 0): "100", (1, 1): "67", (2, 1): "33"}
+    assert places == {(0, 0): "100", (1, 0): "0", (1, 1): "67", (2, 1): "33"}
     assert unit.get_text() == "% of the row's pixels"
 
 

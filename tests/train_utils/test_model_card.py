@@ -149,7 +149,7 @@ def test_class_names_that_mean_something_in_markdown_are_escaped():
 
 
 @pytest.mark.parametrize(
-    "name", ["a|b", "a\\|b", "a\n| b", "`a|b`", "**a**", "[a](b)", "<img>", "_a_", "&lt;", "~~a~~"]
+    "name", ["a|b", "a\\|b", "a\n| b", "a\t\r\n b", "`a|b`", "**a**", "[a](b)", "<img>", "_a_", "&lt;", "~~a~~"]
 )
 def test_a_class_name_stays_one_cell_of_plain_text(name):
     (row,) = [line for line in card(names=(name, "b", "c")).splitlines() if line.endswith("| 100 |")]

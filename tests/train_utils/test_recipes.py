@@ -52,6 +52,12 @@ def test_settings_that_were_typed_belong_to_a_recipe(tmp_path):
     assert differing_settings(recipes) == {"epochs": ["7", "9"]}
 
 
+def test_a_setting_that_was_typed_is_compared_with_that_of_the_first_run_of_a_recipe(tmp_path):
+    runs = [write_run(tmp_path / f"{epochs}", plan="auto", epochs=epochs) for epochs in (7, 8)]
+    runs.append(write_run(tmp_path / "typed", plan="auto", epochs=8, command="train.py --epochs 8"))
+    assert sorted(len(recipe.runs) for recipe in recipes_of(runs)) == [1, 2]
+
+
 @pytest.mark.parametrize("reverse", [False, True], ids=["typed first", "planned first"])
 @pytest.mark.parametrize(
     ("word", "setting", "values"),

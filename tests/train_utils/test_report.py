@@ -390,6 +390,14 @@ def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path, rec
     assert "bf16" in text
 
 
+def test_a_run_that_ended_before_its_first_evaluation_has_the_curves_of_its_log(tmp_path):
+    write_run(tmp_path, [{"step": 1, "train/loss": 4.0}])
+    write_report(tmp_path, None, class_section(NAMES), Classes.compared_by, views={})
+    html = (tmp_path / "report.html").read_text()
+    assert "Loss training 4" in text_line(html)
+    assert "best-step" not in html
+
+
 def test_the_report_says_what_limited_the_run(tmp_path):
     notes = ["waiting for <data> 43% of the time", "compiling for the GPU took 3 s"]
     text = Page(report(tmp_path, speed_notes=notes)).text

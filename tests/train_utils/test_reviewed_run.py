@@ -3,6 +3,7 @@
 Modules: train_utils/reporting/review/reviewed_run.py.
 """
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,28 +87,53 @@ def test_the_mask_of_an_example_is_the_one_that_pictures_show():
     assert read_example(run, 0).truth == [target]
 
 
-def test_slices_of_a_volume_are_looked_at_from_below_with_their_masks(monkeypatch):
-    labels = np.arange(3 * 4 * 6).reshape(3, 4, 6) % 2
+LABELS = np.arange(3 * 4 * 6).reshape(3, 4, 6) % 2
+
+
+@pytest.fixture
+def volume_slices(monkeypatch) -> SimpleNamespace:
+    """The `slices` of a volume whose mask holds LABELS, and those that have been `predicted`."""
     record = {"image": "image", "target": "label", "name": "case"}
     opened = record, "header of image"
     reader = SimpleNamespace(
-        shown_truth=lambda target: target + 5, read_volume=lambda *arguments: labels if arguments == opened else None
+        shown_truth=lambda target: target + 5, read_volume=lambda *arguments: LABELS if arguments == opened else None
     )
     info = SimpleNamespace(reader=reader, val=SimpleNamespace(records=ListRecords([record], Metadata(dims=3))))
     monkeypatch.setattr(reviewed_run, "read_volume_header", lambda image, name: f"header of {image}")
-    predictor = SimpleNamespace(slices=lambda image, name: iter([f"{name} {number}" for number in range(3)]))
-    probabilities, masks = zip(*predicted_slices(ReviewedRun("run", info, predictor), 0), strict=True)
+    predicted = []
+
+    def slices(image: str, name: str) -> Iterator[str]:
+        for number in range(3):
+            predicted.append(number)
+            yield f"{name} {number}"
+
+    run = ReviewedRun("run", info, SimpleNamespace(slices=slices))
+    return SimpleNamespace(slices=predicted_slices(run, 0), predicted=predicted)
+
+
+def test_slices_of_a_volume_are_looked_at_from_below_with_their_masks(volume_slices):
+    probabilities, masks = zip(*volume_slices.slices, strict=True)
     assert probabilities == ("case 0", "case 1", "case 2")
-    assert np.array_equal(np.stack(masks), labels + 5)
+    assert np.array_equal(np.stack(masks), LABELS + 5)
+
+
+def test_slices_of_a_volume_are_predicted_one_after_the_other(volume_slices):
+    next(volume_slices.slices)
+    assert volume_slices.predicted == [0]
 
 
 @pytest.fixture(
-    params=[([1.0, 0.5, 3.0, 1.0], 1), ([0.5, 1.0, 3.0, 1.0], 0), ([1.0, 2.0, 0.5, 1.0], 0)],
-    ids=["coarse rows", "coarse columns", "fine slices"],
+    params=[
+        ([1.0, 0.5, 3.0, 1.0], 1, 2),
+        ([0.5, 1.0, 3.0, 1.0], 0, 2),
+        ([1.0, 2.0, 0.5, 1.0], 0, 2),
+        ([0.3, 0.9, 3.0, 1.0], 0, 3),
+    ],
+    ids=["coarse rows", "coarse columns", "fine slices", "rounded factor"],
 )
 def volume(request, tmp_path) -> SimpleNamespace:
-    """A run of one volume whose voxels are twice as long along one axis of its slices: the run, voxels, and axis."""
-    sides, coarse_axis = request.param
+    """A run of one volume whose voxels are longer along one axis of its slices: the run, voxels, axis, and factor."""
+    sides, coarse_axis, factor = request.param
     voxels = np.arange(24, dtype=np.float32).reshape(4, 3, 2)
     labels = (voxels % 2).astype(np.uint8)
     affine = RAS @ np.diag(sides)
@@ -117,7 +143,7 @@ def volume(request, tmp_path) -> SimpleNamespace:
     info = SimpleNamespace(reader=class_section("ab").reader, val=SimpleNamespace(records=records, bad={}))
     prediction = 1 - labels.transpose(2, 1, 0)
     run = ReviewedRun("run", info, SimpleNamespace(predict_rows=lambda source, name: prediction))
-    return SimpleNamespace(run=run, slices=voxels.transpose(2, 1, 0), coarse_axis=coarse_axis)
+    return SimpleNamespace(run=run, slices=voxels.transpose(2, 1, 0), coarse_axis=coarse_axis, factor=factor)
 
 
 def test_a_run_of_volumes_knows_its_classes(volume):
@@ -128,7 +154,7 @@ def test_a_run_of_volumes_knows_its_classes(volume):
 @pytest.mark.parametrize(("place", "number"), [(0, 1), (1, 0)], ids=["upper", "lower"])
 def test_slices_are_shown_as_radiologists_see_them_with_square_pixels(volume, place, number):
     example = predicted_examples(volume.run, 0, [1, 0])[place]
-    shown = volume.slices[number].repeat(2, axis=volume.coarse_axis)[::-1, ::-1]
+    shown = volume.slices[number].repeat(volume.factor, axis=volume.coarse_axis)[::-1, ::-1]
     assert example.name == f"slice {number}"
     assert np.array_equal(np.squeeze(example.image), shown)
     assert np.array_equal(example.truth, shown % 2)

@@ -157,9 +157,14 @@ def test_the_worst_images_come_first_without_those_that_cannot_be_read(count, sh
     assert list(views) == [f"i{index}: IoU {comparisons[int(index)]:.4f}" for index in shown.split()]
 
 
-def test_of_equal_images_the_first_and_the_last_are_shown():
-    views = worst_and_best(data_set(40), predictor_of(), class_section("ab"), [0.5] * 40, 4)
-    assert [title.partition(":")[0] for title in views] == ["i0", "i1", "i38", "i39"]
+@pytest.mark.parametrize(
+    ("comparisons", "shown"),
+    [([0.5] * 40, "i0 i1 i38 i39"), ([0.5, 0.1, 0.9] * 6 + [0.5, 0.1], "i1 i4 i14 i17")],
+    ids=["all equal", "three scores"],
+)
+def test_of_equal_images_the_first_and_the_last_are_shown(comparisons, shown):
+    views = worst_and_best(data_set(len(comparisons)), predictor_of(), class_section("ab"), comparisons, 4)
+    assert [title.partition(":")[0] for title in views] == shown.split()
 
 
 @pytest.mark.parametrize(("dims", "count"), [(2, 8), (3, 2)])

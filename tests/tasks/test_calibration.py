@@ -113,6 +113,11 @@ def test_a_confidence_in_half_precision_is_counted_in_its_bin():
     assert count_confidences(torch.tensor([0.5]).half(), counted, counted)[7].tolist() == [1, 1, STEPS // 2]
 
 
+def test_a_confidence_from_large_logits_is_counted():
+    logits = torch.tensor([200.0, 0, 0]).view(1, 3, 1, 1)  # their exponentials are beyond float32
+    assert TASK.reliability(logits, ClassTarget(torch.tensor([[[0]]])))[14].tolist() == [1, 1, STEPS]
+
+
 def test_half_precision_is_counted_as_in_single():
     logits, target = sample(200)
     assert torch.equal(TASK.reliability(logits.half(), target), TASK.reliability(logits.half().float(), target))

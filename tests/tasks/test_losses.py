@@ -4,6 +4,7 @@ Modules: tasks/classes.py, tasks/task.py, tasks/step_loss.py.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,9 +17,10 @@ from tasks.landmarks import Landmarks
 from tasks.objects import Objects, RenderedObjects
 from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
-from tasks.pixels_and_regions import LOSSES
+from tasks.pixels_and_regions import LOSSES, PixelsAndRegions
 from tasks.points import PRESENT, PointTarget
 from tasks.regions import Region, Regions
+from tasks.target import Target
 from tasks.task import Task
 
 FLOAT64 = {"rtol": 1e-12, "atol": 0}  # sums over a few hundred pixels in another order: measured at most 2e-16
@@ -198,6 +200,36 @@ def test_logits_in_half_precision_are_summed_in_float32(task: Task, target):
         assert half.dtype == single.dtype
         assert half.dtype in (torch.float32, torch.float64)
         assert torch.equal(half, single)
+
+
+@pytest.mark.parametrize(("task", "target"), EACH_TASK[:4], ids=TASK_IDS[:4])
+def test_the_gradient_of_a_focal_loss_is_that_of_its_factor_too(task: PixelsAndRegions, target):
+    focal = replace(task, loss="focal+dice")
+    logits = torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.autograd.gradcheck(lambda x: focal.finish(focal.partial(x, target)), logits.requires_grad_())
+
+
+def volumes_of(task: Task) -> Target:
+    """Targets of two volumes of 2 x 3 x 4."""
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.randint(0, 3, (2, 2, 3, 4), generator=generator)
+    if isinstance(task, PartlyLabeledClasses):
+        return PartlyLabeledTarget(numbers, torch.tensor([0, len(task.flags) - 1]))
+    if isinstance(task, Overlapping):
+        return OverlapTarget(numbers, numbers | 5)
+    if isinstance(task, Objects):
+        return RenderedObjects(numbers.clamp_max(1), numbers.clamp_max(1) / 2)
+    return ClassTarget(numbers)
+
+
+@pytest.mark.parametrize("task", [task for task, _ in EACH_TASK[:5]], ids=TASK_IDS[:5])
+def test_the_loss_of_volumes_is_that_of_their_slices_one_below_the_other(task: Task):
+    volumes = volumes_of(task)
+    slices = volumes.map_with_unknown(lambda labels, _: labels.flatten(1, 2))
+    logits = torch.randn(2, 3, 2, 3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    sums = task.finish(task.partial(logits, volumes))
+    torch.testing.assert_close(sums, task.finish(task.partial(logits.flatten(2, 3), slices)), **FLOAT64)
+    assert torch.equal(task.counts(volumes), task.counts(slices))
 
 
 def test_sums_over_many_pixels_lose_nothing_to_float32():

@@ -65,6 +65,12 @@ def test_a_band_of_points_is_counted_from_its_own_first_row():
     assert batch.shape == (1, 10, 12)
 
 
+def test_the_shape_of_volumes_has_all_sides():
+    volume = image_points([[1, 2, 3]], [PRESENT], (4, 5, 6))
+    assert volume.shape == (4, 5, 6)
+    assert batch_of_image(volume).shape == (1, 4, 5, 6)
+
+
 def test_a_moved_point_is_outside_only_where_it_was_there():
     target = batch_of_image(image_points([[0, 0], [2, 0], [2, 0], [2, 3]], [PRESENT, ABSENT, UNKNOWN, PRESENT], (4, 6)))
     moved = target.move(

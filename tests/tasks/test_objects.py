@@ -85,6 +85,11 @@ def test_a_target_is_rendered_with_the_depth_of_its_objects():
     assert Objects().render(target_of([[0, 1, 1, 1, 1, 0]])).depth.tolist() == [[[0, 0.5, 1, 1, 0.5, 0]]]
 
 
+def test_the_host_reads_nothing_of_a_device_to_render_objects():
+    device = torch.device("meta")  # it has no values: reading one raises
+    assert Objects().render(Objects().zero_targets((2, 6, 4), device)).depth.device == device
+
+
 def test_an_unknown_pixel_is_rendered_as_no_object_nor_the_border_of_one():
     assert Objects().render(PARTLY_KNOWN).depth.tolist() == [[[1, 0, 0, 0]]]
 

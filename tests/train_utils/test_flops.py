@@ -30,6 +30,13 @@ def test_flops_are_those_of_a_real_forward_and_backward_pass(network):
     assert training_flops(network, 1) == flops_of_a_pixel(network)
 
 
+def test_flops_of_a_voxel_are_those_of_a_real_pass():
+    network = UNet(UNetConfig(in_channels=1, base_channels=1, depth=1, dims=3))
+    with FlopCounterMode(display=False) as counter:
+        network(torch.rand(1, 1, 4, 6, 8)).sum().backward()
+    assert training_flops(network, 1) == counter.get_total_flops() / (4 * 6 * 8)
+
+
 def test_flops_that_are_made_twice_count_once(network):
     expected = flops_of_a_pixel(network)
     network.activation_checkpointing = True
@@ -106,5 +113,6 @@ def test_peak_of_a_gpu_is_that_of_the_runs_precision(monkeypatch, precision, pea
 
 
 @pytest.mark.parametrize("precision", ["no", "fp16", "bf16", "fp8"])
-def test_peak_of_a_cpu_is_unknown(precision):
-    assert peak_teraflops(SimpleNamespace(device=torch.device("cpu")), precision) is None
+@pytest.mark.parametrize("device", ["cpu", "mps"])
+def test_peak_of_a_device_without_cuda_is_unknown(device, precision):
+    assert peak_teraflops(SimpleNamespace(device=torch.device(device)), precision) is None

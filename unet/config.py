@@ -12,9 +12,8 @@ from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 IGNORE_INDEX = 255  # in this project, the class index of pixels that neither loss nor metrics count
 MaskValue = int | tuple[int, int, int]  # a grey level or an RGB color
 NEWER_VERSION = "which this version does not know: it was made by a newer version"
-# entries of later versions are written only if they differ from the default: older versions read all other models
-LATER_ENTRIES = ("task", "temperature")
-LATER_PREPROCESS_ENTRIES = ("joined_values", "outside_class", "bands", "place")
+# a field of a later version; it is written only if it differs from the default: older versions read all other models
+LATER = {"is_later": True}
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ class Preprocess:
     class_names: tuple[str, ...] = ()
     class_values: tuple[MaskValue, ...] = ()
     ignore_value: MaskValue | None = None
-    joined_values: tuple[tuple[MaskValue, int], ...] = ()
-    outside_class: int | None = None
+    joined_values: tuple[tuple[MaskValue, int], ...] = field(default=(), metadata=LATER)
+    outside_class: int | None = field(default=None, metadata=LATER)
     detect_unit_range: bool = False
     draft: bool = True
     pixel_types: tuple[str, ...] = ()
@@ -61,46 +60,23 @@ class Preprocess:
     clip: tuple[float, float] | None = None
     standardize: bool = False
     turned: bool = True
-    bands: tuple[str, ...] = ()
-    place: bool = False
+    bands: tuple[str, ...] = field(default=(), metadata=LATER)
+    place: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
-        self._make_tuples()
+        for entry in fields(self):
+            value = _as_tuples(getattr(self, entry.name))
+            object.__setattr__(self, entry.name, value)
+            if isinstance(entry.default, bool):
+                expect(entry.name, value, isinstance(value, bool), "true or false")
         self._check_images()
         self._check_classes()
         self._check_volumes()
-        for name in ("detect_unit_range", "draft", "place", "standardize", "turned"):
-            flag = getattr(self, name)
-            expect(name, flag, isinstance(flag, bool), "true or false")
         # JSON may hold 1.0 as 1, which would make integer tensors
         object.__setattr__(self, "scale", float(self.scale))
         for name in ("mean", "std", "spacing", "clip"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
-
-    def _make_tuples(self) -> None:
-        """Turn the lists of JSON into tuples. Raises ValueError for other values that must be lists."""
-        for name in (
-            "image_size",
-            "mean",
-            "std",
-            "class_names",
-            "ignore_value",
-            "pixel_types",
-            "spacing",
-            "clip",
-            "bands",
-        ):
-            object.__setattr__(self, name, _tuple_if_list(getattr(self, name)))
-        expect("class_values", self.class_values, isinstance(self.class_values, list | tuple), "a list")
-        values = tuple(_tuple_if_list(value) for value in self.class_values)
-        object.__setattr__(self, "class_values", values)
-        expect("joined_values", self.joined_values, isinstance(self.joined_values, list | tuple), "a list")
-        joined = tuple(_tuple_if_list(pair) for pair in self.joined_values)
-        are_pairs = all(isinstance(pair, tuple) and len(pair) == 2 for pair in joined)
-        expect("joined_values", joined, are_pairs, "pairs of a mask value and a class index")
-        joined = tuple((_tuple_if_list(value), index) for value, index in joined)
-        object.__setattr__(self, "joined_values", joined)
 
     def _check_images(self) -> None:
         """Raises ValueError for impossible sizes and statistics of images."""
@@ -117,6 +93,7 @@ class Preprocess:
     def _check_classes(self) -> None:
         """Raises ValueError for impossible mask values, and if two classes have the same value."""
         values = self.class_values
+        expect("class_values", values, isinstance(values, tuple), "a list")
         value_kinds = "grey levels, or colors of three numbers from 0 to 255"
         expect("class_values", values, all(map(_is_mask_value, values)), value_kinds)
         are_one_kind = len({type(value) for value in values}) < 2
@@ -125,8 +102,9 @@ class Preprocess:
         ignored = self.ignore_value
         is_mask_value = ignored is None or _is_mask_value(ignored)
         expect("ignore_value", ignored, is_mask_value, f"null, or one of {value_kinds}")
-        are_joined = all(_is_mask_value(value) and _is_byte(index) for value, index in self.joined_values)
-        expect("joined_values", self.joined_values, are_joined, "pairs of a mask value and a class index")
+        joined = self.joined_values
+        expect("joined_values", joined, isinstance(joined, tuple), "a list")
+        expect("joined_values", joined, all(map(_is_joined_value, joined)), "pairs of a mask value and a class index")
         is_index = self.outside_class is None or _is_byte(self.outside_class)
         expect("outside_class", self.outside_class, is_index, "null, or a class index")
 
@@ -186,8 +164,8 @@ class UNetConfig:
     dims: int = 2
     kernels: Axes = ()
     strides: Axes = ()
-    task: dict[str, Any] | None = None
-    temperature: float = 1.0
+    task: dict[str, Any] | None = field(default=None, metadata=LATER)
+    temperature: float = field(default=1.0, metadata=LATER)
 
     def __post_init__(self) -> None:
         if isinstance(self.preprocess, dict):  # from config.json
@@ -258,8 +236,8 @@ class UNetConfig:
     def to_json(self) -> dict[str, Any]:
         """The content of config.json; entries of later versions are left out if they have their default."""
         values = asdict(self)
-        _drop_defaults(values, UNetConfig, LATER_ENTRIES)
-        _drop_defaults(values["preprocess"], Preprocess, LATER_PREPROCESS_ENTRIES)
+        _drop_defaults(values, UNetConfig)
+        _drop_defaults(values["preprocess"], Preprocess)
         return values
 
     @property
@@ -287,12 +265,11 @@ class UNetConfig:
         return self.encoder.get("num_channels", 3)
 
 
-def _drop_defaults(values: dict[str, Any], kind: type[Any], names: Sequence[str]) -> None:
-    """Delete the entries `names` whose value is the default of the dataclass `kind`."""
-    defaults = {entry.name: entry.default for entry in fields(kind)}
-    for name in names:
-        if values[name] == defaults[name]:
-            del values[name]
+def _drop_defaults(values: dict[str, Any], kind: type[Any]) -> None:
+    """Delete the entries of later versions whose value is the default of the dataclass `kind`."""
+    for entry in fields(kind):
+        if "is_later" in entry.metadata and values[entry.name] == entry.default:
+            del values[entry.name]
 
 
 def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:
@@ -327,10 +304,15 @@ def _is_mask_value(value: Any) -> bool:
     return _is_tuple(value, _is_byte, 3)
 
 
+def _is_joined_value(pair: Any) -> bool:
+    """Whether it is a mask value with a class index."""
+    return isinstance(pair, tuple) and len(pair) == 2 and _is_mask_value(pair[0]) and _is_byte(pair[1])
+
+
 def _is_byte(value: Any) -> bool:
     return isinstance(value, int) and _is_number(value) and 0 <= value <= 255
 
 
-def _tuple_if_list(value: Any) -> Any:
-    """A list as a tuple, since JSON has lists only; any other value unchanged."""
-    return tuple(value) if isinstance(value, list) else value
+def _as_tuples(value: Any) -> Any:
+    """A value of JSON with tuples for lists; any other value is returned unchanged."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value

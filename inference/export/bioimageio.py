@@ -109,7 +109,7 @@ class BioImageIo(ExportFormat):
             (answer,) = self.expected_answers(model, [images])
             np.save(folder / "test_image.npy", images.astype(np.float32))
             np.save(folder / "test_probabilities.npy", answer.numpy())
-            draw_cover(images[0], answer[0], options.folder).save(folder / "draw_cover.jpg", quality=90)
+            draw_cover(images[0], answer[0], options.folder).save(folder / "cover.jpg", quality=90)
             description = self.description(config)
             documentation = DOCUMENTATION.format(
                 title=title,

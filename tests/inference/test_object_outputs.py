@@ -91,7 +91,7 @@ def test_a_written_mask_that_no_png_holds_is_read_with_its_table(written_job):
 
 
 def test_a_written_mask_of_objects_of_one_class_is_read_alone(tmp_path, written_job):
-    assert CELLS.written_mask(written_job) == (tmp_path / "a.png", 0)
+    assert CELLS.written_mask(written_job) == PageFile(tmp_path / "a.png")
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_an_area_is_there_when_exactly_a_tenth_of_it_is(seen, mask):
 def test_an_area_is_there_when_a_tenth_of_what_is_labeled_of_it_is():
     mask = np.where(SQUARE == 1, 255, 0).astype(np.uint8)
     mask[10, 10:20] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-    (area,) = compared_areas(probabilities_of(SQUARE), mask, NAMES)
+    (area,) = compare_areas(probabilities_of(SQUARE), mask, NAMES)
     assert area.pixels == 100
     assert area.agrees
 

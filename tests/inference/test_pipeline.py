@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from support.prediction import network_of, touch, volume_job, writer_of
 
-from data_utils.image_io.formats import PageFile
+from data_utils.image_io.formats import BandSource, PageFile
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import to_rgb
 from inference import Predictor
@@ -34,10 +34,13 @@ from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
 
-def test_a_process_that_helps_reads_the_page_of_the_image(tmp_path):
-    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
+@pytest.mark.parametrize(("bands", "values"), [((), [20, 21, 22]), (("3", "1"), [20, 22])], ids=["all bands", "two"])
+def test_a_process_that_helps_reads_the_page_of_the_image(tmp_path, bands, values):
+    file = tmp_path / "a.tif"
+    with tifffile.TiffWriter(file) as tiff:
         for page in range(3):
-            tiff.write(np.full((8, 9), page, np.uint8), photometric="minisblack")
+            tiff.write(np.tile(np.arange(3, dtype=np.uint8) + 10 * page, (8, 9, 1)), photometric="rgb")
+    stored = BandSource((str(file),), bands, 2) if bands else None
     pictures = []
 
     def strips(picture, name):
@@ -47,8 +50,8 @@ def test_a_process_that_helps_reads_the_page_of_the_image(tmp_path):
     predictor = Predictor(network_of())
     steps = ImageSteps(predictor, writer_of(predictor))
     steps.predictor = SimpleNamespace(strips=strips)
-    steps.follow(ImageJob(image=tmp_path / "a.tif", size=(8, 9), output=tmp_path / "a", page=2))
-    assert pictures == [(f"{tmp_path / 'a.tif'} page 3", [2])]
+    steps.follow(ImageJob(image=file, size=(8, 9), output=tmp_path / "a", page=2, stored=stored))
+    assert pictures == [(f"{file} page 3", values)]
 
 
 def test_a_process_that_helps_computes_every_strip_of_a_volume():

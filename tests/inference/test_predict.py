@@ -24,6 +24,7 @@ from inference import Predictor
 from inference.args import parse_args
 from inference.outputs import new_format
 from inference.pipeline import PredictionPipeline
+from inference.scoring.truth import ScoreError
 from predict import Failure, check_outputs, output_extensions
 from runtime.errors import ImageError, ModelError, SettingsError
 from runtime.launch import compile_networks
@@ -256,6 +257,22 @@ def test_all_masks_of_a_folder_are_new_where_it_is_overwritten(
     noted = []
     monkeypatch.setattr("predict.write_files_of_all", lambda *_, is_complete: noted.append(is_complete) or [])
     assert predict(model, [photos / "a.png"], tmp_path / output, *flags).returncode == 0
+    assert noted == [is_complete]
+
+
+@pytest.mark.parametrize(
+    ("error", "has_mask", "is_complete"),
+    [(ScoreError("cut"), True, True), (ImageError("cut"), False, True), (ImageError("cut"), True, False)],
+    ids=["no score", "no mask", "an old mask"],
+)
+def test_all_masks_of_a_folder_are_new_where_no_old_one_stays(
+    model, photos, tmp_path, monkeypatch, error, has_mask, is_complete
+):
+    noted = []
+    touch(tmp_path, *["out/a.png"] * has_mask)
+    monkeypatch.setattr(PredictionPipeline, "run", lambda pipeline, batches: [(batches[0][0], error)])
+    monkeypatch.setattr("predict.write_files_of_all", lambda *_, is_complete: noted.append(is_complete) or [])
+    assert predict(model, [photos / "a.png"], tmp_path / "out", "--overwrite").returncode == 1
     assert noted == [is_complete]
 
 

@@ -125,6 +125,14 @@ def test_a_record_that_is_damaged_is_not_completed(tmp_path):
     assert (tmp_path / "predict.json").read_text() == "{"
 
 
+def test_a_record_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "predict.json").mkdir()
+    with pytest.raises(IsADirectoryError):
+        record_provenance(tmp_path, {"models": {"me/cells": None}, "complete": True}, overwrite=False)
+    with pytest.raises(IsADirectoryError):
+        complete_provenance(tmp_path)
+
+
 def test_nothing_is_recorded_of_a_folder_that_is_not_there(tmp_path):
     record_provenance(tmp_path / "gone", {"models": {"me/cells": None}, "complete": True}, overwrite=False)
     assert not (tmp_path / "gone").exists()

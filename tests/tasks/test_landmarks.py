@@ -45,7 +45,7 @@ def place_and_presence(logits: Tensor, points: Tensor, sigma: float, nowhere: fl
     return place, presence + absence
 
 
-@pytest.mark.parametrize("sigma", [2.0, 1.25])
+@pytest.mark.parametrize("sigma", [2.0, 1.25, 0.25])
 def test_the_loss_is_the_cross_entropy_against_a_gaussian(sigma):
     task = replace(THREE, sigma=sigma)
     size = (12, 15)
@@ -94,10 +94,19 @@ def test_the_loss_of_a_step_does_not_depend_on_how_it_is_split():
 def test_a_point_outside_of_the_crop_has_no_place_to_learn():
     target = batch_of_image(image_points([[-9, 0], [2, 2]], [OUTSIDE, PRESENT], (8, 8)))
     logits = torch.randn(1, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert TWO.counts(target)[0] == 1
+    assert TWO.counts(target).tolist() == [1, 2]
     alone = batch_of_image(image_points([[-9, 0], [2, 2]], [UNKNOWN, PRESENT], (8, 8)))
     places = [TWO.finish(TWO.partial(logits, points))[0] for points in (target, alone)]
     assert places[0] == places[1]
+
+
+def test_the_presence_of_a_point_outside_of_the_crop_is_learned_as_absence():
+    logits = torch.randn(1, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    terms = []
+    for state in (OUTSIDE, ABSENT):
+        target = batch_of_image(image_points([[-9, 0], [2, 2]], [state, PRESENT], (8, 8)))
+        terms.append(TWO.finish(TWO.partial(logits, target)))
+    assert torch.equal(*terms)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +131,11 @@ def test_points_of_a_filler_are_unknown():
     assert filler.unit.tolist() == [1, 1]
 
 
-def test_points_that_memory_is_measured_with_are_unknown():
-    zeros = THREE.zero_targets((2, 8, 9), torch.device("cpu"))
-    assert zeros.shape == (2, 8, 9)
-    assert zeros.points.shape == (2, 3, 2)
+@pytest.mark.parametrize("size", [(8, 9), (7, 8, 9)], ids=["images", "volumes"])
+def test_points_that_memory_is_measured_with_are_unknown(size):
+    zeros = THREE.zero_targets((2, *size), torch.device("cpu"))
+    assert zeros.shape == (2, *size)
+    assert zeros.points.shape == (2, 3, len(size))
     assert zeros.states.tolist() == [[UNKNOWN] * 3] * 2
 
 

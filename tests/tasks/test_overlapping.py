@@ -112,6 +112,16 @@ def test_regions_are_summed_where_the_loss_has_them(kind, count):
     assert len(Overlapping(NAMES, kind).partial(*sample())) == count
 
 
+@pytest.mark.parametrize("far", [1e3, -1e3], ids=["sure that they are there", "sure that they are not"])
+def test_the_loss_of_a_sure_network_is_finite(far):
+    _, targets = sample()
+    logits = torch.full((4, 3, 9, 7), far, requires_grad=True)
+    sums = StepLoss(Overlapping(NAMES)).sums(logits, targets)
+    sums.sum().backward()
+    assert sums.isfinite().all()
+    assert logits.grad.isfinite().all()
+
+
 def test_pixels_that_are_unknown_for_a_class_move_nothing_of_it():
     logits, targets = sample()
     task = Overlapping(NAMES)
@@ -194,6 +204,10 @@ def test_a_class_that_is_nowhere_has_no_score(scores_of_first_class):
     assert scores_of_first_class.brief() == {"mean_iou": 1 / 3, "mean_dice": pytest.approx(0.4)}
 
 
+def test_brief_scores_of_no_image_are_unknown():
+    assert Overlapping(NAMES).new_scores(1).brief() == {"mean_iou": None, "mean_dice": None}
+
+
 def test_a_filler_changes_no_score(scores_of_first_class):
     nothing = torch.zeros_like(TRUTH)
     scores_of_first_class.add(nothing, OverlapTarget(nothing, nothing), 0)
@@ -204,6 +218,7 @@ def test_classes_that_are_missed_are_named(scores_of_first_class):
     summary = scores_of_first_class.summary()
     assert summary == "mean IoU 0.3333, mean Dice 0.4000; nothing was found of lung"
     assert scores_of(torch.zeros_like(TRUTH)).summary().endswith("; nothing was found of heart, lung")
+    assert scores_of(torch.tensor([[[1, 1], [2, 0]]])).summary().endswith("; nothing was found of lung")  # elsewhere
 
 
 def test_a_table_has_a_row_for_each_class(scores_of_first_class):
@@ -305,6 +320,10 @@ def test_a_config_without_sides_holds_the_name_of_the_task_alone(partners):
     assert Overlapping(NAMES, partners=partners).to_config() == {"name": "overlapping"}
 
 
+def test_classes_of_a_config_without_sides_stay_in_their_places():
+    assert task_of_model(UNetConfig(num_classes=3, task={"name": "overlapping"})).partners == (0, 1, 2)
+
+
 def test_a_model_knows_which_classes_change_places_in_the_mirror():
     task = Overlapping(NAMES, partners=(1, 0, 2), mirrors=False)
     config = UNetConfig(num_classes=3, task=task.to_config())
@@ -316,8 +335,14 @@ def test_a_model_knows_which_classes_change_places_in_the_mirror():
 
 @pytest.mark.parametrize(
     "damage",
-    [{"partners": [0, 0, 1]}, {"partners": [0, 1]}, {"partners": [0, "1", 2]}, {"mirrors": 1}],
-    ids=["one partner twice", "too few partners", "a word for a partner", "a number for a truth"],
+    [
+        {"partners": [0, 0, 1]},
+        {"partners": [0, 1]},
+        {"partners": [0, 1, 2, 2]},
+        {"partners": [0, "1", 2]},
+        {"mirrors": 1},
+    ],
+    ids=["one partner twice", "too few partners", "too many partners", "a word for a partner", "a number for a truth"],
 )
 def test_damaged_sides_are_refused(damage):
     with pytest.raises(ModelError, match=r"^config\.json: the sides of the task .* are damaged; use another copy$"):

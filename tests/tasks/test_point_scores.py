@@ -386,6 +386,7 @@ def test_scores_are_read_as_they_were_stored():
     restored = THREE.scores_from_json(scores.to_json())
     assert restored.report() == scores.report()
     assert restored.table() == scores.table()
+    assert torch.equal(restored.by_image, scores.by_image)
 
 
 def test_merged_scores_are_those_of_all_images():

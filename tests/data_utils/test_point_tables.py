@@ -325,6 +325,14 @@ def test_a_file_that_holds_no_points_any_more_is_one_line(tmp_path):
         files.read_written(tmp_path / "a.csv", "long")
 
 
+def test_a_file_that_holds_points_in_another_format_is_not_the_file_that_was_written(tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text('{"imagePath": "a.png", "shapes": [{"label": "eye", "points": [[1, 2]], "shape_type": "point"}]}')
+    assert files.read_written(file, "labelme").names == ("eye",)
+    with pytest.raises(DataError, match=r"a\.json: holds no points any more"):
+        files.read_written(file, "coco")
+
+
 @pytest.fixture
 def keyed_points(tmp_path):
     """A table of one point in two images, and the paths of these."""

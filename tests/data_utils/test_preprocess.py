@@ -236,6 +236,12 @@ def test_a_turned_jpeg_file_is_decoded_with_less_detail_where_8_divides_its_side
     assert decode_image(jpeg(size, orientation), "image", draft_for=Preprocess(scale=0.11)).pixels.shape == shape
 
 
+def test_a_jpeg_file_that_a_caller_has_opened_is_read_in_all_detail_and_keeps_its_size():
+    picture = Image.open(io.BytesIO(jpeg((320, 400), 1)))
+    assert decode_image(picture, "image", draft_for=Preprocess(scale=0.11)).pixels.shape == (320, 400, 3)
+    assert picture.size == (400, 320)
+
+
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
     (tmp_path / "a.jpg").write_bytes(jpeg((320, 400), mode=mode))

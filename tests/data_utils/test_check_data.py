@@ -219,6 +219,17 @@ def test_the_check_names_unpaired_files_of_both_splits(damaged_splits):
     assert "val.png" in report
 
 
+def test_the_check_names_unpaired_files_in_order(tmp_path):
+    write_splits(tmp_path, 5, 5)
+    for split in ("train", "val"):
+        for number in range(1, 5):
+            mask = tmp_path / split / "masks" / f"cell_0{number}.png"
+            mask.rename(mask.with_name(f"{split}_{number}.png"))
+    report, _ = check_data(DataConfig(str(tmp_path)))
+    names = ", ".join(f"{split}_{number}.png" for split in ("train", "val") for number in range(1, 5))
+    assert f"({names}): mask without image" in report
+
+
 def test_the_check_names_masks_of_one_class_beside_damaged_ones(damaged_splits):
     report, problems = damaged_splits
     assert "mask cannot be read: 1" in report

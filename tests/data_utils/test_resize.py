@@ -31,6 +31,12 @@ def test_a_part_of_an_image_at_its_own_size_is_that_part():
     np.testing.assert_array_equal(resize_image(pixels, (4, 5), (0, 0, 5, 4)), pixels[:4, :5])
 
 
+def test_a_part_of_an_image_is_enlarged_to_the_size_of_the_image():
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
+    part = resize_image(pixels[:5, :6], (6, 9), (0, 0, 4, 3))  # no pixel farther away contributes to it
+    np.testing.assert_array_equal(resize_image(pixels, (6, 9), (0, 0, 4, 3)), part)
+
+
 def test_no_more_of_an_image_at_its_own_size_is_read_than_the_window():
     read = mock.Mock(return_value=np.zeros((3, 6, 1), np.uint8))
     resize_window(read, (10, 12), (10, 12), ((2, 5), (3, 9)))

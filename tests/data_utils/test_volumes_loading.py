@@ -111,13 +111,14 @@ def test_a_patch_is_all_that_is_copied_of_the_cache(tmp_path):
     assert np.shares_memory(target.mask, whole_target.mask)
 
 
-def test_a_volume_smaller_than_the_patch_is_padded_with_the_mean_and_ignored_there(tmp_path):
-    info = write_volumes(tmp_path, [(6, 24, 28)], crop_size=(8, 12, 32))
+@pytest.mark.parametrize("width", [28, 32])
+def test_a_volume_smaller_than_the_patch_is_padded_with_the_mean_and_ignored_there(tmp_path, width):
+    info = write_volumes(tmp_path, [(6, 24, width)], crop_size=(8, 12, 32))
     image, target, *_ = TrainingDataset(info.train, info, STANDARDIZED)[Slot(0, 0, (8, 12, 32))]
     assert image.shape == (1, 8, 12, 32)
     assert image.dtype == torch.float32
     outside = torch.ones(8, 12, 32, dtype=torch.bool)
-    outside[:6, :, :28] = False
+    outside[:6, :, :width] = False
     assert ((target.mask == 255) == outside).all()
     assert (image[0][outside] == 0).all()
     assert (image[0][~outside] != 0).all()

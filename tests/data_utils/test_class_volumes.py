@@ -98,8 +98,9 @@ def unpaired_of_val(folder: str) -> tuple[str, str]:
 
 
 def test_volumes_of_a_class_without_partner_are_refused(half_splits, tmp_path):
-    first, second = unpaired_of_val(half_splits.dataset)
-    with pytest.raises(DataError, match=f"2 files without partner: {first}; {second}"):
+    third, _ = touch_volumes(tmp_path / "val", "masks/b/x1", "masks/b/x2")
+    lines = "; ".join([*unpaired_of_val(half_splits.dataset), f"{third}: mask without image"])
+    with pytest.raises(DataError, match=f"4 files without partner: {lines}"):
         find_class_volumes(tmp_path, (), half_splits)["val"]()
 
 

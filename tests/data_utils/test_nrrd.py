@@ -83,6 +83,7 @@ def test_a_header_of_a_nrrd_in_another_form_is_accepted(tmp_path, before, after)
         ("sizes: 2 3 4", "sizes: 2 3 4\nSizes: 1 1 1", "its header says Sizes twice"),
         ("endian: little\n", "endian: little\nkinds: café\n", "its header has a line 'kinds: .*no field of the format"),
         ("endian: little\n", "endian: little\nflavor: 1\n", "its header has a line 'flavor: 1', which is no field"),
+        ("endian: little\n", "endian: little\ndata file: ../a:=b\n", "data file = ../a:=b, expected a file beside it"),
         ("sizes: 2 3 4", "sizes: 2 3 0", "its header has sizes = 2 3 0, expected numbers above 0"),
         ("dimension: 3\n", "", "its header has dimension = , and 3 sizes"),
         ("type: uint8\n", "", "its header has type = , expected that of a number"),

@@ -531,9 +531,9 @@ def test_damaged_volumes_end_in_an_error_of_ours(tmp_path_factory, file):
         assert VolumeInput(voxels, header, Preprocess(), header.channels).strip(0, 1).shape[0] == header.channels
 
 
-def volume_of_one(folder: Path, voxel: float) -> VolumeFile:
+def volume_of_one(folder: Path, voxel: float, kind: type = np.float32) -> VolumeFile:
     """A volume of zeros but for one voxel."""
-    voxels = np.zeros((2, 2, 2), np.float32)
+    voxels = np.zeros((2, 2, 2), kind)
     voxels[1, 1, 1] = voxel
     return source(write_nifti(folder / "a.nii", voxels))
 
@@ -543,10 +543,11 @@ def test_voxels_whose_squares_float32_holds_are_numbers(tmp_path, voxel):
     assert abs(read_volume(volume_of_one(tmp_path, voxel), "a")[0]).max() > 0
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("voxel", [1.1e30, -1.1e30, np.nan])
-def test_voxels_whose_squares_float32_does_not_hold_are_refused(tmp_path, voxel):
+def test_voxels_whose_squares_float32_does_not_hold_are_refused(tmp_path, voxel, kind):
     with pytest.raises(ImageError, match="a: has voxels that are not numbers"):
-        read_volume(volume_of_one(tmp_path, voxel), "a")
+        read_volume(volume_of_one(tmp_path, voxel, kind), "a")
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,13 @@ def test_grey_masks_with_values_of_no_color_become_problems():
     assert set(inspection.problems) == {1}
 
 
+def test_grey_masks_with_values_of_no_number_become_problems():
+    inspection, records = split_of({0: 3, 1: 2}, {0: 3, 9: 1}, kind="greys")
+    exclude_unknown(inspection, records, CLASSES)
+    assert set(inspection.problems) == {1}
+    assert "mask values 9 belong to no class" in inspection.problems[1].text
+
+
 class ReaderWithoutNine:
     """Stands in for a reader of objects: no object has the number 9."""
 

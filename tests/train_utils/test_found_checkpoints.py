@@ -26,6 +26,7 @@ from train_utils.checkpoints.find import (
     peek,
 )
 from train_utils.checkpoints.save import Checkpoints
+from train_utils.ema import WeightAverage
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunIdentity, RunSettings
 
@@ -158,6 +159,15 @@ def test_a_checkpoint_without_a_file_is_passed_over(checkpoints, newer_model):
     newer_model.unlink()
     reason = "model.safetensors is missing"
     assert find_checkpoint("auto", checkpoints.folder).passed_over == [f"{newer_model.parent}: {reason}"]
+
+
+def test_a_checkpoint_whose_average_is_damaged_is_passed_over(checkpoints):
+    checkpoints.average = WeightAverage(checkpoints.network, 0.9)
+    save_all(checkpoints, (1, None), (2, None))
+    file = checkpoints.folder / "step-00000002" / "average.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+    (reason,) = find_checkpoint("auto", checkpoints.folder).passed_over
+    assert reason.startswith(f"{file.parent}: average.safetensors is damaged: ")
 
 
 def test_the_best_score_of_a_checkpoint_that_is_passed_over_is_forgotten(checkpoints, newer_model):

@@ -133,8 +133,9 @@ def _split_option(option: str) -> tuple[list[str], list[str]]:
     words = sys.argv[1:]
     start = words.index(option)
     end = start + 1
-    while end < len(words) and not words[end].startswith("-"):
-        end += 1
+    if "=" not in option:
+        while end < len(words) and not words[end].startswith("-"):
+            end += 1
     return words[start:end], [sys.argv[0], *words[:start], *words[end:]]
 
 

@@ -333,6 +333,7 @@ def test_a_mistyped_flag_is_named_with_the_one_that_was_meant(parse, words, answ
     ("words", "answer"),
     [
         (["--input", "a", "--lr=3"], "--lr=3; use --rate; prog.py --input a"),
+        (["--lr=3", "data", "--input", "a"], "--lr=3; use --rate; prog.py data --input a"),
         (["--LR", "3", "--input", "a"], "--LR; use --rate; prog.py --input a"),
         (["--lr", "3", "4", "--input", "a"], "--lr; use --rate; prog.py --input a"),
         (["--lr", "3", "-m", "4", "--input", "a"], "--lr; use --rate; prog.py -m 4 --input a"),

@@ -58,9 +58,11 @@ def test_a_row_of_the_terminal_has_scores_images_steps_seeds_folders(lines, numb
     assert re.split(r" {2,}", lines[number]) == cells.split("|")
 
 
-def test_cells_of_a_column_of_the_terminal_begin_at_one_place(lines):
-    places = [line.index(cell) for line, cell in zip(lines, ("spread", "n/a", "0.1945"), strict=False)]
-    assert places == [37, 37, 37]
+@pytest.mark.parametrize(
+    ("cells", "place"), [(("spread", "n/a", "0.1945"), 37), (("best step", "40 of 40", "40 of 40, 1"), 72)]
+)
+def test_cells_of_a_column_of_the_terminal_begin_at_one_place(lines, cells, place):
+    assert [line.index(cell) for line, cell in zip(lines, cells, strict=False)] == [place] * 3
 
 
 def test_differing_settings_are_a_table_behind_an_empty_line(lines):

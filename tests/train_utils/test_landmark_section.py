@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from support.reports import html_rows, markdown_rows, tags_of, use_of
+from huggingface_hub import ModelCard
+from support.reports import card_of, html_rows, markdown_rows, tags_of, use_of
 from support.volumes import RAS, write_nifti
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
@@ -81,6 +82,12 @@ def test_the_card_of_landmarks_predicts_points(section, scores):
 
 def test_the_card_of_landmarks_has_the_tags_of_detection(section, scores):
     assert tags_of(section, scores) == ["unet", "landmark-detection", "keypoint-detection"]
+
+
+def test_the_scores_on_the_card_of_landmarks_are_those_of_detection(section, scores):
+    results = ModelCard(card_of(section, scores)).data.eval_results
+    assert {result.task_type for result in results} == {"keypoint-detection"}
+    assert {result.task_name for result in results} == {"Keypoint detection"}
 
 
 def test_errors_of_landmarks_are_those_of_present_points(section, scores):

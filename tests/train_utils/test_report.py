@@ -35,7 +35,16 @@ from train_utils.reporting.section import Metric
 NAMES = ("<script>alert(1)</script>", 'a|b & "c"', "c: #d")
 MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
 SETTINGS = {
-    "flags": {"dataset": "shapes<i>", "epochs": 3, "image_size": [32, 48], "crop_size": None, "loss": "ce+dice"},
+    "flags": {
+        "dataset": "shapes<i>",
+        "epochs": 3,
+        "max_steps": None,
+        "max_minutes": None,
+        "seed": 0,
+        "image_size": [32, 48],
+        "crop_size": None,
+        "loss": "ce+dice",
+    },
     "profile": {"processes": 2, "mixed_precision": "bf16"},
     "total_steps": 40,
     "identity": {"dims": 2},
@@ -239,9 +248,10 @@ def page_of(folder: Path, best: Evaluation | None = None) -> str:
     return text_line((folder / "report.html").read_text())
 
 
-def test_the_report_says_how_many_epochs_were_done(tmp_path):
-    write_run(tmp_path, [{"step": 1000, "epoch": 1.0}, {"step": 2500, "epoch": 2.46}])
-    assert "2.5 epochs done" in page_of(tmp_path)
+@pytest.mark.parametrize(("epoch", "text"), [(2.46, "2.5 epochs done"), (0.0, "0.0 epochs done")])
+def test_the_report_says_how_many_epochs_were_done(tmp_path, epoch, text):
+    write_run(tmp_path, [{"step": 1000, "epoch": epoch / 2}, {"step": 2500, "epoch": epoch}, {"step": 2500}])
+    assert text in page_of(tmp_path)
     assert "30 best step, of 2,500" in page_of(tmp_path)
 
 
@@ -297,13 +307,16 @@ def test_a_setting_stands_in_the_report_once(tmp_path, name):
         "profile: processes 2",
         "num workers 2",
         "git commit abc",
+        "command train.py",
+        "credentials left out dataset",
         "epochs 3",
+        "seed 0",
         "GPUs none",
     ],
 )
 def test_a_setting_is_told_as_it_is_typed(tmp_path, row):
     run = SETTINGS["run"] | {"git_commit": "abc"}
-    write_run(tmp_path, [], SETTINGS | {"num_workers": 2, "run": run})
+    write_run(tmp_path, [], SETTINGS | {"num_workers": 2, "run": run, "credentials_left_out": ["dataset"]})
     assert row in page_of(tmp_path)
 
 
@@ -336,6 +349,7 @@ def speed_page(folder: Path, *records: dict[str, float], processes: int = 2) -> 
     [
         ("images_per_second", (70, 4, 5), " 5 images/s "),
         ("images_per_second", (123.456,), " 123 images/s "),
+        ("images_per_second", (4, 5), " 4.5 images/s "),
         ("images_per_second", (0,), " 0 images/s "),
         ("peak_flops_percent", (3000, 20, 40), " 40% of the device's peak "),
         ("peak_flops_percent", (20, 60, 25), " 25% of the device's peak "),
@@ -391,10 +405,11 @@ def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path, rec
 
 
 def test_a_run_that_ended_before_its_first_evaluation_has_the_curves_of_its_log(tmp_path):
-    write_run(tmp_path, [{"step": 1, "train/loss": 4.0}])
+    write_run(tmp_path, [{"step": 1, "train/loss": 4.0, "train/lr": 0.5}])
     write_report(tmp_path, None, class_section(NAMES), Classes.compared_by, views={})
     html = (tmp_path / "report.html").read_text()
-    assert "Loss training 4" in text_line(html)
+    assert "Loss training 4 " in text_line(html)
+    assert "Learning rate learning rate 0.5 " in text_line(html)
     assert "best-step" not in html
 
 
@@ -457,17 +472,23 @@ def test_the_best_step_is_marked_where_it_is_chosen(curves_page):
 
 
 @pytest.mark.parametrize(
-    ("counts", "is_shown"), [(None, False), ([[0, 0, 0]], False), ([[10, 4, 0], [30, 30, 30 * 2**20]], True)]
+    ("counts", "errors"),
+    [
+        (None, []),
+        ([[0, 0, 0]], []),
+        ([[10, 0, 0]], ["0.0000"]),
+        ([[10, 4, 0], [30, 30, 30 * 2**20]], ["0.1000"]),
+    ],
 )
-def test_the_calibration_of_the_best_evaluation_is_shown_where_it_was_counted(tmp_path, counts, is_shown):
+def test_the_calibration_of_the_best_evaluation_is_shown_where_it_was_counted(tmp_path, counts, errors):
     write_run(tmp_path, [])
     scores = class_scores("ab", torch.tensor([[6, 2], [1, 1]]))
     scores.reliability = None if counts is None else torch.tensor(counts)
     page_of(tmp_path, Evaluation(30, None, scores))
     html = (tmp_path / "report.html").read_text()
     # of ten pixels of confidence 0 four are right, and all of thirty of confidence 1
-    assert ("Expected calibration error: <b>0.1000</b>" in html) is is_shown
-    assert ('id="calibration-series-0"' in html) is is_shown
+    assert re.findall("Expected calibration error: <b>(.*?)</b>", html) == errors
+    assert html.count('id="calibration-series-0"') == len(errors)
 
 
 def test_pictures_stand_at_their_titles_in_the_order_in_which_they_are_given(tmp_path):

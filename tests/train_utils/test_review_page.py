@@ -13,6 +13,7 @@ import pytest
 from support.reports import class_section
 from support.reviews import table_rows
 
+from data_utils.visualize import RED
 from train_utils.reporting.embedding import Embedded, embed_all
 from train_utils.reporting.review import page
 from train_utils.reporting.review.masks import HeldOutImage, MaskReview
@@ -116,10 +117,11 @@ def test_the_table_names_all_masks(written, folder):
 
 
 def test_the_list_names_all_masks_that_look_wrong(written, folder):
-    header, *names = (folder / "suspicious.txt").read_text().splitlines()
+    header, *names, rest = (folder / "suspicious.txt").read_text().split("\n")
     assert header.startswith("# ")
     assert "--exclude" in header
     assert names == ["<3>", "<40>"]
+    assert rest == ""
 
 
 def test_the_page_of_images_replaces_an_earlier_one_of_slices(tmp_path):
@@ -148,6 +150,7 @@ def test_areas_of_disagreement_are_outlined_on_a_reduced_picture(tmp_path, monke
     assert {picture.shape for picture in shown} == {(420, 280, 3)}
     labels = re.findall(r'<img alt="(.*?)" width="(\d)"', (tmp_path / "review.html").read_text())
     assert labels == [("image", "0"), ("mask", "1"), ("prediction", "2"), ("where they disagree", "3")]
+    assert (shown[3] == RED).all(axis=2).any()
     outlines = [np.argwhere((picture == (255, 221, 0)).all(axis=2)) for picture in shown]
     assert [len(pixels) > 0 for pixels in outlines] == [False, False, False, True]
     top, left = outlines[3].min(axis=0)

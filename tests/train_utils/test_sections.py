@@ -19,6 +19,7 @@ from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.classes import ClassReader
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.overlapping import OverlapReader
+from data_utils.targets.reader import TargetReader
 from data_utils.targets.regions import RegionReader
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 from tasks.regions import Region
@@ -42,14 +43,18 @@ def test_each_task_has_its_section(task, reader, kind):
     assert type(new_section(SimpleNamespace(reader=reader, config=DataConfig("d", task=task)))) is kind
 
 
-def volume_example(image: VolumeFile, label: VolumeFile, pred: np.ndarray) -> Example:
-    """The example of a data set of one volume of two classes, in which 9 is unknown."""
+TWO_CLASSES = ClassReader(ClassMap(("a", "b"), (0, 1), 9))  # 9 is unknown
+
+
+def volume_example(
+    image: VolumeFile, label: VolumeFile, pred: np.ndarray, task: str = "classes", reader: TargetReader = TWO_CLASSES
+) -> Example:
+    """The example of a data set of one volume."""
     records = ListRecords([{"image": image, "target": label, "name": "case"}])
     records.metadata = Metadata(dims=3)
     split = Split(records, np.array([(4, 5, 6)]), spacings=np.ones((1, 3)))
-    reader = ClassReader(ClassMap(("a", "b"), (0, 1), 9))
     normalization = Normalization((1.0,), (1.0,), ("float32",))
-    info = DatasetInfo(DataConfig("d", task="classes"), split, split, reader, normalization)
+    info = DatasetInfo(DataConfig("d", task=task), split, split, reader, normalization)
     return new_section(info).example(info, 0, SimpleNamespace(predict_rows=lambda source, name: pred))
 
 
@@ -74,3 +79,15 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
     shown = orthogonal_slices(pred.astype(np.uint8), center, spacing, fill=255)
     np.testing.assert_array_equal(example.pred, shown)
     assert example.pred.dtype == example.truth.dtype
+
+
+def test_nothing_is_known_beside_the_planes_of_a_volume_of_objects(tmp_path):
+    affine = RAS @ np.diag([1.0, 1.0, 3.0, 1.0])
+    labels = np.ones((6, 5, 4), np.uint8)
+    image = VolumeFile((str(write_nifti(tmp_path / "image.nii", labels.astype(np.float32), affine)),))
+    label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
+    example = volume_example(image, label, np.ones((4, 5, 6)), "objects", ObjectReader())
+    is_beside = orthogonal_slices(np.ones((4, 5, 6), np.uint8), (0, 0, 0), (3.0, 1.0, 1.0), fill=0) == 0
+    assert is_beside.any()
+    assert (example.truth[is_beside] == 255).all()
+    assert (example.pred[is_beside] == 255).all()

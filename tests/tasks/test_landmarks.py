@@ -45,10 +45,11 @@ def place_and_presence(logits: Tensor, points: Tensor, sigma: float, nowhere: fl
     return place, presence + absence
 
 
-@pytest.mark.parametrize("sigma", [2.0, 1.25, 0.25])
-def test_the_loss_is_the_cross_entropy_against_a_gaussian(sigma):
+@pytest.mark.parametrize(
+    ("sigma", "size"), [(2.0, (12, 15)), (1.25, (12, 15)), (0.25, (12, 15)), (2.0, (1, 2**12))], ids=str
+)
+def test_the_loss_is_the_cross_entropy_against_a_gaussian(sigma, size):
     task = replace(THREE, sigma=sigma)
-    size = (12, 15)
     points = random_points(size, count=1)
     targets = batch_of_points(points, [[PRESENT, ABSENT, UNKNOWN]], size)
     logits = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

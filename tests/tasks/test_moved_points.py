@@ -108,3 +108,10 @@ def test_a_moved_image_reaches_half_a_pixel_beyond_the_centers_of_its_border():
     batch = batch_of_image(replace(unknown_points(8, (6, 5)), states=np.full(8, PRESENT)))
     moved = batch.move(lambda labels, unknown: labels, lambda points: points + torch.tensor(BORDER).double())
     assert moved.states[0].tolist() == STATES_AT_BORDER
+
+
+def test_a_moved_volume_reaches_half_a_pixel_beyond_the_centers_of_its_border():
+    batch = batch_of_image(replace(unknown_points(3, (4, 6, 5)), states=np.full(3, PRESENT)))
+    corners = torch.tensor([[3.4, 5.4, 4.4], [3.5, 0, 0], [0, 5.5, 0]])
+    moved = batch.move(lambda labels, unknown: labels, lambda points: points + corners.double())
+    assert moved.states[0].tolist() == [PRESENT, OUTSIDE, OUTSIDE]

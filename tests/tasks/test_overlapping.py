@@ -324,6 +324,14 @@ def test_classes_of_a_config_without_sides_stay_in_their_places():
     assert task_of_model(UNetConfig(num_classes=3, task={"name": "overlapping"})).partners == (0, 1, 2)
 
 
+def test_models_answer_alike_where_the_same_classes_change_places():
+    plain, sided, otherwise = (Overlapping(NAMES, partners=order) for order in ((0, 1, 2), (1, 0, 2), (0, 2, 1)))
+    assert plain.answers_as(Overlapping(NAMES))
+    assert not plain.answers_as(sided)
+    assert not sided.answers_as(plain)
+    assert not sided.answers_as(otherwise)
+
+
 def test_a_model_knows_which_classes_change_places_in_the_mirror():
     task = Overlapping(NAMES, partners=(1, 0, 2), mirrors=False)
     config = UNetConfig(num_classes=3, task=task.to_config())

@@ -108,6 +108,14 @@ def test_written_objects_of_several_classes_are_scored_against_annotations(writt
     assert entry["ap50"] == precision
 
 
+def test_written_objects_of_one_class_are_scored_against_annotations(written_job):
+    drawn = (LABELS.astype(int), np.array((0, 1, 1, 1)))
+    truth = AnnotatedObjects(SimpleNamespace(render_objects=lambda: drawn), (0, 1))
+    entry = ImageScorer(CELLS, Objects()).score(replace(written_job, truth=truth)).to_json("a.tif")
+    assert entry["found"] == 3
+    assert entry["ap50"] == 1
+
+
 ANNOTATED_CLASSES = [
     (1, "cell"),
     (2, "dust"),

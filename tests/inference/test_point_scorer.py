@@ -154,6 +154,12 @@ def test_points_are_scored_in_double_precision(tmp_path):
     assert PointScorer(TASK, ".csv").score_mask(job, prediction).to_json("a.tif")["errors"]["nose"] < 1e-9
 
 
+def test_a_point_that_is_met_has_an_error_of_zero(true_job):
+    prediction = np.array([[10.5 / 30, 10.5 / 40, 1, 1]] * 3)
+    errors = PointScorer(TASK, ".csv").score_mask(true_job, prediction).to_json("a.tif")["errors"]
+    assert errors == {"nose": 0.0, "ear": None, "tail": None}
+
+
 @pytest.mark.parametrize("error", [DataError, PermissionError])
 def test_points_that_cannot_be_read_have_no_score(true_job, monkeypatch, error):
     def refuse(*arguments: object) -> None:

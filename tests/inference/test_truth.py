@@ -122,6 +122,14 @@ def test_true_pixels_whose_center_lies_where_the_image_holds_no_data_do_not_coun
     assert scorer.score().scores.sums.tolist() == matrix_of(pred[under_centers], known)
 
 
+def test_predictions_are_as_sure_as_where_the_image_holds_data():
+    pred = np.array([[0, 1, 1], [2, 2, 0]], np.uint8)
+    missing = np.array([[False, True, False], [True, False, False]])
+    scorer = TruthScorer(TASK, pred.shape, rows_of(pred))
+    scorer.add(pred, missing, np.full((2, 3), 0.9, np.float32))
+    assert scorer.score().scores.reliability[:, 0].sum() == 4
+
+
 def test_a_true_mask_is_read_from_its_page(tmp_path):
     pages = np.zeros((2, 4, 6), np.uint8)
     pages[0] = 10

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.ndimage import label
 from support.prediction import matrix_of, scores_of, volume_job
-from support.volumes import write_volume
+from support.volumes import write_nifti, write_volume
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask
@@ -59,6 +59,17 @@ def test_an_object_that_lies_in_several_slices_is_one(tmp_path):
     assert score.areas is None
 
 
+def test_objects_of_a_written_mask_are_scored_by_their_numbers(tmp_path):
+    ids = np.zeros((3, 4, 5), np.uint8)
+    ids[:, 1:3, 1:3] = 1
+    ids[:, 1:3, 3] = 2
+    scorer = VolumeScorer(ObjectFormat(("background", "cell")), Objects())
+    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", ids))
+    write_volume(Path(scorer.output_format.written_volume(job).paths[0]), ids)
+    score = scorer.score(job)
+    assert [score.scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
+
+
 @pytest.mark.parametrize("surfaces", [False, True])
 def test_areas_of_a_volume_are_counted_in_all_its_slices(tmp_path, true_file, surfaces):
     score = VolumeScorer(SKY_AND_LAND, TASK, surfaces=surfaces).score_mask(volume_job(tmp_path, true_file), PRED)
@@ -97,6 +108,14 @@ EMPTY = np.zeros((3, 4, 5), np.uint8)
 def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path, truth, spacing, line):
     job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth, spacing))
     with pytest.raises(DataError, match=line):
+        VolumeScorer(SKY_AND_LAND, TASK).score_mask(job, EMPTY)
+
+
+def test_a_true_mask_that_lies_elsewhere_cannot_be_used(tmp_path):
+    moved = np.diag((1.0, 1.0, 2.0, 1.0))
+    moved[2, 3] = 2.0  # by a slice
+    job = volume_job(tmp_path, write_nifti(tmp_path / "truth.nii", EMPTY.T, moved))
+    with pytest.raises(DataError, match=r"truth\.nii: its affine differs from the volume's"):
         VolumeScorer(SKY_AND_LAND, TASK).score_mask(job, EMPTY)
 
 

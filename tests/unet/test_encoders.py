@@ -3,6 +3,7 @@
 Modules: unet/backbone.py.
 """
 
+import math
 import socket
 from contextlib import suppress
 from types import SimpleNamespace
@@ -282,6 +283,19 @@ def test_activation_checkpointing_runs_the_stages_of_an_encoder_again(recomputes
     assert len(calls) == runs * len(network.encoder.stages)
 
 
+def test_the_stages_of_an_encoder_run_again_one_by_one_from_the_last():
+    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3)).train()
+    network.activation_checkpointing = True
+    stages = network.encoder.stages
+    calls = []
+    for number, stage in enumerate(stages):
+        layer = next(module for module in stage.modules() if isinstance(module, nn.Conv2d))
+        layer.register_forward_hook(lambda *_, number=number: calls.append(number))
+    network(pixels(1, 3, 64, 64)).square().mean().backward()
+    numbers = list(range(len(stages)))
+    assert calls == numbers + numbers[::-1]
+
+
 def test_an_empty_list_of_a_backbone_holds_no_stages():
     network = UNet(tiny(depth=5, encoder=LITE, in_channels=3))
     stage = nn.Identity()
@@ -318,6 +332,17 @@ def test_parameters_that_the_features_have_no_use_for_are_not_trained(monkeypatc
     assert encoder.channels == [4, 4]
     trained = {name: parameter.requires_grad for name, parameter in encoder.backbone.named_parameters()}
     assert trained == {"unused": False, "used.weight": True, "used.bias": True}
+
+
+@pytest.mark.parametrize(("shift", "pixels"), [(-12, 9 + 12), (0, 9), (12, 6 + 12)], ids=["up", "straight", "down"])
+def test_a_receptive_field_is_that_of_the_side_on_which_more_is_looked_at(monkeypatch, shift, pixels):
+    class Shifted(Backbone):
+        def forward(self, images: torch.Tensor) -> Features:
+            return super().forward(images.roll(-shift, dims=2))
+
+    monkeypatch.setattr("unet.backbone.random_backbone", lambda config: Shifted())
+    encoder = {"num_channels": 3, "_name_or_path": f"rows moved by {shift}"}
+    assert reach(UNetConfig(3, depth=2, encoder=encoder)) == (math.ceil(pixels / 4) * 4,) * 2
 
 
 def test_levels_are_halvings_of_both_sides():

@@ -141,6 +141,12 @@ def test_dropout_falls_on_the_lowest_level_in_training(kind):
     assert network(images).equal(network(images))
 
 
+def test_dropout_falls_on_the_coarsest_features_of_an_encoder():
+    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3, dropout=0.5)).train()
+    images = torch.rand(1, 3, 64, 64)
+    assert not network(images).equal(network(images))
+
+
 def test_a_small_image_is_padded_with_its_border():
     model = randomized(UNet(UNetConfig(base_channels=4, depth=3)))
     x = torch.randn(1, 3, 5, 20, dtype=torch.float64)
@@ -164,9 +170,19 @@ def test_a_side_that_would_vanish_is_padded(norm, size, padded):
     assert stem_size(norm, size) == padded
 
 
-def stem_size(norm: str, size: tuple[int, int]) -> tuple[int, int]:
+@pytest.mark.parametrize("norm", ["instance", "batch", "group"])
+def test_an_image_is_padded_to_multiples_of_the_coarsest_stride_of_an_encoder(norm):
+    assert stem_size(norm, (20, 70), depth=5, encoder=LITE) == (32, 96)
+
+
+@pytest.mark.parametrize(("norm", "padded"), [("instance", (64, 64)), ("batch", (32, 32)), ("group", (32, 32))])
+def test_a_single_value_of_an_encoder_is_padded_for_instance_norm(norm, padded):
+    assert stem_size(norm, (20, 30), depth=5, encoder=LITE) == padded
+
+
+def stem_size(norm: str, size: tuple[int, int], **options) -> tuple[int, int]:
     """The size that an image has when it comes to the first block."""
-    network = UNet(tiny(norm=norm)).eval()
+    network = UNet(tiny(norm=norm, **options)).eval()
     sizes = []
     network.stem.register_forward_pre_hook(lambda stem, inputs: sizes.append(tuple(inputs[0].shape[2:])))
     network(torch.rand(1, 1, *size))

@@ -29,6 +29,15 @@ def test_blocks_run_once_again_after_an_error_within():
     assert not any("forward" in vars(block) for block in blocks)
 
 
+def test_a_block_that_runs_again_drops_the_same_values():
+    block = nn.Dropout(0.5)
+    values = torch.ones(1000, requires_grad=True)
+    with recomputing([block]):
+        kept = block(values)
+    kept.sum().backward()
+    assert values.grad.equal(kept.detach())
+
+
 @pytest.mark.parametrize("kind", [UNet, DeeplySupervisedUNet])
 def test_blocks_run_twice_in_training_alone(kind):
     network = kind(tiny(depth=3)).train()
@@ -44,15 +53,19 @@ def test_blocks_run_twice_in_training_alone(kind):
     assert [*map(calls.count, network.blocks)] == [1] * 7
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])
-def test_activation_checkpointing_keeps_gradients_with_running_statistics(norm):
+@pytest.mark.parametrize(
+    ("norm", "size"),
+    [("batch", (40, 48)), ("group", (40, 48)), ("batch", (8, 16, 24))],
+    ids=["batch", "group", "batch, volumes"],
+)
+def test_activation_checkpointing_keeps_gradients_with_running_statistics(norm, size):
     results = []
     for checkpointing in (False, True):
         torch.manual_seed(0)
-        network = UNet(UNetConfig(base_channels=4, depth=3, norm=norm, dropout=0.2)).double().train()
+        network = UNet(UNetConfig(base_channels=4, depth=3, norm=norm, dropout=0.2, dims=len(size))).double().train()
         network.activation_checkpointing = checkpointing
         for _ in range(2):
-            images = torch.rand(2, 3, 40, 48, dtype=torch.float64)
+            images = torch.rand(2, 3, *size, dtype=torch.float64)
             network(images).square().mean().backward()
         results.append((network, [parameter.grad for parameter in network.parameters()]))
     (plain, gradients), (checkpointed, recomputed) = results

@@ -84,8 +84,11 @@ def find_jobs(
     return jobs
 
 
-def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
-    """The only job, its mask in `file`. Raises DataError for several jobs, for a volume, and if `file` is taken."""
+def named_job(jobs: Sequence[Job], file: Path, overwrite: bool, extensions: Sequence[str] = ()) -> Job:
+    """The only job, its mask in `file`, its files of other `extensions` beside it.
+
+    Raises DataError for several jobs, for a volume, if `file` is taken, or if a file beside it is an input.
+    """
     if len(jobs) > 1:
         raise DataError(f"--output {file}: is one file, but there are {len(jobs)} inputs; give a folder")
     job = replace(jobs[0], output=file.with_suffix(""), root=file.parent)
@@ -95,8 +98,12 @@ def named_job(jobs: Sequence[Job], file: Path, overwrite: bool) -> Job:
         values = vars(job).copy()
         del values["place"]
         job = ImageJob(**values)
-    if file.resolve() in {Path(name).resolve() for name in job.files}:
+    sources = {Path(name).resolve() for name in job.files}
+    if file.resolve() in sources:
         raise DataError(f"--output {file}: is the input, not to be overwritten; choose another name")
+    for beside in map(job.file, extensions):
+        if beside.resolve() in sources:
+            raise DataError(f"--output {file}: {beside.name} beside it is the input; choose another name")
     if file.exists() and not overwrite:
         raise DataError(f"--output {file}: is there already; --overwrite replaces it")
     return job

@@ -80,7 +80,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionW
     output = args.output if args.file is None else args.file.with_suffix("")
     jobs = find_jobs(args.input, output, writer.extensions, rules, truth)
     if args.file is not None:
-        jobs = [named_job(jobs, args.file, args.overwrite)]
+        jobs = [named_job(jobs, args.file, args.overwrite, writer.extensions)]
         if output_format.writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:
             raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
     if args.polygons:

@@ -107,6 +107,12 @@ def test_a_photograph_is_read_ahead_with_all_its_detail_for_the_overlay(tmp_path
     assert steps.read(photo).pixels.shape == (48, 64, 3)  # though the network sees 12 x 16
 
 
+@pytest.mark.parametrize("extensions", [(".png",), (".png", ".overlay.png")], ids=["mask", "overlay"])
+def test_an_image_that_is_read_in_windows_is_not_read_ahead(page_job, monkeypatch, extensions):
+    monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 1)
+    assert steps_of(Preprocess(), 1, *extensions).read(page_job[0]) is None
+
+
 def test_a_tiff_whose_pages_never_end_is_refused(tmp_path):
     tifffile.imwrite(tmp_path / "a.tif", np.zeros((2, 3), np.uint8), photometric="minisblack")
     content = bytearray((tmp_path / "a.tif").read_bytes())
@@ -285,7 +291,7 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_alone(tmp_path, name, e
     assert isinstance(outcome, ScoreError)
     assert str(outcome).endswith("; the prediction is written anyway")
     assert name in str(outcome)
-    assert np.asarray(Image.open(job.file(".png"))).shape == (3, 4)
+    assert all(np.asarray(Image.open(job.file(extension))).shape[:2] == (3, 4) for extension in extensions)
 
 
 @pytest.mark.parametrize("is_scored", [False, True])

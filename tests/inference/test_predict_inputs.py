@@ -16,7 +16,7 @@ from support.launches import predict
 from support.prediction import touch
 
 from data_utils.image_io.class_masks import ClassFile, ClassMasks
-from data_utils.image_io.formats import BandSource, PictureFile
+from data_utils.image_io.formats import BandSource, PageFile, PictureFile
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import group_jobs, process_share
@@ -489,7 +489,7 @@ def test_the_only_mask_is_no_band_of_its_image(tmp_path, name):
 def test_an_input_in_a_folder_has_the_true_mask_in_the_folder_of_that_name(tmp_path, name):
     touch(tmp_path, f"in/sub/{name}", f"truth/sub/{name}", f"truth/{name}")
     (job,) = find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
-    assert job.truth == (tmp_path / "truth" / "sub" / name, 0)
+    assert job.truth == PageFile(tmp_path / "truth" / "sub" / name)
 
 
 @pytest.fixture
@@ -509,7 +509,7 @@ def truth_of(folder: Path, truth: TruthFolder) -> MaskFile:
 @pytest.mark.parametrize("reads_places", [True, False])
 def test_a_true_mask_is_found_by_the_suffix_that_is_given(true_masks, suffix, name, reads_places):
     truth = TruthFolder(true_masks / "truth", suffix, reads_places=reads_places)
-    assert truth_of(true_masks, truth) == (true_masks / "truth" / name, 0)
+    assert truth_of(true_masks, truth) == PageFile(true_masks / "truth" / name)
 
 
 def test_a_true_mask_is_found_in_the_folders_of_classes(true_masks):
@@ -527,7 +527,7 @@ def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
     touch(tmp_path, "truth/s_0001_mask.png", "truth/s_0002_mask.png")
     jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
-    assert [job.truth for job in jobs] == [(tmp_path / f"truth/s_000{page}_mask.png", 0) for page in (1, 2)]
+    assert [job.truth for job in jobs] == [PageFile(tmp_path / f"truth/s_000{page}_mask.png") for page in (1, 2)]
 
 
 @pytest.mark.parametrize(

@@ -337,6 +337,13 @@ def test_a_prediction_of_landmarks_passes_the_image_with_its_mirror_image(batche
     assert torch.equal(batches[-1], batches[0].flip(-1)) == (passes == 2)
 
 
+def test_tiles_of_landmarks_are_passed_with_those_of_the_mirror_image(batches):
+    image = np.random.default_rng(0).integers(0, 255, (40, 16), dtype=np.uint8)
+    Predictor(noted(mirrored_network(mirrors=True), batches), tile_size=16).points(image)
+    tiles, mirrored = batches
+    assert torch.equal(mirrored, tiles.flip(-1))
+
+
 @PASSES
 def test_an_ensemble_of_landmarks_passes_mirror_images_to_each_network(batches, mirrors, tta, passes):
     network = noted(mirrored_network(mirrors), batches)

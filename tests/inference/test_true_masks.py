@@ -275,7 +275,7 @@ def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path)
     (scored,) = TruthFolder(tmp_path, "", reads_places=False).with_truths(
         [InputPages(Path("s"), [job], stems("s_0002"))]
     )
-    assert scored.truth == PictureFile(str(tmp_path / "s_0002.tif"), 0)
+    assert scored.truth == PictureFile(str(tmp_path / "s_0002.tif"))
 
 
 def test_true_masks_of_pages_are_counted_without_small_copies_of_the_image(tmp_path):

@@ -12,7 +12,7 @@ from PIL import Image
 from support.prediction import network_of, settings_of, touch, writer_of
 from support.volumes import write_volume
 
-from data_utils.image_io.formats import PictureFile
+from data_utils.image_io.formats import PageFile, PictureFile
 from inference import Predictor
 from inference import predictor as predictor_module
 from inference import work as work_module
@@ -157,6 +157,14 @@ def test_a_file_that_is_there_is_not_replaced(tmp_path, recorded, overlapping_pr
         prepare_work(args, overlapping_predictor, writer)
 
 
+def test_no_file_beside_the_only_mask_takes_the_place_of_the_input(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((3, 4), np.uint8))
+    args = settings_of(output=tmp_path, input=[str(tmp_path / "a.npy")], file=tmp_path / "a.png")
+    predictor = Predictor(network_of())
+    with pytest.raises(DataError, match=r"a\.png: a\.npy beside it is the input; choose another name"):
+        prepare_work(args, predictor, writer_of(predictor, (".png", ".npy")))
+
+
 def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
     touch(tmp_path, "in/a.png", "in/b.png")
     monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
@@ -177,7 +185,7 @@ def test_masks_that_are_finished_are_work_once_more_where_they_are_scored(tmp_pa
     assert prepare_work(args, predictor, writer).batches == []
     work = prepare_work(replace(args, truth=tmp_path / "truth", mask_suffix="_x"), predictor, writer)
     assert work.batches == [[job] for job in work.jobs]
-    assert [job.truth for job in work.jobs] == [(tmp_path / "truth" / f"{name}_x.png", 0) for name in "ab"]
+    assert [job.truth for job in work.jobs] == [PageFile(tmp_path / "truth" / f"{name}_x.png") for name in "ab"]
 
 
 @pytest.mark.parametrize(
@@ -239,7 +247,7 @@ def scored_args(tmp_path, monkeypatch) -> PredictSettings:
 def test_masks_are_the_truth_of_models_of_one_kind_of_objects_or_of_classes(tmp_path, scored_args, network):
     predictor = Predictor(network)
     (job,) = prepare_work(scored_args, predictor, writer_of(predictor)).jobs
-    assert job.truth == (tmp_path / "truth" / "a.png", 0)
+    assert job.truth == PageFile(tmp_path / "truth" / "a.png")
 
 
 def test_masks_are_not_the_truth_of_a_model_of_two_kinds_of_objects(scored_args):

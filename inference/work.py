@@ -83,6 +83,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionW
         jobs = [named_job(jobs, args.file, args.overwrite, writer.extensions)]
         if output_format.writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:
             raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
+    output_format.check_inputs(jobs)
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
     return jobs

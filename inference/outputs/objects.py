@@ -26,6 +26,7 @@ from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image
 from inference.outputs.prediction_format import LegendEntry, MaskFormat, MaskSink, Properties
 from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.console import say
+from runtime.errors import DataError
 from runtime.files import replace_file, replace_path
 from tasks.matching import label_numbers
 from tasks.objects import Objects
@@ -96,6 +97,15 @@ class ObjectFormat(MaskFormat):
         if isinstance(job, ImageJob) and large.exists() and not job.file(MASK).exists():
             return large
         return job.file(MASK)
+
+    def check_inputs(self, jobs: Sequence[Job]) -> None:
+        sources = {Path(name).resolve() for job in jobs for name in job.files}
+        for job in jobs:
+            large = job.file(LARGE_MASK)
+            if isinstance(job, ImageJob) and large.resolve() in sources:
+                raise DataError(
+                    f"--output {large.parent}: {large} is an input, not to be overwritten; choose another folder"
+                )
 
     def written_mask(self, job: Job) -> MaskFile:
         if self.has_one_class:

@@ -99,6 +99,10 @@ class PredictionFormat(ABC):
         """The meaning of the colors of overlays; None if they have no meaning."""
         return legend(self.names, self.colors)
 
+    def check_inputs(self, jobs: Sequence[Job]) -> None:
+        """Raises DataError if a file that a mask may replace, beside those of `file`, is an input."""
+        return
+
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write the file that joins the results of all images, after each image has its own file."""
         return

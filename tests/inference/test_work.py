@@ -96,6 +96,17 @@ def test_slices_of_a_volume_are_told_as_images(tmp_path, monkeypatch, capsys):
     assert "1 images in tiles of 16 x 16" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", [None, "a.png"], ids=["a folder", "a file"])
+def test_an_image_is_no_place_for_the_mask_of_its_many_objects(tmp_path, name):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((8, 9), np.uint8))
+    file = name and tmp_path / name
+    args = settings_of(output=tmp_path, file=file, input=[str(tmp_path / "a.tif")])
+    objects = {"name": "objects", "classes": ["background", "cell"], "smallest": 1}
+    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=objects)))
+    with pytest.raises(DataError, match=r"a\.tif is an input, not to be overwritten; choose another folder"):
+        prepare_work(args, predictor, writer_of(predictor))
+
+
 @pytest.fixture
 def overlapping_predictor() -> Predictor:
     """A predictor of two classes that may overlap, each of which has a folder."""

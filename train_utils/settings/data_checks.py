@@ -34,10 +34,9 @@ def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> N
     Args:
         scale: the typed scale, or 1 for volumes; None if the plan has chosen it.
     """
-    sizes = info.train.sizes
-    if scale is None or scale >= 1 or not sizes.any():  # a stream is not read before training
+    if scale is None or scale >= 1:
         return
-    height, width = np.median(sizes, axis=0).astype(int).tolist()
+    height, width = np.median(info.train.sizes, axis=0).astype(int).tolist()  # of a stream 0
     scaled_height, scaled_width = config.preprocess.input_size(height, width)
     if min(height, width) < SMALLEST_IMAGE or min(scaled_height, scaled_width) >= SMALLEST_IMAGE:
         return

@@ -42,6 +42,13 @@ def test_the_usual_volume_decides_how_large_patches_are():
     assert patch_size(info, LONG) == (40, 40, 40)
 
 
+def test_volumes_of_several_spacings_are_compared_in_mm():
+    info = unread_info(unread_split(3, (80, 80, 80), (1, 1, 1)))
+    info.train.sizes[1:] = [[32] * 3, [60] * 3]
+    info.train.spacings[1:] = [[2] * 3, [3] * 3]
+    assert patch_size(info, LONG) == (40, 40, 40)  # of 80, 64 and 180 mm, in voxels of 2 mm
+
+
 def test_patches_of_less_than_a_slice_have_one():
     info = unread_info(unread_split(5, (4, 64, 64), (1, 1, 1)))
     assert patch_size(info, LONG, Preprocess(spacing=(10.0, 1.0, 1.0)))[0] == 1  # of 0.4

@@ -276,6 +276,13 @@ def test_encoder_that_has_all_channels_is_left_as_it_is(of_encoder, capsys):
     assert "encoder: " not in capsys.readouterr().out
 
 
+def test_grey_images_are_repeated_for_the_channels_of_a_model_to_start_from(of_encoder):
+    config = build(of_encoder._replace(encoder=None, trained=None), 5, FIVE).config
+    grey = build(StartingPoint(config), 1, Preprocess(mean=(7.0,), std=(2.0,)))
+    assert grey.config.preprocess.mean == (7.0,) * 5
+    assert grey.config.preprocess.std == (2.0,) * 5
+
+
 def test_weights_of_other_shapes_are_named_with_both(of_encoder):
     grey = build(of_encoder, 1, Preprocess(mean=(7.0,), std=(2.0,)))
     several = build(of_encoder._replace(encoder=None, trained=None), 5, FIVE)

@@ -195,11 +195,13 @@ def test_the_card_ends_with_the_table_of_settings():
     assert card().endswith(" |\n")
 
 
-@pytest.mark.parametrize(("max_steps", "has_epochs"), [(None, True), (40, False)])
-def test_the_card_names_epochs_unless_steps_ended_the_training(max_steps, has_epochs):
-    text = card({"epochs": 10, "max_steps": max_steps})
-    assert ("| epochs | 10 |" in text) is has_epochs
-    assert ("| max steps | 40 |" in text) is not has_epochs
+@pytest.mark.parametrize(
+    ("flags", "row"),
+    [({}, "epochs | 10"), ({"max_steps": 40}, "max steps | 40"), ({"max_minutes": 2.5}, "max minutes | 2.5")],
+)
+def test_the_card_names_epochs_unless_steps_or_minutes_ended_the_training(flags, row):
+    text = card({"epochs": 10, "max_minutes": None} | flags)
+    assert re.findall(r"\| ((?:epochs|max \w+) \| [\d.]+) \|", text) == [row]
 
 
 def test_the_card_names_the_step_of_its_weights_with_the_versions():

@@ -14,7 +14,7 @@ from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import ENCODER_FLAGS
 from unet.backbone import encoder_name
 
-DATA_FLAGS = ("epochs", "max_steps", "batch_size", "image_size", "scale", "crop_size", "augment")
+DATA_FLAGS = ("epochs", "max_steps", "max_minutes", "batch_size", "image_size", "scale", "crop_size", "augment")
 OPTIMIZER_FLAGS = ("optimizer", "learning_rate", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "seed")
 NETWORK_FLAGS = ("init_from", "base_channels", "depth", "norm", "upsample", "dropout")
 
@@ -27,7 +27,7 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
     names = [*DATA_FLAGS, *section.flags, *OPTIMIZER_FLAGS, *NETWORK_FLAGS]
     if settings.encoder:
         names.extend(ENCODER_FLAGS)
-    if flags.get("max_steps"):  # this flag replaces --epochs
+    if flags.get("max_steps") or flags.get("max_minutes"):  # these flags replace --epochs
         names.remove("epochs")
     training = {}
     for name in names:

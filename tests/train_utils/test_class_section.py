@@ -124,6 +124,11 @@ def test_the_picture_of_a_large_matrix_has_the_classes_that_occur(monkeypatch):
     assert matrices == [([*range(1, 60, 2)], names[1::2])]
 
 
+def test_a_cell_of_more_than_55_percents_has_white_text():
+    html = class_section("ab").html(class_scores("ab", torch.tensor([[54, 46], [44, 56]])))
+    assert re.findall(r'class="strong"[^>]*title="(.*?)"', html) == ["b as b: 56 pixels"]
+
+
 UNSCORED = "No validation image is labeled for a, c: these classes cannot be scored."
 COUNTED = "It counts the images that are labeled for all classes."
 PARTLY_LABELED = PartlyLabeledClasses(("a", "b", "c"), flags=torch.tensor([[1, 1, 1], [0, 1, 0]]).bool())
@@ -172,6 +177,16 @@ def test_an_image_that_is_labeled_for_all_classes_makes_a_matrix():
 def test_the_markdown_of_partly_labeled_images_has_scores_of_each_class_over_its_own():
     markdown = class_section(PARTLY_LABELED.names).markdown(partly_labeled_scores(1, 0))
     assert "of each class over the images that are labeled for it" in markdown
+
+
+def test_the_markdown_names_classes_without_labels_beside_those_without_pixels():
+    names = tuple("abcdef")
+    scores = PartlyLabeledClasses(names, flags=torch.eye(6).bool()).new_scores(1)
+    mask = torch.ones(1, 2, 2, dtype=torch.int64)
+    scores.add(mask, PartlyLabeledTarget(mask, torch.tensor([1])), 0)
+    markdown = class_section(names).markdown(scores)
+    assert "No validation image is labeled for a, c, d, e, f: " in markdown
+    assert "5 classes occur neither" in markdown
 
 
 def test_a_class_of_partly_labeled_images_may_be_unfound():

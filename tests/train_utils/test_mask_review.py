@@ -3,6 +3,7 @@
 Modules: train_utils/reporting/review/masks.py.
 """
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -244,6 +245,22 @@ def test_three_slices_of_a_longer_volume_are_judged(reviews_of_slices):
     judged = {f"slice {number}" for number in volume.images[0].slices}
     assert len(judged) == 3
     assert {finding.text.partition(": ")[0] for finding in volume.findings} == judged
+
+
+def test_probabilities_of_few_slices_of_a_volume_are_in_memory(reviews_of_slices, monkeypatch):
+    references, counts = [], []
+
+    def predicted_slices(run: RunStandIn, index: int):
+        for _ in range(9):
+            probabilities = cell_probabilities((2, 2, 10, 12, 0.9))
+            references.append(weakref.ref(probabilities))
+            counts.append(sum(reference() is not None for reference in references))
+            yield probabilities, mask_with_a_cell()
+
+    monkeypatch.setattr(masks, "predicted_slices", predicted_slices)
+    masks.review_runs([Path("a")], None, CPU)
+    assert len(counts) == 9
+    assert max(counts) <= 5  # the three worst ones, the one that was judged last, and the next
 
 
 def test_volume_of_which_nothing_is_known_is_not_reviewed(reviews_of_slices):

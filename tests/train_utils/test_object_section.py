@@ -27,7 +27,7 @@ def boxes(size: tuple[int, int], *corners: tuple[int, int, int, int]) -> np.ndar
 # The fourth true object is ignored.
 TRUE = boxes((12, 16), (0, 0, 4, 4), (0, 5, 4, 9), (2, 9, 4, 12), (8, 0, 12, 4))
 CLASSES = np.where(TRUE == 4, 255, TRUE > 0)
-PREDICTED = boxes((12, 16), (8, 8, 12, 12), (1, 0, 5, 4), (3, 5, 6, 8), (6, 1, 10, 3))
+PREDICTED = boxes((12, 16), (8, 8, 12, 12), (1, 0, 5, 4), (2, 5, 6, 8), (6, 1, 10, 3))
 BLACK = np.zeros((12, 16), np.uint8)
 
 

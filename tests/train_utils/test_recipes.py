@@ -16,6 +16,7 @@ from train_utils.reporting.comparison.recorded_runs import RecordedRun, read_run
 def test_runs_that_differ_by_seed_or_fold_alone_are_one_recipe(tmp_path):
     runs = write_seeds(tmp_path, "a", [0.0, 0.1, 0.2], num_workers=9, tracker="none")
     runs.append(write_run(tmp_path / "fold", fold="2/5"))
+    change_record(runs[0], "run", git_commit="z")
     (recipe,) = recipes_of(runs)
     assert recipe.label == "A"
     assert len(recipe.runs) == 4

@@ -4,6 +4,7 @@ Modules: train_utils/reporting/review/calibration.py.
 """
 
 import re
+import weakref
 
 import numpy as np
 import pytest
@@ -71,6 +72,22 @@ def test_a_model_that_is_not_sure_enough_gets_a_low_temperature(run, tmp_path):
     result = calibrate_run(tmp_path, "data", CPU)
     assert result.temperature < 0.7
     assert run.applied_temperatures == [(tmp_path / "model", result.temperature)]
+
+
+def test_probabilities_of_few_images_are_in_memory(run, tmp_path, monkeypatch):
+    references, counts = [], []
+
+    def predicted_slices(run: FittedRun, index: int):
+        for _ in range(9):
+            probabilities = cell_probabilities((0, 0, 20, 15, 0.9))
+            references.append(weakref.ref(probabilities))
+            counts.append(sum(reference() is not None for reference in references))
+            yield probabilities, run.truth
+
+    monkeypatch.setattr(calibration, "predicted_slices", predicted_slices)
+    calibrate_run(tmp_path, "data", CPU)
+    assert len(counts) == 2 * 2 * 9
+    assert max(counts) <= 3
 
 
 def test_confidences_are_counted_before_the_temperature_is_applied(run, tmp_path):

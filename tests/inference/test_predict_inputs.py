@@ -17,12 +17,13 @@ from support.prediction import touch
 
 from data_utils.image_io.class_masks import ClassFile, ClassMasks
 from data_utils.image_io.formats import BandSource, PageFile, PictureFile
+from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import group_jobs, process_share
 from inference.inputs import InputRules, find_jobs, named_job
 from inference.outputs.jobs import ImageJob, MaskFile
-from inference.readers import read_inputs
+from inference.readers import open_input, read_inputs
 from inference.true_masks import TruthFolder
 from runtime.errors import DataError
 from unet.config import Preprocess, UNetConfig
@@ -530,6 +531,18 @@ def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
     assert [job.truth for job in jobs] == [PageFile(tmp_path / f"truth/s_000{page}_mask.png") for page in (1, 2)]
 
 
+def whole_inputs(file: Path, configs: list[UNetConfig]) -> list[np.ndarray]:
+    """What networks see of an image that is read as a whole."""
+    return [tensor.numpy() for tensor in read_inputs(file, configs, file.name, 0, keep_pixels=False).tensors]
+
+
+def inputs_in_windows(file: Path, configs: list[UNetConfig]) -> list[np.ndarray]:
+    """What networks see of an image that is read in windows."""
+    with open_windowed_file(file) as picture:
+        _, _, inputs = open_input(picture, configs, file.name)
+        return [network_input.strip(0, network_input.size[0]) for network_input in inputs]
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -540,15 +553,16 @@ def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
     ids=["scales", "sizes", "drafts"],
 )
 @pytest.mark.parametrize("step", [1, -1], ids=["in order", "reversed"])
-def test_networks_that_need_other_detail_of_a_photograph_each_have_their_own(tmp_path, first, second, step):
+@pytest.mark.parametrize("read", [whole_inputs, inputs_in_windows])
+def test_networks_that_need_other_detail_of_a_photograph_each_have_their_own(tmp_path, first, second, step, read):
     pixels = np.random.default_rng(0).integers(0, 255, (128, 128, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.jpg")
     configs = [UNetConfig(preprocess=Preprocess(**options)) for options in (first, second)][::step]
-    together = read_inputs(tmp_path / "a.jpg", configs, "a.jpg", 0, keep_pixels=False).tensors
-    for config, tensor in zip(configs, together, strict=True):
-        (alone,) = read_inputs(tmp_path / "a.jpg", [config], "a.jpg", 0, keep_pixels=False).tensors
-        assert torch.equal(tensor, alone)
-    assert together[0].shape != together[1].shape or not torch.equal(*together)
+    together = read(tmp_path / "a.jpg", configs)
+    for config, own in zip(configs, together, strict=True):
+        (alone,) = read(tmp_path / "a.jpg", [config])
+        assert np.array_equal(own, alone)
+    assert not np.array_equal(*together)
 
 
 def test_an_input_that_is_named_twice_is_predicted_once(tmp_path):

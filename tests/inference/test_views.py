@@ -95,6 +95,6 @@ def test_points_alone_are_read_from_the_mirror_image_too(task: Task, monkeypatch
 def test_points_of_each_image_of_a_batch_are_read_from_its_mirror_image_too():
     task = Landmarks(("left", "right", "tail"), partners=(1, 0, 2))
     logits = torch.randn(2, 3, 4, 5)
-    images = predicted_strips(lambda images: images, logits, [(4, 5)] * 2, UNetConfig(3, 3), new_decoder(task))
+    images = predict_strips(lambda images: images, logits, [(4, 5)] * 2, UNetConfig(3, 3), new_decoder(task))
     averaged = torch.cat([torch.cat(list(strips), dim=2) for strips in images])
     torch.testing.assert_close(averaged, (logits + logits[:, [1, 0, 2]]) / 2)

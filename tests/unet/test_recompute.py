@@ -32,7 +32,7 @@ def test_blocks_run_once_again_after_an_error_within():
 def test_a_block_that_runs_again_drops_the_same_values():
     block = nn.Dropout(0.5)
     values = torch.ones(1000, requires_grad=True)
-    with recomputing([block]):
+    with recompute_blocks([block]):
         kept = block(values)
     kept.sum().backward()
     assert values.grad.equal(kept.detach())

@@ -4,6 +4,8 @@ Modules: train_utils/results.py, inference/tiling/resizing.py.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -152,7 +154,10 @@ def in_strips(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def evaluations(tmp_path_factory) -> SimpleNamespace:
-    """Evaluations of images, `whole`, `in_tiles` and `in_strips`, with the `tilings` of each."""
+    """Evaluations of images, `whole`, `in_tiles` and `in_strips`, with the `tilings` of each.
+
+    `paused` has whether the clock of the run stood still when it was saved, evaluated and saved again.
+    """
     folder = tmp_path_factory.mktemp("evaluated")
     write_folder(folder / "train", 2, seed=0, size=(32, 48))
     write_folder(folder / "val", 2, seed=1, size=(100, 64))
@@ -162,8 +167,22 @@ def evaluations(tmp_path_factory) -> SimpleNamespace:
         file.rename(folder / "val" / kind / "wide.png")
     evaluate = train.evaluate
     choose_tiling = inference.tiling.resizing.choose_tiling
-    result = SimpleNamespace(tilings={"whole": [], "tiles": [], "strips": []})
+    pause, save = train.Monitor.pause, train.Checkpoints.save
+    result = SimpleNamespace(tilings={"whole": [], "tiles": [], "strips": []}, paused=[])
     way = "whole"
+    is_paused = False
+
+    @contextmanager
+    def noted_pause(monitor: train.Monitor) -> Iterator[None]:
+        nonlocal is_paused
+        with pause(monitor):
+            is_paused = True
+            yield
+            is_paused = False
+
+    def noted_save(*arguments: object) -> None:
+        result.paused.append(is_paused)
+        save(*arguments)
 
     def noted_tiling(*arguments: object) -> Tiling | None:
         result.tilings[way].append(choose_tiling(*arguments))
@@ -171,6 +190,7 @@ def evaluations(tmp_path_factory) -> SimpleNamespace:
 
     def evaluate_in_each_way(accelerator: Accelerator, model: UNet, *arguments: object) -> Evaluation:
         nonlocal way
+        result.paused.append(is_paused)
         model.double()  # so that the whole and its tiles are equal but for 1e-15
         result.whole = evaluate(accelerator, model, *arguments)
         result.trains_afterwards = model.training
@@ -188,6 +208,8 @@ def evaluations(tmp_path_factory) -> SimpleNamespace:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inference.tiling.resizing, "choose_tiling", noted_tiling)
         patch.setattr(train, "evaluate", evaluate_in_each_way)
+        patch.setattr(train.Monitor, "pause", noted_pause)
+        patch.setattr(train.Checkpoints, "save", noted_save)
         run = run_train(folder / "run", *FLAGS, "--dataset", folder, "--scale", "0.75")
     assert run.exit_code == 0, run.output
     return result
@@ -195,6 +217,10 @@ def evaluations(tmp_path_factory) -> SimpleNamespace:
 
 def test_an_evaluation_puts_the_model_back_into_training(evaluations):
     assert evaluations.trains_afterwards
+
+
+def test_the_clock_of_a_run_stands_still_while_it_evaluates_or_saves(evaluations):
+    assert evaluations.paused == [False, True, True]  # the first save is before the first step
 
 
 def test_large_images_alone_are_evaluated_in_exact_tiles(evaluations):

@@ -134,6 +134,33 @@ def test_with_checkpointing_inputs_of_blocks_are_kept_and_one_block():
     assert step_bytes(TwoBlocks(), (3, 8), Copies(2)) == needed
 
 
+class SigmoidOfSum(torch.nn.Module):
+    """A block of two inputs."""
+
+    def forward(self, numbers: torch.Tensor, skipped: torch.Tensor) -> torch.Tensor:
+        return (numbers + skipped).sigmoid()
+
+
+class OneSkip(torch.nn.Module):
+    """A network of two blocks: one makes eight of eight numbers, the other takes them with the images."""
+
+    config = UNetConfig()
+    activation_checkpointing = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Sequential(torch.nn.Linear(8, 8, bias=False), torch.nn.ReLU())
+        self.blocks = [self.first, SigmoidOfSum()]
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.blocks[1](self.blocks[0](images), images)
+
+
+def test_with_checkpointing_all_inputs_of_a_block_are_kept():
+    numbers, weights = 4 * 3 * 8, 4 * 8 * 8
+    assert step_bytes(OneSkip(), (3, 8), Copies(2)) == (1 + 2) * numbers + 2 * numbers + 3 * weights
+
+
 @pytest.mark.parametrize("recomputes", [False, True])
 def test_the_largest_tensor_is_that_beside_a_skip_connection(recomputes):
     network = UNet(UNetConfig(base_channels=4, depth=2))

@@ -77,8 +77,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionW
         if args.file is None and args.output.resolve() == args.truth.resolve():
             raise DataError(f"--output {args.output}: is the folder of --truth, not to be overwritten; choose another")
         truth = new_output_kind(writer).truth(args.truth, args.mask_suffix, reads_places=reads_places)
-    output = args.output if args.file is None else args.file.with_suffix("")
-    jobs = find_jobs(args.input, output, writer.extensions, rules, truth)
+    jobs = find_jobs(args.input, args.file or args.output, writer.extensions, rules, truth)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, args.overwrite, writer.extensions)]
         if output_format.writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:

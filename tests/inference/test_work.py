@@ -158,6 +158,15 @@ def test_the_only_mask_may_lie_beside_its_image(tmp_path, recorded, overlapping_
     assert job.output == tmp_path / "in" / "mask"
 
 
+def test_the_only_mask_may_have_the_name_of_the_folder_of_its_image(tmp_path, recorded, overlapping_predictor):
+    file = tmp_path / "in.tif"
+    args = settings_of(output=tmp_path, input=[str(tmp_path / "in" / "a.png")], file=file)
+    writer = writer_of(overlapping_predictor)
+    writer = replace(writer, output_format=writer.output_format.for_file(file))
+    (job,) = prepare_work(args, overlapping_predictor, writer).jobs
+    assert job.output == tmp_path / "in"
+
+
 def test_a_file_that_is_there_is_not_replaced(tmp_path, recorded, overlapping_predictor):
     file = tmp_path / "out" / "mask.tif"
     file.write_bytes(b"mask")

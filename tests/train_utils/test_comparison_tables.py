@@ -31,13 +31,13 @@ def test_recipes_without_differing_settings_are_a_line_each_below_the_titles(tmp
 @pytest.fixture
 def lines(tmp_path) -> list[str]:
     """The lines on a recipe that has not finished, A, and on one of two folds, B."""
-    runs = [write_run(tmp_path / "a", fold="1/5", seed=0), write_run(tmp_path / "b", [0.2] * 1003, fold="2/5", seed=0)]
+    runs = [write_run(tmp_path / "a", fold="3/5", seed=0), write_run(tmp_path / "b", [0.2] * 1003, fold="2/5", seed=0)]
     records = ({"step": 1005, "eval/mean_iou": 0.2}, {"step": 1009, "eval/mean_iou": 0.2})
     (tmp_path / "b" / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     longer = json.loads((tmp_path / "b" / "run.json").read_text()) | {"total_steps": 5000}
     (tmp_path / "b" / "run.json").write_text(json.dumps(longer))
     runs.append(write_run(tmp_path / "c", {}, seed=7, finished=False))
-    recipes = group_runs([replace(run, name=run.folder.name) for run in read_runs(runs)[0]])
+    recipes = group_runs([replace(run, name=f"runs/{run.folder.name}") for run in read_runs(runs)[0]])
     return terminal_text(recipes, {"epochs": ["3", "9"]}).splitlines()
 
 
@@ -45,11 +45,11 @@ def lines(tmp_path) -> list[str]:
     ("number", "cells"),
     [
         (0, "recipe|runs|score|spread|lowest|highest|images|best step|seeds or folds|folders"),
-        (1, "A|unfinished|mean IoU 0.5000|n/a|0.5000|0.5000|n/a|40 of 40|seed 7|c"),
+        (1, "A|unfinished|mean IoU 0.5000|n/a|0.5000|0.5000|n/a|40 of 40|seed 7|runs/c"),
         (
             2,
             "B|2|mean IoU 0.3375|0.1945|0.2000|0.4750|4, 1,003|40 of 40, 1,005 of 5,000"
-            "|fold 1/5, seed 0, fold 2/5, seed 0|a, b",
+            "|fold 3/5, seed 0, fold 2/5, seed 0|runs/a, runs/b",
         ),
     ],
     ids=["titles", "unfinished", "folds"],

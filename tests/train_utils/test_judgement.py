@@ -72,6 +72,12 @@ def test_generated_images_need_no_advice_on_images():
     assert judge(FLAT, facts)[0].startswith("Nothing stands out")
 
 
+def test_generated_images_need_advice_on_training():
+    first, second = judge(FLAT, replace(SOUND, steps=100, unfound=["cat"], is_generated=True))
+    assert first.startswith("Only 100 steps")
+    assert second.startswith("No pixel of cat")
+
+
 @pytest.mark.parametrize(
     ("changes", "opening"),
     [

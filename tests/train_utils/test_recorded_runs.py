@@ -4,6 +4,7 @@ Module: train_utils/reporting/comparison/recorded_runs.py.
 """
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -42,12 +43,13 @@ def test_the_score_of_a_run_is_the_first_of_its_best_ones_from_0_to_1(tmp_path, 
     assert run.score == best_score
 
 
-def test_damaged_lines_of_the_log_are_counted(tmp_path):
+@pytest.mark.parametrize("damaged", [["no json"], ["no json", '{"step": "2"}']], ids=["one", "two"])
+def test_damaged_lines_of_the_log_are_counted(tmp_path, damaged):
     folder = write_run(tmp_path / "a")
-    lines = ['{"step": 10, "eval/mean_iou": 0.5}', "no json", '{"step": "2"}', ""]
+    lines = ['{"step": 10, "eval/mean_iou": 0.5}', *damaged, ""]
     (folder / "metrics.jsonl").write_text("\n".join(lines))
     _, remarks = read_run(folder)
-    assert remarks == ["2 lines of metrics.jsonl are damaged and left out"]
+    assert remarks == [f"{len(damaged)} lines of metrics.jsonl are damaged and left out"]
 
 
 def test_a_run_that_has_not_finished_is_said_with_its_last_step(tmp_path):
@@ -92,14 +94,17 @@ def test_a_run_without_its_log_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("make", "reason"), [(os.mkdir, "Is a directory"), (os.mkfifo, "it is not a regular file")], ids=["folder", "pipe"]
+)
+@pytest.mark.parametrize(
     ("name", "is_needed"), [("run.json", True), ("metrics.jsonl", True), ("images.csv", False)], ids=lambda value: value
 )
-def test_a_file_of_a_run_that_cannot_be_read_is_said(tmp_path, name, is_needed):
+def test_a_file_of_a_run_that_cannot_be_read_is_said(tmp_path, name, is_needed, make, reason):
     folder = write_run(tmp_path / "a")
     (folder / name).unlink()
-    (folder / name).mkdir()
+    make(folder / name)
     runs, (line,) = read_runs([folder])
-    assert line.startswith(f"{folder}: {name} cannot be read (Is a directory)")
+    assert line.startswith(f"{folder}: {name} cannot be read ({reason})")
     assert len(runs) == (not is_needed)
 
 
@@ -118,6 +123,7 @@ WRONG_LINE = "line 2 is not a name and a score from 0 to 1"
     [
         ("", ""),
         ("name,score\n", ""),
+        ("x,image\n0.5,0.5\n", ""),
         ("image,mean IoU\na,b\n", ""),
         ("image,x\na,nan\n", WRONG_LINE),
         ("image,x\na,1.1\n", WRONG_LINE),

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from support.reports import class_section
+from support.reports import class_section, noise
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
@@ -189,6 +189,12 @@ def test_eight_images_or_two_volumes_are_shown_at_each_evaluation(dims, count):
 def test_a_picture_is_named_after_its_image_within_its_folder(tmp_path, name, file):
     save_pictures(tmp_path / "shown", {name: np.zeros((4, 6, 3), np.uint8)})
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.png")] == [Path("shown") / file]
+
+
+def test_pictures_are_saved_as_they_are(tmp_path):
+    picture = noise(20, 30)
+    save_pictures(tmp_path, {"a": picture})
+    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "a.png")), picture)
 
 
 def test_pictures_of_names_with_dots_are_apart(tmp_path):

@@ -61,17 +61,19 @@ def volume_example(
 def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
     spacing = (3.0, 1.0, 1.0)
     affine = RAS @ np.diag([1.0, 1.0, 3.0, 1.0])
-    voxels = np.random.default_rng(0).integers(0, 200, (6, 5, 4)).astype(np.float32)
+    channels = np.random.default_rng(0).integers(0, 200, (2, 6, 5, 4)).astype(np.float32)
     labels = np.zeros((6, 5, 4), np.uint8)
     labels[4, 1:4, 1:3] = 1
     labels[0] = 9
-    image = VolumeFile((str(write_nifti(tmp_path / "image.nii", voxels, affine)),))
+    files = [write_nifti(tmp_path / f"image{number}.nii", voxels, affine) for number, voxels in enumerate(channels)]
+    image = VolumeFile(tuple(map(str, files)))
     label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
     pred = np.arange(120).reshape(4, 5, 6) % 2
     example = volume_example(image, label, pred)
     stored, header = read_volume(image, "case")
     truth = np.where(labels == 9, 255, labels).transpose(2, 1, 0)
     center = busiest_voxel(truth)
+    assert stored.shape == (4, 5, 6, 2)
     assert header.spacing == spacing
     assert example.name == "case"
     np.testing.assert_array_equal(example.image, orthogonal_slices(stored, center, spacing))

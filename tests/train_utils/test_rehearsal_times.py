@@ -462,10 +462,14 @@ def test_bf16_is_recommended_where_a_step_takes_four_fifths_at_most(measured, cl
 
 
 def test_scale_of_fp16_is_as_the_run_found_it(measured, surroundings):
-    scales = []
-    surroundings.accelerator.scaler = SimpleNamespace(state_dict=lambda: {"scale": 8.0}, load_state_dict=scales.append)
-    surroundings.rehearsal(10).finish()
-    assert scales == [{"scale": 8.0}]
+    scales = [8.0]
+    surroundings.accelerator.scaler = SimpleNamespace(
+        state_dict=lambda: {"scale": scales[-1]}, load_state_dict=lambda state: scales.append(state["scale"])
+    )
+    rehearsed = surroundings.rehearsal(10)
+    scales.append(4.0)  # after a step of the rehearsal
+    rehearsed.finish()
+    assert scales[-1] == 8.0
 
 
 def test_steps_of_one_shape_warm_up_for_three():

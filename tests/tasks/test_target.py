@@ -17,7 +17,7 @@ def test_padding_lies_behind_an_image():
 
 def test_padding_lies_behind_a_volume():
     volume = ClassTarget(np.array([[[1]], [[2]]], np.uint8))
-    assert volume.padded((2, 2, 2)).mask.tolist() == [[[1, 255], [255, 255]], [[2, 255], [255, 255]]]
+    assert volume.pad((2, 2, 2)).mask.tolist() == [[[1, 255], [255, 255]], [[2, 255], [255, 255]]]
 
 
 def test_a_strip_ends_before_its_last_row():

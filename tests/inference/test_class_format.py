@@ -5,13 +5,16 @@ Modules: inference/outputs/classes.py.
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from support.prediction import volume_job
+from support.written_files import PLACE
 
 from data_utils.class_map import ClassMap
 from data_utils.visualize import outlined_overlay
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
+from inference.outputs.jobs import RasterJob
 from inference.outputs.volumes import VolumeWriter
 from runtime.errors import ImageError, SettingsError
 from tasks.classes import Classes
@@ -39,6 +42,13 @@ def test_classes_are_written_as_the_values_that_they_had(output_format, values, 
     masks = output_format.mask_values(ROWS % len(output_format.names))
     assert masks.tolist() == values
     assert masks.dtype == dtype
+
+
+def test_classes_are_written_to_a_tiff_where_the_image_has_a_place(tmp_path):
+    job = RasterJob(image=tmp_path / "a.tif", size=(2, 2), output=tmp_path / "out", place=PLACE)
+    with FORMAT.open_mask(job, (2, 2), None) as mask:
+        mask.write(FORMAT.mask_values(ROWS))
+    assert tifffile.imread(tmp_path / "out.tif").tolist() == [[10, 200], [255, 10]]
 
 
 def test_classes_are_shown_in_a_color_each():

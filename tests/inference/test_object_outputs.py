@@ -159,6 +159,14 @@ def test_objects_have_the_colors_of_their_prediction():
     assert CELLS.for_prediction(SimpleNamespace(objects=detected)).shades(rows).tolist() == [[0, 3, 5, 5]]
 
 
+def test_colors_of_a_prediction_are_not_those_of_a_later_mask():
+    output_format = ObjectFormat(NAMES)
+    rows = pack_labels(np.array([[0, 2, 1]]), np.array([[0, 1, 1]]))
+    shades = output_format.shades(rows)
+    output_format.for_prediction(SimpleNamespace(objects=[DETECTED._replace(shade=5)] * 2))
+    assert np.array_equal(output_format.shades(rows), shades)
+
+
 def test_objects_that_are_read_from_a_mask_have_colors_by_their_number_alone():
     numbers = np.array([[0, 2, 1, 300]])
     classes = np.array([[0, 1, 2, 2]])

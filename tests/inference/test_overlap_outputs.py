@@ -12,11 +12,11 @@ import tifffile
 import torch
 from PIL import Image
 from support.prediction import image_job
-from support.written_files import SIZE, tilted_volume_job
+from support.written_files import PLACE, SIZE, tilted_volume_job
 
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_windowed
-from inference.outputs.jobs import ImageJob
+from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.overlapping import OverlapFormat, PageFormat, folder_names
 from inference.outputs.volumes import VolumeWriter
 from runtime.errors import SettingsError
@@ -62,6 +62,14 @@ def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_pa
         mask = np.asarray(Image.open(tmp_path / "out" / folder / "sub" / "a.png"))
         assert np.array_equal(mask, 255 * (bits >> bit & 1))
     assert output_format.mask_file(job) == tmp_path / "out" / "blood" / "sub" / "a.png"
+
+
+def test_each_class_that_may_overlap_has_tiffs_where_the_image_has_a_place(tmp_path, bits):
+    folder = tmp_path / "out"
+    job = RasterJob(image=tmp_path / "a.tif", size=SIZE, output=folder / "a", root=folder, place=PLACE)
+    write_strips(OverlapFormat(CLASSES), job, bits)
+    for bit, name in enumerate(FOLDERS):
+        assert np.array_equal(tifffile.imread(folder / name / "a.tif"), 255 * (bits >> bit & 1))
 
 
 def test_masks_of_classes_that_overlap_are_read_as_they_were_predicted(tmp_path, bits):

@@ -198,6 +198,12 @@ def folds() -> list[UNet]:
     return networks
 
 
+def test_networks_that_were_trained_predict_in_evaluation_mode():
+    networks = [network_of(norm="batch").train() for _ in range(2)]
+    Predictor(networks[0], ensemble=networks[1:])
+    assert not any(network.training for network in networks)
+
+
 def test_an_ensemble_of_folds_has_what_was_measured_for_the_first(folds):
     assert Predictor(folds[0], ensemble=folds[1:]).task.smallest == 3
 
@@ -516,8 +522,9 @@ def test_classes_are_predicted_once_unless_views_are_asked_for(batches):
     [
         ({"dims": 3, "preprocess": Preprocess(spacing=(2.0, 1.0, 0.5))}, (4, 10, 24)),
         ({"preprocess": Preprocess(scale=0.5)}, (8, 5, 6)),
+        ({"preprocess": Preprocess(scale=0.5, spacing=(2.0, 1.0, 0.5))}, (4, 5, 12)),
     ],
-    ids=["volumes", "slices"],
+    ids=["volumes", "slices", "slices at a spacing"],
 )
 def test_a_network_sees_a_volume_at_its_own_spacing_or_scale(options, size):
     predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, **options)))

@@ -115,6 +115,13 @@ def test_the_architecture_is_found_in_the_weights(save, bilinear, upsample):
     assert config.norm == "batch"
 
 
+@pytest.mark.parametrize("channels", [1, 4])
+def test_each_channel_of_a_checkpoint_is_divided_by_255(save, channels):
+    config = load_model(save(pytorch_unet_checkpoint(2, channels=channels))).config
+    assert config.in_channels == channels
+    assert config.preprocess.std == (255.0,) * channels
+
+
 def test_one_sigmoid_becomes_the_equivalent_softmax_of_two_classes(save):
     weights = pytorch_unet_checkpoint(1)
     model = load_model(save(weights)).double()

@@ -4,7 +4,7 @@ import torch
 
 
 def pytorch_unet_checkpoint(
-    classes: int, *, bilinear: bool = False, bias: bool = False, depth: int = 4, seed: int = 0
+    classes: int, *, channels: int = 3, bilinear: bool = False, bias: bool = False, depth: int = 4, seed: int = 0
 ) -> dict:
     """Random weights under Pytorch-UNet's names: batch norm with statistics, logits around 0."""
     base = 4
@@ -27,7 +27,7 @@ def pytorch_unet_checkpoint(
 
     factor = 2 if bilinear else 1
     widths = [base * 2**level for level in range(depth + 1)]
-    double_conv("inc", 3, base, base)
+    double_conv("inc", channels, base, base)
     for level in range(depth):
         outputs = widths[level + 1] // (factor if level == depth - 1 else 1)
         double_conv(f"down{level + 1}.maxpool_conv.1", widths[level], outputs, outputs)

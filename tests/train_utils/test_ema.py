@@ -90,5 +90,10 @@ def test_an_average_without_a_file_goes_on_from_the_weights(tmp_path):
     assert average.tensors["weight"].tolist() == [[3, 3]]
 
 
+def test_an_average_has_running_statistics_but_no_counts():
+    average = WeightAverage(nn.BatchNorm2d(2), 0.9)
+    assert average.tensors.keys() == {"weight", "bias", "running_mean", "running_var"}
+
+
 def test_an_average_without_decay_holds_nothing():
     assert WeightAverage(nn.Linear(2, 1, bias=False), 0.0).tensors == {}

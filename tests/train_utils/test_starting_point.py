@@ -133,6 +133,12 @@ def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes(
         starting_point(NetworkSettings(), NetworkAxes(2), checkpoint=config)
 
 
+def test_aligned_interpolation_is_refused_to_a_model_of_volumes():
+    model = UNet(UNetConfig(1, 2, base_channels=2, depth=1, dims=3, upsample="bilinear"))
+    with pytest.raises(ModelError, match="--upsample bilinear_aligned works for images only"):
+        starting_point(NetworkSettings(init_from="m", upsample="bilinear_aligned"), model=model)
+
+
 def test_the_normalization_of_a_model_is_kept_for_as_many_channels():
     config = UNetConfig(in_channels=3, preprocess=Preprocess(mean=(1.0, 2.0, 3.0), std=(1.0,) * 3))
     start = StartingPoint(config, trained=config)

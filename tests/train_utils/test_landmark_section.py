@@ -142,9 +142,9 @@ def image_info() -> DatasetInfo:
 
 
 def image_example(info: DatasetInfo) -> Example:
-    """The image with a prediction in shares of its size: a nose that is found, an ear and a tail that are not."""
+    """The image with a prediction in shares of its size: a nose and a tail that are found, and an ear that is not."""
     # from a presence of one half on
-    prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9], [0.5, 0.5, 0.1, 0.9]])
+    prediction = np.array([[0.25, 0.5, 0.5, 0.9], [0.5, 0.75, 0.4, 0.9], [0.5, 0.5, 0.8, 0.9]])
     return new_section(info).example(info, 0, SimpleNamespace(predict_rows=lambda source, name: prediction))
 
 
@@ -154,15 +154,15 @@ def test_an_example_of_landmarks_has_true_and_predicted_places_in_pixels(image_i
     assert example.name == "i"
     assert example.image.shape == (30, 40, 3)
     assert example.truth.points[0].tolist() == [3, 7]
-    np.testing.assert_allclose(example.pred, [[7, 19.5, 0.5], [14.5, 29.5, 0.4], [14.5, 19.5, 0.1]])
+    np.testing.assert_allclose(example.pred, [[7, 19.5, 0.5], [14.5, 29.5, 0.4], [14.5, 19.5, 0.8]])
 
 
 def test_true_and_predicted_points_are_drawn_on_their_image(image_info):
     section = new_section(image_info)
     _, image, truth, pred = image_example(image_info)
     views = section.views(image, truth, pred)
-    is_nose = np.array([True, False, False])
-    expected = render_points(image, pred[:, :2], is_nose, np.array([[3, 7], [25, 20], [9, 50]]), is_nose)
+    is_found, is_nose = np.array([True, False, True]), np.array([True, False, False])
+    expected = render_points(image, pred[:, :2], is_found, np.array([[3, 7], [25, 20], [9, 50]]), is_nose)
     assert np.array_equal(views["truth and prediction"], expected)
     assert np.array_equal(views["image"], enlarge_picture(image_info.train.records[0]["image"])[0])
     assert np.array_equal(section.panel(image, truth, pred), np.hstack([*views.values()]))

@@ -154,6 +154,12 @@ def test_names_of_the_largest_matrix_with_numbers_are_turned_by_half(labeled):
     assert labeled.get_xticklabels()[0].get_rotation() == 45
 
 
+def test_lines_of_a_matrix_lie_between_its_cells(labeled):
+    rows, columns = (lines.get_segments() for lines in labeled.collections)
+    assert [segment.tolist() for segment in rows] == [[[-0.5, y], [2.5, y]] for y in (0.5, 1.5)]
+    assert [segment.tolist() for segment in columns] == [[[x, -0.5], [x, 2.5]] for x in (0.5, 1.5)]
+
+
 def test_a_matrix_has_the_percents_of_its_rows(labeled):
     *numbers, unit = labeled.texts
     places = {text.get_position(): text.get_text() for text in numbers}

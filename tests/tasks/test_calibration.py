@@ -173,6 +173,13 @@ def test_each_class_that_may_overlap_is_a_question_of_its_own():
     assert counts[:, 2].sum() == sum(round(value * STEPS) for value in confidences.tolist())
 
 
+def test_a_class_is_predicted_by_its_own_certainty():
+    targets = OverlapTarget(torch.tensor([[[1]]]), torch.tensor([[[3]]]))
+    certainty = torch.tensor([0.75, 0.25]).view(1, 2, 1, 1)
+    counts = Overlapping(("a", "b")).count_certainty(certainty, torch.tensor([[[1]]]), targets)
+    assert counts[:, 1].sum() == 2
+
+
 def test_a_class_at_even_chances_is_predicted_absent():
     absent = OverlapTarget(torch.tensor([[[0]]]), torch.tensor([[[1]]]))
     counts = Overlapping(("a",)).reliability(torch.zeros(1, 1, 1, 1), absent)

@@ -337,6 +337,13 @@ def test_dice_of_a_class_that_is_not_found_has_a_gradient(kind, least, most):
     assert least < -logits.grad[0, 1, masks[0] == 1].sum() < most
 
 
+@pytest.mark.parametrize(("kind", "missed"), [("dice", 1), ("ce+logdice", math.log(16.001 / 0.001))])
+def test_a_class_of_which_nothing_is_found_is_missed_as_a_whole(kind, missed):
+    masks = torch.ones(1, 4, 4, dtype=torch.int64)
+    logits = torch.tensor([1e3, 0]).view(1, 2, 1, 1).expand(1, 2, 4, 4)
+    assert ClassLoss(2, kind).sums(logits, masks)[1].item() == pytest.approx(missed)
+
+
 @pytest.mark.parametrize("far", [1e3, 1e30, -1e3, -1e30], ids=["right", "very sure", "wrong", "wrong and very sure"])
 def test_log_dice_of_a_sure_network_is_finite(far):
     masks = torch.randint(0, 2, (2, 8, 8))

@@ -164,6 +164,11 @@ def test_log_dice_is_learned_unless_another_loss_is_chosen(task):
     assert task.loss == "ce+logdice"
 
 
+def test_a_record_of_no_image_has_no_scores():
+    names = ("mean_iou", "mean_dice", "pixel_accuracy", "iou/a", "dice/a")
+    assert Classes(("a",)).new_scores(1).record() == {f"eval/{name}": None for name in names}
+
+
 def test_scores_of_classes_alone_have_a_background():
     assert Classes(("a",)).new_scores(1).has_background
     assert not Overlapping(("a",)).new_scores(1).has_background

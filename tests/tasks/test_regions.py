@@ -133,6 +133,11 @@ def test_a_model_keeps_its_regions():
     assert restored.mirrors is False
 
 
+def test_a_model_keeps_the_order_of_the_values_of_a_region():
+    restored = task_of_model(UNetConfig(num_classes=2, task=SEVERAL_VALUES.to_config()))
+    assert restored.regions == SEVERAL_VALUES.regions
+
+
 def test_numbers_are_names_of_regions_too():
     task = {"name": "regions", "regions": [[1, [1, 2]], [2, [2]]]}
     assert task_of_model(UNetConfig(num_classes=2, task=task)).names == ("1", "2")

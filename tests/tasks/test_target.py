@@ -32,6 +32,12 @@ def test_each_field_has_its_type_where_nothing_is_known():
     assert nothing.ids.dtype == np.int32
 
 
+def test_each_field_has_its_own_number_where_nothing_is_known():
+    nothing = ObjectTarget.unknown((1, 2))
+    assert nothing.mask.tolist() == [[255, 255]]
+    assert nothing.ids.tolist() == [[0, 0]]
+
+
 def test_each_field_is_padded_with_its_own_number():
     target = ObjectTarget(np.ones((1, 1), np.uint8), np.full((1, 1), 70_000, np.int32)).pad((1, 2))
     assert target.mask.tolist() == [[1, 255]]

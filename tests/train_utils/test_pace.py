@@ -41,13 +41,13 @@ def test_a_run_without_minutes_is_never_late(clock, capsys):
 
 
 def test_a_run_that_will_be_late_is_told_so_once_with_its_minutes(clock, capsys):
-    pace = Pace(2.0, range(50, 350))
+    pace = Pace(2.25, range(50, 350))
     for step in range(51, 200):
         clock.takes(0.7)  # 300 steps in 210 s
         pace.check(step)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("time: steps are slower than in the rehearsal, so the run will end after")
-    assert "minutes instead of 2;" in line
+    assert "minutes instead of 2.25;" in line
 
 
 def test_a_run_in_time_is_not_told_anything(clock, capsys):

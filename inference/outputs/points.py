@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.volumes import read_volume
+from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import PointTable, join_tables
@@ -150,11 +150,12 @@ class PointVolumeWriter:
         """Write the points of a volume from logits (K, n, h, w) of the network's input; returns the prediction."""
         job.output.parent.mkdir(parents=True, exist_ok=True)
         prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
-        voxels, header = read_volume(job.volume, job.name)
+        header = read_volume_header(job.volume, job.name)
         points = PredictedPoints.from_prediction(prediction)
         voxel_positions = points.positions(size)
         picture = None
         if OVERLAY in self.extensions:
+            voxels, _ = read_volume(job.volume, job.name)
             picture = render_volume_points(voxels, header.spacing, voxel_positions, points.is_found)
         positions = from_voxels(voxel_positions, self.output_format.task.space, header)
         self.output_format.write(job, self.output_format.table(job.image.name, points, positions), picture)

@@ -359,6 +359,13 @@ def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_kno
     np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
 
 
+def test_probabilities_of_objects_in_an_image_without_place_are_of_classes_and_depth(job):
+    logits, expected = random_logits(SIZE, seed=2)
+    writer = ImageWriter(CELLS, Objects(), (MASK, TABLE, PROBABILITIES))
+    writer.write(PredictedImage(job, SIZE), logits.split(4, dim=1))
+    np.testing.assert_allclose(np.load(job.file(PROBABILITIES)), expected, rtol=1e-5)
+
+
 def test_the_uncertainty_of_objects_in_an_image_is_written_before_the_mask_is_known(job):
     logits = torch.zeros(3, *SIZE)
     logits[0, :4] = 99

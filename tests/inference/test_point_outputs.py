@@ -4,6 +4,7 @@ Modules: inference/outputs/points.py.
 """
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -216,6 +217,18 @@ def test_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
     assert np.array_equal(np.asarray(Image.open(job.file(OVERLAY))), expected)
     written = read_written(job.file(PointFormat(task).extension), "markups").with_names(task.names)
     np.testing.assert_allclose(written.positions[0, :2], from_voxels(positions, "LPS", header)[:2], atol=1e-3)
+
+
+def test_voxels_are_not_read_for_points_that_are_not_drawn(tmp_path):
+    task = landmarks("markups", "LPS")
+    job = tilted_volume_job(tmp_path)
+    maps = peaks(job.size, (1, 2, 3), (2, 1, 1), None)
+    os.truncate(job.image, 352)  # the header alone
+    prediction = PointVolumeWriter(PointFormat(task), task, (MASK,)).write(job, job.size, [maps])
+    written = read_written(job.file(PointFormat(task).extension), "markups").with_names(task.names)
+    positions = PredictedPoints.from_prediction(prediction).positions(job.size)
+    expected = from_voxels(positions, "LPS", read_volume_header(job.volume, "v"))
+    np.testing.assert_allclose(written.positions[0, :2], expected[:2], atol=1e-3)
 
 
 def test_the_legend_of_points_has_a_square_of_each_color():

@@ -3,20 +3,27 @@
 Module: train_utils/memory/estimate.py.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
+from data_utils.class_map import ClassMap
 from data_utils.loading.augment import augment
 from data_utils.loading.augmentation import Augmentation, pack_augmentations
 from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.targets.classes import ClassReader
+from data_utils.targets.points import PointReader
 from tasks.classes import ClassTarget
+from tasks.landmarks import Landmarks
 from train_utils.memory.estimate import (
     Copies,
     EvaluationSize,
     input_bytes,
     largest_evaluation,
     largest_tensor,
+    largest_validation,
     step_bytes,
 )
 from unet import UNet, UNetConfig
@@ -241,6 +248,18 @@ def test_the_largest_evaluation_is_that_of_the_most_memory_not_of_the_most_pixel
     inputs, targets = zip(*sizes, strict=True)
     config = UNetConfig(base_channels=4, depth=2)
     assert largest_evaluation(config, np.array(inputs), np.array(targets), pixels=2**17) == largest
+
+
+@pytest.mark.parametrize(
+    ("reader", "target"),
+    [(ClassReader(ClassMap(("a", "b"), (1, 2), None)), (40, 56)), (PointReader(Landmarks(("a",)), (0,)), (20, 28))],
+    ids=["classes", "landmarks"],
+)
+def test_landmarks_alone_are_evaluated_at_the_size_of_the_network(reader, target):
+    info = SimpleNamespace(reader=reader, val=SimpleNamespace(sizes=np.array([(40, 56)])))
+    shapes = SimpleNamespace(val=np.array([(20, 28)]))
+    config = UNetConfig(in_channels=1, base_channels=2, depth=1)
+    assert largest_validation(info, shapes, config, torch.device("cpu")) == EvaluationSize((20, 28), target, 1)
 
 
 def test_volumes_are_evaluated_one_after_another():

@@ -46,7 +46,6 @@ def leave_closed_streams() -> bool:
     is_closed = False
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.write("")
             stream.flush()
         except BrokenPipeError:
             _leave(stream)

@@ -248,6 +248,13 @@ def test_a_page_is_of_this_machine_alone(app_folder):
     assert args.port is None
 
 
+@pytest.mark.parametrize("port", ["0", "-1", "http"])
+def test_the_port_of_a_page_is_a_positive_number(app_folder, monkeypatch, port):
+    monkeypatch.setattr(sys, "argv", ["app.py", "--model", "m", "--port", port])
+    with pytest.raises(SystemExit):
+        app.parse_args("")
+
+
 @pytest.mark.parametrize("variables", [{}, {"MODEL": ""}], ids=["no variable", "empty variable"])
 def test_the_model_of_a_page_lies_beside_it(app_folder, monkeypatch, variables):
     (app_folder / "model").mkdir()

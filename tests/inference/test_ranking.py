@@ -85,8 +85,13 @@ def write_uncertain(folder: Path, name: str, mask: list | np.ndarray, levels: li
 
 @pytest.mark.parametrize(
     ("values", "stratum"),
-    [([0] * 6, "background"), ([0, 0, 0, 1, 1, 7], "front"), ([0, 0, 0, 1, 7, 7], "back")],
-    ids=["none", "front", "back"],
+    [
+        ([0] * 6, "background"),
+        ([0, 0, 0, 1, 1, 7], "front"),
+        ([0, 0, 0, 1, 7, 7], "back"),
+        ([0, 0, 1, 1, 7, 7], "front"),
+    ],
+    ids=["none", "front", "back", "both"],
 )
 def test_an_image_is_of_the_class_that_most_of_its_foreground_has(tmp_path, values, stratum):
     job = write_uncertain(tmp_path, "a", [values], [[0, 51, 51, 102, 102, 0]])

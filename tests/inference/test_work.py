@@ -4,6 +4,7 @@ Modules: inference/work.py.
 """
 
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -194,6 +195,16 @@ def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
     assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [2]
     monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 0)
     assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [1, 1]
+
+
+def test_the_batch_of_a_size_is_looked_for_once(tmp_path, monkeypatch):
+    touch(tmp_path, "in/a.png", "in/b.png", "in/c.png")
+    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
+    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
+    predictor = Predictor(network_of())
+    with mock.patch.object(predictor, "batch_key", wraps=predictor.batch_key) as keys:
+        prepare_work(args, predictor, writer_of(predictor))
+    keys.assert_called_once_with((3, 4))
 
 
 def test_masks_that_are_finished_are_work_once_more_where_they_are_scored(tmp_path, monkeypatch):

@@ -57,6 +57,12 @@ def test_differences_are_said_on_the_terminal_as_on_the_page(of_other_images):
     assert sentence in of_other_images.page.text
 
 
+def test_each_recipe_is_compared_with_the_first_on_the_terminal(tmp_path):
+    runs = [write_run(tmp_path / name, epochs=epochs) for name, epochs in (("a", 3), ("b", 9), ("c", 8))]
+    lines = run_compare(runs, tmp_path / "page.html").lines
+    assert [line.partition(":")[0] for line in lines if "on average over" in line] == ["B - A", "C - A"]
+
+
 @pytest.fixture(scope="module")
 def of_broken_runs(tmp_path_factory) -> SimpleNamespace:
     """The comparison of a sound run, of two more that can be read, and of folders that are broken in five ways."""

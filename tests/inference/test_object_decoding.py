@@ -4,6 +4,7 @@ Modules: inference/decoding/objects.py, inference/decoding/answers.py, inference
 inference/decoding/components.py, inference/decoding/canvas.py, data_utils/visualize_objects.py, data_utils/holes.py.
 """
 
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,6 +180,13 @@ def test_objects_at_the_border_may_be_left_out():
     assert sorted(np.unique(label_numbers(labels)).tolist()) == [0, 1, 2]
 
 
+def test_objects_in_the_last_slice_may_be_left_out():
+    ids = np.zeros((5, 5, 9), int)
+    ids[1:3, 1:3, 1:3] = ids[3:5, 1:3, 5:7] = 1
+    _, (item,) = decode_in_strips(answers_of(ids), [], drops_border=True)
+    assert item.box == (1, 1, 1, 3, 3, 3)
+
+
 def test_an_object_that_fills_the_image_lies_at_the_border():
     assert decode_in_strips(answers_of(np.ones((3, 3))), [], drops_border=True)[1] == []
 
@@ -335,6 +343,22 @@ def test_an_image_without_any_strip_has_no_objects():
     assert list(unread.finish()) == unread.objects == []
 
 
+@pytest.mark.parametrize(
+    ("depths", "objects"),
+    [
+        ([[255] * 5 + [150] + [255] * 5], [[1] * 11]),
+        ([[20, 20, 255], [255, 0, 255]], [[1, 1, 1], [1, 0, 1]]),
+        ([[0, 20, 20, 20, 255], [255, 255, 20, 20, 20]], [[0, 1, 1, 1, 1], [1] * 5]),
+        ([[255, 20], [0, 20], [20, 20], [20, 255], [255, 0]], [[1, 1], [0, 2], [2, 2], [2, 2], [2, 0]]),
+    ],
+    ids=["a shallow valley of a thin line", "around a corner", "across a corner", "two peaks"],
+)
+def test_a_component_is_cut_between_peaks_of_its_blurred_depth(depths, objects):
+    labels, count = separate_objects(np.array([[depth and 1 | depth << 8 for depth in row] for row in depths]))
+    assert labels.tolist() == objects
+    assert count == max(map(max, objects))
+
+
 def test_a_component_without_a_deep_part_is_one_object():
     answers = np.where(np.pad(np.ones((3, 9), int), 1) > 0, 1 | 40 << 8, 0)
     labels, count = separate_objects(answers)
@@ -376,6 +400,22 @@ def test_a_large_canvas_lies_in_a_file(scratch_folders, tmp_path):
     assert len(written) == grown.rows
     assert list(tmp_path.iterdir()) == []
     assert written[:, 0][written[:, 0] > 0].tolist() == list(range(1, 30))
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="Windows does not have it")
+def test_memory_of_a_large_canvas_is_given_back_after_each_strip(scratch_folders, tmp_path, monkeypatch):
+    given_back = []
+
+    class Noted(mmap.mmap):
+        def madvise(self, option: int) -> None:
+            given_back.append(option)
+
+    monkeypatch.setattr(mmap, "mmap", Noted)
+    large = canvas.Canvas((5,), tmp_path)
+    large.grow(200)
+    counts = [len(given_back) for _ in large.strips()]
+    assert counts == [0, 1, 2, 3]
+    assert given_back == [mmap.MADV_DONTNEED] * 4
 
 
 @pytest.fixture

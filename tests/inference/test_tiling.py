@@ -422,6 +422,14 @@ def test_so_many_tiles_of_a_row_share_a_forward_pass_as_their_pixels_allow(size,
     assert calls == batches
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logits_of_blended_tiles_have_the_precision_of_the_network(dtype):
+    tiling = Tiling((8, 8), (4, 4), (2, 2), exact=False)
+    pixels = torch.zeros(1, 20, 20, dtype=dtype)
+    strips = stream_logits(lambda batch: batch, lambda *span: pixels[:, slice(*span)], (20, 20), tiling, 999)
+    assert {strip.dtype for strip in strips} == {dtype}
+
+
 def test_of_a_row_of_tiles_what_the_next_one_shares_is_kept_alone():
     cuts = Cuts((20, 8), Tiling((8, 8), (2, 0), (2, 2), exact=False))
     rows = []
@@ -617,3 +625,10 @@ def test_blended_tiles_weigh_their_pixels_by_a_gaussian_an_eighth_of_a_tile_wide
     for weights in axis.weights:
         torch.testing.assert_close(weights, expected, rtol=1e-12, atol=0)
     torch.testing.assert_close(axis.totals[32:64], expected[32:] + expected[:32], rtol=1e-12, atol=0)
+
+
+def test_a_shorter_blended_tile_weighs_its_pixels_by_its_own_length():
+    axis = Axis(length=90, tile=64, overlap=32, grid=16, exact=False)
+    assert axis.spans == [(0, 64), (32, 90)]
+    offsets = torch.arange(58, dtype=torch.float64) + 0.5 - 29
+    torch.testing.assert_close(axis.weights[1], torch.exp(-((offsets / (58 / 8)) ** 2) / 2), rtol=1e-12, atol=0)

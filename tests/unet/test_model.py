@@ -251,6 +251,13 @@ def test_a_saved_file_says_whose_tensors_it_holds(tmp_path):
         assert file.metadata() == {"format": "pt"}  # transformers and others ask for it
 
 
+def test_entries_of_config_json_are_sorted(tmp_path):
+    UNet(tiny()).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for entries in (config, config["preprocess"]):
+        assert list(entries) == sorted(entries)
+
+
 def test_a_saved_file_may_be_read_by_others(tmp_path):
     UNet(tiny()).save_pretrained(tmp_path)
     umask = os.umask(0)
@@ -412,6 +419,15 @@ def test_an_error_of_loading_is_one_line_with_the_name_of_the_model(saved, monke
 
     monkeypatch.setattr(UNet, "_from_pretrained", refuse)
     with pytest.raises(ModelError, match=r": cannot be loaded: no weights$"):
+        UNet.from_pretrained(saved)
+
+
+def test_an_error_in_our_words_is_left_as_it_is(saved, monkeypatch):
+    def refuse(**options: object) -> None:
+        raise ModelError("transformers is not installed")
+
+    monkeypatch.setattr(UNet, "_from_pretrained", refuse)
+    with pytest.raises(ModelError, match=r"^transformers is not installed$"):
         UNet.from_pretrained(saved)
 
 

@@ -74,10 +74,12 @@ def test_network_equals_the_reference(axes, size):
         torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize(("channels", "lowest"), [(64, 320), (384, 384)])
-def test_levels_of_volumes_have_320_channels_at_most_or_those_of_the_first(channels, lowest):
+@pytest.mark.parametrize(
+    ("channels", "upsample", "lowest"), [(64, "transpose", 320), (384, "transpose", 384), (64, "bilinear", 320 // 2)]
+)
+def test_levels_of_volumes_have_320_channels_at_most_or_those_of_the_first(channels, upsample, lowest):
     with torch.device("meta"):
-        model = UNet(UNetConfig(1, 3, channels, depth=3, dims=3)).eval()
+        model = UNet(UNetConfig(1, 3, channels, depth=3, upsample=upsample, dims=3)).eval()
         assert model(torch.empty(1, 1, 8, 8, 8)).shape == (1, 3, 8, 8, 8)
     assert model.stem.conv2.out_channels == channels
     assert model.downs[-1].conv.conv2.out_channels == lowest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from inference.args import PredictSettings
 from inference.batches import group_jobs, process_share
-from inference.inputs import InputRules, find_jobs, named_job
+from inference.inputs import FILES_OF_ALL_INPUTS, InputRules, find_jobs, named_job
 from inference.kinds import new_output_kind
 from inference.outputs.disk import check_disk
 from inference.outputs.jobs import MASK, Job, RasterJob
@@ -74,8 +74,9 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionW
     )
     truth = None
     if args.truth:
-        if args.file is None and args.output.resolve() == args.truth.resolve():
-            raise DataError(f"--output {args.output}: is the folder of --truth, not to be overwritten; choose another")
+        outputs = [args.output, *(args.output / name for name in FILES_OF_ALL_INPUTS)]
+        if args.file is None and args.truth.resolve() in [path.resolve() for path in outputs]:
+            raise DataError(f"--output {args.output}: --truth {args.truth} would be overwritten; choose another folder")
         truth = new_output_kind(writer).truth(args.truth, args.mask_suffix, reads_places=reads_places)
     jobs = find_jobs(args.input, args.file or args.output, writer.extensions, rules, truth)
     if args.file is not None:

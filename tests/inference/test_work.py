@@ -251,11 +251,13 @@ def test_a_volume_has_the_channels_that_the_model_takes(tmp_path, monkeypatch):
     assert job.files == (str(tmp_path / "in" / "a_0000.nii.gz"), str(tmp_path / "in" / "a_0001.nii.gz"))
 
 
-def test_masks_do_not_take_the_place_of_true_masks(tmp_path, scored_args):
+@pytest.mark.parametrize("truth", ["truth", "truth/points.csv"], ids=["masks", "points"])
+def test_outputs_do_not_take_the_place_of_the_truth(tmp_path, scored_args, truth):
     (tmp_path / "link").symlink_to(tmp_path / "truth")
+    args = replace(scored_args, output=tmp_path / "link", truth=tmp_path / truth)
     predictor = Predictor(network_of())
-    with pytest.raises(DataError, match="link: is the folder of --truth, not to be overwritten; choose another"):
-        prepare_work(replace(scored_args, output=tmp_path / "link"), predictor, writer_of(predictor))
+    with pytest.raises(DataError, match=rf"link: --truth .*{truth} would be overwritten; choose another folder"):
+        prepare_work(args, predictor, writer_of(predictor))
 
 
 def objects_network(*classes: str) -> UNet:

@@ -109,6 +109,21 @@ def test_an_encoder_is_recorded_without_what_only_a_classifier_needs(tmp_path, m
     assert not {"id2label", "label2id", "architectures", "transformers_version", "dtype"} & resnet.config.keys()
 
 
+@pytest.mark.parametrize(
+    ("family", "stages", "indices"),
+    [
+        ("resnet", "stage1 stage2 stage3 stage4", [1, 2, 3, 4]),  # the stem halves as often as the first stage
+        ("focalnet", "stem stage1 stage2 stage4", [0, 1, 2, 4]),
+        ("dinov3_convnext", "stage1 stage2 stage3 stage4", [1, 2, 3, 4]),  # begins with the image itself
+    ],
+)
+def test_the_features_of_a_level_are_those_of_its_last_stage(tmp_path, family, stages, indices):
+    FAMILIES[family]().save_pretrained(tmp_path)
+    config = load_encoder(str(tmp_path), pretrained=False).config
+    assert config["out_features"] == stages.split()
+    assert config["out_indices"] == indices
+
+
 def test_an_encoder_of_the_hub_is_recorded_by_its_id(monkeypatch):
     config = FAMILIES["resnet"]()
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", lambda *arguments, **options: config)

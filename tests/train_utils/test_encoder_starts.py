@@ -113,6 +113,8 @@ def test_the_mean_is_the_familys_without_a_preprocessor_config(encoder_folders, 
     assert network_with(encoder_folders[family]).config.preprocess.mean[0] == pytest.approx(255 * mean)
 
 
+LEAPING = {"model_type": "textnet", "stem_out_channels": 8, "hidden_sizes": [8, 8, 16, 24, 32]}
+LEAPING |= {"conv_layer_kernel_sizes": [[[3, 3]]] * 4, "conv_layer_strides": [[4], [2], [2], [2]]}
 PLAIN_VIT = r"^--encoder \S+: has features of stride \d+; a U-Net needs several levels, .* \(a plain ViT has only"
 
 
@@ -135,12 +137,13 @@ def check_refused(source: object, reason: str, **flags: object) -> None:
     [
         ({"model_type": "dinov2", "hidden_size": 8, "num_attention_heads": 1}, PLAIN_VIT),
         ({"model_type": "resnet", "depths": [1, 1, 1001, 1]}, r"config\.json has a stage of more than 1000 layers$"),
+        (LEAPING, r"has features of stride 2, 8, 16, 32, 64; a U-Net needs several levels, each half the size"),
         ({"model_type": "bert"}, "bert is not a backbone of transformers; use "),
         ({"model_type": "tipsv2"}, "tipsv2 is not a backbone of transformers; use"),
         ({"model_type": "timm_backbone"}, "timm_backbone is not a backbone of transformers; use"),
         ({}, "has no usable config.json"),
     ],
-    ids=["plain ViT", "too many layers", "text", "no stages", "another library", "no model"],
+    ids=["plain ViT", "too many layers", "a level is left out", "text", "no stages", "another library", "no model"],
 )
 def test_a_folder_that_holds_no_encoder_is_refused(tmp_path, config, reason):
     check_refused(config_folder(tmp_path / "encoder", **config), reason)

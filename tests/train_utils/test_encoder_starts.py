@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from support.class_loss import classes
 from support.encoders import (
     FAMILIES,
@@ -272,6 +273,15 @@ def test_other_weights_than_the_configs_are_refused(encoder_folders, tmp_path):
     (folder / "model.safetensors").write_bytes((encoder_folders["convnext"] / "model.safetensors").read_bytes())
     with pytest.raises(ModelError, match=r"its file lacks \d+ of the weights, such as embedder\."):
         load_encoder(str(folder), pretrained=True)
+
+
+def test_weights_that_lack_those_of_one_norm_are_refused(tmp_path):
+    file = write_encoder(tmp_path / "resnet") / "model.safetensors"
+    weights = load_file(file)
+    del weights["embedder.embedder.normalization.weight"]
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(ModelError, match=r"its file lacks 1 of the weights, such as embedder\.embedder\.normal"):
+        load_encoder(str(file.parent), pretrained=True)
 
 
 @pytest.fixture

@@ -322,6 +322,20 @@ def test_tags_of_a_geotiff_say_it_of_each_band(channels, is_color):
         assert ("ExtraSamples" in page.tags) is (channels == 2)
 
 
+@pytest.mark.parametrize(("more", "offsets"), [(0, "LONG"), (-1, "LONG8")])
+def test_a_geotiff_has_long_offsets_where_its_numbers_take_more_bytes_than_short_ones_reach(more, offsets):
+    rows = np.ones((2, 20, 30), np.float32)
+    file = io.BytesIO()
+    with (
+        mock.patch.object(geotiff_writer, "CLASSIC_BYTES", rows.nbytes + more),
+        GeoTiffWriter(file, (20, 30), PLACE, channels=2) as writer,
+    ):
+        writer.write(rows)
+    file.seek(0)
+    with tifffile.TiffFile(file) as tiff:
+        assert tiff.pages[0].tags["TileOffsets"].dtype.name == offsets
+
+
 @pytest.mark.parametrize(("height", "tiles"), [(600, 3), (512, 2)])
 def test_rows_of_several_tiles_of_a_geotiff_may_come_at_once(height, tiles):
     rows = np.random.default_rng(0).integers(0, 9, (1, height, 20), np.uint8)

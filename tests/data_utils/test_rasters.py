@@ -482,6 +482,17 @@ def test_memory_is_asked_for_a_window_and_each_tile_of_it(tmp_path, monkeypatch,
     assert asked == needed
 
 
+@pytest.mark.parametrize(("interleave", "tile_bytes"), [("pixel", 16 * 32 * 2 * 5), ("band", 16 * 32 * 2)])
+@pytest.mark.parametrize(("less", "decodes_windows"), [(0, True), (1, False)])
+def test_windows_are_decoded_of_a_raster_whose_tiles_are_small(
+    tmp_path, monkeypatch, interleave, tile_bytes, less, decodes_windows
+):
+    monkeypatch.setattr(tiff_segments, "SEGMENT_BYTES", tile_bytes - less)
+    tiles = {"tiled": True, "blockxsize": 32, "blockysize": 16, "compress": "deflate", "interleave": interleave}
+    with open_windowed_file(write_raster(tmp_path / "a.tif", np.ones((5, 40, 40), np.uint16), **tiles)) as picture:
+        assert picture.decodes_windows is decodes_windows
+
+
 def test_a_strip_that_may_be_of_any_height_is_as_high_as_its_image(tmp_path, monkeypatch):
     bands = np.random.default_rng(0).integers(0, 9, (2, 20, 30)).astype(np.uint16)
     path = write_raster(tmp_path / "a.tif", bands, compress="deflate", blockysize=20)

@@ -17,6 +17,14 @@ def test_a_picture_without_a_name_is_called_by_its_row_in_the_file(tmp_path):
     assert [record["image"] for record in records] == pictures
 
 
+def test_a_picture_of_an_empty_name_is_called_by_its_row_in_the_file(tmp_path):
+    images = [{"bytes": b"1", "path": path} for path in ("a.png", None, "")]
+    pyarrow.parquet.write_table(pyarrow.table({"image": images, "mask": [b"2"] * 3}), tmp_path / "a.parquet")
+    records = ParquetRecords.open([str(tmp_path / "a.parquet")], None, None)
+    names = ["a.png", "a.parquet row 1", "a.parquet row 2"]
+    assert [record["name"] for record in records] == [records.name(i) for i in range(3)] == names
+
+
 def test_a_parquet_file_may_hold_no_rows(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"image": [b""], "mask": [b""]})[:0], tmp_path / "a.parquet")
     assert len(ParquetRecords.open([str(tmp_path / "a.parquet")], None, None)) == 0

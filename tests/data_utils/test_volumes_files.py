@@ -8,7 +8,7 @@ import io
 import re
 import sys
 import tracemalloc
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import nibabel
@@ -631,6 +631,15 @@ def test_two_axes_along_one_are_no_grid(tmp_path):
 def test_a_voxel_of_a_size_that_nothing_has_is_refused(tmp_path, side):
     with pytest.raises(ImageError, match="is no grid in space"):
         read_volume(volume_of_side(tmp_path, side), "a")
+
+
+@pytest.mark.parametrize(("place", "is_grid"), [(0.9e7, True), (-1.1e7, False)])
+def test_a_volume_lies_where_something_may_lie(tmp_path, place, is_grid):
+    affine = np.eye(4)
+    affine[1, 3] = place
+    volume = source(write_nifti(tmp_path / "a.nii", np.ones((2, 2, 2), np.uint8), affine))
+    with nullcontext() if is_grid else pytest.raises(ImageError, match="is no grid in space"):
+        read_volume_header(volume, "a")
 
 
 @pytest.fixture

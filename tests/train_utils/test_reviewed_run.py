@@ -87,7 +87,7 @@ def test_the_mask_of_an_example_is_the_one_that_pictures_show():
     assert read_example(run, 0).truth == [target]
 
 
-LABELS = np.arange(3 * 4 * 6).reshape(3, 4, 6) % 2
+LABELS = np.arange(3 * 4 * 6).reshape(3, 4, 6) % 5
 
 
 @pytest.fixture

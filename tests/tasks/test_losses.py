@@ -17,7 +17,7 @@ from tasks.landmarks import Landmarks
 from tasks.objects import Objects, RenderedObjects
 from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
-from tasks.pixels_and_regions import LOSSES, PixelsAndRegions
+from tasks.pixels_and_regions import LOSSES
 from tasks.points import PRESENT, PointTarget
 from tasks.regions import Region, Regions
 from tasks.target import Target
@@ -202,11 +202,15 @@ def test_logits_in_half_precision_are_summed_in_float32(task: Task, target):
         assert torch.equal(half, single)
 
 
-@pytest.mark.parametrize(("task", "target"), EACH_TASK[:4], ids=TASK_IDS[:4])
-def test_the_gradient_of_a_focal_loss_is_that_of_its_factor_too(task: PixelsAndRegions, target):
-    focal = replace(task, loss="focal+dice")
+FOCAL = [(replace(task, loss="focal+dice"), target) for task, target in EACH_TASK[:4]]
+
+
+@pytest.mark.parametrize(
+    ("task", "target"), [*EACH_TASK, *FOCAL], ids=[*TASK_IDS, *(f"focal, {name}" for name in TASK_IDS[:4])]
+)
+def test_gradients_are_those_of_the_loss(task: Task, target):
     logits = torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda x: focal.finish(focal.partial(x, target)), logits.requires_grad_())
+    assert torch.autograd.gradcheck(lambda x: task.finish(task.partial(x, target)), logits.requires_grad_())
 
 
 def volumes_of(task: Task) -> Target:

@@ -387,6 +387,12 @@ def test_an_image_without_objects_has_no_score():
     assert "no objects" in scores.table()
 
 
+def test_precision_is_unknown_where_nothing_is_predicted():
+    values = scores_of(np.zeros_like(ONE), ONE).classes[0]
+    assert values["precision"] is None
+    assert values["recall"] == 0
+
+
 def test_an_image_without_objects_is_the_worst_only_where_some_are_predicted():
     nothing = np.zeros((5, 5), int)
     assert scores_of(nothing, nothing).image_comparison == [1]

@@ -91,7 +91,7 @@ def test_ct_is_clipped_to_the_percentiles_of_labeled_voxels(statistics, modality
 
 def test_voxels_of_all_channels_are_clipped_to_one_range():
     values = np.stack([np.arange(101), 1000 + np.arange(101)], axis=1).astype(np.float32)
-    foreground = VolumeStatistics.of(np.ones((1, 3)), [values]).foreground
+    foreground = VolumeStatistics.from_volumes(np.ones((1, 3)), [values]).foreground
     assert foreground.clip == pytest.approx((1.005, 1098.995))  # of 202 numbers
     assert foreground.mean == (50, 1050)
 

@@ -96,15 +96,15 @@ def test_an_unknown_pixel_is_rendered_as_no_object_nor_the_border_of_one():
 
 def test_depth_is_learned_where_pixels_are_known():
     task = Objects()
-    target = target_of([[0, 1, 1, 1]], mask=[[0, 1, 1, 255]])
+    target = target_of([[0, 0, 1, 1, 1]], mask=[[0, 0, 1, 1, 255]])
     rendered = task.render(target)
-    logits = torch.randn(1, 3, 1, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    logits = torch.randn(1, 3, 1, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     depth = rendered.depth[0, 0].double()
     chance = logits[0, 2, 0].sigmoid()
     errors = -(depth * chance.log() + (1 - depth) * (1 - chance).log())
-    assert depth.tolist() == [0, 0.5, 1, 0]
-    assert task.partial(logits, rendered)[-1].item() == pytest.approx(errors[:3].sum().item())
-    assert task.counts(target)[-1] == 3
+    assert depth.tolist() == [0, 0, 0.5, 1, 0]
+    assert task.partial(logits, rendered)[-1].item() == pytest.approx(errors[:4].sum().item())
+    assert task.counts(target)[-1] == 4
 
 
 def test_classes_of_objects_are_learned_as_those_of_pixels():

@@ -159,7 +159,7 @@ class Rehearsal:
 
     def time_steps_again(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
         """Make half as many steps as before, at another moment, since other programs may use the machine."""
-        count = max(1, self._timed_steps // 2)
+        count = self._timed_steps // 2
         seconds = self._step_seconds(make_step, steps, count)
         total = self._timed_steps + count
         self.times.step = (self._timed_steps * self.times.step + count * seconds) / total

@@ -216,6 +216,14 @@ def test_a_large_picture_of_points_is_thinned_along_its_longer_side(size):
     assert '<li><span style="background: rgb(1, 2, 3)"></span>tip &lt;1&gt;</li>' in html
 
 
+def test_a_disk_that_takes_no_mask_is_one_line(page, images):
+    (images / "mask").touch()  # in place of the folder of masks
+    html, file = page(str(images / "a.png"))
+    assert html.startswith('<p role="alert">')
+    assert "[Errno" in html
+    assert file is None
+
+
 def test_without_a_file_nothing_is_shown(page):
     assert page(None) == ("", None)
 
@@ -374,6 +382,10 @@ def test_a_page_tells_nobody_of_its_visitors(launched):
     assert os.environ["GRADIO_ANALYTICS_ENABLED"] == "False"
     assert launched["share"] is False
     assert launched["run_history"] is False
+
+
+def test_a_page_starts_no_server_but_its_own(launched):
+    assert launched["ssr_mode"] is False  # else Gradio starts one of Node, where that is installed
 
 
 def test_a_page_keeps_uploads_of_100_megabytes_for_ten_minutes(launched, gradio):

@@ -261,6 +261,17 @@ def test_an_input_that_does_not_fit_is_told_a_tile_that_does(tmp_path, full_memo
     assert str(outcome).startswith(line)
 
 
+def test_an_image_that_does_not_fit_while_it_is_written_is_told_a_tile_that_does(tmp_path, monkeypatch):
+    def refuse(*arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(ImageWriter, "write", refuse)
+    job = picture_job(tmp_path)
+    predictor = Predictor(network_of())
+    ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]])
+    assert str(outcome).startswith(f"{job.name}: does not fit into memory; give --tile-size 512")
+
+
 @pytest.mark.parametrize("is_first", [True, False])
 def test_an_input_that_does_not_fit_ends_no_other_that_processes_share(tmp_path, full_memory, is_first):
     jobs = [picture_job(tmp_path), volume_job(tmp_path, None)]

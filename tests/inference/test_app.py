@@ -220,7 +220,7 @@ def test_a_disk_that_takes_no_mask_is_one_line(page, images):
     (images / "mask").touch()  # in place of the folder of masks
     html, file = page(str(images / "a.png"))
     assert html.startswith('<p role="alert">')
-    assert "[Errno" in html
+    assert "File exists" in html
     assert file is None
 
 

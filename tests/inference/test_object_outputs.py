@@ -31,6 +31,7 @@ from inference.outputs import objects as objects_module
 from inference.outputs.images import ImageWriter, PredictedImage
 from inference.outputs.jobs import MASK, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob, VolumeJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, value_indices
+from inference.outputs.object_tables import VOLUME_COLUMNS
 from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
 from inference.outputs.volumes import VolumeWriter
 from inference.scoring.truth import ImageScorer
@@ -393,6 +394,12 @@ def scratch_folders(monkeypatch) -> list[Path]:
 def test_numbers_of_many_pixels_lie_beside_the_outputs_of_an_image(tmp_path, job, scratch_folders):
     ImageWriter(CELLS, Objects(), (MASK, TABLE)).write(PredictedImage(job, SIZE), [torch.zeros(3, *SIZE)])
     assert scratch_folders == [tmp_path / "out"]
+
+
+def test_the_table_of_objects_in_a_volume_has_the_columns_of_volumes(tmp_path):
+    job = tilted_volume_job(tmp_path)
+    VolumeWriter(CELLS, Objects(), (MASK, TABLE)).write(job, job.size, [torch.zeros(3, *job.size)])
+    assert job.file(TABLE).read_text().splitlines()[0] == ",".join(VOLUME_COLUMNS)
 
 
 def test_numbers_of_many_voxels_lie_beside_the_outputs_of_a_volume(tmp_path, scratch_folders):

@@ -76,8 +76,8 @@ def test_the_usual_image_decides_which_scale_is_refused():
 
 
 def test_the_shorter_side_decides_which_scale_is_refused():
-    with pytest.raises(SettingsError, match=r"of 40 x 30 pixels as small as 4 x 3, "):
-        check(0.1, 0.1, (40, 30))
+    with pytest.raises(SettingsError, match=r"of 40 x 39 pixels as small as 4 x 3, "):
+        check(0.1, 0.1, (40, 39))
 
 
 def test_a_scale_that_halves_four_pixels_is_refused():

@@ -128,10 +128,11 @@ def test_an_encoder_learns_at_a_tenth_of_the_rate_unless_its_weights_are_random(
     assert schedule_of("--encoder", "lite0", *flags.split()).encoder_factor == factor
 
 
-def test_the_learning_rate_of_a_step_is_set_with_the_share_of_the_encoder():
+@pytest.mark.parametrize(("step", "rate"), [(0, 0.0005), (1, 0.001)], ids=["warm-up", "peak"])
+def test_the_learning_rate_of_a_step_is_set_with_the_share_of_the_encoder(step, rate):
     optimizer = SimpleNamespace(param_groups=[{"of_encoder": False}, {"of_encoder": True}])
-    assert schedule_of(total_steps=11).set_learning_rate(optimizer, 0) == 0.001
-    assert [group["lr"] for group in optimizer.param_groups] == [0.001, pytest.approx(0.0001)]
+    assert schedule_of("--warmup-steps", "2", total_steps=11).set_learning_rate(optimizer, step) == rate
+    assert [group["lr"] for group in optimizer.param_groups] == [rate, pytest.approx(0.1 * rate)]
 
 
 INTERVALS = ("--log-every", "5", "--eval-every", "4", "--checkpoint-every", "3")

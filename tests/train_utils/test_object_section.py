@@ -43,6 +43,7 @@ def lower_right_edges(labels: np.ndarray) -> np.ndarray:
 
 def test_objects_are_outlined_on_their_lower_and_right_edges():
     labels = np.where(TRUE == 4, 0, TRUE)
+    labels[4:6, 5:9] = 5  # right below another object
     assert np.array_equal(outlines(labels), lower_right_edges(labels))
 
 

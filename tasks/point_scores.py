@@ -84,7 +84,7 @@ class LandmarkScores(Scores):
         present = points[points[:, STATE] == PRESENT]
         absent = points[points[:, STATE] == ABSENT]
         errors = present[:, ERROR]
-        relative = errors if self.unit == "mm" else 100 * errors / present[:, SIDE].clamp_min(1)
+        relative = errors if self.unit == "mm" else 100 * errors / present[:, SIDE]
         values: dict[str, float | None] = {
             "mean_radial_error": _mean(errors),
             "radial_error_std": errors.std(correction=0).item() if len(errors) else None,

@@ -111,8 +111,7 @@ def logged(tmp_path, monkeypatch) -> list[tuple]:
     state = RunState(skipped=3, window={"total": 3.0, "steps": 1})
     run = new_monitor(tmp_path, state)
     monkeypatch.setattr(run.meter, "summary", lambda: SPEED)
-    for step, loss in ((1, 1.0), (2, 2.0)):
-        run.add([StepResult(step, loss, 10.0 * step, False)])
+    run.add([StepResult(step, loss, 10.0 * step, False) for step, loss in ((1, 1.0), (2, 2.0))])
     state.step = 2
     run.log_training(0.25)
     state.step = 3

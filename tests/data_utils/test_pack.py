@@ -153,7 +153,8 @@ def test_a_record_lies_in_the_shard_in_whose_share_it_begins(tmp_path, sizes, sh
 
 
 @pytest.mark.parametrize(
-    ("sizes", "groups"), [((1,) * 70, [32, 32, 6]), ((2**21,) * 3, [2, 1]), ((2**23,) * 2, [1, 1])]
+    ("sizes", "groups"),
+    [((1,) * 70, [32, 32, 6]), ((2**21,) * 3, [2, 1]), ((2**23,) * 2, [1, 1]), ((2**22, *(2**20,) * 3), [2, 2])],
 )
 def test_a_group_of_rows_has_32_pictures_or_4_megabytes(tmp_path, sizes, groups):
     (file,) = pack(small_records(*sizes), tmp_path, "train")

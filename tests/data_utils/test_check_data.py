@@ -1,6 +1,7 @@
 """The report of --check-data: sizes, classes, spacings, annotations, and the problems at its end."""
 
 from collections import Counter
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from support.inspections import records_of, split_of
 from support.rasters import write_raster
 from support.volumes import CASE_NAMES, LPS, RAS, case, volume_config, write_decathlon, write_nifti
 
+from data_utils.analysis import check_data as check_data_module
 from data_utils.analysis.check_data import (
     check_data,
     describe,
@@ -217,6 +219,16 @@ def test_the_check_names_unpaired_files_of_both_splits(damaged_splits):
     assert "file without partner: 3" in report
     assert "train.png" in report
     assert "val.png" in report
+
+
+@pytest.mark.parametrize(("settings", "training_in_windows"), [({}, False), ({"crop_size": (8, 8)}, True)])
+def test_files_are_read_in_windows_where_training_reads_them_so(tmp_path, settings, training_in_windows):
+    write_splits(tmp_path, 1, 1)
+    choose = check_data_module.choose_inspector
+    with mock.patch.object(check_data_module, "choose_inspector", wraps=choose) as chosen:
+        check_data(DataConfig(str(tmp_path), **settings))
+    windows = [call.kwargs["windows"] for call in chosen.call_args_list if "windows" in call.kwargs]
+    assert windows == [training_in_windows, False]
 
 
 def test_the_check_names_unpaired_files_in_order(tmp_path):

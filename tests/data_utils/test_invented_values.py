@@ -28,6 +28,12 @@ def test_many_colors_of_which_two_are_alike_are_no_smoothed_edges():
     assert "are these numbers of objects" in excess_values(dict.fromkeys([*colors, (1, 0, 0)], 1))
 
 
+@pytest.mark.parametrize(("lowest", "highest"), [(50, 40), (40, 50)])
+def test_many_values_between_the_two_most_frequent_ones_are_no_numbers_of_objects(lowest, highest):
+    pixels = {0: lowest, 65535: highest} | dict.fromkeys(range(1000, 1300), 1)
+    assert "are these smoothed edges" in excess_values(pixels)
+
+
 def test_values_that_may_be_invented_are_listed_by_a_command():
     text = describe_invented({0: 57, 9: 39, 1: 4})
     assert "--check-data --classes 0=background,9=foreground lists" in text

@@ -45,9 +45,10 @@ def test_the_smallest_prediction_is_measured_anew_for_other_objects(tmp_path):
     ("mask", "smallest"),
     [
         (np.repeat(np.arange(1, 101), np.arange(11, 111))[None], 5),  # the percentile lies just below 12
+        (np.repeat(np.arange(1, 202), [1, *[40] * 200])[None], 20),
         (numbered(3), 1),
     ],
-    ids=["11 to 110 pixels", "one pixel"],
+    ids=["11 to 110 pixels", "a speck among 40 pixels", "one pixel"],
 )
 def test_the_smallest_prediction_is_half_of_the_hundredth_smallest_object(mask, smallest):
     assert object_shapes(Masks([mask]), ObjectReader())["smallest"] == smallest

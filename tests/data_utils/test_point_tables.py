@@ -83,6 +83,24 @@ def test_a_table_of_predictions_that_is_read_again_says_the_same(tmp_path, layou
     assert again.confidence.tolist() == [[0.5, 1.0]]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("image,landmark,{},{}", "a.png,p,{},{}"),
+        ("image,p_{},p_{}", "a.png,{},{}"),
+        ("scorer,me,me", "bodyparts,p,p", "coords,{},{}", "a.png,{},{}"),
+    ],
+    ids=["long", "wide", "deeplabcut"],
+)
+def test_coordinates_may_stand_in_any_order(tmp_path, lines):
+    *titles, row = (f"{line}\n" for line in lines)
+    usual, turned = (
+        table_of(tmp_path, "".join(titles).format(*axes) + row.format(*values))
+        for axes, values in (("xy", (5, 2)), ("yx", (2, 5)))
+    )
+    assert usual.positions.tolist() == turned.positions.tolist() == [[[5, 2]]]
+
+
 EMPTY_CELLS = "image,a_x,a_y,b_x,b_y\na.png,1,2,,\nb.png,nan,NaN,3,4\n"
 
 

@@ -44,7 +44,7 @@ def image_at(folder: Path, path: str) -> ImageJob:
 @pytest.fixture
 def noses(tmp_path) -> Path:
     """A table with points of images in folders, also by the path of another system, and of cases."""
-    write_noses(tmp_path / "t.csv", "day1/a.png", "day2\\a.png", "b.jpg", "case_7", "case_8_0000")
+    write_noses(tmp_path / "t.csv", "day1/a.png", "day2\\a.png", "b.jpg", "case_7", "case_8_0000", "case_8")
     return tmp_path / "t.csv"
 
 

@@ -98,3 +98,18 @@ def test_points_of_each_image_of_a_batch_are_read_from_its_mirror_image_too():
     images = predict_strips(lambda images: images, logits, [(4, 5)] * 2, UNetConfig(3, 3), new_decoder(task))
     averaged = torch.cat([torch.cat(list(strips), dim=2) for strips in images])
     torch.testing.assert_close(averaged, (logits + logits[:, [1, 0, 2]]) / 2)
+
+
+def test_strips_of_an_image_and_its_mirror_image_are_read_one_by_one(monkeypatch):
+    read = []
+
+    def strips_at_sizes(forward, images, sizes, config):
+        yield (read.append(number) or strip for number, strip in enumerate(images.split(2, dim=2)))
+
+    monkeypatch.setattr("inference.decoding.views.strips_at_sizes", strips_at_sizes)
+    task = Landmarks(("left", "right", "tail"), partners=(1, 0, 2))
+    (strips,) = predict_strips(
+        lambda images: images, torch.randn(1, 3, 4, 5), [(4, 5)], UNetConfig(), new_decoder(task)
+    )
+    next(strips)
+    assert read == [0, 0]

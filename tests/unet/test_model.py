@@ -390,6 +390,14 @@ def test_weights_of_a_config_have_no_problem():
     assert weights_problem(UNet, tiny(), UNet(tiny()).state_dict()) is None
 
 
+def test_a_network_that_cannot_be_built_here_is_told_in_our_words():
+    def refuse(config: UNetConfig) -> UNet:
+        raise ModelError("transformers is not installed")
+
+    with pytest.raises(ModelError, match=r"^transformers is not installed$"):
+        weights_problem(refuse, tiny(), UNet(tiny()).state_dict())
+
+
 def test_missing_weights_are_named():
     weights = {name: value for name, value in UNet(tiny()).state_dict().items() if "stem" not in name}
     problem = weights_problem(UNet, tiny(), weights)

@@ -77,6 +77,11 @@ def test_slabs_of_a_volume_have_its_values_with_their_own_gradients():
         torch.testing.assert_close(2 * values, expected, rtol=1e-12, atol=1e-12)
 
 
+def test_slabs_of_a_constant_volume_are_finite():
+    x = torch.full((1, 2, 3, 3, 3), 7654321.0)  # the mean of squares is rounded to less than the mean's square
+    assert group_norm(x, 2, torch.ones(2), torch.zeros(2), EPS, lambda sums: 7 * sums).isfinite().all()
+
+
 @pytest.mark.parametrize("sum_slabs", [None, torch.clone])  # of a single slab, the whole
 def test_float32_far_from_zero_loses_nothing_to_cancellation(sum_slabs):
     x, _, weight, bias = sample(300.0, torch.float32)

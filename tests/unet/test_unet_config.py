@@ -176,6 +176,11 @@ def test_lists_of_json_become_tuples(field, value, expected):
     assert getattr(Preprocess(**{field: value}), field) == expected
 
 
+@pytest.mark.parametrize(("size", "scaled"), [((4, 30), (1, 3)), ((30, 4), (3, 1))])
+def test_a_scaled_image_has_a_pixel_along_each_side_at_least(size, scaled):
+    assert Preprocess(scale=0.1).input_size(*size) == scaled
+
+
 def test_a_resampled_volume_has_the_nearest_number_of_voxels():
     preprocess = Preprocess(spacing=(4.0, 1.0, 2.0))
     assert preprocess.resampled_size((7, 10, 5), (1.0, 0.77, 3.0)) == (2, 8, 8)  # 1.75, 7.7 and 7.5

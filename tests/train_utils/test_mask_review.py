@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -185,6 +186,17 @@ def test_problems_of_a_mask_are_findings_shifts_or_an_equal_image():
         "turned",
         "the image is equal to the training image b.png",
     ]
+
+
+def test_an_equal_image_may_be_the_only_problem():
+    review = mask_review("a.png", 0.5, equal_to="b.png")
+    assert review.problems == ["the image is equal to the training image b.png"]
+
+
+def test_a_failure_that_is_no_fault_of_the_data_ends_a_review(reviews_of_runs, monkeypatch):
+    monkeypatch.setattr(masks, "predicted_slices", Mock(side_effect=ValueError("a mistake in the program")))
+    with pytest.raises(ValueError, match="a mistake in the program"):
+        reviews_of_runs("a")
 
 
 @pytest.fixture

@@ -41,6 +41,11 @@ def test_maps_of_points_keep_the_dots_in_the_name_of_their_image(tmp_path):
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")
 
 
+@pytest.mark.parametrize(("layout", "extension"), [("long", ".csv"), ("labelme", ".json"), ("tps", ".tps")])
+def test_points_of_an_image_are_one_file_of_their_format(layout, extension):
+    assert PointFormat(landmarks(layout, "pixels")).mask_extensions == (extension,)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_path, layout):
     is_from_bottom = layout == "tps"
@@ -67,7 +72,7 @@ def test_a_picture_of_points_lies_beside_their_file(tmp_path, layout):
     job = image_job(tmp_path, size=(30, 40))
     job.output.parent.mkdir()
     table = output_format.table(
-        "a.tif", PredictedPoints.from_prediction(np.full((3, 4), 0.5)), np.full((3, 2), 7.0), (30, 40)
+        "a.tif", PredictedPoints.from_prediction(np.full((3, 4), 0.4)), np.full((3, 2), 7.0), (30, 40)
     )
     output_format.write(job, table, np.zeros((4, 5, 3), np.uint8))
     assert np.asarray(Image.open(job.file(".overlay.png"))).shape == (4, 5, 3)

@@ -17,7 +17,6 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from PIL import Image
 
-from inference.args import PredictSettings, parse_args
 from inference.decoding.objects import choose_objects
 from inference.outputs import new_format
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
@@ -25,6 +24,7 @@ from inference.outputs.polygons import check_polygons
 from inference.outputs.prediction_format import PredictionFormat
 from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline
+from inference.predict_settings import PredictSettings, parse_args
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
 from inference.ranking import RIVAL, Ranked, find_candidates, rank, write_ranking

@@ -51,20 +51,19 @@ from train_utils.kernel_tuning import KernelTuning
 from train_utils.memory.estimate import largest_validation
 from train_utils.memory.preflight import Preflight
 from train_utils.memory.step_memory import StepMemory
-from train_utils.microbatch import MicroBatch, split_from_args, steps_ahead
+from train_utils.micro_batches import MicroBatch, split_from_args, steps_ahead
 from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.pace import Pace
 from train_utils.monitoring.rehearsal import Rehearsal
-from train_utils.monitoring.tracking import RunLog, available_tracker
-from train_utils.nan_guard import StepGuard
+from train_utils.monitoring.run_log import RunLog, available_tracker
+from train_utils.opened_run import open_run
 from train_utils.optim import build_optimizer
+from train_utils.publisher import Publisher, finish_run
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.reporting.sections import new_section
-from train_utils.results import Publisher, finish_run
-from train_utils.run_dir import open_run
 from train_utils.schedule import Schedule
 from train_utils.settings.data_checks import check_scale
 from train_utils.settings.flags import parse_args
@@ -74,6 +73,7 @@ from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import gather_tensor, gathered_weights, prepare_sharding, share_statistics
 from train_utils.slab_layers import split_network
 from train_utils.slabs import Slabs, check_slabs, new_step_loss
+from train_utils.step_guard import StepGuard
 from train_utils.sync_batchnorm import leave_out_of_batch_norm, synchronize_batchnorm
 
 

@@ -17,7 +17,7 @@ from data_utils.targets import classes as class_targets
 from tasks.classes import _truth
 from tasks.pixels_and_regions import SMOOTHING
 from tasks.step_loss import StepLoss
-from train_utils import microbatch
+from train_utils import micro_batches as micro_batches_module
 from train_utils.settings.starting_point import StartingPoint
 from unet import UNet
 from unet.blocks import DoubleConv
@@ -175,14 +175,14 @@ def augmented(change: Callable[[Tensor, Tensor, np.random.Generator], None]) -> 
     """`change` does more to each batch of images (B, C, H, W) and masks (B, H, W), in place."""
 
     def patch() -> None:
-        augment, rng = microbatch.augment, np.random.default_rng(0)
+        augment, rng = micro_batches_module.augment, np.random.default_rng(0)
 
         def more(*args, **statistics):
             images, targets = augment(*args, **statistics)
             change(images, targets.mask, rng)
             return images, targets
 
-        microbatch.augment = more
+        micro_batches_module.augment = more
 
     return patch
 

@@ -903,7 +903,7 @@ def train_here() -> None:
     import runtime.launch
     import train
     from runtime.script import run_script
-    from train_utils.results import Publisher
+    from train_utils.publisher import Publisher
 
     runtime.launch.COLLECTIVE_TIMEOUT = timedelta(seconds=TIMEOUT)
     if options.get("raises") == rank:

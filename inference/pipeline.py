@@ -5,10 +5,10 @@ from functools import partial
 from itertools import chain
 
 from inference.kinds import Score
+from inference.network_inputs import NetworkInputs
 from inference.outputs.jobs import ImageJob, Job, RasterJob, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from inference.predictor import Predictor
-from inference.readers import NetworkInputs
 from inference.steps import REMEDY, Finish, ImageSteps, Steps, VolumeSteps
 from inference.tiling.sharing import SharedRows
 from runtime.errors import DataError, MemoryShortage

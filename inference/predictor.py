@@ -23,7 +23,7 @@ from inference.decoding.decoder import Decoder, Strip
 from inference.decoding.landmarks import PredictedPoints
 from inference.decoding.views import average, average_views, mirror_back
 from inference.models import check_ensemble, load_network
-from inference.readers import (
+from inference.network_inputs import (
     MirroredInput,
     NetworkInput,
     NetworkInputs,

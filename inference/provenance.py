@@ -5,7 +5,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 
-from inference.args import PredictSettings
+from inference.predict_settings import PredictSettings
 from runtime.documents import read_json
 from runtime.errors import DataError
 from runtime.files import replace_file

@@ -14,11 +14,11 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file
 from data_utils.visualize import to_rgb
 from inference.kinds import Score, new_output_kind
+from inference.network_inputs import NetworkInputs
 from inference.outputs.images import PredictedImage, missing_reader
 from inference.outputs.jobs import ImageJob, Job, VolumeJob
 from inference.outputs.writer import PredictionWriter
 from inference.predictor import Predictor
-from inference.readers import NetworkInputs
 from inference.scoring.truth import ScoreError
 from inference.tiling import strip_length
 from runtime.console import say, track

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from inference.args import PredictSettings
 from inference.batches import group_jobs, process_share
 from inference.inputs import FILES_OF_ALL_INPUTS, InputRules, find_jobs, named_job
 from inference.kinds import new_output_kind
@@ -14,6 +13,7 @@ from inference.outputs.disk import check_disk
 from inference.outputs.jobs import MASK, Job, RasterJob
 from inference.outputs.polygons import check_places
 from inference.outputs.writer import PredictionWriter
+from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
 from inference.tiling import Tiling

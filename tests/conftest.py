@@ -56,7 +56,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output folder of one short run on the tiny folder."""
     from support.in_process import run_train
 
@@ -128,7 +128,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def broken(tmp_path: Path) -> Path:
+def broken_folder(tmp_path: Path) -> Path:
     """24 training and 3 validation pairs; one of each bad file makes the training pairs cell_00 to cell_08 unusable."""
     folder = write_folder(tmp_path / "train", 24, seed=0)
     write_folder(tmp_path / "val", 3, seed=1)
@@ -150,7 +150,7 @@ def broken(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tall(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tall_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A TIFF of 8,501 x 333, tiled and compressed; in tiles it is read and written in windows."""
     path = tmp_path_factory.mktemp("tall") / "tall.tif"
     pixels = np.random.default_rng(0).integers(0, 256, (8501, 333, 3), dtype=np.uint8)

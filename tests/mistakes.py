@@ -735,13 +735,13 @@ RESUMED_RUNS = [
         "test_checkpoints.py",
     ),
     Mutant(
-        "train_utils/monitoring/tracking.py",
+        "train_utils/monitoring/run_log.py",
         "_lines_up_to",
         'record["step"] <= step and line.endswith(b"\\n")',
         'record["step"] <= step',
-        "test_tracking.py",
+        "test_run_log.py",
     ),
-    Mutant("train_utils/monitoring/tracking.py", "RunLog._append", "file.truncate(end)", "pass", "test_tracking.py"),
+    Mutant("train_utils/monitoring/run_log.py", "RunLog._append", "file.truncate(end)", "pass", "test_run_log.py"),
 ]
 
 # Annotations are read as other classes, or ignored pixels as classes.
@@ -840,11 +840,11 @@ LAUNCH = [
     Mutant("train.py", "add_gradients", "reduction.wait", "counts.zero_", "test_equality.py test_train.py"),
     Mutant("train.py", "add_gradients", "not micro_batches", "True", "test_train_step.py"),
     Mutant(
-        "train_utils/microbatch.py",
+        "train_utils/micro_batches.py",
         "split_from_args",
         "profile.processes // args.processes_per_volume",
         "profile.processes",
-        "test_microbatch.py",
+        "test_micro_batches.py",
     ),
     Mutant(
         "train_utils/monitoring/monitor.py",
@@ -861,11 +861,11 @@ LAUNCH = [
         "test_rehearsal_times.py",
     ),
     Mutant(
-        "train_utils/nan_guard.py",
+        "train_utils/step_guard.py",
         "StepGuard.judge",
         "self._values[:2].isfinite().all",
         "self._values[1].isfinite",
-        "test_nan_guard.py",
+        "test_step_guard.py",
     ),
     Mutant(
         "train_utils/memory/preflight.py",

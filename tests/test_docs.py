@@ -22,7 +22,7 @@ from support.launches import ROOT
 from support.pytorch_unet import pytorch_unet_checkpoint
 from torch.distributed.run import get_args_parser
 
-import inference.args
+import inference.predict_settings
 import train_utils.settings.flags
 from runtime.cli import Arguments
 
@@ -75,7 +75,7 @@ def parse_script(script: str, flags: list[str], monkeypatch: pytest.MonkeyPatch)
     if script == "train.py":
         train_utils.settings.flags.parse_args("")
     elif script == "predict.py":
-        inference.args.parse_args("")
+        inference.predict_settings.parse_args("")
     else:
         # our own parser overrides argparse's; where neither stopped it, the tool would really run
         with monkeypatch.context() as patch, pytest.raises(Parsed):

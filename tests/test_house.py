@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -35,12 +34,12 @@ ROOMS = {
     ),
     "inference": (
         "pytorch_unet onnx_network",
-        "models readers tiling",
+        "models network_inputs tiling",
         "decoding",
         "predictor",
         "outputs",
         "scoring",
-        "input_files batches provenance args ranking",
+        "input_files batches provenance predict_settings ranking",
         "true_masks",
         "kinds inputs",
         "work steps",
@@ -49,14 +48,14 @@ ROOMS = {
     ),
     "train_utils": (
         "settings",
-        "gradient_buckets compilation metrics_log microbatch memory schedule kernel_tuning muon optim ema nan_guard"
+        "gradient_buckets compilation metrics_log micro_batches memory schedule kernel_tuning muon optim ema step_guard"
         " sharding slabs slab_layers sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",
         "finished_run",
-        "run_dir",
-        "results",
+        "opened_run",
+        "publisher",
     ),
 }
 SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py", "review.py")
@@ -212,25 +211,15 @@ def imports_of_tests(folder: Path) -> list[str]:
 
 
 def modules_without_tests(root: Path) -> list[str]:
-    """Modules of the packages that no file of tests has the name of, and none names in its docstring by its path.
-
-    A name decides only within the package that the tests are named after, and only where it is that of one module.
-    """
-    packages_and_names: Counter[tuple[str, str]] = Counter()
-    tested: set[tuple[str, str]] = set()
+    """Modules a/b.py without a tests/a/test_b.py, and whose path no docstring of a test names."""
     mentioned: set[str] = set()
-    for path in map(Path, modules(root)):
-        packages_and_names[path.parts[0], path.name] += 1
     for path in (root / "tests").rglob("test_*.py"):
-        _, _, from_docstring_on = path.read_text(encoding="utf-8").partition('"""')
-        documentation, _, _ = from_docstring_on.partition('"""')
+        documentation = ast.get_docstring(parse(path)) or ""
         mentioned |= {word.rstrip(".,") for word in documentation.split()}
-        tested.add((path.parent.name, path.name.removeprefix("test_")))
     missing = []
     for module in modules(root):
         path = Path(module)
-        key = (path.parts[0], path.name)
-        is_found_by_name = key in tested and packages_and_names[key] == 1
+        is_found_by_name = (root / "tests" / path.parent / f"test_{path.name}").exists()
         if "/" in module and path.name != "__init__.py" and module not in mentioned and not is_found_by_name:
             missing.append(module)
     return missing

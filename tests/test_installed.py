@@ -333,7 +333,7 @@ def test_a_part_that_is_not_installed_is_named(environment, data, tmp_path, with
 
 
 @pytest.mark.slow
-def test_an_encoder_whose_part_is_not_installed_is_refused_in_one_line(environment, data, tmp_path, without_parts):
+def test_an_encoder_whose_part_is_not_installed_is_refused(environment, data, tmp_path, without_parts):
     flags = ["--dataset", data, *TINY[2:], "--encoder", str(tmp_path), "--tracker", "none"]
     result = run(environment / "bin" / "unet-train", *flags, folder=tmp_path, **without_parts)
     assert result.returncode == 1, result.stderr

@@ -147,7 +147,7 @@ def test_classes_of_a_json_file_are_joined(tmp_path):
         (None, "ignore", (), "--outside ignore needs --classes; to ignore a mask value, give --ignore-index VALUE"),
     ],
 )
-def test_a_wrong_choice_is_one_line(flag, outside, file_classes, reason):
+def test_a_wrong_choice_is_a_one_line_error(flag, outside, file_classes, reason):
     with pytest.raises(DataError) as error:
         class_map(flag, outside, file_classes)
     assert reason in str(error.value)

@@ -267,7 +267,7 @@ def test_the_background_is_called_so_or_is_the_value_0_without_a_name(names, val
     ("values", "limits"),
     [((-1, 5), "-1 to 5"), ((5, -1), "-1 to 5"), ((0, 65536), "0 to 65536"), ((65536, 0), "0 to ")],
 )
-def test_values_that_a_png_does_not_hold_are_one_line(values, limits):
+def test_values_that_a_png_does_not_hold_are_a_one_line_error(values, limits):
     line = f"mask values {limits}.*cannot be written: a PNG mask holds 0 to 65535"
     with pytest.raises(DataError, match=line):
         ClassMap(("a", "b"), values, None).decode(np.uint8([[0, 1]]))

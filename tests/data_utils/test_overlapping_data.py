@@ -108,7 +108,7 @@ class Layers(LayeredMask):
         ([90] + [0] * 64, [], "3%"),
     ],
 )
-def test_classes_that_share_more_than_a_hundredth_of_their_pixels_are_said(train, val, share):
+def test_classes_that_share_more_than_a_hundredth_of_their_pixels_are_reported(train, val, share):
     splits = []
     for counts in (train, val):
         records = ListRecords([{"image": "", "target": Layers(count), "name": "a"} for count in counts])
@@ -280,7 +280,7 @@ def test_a_grey_to_ignore_may_be_written_as_a_color(colored_mask):
     assert not is_ignored[4:].any()
 
 
-def test_masks_of_two_sizes_are_one_line(folders):
+def test_masks_of_two_sizes_are_a_one_line_error(folders):
     write_mask(folders / "train" / "masks" / "red", "01.png", np.zeros((20, 28), np.uint8))
     assert "01.png: is 20 x 28, but " in error_of(folders)
 
@@ -594,7 +594,7 @@ def color_masks(tmp_path):
     return tmp_path
 
 
-def test_channels_of_color_are_classes_where_the_task_says_so(color_masks):
+def test_channels_of_color_are_classes_with_the_task(color_masks):
     train, _ = load_records(DataConfig(str(color_masks), task="overlapping"))
     assert train.metadata.classes == ((1, "class 1"), (2, "class 2"), (3, "class 3"))
 
@@ -691,7 +691,7 @@ def test_objects_keep_what_lies_below_others(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
-def test_objects_are_classes_of_their_uppermost_unless_the_task_says_so(tmp_path, kind):
+def test_objects_are_classes_of_their_uppermost_without_the_task(tmp_path, kind):
     write_annotations(tmp_path, kind, box(8, 12, 6, 12))
     exclusive = load_info(tmp_path)
     info = load_info(tmp_path, task="overlapping")

@@ -211,7 +211,7 @@ def test_old_files_of_slicer_are_ras(tmp_path):
         ("a.fcsv", "# CoordinateSystem = 7\n", "coordinate system '7'"),
     ],
 )
-def test_a_damaged_file_is_one_line(tmp_path, name, text, message):
+def test_a_damaged_file_is_a_one_line_error(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(DataError, match=message):
         files.read(tmp_path / name)
@@ -396,7 +396,7 @@ def test_a_volume_that_is_missing_is_named_with_the_file_of_its_points(tmp_path)
         load_records(DataConfig(dataset=str(tmp_path)))
 
 
-def test_images_and_volumes_or_two_coordinates_of_volumes_are_one_line(tmp_path):
+def test_images_and_volumes_or_two_coordinates_of_volumes_are_a_one_line_error(tmp_path):
     (tmp_path / "images").mkdir()
     nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), np.eye(4)), tmp_path / "images" / "a.nii.gz")
     (tmp_path / "points.csv").write_text("image,landmark,x,y\na,one,1,2\n")

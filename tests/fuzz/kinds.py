@@ -68,7 +68,7 @@ from tasks.points import ABSENT, PRESENT, UNKNOWN
 from tests.fuzz import mutations
 from train_utils.checkpoints.find import find_checkpoint, fingerprint, peek
 from train_utils.memory.limit import read_memory_limit
-from train_utils.monitoring.tracking import _lines_up_to
+from train_utils.monitoring.run_log import _lines_up_to
 from train_utils.reporting.comparison.differences import compare_recipes
 from train_utils.reporting.comparison.recipes import differing_settings, group_runs
 from train_utils.reporting.comparison.recorded_runs import read_runs

@@ -168,7 +168,7 @@ def bad_files(images, tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["cut.png", "empty.tif", "five.npy"])
-def test_a_bad_file_is_one_line_that_names_it_but_not_where_it_lies(page, bad_files, name):
+def test_a_bad_file_is_a_one_line_error_that_names_it_but_not_where_it_lies(page, bad_files, name):
     html, mask = page(str(bad_files / name))
     assert re.fullmatch(rf'<p role="alert">{name}: [^\n]+</p>', html)
     assert str(bad_files.parent) not in html
@@ -216,7 +216,7 @@ def test_a_large_picture_of_points_is_thinned_along_its_longer_side(size):
     assert '<li><span style="background: rgb(1, 2, 3)"></span>tip &lt;1&gt;</li>' in html
 
 
-def test_a_disk_that_takes_no_mask_is_one_line(page, images):
+def test_a_disk_that_takes_no_mask_is_a_one_line_error(page, images):
     (images / "mask").touch()  # in place of the folder of masks
     html, file = page(str(images / "a.png"))
     assert html.startswith('<p role="alert">')
@@ -342,7 +342,7 @@ def test_without_gradio_a_line_says_what_to_install(page, monkeypatch):
         app.serve(page, "127.0.0.1", None)
 
 
-def test_a_gradio_that_cannot_be_imported_is_one_line(page, monkeypatch, tmp_path):
+def test_a_gradio_that_cannot_be_imported_is_a_one_line_error(page, monkeypatch, tmp_path):
     (tmp_path / "gradio.py").write_text("raise ImportError('gradio lacks a part')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "gradio", raising=False)
@@ -408,7 +408,7 @@ def test_a_page_has_a_slider_for_the_opacity_of_the_mask(launched, gradio):
 
 @pytest.mark.parametrize("error", [OSError("in use"), OverflowError("port must be 0-65535")])
 @pytest.mark.parametrize(("port", "flags"), [(None, "--host here"), (99_999, "--host here --port 99999")])
-def test_an_address_that_cannot_be_is_one_line(page, gradio, error, port, flags):
+def test_an_address_that_cannot_be_is_a_one_line_error(page, gradio, error, port, flags):
     gradio.page.launch.side_effect = error
     with pytest.raises(
         SettingsError, match=rf"^{flags}: is in use, or not an address of this machine; choose another$"
@@ -674,7 +674,7 @@ def test_docker_builds_the_image_of_the_page(docker):
 
 
 @pytest.mark.slow
-def test_a_port_in_use_is_one_line(python, space):
+def test_a_port_in_use_is_a_one_line_error(python, space):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -621,7 +621,7 @@ def test_an_onnx_file_that_is_not_there_is_named(tmp_path):
         Predictor(str(tmp_path / "none.onnx"))
 
 
-def test_an_onnx_file_that_is_damaged_is_one_line(tmp_path, fails_with):
+def test_an_onnx_file_that_is_damaged_is_a_one_line_error(tmp_path, fails_with):
     (tmp_path / "bad.onnx").write_bytes(b"nonsense")
     result = predict(tmp_path / "bad.onnx", [tmp_path], tmp_path / "out")
     fails_with(result, "bad.onnx: cannot be loaded", 1)

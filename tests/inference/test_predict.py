@@ -1,6 +1,6 @@
 """predict.py, launched as a user would, and the Predictor behind it.
 
-Modules: inference/args.py, inference/predictor.py, inference/models.py, inference/decoding/views.py.
+Modules: inference/predict_settings.py, inference/predictor.py, inference/models.py, inference/decoding/views.py.
 """
 
 import dataclasses
@@ -21,9 +21,9 @@ from support.launches import PROGRAMS, launch, predict
 from support.prediction import network_of, settings_of, touch
 
 from inference import Predictor
-from inference.args import parse_args
 from inference.outputs import new_format
 from inference.pipeline import PredictionPipeline
+from inference.predict_settings import parse_args
 from inference.scoring.truth import ScoreError
 from predict import Failure, check_outputs, output_extensions
 from runtime.errors import ImageError, ModelError, SettingsError
@@ -216,7 +216,7 @@ def test_masks_beside_broken_files_are_written(broken_call):
         (["PHOTOS"], ["--overlais"], "did you mean --overlay?", 2),
     ],
 )
-def test_mistakes_end_in_one_line(model, photos, tmp_path, fails_with, inputs, flags, line, code):
+def test_mistakes_end_in_a_one_line_error(model, photos, tmp_path, fails_with, inputs, flags, line, code):
     inputs, flags = ([text.replace("PHOTOS", str(photos)) for text in texts] for texts in (inputs, flags))
     fails_with(predict(model, inputs, tmp_path / "out", *flags), line, code)
     assert not (tmp_path / "out").exists()
@@ -230,14 +230,14 @@ def test_mistakes_end_in_one_line(model, photos, tmp_path, fails_with, inputs, f
     ],
     ids=["disk", "image"],
 )
-def test_a_failure_is_told_with_the_name_of_its_image(model, photos, tmp_path, monkeypatch, error, line):
+def test_a_failure_is_reported_with_the_name_of_its_image(model, photos, tmp_path, monkeypatch, error, line):
     monkeypatch.setattr(PredictionPipeline, "run", lambda pipeline, batches: [(batches[0][0], error)])
     result = predict(model, [photos / "a.png"], tmp_path / "out")
     assert result.returncode == 1
     assert result.stderr.splitlines()[-1] == f"predict.py: failed: {line.format(photos / 'a.png')}"
 
 
-def test_failures_are_told_in_the_order_of_their_lines(model, photos, tmp_path, monkeypatch):
+def test_failures_are_reported_in_the_order_of_their_lines(model, photos, tmp_path, monkeypatch):
     def run(pipeline: PredictionPipeline, batches: list) -> list[tuple]:
         return [(batches[0][0], ImageError(f"{name}: cut")) for name in "bca"]
 

@@ -1,6 +1,6 @@
 """What predict.py takes: files, folders, globs, pages of TIFFs, and how they are shared out.
 
-Modules: inference/input_files.py, inference/inputs.py, inference/readers.py.
+Modules: inference/input_files.py, inference/inputs.py, inference/network_inputs.py.
 """
 
 import json
@@ -22,8 +22,8 @@ from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import group_jobs, process_share
 from inference.inputs import InputRules, find_jobs, named_job
+from inference.network_inputs import open_input, read_inputs
 from inference.outputs.jobs import ImageJob, MaskFile
-from inference.readers import open_input, read_inputs
 from inference.true_masks import TruthFolder
 from runtime.errors import DataError
 from unet.config import Preprocess, UNetConfig
@@ -361,7 +361,7 @@ def test_an_input_that_is_called_as_the_table_of_all_is_refused(tmp_path):
         ("FOLDER/unread", "no image or volume found; convert HEIC to JPEG or PNG"),
     ],
 )
-def test_inputs_that_cannot_be_are_one_line(tmp_path, pattern, line):
+def test_inputs_that_cannot_be_are_a_one_line_error(tmp_path, pattern, line):
     (tmp_path / "unread" / "sub").mkdir(parents=True)
     (tmp_path / "unread" / "sub" / "b.HEIC").write_bytes(b"heic")
     with pytest.raises(DataError, match=line):

@@ -195,9 +195,9 @@ def start(folder: Path, *flags: str | Path) -> ForkedRun:
     return ForkedRun(command, None, os.environ | {"PYTHONPATH": str(ROOT)}, ROOT, folder)
 
 
-def test_a_run_that_is_asked_to_stop_leaves_nothing_half_written(model, tall, tmp_path):
+def test_a_run_that_is_asked_to_stop_leaves_nothing_half_written(model, tall_image, tmp_path):
     out = tmp_path / "out"
-    flags = ["--model", model, "--input", tall, "--output", out, "--probabilities", "--tta", "--tile-size", "96"]
+    flags = ["--model", model, "--input", tall_image, "--output", out, "--probabilities", "--tta", "--tile-size", "96"]
     run = start(tmp_path / "printed", *flags)
     end = time.monotonic() + 60
     while not list(out.glob(".tall.*.tmp")) and time.monotonic() < end:  # predict.json is there before them

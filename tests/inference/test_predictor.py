@@ -17,7 +17,8 @@ from torch.nn import BatchNorm2d
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file
-from inference import Predictor, readers
+from inference import Predictor
+from inference import network_inputs as network_inputs_module
 from inference import predictor as predictor_module
 from runtime.errors import ImageError, ModelError
 from tasks.classes import Classes
@@ -121,7 +122,7 @@ def test_a_volume_may_be_given_by_its_name_or_files(slice_predictor, volume_file
 
 def test_a_volume_is_read_once_for_all_networks(slice_predictor, volume_file):
     ensemble = Predictor(slice_predictor.networks[0], ensemble=slice_predictor.networks)
-    with mock.patch.object(readers, "read_volume", wraps=readers.read_volume) as reads:
+    with mock.patch.object(network_inputs_module, "read_volume", wraps=network_inputs_module.read_volume) as reads:
         ensemble.mask(str(volume_file))
     assert reads.call_count == 1
 
@@ -465,7 +466,7 @@ def test_points_are_those_of_the_page_that_is_asked_for(point_predictor, tmp_pat
     assert point_predictor.points(tmp_path / "a.tif", page=1) == second
 
 
-def test_points_are_told_with_their_presence_and_confidence(point_predictor):
+def test_points_are_reported_with_their_presence_and_confidence(point_predictor):
     image = np.random.default_rng(0).integers(0, 255, (16, 18), dtype=np.uint8)
     points, rows = point_predictor.points(image), point_predictor.predict_rows(image)
     assert [point.name for point in points] == ["a", "b"]

@@ -312,7 +312,7 @@ def test_a_whole_pickled_network_is_refused(save):
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_damaged_file_ends_in_one_line(tmp_path, zipped):
+def test_a_damaged_file_ends_in_a_one_line_error(tmp_path, zipped):
     path = tmp_path / "model.pth"
     torch.save(pytorch_unet_checkpoint(2, depth=1), path, _use_new_zipfile_serialization=zipped)
     whole = path.read_bytes()
@@ -526,7 +526,7 @@ def test_fine_tuning_to_other_classes_lists_what_is_fresh(save, tiny_folder, tmp
     )  # one step of 1e-9
 
 
-def test_a_mistake_is_one_line_of_all_processes(save, tmp_path):
+def test_a_mistake_is_a_one_line_error_of_all_processes(save, tmp_path):
     flags = ["--init-from", "x.pth", "--output-dir", tmp_path / "run"]
     result = launch("train.py", *flags, profile="multi_cpu")
     assert result.returncode == 1  # the launcher adds lines of its own

@@ -312,6 +312,7 @@ def test_tiles_that_are_blended_share_half_of_their_shorter_side():
         (100, None, 112, 32, False),
         (192, None, 192, 96, False),
     ],
+    ids=["exact", "small overlap", "wide overlap", "small tile", "too small to be exact"],
 )
 def test_sizes_of_tiles_are_rounded_to_the_pooling_grid(tile_size, overlap, rounded_size, rounded_overlap, exact):
     tiling = choose_tiling(UNetConfig(depth=4), (999, 999), tile_size=tile_size, overlap=overlap)

@@ -17,7 +17,7 @@ from data_utils.image_io.formats import PageFile, PictureFile
 from inference import Predictor
 from inference import predictor as predictor_module
 from inference import work as work_module
-from inference.args import PredictSettings
+from inference.predict_settings import PredictSettings
 from inference.work import Work, prepare_work
 from runtime.errors import DataError
 from unet import UNet
@@ -68,13 +68,13 @@ def test_work_is_done_on_images_that_have_no_mask(prepared):
     assert sorted(job.output.name for batch in work.batches for job in batch) == ["a", "c"]
 
 
-def test_tiles_are_told_once_for_the_images_that_are_cut(prepared):
+def test_tiles_are_reported_once_for_the_images_that_are_cut(prepared):
     _, printed = prepared
     assert printed.count("images in tiles of 16 x 16") == 1
     assert "2 images in tiles" in printed
 
 
-def test_images_of_several_sizes_that_are_cut_alike_are_told_together(tmp_path, monkeypatch, capsys):
+def test_images_of_several_sizes_that_are_cut_alike_are_reported_together(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
     (tmp_path / "in").mkdir()
     for name, height in (("a", 40), ("b", 56), ("c", 56)):
@@ -88,7 +88,7 @@ def test_work_is_recorded_in_the_folder_of_outputs(tmp_path, prepared):
     assert (tmp_path / "out" / "predict.json").exists()
 
 
-def test_slices_of_a_volume_are_told_as_images(tmp_path, monkeypatch, capsys):
+def test_slices_of_a_volume_are_reported_as_images(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
     write_volume(tmp_path / "v.nii.gz", np.zeros((3, 40, 48), np.float32))
     args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "v.nii.gz")])

@@ -75,7 +75,7 @@ def test_a_script_ends_with_the_code_of_its_error(end_of, capsys, error, code, l
 
 
 @pytest.mark.parametrize(("rank", "line"), [("1", ""), ("0", "train.py: interrupted\n")])
-def test_an_interruption_is_said_by_the_first_process(end_of, capsys, monkeypatch, rank, line):
+def test_an_interruption_is_reported_by_the_first_process(end_of, capsys, monkeypatch, rank, line):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", rank)
@@ -185,7 +185,7 @@ def test_another_pipe_that_is_broken_is_a_bug(end_of, monkeypatch):
         end_of(BrokenPipeError())
 
 
-def test_a_lost_process_is_one_line(end_of, capsys, monkeypatch):
+def test_a_lost_process_is_a_one_line_error(end_of, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/somewhere/fuzz/__main__.py"])
     assert end_of(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")) == 1
     assert capsys.readouterr().err.startswith("fuzz: error: a process that loads images has ended (")
@@ -208,7 +208,7 @@ def test_a_warning_tells_no_password(kind, line):
     assert warning_line("see https://me:secret@host/x", kind, "a.py", 3).startswith(line)
 
 
-def test_a_warning_for_the_user_is_one_line():
+def test_a_warning_for_the_user_is_a_one_line_error():
     assert warning_line("see", UserWarningLine, "a.py", 3) == "warning: see\n"
 
 
@@ -374,7 +374,7 @@ def test_a_flag_with_too_few_words_is_answered_with_what_it_takes(parse, words, 
 
 
 @pytest.mark.parametrize("sides", ["3x40", "3X40", "3*40", "3,40", "3 x 40"])
-def test_two_sides_in_one_word_are_told_apart(parse, sides):
+def test_two_sides_in_one_word_are_distinguished(parse, sides):
     assert parse("--input", "a", "--crop", sides).endswith("; give --crop 3 40")
     assert "; give" not in parse("--input", "a", "--count", sides)  # which takes one number
 

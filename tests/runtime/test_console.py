@@ -30,7 +30,7 @@ def test_a_name_of_any_bytes_is_shown_in_one_line():
     assert printable("a\tb\nc\x1b", keep="\t\n") == "a\tb\nc\\x1b"
 
 
-def test_an_error_with_a_name_of_any_bytes_is_one_line():
+def test_an_error_with_a_name_of_any_bytes_takes_one_line():
     assert str(DataError(f"{NAME} cannot be read")) == f"{SHOWN} cannot be read"
     assert one_line(OSError(f"{NAME}")) == r"a b\x1b[2J\x7f \udcff.png"
 
@@ -54,7 +54,7 @@ def test_an_error_of_a_loader_process_is_its_last_line():
 
 
 @pytest.mark.parametrize("reason", ["(pid 7) is killed by signal: Killed. ", "(pid(s) 7) exited unexpectedly"])
-def test_a_killed_loader_process_is_one_line_with_the_remedy(reason):
+def test_a_killed_loader_process_is_a_one_line_error_with_the_remedy(reason):
     line = describe_lost_process(RuntimeError(f"DataLoader worker {reason}"))
     assert "\n" not in line
     assert line.startswith(f"a process that loads images has ended ({reason.strip()})")

@@ -217,7 +217,7 @@ def test_the_first_process_of_a_machine_works_before_the_others(monkeypatch, is_
     ],
     ids=["closed", "two places", "pipe", "reset", "exited", "likely closed", "long"],
 )
-def test_an_error_of_a_process_that_has_ended_is_one_line(fourth_process, error, reason):
+def test_an_error_of_a_process_that_has_ended_takes_one_line(fourth_process, error, reason):
     text = describe_lost_process(error)
     assert text.startswith(f"process 3 lost another process, which has ended ({reason}")
     assert "More" not in text
@@ -233,12 +233,12 @@ def test_an_error_of_a_process_that_has_ended_is_one_line(fourth_process, error,
     ],
     ids=["gloo", "store", "long"],
 )
-def test_an_error_of_a_process_that_hangs_is_one_line(fourth_process, error, reason):
+def test_an_error_of_a_process_that_hangs_takes_one_line(fourth_process, error, reason):
     text = describe_lost_process(error)
     assert text.startswith(f"process 3 waited too long for another one, which hangs or has ended{reason}")
 
 
-def test_an_error_before_all_processes_were_connected_is_one_line(fourth_process, monkeypatch):
+def test_an_error_before_all_processes_were_connected_takes_one_line(fourth_process, monkeypatch):
     monkeypatch.setattr(dist, "is_initialized", lambda: False)
     text = describe_lost_process(dist.DistError("refused. More"))
     assert text.startswith("process 3 did not find all 4 processes (refused); is every machine started")

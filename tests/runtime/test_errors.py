@@ -16,7 +16,7 @@ from runtime.errors import DataError, one_line
     ],
     ids=["two lines", "no text", "a long text", "a short limit"],
 )
-def test_an_error_is_one_line_within_its_limit(error, limit, line):
+def test_an_error_takes_one_line_within_its_limit(error, limit, line):
     assert one_line(error, limit) == line
 
 

@@ -125,7 +125,7 @@ def errors(run: subprocess.Popen | ForkedRun, timeout: float) -> list[str]:
     return [line for line in stderr.splitlines() if line.startswith("train.py: error: ")]
 
 
-def test_a_process_ends_in_one_line_when_another_is_killed(tiny_folder, tmp_path):
+def test_a_process_ends_in_a_one_line_error_when_another_is_killed(tiny_folder, tmp_path):
     profile = ["--config_file", str(ROOT / "accelerate_configs" / "multi_cpu.yaml"), "--main_process_port", "0"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(ROOT)}
     command = ["train.py", *endless_run(tiny_folder, tmp_path / "run")]
@@ -232,8 +232,8 @@ def test_processes_wait_for_the_main_one_before_their_next_collective(tiny_folde
 
     for place, name in (
         ("train.train_step", "step"),
-        ("train_utils.results.sample_panels", "pictures"),
-        ("train_utils.results.barrier_without_timeout", "barrier"),
+        ("train_utils.publisher.sample_panels", "pictures"),
+        ("train_utils.publisher.barrier_without_timeout", "barrier"),
         ("train_utils.checkpoints.save.Checkpoints.wait", "disk"),
         ("train_utils.checkpoints.save.barrier_without_timeout", "barrier"),
         ("train_utils.checkpoints.save.share_statistics", "collective"),

@@ -276,7 +276,7 @@ def test_a_folder_whose_name_only_begins_as_that_of_a_leftover_stays(tmp_path):
     ],
     ids=["of Python", "of safetensors"],
 )
-def test_a_write_error_is_said_without_ending_the_run(capsys, error, reason):
+def test_a_write_error_is_reported_without_ending_the_run(capsys, error, reason):
     with files.tolerate_write_errors("report.html"):
         raise error
     assert capsys.readouterr().out == f"report.html could not be written ({reason})\n"

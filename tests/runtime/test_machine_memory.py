@@ -29,7 +29,7 @@ def test_processes_share_the_free_memory_of_their_machine(monkeypatch):
     [("std::bad_alloc", r"std::bad_alloc"), (f"out of memory: {'x' * 200}", f"out of memory: {'x' * 85}")],
     ids=["short", "a hundred characters of a long one"],
 )
-def test_a_lack_of_memory_is_one_line(message, reason):
+def test_a_lack_of_memory_is_a_one_line_error(message, reason):
     line = rf"^a\.png: does not fit into memory; use tiles \({reason}\)$"
     with pytest.raises(errors.MemoryShortage, match=line), memory_shortage("a.png", "use tiles"):
         raise RuntimeError(message)

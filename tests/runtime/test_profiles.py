@@ -365,6 +365,7 @@ def idle_advice(monkeypatch, capsys, gpus: int, processes: int, machines: int) -
 @pytest.mark.parametrize(
     ("gpus", "processes", "machines", "idle", "remedy"),
     [(4, 1, 1, 3, "--num_processes 4 "), (8, 8, 2, 4, "--num_processes 16 ")],
+    ids=["one machine", "two machines"],
 )
 def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes, machines, idle, remedy):
     launched(gpus=gpus)
@@ -450,6 +451,7 @@ def test_the_options_of_the_launcher_are_known_by_each_of_their_names():
         ("cuda", "bf16", None, True, "tf32", None),
         ("cpu", "no", None, True, "tf32", None),
     ],
+    ids=["default", "switched off", "switched on", "older GPU", "set by torch", "bf16", "CPU"],
 )
 def test_the_profile_says_in_what_a_gpu_convolves(
     launched, monkeypatch, device, precision, variable, supported, set_to, said

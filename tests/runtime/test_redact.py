@@ -29,7 +29,7 @@ from runtime.console import say, say_error
 from runtime.errors import DataError, UserError, one_line
 from runtime.redact import redact, redact_all
 from runtime.script import print_error
-from train_utils.run_dir import open_run
+from train_utils.opened_run import open_run
 from train_utils.settings.flags import parse_args
 from train_utils.settings.record import describe_environment, flags_as_json
 
@@ -205,7 +205,9 @@ def test_a_record_that_holds_a_password_is_read_as_if_it_did_not(done, store, tm
     [("no-" + PASSWORD, "401"), (PASSWORD, "holds no .parquet or .tar")],
     ids=["a wrong password", "no data"],
 )
-def test_a_url_that_cannot_be_read_is_one_line_without_the_secrets(store, monkeypatch, capsys, password, reason):
+def test_a_url_that_cannot_be_read_is_a_one_line_error_without_the_secrets(
+    store, monkeypatch, capsys, password, reason
+):
     monkeypatch.setattr(store, "files", {"notes.txt": b""})
     with pytest.raises(DataError) as failed:
         find_files(store.url(password=password), [])

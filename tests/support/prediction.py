@@ -10,10 +10,10 @@ from PIL import Image
 
 from data_utils.image_io.formats import PageFile, VolumeFile
 from inference import Predictor
-from inference.args import PredictSettings, parse_args
 from inference.outputs import new_format
 from inference.outputs.jobs import ImageJob, VolumeJob
 from inference.outputs.writer import PredictionWriter
+from inference.predict_settings import PredictSettings, parse_args
 from support.volumes import write_volume
 from tasks.classes import ClassScores
 from unet import UNet

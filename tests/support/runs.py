@@ -7,7 +7,7 @@ from support.in_process import parsed
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import FoundCheckpoint
 from train_utils.memory.limit import MemoryLimit
-from train_utils.run_dir import OpenedRun
+from train_utils.opened_run import OpenedRun
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import TrainSettings

@@ -248,7 +248,7 @@ def tiled(grey_run, waves, tmp_path_factory) -> Prediction:
     return Prediction(folder, *predict_grey(grey_run / "model", waves / "large", folder, "--tile-size", "64"))
 
 
-def test_tiles_are_said_where_images_are_cut(whole, tiled):
+def test_tiles_are_reported_where_images_are_cut(whole, tiled):
     assert "tiles of" not in whole.printed
     assert "2 images in tiles of 64 x 64 overlapping by 48 (equal to the whole image's result)" in tiled.printed
 

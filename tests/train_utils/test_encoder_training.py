@@ -21,7 +21,7 @@ import train
 from inference import Predictor
 from runtime.errors import CheckpointError
 from train_utils.monitoring import rehearsal
-from train_utils.results import Publisher
+from train_utils.publisher import Publisher
 from train_utils.settings.encoder import load_encoder
 from unet import Preprocess, UNet, UNetConfig
 from unet.backbone import Encoder
@@ -90,7 +90,7 @@ def test_frozen_encoder_has_no_state_of_the_optimizer(frozen):
     assert not any(name.startswith("encoder.") for name in frozen.tensors(2, "optimizer"))
 
 
-def test_frozen_weights_are_said(frozen):
+def test_frozen_weights_are_reported(frozen):
     assert "of them frozen" in frozen.output
 
 

@@ -125,7 +125,7 @@ def test_a_run_whose_length_is_left_to_the_plan_has_finished(tmp_path):
     assert finished_line(tmp_path, parsed("--dataset", "data")) is not None
 
 
-def test_a_finished_run_that_the_disk_does_not_let_mark_is_said(tmp_path, capsys):
+def test_a_finished_run_that_the_disk_does_not_let_mark_is_reported(tmp_path, capsys):
     mark_finished(tmp_path / "gone", unplanned(), Schedule.from_args(unplanned(), 12, 30), 30)
     assert capsys.readouterr().out.startswith("finished.json could not be written")
 

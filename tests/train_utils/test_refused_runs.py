@@ -47,7 +47,7 @@ def test_a_run_without_the_token_that_it_will_need_is_refused_first(monkeypatch,
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 @pytest.mark.parametrize("profile", ["single_gpu", "multi_gpu"])
-def test_gpu_profile_without_a_gpu_ends_in_one_line_of_ours(profile, tmp_path):
+def test_gpu_profile_without_a_gpu_ends_in_a_one_line_error_of_ours(profile, tmp_path):
     result = launch("train.py", "--output-dir", tmp_path / "run", profile=profile)
     assert result.returncode == 1
     errors = [line for line in result.stderr.splitlines() if line.startswith("train.py: error: ")]
@@ -69,7 +69,7 @@ def test_gpu_profile_without_a_gpu_ends_in_one_line_of_ours(profile, tmp_path):
         (["--seed", "4294967296"], "is not a whole number from 0 to 2^32 - 1"),
     ],
 )
-def test_usage_mistakes_end_in_one_line_with_exit_code_2(flags, line, monkeypatch, capsys):
+def test_usage_mistakes_end_in_a_one_line_error_with_exit_code_2(flags, line, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train.py", *flags])
     with pytest.raises(SystemExit) as ended:
         parse_args("")

@@ -205,7 +205,7 @@ REFUSED_CASES = {
 
 
 @pytest.mark.parametrize(("network", "launch_settings", "problem"), REFUSED_CASES.values(), ids=REFUSED_CASES)
-def test_network_that_cannot_be_cut_is_refused_in_one_line(network, launch_settings, problem):
+def test_network_that_cannot_be_cut_is_refused(network, launch_settings, problem):
     with pytest.raises(SettingsError, match=f"^--processes-per-volume .*{problem}"):
         check_slabs(accelerator_of(**launch_settings), network, Mesh(2), 32, "auto")
 

@@ -194,7 +194,9 @@ def split_of_eight(processes: int) -> BatchSplit:
 
 
 @pytest.mark.parametrize(("processes", "mode", "images"), [(2, "off", 4), (1, "on", 4), (3, "off", 3), (8, "off", 1)])
-def test_images_that_batch_norm_sees_are_said_once_where_they_are_not_those_of_a_step(capsys, processes, mode, images):
+def test_images_that_batch_norm_sees_are_reported_once_where_they_are_not_those_of_a_step(
+    capsys, processes, mode, images
+):
     network = UNet(UNetConfig(base_channels=2, depth=1))
     synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, mode, split_of_eight(processes))
     text = capsys.readouterr().out
@@ -203,7 +205,7 @@ def test_images_that_batch_norm_sees_are_said_once_where_they_are_not_those_of_a
 
 
 @pytest.mark.parametrize("processes", [2, 3])
-def test_nothing_is_said_where_batch_norm_sees_all_images_of_a_step(capsys, processes):
+def test_nothing_is_reported_where_batch_norm_sees_all_images_of_a_step(capsys, processes):
     network = UNet(UNetConfig(base_channels=2, depth=1))
     synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, "auto", split_of_eight(processes))
     assert "batch norm" not in capsys.readouterr().out

@@ -25,55 +25,55 @@ import train
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io import windowed
 from runtime.errors import SettingsError
-from train_utils.monitoring.tracking import RunLog
+from train_utils.monitoring.run_log import RunLog
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.matrix_picture import matrix_picture
 from train_utils.settings.record import RunSettings
 from unet import UNet
 
 
-def test_a_run_writes_model_metrics_pictures_settings(trained):
-    names = {path.name for path in trained.iterdir()}
+def test_a_run_writes_model_metrics_pictures_settings(trained_run):
+    names = {path.name for path in trained_run.iterdir()}
     assert {"model", "metrics.jsonl", "tensorboard", "predictions", "run.json"} <= names
-    assert len(list((trained / "predictions").rglob("*.png"))) == 5
-    assert list((trained / "tensorboard").rglob("events.out.tfevents*"))
+    assert len(list((trained_run / "predictions").rglob("*.png"))) == 5
+    assert list((trained_run / "tensorboard").rglob("events.out.tfevents*"))
 
 
-def test_a_run_records_flags_profile_versions(trained):
-    settings = json.loads((trained / "run.json").read_text())
+def test_a_run_records_flags_profile_versions(trained_run):
+    settings = json.loads((trained_run / "run.json").read_text())
     assert settings["flags"]["batch_size"] == 4
     assert settings["profile"]["processes"] == 1
     assert settings["run"]["torch"] in (torch.__version__, torch.__version__.split("+")[0])
 
 
-def test_a_run_learns(trained):
-    scores = [record["eval/mean_iou"] for record in records(trained) if "eval/mean_iou" in record]
+def test_a_run_learns(trained_run):
+    scores = [record["eval/mean_iou"] for record in records(trained_run) if "eval/mean_iou" in record]
     assert len(scores) == 12
     assert max(scores) > 0.9  # measured 0.97; background everywhere scores 0.42
-    assert losses(trained)[-1] < 0.75 * losses(trained)[0]
+    assert losses(trained_run)[-1] < 0.75 * losses(trained_run)[0]
 
 
-def test_a_model_knows_how_its_images_were_preprocessed(trained):
-    config = UNet.from_pretrained(trained / "model").config
+def test_a_model_knows_how_its_images_were_preprocessed(trained_run):
+    config = UNet.from_pretrained(trained_run / "model").config
     assert config.preprocess.class_values == (0, 255)
     assert config.in_channels == 3
     assert len(config.preprocess.mean) == 3
 
 
 @pytest.fixture(scope="module")
-def events(trained):
+def events(trained_run):
     """What TensorBoard reads of the run."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(trained / "tensorboard"), size_guidance={"images": 0})
+    events = EventAccumulator(str(trained_run / "tensorboard"), size_guidance={"images": 0})
     events.Reload()
     return events
 
 
 @pytest.fixture(scope="module")
-def last_evaluation(trained) -> dict:
+def last_evaluation(trained_run) -> dict:
     """The last record of metrics.jsonl that has scores."""
-    return [record for record in records(trained) if "eval/mean_iou" in record][-1]
+    return [record for record in records(trained_run) if "eval/mean_iou" in record][-1]
 
 
 def test_tensorboard_holds_the_scalars_of_metrics_jsonl(events, last_evaluation):
@@ -173,10 +173,10 @@ def test_dropout_draws_by_seed_step_process(tmp_path, monkeypatch):
     assert len(set(seeds)) == 6  # those of a seed, step or process are no other's
 
 
-def test_predict_reproduces_the_score_that_training_reported(trained, tiny_folder, tmp_path):
-    best = max(record["eval/mean_iou"] for record in records(trained) if "eval/mean_iou" in record)
+def test_predict_reproduces_the_score_that_training_reported(trained_run, tiny_folder, tmp_path):
+    best = max(record["eval/mean_iou"] for record in records(trained_run) if "eval/mean_iou" in record)
     data = tiny_folder / "val"
-    result = predict(trained / "model", [data / "images"], tmp_path, "--truth", data / "masks")
+    result = predict(trained_run / "model", [data / "images"], tmp_path, "--truth", data / "masks")
     assert result.returncode == 0, result.stderr
     assert json.loads((tmp_path / "metrics.json").read_text())["mean_iou"] == best
 
@@ -261,13 +261,13 @@ def best_scores(output: Path) -> dict:
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_scores_are_the_same_on_any_number_of_processes(trained, tiny_folder, tmp_path, processes):
+def test_scores_are_the_same_on_any_number_of_processes(trained_run, tiny_folder, tmp_path, processes):
     """One step too small to change a weight, and then the evaluation; 5 images, an odd share for either."""
-    flags = ["--init-from", trained / "model", "--max-steps", "1", "--learning-rate", "1e-30", "--tracker", "none"]
+    flags = ["--init-from", trained_run / "model", "--max-steps", "1", "--learning-rate", "1e-30", "--tracker", "none"]
     arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", tmp_path, "--num-workers", "0", *flags]
     result = launch(*arguments, profile="multi_cpu", options=["--num_processes", str(processes)])
     assert result.returncode == 0, result.stderr
-    scores, scores_of_one = best_scores(tmp_path), best_scores(trained)
+    scores, scores_of_one = best_scores(tmp_path), best_scores(trained_run)
     assert scores.keys() == {"sums", "by_image", "reliability"}
     assert scores == scores_of_one
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import train
-from train_utils.microbatch import MicroBatch
+from train_utils.micro_batches import MicroBatch
 
 
 class Summed(NamedTuple):

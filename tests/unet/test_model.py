@@ -421,7 +421,7 @@ def test_weights_with_exchanged_axes_are_named():
 
 
 @pytest.mark.parametrize("error", [OSError, ValueError, TypeError, RuntimeError, RecursionError])
-def test_an_error_of_loading_is_one_line_with_the_name_of_the_model(saved, monkeypatch, error):
+def test_an_error_of_loading_takes_one_line_with_the_name_of_the_model(saved, monkeypatch, error):
     def refuse(**options: object) -> None:
         raise error("no\n  weights")
 
@@ -440,7 +440,7 @@ def test_an_error_in_our_words_is_left_as_it_is(saved, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["runs/modle", "modle", "{here}/modle", "runs/a/b"])
-def test_a_mistyped_folder_is_told_apart_from_a_hub_id(tmp_path, monkeypatch, name):
+def test_a_mistyped_folder_is_distinguished_from_a_hub_id(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     with pytest.raises(ModelError, match=r"is not a folder with config\.json"):

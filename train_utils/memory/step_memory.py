@@ -18,8 +18,8 @@ from runtime.errors import MemoryShortage, one_line
 from runtime.files import replace_file
 from runtime.memory import is_out_of_memory
 from train_utils.memory.limit import MEMORY_FILE, MemoryLimit
-from train_utils.microbatch import MicroBatch
-from train_utils.nan_guard import StepGuard
+from train_utils.micro_batches import MicroBatch
+from train_utils.step_guard import StepGuard
 
 
 class StepMemory:

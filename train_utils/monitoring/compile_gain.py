@@ -15,7 +15,7 @@ from runtime.device import wait_for
 from runtime.errors import one_line
 from tasks.step_loss import StepLoss
 from train_utils.compilation import compile_blocks, compiles, eager
-from train_utils.microbatch import MicroBatch
+from train_utils.micro_batches import MicroBatch
 from unet.blocks import channels_last
 from unet.model import UNet
 

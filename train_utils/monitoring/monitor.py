@@ -11,12 +11,12 @@ from data_utils.loading.dataset import TrainingBatch
 from runtime.console import progress_bar, say
 from tasks.task import Task
 from train_utils.evaluation import Evaluation
-from train_utils.monitoring.profiler import StepTrace
+from train_utils.monitoring.run_log import RunLog
+from train_utils.monitoring.step_trace import StepTrace
 from train_utils.monitoring.throughput import LossWindow, Meter
-from train_utils.monitoring.tracking import RunLog
-from train_utils.nan_guard import StepResult
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
+from train_utils.step_guard import StepResult
 
 PROBLEMS_IN_MESSAGE = 20  # the most problems of samples that a message lists
 

@@ -228,9 +228,7 @@ def open_records(
     check_unpaired(unpaired, len(paths), allow_unpaired, file.path)
     repeated = [path for path, count in Counter(paths).items() if count > 1]
     if repeated:
-        raise DataError(
-            f"{file.path}: {len(repeated)} images are listed more than once: {list_problems(repeated)}"
-        )
+        raise DataError(f"{file.path}: {len(repeated)} images are listed more than once: {list_problems(repeated)}")
     records = CocoRecords(file, paths, images, classes, values, unpaired)
     return with_labels(records, _listed_labels(file, images, classes, values))
 

@@ -1,0 +1,631 @@
+"""Masks with invented values on their borders end in one line; masks of thin or rare classes do not.
+
+Module: data_utils/analysis/spoiled_masks.py.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+import tifffile
+from PIL import Image, ImageDraw, ImageFilter
+from support.data_sets import load_info
+from support.launches import ROOT
+
+from data_utils.analysis import spoiled_masks
+from data_utils.analysis.check_data import check_data
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.inspection import Inspection, SplitInspection
+from data_utils.analysis.spoiled_masks import BorderCounts, border_warnings, check_borders, check_palettes
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
+from data_utils.sources.records import ListRecords
+from runtime.errors import DataError
+
+DATA = ROOT.parent / "shared" / "data"
+SIDE = 96
+Spoil = Callable[[Image.Image], Image.Image]
+
+
+def shapes(seed: int, values: Sequence[int] = (255,), side: int = SIDE) -> Image.Image:
+    """A mask of filled circles and rectangles on 0."""
+    rng = np.random.default_rng(seed)
+    mask = Image.new("L", (side, side), 0)
+    draw = ImageDraw.Draw(mask)
+    for number in range(6):
+        value = values[number % len(values)]
+        x, y = rng.integers(0, side, 2).tolist()
+        radius = int(rng.integers(side // 10, side // 4))
+        box = (x - radius, y - radius, x + radius, y + radius // (1 + number % 2))
+        if number % 2:
+            draw.ellipse(box, fill=value)
+        else:
+            draw.rectangle(box, fill=value)
+    return mask
+
+
+def lines(seed: int, values: Sequence[int], count: int) -> Image.Image:
+    """A mask of lines one pixel thick on 0."""
+    rng = np.random.default_rng(seed)
+    mask = Image.new("L", (SIDE, SIDE), 0)
+    draw = ImageDraw.Draw(mask)
+    for number in range(count):
+        ends = rng.integers(0, SIDE, 4).tolist()
+        draw.line(ends, fill=values[number % len(values)])
+    return mask
+
+
+def write(folder: Path, masks: Sequence[Image.Image | np.ndarray]) -> Path:
+    """A data set of grey noise with these masks, written as PNG."""
+    rng = np.random.default_rng(0)
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+    for number, mask in enumerate(masks):
+        pixels = np.asarray(mask)
+        image = rng.integers(0, 256, pixels.shape[:2], np.uint8)
+        Image.fromarray(image).save(folder / "images" / f"{number:02}.png")
+        Image.fromarray(pixels).save(folder / "masks" / f"{number:02}.png")
+    return folder
+
+
+def resaved(quality: int, kind: str = "jpeg") -> Spoil:
+    """Compresses a mask and decodes it again."""
+
+    def spoil(mask: Image.Image) -> Image.Image:
+        file = io.BytesIO()
+        mask.convert("RGB" if kind == "webp" else mask.mode).save(file, kind, quality=quality)
+        return Image.open(file).convert(mask.mode)
+
+    return spoil
+
+
+def half(method: Image.Resampling) -> Spoil:
+    return lambda mask: mask.resize((mask.width // 2, mask.height // 2), method)
+
+
+SPOILED: dict[str, tuple[Sequence[int], Spoil]] = {
+    "soft edges of 84": ((84,), half(Image.Resampling.LANCZOS)),
+    "0, 64, 128, 191, 255": ((255,), half(Image.Resampling.BOX)),
+    "enlarged": ((255,), lambda mask: mask.resize((250, 250), Image.Resampling.BILINEAR)),
+    "blurred": ((255,), lambda mask: mask.filter(ImageFilter.GaussianBlur(2))),
+    "blurred a little": ((200,), lambda mask: mask.filter(ImageFilter.SMOOTH)),
+    "turned": ((60, 120, 240), lambda mask: mask.rotate(17, Image.Resampling.BICUBIC)),
+    "several classes, soft": ((60, 120, 200), half(Image.Resampling.BOX)),
+    "percentages, blurred": ((100,), lambda mask: mask.filter(ImageFilter.GaussianBlur(3))),
+    "JPEG 95": ((255,), resaved(95)),
+    "JPEG 75": ((255,), resaved(75)),
+    "JPEG 75 of 84": ((84,), resaved(75)),
+    "JPEG 90, several classes": ((50, 100, 200), resaved(90)),
+    "WebP": ((255,), resaved(80, "webp")),
+    "colors, soft": ((255,), lambda mask: half(Image.Resampling.BOX)(Image.merge("RGB", [mask, mask, shapes(9)]))),
+    "colors, JPEG": ((255,), lambda mask: resaved(90)(Image.merge("RGB", [mask, shapes(8), shapes(9)]))),
+}
+
+
+@pytest.fixture(scope="module", params=SPOILED.values(), ids=SPOILED)
+def spoiled_folder(request, tmp_path_factory):
+    """A data set of masks that are spoiled in one of many ways."""
+    values, spoil = request.param
+    return write(tmp_path_factory.mktemp("spoiled") / "data", [spoil(shapes(seed, values)) for seed in range(5)])
+
+
+def test_invented_values_end_in_a_one_line_error_that_mends_them(spoiled_folder):
+    with pytest.raises(DataError) as error:
+        load_info(spoiled_folder)
+    line = str(error.value)
+    assert "\n" not in line
+    assert "Export the masks again without smoothing (re-saving them keeps the invented values)" in line
+    assert "docs/preparing-masks.md#no-smoothed-edges" in line
+
+
+def test_invented_values_are_a_problem_in_the_report(spoiled_folder):
+    report, problems = check_data(DataConfig(str(spoiled_folder)))
+    assert problems
+    assert "re-saving them keeps the invented values" in report
+    assert "no problems" not in report
+
+
+@pytest.fixture
+def one_spoiled_mask(tmp_path):
+    """A data set in which the borders of one mask of twelve have invented values."""
+    masks = [shapes(seed, (84,)) for seed in range(12)]
+    masks[7] = half(Image.Resampling.BOX)(shapes(7, (84,), 2 * SIDE))
+    return write(tmp_path, masks)
+
+
+def test_invented_values_are_named_with_their_classes_and_files(one_spoiled_mask):
+    with pytest.raises(DataError) as error:
+        load_info(one_spoiled_mask)
+    line = str(error.value)
+    assert "of their pixels hold 0, 84; the other values, 21, 42, 63, lie on the borders" in line
+    assert "in 1 of 12 masks: 07.png." in line
+    assert "--check-data --classes 0=background,84=foreground lists these files" in line
+
+
+def test_invented_values_of_each_file_are_listed_where_classes_are_named(one_spoiled_mask):
+    report, problems = check_data(DataConfig(str(one_spoiled_mask), classes="0=background,84=person"))
+    assert problems == 1
+    assert "07.png: mask values 21, 42, 63 belong to no class" in report
+
+
+def brain(seed: int) -> np.ndarray:
+    """A mask of the values 0, 1, 2, 4 and 6 with rings and dots, shares about 98.6, 0.8, 0.26, 0.2 and 0.14 %."""
+    rng = np.random.default_rng(seed)
+    distance = np.hypot(*(np.mgrid[:240, :240] - rng.integers(60, 180, 2)[:, None, None]))
+    mask = np.zeros((240, 240), np.uint8)
+    for radius, value in ((16, 2), (10, 4), (7.5, 1), (5, 6)):
+        mask[distance < radius] = value
+    return mask
+
+
+def bands_of(seed: int, thickness: int) -> np.ndarray:
+    """A mask of rings around a spot, whose values rise outwards."""
+    center = np.random.default_rng(seed).integers(30, 60, 2)[:, None, None]
+    distance = np.hypot(*(np.mgrid[:SIDE, :SIDE] - center))
+    return np.uint8([0, 50, 100, 150, 200])[np.clip(distance // thickness, 0, 4).astype(int)]
+
+
+THIN: dict[str, list[Image.Image | np.ndarray]] = {
+    "lines on one class": [lines(seed, (100, 200), 20) for seed in range(4)],
+    "lines of four classes": [lines(seed, (50, 100, 150, 200), 20) for seed in range(4)],
+    "a border of one value": [np.uint8([0, 128, 255])[np.kron(np.eye(2, dtype=int), np.ones((30, 30), int)) * 2]] * 3,
+    "bands": [bands_of(seed, 4) for seed in range(3)],
+    "a brain": [brain(seed) for seed in range(4)],
+    "many classes": [shapes(seed, (60, 120, 180, 240)) for seed in range(4)],
+    "a run of soft edges": [np.asarray(half(Image.Resampling.BOX)(shapes(seed))) // 64 for seed in range(4)],
+    "colors": [np.stack([np.asarray(shapes(seed + channel)) for channel in range(3)], axis=2) for seed in range(4)],
+}
+
+
+@pytest.mark.parametrize("masks", THIN.values(), ids=THIN)
+def test_thin_and_rare_classes_pass(tmp_path, masks):
+    load_info(write(tmp_path, masks))
+
+
+def test_a_value_that_is_named_or_ignored_is_no_mistake(tmp_path):
+    folder = write(tmp_path, [half(Image.Resampling.BOX)(shapes(seed)) for seed in range(4)])
+    load_info(folder, classes="0=a,64=b,128=c,191=d,192=e,255=f")
+
+
+@pytest.fixture(params=["blurred", "JPEG 75"])
+def four_spoiled_masks(request, tmp_path):
+    """A data set in which four of five masks have invented values."""
+    values, spoil = SPOILED[request.param]
+    return write(tmp_path, [spoil(shapes(seed, values)) for seed in range(4)] + [shapes(9)])
+
+
+def test_the_flag_that_the_message_names_lists_the_files(four_spoiled_masks):
+    report, problems = check_data(DataConfig(str(four_spoiled_masks), classes="0=background,255=cell"))
+    assert problems == 4
+    assert "unknown mask value: 4" in report
+
+
+def test_the_flags_that_the_message_names_train(four_spoiled_masks):
+    info = load_info(four_spoiled_masks, classes="0=background,255=cell", outside="ignore")
+    soft = Image.open(four_spoiled_masks / "masks" / "00.png")
+    indices = info.reader.class_map.encode(np.array(soft), "soft")
+    assert set(np.unique(indices)) == {0, 1, 255}
+
+
+def test_smoothed_masks_of_16_bits_are_not_taken_for_instances(tmp_path):
+    masks = []
+    for seed in range(4):
+        soft = np.asarray(shapes(seed).filter(ImageFilter.GaussianBlur(2)), np.float64) / 255
+        masks.append(np.rint(65535 * soft**1.1 + 3 * seed * soft * (1 - soft)).astype(np.uint16))
+    with pytest.raises(DataError, match=r"of the pixels hold 0, 65535; the others look like smoothed edges"):
+        load_info(write(tmp_path, masks))
+
+
+def test_labels_of_volumes_may_be_spoiled_too(tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    for number in range(3):
+        planes = [np.asarray(half(Image.Resampling.BOX)(shapes(3 * number + z, (100,)))) for z in range(3)]
+        empty = np.zeros_like(planes[0])
+        labels = np.stack([empty, *planes, empty], axis=2)
+        voxels = np.random.default_rng(number).normal(size=labels.shape).astype(np.float32)
+        nibabel.save(nibabel.Nifti1Image(voxels, np.eye(4)), tmp_path / "images" / f"{number}.nii.gz")
+        nibabel.save(nibabel.Nifti1Image(labels, np.eye(4)), tmp_path / "masks" / f"{number}.nii.gz")
+    with pytest.raises(
+        DataError, match=r"of their pixels hold 0, 100; the other values, 25, 50, 75, lie on the borders"
+    ):
+        load_info(tmp_path)
+
+
+@pytest.mark.skipif(not (DATA / "camvid").is_dir(), reason="needs ../shared/data")
+@pytest.mark.parametrize("step", [1, 2, 4, 8])
+def test_street_scenes_pass_whatever_their_numbers(step):
+    """CamVid with the numbers of Cityscapes, which are no run, at full size and smaller."""
+    numbers = np.uint8([23, 11, 17, 7, 8, 21, 20, 13, 26, 24, 33, 0])
+    counts = BorderCounts.empty()
+    for path in sorted((DATA / "camvid" / "train" / "masks").iterdir())[::20]:
+        counts.add(numbers[np.array(Image.open(path))][::step, ::step])
+    assert counts.classes() == []
+
+
+@pytest.mark.skipif(not (DATA / "hippocampus").is_dir(), reason="needs ../shared/data")
+def test_the_hippocampus_passes():
+    counts = BorderCounts.empty()
+    for path in sorted((DATA / "hippocampus" / "labelsTr").glob("*.nii.gz"))[:3]:
+        for plane in np.asarray(nibabel.load(path).dataobj).astype(np.uint8):
+            counts.add(plane * 100)
+    assert counts.classes() == []
+
+
+def test_masks_are_looked_at_anew_when_those_of_one_split_change(tmp_path):
+    values = (60, 120, 180, 240)
+    write(tmp_path / "train", [shapes(seed, values) for seed in range(3)])
+    write(tmp_path / "val", [shapes(seed, values) for seed in range(3, 6)])
+    assert load_info(tmp_path).reader.class_map.values == (0, *values)
+    for mask in (tmp_path / "val" / "masks").iterdir():
+        Image.open(mask).filter(ImageFilter.GaussianBlur(2)).save(mask)
+    with pytest.raises(DataError, match="the masks look spoiled"):
+        load_info(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        [np.arange(9).repeat(20).reshape(12, 15).astype(np.uint8), np.full((12, 15), 255, np.uint8)] * 3,
+        [shapes(seed, (84, 200)) for seed in range(3)],
+    ],
+    ids=["a run", "three values"],
+)
+def test_masks_of_a_run_or_of_three_values_are_not_read_again(tmp_path, monkeypatch, masks):
+    def look(splits):
+        raise AssertionError("the masks are read a second time")
+
+    monkeypatch.setattr(spoiled_masks, "_classes", look)
+    load_info(write(tmp_path, masks))
+
+
+def colored(seed: int) -> Image.Image:
+    """A mask of black and one color, which no palette of fixed colors has."""
+    mask = shapes(seed, (1,))
+    return Image.merge("RGB", [mask.point(lambda value, level=level: value * level) for level in (200, 140, 80)])
+
+
+def write_files(folder: Path, masks: Sequence[Image.Image]) -> Path:
+    """A data set of these masks, each written as its picture is stored."""
+    write(folder, [shapes(0) for _ in masks])
+    for number, mask in enumerate(masks):
+        mask.save(folder / "masks" / f"{number:02}.png")
+    return folder
+
+
+PALETTES: dict[str, tuple[Spoil, str]] = {
+    "smoothed, then 16 colors": (
+        lambda mask: half(Image.Resampling.BILINEAR)(mask).quantize(16, dither=Image.Dither.NONE),
+        "lie on the borders",
+    ),
+    "dithered": (lambda mask: mask.convert("P"), "differ from all four neighbors, as dithering leaves them"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), PALETTES.values(), ids=PALETTES)
+def test_palettes_of_smoothed_or_dithered_pictures_end_in_a_one_line_error(tmp_path, spoil, words):
+    folder = write_files(tmp_path, [spoil(colored(seed)) for seed in range(4)])
+    with pytest.raises(DataError, match=words) as error:
+        load_info(folder)
+    assert "00.png" in str(error.value)
+    assert "Export the masks again without smoothing" in str(error.value)
+    report, problems = check_data(DataConfig(str(folder)))
+    assert problems == 1
+    assert words in report
+
+
+def test_palettes_of_thin_classes_pass(tmp_path):
+    masks = []
+    for seed in range(4):
+        mask = Image.fromarray(np.asarray(lines(seed, range(1, 9), 20)))
+        mask.putpalette(np.random.default_rng(0).integers(0, 256, 768).tolist())
+        masks.append(mask)
+    assert len(load_info(write_files(tmp_path, masks)).reader.class_map) == 9
+
+
+def test_a_mask_in_the_alpha_channel_is_named(tmp_path):
+    white = Image.new("L", (SIDE, SIDE), 255)
+    folder = write_files(tmp_path, [Image.merge("LA", [white, shapes(seed)]) for seed in range(3)])
+    with pytest.raises(DataError, match=r"the masks hold 255 alone, but 00.png is transparent in places.*getchannel"):
+        load_info(folder)
+
+
+def test_masks_of_two_values_may_be_transparent_in_places(tmp_path):
+    folder = write_files(tmp_path, [Image.merge("LA", [shapes(seed), shapes(seed + 9)]) for seed in range(3)])
+    assert load_info(folder).reader.class_map.values == (0, 255)
+
+
+def test_probabilities_are_called_so(tmp_path):
+    blur = ImageFilter.GaussianBlur(25)
+    folder = write(tmp_path, [shapes(seed, (200,)).filter(blur) for seed in range(4)])
+    with pytest.raises(DataError, match=r"grades from \d+ to \d+, as probabilities and blurred outlines do") as error:
+        load_info(folder)
+    assert "Save what is above a threshold" in str(error.value)
+
+
+def border_warnings_of(info: DatasetInfo) -> list[str]:
+    return [line for line in info.warnings if "borders" in line]
+
+
+def test_a_run_of_values_that_lie_on_borders_is_warned_of(tmp_path):
+    soft = [half(Image.Resampling.BILINEAR)(shapes(seed, (20,), 2 * SIDE)) for seed in range(12)]
+    info = load_info(write(tmp_path, soft))
+    assert len(info.reader.class_map) == 21
+    (warning,) = border_warnings_of(info)
+    assert warning.startswith("19 of the 21 mask values lie only on the borders between 0, 20,")
+    assert "--classes 0=background,20=foreground --outside ignore" in warning
+
+
+def test_a_run_of_values_of_thin_classes_is_not_warned_of(tmp_path):
+    info = load_info(write(tmp_path, [lines(seed, range(1, 21), 20) for seed in range(4)]))
+    assert border_warnings_of(info) == []
+
+
+@pytest.mark.parametrize(
+    ("areas", "between", "classes"),
+    [
+        # half of the pixels of 0 and 9 form areas, and six tenths of the others lie between
+        ({0: 50, 9: 50}, {3: 6, 5: 6}, [0, 9]),
+        ({0: 49, 9: 50}, {3: 6, 5: 6}, []),  # one value alone forms areas
+        ({0: 50, 9: 50}, {3: 6, 5: 5}, []),  # one value alone lies between others
+        ({0: 50, 9: 50, 3: 5}, {5: 6}, []),
+        ({0: 50, 9: 50, 3: 5}, {5: 6, 7: 6}, []),  # fewer values between others than classes
+        ({0: 50, 9: 50, 3: 5}, {5: 6, 7: 6, 8: 6}, [0, 9, 3]),
+    ],
+)
+def test_classes_are_values_of_areas_where_most_of_the_others_lie_between(areas, between, classes):
+    pixels = Counter({0: 100, 9: 100, 3: 10, 5: 10, 7: 10, 8: 10})
+    assert BorderCounts(pixels, Counter(between), Counter(areas)).classes() == classes
+
+
+RAMP = np.uint8([0, 0, 0, 50, 100, 150, 200, 200, 200])[None].repeat(9, axis=0)
+
+
+def counts_of(*masks: np.ndarray) -> BorderCounts:
+    counts = BorderCounts.empty()
+    for mask in masks:
+        counts.add(mask)
+    return counts
+
+
+def test_values_between_areas_are_those_of_a_ramp():
+    counts = counts_of(RAMP)
+    assert counts.areas == {0: 27, 200: 27}
+    assert counts.between == {50: 9, 100: 9, 150: 9}
+
+
+def test_areas_go_on_beyond_the_edges():
+    counts = counts_of(np.uint8([0, 0, 100, 200, 200])[None].repeat(9, axis=0))
+    assert counts.areas == {0: 18, 200: 18}
+    assert counts.between == {100: 9}
+
+
+def test_colors_that_are_not_between_others_in_each_channel_are_on_no_border():
+    colors = np.uint8([(0, 0, 0)] * 3 + [(50, 200, 0)] + [(100, 100, 0)] * 3)
+    assert counts_of(colors[None].repeat(9, axis=0)).between == {}
+
+
+def test_values_between_areas_may_be_two_pixels_thick():
+    step = np.uint8([0, 0, 0, 100, 100, 200, 200, 200])[None].repeat(9, axis=0)
+    assert counts_of(step).between == {100: 18}
+
+
+def test_colors_between_areas_may_agree_in_a_channel():
+    colors = np.stack([RAMP, np.full_like(RAMP, 7), 255 - RAMP], axis=2)
+    assert counts_of(colors).between == {(value, 7, 255 - value): 9 for value in (50, 100, 150)}
+
+
+def test_a_grey_mask_among_colors_holds_colors():
+    black = np.zeros((9, 9), np.uint8)
+    fade = np.uint8([0] * 4 + [10, 20, 30, 40, 50, 60, 70, 80] + [90] * 4)[None].repeat(9, axis=0)
+    yellow = np.stack([fade, fade, np.zeros_like(fade)], axis=2)
+    counts = counts_of(black, black + 90, yellow)
+    assert counts.classes() == [(0, 0, 0), (90, 90, 90), (90, 90, 0)]
+
+
+def split_of(*masks: Image.Image | np.ndarray, values: Sequence[int] = (0, 1)) -> tuple[SplitInspection, ListRecords]:
+    """A split of these masks, of which one look has found the same values in all."""
+    inspection = SplitInspection.empty(len(masks))
+    for number in range(len(masks)):
+        inspection.add(number, Inspection((10, 10), (10, 10), "L", "numbers", dict.fromkeys(values, 1)))
+    records = [{"image": mask, "target": mask, "name": f"{number}.png"} for number, mask in enumerate(masks)]
+    return inspection, ListRecords(records)
+
+
+@pytest.mark.parametrize(
+    ("frequent", "rare", "classes"),
+    [
+        ([500, 500], [1] * 8, [0, 1]),
+        ([500] * 5, [1] * 10, [0, 1, 2, 3, 4]),
+        ([500, 500], [10] * 8, [0, 1]),
+        ([500, 500], [1] * 30, [0, 1]),
+    ],
+)
+def test_a_run_is_warned_of_from_eight_rare_values_on(monkeypatch, frequent, rare, classes):
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: classes)
+    pixels = dict(enumerate([*frequent, *rare]))
+    (line,) = border_warnings([split_of(np.zeros((10, 10), np.uint8))], pixels)
+    assert line.startswith(f"{len(rare)} of the {len(pixels)} mask values lie only on the")
+
+
+@pytest.mark.parametrize(
+    ("frequent", "rare", "classes"),
+    [
+        ([500, 500], [1] * 7, [0, 1]),  # seven are few
+        ([500] * 5, [1] * 9, [0, 1, 2, 3, 4]),  # fewer than twice as many as the others
+        ([500, 500], [1] * 8, []),
+        ([500, 500], [1] * 8, [0, 1, 2]),
+        ([500] * 4, [1] * 10, [0, 1, 2, 3, 4, 5]),
+        ([500, 500], [20] * 8, [0, 1]),  # more than a hundredth of the pixels
+        ([500, 500], [1] * 31, [0, 1]),  # 33 values are looked at as those that are no run
+    ],
+)
+def test_a_run_of_few_rare_values_is_not_warned_of(monkeypatch, frequent, rare, classes):
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: classes)
+    pixels = dict(enumerate([*frequent, *rare]))
+    assert border_warnings([split_of(np.zeros((10, 10), np.uint8))], pixels) == ()
+
+
+def test_values_that_do_not_begin_with_0_are_not_warned_of(monkeypatch):
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [1, 2])
+    assert border_warnings([], dict(enumerate([500, 500, *[1] * 8], start=1))) == ()
+
+
+def check_borders_of(monkeypatch: pytest.MonkeyPatch, count: int, step: int) -> None:
+    """Check a mask of so many values, of which 0 and the second form areas."""
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [0, step])
+    pixels = {value * step: 10 for value in range(count)}
+    check_borders([split_of(np.zeros((10, 10), np.uint8), values=tuple(pixels))], pixels)
+
+
+@pytest.mark.parametrize(("count", "step"), [(33, 1), (4, 9)], ids=["a long run", "four that are no run"])
+def test_masks_of_many_values_are_read_again(monkeypatch, count, step):
+    with pytest.raises(DataError, match=r"the masks look spoiled.*in 1 of 1 masks: 0\.png"):
+        check_borders_of(monkeypatch, count, step)
+
+
+@pytest.mark.parametrize(("count", "step"), [(32, 1), (3, 9)], ids=["a run", "three that are no run"])
+def test_masks_of_few_values_are_not_read_again(monkeypatch, count, step):
+    check_borders_of(monkeypatch, count, step)
+
+
+def test_each_mask_of_a_small_split_is_read_again(monkeypatch):
+    names: list[str] = []
+    monkeypatch.setattr(spoiled_masks, "mask_planes", lambda record: names.append(record["name"]) or [])
+    values = (0, 9, 18, 27)
+    check_borders([split_of(*[np.zeros((10, 10), np.uint8)] * 6, values=values)], dict.fromkeys(values, 1))
+    assert sorted(names) == [f"{number}.png" for number in range(6)]
+
+
+@pytest.mark.parametrize(("dims", "count"), [(2, 64), (3, 8)], ids=["images", "volumes"])
+def test_a_sample_of_the_masks_of_a_split_is_read_again(monkeypatch, dims, count):
+    names: list[str] = []
+    monkeypatch.setattr(spoiled_masks, "mask_planes", lambda record: names.append(record["name"]) or [])
+    inspection, records = split_of(*[np.zeros((10, 10), np.uint8)] * 70, values=(0, 9, 18, 27))
+    inspection.dims = dims
+    check_borders([(inspection, records)], dict.fromkeys((0, 9, 18, 27), 10))
+    assert len(names) == count
+    assert len(set(names)) == count
+
+
+@pytest.mark.parametrize(("digest", "count"), [(None, 2), ("unchanged", 1)], ids=["no key", "key"])
+def test_masks_are_read_again_each_time_unless_both_splits_have_a_key(tmp_path, monkeypatch, digest, count):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    looks: list[int] = []
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: looks.append(1) or [])
+    splits = [split_of(np.zeros((10, 10), np.uint8), values=(0, 9, 18, 27)) for _ in range(2)]
+    splits[0][1].digest = "first"
+    splits[1][1].digest = digest
+    for _ in range(2):
+        check_borders(splits, dict.fromkeys((0, 9, 18, 27), 10))
+    assert len(looks) == count
+
+
+@pytest.mark.parametrize(("frequent", "words"), [(25, "50.0% of their pixels hold 0, 9"), (24, "4 grades from 0 to 9")])
+def test_values_are_grades_where_classes_hold_less_than_half_of_the_pixels(monkeypatch, frequent, words):
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [0, 9])
+    good = split_of(np.zeros((10, 10), np.uint8), np.zeros((10, 10), np.uint8), values=(0, 9))
+    empty = split_of(np.zeros((10, 10), np.uint8), values=(0,))
+    pixels = {0: frequent, 9: frequent, 3: 25, 5: 25}
+    spoiled = split_of(*[np.zeros((10, 10), np.uint8)] * 4, values=tuple(pixels))
+    spoiled[0].add(1, Inspection((10, 10), (10, 10), "L", "numbers", {0: 1, 3: 1}))
+    with pytest.raises(DataError, match=f"{words}.*in 4 of 7 masks: 0.png, 1.png, 2.png, ...[.]"):
+        check_borders([spoiled, good, empty], pixels)
+
+
+def dotted(dots: int, size: tuple[int, int] = (1, 1), colors: Sequence[int] = (0, 0, 0, 200, 140, 80)) -> Image.Image:
+    """A mask of 20 x 20 stored with a palette, of one color but for dots of this size."""
+    indices = np.zeros((20, 20), np.uint8)
+    for number in range(dots):
+        top, left = 3 * (number // 5), 4 * (number % 5)
+        indices[top : top + size[0], left : left + size[1]] = 1
+    mask = Image.fromarray(indices)
+    mask.putpalette(colors)
+    return mask
+
+
+BLACK_ON_WHITE = (255, 255, 255, 0, 0, 0)
+
+
+@pytest.mark.parametrize("mask", [dotted(20), dotted(20, colors=BLACK_ON_WHITE)], ids=["white dots", "black dots"])
+def test_masks_are_dithered_where_a_twentieth_of_the_pixels_stand_alone(mask):
+    splits = [split_of(np.zeros((10, 10), np.uint8), mask, mask)]
+    with pytest.raises(DataError, match=r"5\.0% of their pixels differ from all four neighbors.*: 1\.png"):
+        check_palettes(splits, dict.fromkeys(range(4), 1))
+
+
+@pytest.mark.parametrize(
+    "mask", [dotted(19), dotted(20, (1, 2)), dotted(20, (2, 1))], ids=["19 dots", "wide dots", "high dots"]
+)
+def test_masks_of_few_or_large_dots_are_not_dithered(mask):
+    check_palettes([split_of(np.zeros((10, 10), np.uint8), mask, mask)], dict.fromkeys(range(4), 1))
+
+
+def test_palettes_of_borders_in_columns_are_smoothed_although_no_pixel_stands_alone():
+    mask = Image.fromarray(np.tile(np.repeat(np.uint8([0, 2, 3, 1]), [20, 1, 1, 20]), (20, 1)))
+    mask.putpalette([0, 0, 0, 200, 140, 80, 66, 46, 26, 133, 93, 53])
+    with pytest.raises(DataError, match="lie on the borders"):
+        check_palettes([split_of(mask)], dict.fromkeys(range(4), 1))
+
+
+def test_dots_of_three_values_are_classes():
+    mask = dotted(20)
+    check_palettes([split_of(np.zeros((10, 10), np.uint8), mask, mask)], dict.fromkeys(range(3), 1))
+
+
+@pytest.fixture
+def split_with_a_dithered_mask():
+    """A split of 20 masks of one color, and one that is dithered."""
+    checkered = Image.fromarray(np.indices((20, 20)).sum(axis=0).astype(np.uint8) % 2)
+    checkered.putpalette([0, 0, 0, 200, 140, 80])
+    return split_of(*[dotted(0)] * 20, checkered)
+
+
+def test_few_palettes_of_a_split_are_looked_at(split_with_a_dithered_mask):
+    check_palettes([split_with_a_dithered_mask], dict.fromkeys(range(4), 1))
+
+
+def test_palettes_of_many_values_are_looked_at_first(split_with_a_dithered_mask):
+    inspection, records = split_with_a_dithered_mask
+    inspection.add(20, Inspection((10, 10), (10, 10), "L", "numbers", {0: 1, 1: 1, 2: 1}))
+    with pytest.raises(DataError, match=r"differ from all four neighbors.*: 20\.png"):
+        check_palettes([(inspection, records)], dict.fromkeys(range(4), 1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "shift", "photometric"), [("L", 3, "minisblack"), ("RGB", np.uint8([3, 5, 0]), "rgb")], ids=["L", "RGB"]
+)
+def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypatch, mode, shift, photometric):
+    mask = np.array(shapes(0).convert(mode))
+    mask[:, :9] += shift
+    tifffile.imwrite(tmp_path / "a.tif", mask, photometric=photometric, rowsperstrip=8)
+    record = {"name": "a", "target": str(tmp_path / "a.tif"), "image": ""}
+    (whole,) = spoiled_masks.mask_planes(record)
+    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
+    monkeypatch.setattr("data_utils.image_io.windowed.STRIP_PIXELS", 8 * SIDE)
+    planes = list(spoiled_masks.mask_planes(record))
+    assert len(planes) == SIDE / 8
+    assert np.array_equal(np.concatenate(planes), whole)
+    assert whole.shape == mask.shape
+
+
+def test_the_values_of_a_label_are_those_of_all_its_slices(tmp_path):
+    labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    nibabel.save(nibabel.Nifti1Image(labels, np.eye(4)), tmp_path / "a.nii")
+    planes = list(
+        spoiled_masks.mask_planes({"name": "a", "target": VolumeFile((str(tmp_path / "a.nii"),)), "image": ""})
+    )
+    assert len(planes) == 4
+    assert {*np.unique(planes)} == {*range(24)}
+
+
+def test_invented_values_of_validation_masks_alone_are_found(tmp_path):
+    write(tmp_path / "train", [shapes(seed, side=32) for seed in range(3)])
+    write(tmp_path / "val", [resaved(75)(shapes(seed, side=32)) for seed in range(3)])
+    with pytest.raises(DataError, match="the masks look spoiled"):
+        load_info(tmp_path)
+    assert "the masks look spoiled" in check_data(DataConfig(str(tmp_path)))[0]

@@ -1,0 +1,300 @@
+"""Masks in any format of files give the same class indices, and a mask that cannot be read is one clear line."""
+
+import io
+import random
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from data_utils.analysis.inspection import total_pixels
+from data_utils.analysis.inspectors import choose_inspector, inspect_split
+from data_utils.analysis.problems import raise_problems
+from data_utils.class_map import resolve_classes
+from data_utils.image_io.reader import open_source, read_header, read_mask
+from data_utils.image_io.windowed import open_windowed_file
+from data_utils.sources.records import ListRecords
+from runtime.errors import DataError
+
+INDICES = np.kron(np.array([[0, 1, 2], [2, 0, 1]], np.uint8), np.ones((4, 5), np.uint8))  # (8, 15)
+COLORS = ((0, 0, 0), (128, 64, 128), (128, 64, 200))
+GREYS = (0, 100, 200)
+
+
+def encoded(picture: Image.Image, suffix: str, **options) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, suffix, **options)
+    return file.getvalue()
+
+
+def palette_picture(colors) -> Image.Image:
+    picture = Image.fromarray(INDICES).convert("L").convert("P")
+    picture.putdata(INDICES.ravel().tolist())
+    picture.putpalette([band for color in colors for band in color])
+    return picture
+
+
+def npy(array: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def turned(picture: Image.Image, orientation: int) -> Image.Exif:
+    exif = picture.getexif()
+    exif[0x0112] = orientation
+    return exif
+
+
+GREY = Image.fromarray(np.array(GREYS, np.uint8)[INDICES])
+COLOR = Image.fromarray(np.array(COLORS, np.uint8)[INDICES])
+SIDEWAYS = Image.fromarray(np.rot90(INDICES).copy())  # orientation 6: a quarter turn clockwise gives INDICES
+FORMATS = {
+    "L png": encoded(Image.fromarray(INDICES), "png"),
+    "L sparse values": encoded(GREY, "png"),
+    "L bmp": encoded(GREY, "bmp"),
+    "L tiff": encoded(GREY, "tiff"),
+    "L tiff, compressed": encoded(GREY, "tiff", compression="tiff_lzw"),
+    "L gif": encoded(GREY, "gif"),
+    "L webp, lossless": encoded(GREY, "webp", lossless=True),
+    "LA, half transparent": encoded(Image.merge("LA", [GREY, GREY.point(lambda v: 128)]), "png"),
+    "P png": encoded(palette_picture(COLORS), "png"),
+    "P tiff": encoded(palette_picture(COLORS), "tiff"),
+    "P gif, colors": encoded(palette_picture(COLORS), "gif"),
+    "P gif, greys": encoded(palette_picture([(v, v, v) for v in GREYS]), "gif"),
+    "16-bit png": encoded(Image.fromarray(INDICES.astype(np.uint16) * 300), "png"),
+    "16-bit tiff": encoded(Image.fromarray(INDICES.astype(np.uint16) * 300), "tiff"),
+    "16-bit tiff, big-endian": encoded(Image.fromarray(INDICES.astype(">u2") * 300), "tiff"),
+    "32-bit tiff": encoded(Image.fromarray(INDICES.astype(np.int32) * 70_000), "tiff"),
+    "32-bit tiff, negative": encoded(Image.fromarray(INDICES.astype(np.int32) - 1), "tiff"),
+    "float tiff": encoded(Image.fromarray(INDICES.astype(np.float32)), "tiff"),
+    "RGB png": encoded(COLOR, "png"),
+    "RGB tiff": encoded(COLOR, "tiff"),
+    "RGB that is grey": encoded(GREY.convert("RGB"), "png"),
+    "RGBA": encoded(COLOR.convert("RGBA"), "png"),
+    "RGBA that is grey and half transparent": encoded(
+        Image.merge("RGBA", [GREY] * 3 + [GREY.point(lambda v: 7)]), "png"
+    ),
+    "EXIF in png": encoded(SIDEWAYS, "png", exif=turned(SIDEWAYS, 6)),
+    "EXIF in tiff": encoded(SIDEWAYS, "tiff", exif=turned(SIDEWAYS, 6)),
+    "npy uint8": npy(INDICES),
+    "npy int64": npy(INDICES.astype(np.int64)),
+    "npy int8, negative": npy(INDICES.astype(np.int8) - 1),
+    "npy float64": npy(INDICES.astype(np.float64)),
+    "npy big-endian": npy(INDICES.astype(">i4")),
+    "npy Fortran order": npy(np.asfortranarray(INDICES)),
+    "npy (H, W, 1)": npy(INDICES[:, :, None]),
+    "npy colors": npy(np.array(COLORS, np.uint8)[INDICES]),
+    "array": INDICES,
+    "PIL": palette_picture(COLORS),
+    "dict of bytes": {"bytes": encoded(GREY, "png"), "path": None},
+}
+
+
+def discover(masks):
+    """Values and pixels of (source, name) masks, each paired with itself."""
+    records = ListRecords([{"image": source, "target": source, "name": name} for source, name in masks])
+    inspection = inspect_split(records, "reading masks", choose_inspector(records))
+    raise_problems(inspection, len(records))
+    return total_pixels([(inspection, records)])
+
+
+@pytest.mark.parametrize("source", FORMATS.values(), ids=FORMATS)
+def test_every_format_gives_the_same_indices(source):
+    class_map = resolve_classes(discover([(source, "mask")]), (), None)
+    result = class_map.encode(read_mask(source, "mask"), "mask")
+    assert result.dtype == np.uint8
+    np.testing.assert_array_equal(result, INDICES)
+
+
+@pytest.mark.parametrize("wrap", [str, lambda path: path, lambda path: {"bytes": None, "path": str(path)}])
+@pytest.mark.parametrize("name", ["mask.png", "mask.npy", "MASK.NPY"])
+def test_a_mask_is_read_from_a_path(tmp_path, name, wrap):
+    path = tmp_path / name
+    path.write_bytes(FORMATS["npy uint8" if name.lower().endswith("npy") else "L png"])
+    np.testing.assert_array_equal(read_mask(wrap(path), name), INDICES)
+
+
+BINARY = INDICES > 0
+BINARY_FORMATS = {
+    "png": encoded(Image.fromarray(BINARY), "png"),
+    "tiff": encoded(Image.fromarray(BINARY), "tiff"),
+    "npy": npy(BINARY),
+}
+
+
+@pytest.mark.parametrize("source", BINARY_FORMATS.values(), ids=BINARY_FORMATS)
+def test_a_mask_of_one_bit_is_0_and_1(source):
+    mask = read_mask(source, "mask")
+    assert mask.dtype == np.uint8
+    np.testing.assert_array_equal(mask, BINARY)
+
+
+def test_a_black_and_white_gif_gives_greys_however_its_palette_is_ordered():
+    picture = palette_picture([(255, 255, 255), (0, 0, 0), (255, 255, 255)])
+    np.testing.assert_array_equal(read_mask(encoded(picture, "gif"), "m"), np.where(INDICES == 1, 0, 255))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["png", "tiff", "jpeg"])
+def test_the_size_from_the_header_is_that_of_the_mask(tmp_path, orientation, kind):
+    picture = Image.fromarray(np.zeros((8, 20), np.uint8))
+    source = encoded(picture, kind, exif=turned(picture, orientation))
+    size = read_mask(source, "m").shape
+    assert read_header(source, "m")[0] == size == ((8, 20) if orientation < 5 else (20, 8))
+    (tmp_path / "file").write_bytes(source)
+    assert read_header(tmp_path / "file", "m")[0] == size
+
+
+def test_reading_leaves_a_picture_as_it_was():
+    picture = SIDEWAYS.copy()
+    picture.getexif()[0x0112] = 6
+    assert read_mask(picture, "m").shape == INDICES.shape
+    assert picture.size == SIDEWAYS.size
+
+
+def test_reading_leaves_an_array_as_it_was():
+    array = INDICES.copy()
+    read_mask(array, "m")[:] = 9
+    np.testing.assert_array_equal(array, INDICES)
+
+
+BAD = {
+    "zero bytes": (b"", "cannot be read"),
+    "text": (b"hello", "in a format that is not read here"),
+    "truncated png": (FORMATS["16-bit png"][:-40], "cannot be read"),
+    "truncated npy": (FORMATS["npy int64"][:-8], "cannot be read"),
+    "npy of objects": (npy(np.array([{}, None])), "cannot be read"),
+    "nothing": (None, "is missing"),
+    "no file": ("/nowhere/mask.png", "/nowhere/mask.png"),
+    "fractions": (npy(INDICES / 2), "holds 0.5"),
+    "not a number": (npy(np.full((2, 2), np.nan)), "holds nan"),
+    "scores": (npy(np.zeros((3, 4, 5))), r"shape \(3, 4, 5\)"),
+    "one dimension": (npy(np.zeros(4, np.uint8)), "shape"),
+    "no pixels": (npy(np.zeros((0, 4), np.uint8)), "shape"),
+    "complex": (npy(np.zeros((4, 4), complex)), "complex128"),
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), BAD.values(), ids=BAD)
+def test_a_bad_mask_is_a_one_line_error_with_its_name(source, reason):
+    with pytest.raises(DataError, match=reason) as error:
+        read_mask(source, "017.png")
+    assert str(error.value).startswith("017.png: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_picture_too_large_to_be_true_is_refused(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with pytest.raises(DataError, match=r"017.png: mask .*exceeds limit of 20 pixels"):
+        read_mask(FORMATS["L png"], "017.png")
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow's own, about damaged TIFF tags
+@pytest.mark.parametrize("key", ["L png", "L tiff, compressed", "P gif, colors", "npy int64", "L webp, lossless"])
+def test_damaged_files_end_in_a_data_error(key):
+    rng, errors = random.Random(0), 0
+    for _ in range(60):
+        damaged = bytearray(FORMATS[key])
+        for _ in range(rng.randint(1, 8)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        try:
+            read_mask(bytes(damaged[: rng.randint(1, len(damaged))]), "m")
+        except DataError as error:
+            errors += 1
+            assert str(error).startswith("m: ")
+    assert errors >= 55  # a few lose nothing that matters: measured one in 60
+
+
+def test_an_error_of_the_program_while_a_picture_is_open_stays_one():
+    with pytest.raises(KeyError), open_source(INDICES, "m"):
+        {}["missing"]
+
+
+def test_values_and_their_pixels_are_counted_over_all_masks():
+    sources = [(FORMATS["L png"], "a"), (np.full((3, 4), 7, np.uint8), "b"), (np.full((1, 1), -1), "c")]
+    expected = {value: int((value == INDICES).sum()) for value in range(3)}
+    assert discover(sources) == expected | {7: 12, -1: 1}
+    assert all(type(value) is int for pair in discover(sources).items() for value in pair)
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".png"])
+def test_a_mask_read_in_rows_is_the_mask_read_whole(tmp_path, suffix):
+    indices = np.zeros((40, 50), np.uint8)
+    indices[10:20, 10:30] = 1
+    picture = Image.fromarray(indices, "P")
+    picture.putpalette([255, 0, 0, 0, 0, 255])
+    picture.save(tmp_path / f"a{suffix}")
+    whole = read_mask(tmp_path / f"a{suffix}", "a")
+    assert whole.ndim == {".gif": 3, ".png": 2}[suffix]
+    with open_windowed_file(tmp_path / f"a{suffix}") as picture:
+        np.testing.assert_array_equal(read_mask(picture.read(5, 25), "a"), whole[5:25])
+        np.testing.assert_array_equal(read_mask(picture.read(5, 25, 8, 33), "a"), whole[5:25, 8:33])
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.uint16])
+def test_noise_is_counted_like_numpy_does(dtype):
+    mask = np.random.default_rng(0).integers(0, 200, (50, 60)).astype(dtype)
+    values, counts = np.unique(mask, return_counts=True)
+    assert discover([(mask, "m")]) == dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+def test_progress_sees_every_mask_once(monkeypatch):
+    calls = []
+
+    def track(items, total, title):
+        for item in items:
+            calls.append(total)
+            yield item
+
+    monkeypatch.setattr("data_utils.analysis.inspectors.track", track)
+    discover([(INDICES, str(i)) for i in range(5)])
+    assert calls == [5] * 5
+
+
+def test_a_color_mask_that_holds_only_greys_is_still_a_color_mask():
+    black = np.zeros((2, 3, 3), np.uint8)
+    classes = discover([(black, "black"), (FORMATS["RGB png"], "street")])
+    assert classes == {color: 40 + 6 * (color == (0, 0, 0)) for color in COLORS}
+    class_map = resolve_classes(classes, (), None)
+    np.testing.assert_array_equal(class_map.encode(read_mask(black, "black"), "black"), np.zeros((2, 3)))
+
+
+def test_color_masks_and_masks_of_numbers_do_not_mix():
+    with pytest.raises(DataError, match=r"b\.png is a color mask and a\.png one of numbers"):
+        discover([(FORMATS["L png"], "a.png"), (FORMATS["RGB png"], "b.png")])
+
+
+def test_the_first_bad_mask_is_named():
+    with pytest.raises(DataError, match=r"1 of 10 pairs cannot be used: 3\.png"):
+        discover([(INDICES if i != 3 else b"", f"{i}.png") for i in range(10)])
+
+
+STEPS = np.random.default_rng(0).integers(0, 8, (40, 40, 3)).astype(np.uint8)
+
+
+@pytest.mark.parametrize("mask", [np.arange(256, dtype=np.uint8)[None].repeat(2, axis=0), STEPS], ids=["grey", "color"])
+def test_a_mask_of_smoothed_edges_is_recognized(mask):
+    with pytest.raises(DataError, match="smoothed edges"):
+        discover([(mask, "a.png")])
+
+
+def test_a_lossy_jpeg_mask_is_recognized():
+    circle = Image.fromarray(np.uint8(np.hypot(*np.mgrid[-20:20, -20:20]) < 15) * 255)
+    with pytest.raises(DataError, match=r"a\.jpg: mask is a JPEG with the values .*PNG"):
+        discover([(encoded(circle, "jpeg"), "a.jpg")])
+
+
+def test_an_exact_jpeg_mask_is_read():
+    blocks = Image.fromarray(np.kron(np.eye(2, dtype=np.uint8) * 255, np.ones((8, 8), np.uint8)))
+    assert discover([(encoded(blocks, "jpeg", quality=100), "exact.jpg")]) == {0: 128, 255: 128}
+
+
+def test_numbers_of_objects_in_one_mask_are_recognized():
+    with pytest.raises(DataError, match="numbers of objects"):
+        discover([(np.arange(300, dtype=np.uint16)[None], "a.png")])
+
+
+def test_numbers_of_objects_over_many_masks_are_recognized():
+    with pytest.raises(DataError, match="numbers of objects"):
+        discover([(np.full((2, 2), i * 7, np.uint16), f"{i}.png") for i in range(300)])

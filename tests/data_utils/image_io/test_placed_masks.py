@@ -1,0 +1,350 @@
+"""Masks on other grids than their images count where their coordinates say, as GDAL has it.
+
+Modules: data_utils/sources/placed.py.
+"""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tifffile
+from rasterio.transform import Affine, from_origin
+from rasterio.warp import Resampling, reproject
+from support.launches import predict
+from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
+
+from data_utils.analysis.check_data import check_data
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.image_io import placed_masks
+from data_utils.image_io.formats import BandSource, PageFile
+from data_utils.image_io.placed_masks import (
+    Grid,
+    PlacedMask,
+    check_crs,
+    on_grid,
+    placed_page,
+    read_grid,
+    read_source_grid,
+)
+from data_utils.image_io.places import Crs, Place
+from data_utils.image_io.reader import read_mask
+from data_utils.image_io.windowed import open_windowed
+from data_utils.sources.load import load_records
+from data_utils.sources.placed import place_warnings, with_places
+from data_utils.sources.records import ListRecords, Metadata
+from runtime.errors import DataError
+from unet import Preprocess, UNet, UNetConfig
+
+
+def write_pairs(folder, transform, mask_of=lambda mask: mask, crs=UTM):
+    """Three images, and masks on another grid."""
+    for number in range(3):
+        bands, mask = scene(number)
+        write_raster(folder / "images" / f"{number}.tif", bands)
+        write_raster(folder / "masks" / f"{number}.tif", mask_of(mask)[None], transform=transform, crs=crs)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("transform", "size"),
+    [
+        (NORTH_UP @ Affine.scale(3), (15, 20)),  # coarser
+        (NORTH_UP @ Affine.translation(-7, 4) @ Affine.scale(0.5), (120, 160)),  # finer, and larger than the image
+        (NORTH_UP @ Affine.translation(9, 3) @ Affine.rotation(30), (30, 40)),  # turned, and smaller
+    ],
+)
+def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform, size):
+    mask = np.random.default_rng(0).integers(0, 4, size).astype(np.uint8)
+    write_pairs(tmp_path, transform, mask_of=lambda _: mask)
+    record = next(iter(load_records(class_config(tmp_path))[0]))
+    expected = np.full((40, 56), 255, np.uint8)
+    reproject(
+        mask,
+        expected,
+        src_transform=transform,
+        src_crs=UTM,
+        dst_transform=NORTH_UP,
+        dst_crs=UTM,
+        dst_nodata=255,
+        resampling=Resampling.nearest,
+        tolerance=0,
+    )
+    placed = read_mask(record["target"], "a")
+    assert (placed == expected).mean() > 0.998  # centers between two pixels
+    info = load_dataset_info(class_config(tmp_path))
+    assert info.reader.class_map.ignore_value in (None, 255)
+    assert info.train.sizes.tolist() == [[40, 56]] * 2
+
+
+def test_the_grid_of_a_file_that_was_written_again_is_its_new_one(tmp_path):
+    path = tmp_path / "a.tif"
+    for time, size in enumerate(((4, 5), (6, 7))):
+        write_raster(path, np.zeros((1, *size), np.uint8))
+        os.utime(path, (time, time))
+        assert read_grid(str(path)).size == size
+
+
+PLACE_TAGS = [
+    (33550, "d", 3, (10.0, 10.0, 0.0), True),
+    (33922, "d", 6, (0.0, 0.0, 0.0, 500.0, 900.0, 0.0), True),
+]
+
+
+@pytest.mark.parametrize(("orientation", "has_grid"), [(1, True), (3, False), (6, False)])
+def test_a_tiff_that_is_turned_as_it_is_decoded_has_no_grid(tmp_path, orientation, has_grid):
+    tags = [*PLACE_TAGS, (274, "H", 1, orientation, True)]
+    path = tmp_path / "a.tif"
+    tifffile.imwrite(path, np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
+    assert (read_grid(str(path)) is not None) is has_grid
+
+
+def test_each_page_of_a_tiff_has_a_grid_of_its_own(tmp_path):
+    path = tmp_path / "a.tif"
+    with tifffile.TiffWriter(path) as tiff:
+        for tags in ((), PLACE_TAGS):
+            tiff.write(np.zeros((4, 5), np.uint8), photometric="minisblack", extratags=tags, metadata=None)
+    assert read_grid(str(path)) is None
+    assert read_source_grid(PageFile(str(path), 1)).place.transform == (10, 0, 500, 0, -10, 900)
+
+
+def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
+    size = (30, 40)
+    place = Place((0.1, 0.0, 0.0, 0.0, -0.1, 0.0), None, ())
+    shifted = place._replace(transform=(0.1, 0.0, 0.05, 0.0, -0.1, -0.05))
+    values = np.arange(30 * 40, dtype=np.uint16).reshape(size)
+    placed = PlacedMask(values, "a", Grid(shifted, size), Grid(place, size)).render()
+    assert np.array_equal(placed, values)
+    assert placed.dtype == np.uint16
+
+
+def test_the_memory_of_a_mask_is_that_of_the_part_which_is_placed(monkeypatch):
+    needed = []
+    monkeypatch.setattr(placed_masks, "check_memory", lambda size, name: needed.append(size))
+    place = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
+    mask = PlacedMask(np.zeros((20, 30), np.uint16), "a", Grid(place, (20, 30)), Grid(place, (11, 13)))
+    mask.render_part((2, 9), (3, 8))
+    assert needed == [7 * 5 * 2]
+
+
+PLACE = Place((10.0, 0.0, 500.0, 0.0, -10.0, 900.0), None, ())
+PLACE_OF_OWN_CRS = PLACE._replace(crs=Crs(None, ("own",)))
+
+
+@pytest.mark.parametrize(
+    ("image", "mask"), [(PLACE, PLACE_OF_OWN_CRS), (PLACE_OF_OWN_CRS, PLACE), (PLACE_OF_OWN_CRS, PLACE_OF_OWN_CRS)]
+)
+def test_a_grid_without_crs_may_be_that_of_any(image, mask):
+    check_crs(image, mask, "a")
+
+
+def test_a_mask_of_another_crs_than_its_image_is_refused():
+    line = r"a: mask is in EPSG:7, its image in a CRS without .*there \(gdalwarp -r near\)$"
+    with pytest.raises(DataError, match=line):
+        check_crs(PLACE_OF_OWN_CRS, PLACE._replace(crs=Crs(7, ())), "a")
+
+
+@pytest.mark.parametrize("crs", [UTM, None], ids=["with a CRS", "without"])
+def test_a_mask_of_another_size_is_placed(tmp_path, crs):
+    image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
+    smaller = str(write_raster(tmp_path / "smaller.tif", np.ones((1, 7, 9), np.uint8), crs=crs))
+    assert on_grid(smaller, image, "a").render().tolist() == [[1] * 9] * 7 + [[255] * 9]
+
+
+def test_a_mask_of_hardly_larger_pixels_is_placed(tmp_path):
+    image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
+    larger = from_origin(500_000, 5_000_000, 10.002, 10.002)
+    mask = str(write_raster(tmp_path / "mask.tif", np.ones((1, 8, 9), np.uint8), transform=larger))
+    assert isinstance(on_grid(mask, image, "a"), PlacedMask)
+
+
+def test_a_mask_without_crs_on_the_grid_of_its_image_stays(tmp_path):
+    image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
+    plain = str(write_raster(tmp_path / "plain.tif", np.ones((1, 8, 9), np.uint8), crs=None))
+    assert on_grid(plain, image, "a") == plain
+
+
+def test_the_grid_of_a_file_is_its_place_with_its_size(tmp_path):
+    grid = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))))
+    assert grid == Grid(grid.place, (8, 9))
+
+
+@pytest.mark.parametrize("name", ["none.tif", "a.png"])
+def test_the_grid_of_a_file_that_is_no_tiff_is_none(tmp_path, name):
+    assert read_grid(str(tmp_path / name)) is None
+
+
+@pytest.fixture
+def coarse_mask(tmp_path):
+    """A mask of pixels of twice the size, 5 x 6, two to the left and one below those of its image, 8 x 9."""
+    grid = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))))
+    values = np.arange(1, 31, dtype=np.uint8).reshape(1, 5, 6)
+    transform = NORTH_UP * Affine.translation(-2, 1) * Affine.scale(2)
+    return on_grid(str(write_raster(tmp_path / "mask.tif", values, transform=transform)), grid, "m")
+
+
+def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(coarse_mask):
+    values = np.arange(1, 31).reshape(5, 6)
+    with open_windowed(coarse_mask) as picture:
+        placed = np.asarray(picture.read(0, 8)).reshape(8, 9)
+    rows, columns = np.ogrid[1:8, :9]
+    assert np.array_equal(placed[1:], values[(rows - 1) // 2, (columns + 2) // 2])
+    assert (placed[0] == placed[0, 0]).all()  # what stands for nothing known
+
+
+def test_windows_of_a_mask_on_another_grid_are_those_of_the_whole(coarse_mask, monkeypatch):
+    with open_windowed(coarse_mask) as picture:
+        whole = np.asarray(picture.read(0, 8))
+        monkeypatch.setattr(placed_masks, "ROWS", 3)
+        assert np.array_equal(picture.read(0, 8), whole)
+        assert np.array_equal(picture.read(2, 7, 3, 8), whole[2:7, 3:8])
+    assert np.array_equal(coarse_mask.render_part((2, 7), (3, 8)), whole.reshape(8, 9)[2:7, 3:8])
+
+
+def test_masks_that_are_shifted_by_half_a_pixel_are_a_one_line_error(tmp_path):
+    write_pairs(tmp_path, NORTH_UP @ Affine.translation(0.5, 0.5))
+    info = load_dataset_info(class_config(tmp_path))
+    (line,) = [line for line in info.warnings if "shifted" in line]
+    assert "3 masks" in line
+    assert "+0.50 to the right and +0.50 down" in line
+    assert line in check_data(class_config(tmp_path))[0]
+
+
+def test_masks_on_the_grid_of_their_images_are_not_shifted(tmp_path):
+    write_pairs(tmp_path, NORTH_UP)
+    assert not [line for line in load_dataset_info(class_config(tmp_path)).warnings if "shifted" in line]
+
+
+def test_the_mask_of_an_image_without_place_stays_as_it_is(tmp_path):
+    placed, mask = (str(write_raster(tmp_path / name, np.zeros((1, 4, 5), np.uint8))) for name in ("a.tif", "m.tif"))
+    pictures = [placed, str(tmp_path / "b.png")]
+    records = with_places(ListRecords([{"image": image, "target": mask, "name": "a"} for image in pictures]))
+    assert records[1]["target"] == mask
+
+
+SHIFTS = {
+    "a": (0.0, 0.0),
+    "b": (0.3, -0.1),
+    "c": (1.0, 2.0),
+    "d": (0.008, 0.0),
+    "n": (-0.3, -0.2),
+    "down": (0.0, 0.2),
+    "right": (0.012, 0.0),
+}
+
+
+@pytest.fixture
+def shifted_records(tmp_path):
+    """Records of one image whose masks are shifted to the right and down, and one of a coarser mask."""
+    image = write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))
+    places = {name: ((8, 9), NORTH_UP * Affine.translation(*shift)) for name, shift in SHIFTS.items()}
+    places["e"] = ((4, 5), from_origin(500_003, 5_000_000, 20, 20))
+    records = []
+    for name, (size, transform) in places.items():
+        mask = write_raster(tmp_path / f"{name}.tif", np.zeros((1, *size), np.uint8), transform=transform)
+        records.append({"image": str(image), "target": str(mask), "name": name})
+    return records
+
+
+def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_warned_of(shifted_records):
+    records = ListRecords(shifted_records)
+    placed = with_places(records)
+    (line,) = place_warnings([placed])
+    assert line.startswith("4 masks are shifted against their images")
+    assert "b by +0.30 to the right and -0.10" in line
+    assert place_warnings([records]) == ()
+    assert place_warnings([records, placed]) == (line,)
+
+
+def test_masks_that_are_shifted_are_looked_for_among_the_first(shifted_records):
+    (line,) = place_warnings([with_places(ListRecords(shifted_records[1:2] * 200))])
+    assert line.startswith("128 masks")
+
+
+def test_masks_that_are_shifted_are_placed(shifted_records):
+    placed = with_places(ListRecords(shifted_records))
+    assert isinstance(placed[0]["target"], str)
+    assert isinstance(placed[1]["target"], PlacedMask)
+    assert placed[1]["target"].name == "b"
+
+
+def test_records_of_pictures_without_place_stay_as_they_are(tmp_path):
+    plain = str(tmp_path / "plain.tif")
+    tifffile.imwrite(plain, np.zeros((8, 9), np.uint8), photometric="minisblack")
+    records = ListRecords([{"image": plain, "target": plain, "name": "p"}])
+    assert with_places(records) is records
+
+
+def test_records_of_no_image_stay_as_they_are():
+    records = ListRecords([])
+    assert with_places(records) is records
+
+
+def test_records_of_volumes_stay_as_they_are(shifted_records):
+    records = ListRecords(shifted_records)
+    records.metadata = Metadata(dims=3)
+    assert with_places(records) is records
+
+
+def test_records_of_a_stream_stay_as_they_are(shifted_records):
+    records = ListRecords(shifted_records)
+    records.group_sizes = np.array([len(records)])
+    assert with_places(records) is records
+
+
+def test_a_mask_in_another_crs_is_a_one_line_error(tmp_path):
+    write_pairs(tmp_path, NORTH_UP, crs="EPSG:32634")
+    with pytest.raises(DataError, match=r"mask is in EPSG:32634, its image in EPSG:32633.*-t_srs EPSG:32633"):
+        load_dataset_info(class_config(tmp_path))
+    report, problems = check_data(class_config(tmp_path))
+    assert problems == 3
+    assert "EPSG:32634" in report
+
+
+def test_a_true_mask_on_another_grid_is_scored_where_it_lies(tmp_path):
+    classes = {"class_values": (0, 1), "class_names": ("a", "b"), "ignore_value": 255}
+    preprocess = Preprocess(mean=(300.0,) * 5, std=(50.0,) * 5, place=True, **classes)
+    network = UNet(UNetConfig(5, 2, base_channels=4, depth=2, norm="group", preprocess=preprocess))
+    network.save_pretrained(tmp_path / "m")
+    bands, mask = scene(0)
+    image = write_raster(tmp_path / "in" / "a.tif", bands)
+    write_raster(tmp_path / "same" / "a.tif", mask[None])
+    wide = np.pad(mask, ((3, 30), (9, 2)))
+    write_raster(tmp_path / "wide" / "a.tif", wide[None], transform=NORTH_UP @ Affine.translation(-9, -3))
+
+    def scores(truth: str) -> dict:
+        output = tmp_path / "out" / truth
+        assert predict(tmp_path / "m", [image], output, "--truth", tmp_path / truth).returncode == 0
+        return json.loads((output / "metrics.json").read_text())
+
+    assert scores("wide") == scores("same")
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("a.tif", ("a.tif", None)),
+        (PageFile("a.tif", 2), ("a.tif", 2)),
+        ({"path": "a.tif"}, ("a.tif", None)),
+        (BandSource(("b.tif", "c.tif"), page=3), ("b.tif", 3)),
+    ],
+    ids=["path", "page", "no page", "bands"],
+)
+def test_the_grid_of_a_source_is_that_of_a_page_of_its_file(source, place):
+    assert placed_page(source) == place
+
+
+@pytest.mark.parametrize("source", [{"path": "a", "bytes": b"x"}, b"x"], ids=["row", "bytes"])
+def test_a_source_in_memory_has_no_grid(source):
+    assert placed_page(source) is None
+
+
+def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):
+    colors = np.zeros((3, 4, 5), np.uint8)
+    colors[0, 0, 0] = 9
+    mask = str(write_raster(tmp_path / "m.tif", colors, photometric="rgb"))
+    shifted = NORTH_UP * Affine.translation(1, 0)
+    image = read_grid(str(write_raster(tmp_path / "a.tif", np.zeros((1, 4, 5), np.uint8), transform=shifted)))
+    assert on_grid(mask, read_grid(mask), "a") == mask
+    with pytest.raises(DataError, match=r"^a: is a color mask on another grid than its image; store it as numbers$"):
+        on_grid(mask, image, "a").render()

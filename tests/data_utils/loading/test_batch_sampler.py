@@ -1,0 +1,348 @@
+"""Which images form which batch: every image once, the same steps for any split, few shapes.
+
+Modules: data_utils/loading/batch_sampler.py.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+import torch
+
+from data_utils.analysis.distinct_rows import distinct_rows
+from data_utils.loading import batch_sampler
+from data_utils.loading.batch_sampler import (
+    Batch,
+    BatchSplit,
+    EvaluationSampler,
+    Slot,
+    TrainingSampler,
+    epoch_batches,
+    images_per_batch,
+    padded_shapes,
+    pixels_per_batch,
+    stream_batches,
+)
+
+
+def sizes(count: int = 57, kinds: int = 40, seed: int = 0, dims: int = 2) -> np.ndarray:
+    return np.random.default_rng(seed).integers(32, 32 + 3 * kinds, (count, dims))
+
+
+def order_digest(batches: Iterable[Batch]) -> str:
+    """A digest of the images and shapes of batches, in their order."""
+    checksum = hashlib.sha256()
+    for indices, shape in batches:
+        checksum.update(repr(([int(index) for index in indices], shape)).encode())
+    return checksum.hexdigest()[:16]
+
+
+def images_of_steps(
+    micro_batch_size: int, world_size: int, steps: range, batch_size: int = 8, seed: int = 3
+) -> list[list[tuple]]:
+    """(index, epoch, shape) of the real images of each step, put together over processes and micro-batches."""
+    shapes = padded_shapes(sizes())
+    accumulation = -(-batch_size // (micro_batch_size * world_size))
+    batch_split = BatchSplit(batch_size, world_size, micro_batch_size, accumulation)
+    sampler = TrainingSampler(shapes, batch_split, seed, steps)
+    return [[slot[:3] for batch in step for slot in batch if not slot.filler] for step in steps_of(sampler)]
+
+
+def steps_of(sampler: TrainingSampler) -> list[list[list[Slot]]]:
+    """The micro-batches of each step: equally many on each process, none larger than allowed or without an image."""
+    batch_split = sampler.batch_split
+    steps: list[list[list[Slot]]] = [[]]
+    for number, batch in enumerate(sampler):
+        if number % batch_split.groups == 0 and steps[-1] and steps[-1][-1][0].ends_step:
+            steps.append([])
+        steps[-1].append(batch)
+        assert 1 <= len(batch) <= batch_split.micro_batch_size
+        assert len({(slot.filler, slot.ends_step) for slot in batch}) == 1
+    for step in steps:
+        ends = [batch[0].ends_step for batch in step]
+        assert ends == [False] * (len(step) - batch_split.groups) + [True] * batch_split.groups
+        assert not step[-batch_split.groups][0].filler  # the first process has an image in each round
+    return steps
+
+
+@pytest.mark.parametrize(("micro_batch_size", "world_size"), [(4, 2), (3, 3), (2, 4), (1, 1), (2, 1), (5, 2)])
+def test_steps_hold_the_same_images_in_the_same_order_on_any_split(micro_batch_size, world_size):
+    assert images_of_steps(micro_batch_size, world_size, range(20)) == images_of_steps(8, 1, range(20))
+
+
+def test_each_epoch_holds_every_image_once_in_another_order():
+    steps = images_of_steps(4, 2, range(16))  # 57 images in batches of 8: 8 steps
+    first, second = ([slot[0] for step in part for slot in step] for part in (steps[:8], steps[8:]))
+    assert sorted(first) == sorted(second) == list(range(57))
+    assert first != second
+    assert {slot[1] for step in steps[8:] for slot in step} == {1}
+
+
+def test_a_resumed_run_continues_with_the_remaining_steps():
+    assert images_of_steps(4, 2, range(5, 20)) == images_of_steps(4, 2, range(20))[5:]
+
+
+def test_all_images_of_a_step_share_one_shape_that_holds_them():
+    original = sizes()
+    for step in images_of_steps(2, 2, range(16)):
+        assert len({shape for _, _, shape in step}) == 1
+        assert all((original[index] <= shape).all() for index, _, shape in step)
+
+
+def test_the_order_of_an_epoch_takes_four_bytes_for_each_image():
+    shapes = distinct_rows(np.full((5, 2), 32))
+    assert next(iter(epoch_batches(shapes, 2, seed=0, epoch=0))).indices.dtype == np.int32
+    assert stream_batches(np.array([3, 2]), (32, 32), 2, seed=0, epoch=0)[0].indices.dtype == np.int32
+
+
+def test_one_batch_of_an_epoch_alone_is_short():
+    shapes = distinct_rows(padded_shapes(sizes()))
+    lengths = [len(batch.indices) for batch in epoch_batches(shapes, 8, seed=0, epoch=0)]
+    assert sorted(lengths) == [1] + [8] * 7
+
+
+def test_batches_of_different_shapes_take_turns_in_random_order():
+    shapes = np.array([[32, 32]] * 40 + [[48, 48]] * 40)
+    sides = [batch.shape[0] for batch in epoch_batches(distinct_rows(shapes), 4, seed=0, epoch=0)]
+    assert sides.count(32) == sides.count(48) == 10
+    changes = sum(before != after for before, after in itertools.pairwise(sides))
+    assert changes > 4  # in the order of the shapes there would be one
+
+
+@pytest.mark.parametrize(("shape", "images"), [((5, 10), 2), ((5, 11), 1), ((20, 20), 1), ((2, 5, 2), 5)], ids=str)
+def test_a_batch_has_as_many_images_as_its_pixels_hold(shape, images):
+    assert images_per_batch(100, shape) == images
+
+
+@pytest.mark.parametrize(("kind", "pixels"), [("cpu", 131072), ("cuda", 524288), ("mps", 524288)])
+def test_a_forward_pass_has_so_many_pixels_on_each_kind_of_device(kind, pixels):
+    assert pixels_per_batch(torch.device(kind)) == pixels
+
+
+@pytest.mark.parametrize(
+    ("batch", "processes", "micro_batch", "accumulation", "sizes", "line"),
+    [
+        (16, 2, 4, 2, [4, 4, 4, 4], "16 in a step = 4 in a micro-batch x 2 processes x 2 accumulation steps"),
+        (13, 2, 4, 2, [4, 3, 3, 3], "13 in a step = 3 or 4 in a micro-batch x 2 processes x 2 accumulation steps"),
+        (9, 8, 2, 1, [2, *7 * [1]], "9 in a step = 1 or 2 in a micro-batch x 8 processes x 1 accumulation steps"),
+        (4, 8, 1, 1, 4 * [1], "4 in a step = 0 or 1 in a micro-batch x 8 processes x 1 accumulation steps"),
+        (5, 4, 1, 2, 5 * [1], "5 in a step = 0 or 1 in a micro-batch x 4 processes x 2 accumulation steps"),
+        (8, 1, 3, 4, [2, 2, 2, 2], "8 in a step = 2 in a micro-batch x 1 processes x 4 accumulation steps"),
+    ],
+    ids=["even", "uneven", "a filler", "idle processes", "idle steps", "one process"],
+)
+def test_images_of_a_step_are_shared_out_with_fillers_for_idle_processes(
+    batch, processes, micro_batch, accumulation, sizes, line
+):
+    batch_split = BatchSplit(batch, processes, micro_batch, accumulation)
+    assert str(batch_split) == line
+    (step,) = steps_of(TrainingSampler(np.full((batch, 2), 32), batch_split, 0, range(1)))
+    assert len(step) == processes * accumulation
+    real = [slots for slots in step if not slots[0].filler]
+    assert [len(slots) for slots in real] == sizes
+    fillers = step[len(real) :]
+    assert [len(slots) for slots in fillers] == [1] * batch_split.idle_groups
+    assert all(slots[0].index == step[0][0].index and slots[0].filler for slots in fillers)
+
+
+@pytest.mark.parametrize(("images", "sizes"), [(1, [1, 0]), (3, [2, 1]), (4, [2, 2]), (5, [2, 1, 1, 1])])
+def test_a_step_of_few_images_has_few_micro_batches(images, sizes):
+    assert BatchSplit(8, 2, 2, 2).sizes(images) == sizes
+
+
+@pytest.mark.parametrize(("images", "sizes"), [(3, [1, 1, 1, 0]), (4, [1, 1, 1, 1])])
+def test_a_round_is_left_out_where_no_process_would_have_an_image_in_it(images, sizes):
+    assert BatchSplit(5, 4, 1, 2).sizes(images) == sizes
+
+
+def test_processes_that_share_a_volume_are_one_group():
+    batch_split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
+    assert batch_split.world_size == 6
+    assert batch_split.group_words == "groups of 3 processes"
+    assert batch_split.idle_groups == 0
+    assert batch_split._replace(batch_size=1, accumulation=1).idle_groups == 1
+    assert "x 2 groups of 3 processes x 2 accumulation steps" in str(batch_split)
+    assert batch_split._replace(batch_size=11).with_micro_batches(2).accumulation == 3
+
+
+FOUR_SHAPES = np.array([(8, 8)] * 4)
+TWO_GROUPS = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2)
+
+
+@pytest.mark.parametrize(
+    "batch_split",
+    [TWO_GROUPS, TWO_GROUPS._replace(groups=1, processes_per_volume=2)],
+    ids=["a volume each", "a volume together"],
+)
+def test_the_last_round_of_micro_batches_ends_a_step_for_every_process(batch_split):
+    batches = list(TrainingSampler(FOUR_SHAPES, batch_split, 0, range(1)))
+    assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
+
+
+def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other():
+    shared = TWO_GROUPS._replace(groups=1, processes_per_volume=2)
+    batches = list(TrainingSampler(FOUR_SHAPES, shared, 0, range(1)))
+    assert batches[0] == batches[1]
+    assert batches[2] == batches[3]
+    assert batches[0] != batches[2]
+
+
+def test_few_sizes_are_never_padded():
+    few = sizes(100, kinds=1)[:, :1] // 32 * np.array([[32, 48]])
+    assert (padded_shapes(few) == few).all()
+
+
+def test_many_sizes_become_few_shapes():
+    many = sizes(3000, kinds=300)
+    shapes = padded_shapes(many)
+    assert len(np.unique(shapes, axis=0)) <= 16
+    assert (shapes >= many).all()
+    assert shapes.dtype == np.int32
+    # measured 1.56; one shape for all would take 4.0 times the pixels
+    assert shapes.prod(axis=1).sum() < 1.6 * many.prod(axis=1).sum()
+
+
+SIXTEEN = np.array([(10 * number, 7) for number in range(1, 17)])
+
+
+def test_sixteen_sizes_stay():
+    assert (padded_shapes(SIXTEEN) == SIXTEEN).all()
+
+
+def test_two_of_seventeen_sizes_that_pad_least_become_one():
+    shapes = padded_shapes(np.vstack([SIXTEEN, [(165, 7)]]))
+    assert len(np.unique(shapes, axis=0)) == 16
+    assert shapes[15].tolist() == shapes[16].tolist() == [165, 7]
+    assert (shapes[:15] == SIXTEEN[:15]).all()
+
+
+def test_two_sizes_that_become_one_shape_are_padded_to_what_holds_both():
+    assert padded_shapes(np.array([(4, 8), (8, 4)]), max_shapes=1).tolist() == [[8, 8], [8, 8]]
+
+
+@pytest.mark.parametrize("step", [-1, 3])
+def test_a_stream_has_no_steps_before_its_first_or_after_its_last(step):
+    batches = stream_batches(np.array([4, 1]), (32, 32), 2, seed=0, epoch=0)
+    with pytest.raises(IndexError, match=f"step {step} of 3"):
+        batches[step]
+
+
+def test_the_order_of_an_epoch_is_drawn_once(monkeypatch):
+    epochs = []
+    batches_of = TrainingSampler.batches
+    monkeypatch.setattr(TrainingSampler, "batches", lambda self, epoch: epochs.append(epoch) or batches_of(self, epoch))
+    list(TrainingSampler(np.full((9, 2), 8), BatchSplit(4, 1, 4, 1), 0, range(1, 7)))
+    assert epochs == [0, 1, 2]
+
+
+def test_steps_may_be_made_in_any_order():
+    shapes = np.full((5, 2), 8)
+    batch_split = BatchSplit(4, 1, 4, 1)
+    steps = {step: next(iter(TrainingSampler(shapes, batch_split, 0, [step]))) for step in range(4)}
+    assert list(TrainingSampler(shapes, batch_split, 0, [3, 0, 2, 1])) == [steps[step] for step in (3, 0, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "shapes"),
+    [
+        ({(10, 10): 100, (10, 11): 1, (20, 20): 1, (20, 25): 1}, [[10, 10], [10, 11], [20, 25]]),
+        ({(4, 4): 1, (4, 5): 500, (4, 6): 40, (6, 10): 30, (6, 12): 1}, [[4, 5], [4, 6], [6, 12]]),
+    ],
+    ids=["of a size", "of a merged shape"],
+)
+def test_padding_counts_for_each_image_that_is_padded(counts, shapes):
+    """A merged shape has the images of both: (4, 4) becomes one of many (4, 5), which (4, 6) would pad."""
+    sizes = np.array([size for size, count in counts.items() for _ in range(count)])
+    assert np.unique(padded_shapes(sizes, max_shapes=3), axis=0).tolist() == shapes
+
+
+def test_very_many_sizes_are_rounded_up_to_multiples_of_eight_first():
+    sizes = np.array([(row, column) for row in range(33, 50) for column in range(33, 50)])  # 289
+    shapes = padded_shapes(sizes)
+    assert np.unique(shapes, axis=0).tolist() == [[row, column] for row in (40, 48, 56) for column in (40, 48, 56)]
+
+
+@pytest.fixture(params=[1, 2, 3])
+def evaluation(request) -> EvaluationSampler:
+    """Batches of three of 23 images, on one, two and three processes."""
+    return EvaluationSampler(sizes(23, kinds=1), 3 * 34 * 34, request.param)
+
+
+def real_slots(sampler: EvaluationSampler) -> list[list[Slot]]:
+    """The batches without fillers."""
+    batches = [[slot for slot in batch if not slot.filler] for batch in sampler]
+    return [batch for batch in batches if batch]
+
+
+def test_an_evaluation_sees_every_image_once_unpadded(evaluation):
+    shapes = sizes(23, kinds=1)
+    slots = [slot for batch in real_slots(evaluation) for slot in batch]
+    assert sorted(slot.index for slot in slots) == list(range(23))
+    assert all((shapes[slot.index] == slot.shape).all() for slot in slots)
+
+
+def test_an_evaluation_has_the_same_batches_on_any_number_of_processes(evaluation):
+    assert real_slots(evaluation) == list(EvaluationSampler(sizes(23, kinds=1), 3 * 34 * 34, 1))
+
+
+@pytest.mark.parametrize(("processes", "fillers"), [(1, 0), (2, 1), (3, 0), (4, 1), (5, 2)])
+def test_fillers_make_the_batches_of_an_evaluation_a_multiple_of_the_processes(processes, fillers):
+    sampler = EvaluationSampler(np.array([(8, 8)] * 3), 64, processes)
+    assert len(sampler) == 3 + fillers
+    assert sum(slots[0].filler for slots in sampler) == fillers
+
+
+@pytest.mark.parametrize(
+    ("dims", "count", "kinds", "batch_size", "first", "sixth"),
+    [
+        (2, 1, 1, 4, "17b1018366f30210", "17b1018366f30210"),
+        (2, 57, 40, 1, "6ab77d2a773f0437", "567bca8e631db44a"),
+        (2, 57, 40, 7, "959a274d4fb0422c", "586a1c81903109a8"),
+        (2, 1000, 1, 4, "37e340f109c55fce", "412b4ea803a05d50"),
+        (2, 3000, 300, 4, "b76267125f2af03f", "19d6fe5a74b4a1e2"),
+        (3, 57, 40, 4, "875a352ce2f969fb", "cc20fe51aa70ccd9"),
+        (3, 3000, 300, 7, "3406abb4a2fd4565", "0fe613a67e028792"),
+    ],
+    ids=["one image", "batches of one", "of seven", "equal sizes", "many sizes", "volumes", "many volumes"],
+)
+def test_the_order_of_images_is_the_one_that_older_runs_had(dims, count, kinds, batch_size, first, sixth):
+    # the digests are of the first version, which made a list of all batches
+    shapes = distinct_rows(padded_shapes(sizes(count, kinds, dims=dims)))
+    epochs = [epoch_batches(shapes, batch_size, seed=3, epoch=epoch) for epoch in (0, 5)]
+    assert [order_digest(batches) for batches in epochs] == [first, sixth]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "batch_size", "first", "sixth"),
+    [
+        ([5, 1, 9, 32], 1, "c8e575ec75f105d1", "5bf4402f61841520"),
+        ([5, 1, 9, 32], 60, "e4518a532679f95f", "6f9db39fb3eac738"),
+        ([47], 8, "1b50047bad9630c8", "b37e054996cf7fff"),
+        ([1] * 20, 3, "159557b2d24c8793", "95c3fa9f7d099bf1"),
+        ([16] * 40 + [3] + [16] * 7, 8, "a5e54079c6f50f11", "7f95703b11807508"),
+    ],
+)
+def test_the_order_of_a_stream_is_the_one_that_older_runs_had(lengths, batch_size, first, sixth):
+    epochs = [stream_batches(np.array(lengths), (40, 56), batch_size, seed=3, epoch=epoch) for epoch in (0, 5)]
+    assert [order_digest(batches) for batches in epochs] == [first, sixth]
+
+
+@pytest.mark.parametrize(("dims", "digest"), [(2, "732709f751782ac8"), (3, "fea82c6da96b0b51")])
+def test_the_order_of_an_evaluation_is_the_one_that_older_runs_had(dims, digest):
+    sampler = EvaluationSampler(sizes(500, 3, dims=dims), 4 * 34 * 34, 3)
+    batches = [[tuple(slot)[:4] for slot in batch] for batch in sampler]
+    assert len(batches) == len(sampler)
+    assert hashlib.sha256(repr(batches).encode()).hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize("group_sizes", [None, np.full(1000, 100)], ids=["images", "stream"])
+def test_an_epoch_makes_no_batches_but_those_of_the_steps_that_are_made(monkeypatch, group_sizes):
+    calls = []
+    monkeypatch.setattr(batch_sampler, "Batch", lambda *values: calls.append(values) or Batch(*values))
+    shapes = np.full((100_000, 2), 32)
+    sampler = iter(TrainingSampler(shapes, BatchSplit(4, 1, 4, 1), 0, range(24_000, 25_000), group_sizes))
+    for _ in range(3):
+        next(sampler)
+    assert len(calls) == 3

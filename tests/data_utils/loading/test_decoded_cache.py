@@ -1,0 +1,417 @@
+"""--cache: a run on decoded images is the same run, and what cannot be kept leaves nothing behind."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pyarrow
+import pytest
+import torch
+from filelock import FileLock
+from PIL import Image
+from support.data_sets import load_info
+from support.in_process import run_train
+from support.launches import TINY
+from support.rasters import write_raster
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.analysis.normalization import Normalization
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.loading import decoded_cache
+from data_utils.loading.batch_sampler import Slot
+from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
+from data_utils.loading.decoded_cache import DecodedSplit, decode_once
+from data_utils.sources.load import load_records
+from data_utils.targets.classes import ClassReader
+from runtime.errors import DataError
+from tasks.classes import ClassTarget
+from tasks.overlapping import OverlapTarget
+from unet import Preprocess
+
+CLASSES = "0=background,255=cell"
+TARGET = ClassTarget(np.ones((2, 3), np.uint8))
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.mark.parametrize(
+    "crop",
+    [
+        pytest.param([], id="whole"),
+        pytest.param(["--crop-size", "24", "24"], id="crop", marks=pytest.mark.slow),
+    ],
+)
+def test_a_cached_run_is_the_same_run(tiny_folder, tmp_path, monkeypatch, crop):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    flags = ["--dataset", tiny_folder, *TINY, "--scale", "0.7", "--tracker", "none", "--epochs", "1", *crop]
+    flags += ["--log-every", "1", "--optimizer", "sgd"]
+    plain = run_train(tmp_path / "plain", *flags)
+    first = run_train(tmp_path / "first", *flags, "--cache")
+    second = run_train(tmp_path / "second", *flags, "--cache")
+    runs = (plain, first, second)
+    assert [run.exit_code for run in runs] == [0, 0, 0]
+    assert ["decoding for the cache" in run.output for run in runs] == [False, True, False]
+    records = [[{k: v for k, v in record.items() if "perf" not in k} for record in run.records] for run in runs]
+    assert len(records[0]) > 4
+    assert records[0] == records[1] == records[2]
+    assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 2
+
+
+def test_crops_of_cached_images_are_those_of_their_files(tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    info = load_info(tiny_folder, crop_size=(24, 24))
+    plain, cached = (TrainingDataset(info.train, info, Preprocess(scale=0.7)) for _ in range(2))
+    cached.cache()
+    for index in range(3):
+        for epoch in range(3):
+            image, target, *_ = plain[Slot(index, epoch, (24, 24))]
+            cached_image, cached_target, *_ = cached[Slot(index, epoch, (24, 24))]
+            assert torch.equal(image, cached_image)
+            assert torch.equal(target.mask, cached_target.mask)
+
+
+def test_bad_samples_are_skipped_from_the_cache_too(broken_folder, tmp_path):
+    flags = ["--dataset", broken_folder, "--classes", CLASSES, "--on-bad-sample", "skip", "--max-steps", "6", "--cache"]
+    runs = [run_train(tmp_path / name, *flags, "--tracker", "none", *TINY) for name in ("first", "second")]
+    assert [run.exit_code for run in runs] == [0, 0]
+    assert ["9 bad samples were skipped in training" in run.output for run in runs] == [True, True]
+
+
+PAIR = (np.ones((1, 2, 3), np.uint8), TARGET)
+
+
+def kill_this_process(index: int) -> None:
+    """Die in the middle, as by the kernel when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def failing_at(failing: int, fail: Callable[[int], None]) -> Callable[[int], tuple[np.ndarray, ClassTarget]]:
+    """The samples of a data set whose reading fails at one of them."""
+
+    def prepare(index: int) -> tuple[np.ndarray, ClassTarget]:
+        return fail(index) if index == failing else (np.full((1, 2, 3), index, np.uint8), TARGET)
+
+    return prepare
+
+
+@pytest.fixture
+def killed(tmp_path, monkeypatch) -> Path:
+    """The folder of caches after a run was killed while it was decoding."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    run = FORK.Process(target=decode_once, args=(failing_at(5, kill_this_process), 9, ClassTarget, "killed", ()))
+    run.start()
+    run.join(60)
+    assert run.exitcode == -signal.SIGKILL
+    folder = tmp_path / "unet-accelerate"
+    assert len(list(folder.glob(".*.tmp"))) == 1
+    return folder
+
+
+def test_the_cache_that_a_killed_run_left_is_cleared(killed):
+    decoded = decode_once(lambda index: PAIR, 2, ClassTarget, "other", ())
+    image, target = decoded[1]
+    np.testing.assert_array_equal(image, PAIR[0])
+    np.testing.assert_array_equal(target.mask, TARGET.mask)
+    assert not list(killed.glob(".*.tmp"))
+    assert len(list(killed.glob("*.arrow"))) == 1
+
+
+def test_the_cache_that_another_run_is_writing_is_not_cleared(killed):
+    (killed / ".busy.arrow.0123abcd.tmp").write_bytes(b"x")
+    with FileLock(killed / "busy.lock"):
+        decode_once(lambda index: PAIR, 2, ClassTarget, "other", ())
+    assert [path.name for path in killed.glob(".*.tmp")] == [".busy.arrow.0123abcd.tmp"]
+
+
+def cut_off(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def flip_a_pixel(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[content.index(bytes([2] * 6))] ^= 1
+    file.write_bytes(content)
+
+
+def remove_checksum(file: Path) -> None:
+    file.with_suffix(".sha256").unlink()
+
+
+@pytest.mark.parametrize("damage", [cut_off, empty, flip_a_pixel, remove_checksum])
+def test_a_damaged_cache_is_made_again(tmp_path, monkeypatch, capsys, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    indices = []
+
+    def prepare(index: int) -> tuple[np.ndarray, ClassTarget]:
+        indices.append(index)
+        return np.full((1, 2, 3), index, np.uint8), TARGET
+
+    decode_once(prepare, 3, ClassTarget, "key", ())
+    (file,) = (tmp_path / "unet-accelerate").glob("*.arrow")
+    damage(file)
+    decoded = decode_once(prepare, 3, ClassTarget, "key", ())
+    assert sorted(indices) == [0, 0, 1, 1, 2, 2]
+    assert f"{file} is damaged; its samples are decoded again" in capsys.readouterr().out
+    assert decoded[2][0].tolist() == [[[2] * 3] * 2]
+    decode_once(prepare, 3, ClassTarget, "key", ())
+    assert len(indices) == 6, "an undamaged file is used"
+
+
+def fill_the_disk(index: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def break_the_disk(index: int) -> None:
+    raise OSError("cannot seek in a pipe")
+
+
+def test_an_error_of_the_cache_without_a_number_is_told_by_its_text(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(DataError, match=r"\(cannot seek in a pipe\); free some space"):
+        decode_once(failing_at(0, break_the_disk), 1, ClassTarget, "broken", ())
+
+
+def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(DataError, match=r"\(No space left on device\); free some space, or set XDG_CACHE_HOME"):
+        decode_once(failing_at(5, fill_the_disk), 9, ClassTarget, "full", ())
+    assert [path.suffix for path in (tmp_path / "unet-accelerate").iterdir()] == [".lock"]
+
+
+def test_records_that_are_no_files_are_not_cached():
+    key = load_records(DataConfig("shapes"))[0].digest
+    with pytest.raises(DataError, match="--cache works with local files only"):
+        decode_once(samples_of(1), 2, ClassTarget, key, ())
+
+
+def test_samples_that_are_no_files_are_not_cached(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    info = load_info("shapes")
+    with pytest.raises(DataError, match="--cache works with local files only"):
+        TrainingDataset(info.train, info, Preprocess()).cache()
+
+
+def test_a_damaged_image_ends_the_decoding_unless_bad_samples_are_skipped(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    info = load_info(write_pairs(tmp_path / "data"))
+    (tmp_path / "data/train/images/0.png").write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"^0\.png: image cannot be read"):
+        TrainingDataset(info.train, info, Preprocess()).cache()
+
+
+class Complement(ClassTarget):
+    """Another kind of target with an array of the same name."""
+
+
+class ComplementReader(ClassReader):
+    target = Complement
+
+    def target_from_mask(self, values: np.ndarray, name: str) -> Complement:
+        return Complement(255 - super().target_from_mask(values, name).mask)
+
+
+def write_pairs(folder: Path) -> Path:
+    """A small image of values up to 1, and a JPEG of which a reduced size can be decoded; the masks hold 0, 1 and 9."""
+    rng = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for kind in ("images", "masks"):
+            (folder / split / kind).mkdir(parents=True)
+        for name, shape in (("0.png", (48, 64)), ("1.jpg", (480, 640))):
+            grey = Image.fromarray(rng.integers(0, 2, (48, 64), dtype=np.uint8) * (1 if name == "0.png" else 200))
+            grey.resize(shape[::-1]).convert("RGB").save(folder / split / "images" / name)
+            mask = np.zeros(shape, np.uint8)
+            mask[: shape[0] // 2, :20], mask[:, -9:] = 1, 9
+            Image.fromarray(mask).save(folder / split / "masks" / f"{name[0]}.png")
+    return folder
+
+
+def same(info: DatasetInfo) -> DatasetInfo:
+    return info
+
+
+def classes(*values: int, ignored: int | None = None, reader: type[ClassReader] = ClassReader) -> Callable:
+    """The data set with classes of these mask values."""
+    class_map = ClassMap(tuple(map(str, values)), values, ignored)
+    return lambda info: replace(info, reader=reader(class_map, (1,) * len(values)))
+
+
+def grey(info: DatasetInfo) -> DatasetInfo:
+    """The data set with one channel."""
+    return replace(info, normalization=Normalization((0.0,), (1.0,), ("uint8",)))
+
+
+def repainted(info: DatasetInfo) -> DatasetInfo:
+    """The data set after one of its images has become black."""
+    Image.new("RGB", (64, 48)).save(info.train.records[0]["image"])
+    return load_info(info.config.dataset, on_bad_sample="skip")
+
+
+def without_first(info: DatasetInfo) -> DatasetInfo:
+    """The data set whose first image is known to be unusable."""
+    return replace(info, train=replace(info.train, bad={0: "left out"}))
+
+
+def samples(info: DatasetInfo, *, cached: bool, **settings) -> list[tuple]:
+    """The two training samples of a data set, read from their files or from the cache."""
+    dataset = EvaluationDataset(info.train, info, Preprocess(**{"scale": 0.4, **settings}))
+    if cached:
+        dataset.cache()
+    read = [dataset[Slot(index, 0, (8, 8))] for index in range(2)]
+    return [(image.tolist(), target.mask.tolist(), problem) for image, target, _, problem in read]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "preprocess"),
+    [
+        pytest.param(same, same, {"image_size": (20, 30)}, id="size"),
+        pytest.param(same, same, {"scale": 0.25}, id="scale"),
+        pytest.param(same, same, {"detect_unit_range": True}, id="unit range"),
+        pytest.param(same, same, {"draft": False}, id="draft"),
+        pytest.param(same, grey, {}, id="channels"),
+        pytest.param(same, repainted, {}, id="file"),
+        pytest.param(without_first, same, {}, id="bad"),
+        pytest.param(same, classes(1, 0, 9), {}, id="class values"),
+        pytest.param(classes(0, 1, ignored=9), classes(0, 1), {}, id="ignored value"),
+        pytest.param(same, classes(0, 1, 9, reader=ComplementReader), {}, id="target"),
+    ],
+)
+def test_samples_that_another_run_has_cached_with_other_settings_are_not_used(
+    tmp_path, monkeypatch, before, after, preprocess
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    info = load_info(write_pairs(tmp_path / "data"), on_bad_sample="skip")
+    first = samples(before(info), cached=True)
+    changed = after(info)
+    expected = samples(changed, cached=False, **preprocess)
+    assert expected != first
+    assert samples(changed, cached=True, **preprocess) == expected
+
+
+def test_cached_pixels_where_a_raster_holds_no_data_are_the_mean_of_this_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bands = np.full((1, 8, 8), 7, np.uint8)
+    bands[0, 0] = 0
+    (tmp_path / "data" / "masks").mkdir(parents=True)
+    for name in "ab":
+        write_raster(tmp_path / "data" / "images" / f"{name}.tif", bands, nodata=0)
+        Image.fromarray(np.eye(8, dtype=np.uint8)).save(tmp_path / "data" / "masks" / f"{name}.png")
+    info = load_info(tmp_path / "data", val_fraction=0.5)
+    images = []
+    for mean in (3.0, 5.0):
+        dataset = EvaluationDataset(info.train, info, Preprocess(mean=(mean,)))
+        dataset.cache()
+        images.append(dataset[Slot(0, 0, (8, 8))][0])
+    assert [image[0, 0].unique().tolist() for image in images] == [[3], [5]]
+    assert all((image[0, 1:] == 7).all() for image in images)
+
+
+def samples_of(value: int):
+    return lambda index: (np.full((1, 2, 2), value, np.uint8), ClassTarget(np.full((2, 2), value, np.uint8)))
+
+
+@pytest.mark.parametrize(("local_rank", "value"), [("0", 2), ("1", 1)], ids=["first", "second"])
+def test_a_damaged_cache_is_mended_by_the_first_process_of_a_machine(tmp_path, monkeypatch, local_rank, value):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    first = decode_once(samples_of(1), 2, ClassTarget, "key", ())
+    first.file.with_suffix(".sha256").write_text("another")
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("LOCAL_RANK", local_rank)
+    again = decode_once(samples_of(2), 2, ClassTarget, "key", ())
+    assert again[0][1].mask.max() == value
+
+
+def test_a_cache_is_made_once_for_each_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decode_once(samples_of(1), 2, ClassTarget, "key", ())
+    assert decode_once(samples_of(2), 2, ClassTarget, "key", ())[1][0].max() == 1
+    assert decode_once(samples_of(3), 2, ClassTarget, "another key", ())[1][0].max() == 3
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_samples_of_a_cache_know_their_target_in_other_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decoded = decode_once(samples_of(1), 2, ClassTarget, "key", ())
+    sent: DecodedSplit = pickle.loads(pickle.dumps(decoded))
+    assert isinstance(sent[1][1], ClassTarget)
+    assert sent[1][0].max() == 1
+
+
+def find_damage(index: int) -> None:
+    raise DataError("b.png: is damaged")
+
+
+def test_an_error_that_is_not_to_be_skipped_ends_the_decoding(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
+        decode_once(failing_at(1, find_damage), 3, ClassTarget, "key", ())
+
+
+def test_an_error_that_is_to_be_skipped_is_raised_for_its_sample(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decoded = decode_once(failing_at(1, find_damage), 3, ClassTarget, "key", (DataError,))
+    assert decoded[2][0].max() == 2
+    with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
+        decoded[1]
+
+
+def test_arrays_are_kept_in_any_order_of_their_numbers(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    image = np.arange(24, dtype=np.uint16).reshape(2, 3, 4)
+    mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    turned = (image.T, ClassTarget(mask[::-1].T))
+    pixels, target = decode_once(lambda i: turned, 1, ClassTarget, "key", ())[0]
+    assert pixels.tolist() == image.T.tolist()
+    assert target.mask.tolist() == mask[::-1].T.tolist()
+
+
+def buffer_of(array: np.ndarray) -> object:
+    """The memory that an array is a view of."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array
+
+
+def test_arrays_stay_in_their_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decoded = decode_once(samples_of(1), 1, ClassTarget, "key", ())
+    allocated = pyarrow.total_allocated_bytes()
+    image, target = decoded[0]
+    assert pyarrow.total_allocated_bytes() <= allocated
+    assert isinstance(buffer_of(image), pyarrow.Buffer)
+    assert isinstance(buffer_of(target.mask), pyarrow.Buffer)
+
+
+def test_the_file_of_a_cache_is_opened_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    decoded = decode_once(samples_of(1), 3, ClassTarget, "key", ())
+    open_file = Mock(wraps=pyarrow.memory_map)
+    monkeypatch.setattr(pyarrow, "memory_map", open_file)
+    assert [decoded[index][0].max() for index in range(3)] == [1, 1, 1]
+    assert open_file.call_count == 1
+
+
+def test_no_more_samples_wait_for_the_disk_than_there_are_cpus(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(decoded_cache, "available_cpus", lambda: 3)
+    decode_ahead = Mock(wraps=decoded_cache.map_ahead)
+    monkeypatch.setattr(decoded_cache, "map_ahead", decode_ahead)
+    decode_once(samples_of(1), 5, ClassTarget, "key", ())
+    assert decode_ahead.call_args.kwargs == {"ahead": 3, "threads": 3}
+
+
+def test_each_array_of_a_target_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    overlaps = OverlapTarget(np.array([[1, 2]], np.int32), np.array([[3, 7]], np.int32))
+    _, target = decode_once(lambda i: (PAIR[0], overlaps), 1, OverlapTarget, "key", ())[0]
+    assert target.truth.tolist() == [[1, 2]]
+    assert target.known.tolist() == [[3, 7]]

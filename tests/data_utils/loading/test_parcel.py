@@ -1,0 +1,133 @@
+"""Batches on their way from loader workers: what a machine's limits refuse ends the run in one line with the remedy."""
+
+import resource
+import subprocess
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import pytest
+import torch
+from support.launches import PROGRAMS, TINY, launch
+from torch.utils.data import DataLoader, TensorDataset
+
+from data_utils.loading.parcel import PackedCollate, Parcel, raise_open_file_limit
+from runtime.errors import SettingsError, UserError
+
+
+def stacked(samples: list) -> dict:
+    return {"images": torch.stack([image for (image,) in samples])}
+
+
+def small_files(worker: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+
+def batches(**settings) -> list[dict]:
+    """Two batches of 32 kB, through one worker."""
+    images = torch.arange(4 * 4096.0).reshape(4, 4096)
+    loader = DataLoader(
+        TensorDataset(images), 2, collate_fn=PackedCollate(stacked), num_workers=1, timeout=60, **settings
+    )
+    return list(loader)
+
+
+def test_a_batch_arrives_from_a_worker_as_it_was():
+    arrived = torch.cat([batch["images"] for batch in batches()])
+    assert torch.equal(arrived, torch.arange(4 * 4096.0).reshape(4, 4096))
+
+
+def test_a_batch_is_collated_once_in_a_worker(monkeypatch):
+    monkeypatch.setattr("data_utils.loading.parcel.get_worker_info", object)
+    collated = []
+
+    def collate(samples: list) -> dict:
+        collated.append(samples)
+        return {}
+
+    assert isinstance(PackedCollate(collate)([1, 2]), Parcel)
+    assert collated == [[1, 2]]
+
+
+def test_a_batch_that_does_not_fit_into_shared_memory_is_an_error_not_a_wait():
+    with pytest.raises(UserError, match=r"file too large.*ulimit -f unlimited.*--num-workers 0"):
+        batches(worker_init_fn=small_files)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError("unable to write to file </torch_1>: No space left on device (28)"), "--shm-size 8g"),
+        (OSError(24, "Too many open files"), "ulimit -n 4096"),
+    ],
+)
+def test_a_full_machine_is_named_with_its_remedy(monkeypatch, error, line):
+    def full(batch: dict) -> bytes:
+        raise error
+
+    monkeypatch.setattr(ForkingPickler, "dumps", full)
+    with pytest.raises(UserError, match=line):
+        Parcel({})
+
+
+def test_another_error_in_a_worker_stays_what_it_is(monkeypatch):
+    def broken(batch: dict) -> bytes:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ForkingPickler, "dumps", broken)
+    with pytest.raises(RuntimeError, match=r"^a bug$"):
+        Parcel({})
+
+
+@pytest.mark.parametrize("soft", [40, 1024])
+def test_the_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch, soft):
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.append(limit))
+    raise_open_file_limit()
+    assert limits == [(4096, 4096)]
+
+
+def allow_open_files(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
+    """Have 40 files that may be open, and so many after the limit is raised."""
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: None)
+
+
+@pytest.mark.parametrize("hard", [256, resource.RLIM_INFINITY], ids=["256", "unlimited"])
+def test_a_process_with_workers_may_open_256_files(monkeypatch, hard):
+    allow_open_files(monkeypatch, hard)
+    raise_open_file_limit()
+
+
+def test_a_process_with_workers_that_may_open_fewer_than_256_files_is_refused(monkeypatch):
+    allow_open_files(monkeypatch, 255)
+    with pytest.raises(SettingsError, match=r"only 255 files may be open at once .* processes need 256"):
+        raise_open_file_limit()
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError(111, "refused"), EOFError(), FileNotFoundError(2, "no socket")]
+)
+def test_a_batch_whose_worker_was_killed_is_a_one_line_error(monkeypatch, error):
+    def lost(content: bytes) -> dict:
+        raise error
+
+    monkeypatch.setattr(ForkingPickler, "loads", lost)
+    unpack, content = Parcel({}).__reduce__()
+    with pytest.raises(UserError, match="worker"):
+        unpack(*content)
+
+
+def limited(limit: str, size: int, *flags: str | Path) -> subprocess.CompletedProcess:
+    """train.py with a worker, under a limit of the operating system."""
+    return launch(PROGRAMS / "limited.py", limit, str(size), "train.py", *flags, *TINY[:-1], "1", "--max-steps", "2")
+
+
+def test_a_run_with_few_open_files_ends_in_a_one_line_error(tiny_folder, tmp_path, fails_with):
+    result = limited("RLIMIT_NOFILE", 40, "--dataset", tiny_folder, "--output-dir", tmp_path / "run")
+    fails_with(result, "only 40 files may be open at once", 1)
+
+
+def test_a_run_whose_batches_are_larger_than_a_file_may_be_ends_in_a_one_line_error(tiny_folder, tmp_path, fails_with):
+    flags = ["--dataset", tiny_folder, "--output-dir", tmp_path / "run", "--image-size", "256", "256"]
+    fails_with(limited("RLIMIT_FSIZE", 500_000, *flags), "cannot pass on a batch (file too large)", 1)

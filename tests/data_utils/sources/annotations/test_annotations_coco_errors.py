@@ -1,0 +1,208 @@
+"""Mistakes in COCO files, each named by file and annotation in one line."""
+
+import gc
+import json
+from pathlib import Path
+
+import pytest
+from support.annotations import error_of, loaded, masks
+from support.coco_files import CATEGORIES, OBJECTS, SIZE, VALUES, box, entry, write_coco, write_splits
+
+from data_utils.analysis.check_data import check_data
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.config import DataConfig
+from runtime.errors import DataError
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return write_splits(tmp_path)
+
+
+def test_a_file_with_no_category_but_the_background_is_refused(tmp_path):
+    write_coco(tmp_path / "annotations.json", [], tmp_path, categories=[{"id": 1, "name": "Background"}])
+    assert f"{tmp_path / 'annotations.json'} lists no categories" in error_of(tmp_path)
+
+
+def test_a_data_set_of_nothing_but_crowds_is_refused(tmp_path):
+    crowds = [entry(number, number, 3, [box(1, 1, 9, 9)], iscrowd=1) for number in (1, 2)]
+    write_coco(tmp_path / "annotations.json", crowds, tmp_path)  # the last image has no object at all
+    assert f"{tmp_path / 'annotations.json'}: every object has iscrowd 1 and would be ignored" in error_of(tmp_path)
+
+
+BAD_OBJECTS = {
+    "two points": (entry(17, 1, 3, [[1, 1, 5, 5]]), "annotation 17 of 1.png: polygon 1 has 2 points, at least 3"),
+    "objects": (entry(17, 1, 3, [[{}] * 6]), "annotation 17 of 1.png: polygon 1 has points that are not pairs"),
+    "odd": (entry(17, 1, 3, [[1, 1, 5, 5, 6]]), "annotation 17 of 1.png: polygon 1 has 5 coordinates, an odd number"),
+    "second part": (entry(17, 1, 3, [box(1, 1, 5, 5), [1, 1]]), "annotation 17 of 1.png: polygon 2 has 1 points"),
+    "text": (entry(17, 1, 3, [["a", "b"] * 3]), "annotation 17 of 1.png: polygon 1 has points that are not"),
+    "NaN": (entry(17, 1, 3, [[1, 1, 5, float("nan"), 9, 9]]), "polygon 1 has a coordinate that is NaN"),
+    "far": (entry(17, 1, 3, [[1, 1, 5, 1e12, 9, 9]]), "polygon 1 has a coordinate that is NaN, infinite or far"),
+    "box only": (entry(17, 1, 3, []), "annotation 17 of 1.png has a box but no segmentation"),
+    "null": (entry(17, 1, 3, None), "annotation 17 of 1.png has a box but no segmentation"),
+    "category": (
+        entry(17, 1, 4, [box(1, 1, 5, 5)]),
+        "annotation 17 of 1.png is of category 4, which the file does not",
+    ),
+    "category as text": (
+        entry(17, 1, "3", [box(1, 1, 5, 5)]),
+        "annotation 17 of 1.png is of category '3', which the file does not list",
+    ),
+    "size": (entry(17, 1, 3, {"size": [9, 9], "counts": [81]}), "annotation 17 of 1.png is no RLE of 24 x 40"),
+    "turned": (entry(17, 1, 3, {"size": [40, 24], "counts": [960]}), "annotation 17 of 1.png is no RLE of 24 x 40"),
+    "short": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5]}), "run lengths that do not add up to 24 x 40"),
+    "long": (entry(17, 1, 3, {"size": [*SIZE], "counts": [3, 5000]}), "run lengths that do not add up to 24 x 40"),
+    "fraction": (entry(17, 1, 3, {"size": [*SIZE], "counts": [0.5, 959.5]}), "run lengths that do not add up"),
+    "negative": (entry(17, 1, 3, {"size": [*SIZE], "counts": [-40, 1000]}), "run lengths that do not add up"),
+    "short text": (entry(17, 1, 3, {"size": [*SIZE], "counts": "35"}), "run lengths that do not add up"),
+    "no text": (entry(17, 1, 3, {"size": [*SIZE], "counts": "\u00e9~"}), "run lengths that do not add up"),
+    "a number": (entry(17, 1, 3, 5), "annotation 17 of 1.png is no RLE of 24 x 40"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "message"), BAD_OBJECTS.values(), ids=BAD_OBJECTS)
+def test_an_image_of_a_bad_object_is_a_bad_sample(folder, wrong, message):
+    file = write_coco(folder / "annotations/instances_train2017.json", [*OBJECTS[2:], wrong])
+    assert f"1 of 3 pairs cannot be used: {file}: " in error_of(folder)
+    assert message in error_of(folder)
+    report, count = check_data(DataConfig(str(folder)))
+    assert count == 1
+    assert message in report
+    assert [*load_dataset_info(DataConfig(str(folder), on_bad_sample="skip")).train.bad] == [0]
+
+
+def test_an_object_without_id_is_named_by_its_number(tmp_path):
+    nameless = entry(0, 1, 3, [[1, 1, 5, 5]])
+    del nameless["id"]
+    write_coco(tmp_path / "annotations.json", [entry(9, 2, 3, [box(1, 1, 9, 9)]), nameless], tmp_path)
+    assert "annotation number 1 of 1.png: polygon 1 has 2 points" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", " cannot be read as JSON (Expecting property name"),
+        ("[]", " cannot be read as JSON (it holds a list, expected an object)"),
+        ('{"images": []}', ": no images with annotations"),
+        ("{}", " is no COCO file of objects: it has no list 'categories'"),
+        ('{"images": 3}', " is no COCO file of objects: it has no list 'images'"),
+        ('{"images": [{"id": 1}]}', ": entry 0 of 'images' lacks file_name"),
+        ('{"images": [], "categories": ["a"]}', ": entry 0 of 'categories' lacks id, name"),
+        ('{"images": [], "categories": [5]}', ": entry 0 of 'categories' lacks id, name"),
+    ],
+)
+def test_a_file_of_another_kind_is_a_one_line_error(folder, content, message):
+    file = folder / "annotations/instances_train2017.json"
+    file.write_text(content)
+    assert f"{file}{message}" in error_of(folder)
+
+
+BAD_FIELDS = {  # list, field, value -> the message
+    "image id": ("images", "id", [1], "has id [1], expected a number or text"),
+    "file name": ("images", "file_name", None, "has file_name None, expected text"),
+    "height in words": ("images", "height", "forty", "has height 'forty', expected 0 to 1,000,000 pixels"),
+    "negative height": ("images", "height", -40, "has height -40, expected 0 to 1,000,000 pixels"),
+    "vast width": ("images", "width", 10**6, "has width 1000000, expected 0 to 1,000,000 pixels"),
+    "image of an object": ("annotations", "image_id", [1], "has image_id [1], expected a number or text"),
+    "category of an object": ("annotations", "category_id", {}, "has category_id {}, expected a number or text"),
+    "category id": ("categories", "id", "a", "has id 'a', expected a number"),
+    "category name": ("categories", "name", None, "has name None, expected a number or text"),
+}
+
+
+@pytest.mark.parametrize(("key", "field", "value", "message"), BAD_FIELDS.values(), ids=BAD_FIELDS)
+def test_a_field_of_another_type_is_named(folder, key, field, value, message):
+    file = folder / "annotations/instances_train2017.json"
+    content = json.loads(file.read_text())
+    content[key][1][field] = value
+    file.write_text(json.dumps(content))
+    assert error_of(folder) == f"{file}: entry 1 of {key!r} {message}"
+
+
+def test_objects_of_images_that_are_not_listed_are_named_up_to_three(folder):
+    strays = [entry(number, 99, 3, [box(1, 1, 2, 2)]) for number in range(20, 25)]
+    write_coco(folder / "annotations/instances_train2017.json", strays)
+    message = error_of(folder)
+    assert "annotation 20 is of image 99, which it does not list; annotation 21 is of image 99, which it" in message
+    assert "23" not in message.partition(";")[2]
+    assert "..." in message
+
+
+def test_an_id_of_two_images_is_refused(folder):
+    file = write_coco(folder / "annotations/instances_train2017.json", [])
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"images": [*content["images"], content["images"][0]]}))
+    assert f"{file}: 4 images have only 3 different ids" in error_of(folder)
+
+
+def test_a_category_of_two_names_is_refused(folder):
+    train, val = (folder / f"annotations/instances_{split}2017.json" for split in ("train", "val"))
+    write_coco(train, [], categories=[{"id": 7, "name": "dog"}])
+    assert f"category 7 is 'dog' in {train}, 'cat' in {val}; they must agree" in error_of(folder)
+
+
+def test_a_name_of_two_categories_is_refused(folder):
+    categories = [*CATEGORIES, {"id": 91, "name": "cat"}]
+    write_coco(folder / "annotations/instances_train2017.json", [], categories=categories)
+    assert "two classes are called cat" in error_of(folder)
+
+
+def test_more_categories_than_a_mask_has_room_for_are_refused(folder):
+    categories = [{"id": i, "name": f"c{i}"} for i in range(300) if i not in VALUES] + CATEGORIES
+    write_coco(folder / "annotations/instances_train2017.json", [], categories=categories)
+    assert "300 classes; a mask has room for 254" in error_of(folder)
+
+
+def test_two_files_with_the_name_of_one_split_are_refused(folder):
+    file = folder / "annotations/instances_train2017.json"
+    (folder / "annotations/instances_train2014.json").write_text(file.read_text())
+    assert "are both the split train; keep one" in error_of(folder)
+
+
+def test_an_image_that_is_not_there_is_named(folder):
+    (folder / "train2017/2.png").unlink()
+    message = error_of(folder)
+    assert "instances_train2017.json: 1 files without partner: 2.png: listed, but the file is missing" in message
+    assert "--allow-unpaired" in message
+    report, count = check_data(DataConfig(str(folder)))
+    assert count == 1
+    assert "2.png: listed, but the file is missing" in report
+
+
+def test_an_image_that_is_not_there_is_left_out_on_request(folder):
+    (folder / "train2017/2.png").unlink()
+    train, _ = loaded(folder, allow_unpaired=True)
+    assert [*masks(train)] == ["1.png", "3.png"]
+    assert len(train.metadata.unpaired) == 1
+    assert train.annotations.annotated == 1
+    assert train.annotations.empty == 1
+
+
+def test_a_split_without_any_of_its_images_is_refused_also_on_request(folder):
+    for number in (1, 2, 3):
+        (folder / f"train2017/{number}.png").unlink()
+    message = error_of(folder, allow_unpaired=True)
+    assert "3 files without partner: 1.png: listed, but the file is missing; 2.png" in message
+    assert "--allow-unpaired" not in message
+
+
+def test_one_image_listed_twice_is_refused(folder):
+    file = folder / "annotations/instances_train2017.json"
+    content = json.loads(file.read_text())
+    content["images"][2]["file_name"] = "2.png"
+    file.write_text(json.dumps(content))
+    assert "1 images are listed more than once" in error_of(folder)
+    assert "2.png" in error_of(folder)
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path):
+    (tmp_path / "annotations.json").mkdir()
+    assert f"{tmp_path / 'annotations.json'} cannot be read as JSON (" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize("content", ['{"images": []}', "{"])
+def test_garbage_is_collected_again_after_a_failed_reading(folder, content):
+    (folder / "annotations/instances_val2017.json").write_text(content)
+    with pytest.raises(DataError):
+        loaded(folder)
+    assert gc.isenabled()

@@ -1,0 +1,191 @@
+"""Points in files of any format: read, written back as they were, and told from files of something else.
+
+Modules: data_utils/sources/points/files.py, data_utils/sources/points/find.py.
+"""
+
+import io
+import json
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.points import (
+    COCO_CONTENT,
+    NAMES,
+    POINT_SHAPE,
+    SIZE,
+    WRITERS,
+    dot_center,
+    points_of_folder,
+    prediction_with_an_absent_point,
+    reading_error,
+    write_annotated_dots,
+    write_points,
+    write_tps,
+)
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_image
+from data_utils.sources.load import load_records
+from data_utils.sources.points import files
+from data_utils.sources.points.table import PointTable
+from runtime.errors import DataError
+from tasks.points import PRESENT, UNKNOWN
+
+NAMES_IN_FILES = {"labelme": NAMES, "coco": NAMES, "tps": ("1", "2", "3")}
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def layout(request):
+    """A format of other programs, whose files hold the points of images."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def dots_folder(layout, tmp_path_factory):
+    """A folder of images with dots and their points in a format."""
+    folder = tmp_path_factory.mktemp(layout)
+    write_annotated_dots(folder, layout)
+    return folder
+
+
+def test_points_beside_images_are_landmarks_with_the_names_of_their_files(dots_folder, layout):
+    info = load_dataset_info(DataConfig(str(dots_folder), val_fraction=0.5))
+    assert info.config.task == "landmarks"
+    assert info.reader.landmarks.layout == layout
+    assert info.reader.names == NAMES_IN_FILES[layout]
+
+
+def test_a_drawn_dot_is_where_its_file_says(dots_folder):
+    info = load_dataset_info(DataConfig(str(dots_folder), val_fraction=0.5))
+    distances = []
+    for record in [*info.train.records, *info.val.records]:
+        image = read_image(record["image"], "image").astype(float)
+        target = info.reader.read(record, SIZE)
+        for channel, (y, x) in enumerate(target.points):
+            distances.append(np.hypot(*(dot_center(image[:, :, channel], y, x) - (y, x))))
+    assert len(distances) == 12
+    assert max(distances) < 0.6
+
+
+def test_points_that_are_written_again_are_the_same(dots_folder, tmp_path):
+    table = points_of_folder(dots_folder).rows([1])
+    again = files.read(write_points(tmp_path, table))
+    assert again.names == table.names
+    assert again.layout == table.layout
+    assert again.space == table.space
+    assert np.array_equal(again.positions, table.positions)
+    assert np.array_equal(again.states, table.states)
+    assert np.array_equal(again.sizes, table.sizes)
+
+
+@pytest.mark.parametrize(
+    ("layout", "names", "axes", "space"),
+    [
+        ("labelme", ("a", "b"), 2, "pixels"),
+        ("coco", ("a", "b"), 2, "pixels"),
+        ("tps", ("1", "2"), 2, "pixels from the bottom"),
+        ("nnlandmark", ("a", "b"), 3, "pixels"),
+        ("markups", ("a", "b"), 3, "LPS"),
+        ("fcsv", ("a", "b"), 3, "LPS"),
+    ],
+    ids=["labelme", "coco", "tps", "nnlandmark", "markups", "fcsv"],
+)
+def test_a_predicted_point_that_is_absent_keeps_its_place(tmp_path, layout, names, axes, space):
+    table = prediction_with_an_absent_point(layout, names, axes, space)
+    again = files.read(write_points(tmp_path, table)).with_names(names)
+    assert np.array_equal(again.positions, table.positions)
+    assert np.array_equal(again.states, table.states)
+    assert np.array_equal(again.presence, table.presence)
+    assert np.array_equal(again.confidence, table.confidence)
+
+
+def test_points_in_files_of_two_formats_are_a_one_line_error(tmp_path):
+    write_annotated_dots(tmp_path, "labelme")
+    write_tps(tmp_path, ["frame_00.png"], np.ones((1, 3, 2)))
+    with pytest.raises(DataError, match=r"points are listed in .*all\.tps and in .*frame_00\.json; keep one"):
+        load_records(DataConfig(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "[]",
+        "[1]",
+        '{"a": 1}',
+        '{"a": {"b": 1}}',
+        '{"a": {}}',
+        '{"a": {"b": {"likelihood": 1}}}',
+        '{"images": [], "keypoints": 3}',
+        '{"keypoints": 3}',
+        '{"shapes": []}',
+    ],
+)
+def test_a_json_file_of_something_else_lists_no_points(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    assert files.read(tmp_path / "a.json") is None
+
+
+def test_a_picture_lists_no_points(tmp_path):
+    stream = io.BytesIO()
+    Image.new("L", (4, 4)).save(stream, "png")
+    (tmp_path / "b.txt").write_bytes(stream.getvalue())
+    assert files.read(tmp_path / "b.txt") is None
+
+
+def test_an_empty_json_file_is_refused(tmp_path):
+    assert "cannot be read as JSON" in reading_error(tmp_path / "a.json", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "image,a_x,a_y\na.png,1,2\n"),
+        ("a.csv", "image,landmark,x,y\na.png,a,1,2\n"),
+        ("a.csv", "scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,2\n"),
+        ("a.tps", "LM=1\n1 2\nID=a.png\n"),
+        ("a.json", json.dumps({"shapes": [POINT_SHAPE]})),
+        ("a.json", json.dumps(COCO_CONTENT)),
+        ("a.json", '{"a": {"tip": [1, 2, 3]}}'),
+        ("a.fcsv", "1,1,2,3\n"),
+        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2, 3]}]}]}'),
+    ],
+    ids=["wide", "long", "deeplabcut", "tps", "labelme", "coco", "nnlandmark", "fcsv", "markups"],
+)
+def test_points_know_the_path_of_their_file(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    table = files.read(tmp_path / name)
+    assert table.files == (str(tmp_path / name),)
+    assert table.images[0].startswith("a")
+
+
+@pytest.mark.parametrize(("layout", "axes"), [("coco", 2), ("nnlandmark", 3)])
+def test_points_of_several_images_in_one_file_stay_with_their_images(tmp_path, layout, axes):
+    positions = np.arange(4.0 * axes).reshape(2, 2, axes)
+    states = np.array([[PRESENT, PRESENT], [UNKNOWN, PRESENT]])
+    table = PointTable(
+        layout, ("a", "b"), ("one", "two"), positions, states, ("", ""), sizes=np.array([[9, 8], [0, 0]])
+    )
+    again = files.read(write_points(tmp_path, table))
+    assert again.images == ("one", "two")
+    assert again.states.tolist() == states.tolist()
+    assert np.array_equal(again.positions, positions * (states == PRESENT)[:, :, None])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "image,a_x,a_y\na.png,1,2\n"),
+        ("a.tps", "LM=1\n1 2\nID=a.png\n"),
+        ("a.json", '{"a.png": {"1": [1, 2, 3]}}'),
+    ],
+)
+def test_a_file_of_the_points_of_all_images_has_up_to_four_gigabytes(tmp_path, monkeypatch, name, text):
+    (tmp_path / name).write_text(text)
+    mode = os.stat(tmp_path / name).st_mode
+    monkeypatch.setattr("os.fstat", lambda stream: SimpleNamespace(st_mode=mode, st_size=2**32))
+    assert files.read(tmp_path / name).images == ("a.png",)

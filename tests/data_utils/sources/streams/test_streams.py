@@ -1,0 +1,782 @@
+"""Streamed data sets: they hold what their folder holds, and each image is seen once however the work is shared."""
+
+import io
+import pickle
+import socket
+import subprocess
+import sys
+import tarfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+import torch
+from accelerate.data_loader import BatchSamplerShard
+from PIL import Image
+from support.data_sets import load_info
+from support.file_reads import NOTES, CountedFiles, Reads
+from support.folders import write_folder, write_splits
+from support.launches import TINY, launch
+from support.run_files import losses
+from torch.utils.data import DataLoader
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.image_io.reader import read_image
+from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_batches
+from data_utils.loading.loaders import NetworkShapes, build_loaders
+from data_utils.pack import pack
+from data_utils.sources.load import load_records, load_stream
+from data_utils.sources.records import Subset
+from data_utils.sources.streams import remote, webdataset
+from data_utils.sources.streams.parquet import ParquetRecords
+from data_utils.sources.streams.remote import find_files
+from data_utils.sources.streams.webdataset import TarRecords
+from runtime.cache import cache_folder
+from runtime.errors import DataError
+from unet.config import UNetConfig
+
+CLASSES = "0=background,255=cell"
+STREAM = {"classes": CLASSES, "image_size": (40, 56)}
+SIZE = (40, 56)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """47 pairs to train on, a number that nothing divides, and 5 to validate on."""
+    folder = tmp_path_factory.mktemp("folder")
+    return write_splits(folder, 47, 5)
+
+
+@pytest.fixture(scope="module")
+def packed(folder, tmp_path_factory) -> Path:
+    """The same, in parquet files of uneven length with small row groups."""
+    out = tmp_path_factory.mktemp("packed")
+    info = load_info(folder)
+    for split, records, shards in (("train", info.train.records, 3), ("val", info.val.records, 1)):
+        megabytes = sum(Path(r[k]).stat().st_size for r in records for k in ("image", "target")) / 2**20 / shards
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("data_utils.pack.GROUP_ROWS", 4)
+            pack(records, out, split, megabytes)
+    return out
+
+
+def write_tars(records: list[dict], out: Path, split: str, shards: int) -> Path:
+    """A folder of tar files, among which the pairs are dealt."""
+    out.mkdir(exist_ok=True)
+    for shard in range(shards):
+        with tarfile.open(out / f"{split}-{shard:03}.tar", "w") as tar:
+            for record in records[shard::shards]:
+                stem = Path(record["name"]).stem
+                tar.add(record["image"], f"{stem}.png")
+                tar.add(record["target"], f"{stem}.mask.png")
+                info = tarfile.TarInfo(f"{stem}.json")
+                tar.addfile(info, io.BytesIO())
+    return out
+
+
+def dealt_images(info: DatasetInfo, world: int, workers: int, steps: range, batch_size: int, micro: int) -> list[list]:
+    """The real images of each process's batches, dealt by accelerate: (epoch, index) and the sum of the pixels."""
+    info = replace(info, config=replace(info.config, seed=3))
+    shapes = NetworkShapes(np.tile(SIZE, (len(info.train), 1)), np.tile(SIZE, (1, 1)))
+    batch_split = BatchSplit(batch_size, world, micro, -(-batch_size // (micro * world)))
+    images = []
+    for rank in range(world):
+        loader, _ = build_loaders(
+            info, UNetConfig(), shapes, batch_split, steps, num_workers=workers, device=torch.device("cpu")
+        )
+        shard = BatchSamplerShard(loader.batch_sampler, world, rank, split_batches=False, even_batches=False)
+        batches = DataLoader(loader.dataset, batch_sampler=shard, collate_fn=loader.collate_fn, num_workers=workers)
+        images.append([image for batch in batches for image in real_images(batch)])
+    return images
+
+
+def real_images(batch: dict) -> list[tuple[int, int, int]]:
+    """(epoch, index) and the pixels' sum of the images of a batch that are no fillers, whose masks are all unknown."""
+    images = []
+    for slot, image, mask in zip(batch["slots"], batch["images"], batch["targets"].mask, strict=True):
+        if (mask != 255).any():
+            images.append((slot.epoch, slot.index, int(image.long().sum())))
+    return images
+
+
+SHARES = [
+    (1, 0, 8),
+    (3, 0, 2),
+    (2, 2, 3),
+    pytest.param(1, 2, 3, marks=pytest.mark.slow),
+    pytest.param(3, 2, 3, marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["map-style", "stream"])
+def any_info(request, folder, packed) -> DatasetInfo:
+    """The same images in files and in a stream; cells are 255 in the files, so that no mask is all unknown."""
+    return load_info(packed, streaming=True, **STREAM) if request.param else load_info(folder)
+
+
+@pytest.fixture(scope="module")
+def images_alone(any_info) -> list[tuple[int, int, int]]:
+    """What one process sees in two epochs of six batches of 8."""
+    return dealt_images(any_info, 1, 0, range(12), 8, 8)[0]
+
+
+def test_every_image_is_seen_once_an_epoch(images_alone):
+    assert Counter(image[:2] for image in images_alone) == Counter((e, i) for e in range(2) for i in range(47))
+
+
+@pytest.mark.parametrize(("world", "workers", "micro"), SHARES)
+def test_every_image_is_seen_as_often_by_several_processes(any_info, images_alone, world, workers, micro):
+    together = [image for rank in dealt_images(any_info, world, workers, range(12), 8, micro) for image in rank]
+    assert Counter(together) == Counter(images_alone)
+
+
+@pytest.mark.parametrize(("world", "workers", "micro"), SHARES)
+def test_a_run_that_is_resumed_sees_what_is_left(any_info, images_alone, world, workers, micro):
+    resumed = dealt_images(any_info, 1, 0, range(4), 8, 8)[0]
+    for rank in dealt_images(any_info, world, workers, range(4, 12), 8, micro):
+        resumed += rank
+    assert Counter(resumed) == Counter(images_alone)
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_a_stream_or_table_holds_the_pictures_of_its_folder(folder, packed, split):
+    def sums(info: DatasetInfo) -> dict[str, tuple]:
+        records = getattr(info, split).records
+        return {r["name"]: (read_image(r["image"]).sum(), read_image(r["target"]).sum()) for r in records}
+
+    sums_of_files = sums(load_info(folder))
+    assert sums(load_info(packed, streaming=True, **STREAM)) == sums_of_files
+    assert sums(load_info(packed)) == sums_of_files
+
+
+def test_a_table_has_the_pixels_of_the_classes_of_its_folder(folder, packed):
+    assert load_info(packed).reader.class_pixels == load_info(folder).reader.class_pixels
+
+
+def test_a_stream_has_the_classes_that_a_flag_names(packed):
+    info = load_info(packed, streaming=True, **STREAM)
+    assert info.reader.class_map == ClassMap(("background", "cell"), (0, 255), None)
+
+
+def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
+    write_folder(tmp_path / "folder", 4, seed=0, values=(0, 1))
+    pack(load_info(tmp_path / "folder", fold=(1, 2)).train.records, tmp_path / "packed", "train")
+    pack(load_info(tmp_path / "folder", fold=(1, 2)).val.records, tmp_path / "packed", "val")
+    flags = STREAM | {"classes": "0=background,1=cell"}
+    assert load_info(tmp_path / "packed", streaming=True, **flags).reader.class_map.ignore_value == 255
+    assert load_info(tmp_path / "folder", classes=flags["classes"]).reader.class_map.ignore_value is None
+
+
+COLORS = {"classes": "#000000=background,#c86400=cell", "crop_size": (32, 32)}
+
+
+@pytest.fixture(scope="module")
+def packed_colors(tmp_path_factory) -> Path:
+    """Three pairs for each split whose masks are colors; one validation mask holds a color of no class."""
+    folder = tmp_path_factory.mktemp("colors")
+    palette = np.array([(0, 0, 0), (200, 100, 0), (1, 2, 3)], np.uint8)
+    for split in ("train", "val"):
+        write_folder(folder / split, 3, seed=0)
+        for file in (folder / split / "masks").iterdir():
+            mask = np.array(Image.open(file)) // 255
+            mask[0, 0] = 2 if (split, file.name) == ("val", "cell_01.png") else 0
+            Image.fromarray(palette[mask]).save(file)
+    info = load_info(folder, classes=COLORS["classes"], on_bad_sample="skip")
+    pack(info.train.records, folder / "packed", "train")
+    pack(info.val.records, folder / "packed", "val")
+    return folder / "packed"
+
+
+def test_a_stream_with_a_validation_mask_of_no_class_is_refused(packed_colors):
+    with pytest.raises(DataError, match=r"1 of 3 pairs cannot be used: .*mask values #010203 belong to no class"):
+        load_info(packed_colors, streaming=True, **COLORS)
+
+
+def test_a_validation_mask_of_no_class_is_skipped_with_a_flag(packed_colors):
+    info = load_info(packed_colors, streaming=True, on_bad_sample="skip", **COLORS)
+    assert [*info.val.bad] == [1]
+    assert "belong to no class" in info.val.bad[1]
+    assert not info.train.bad
+
+
+def test_colors_are_the_classes_of_a_stream(packed_colors):
+    info = load_info(packed_colors, streaming=True, on_bad_sample="skip", **COLORS)
+    assert info.reader.class_map.values == ((0, 0, 0), (200, 100, 0))
+
+
+@pytest.mark.parametrize(("groups", "images", "most_images"), [(3, 9, 9), (100, 24, 47)])
+def test_the_sample_of_a_stream_is_as_large_however_few_groups_there_are(
+    packed, monkeypatch, groups, images, most_images
+):
+    monkeypatch.setattr("data_utils.analysis.dataset_info.STATISTICS_IMAGES", images)
+    monkeypatch.setattr("data_utils.analysis.dataset_info.SAMPLE_GROUPS", groups)
+    info = load_info(packed, streaming=True, **STREAM)
+    assert len(info.train.records.group_sizes) < 24
+    assert images <= sum(info.reader.class_pixels) / (40 * 56) <= most_images
+
+
+def test_the_sizes_of_validation_images_are_read_where_a_stream_keeps_them(folder, packed):
+    info = load_info(packed, streaming=True, classes=CLASSES, crop_size=(32, 32))
+    assert info.val.sizes.tolist() == [list(SIZE)] * 5
+    assert not info.train.sizes.any()
+    assert not load_info(packed, streaming=True, **STREAM).val.sizes.any()
+    seen_by_all = load_info(folder, classes=CLASSES, crop_size=(32, 32))
+    assert info.normalization.mean == pytest.approx(seen_by_all.normalization.mean, rel=0.02)
+
+
+def test_a_picture_has_the_path_of_its_image_and_columns_of_other_things_stay_unread(tmp_path, counted):
+    rng = np.random.default_rng(0)
+    columns = {
+        name: [{"bytes": rng.bytes(2**17), "path": f"{name}-{number}.png"} for number in range(2)]
+        for name in ("image", "mask")
+    }
+    columns["image"].append(None)
+    columns["mask"].append(columns["mask"][0])
+    notes = rng.bytes(2**20)
+    pyarrow.parquet.write_table(pyarrow.table(columns | {"notes": [notes] * 3}), tmp_path / "a.parquet")
+    records = ParquetRecords.open([f"counted://{tmp_path}/a.parquet"], None, None)
+    counted.clear()
+    names = ["image-0.png", "image-1.png", "a.parquet row 2"]
+    assert [record["name"] for record in records] == names
+    assert counted.bytes_of()["a.parquet"] < 2**20
+    counted.clear()
+    assert records.name(1) == names[1]
+    assert counted.bytes_of()["a.parquet"] < 2**17
+    assert [records.name(i) for i in range(3)] == names
+
+
+LENGTHS = [[5, 1, 9, 32], [47], [1] * 20]
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_lanes_hold_every_record_once_in_full_batches(lengths, batch_size, epoch):
+    batches = list(stream_batches(np.array(lengths), SIZE, batch_size, seed=1, epoch=epoch))
+    assert sorted(np.concatenate([batch.indices for batch in batches])) == list(range(sum(lengths)))
+    assert [len(batch.indices) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_lanes_have_another_order_in_the_next_epoch(lengths, batch_size):
+    orders = []
+    for epoch in range(2):
+        batches = stream_batches(np.array(lengths), SIZE, batch_size, seed=1, epoch=epoch)
+        orders.append([batch.indices.tolist() for batch in batches])
+    assert orders[0] != orders[1]
+
+
+def stream_order(seed: int) -> list[np.ndarray]:
+    """The indices of two epochs of 12 groups of 8 records."""
+    batch_split = BatchSplit(1, groups=1, micro_batch_size=1, accumulation=1)
+    slots = TrainingSampler(np.tile(SIZE, (96, 1)), batch_split, seed, range(2 * 96), np.full(12, 8))
+    indices = np.array([slot.index for (slot,) in slots])
+    return [indices[:96], indices[96:]]
+
+
+def test_the_order_of_a_stream_follows_the_seed():
+    assert np.array_equal(stream_order(0), stream_order(0))
+    assert not np.array_equal(stream_order(0), stream_order(1))
+
+
+def test_groups_of_a_stream_and_their_records_have_an_order_for_each_seed_and_epoch():
+    group_orders, record_orders = set(), set()
+    epochs = [*stream_order(0), *stream_order(1)]
+    for epoch in epochs:
+        assert sorted(epoch) == list(range(96))
+        group_orders.add(tuple(dict.fromkeys((epoch // 8).tolist())))
+        record_orders.add(tuple(epoch[epoch // 8 == 0].tolist()))
+    assert len(group_orders) == 4
+    assert len(record_orders) == 4
+    assert tuple(range(12)) not in group_orders
+    assert tuple(range(8)) not in record_orders
+
+
+def test_the_sample_of_a_stream_and_the_shards_held_out_follow_the_seed(packed, tmp_path):
+    for file in packed.rglob("train*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    held_out, means = [], []
+    for seed in (0, 0, 1, 2, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("data_utils.analysis.dataset_info.SAMPLE_GROUPS", 2)
+            patch.setattr("data_utils.analysis.dataset_info.STATISTICS_IMAGES", 4)
+            info = load_info(tmp_path, streaming=True, seed=seed, **STREAM)
+            means.append(load_info(packed, streaming=True, seed=seed, **STREAM).normalization.mean)
+        held_out.append(tuple(record["name"] for record in info.val.records))
+    assert held_out[0] == held_out[1]
+    assert len(set(held_out)) > 1
+    assert means[0] == means[1]
+    assert len(set(means)) > 1
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_no_group_is_read_by_more_processes_than_its_pieces_need(workers):
+    lengths = np.full(200, 16)
+    batches = stream_batches(lengths, SIZE, 4, seed=0, epoch=0)
+    readers = {(int(i) // 16, step % workers) for step, batch in enumerate(batches) for i in batch.indices}
+    # a group lies in one of the four pieces of one of four lanes, but for those that a piece's border cuts
+    assert len(readers) <= 200 + 4 * 4
+
+
+def test_each_process_reads_a_row_group_once(packed, monkeypatch):
+    info = without_what_was_read(load_info(packed, streaming=True, **STREAM))
+    reads, group_content = Counter(), ParquetRecords._group_content
+    monkeypatch.setattr(
+        ParquetRecords,
+        "_group_content",
+        lambda self, g: (reads.update([g] if g not in self._read else []), group_content(self, g))[1],
+    )
+    dealt_images(info, 1, 0, range(6), 8, 8)
+    assert set(reads.values()) == {1}
+    assert len(reads) == len(info.train.records.group_sizes)
+
+
+def test_a_stream_travels_to_other_processes_without_what_it_has_read(packed):
+    records = load_info(packed, streaming=True, **STREAM).train.records
+    first = records[0]
+    copy = pickle.loads(pickle.dumps(records))
+    assert copy[0] == first
+    assert len(copy) == 47
+    assert len(pickle.dumps(records)) < 5000
+    with pytest.raises(IndexError):
+        records[47]
+
+
+@pytest.fixture
+def training_shards(packed, tmp_path) -> Path:
+    """The three training files of `packed` alone."""
+    for file in packed.rglob("train*"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    return tmp_path
+
+
+def test_whole_shards_are_held_out_where_there_is_no_validation_split(training_shards):
+    info = load_info(training_shards, streaming=True, **STREAM)
+    train, val = ({record["name"] for record in split.records} for split in (info.train, info.val))
+    assert len(train) + len(val) == 47
+    assert not train & val
+    first = min(training_shards.iterdir())
+    names = {record["name"] for record in ParquetRecords.open([str(first)], None, None)}
+    assert names <= train or names <= val
+
+
+def test_a_stream_of_one_shard_has_none_to_hold_out(training_shards):
+    for file in sorted(training_shards.iterdir())[1:]:
+        file.unlink()
+    with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
+        load_info(training_shards, streaming=True, **STREAM)
+
+
+@pytest.fixture
+def tars_of_three(folder, tmp_path) -> Path:
+    """The pairs of `folder` in tar files, three for each split."""
+    files = load_info(folder)
+    write_tars(list(files.train.records), tmp_path / "tars", "train", 3)
+    return write_tars(list(files.val.records), tmp_path / "tars", "val", 3)
+
+
+def test_tars_hold_the_pictures_of_their_folder(folder, tars_of_three):
+    info = load_info(tars_of_three, **STREAM)
+    assert isinstance(info.train.records, TarRecords)
+    assert len(info.train) == 47
+    assert len(info.val) == 5
+    pixels = {Path(r["name"]).stem: read_image(r["image"]).sum() for r in load_info(folder).train.records}
+    assert {r["name"]: read_image(r["image"]).sum() for r in info.train.records} == pixels
+
+
+def test_tars_are_read_alike_by_one_or_several_processes(tars_of_three):
+    info = load_info(tars_of_three, **STREAM)
+    alone = dealt_images(info, 1, 0, range(6), 8, 8)[0]
+    together = [image for rank in dealt_images(info, 2, 1, range(6), 8, 2) for image in rank]
+    assert Counter(together) == Counter(alone)
+    assert len({image[:2] for image in alone}) == 47
+
+
+def test_a_whole_tar_is_held_out_where_there_is_no_validation_split(folder, tars_of_three):
+    for file in tars_of_three.glob("val*"):
+        file.unlink()
+    names = [Path(record["name"]).stem for record in load_info(folder).train.records]
+    held_out = {record["name"] for record in load_info(tars_of_three, **STREAM).val.records}
+    assert held_out in [{*names[shard::3]} for shard in range(3)]
+
+
+@pytest.fixture
+def counted(tmp_path, monkeypatch) -> Iterator[Reads]:
+    """The reads of counted:// files; nothing is waited for before one is read again."""
+    monkeypatch.setenv(NOTES, str(tmp_path / "notes"))
+    monkeypatch.setattr(remote, "RETRY_SECONDS", (0.0,) * 4)
+    monkeypatch.setattr(CountedFiles, "failures", 0)
+    return Reads(tmp_path / "notes")
+
+
+@pytest.fixture
+def tars(folder, tmp_path) -> Path:
+    """The pairs of `folder` in tar files: three to train on, one to validate on."""
+    files = load_info(folder)
+    write_tars(list(files.train.records), tmp_path / "tars", "train", 3)
+    return write_tars(list(files.val.records), tmp_path / "tars", "val", 1)
+
+
+def test_headers_of_a_tar_are_read_once(tars, counted):
+    files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
+    first = TarRecords.open(files, None, None)
+    assert set(counted.bytes_of()) == {"train-000.tar", "train-001.tar", "train-002.tar"}
+    counted.clear()
+    again = TarRecords.open(files, None, None)
+    assert not counted.all()
+    assert np.array_equal(first.groups, again.groups)
+    assert np.array_equal(first.names, again.names)
+    assert np.array_equal(first.starts, again.starts)
+    assert np.array_equal(first.lengths, again.lengths)
+
+
+def test_headers_of_a_tar_are_read_again_when_it_has_changed(tars, counted):
+    files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
+    TarRecords.open(files, None, None)
+    content = (tars / "train-001.tar").read_bytes()
+    (tars / "train-001.tar").unlink()
+    (tars / "train-001.tar").write_bytes(content)
+    counted.clear()
+    TarRecords.open(files, None, None)
+    assert set(counted.bytes_of()) == {"train-001.tar"}
+
+
+def test_a_damaged_index_of_a_tar_is_made_anew(tars, counted):
+    files = [f"counted://{file}" for file in sorted(tars.glob("train*.tar"))]
+    names = TarRecords.open(files, None, None).names
+    for file in cache_folder().glob("*.npz"):
+        content = file.read_bytes()
+        file.write_bytes(content[:-40] + bytes(40))
+    counted.clear()
+    assert np.array_equal(TarRecords.open(files, None, None).names, names)
+    assert len(counted.bytes_of()) == 3
+
+
+def test_headers_of_large_pictures_are_read_without_the_pictures(tmp_path, counted):
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for stem in range(4):
+            for extension in ("jpg", "png"):
+                member = tarfile.TarInfo(f"{stem}.{extension}")
+                member.size = 5 * 2**20
+                tar.addfile(member, io.BytesIO(bytes(member.size)))
+    assert len(TarRecords.open([f"counted://{tmp_path}/a.tar"], None, None)) == 4
+    assert counted.bytes_of()["a.tar"] < 0.3 * 8 * 5 * 2**20
+
+
+class Epochs(NamedTuple):
+    """An epoch of training and one of validation, as loaders read them.
+
+    Attributes:
+        groups: how many the training records have.
+        size: the bytes of the training files.
+        order, expected_order: the images of training in their order, and those that one process sees.
+        training_reads, validation_reads: of the files.
+    """
+
+    groups: int
+    size: int
+    order: list
+    expected_order: list
+    training_reads: list
+    validation_reads: list
+
+
+def read_epochs(dataset: Path, counted: Reads, num_workers: int) -> Epochs:
+    """Read all batches of a data set of 47 training and 5 validation pairs, four at a time."""
+    info = load_info(f"counted://{dataset}", **STREAM)
+    info = without_what_was_read(info)
+    expected_order = dealt_images(info, 1, 0, range(12), 4, 4)[0]
+    info = without_what_was_read(replace(info, config=replace(info.config, seed=3)))
+    shapes = NetworkShapes(np.tile(SIZE, (47, 1)), np.tile(SIZE, (5, 1)))
+    train, val = build_loaders(
+        info,
+        UNetConfig(),
+        shapes,
+        BatchSplit(4, 1, 4, 1),
+        range(12),
+        num_workers=num_workers,
+        device=torch.device("cpu"),
+    )
+    # up to four processes read for training and as many for validation; further workers are threads
+    assert train.num_workers == val.num_workers == {0: 0, 1: 1, 3: 2, 16: 4}[num_workers]
+    assert train.dataset.threads == (4 if num_workers == 16 else 1)
+    counted.clear()
+    order = [image for batch in train for image in real_images(batch)]
+    training_reads = counted.all()
+    counted.clear()
+    assert sum(len(batch["indices"]) for batch in val) == 5
+    size = sum(file.stat().st_size for file in dataset.rglob("train*"))
+    return Epochs(len(info.train.records.group_sizes), size, order, expected_order, training_reads, counted.all())
+
+
+def without_what_was_read(info: DatasetInfo) -> DatasetInfo:
+    """Training records that have no group in memory, as in another process."""
+    return replace(info, train=replace(info.train, records=pickle.loads(pickle.dumps(info.train.records))))
+
+
+PIECES = 4 * 4  # in the middle of a group, or at its border, one of these pieces of the order may begin
+
+
+@pytest.mark.parametrize(
+    "num_workers", [0, 1, 16, pytest.param(3, marks=pytest.mark.slow)], ids=lambda workers: f"{workers} workers"
+)
+def test_an_epoch_of_tars_reads_each_group_once(num_workers, tars, counted, monkeypatch):
+    monkeypatch.setattr(webdataset, "SAMPLES_TOGETHER", 4)
+    epochs = read_epochs(tars, counted, num_workers)
+    assert epochs.order == epochs.expected_order
+    assert epochs.groups <= len(epochs.training_reads) <= epochs.groups + PIECES
+    assert len({(read.file, read.start, read.end) for read in epochs.training_reads}) == epochs.groups
+    size = sum(read.end - read.start for read in epochs.training_reads)
+    assert size <= epochs.size * (epochs.groups + PIECES) / epochs.groups
+    assert len(epochs.validation_reads) == 5
+
+
+@pytest.mark.parametrize(
+    "num_workers",
+    [0, 3, pytest.param(1, marks=pytest.mark.slow), pytest.param(16, marks=pytest.mark.slow)],
+    ids=lambda workers: f"{workers} workers",
+)
+def test_an_epoch_of_parquet_files_reads_each_group_once(num_workers, packed, counted):
+    epochs = read_epochs(packed, counted, num_workers)
+    assert epochs.order == epochs.expected_order
+    assert len(epochs.training_reads) <= 3 * (epochs.groups + PIECES)  # the footer, and both columns
+    size = sum(read.end - read.start for read in epochs.training_reads)
+    footers = 2**16 * (epochs.groups + PIECES)
+    assert size <= epochs.size * (epochs.groups + PIECES) / epochs.groups + footers
+
+
+def test_a_stream_below_the_home_folder_keeps_its_groups_without_places(packed, monkeypatch):
+    monkeypatch.setenv("HOME", str(packed.parent))
+    train, val = load_records(DataConfig(f"~/{packed.name}", streaming=True, place=False))
+    assert train.group_sizes.sum() == len(train)
+    assert val.group_sizes.sum() == len(val)
+
+
+@pytest.mark.parametrize("kind", ["packed", "tars"])
+def test_names_of_a_stream_are_found_without_pictures(request, kind, counted):
+    records = load_info(f"counted://{request.getfixturevalue(kind)}", **STREAM).train.records
+    names = [record["name"] for record in records]
+    counted.clear()
+    assert [records.name(i) for i in (0, 3, 46)] == [names[i] for i in (0, 3, 46)]
+    assert not any("tar" in read.file for read in counted.all())
+
+
+def test_names_of_some_records_of_a_stream_are_their_own(tars):
+    records = load_info(tars, **STREAM).train.records
+    some = Subset(records, np.array([5, 7]))
+    assert some.name(0) == records[5]["name"]
+    assert some.name(1) == records[7]["name"]
+
+
+@pytest.fixture(params=[ConnectionError, TimeoutError, OSError])
+def network_error(request, monkeypatch) -> type[Exception]:
+    """The error of a network that fails."""
+    monkeypatch.setattr(CountedFiles, "error", request.param)
+    return request.param
+
+
+@pytest.fixture(params=["tars", "packed"])
+def remote_records(request, counted, network_error, monkeypatch):
+    """The records of a data set that could be opened though the network failed four times."""
+    monkeypatch.setattr(CountedFiles, "failures", 4)
+    records = load_info(f"counted://{request.getfixturevalue(request.param)}", **STREAM).train.records
+    return pickle.loads(pickle.dumps(records))  # without what was read before
+
+
+def test_a_remote_file_is_read_again_when_the_network_fails(remote_records, monkeypatch):
+    monkeypatch.setattr(CountedFiles, "failures", 4)
+    assert remote_records[20]["name"]
+    assert CountedFiles.failures == 0
+
+
+def test_a_remote_file_is_named_when_the_network_fails_five_times(remote_records, monkeypatch):
+    monkeypatch.setattr(CountedFiles, "failures", 5)
+    with pytest.raises(DataError, match=r"counted://.* cannot be read \(the network fails\)"):
+        remote_records[20]
+
+
+@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError, ValueError])
+def test_a_file_that_will_fail_again_is_not_read_again(tars, counted, monkeypatch, error):
+    records = load_info(f"counted://{tars}", **STREAM).val.records
+    records = pickle.loads(pickle.dumps(records))  # without what was read before
+    monkeypatch.setattr(CountedFiles, "error", error)
+    CountedFiles.failures = 2
+    with pytest.raises(DataError, match="the network fails"):
+        records[0]
+    assert CountedFiles.failures == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give --classes, and --image-size or --crop-size"),
+        ({"classes": CLASSES}, "give --classes, and --image-size or --crop-size"),
+        ({"crop_size": (8, 8)}, "give --classes, and --image-size or --crop-size"),
+        (STREAM | {"classes": "1=a,9=b"}, "classes are 1, 9"),
+        (STREAM | {"image_column": "scan"}, "no column scan with pictures"),
+        (STREAM | {"train_split": "fold1"}, "has no split fold1"),
+    ],
+)
+def test_a_stream_that_lacks_a_setting_is_refused(packed, options, message):
+    with pytest.raises(DataError, match=message) as error:
+        load_info(packed, streaming=True, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_a_damaged_shard_is_named(packed, tmp_path):
+    for file in packed.rglob("*.parquet"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    bad = next(tmp_path.glob("train*"))
+    content = bytearray(bad.read_bytes())
+    bad.write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=f"{bad.name} cannot be read"):
+        load_info(tmp_path, streaming=True, **STREAM)
+
+
+def test_a_folder_with_nothing_to_stream_is_refused_with_what_it_holds(folder):
+    with pytest.raises(DataError, match=r"no \.parquet or \.tar files; found cell_00\.png"):
+        find_files(str(folder), [])
+
+
+def test_a_stream_that_is_nowhere_is_named(tmp_path):
+    with pytest.raises(DataError, match="nowhere"):
+        load_info(tmp_path / "nowhere", streaming=True, **STREAM)
+
+
+def test_a_stream_of_an_unknown_protocol_cannot_be_read():
+    with pytest.raises(DataError, match="cannot be read"):
+        load_info("nosuchprotocol://bucket", **STREAM)
+
+
+@pytest.mark.slow
+def test_a_stream_trains_alike_on_one_and_two_processes(packed, tmp_path):
+    options = ["--streaming", "--classes", CLASSES, "--crop-size", "32", "32", "--optimizer", "sgd"]
+    options += ["--tracker", "none", *TINY, "--max-steps", "8", "--log-every", "1", "--batch-size", "5"]
+    for profile in ("cpu", "multi_cpu"):
+        command = ["train.py", "--dataset", packed, *options, "--output-dir", tmp_path / profile]
+        result = launch(*command, profile=profile)
+        assert result.returncode == 0, result.stderr
+    assert len(losses(tmp_path / "cpu")) == 8
+    # the documented promise, of SGD in fp32
+    assert losses(tmp_path / "cpu") == pytest.approx(losses(tmp_path / "multi_cpu"), abs=1e-5)
+
+
+@pytest.fixture
+def s3(tmp_path, monkeypatch):
+    """The address of an S3 server on loopback, in the variables that its clients read."""
+    pytest.importorskip("moto")
+    pytest.importorskip("s3fs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with (tmp_path / "server.log").open("w") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log)
+    variables = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    variables |= {"AWS_DEFAULT_REGION": "us-east-1"}
+    try:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        for _ in range(300):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        else:
+            pytest.fail((tmp_path / "server.log").read_text())
+        yield variables
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
+def test_training_streams_from_an_object_store(kind, packed, tars, tmp_path, s3, fails_with):
+    import fsspec
+
+    folder = {"parquet": packed, "tar": tars}[kind]
+    system = fsspec.filesystem("s3", skip_instance_cache=True)  # each test has a server of its own
+    system.mkdir("cells")
+    for file in folder.rglob(f"*.{kind}"):
+        system.put(str(file), f"cells/v1/{file.name}")
+    options = ["--classes", CLASSES, "--image-size", "32", "48", "--optimizer", "sgd", "--tracker", "none", *TINY]
+    options += ["--max-steps", "6", "--log-every", "1", "--num-workers", "2"]
+    result = launch("train.py", "--dataset", "s3://cells/v1", *options, "--output-dir", tmp_path / "remote", env=s3)
+    assert result.returncode == 0, result.stderr
+    result = launch("train.py", "--dataset", folder, "--streaming", *options, "--output-dir", tmp_path / "local")
+    assert result.returncode == 0, result.stderr
+    assert len(losses(tmp_path / "local")) == 6
+    assert losses(tmp_path / "remote") == losses(tmp_path / "local")
+    result = launch("train.py", "--dataset", "s3://nothing/here", *options, "--output-dir", tmp_path / "none", env=s3)
+    fails_with(result, "s3://nothing/here", 1)
+
+
+@pytest.fixture
+def tar_for_each_split(tmp_path) -> DataConfig:
+    """A folder with an empty tar file for each split, and the columns that flags name."""
+    for split in ("train", "val"):
+        (tmp_path / split).mkdir()
+        (tmp_path / split / "0.tar").touch()
+    return DataConfig(str(tmp_path), image_column="scan", mask_column="cells")
+
+
+def test_both_splits_of_tars_have_the_columns_of_the_flags(tar_for_each_split, tmp_path, monkeypatch):
+    monkeypatch.setattr(TarRecords, "open", lambda *names: names)
+    assert load_stream(tar_for_each_split, tmp_path) == tuple(
+        ([f"file://{tmp_path}/{split}/0.tar"], "scan", "cells") for split in ("train", "val")
+    )
+
+
+def test_a_stream_has_no_folds(tar_for_each_split):
+    with pytest.raises(DataError, match=r"--fold cannot be used: .* is a stream; copy it to a folder"):
+        load_records(replace(tar_for_each_split, fold=(1, 2)))
+
+
+@pytest.mark.parametrize(("dataset_config", "url"), [(None, "owner/name"), ("large", "owner/name/large")])
+def test_a_stream_of_the_hub_is_that_of_its_configuration(monkeypatch, dataset_config, url):
+    def find(place: str, named_splits: object) -> None:
+        raise DataError(f"found {place}.")
+
+    monkeypatch.setattr("data_utils.sources.load.ask_hub", lambda dataset: None)
+    monkeypatch.setattr("data_utils.sources.load.find_files", find)
+    with pytest.raises(DataError, match=f"^found hf://datasets/{url}.$"):
+        load_stream(DataConfig("owner/name", dataset_config=dataset_config), Path("owner/name"))
+
+
+def test_the_last_group_of_a_tar_is_read_from_its_first_record(tmp_path, counted, monkeypatch):
+    monkeypatch.setattr(webdataset, "SAMPLES_TOGETHER", 4)
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(6):
+            for suffix in ("jpg", "png"):
+                member = tarfile.TarInfo(f"{number}.{suffix}")
+                member.size = 8
+                tar.addfile(member, io.BytesIO(b"%d" % number * 8))
+    records = TarRecords.open([f"counted://{tmp_path}/a.tar"], None, None)
+    counted.clear()
+    assert records[5]["image"] == b"5" * 8
+    assert min(read.start for read in counted.all()) == 8 * 1024 + 512  # where the fifth record's image begins
+
+
+def test_pictures_of_a_tar_are_read_at_once_up_to_a_gap_of_256_kilobytes(tmp_path, counted):
+    # headers and padding are 1528 bytes of each gap
+    sizes = {"0.jpg": 8, "0.png": 8, "x.bin": 260_608, "1.jpg": 8, "y.bin": 261_120, "1.png": 8}
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name, size in sizes.items():
+            member = tarfile.TarInfo(name)
+            member.size = size
+            tar.addfile(member, io.BytesIO(name[0].encode() * size))
+    records = TarRecords.open([f"counted://{tmp_path}/a.tar"], None, None)
+    counted.clear()
+    assert [record["image"] + record["target"] for record in records] == [b"0" * 16, b"1" * 16]
+    spans = [(read.start, read.end) for read in counted.all()]
+    assert spans == [(512, 1544 + 262_136 + 8), (526_336, 526_344)]

@@ -1,0 +1,305 @@
+"""Bands of files and of scenes: which of them are read, and what a model that was trained on them reads.
+
+Modules: data_utils/sources/bands.py, data_utils/image_io/band_names.py.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.data_sets import load_info, unnoticed_changes
+from support.rasters import scene, write_raster
+
+from data_utils import pack
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import BandSource, PageFile, PictureFile
+from data_utils.loading.samples import new_samples
+from data_utils.sources.bands import (
+    SceneRecords,
+    as_model_reads,
+    as_picture,
+    band_names,
+    bands_in,
+    find_scenes,
+    scene_folders,
+    with_bands,
+)
+from data_utils.sources.load import load_records, open_images
+from runtime.errors import DataError
+from unet.config import Preprocess
+
+BAND_NAMES = ("B02", "B03", "B04", "B08", "B11")
+
+
+def write_scenes(folder: Path) -> Path:
+    """A data set of four scenes, each a file of five bands that lacks data in its first three rows."""
+    for number in range(4):
+        bands, mask = scene(number)
+        bands[:, :3] = 0
+        write_raster(folder / "images" / f"scene{number}.tif", bands, nodata=0, names=BAND_NAMES)
+        write_raster(folder / "masks" / f"scene{number}.tif", mask[None])
+    return folder
+
+
+def write_scenes_of_files(folder: Path) -> Path:
+    """The data set of `write_scenes`, where each scene is a folder with a file for each band."""
+    for number in range(4):
+        bands, mask = scene(number)
+        bands[:, :3] = 0
+        name = f"scene{number}"
+        for band, plane in zip(BAND_NAMES, bands, strict=True):
+            write_raster(folder / "images" / name / f"T33_{name}_{band}_10m.tif", plane[None], nodata=0)
+        write_raster(folder / "masks" / f"{name}.tif", mask[None])
+    return folder
+
+
+def test_bands_that_are_files_are_those_of_one_file(tmp_path):
+    folders = [write_scenes(tmp_path / "a"), write_scenes_of_files(tmp_path / "b")]
+    one, several = [load_info(folder, bands=("B03", "B11"), task="classes") for folder in folders]
+    assert one.normalization == several.normalization
+    assert one.channels == 2
+    assert one.preprocess().bands == several.preprocess().bands == ("B03", "B11")
+    images = []
+    for info in (one, several):
+        images.append(new_samples(info.train, info, info.preprocess(), fit_targets=True).load(0)[0])
+    assert np.array_equal(*images)
+
+
+def test_bands_that_are_files_are_all_read_unless_some_are_chosen(tmp_path):
+    info = load_info(write_scenes_of_files(tmp_path), task="classes")
+    assert info.channels == 5
+    assert info.preprocess().bands == BAND_NAMES
+
+
+def test_a_band_that_no_file_holds_is_named(tmp_path):
+    with pytest.raises(DataError, match="no file is band B12"):
+        load_info(write_scenes_of_files(tmp_path), bands=("B12",), task="classes")
+
+
+@pytest.mark.parametrize("bands", [("B03",), ("B11", "B02")])
+def test_images_of_both_splits_have_the_bands_that_are_chosen(tmp_path, bands):
+    for records in load_records(DataConfig(str(write_scenes(tmp_path)), bands=bands, task="classes")):
+        assert {record["image"].bands for record in records} == {bands}
+
+
+def test_images_of_both_splits_are_pictures_where_their_place_does_not_count(tmp_path):
+    for records in load_records(DataConfig(str(write_scenes(tmp_path)), place=False, task="classes")):
+        for record in records:
+            assert isinstance(record["image"], PictureFile)
+            assert isinstance(record["target"], PictureFile)
+
+
+def test_the_key_of_records_changes_with_the_bands_or_where_the_place_does_not_count(tmp_path):
+    write_scenes(tmp_path)
+    digests = set()
+    for bands in (("B03",), ("B11", "B02"), ("B02", "B11")):
+        digests |= {records.digest for records in load_records(DataConfig(str(tmp_path), bands=bands, task="classes"))}
+    for records in load_records(DataConfig(str(tmp_path), place=False, task="classes")):
+        digests |= {records.digest, records.records.digest}
+    assert len(digests) == 10
+    assert None not in digests
+
+
+def test_bands_that_are_files_make_no_shards(tmp_path, monkeypatch):
+    write_scenes_of_files(tmp_path / "data")
+    monkeypatch.setattr("sys.argv", ["pack", str(tmp_path / "data"), str(tmp_path / "out")])
+    with pytest.raises(DataError, match="shards hold one file for each image"):
+        pack.main()
+
+
+def test_the_network_sees_the_mean_where_there_is_no_data(tmp_path):
+    info = load_info(write_scenes(tmp_path), task="classes")
+    preprocess = info.preprocess()
+    pixels, _ = new_samples(info.train, info, preprocess, fit_targets=True).load(0)
+    assert np.allclose(pixels[:, 0], np.round(preprocess.mean)[:, None])
+
+
+@pytest.mark.parametrize(
+    ("scale", "fit_targets", "size", "unknown_rows", "known_from"),
+    [(1.0, True, (40, 56), 3, 3), (0.5, False, (40, 56), 3, 3), (0.5, True, (20, 28), 1, 2)],
+    ids=["whole", "half with a target of its own size", "half"],
+)
+def test_the_network_learns_nothing_where_there_is_no_data(
+    tmp_path, scale, fit_targets, size, unknown_rows, known_from
+):
+    info = load_info(write_scenes(tmp_path), task="classes")
+    preprocess = replace(info.preprocess(), scale=scale)
+    _, target = new_samples(info.train, info, preprocess, fit_targets=fit_targets).load(0)
+    assert target.main.shape == size
+    assert (target.main[:unknown_rows] == 255).all()
+    assert (target.main[known_from:] != 255).all()
+
+
+@pytest.mark.parametrize(
+    ("source", "with_its_bands"),
+    [
+        (Path("a.tif"), BandSource(("a.tif",), ("3", "1"))),
+        (PageFile("a.tif", 2), BandSource(("a.tif",), ("3", "1"), 2)),
+        ({"path": "a.tif"}, BandSource(("a.tif",), ("3", "1"), 0)),
+        (BandSource(("a.tif", "b.tif"), ("9",), 1), BandSource(("a.tif", "b.tif"), ("3", "1"), 1)),
+    ],
+    ids=["path", "page", "first page", "bands"],
+)
+def test_bands_of_a_source_are_those_of_its_file_and_page(source, with_its_bands):
+    assert with_bands(source, ("3", "1")) == with_its_bands
+
+
+def test_a_source_of_which_no_bands_are_chosen_stays():
+    assert with_bands("a.tif", ()) == "a.tif"
+
+
+@pytest.mark.parametrize("source", [b"bytes", {"path": "a.tif", "bytes": b"bytes"}], ids=["bytes", "bytes of a path"])
+def test_bands_are_chosen_of_no_bytes(source):
+    with pytest.raises(DataError, match="--bands chooses bands of TIFF files, and these images are none"):
+        with_bands(source, ("3", "1"))
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "source"),
+    [
+        (Preprocess(place=True, bands=("2",)), BandSource(("a.tif",), ("2",))),
+        (Preprocess(bands=("2",)), BandSource(("a.tif",), ("2",))),
+        (Preprocess(place=True), "a.tif"),
+    ],
+    ids=["bands with a place", "bands", "place"],
+)
+def test_a_model_reads_the_bands_or_the_place_that_it_was_trained_on(preprocess, source):
+    assert as_model_reads("a.tif", preprocess) == source
+
+
+@pytest.mark.parametrize(
+    ("source", "picture"),
+    [
+        ("a.tif", PictureFile("a.tif")),
+        (PageFile("a.tif", 3), PictureFile("a.tif", 3)),
+        (Path("a.tif"), PictureFile("a.tif")),
+        ("a.png", "a.png"),
+        (PageFile("a.png", 3), PageFile("a.png", 3)),
+        ({"path": "a.tif", "bytes": b""}, {"path": "a.tif", "bytes": b""}),
+    ],
+)
+def test_a_model_of_neither_bands_nor_places_reads_pictures(source, picture):
+    assert as_picture(source) == picture
+    assert as_model_reads(source, Preprocess()) == picture
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["x/S2_B02.tif", "x/S2_B03.tif"], ("B02", "B03")),
+        (["a.1 red.tif", "a.2 red.tif"], ("1", "2")),
+        (["a_x_1.tif", "a_x_2.tif", "a_y_3.tif"], ("1", "2", "3")),  # the first word in which all of them differ
+        (["red.tif", "nir-2.tif"], ("red", "nir")),
+        (["B02_10m.tif", "B05_20m.tif"], ("B02", "B05")),
+        (["a_b.tif"], ("a_b",)),
+        (["a.tif", "a_b.tif"], ("a", "a_b")),
+    ],
+)
+def test_bands_that_are_files_are_called_by_the_word_that_tells_them_apart(files, names):
+    assert band_names(files) == names
+
+
+def test_a_band_is_one_file_of_its_scene():
+    files = ["s/B02.tif", "s/B03.tif", "s/B03_old.tif"]
+    assert bands_in(files, ["B03", "B02"], "s") == ["s/B03.tif", "s/B02.tif"]
+
+
+def test_a_scene_without_a_band_is_named_with_its_files():
+    files = ["s/B02.tif", "s/B03.tif", "s/B03_old.tif"]
+    line = r"s: no file is band B08; its files are B02\.tif, B03\.tif, B03_old\.tif; give"
+    with pytest.raises(DataError, match=line):
+        bands_in(files, ["B08"], "s")
+
+
+def test_a_scene_with_several_files_of_a_band_is_named_with_eight_of_them():
+    files = [f"s/B03_{number}.tif" for number in range(9)]
+    names = ", ".join(f"B03_{number}.tif" for number in range(8))
+    with pytest.raises(DataError, match=f"^s: 9 files are band B03; its files are {names}, ...; give --bands$"):
+        bands_in(files, ["B03"], "s")
+
+
+def touch(folder: Path, *names: str) -> None:
+    """Make empty files, with their folders."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+def test_scenes_are_folders_of_tiffs(tmp_path):
+    touch(tmp_path, "a/B1.tif", "a/B2.tif", "b/B1.tif", "c/d/B1.tif")
+    touch(tmp_path, ".DS_Store", "a/notes.txt", "a/._B1.png", ".cache/x.png")
+    assert scene_folders(tmp_path) == {"a": ["a/B1.tif", "a/B2.tif"], "b": ["b/B1.tif"], "c/d": ["c/d/B1.tif"]}
+
+
+@pytest.mark.parametrize("other", ["b/quick.PNG", "c.tif"], ids=["picture in a folder", "TIFF in no folder"])
+def test_scenes_are_none_where_a_folder_holds_other_images(tmp_path, other):
+    touch(tmp_path, "a/B1.tif", "b/B1.tif", other)
+    assert scene_folders(tmp_path) == {}
+
+
+def test_the_key_of_scenes_changes_with_each_file_and_with_the_bands(tmp_path):
+    files = [tmp_path / name for name in ("B1.tif", "B2.tif", "mask.png")]
+    for file in files:
+        file.write_bytes(b"x")
+    paths = [str(file) for file in files]
+
+    def key(*bands: str) -> str:
+        return SceneRecords([("a", tuple(paths[:2]), paths[2])], bands, ()).digest
+
+    assert unnoticed_changes(files, lambda: key("B1", "B2")) == []
+    keys = [key("B1", "B2"), key("B2", "B1")]
+    paths[2] = str(files[2].rename(tmp_path / "other.png"))
+    keys.append(key("B1", "B2"))
+    assert len(set(keys)) == 3
+
+
+def folders_of_scenes(folder: Path, *names: str) -> tuple[Path, Path]:
+    """The folders of images and of masks, which hold these empty files."""
+    touch(folder, *names)
+    return folder / "images", folder / "masks"
+
+
+UNPAIRED = ("images/a/B1.tif", "images/b/B1.tif", "masks/a.png", "masks/c.png")
+
+
+def test_scenes_or_masks_without_partner_are_named(tmp_path):
+    folders = folders_of_scenes(tmp_path, *UNPAIRED)
+    message = r"2 files without partner: b: image without mask; c\.png: mask without image; --allow-unpaired"
+    with pytest.raises(DataError, match=message):
+        find_scenes(*folders, None, None, allow_unpaired=False)
+
+
+def test_scenes_or_masks_without_partner_are_left_out_with_a_flag(tmp_path):
+    records = find_scenes(*folders_of_scenes(tmp_path, *UNPAIRED), None, None, allow_unpaired=True)
+    assert [record["name"] for record in records] == ["a"]
+    assert len(records.metadata.unpaired) == 2
+
+
+def test_bands_of_scenes_are_those_of_the_first_with_a_mask(tmp_path):
+    folders = folders_of_scenes(tmp_path, "images/a/x.tif", "images/b/y.tif", "images/b/z.tif", "masks/b.png")
+    assert find_scenes(*folders, None, None, allow_unpaired=True).metadata.bands == ("y", "z")
+
+
+@pytest.mark.parametrize(("suffix", "masks"), [("_x", ["a_x.png", "b_x.png"]), ("", ["a.png", "b.png"])])
+def test_scenes_are_paired_with_masks_of_the_suffix_and_have_the_bands_asked_for(tmp_path, suffix, masks):
+    images = [f"images/{name}.tif" for name in ("a/B1", "a/B2", "b/B1", "b/B2", "d/B1")]
+    folders = folders_of_scenes(
+        tmp_path, *images, "masks/a_x.png", "masks/b_x.png", "masks/a.png", "masks/b.png", "masks/c.png"
+    )
+    records = open_images(*folders, DataConfig(mask_suffix=suffix, bands=("B1",), allow_unpaired=True))
+    assert {record["image"].bands for record in records} == {("B1",)}
+    assert [record["target"] for record in records] == [str(tmp_path / "masks" / name) for name in masks]
+
+
+@pytest.mark.parametrize(("suffix", "count"), [(None, 1), ("", None)], ids=["found", "none"])
+def test_the_suffix_of_masks_of_scenes_is_found_unless_it_is_given(tmp_path, suffix, count):
+    records = find_scenes(
+        *folders_of_scenes(tmp_path, "images/a/B1.tif", "masks/a_x.png"), suffix, None, allow_unpaired=False
+    )
+    assert (None if records is None else len(records)) == count
+
+
+def test_images_with_masks_in_folders_of_the_same_names_are_no_scenes(tmp_path):
+    folders = folders_of_scenes(tmp_path, "images/d/x.tif", "masks/d/x.tif")
+    assert find_scenes(*folders, None, None, allow_unpaired=False) is None

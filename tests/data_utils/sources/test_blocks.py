@@ -1,0 +1,492 @@
+"""--val-blocks: whole blocks of scenes are held out, and what is read of a block is what the scene holds there."""
+
+from unittest import mock
+
+import numpy as np
+import pytest
+from PIL import Image
+from rasterio.transform import Affine
+from support.in_process import run_train
+from support.rasters import NORTH_UP, feature, scene, square, write_geojson, write_raster
+
+from data_utils.analysis.check_data import check_data
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.config import DataConfig
+from data_utils.image_io.placed_masks import Grid, read_grid
+from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.scene_windows import Box
+from data_utils.loading.samples import new_samples
+from data_utils.sources import blocks
+from data_utils.sources.blocks import BlockRecords, BlockWindow, describe_neighbors
+from data_utils.sources.load import load_records
+from data_utils.sources.records import ListRecords, Metadata
+from runtime.errors import CheckpointError, DataError
+
+FINER = NORTH_UP @ Affine.translation(-3, 2) @ Affine.scale(0.5)
+
+
+def config(folder, **settings):
+    return DataConfig(str(folder), **{"task": "classes", "val_blocks": 0, **settings})
+
+
+def write_scene(folder, number=0, *, size=(200, 260), transform=NORTH_UP, mask_transform=None):
+    """A scene, and its mask on its grid or on another one."""
+    bands, mask = scene(number, channels=3, size=size)
+    bands[:, :5, :9] = 0
+    write_raster(folder / "images" / f"{number}.tif", bands, nodata=0, transform=transform)
+    mask_size = size if mask_transform is None else (2 * size[0], 2 * size[1])
+    other = np.random.default_rng(number).integers(0, 3, mask_size).astype(np.uint8)
+    write_raster(
+        folder / "masks" / f"{number}.tif",
+        (mask if mask_transform is None else other)[None],
+        transform=mask_transform or transform,
+    )
+    return bands, mask
+
+
+def joined(records, read, size):
+    """The scene that windows make, and how often each pixel is read."""
+    whole = None
+    count = np.zeros(size, int)
+    for record in records:
+        top, left = map(int, record["name"].removesuffix(".tif").split("_")[1:])
+        part = read(record)
+        rows, columns = slice(top, top + part.shape[0]), slice(left, left + part.shape[1])
+        if whole is None:
+            whole = np.zeros((*size, *part.shape[2:]), part.dtype)
+        whole[rows, columns] = np.ma.getdata(part)
+        count[rows, columns] += 1
+    return whole, count
+
+
+def records_of(folder, **settings):
+    train, val = load_records(config(folder, **settings))
+    return [*train, *val]
+
+
+def whole_record(folder):
+    """The record of the scene 0 without blocks, for which another scene beside it is held out."""
+    write_scene(folder, 1)
+    (record,) = [r for r in records_of(folder, val_blocks=None, val_fraction=0.5) if r["name"] == "0.tif"]
+    for kind in ("images", "masks"):
+        (folder / kind / "1.tif").unlink()
+    return record
+
+
+def assert_windows_make_the_scene(folder, bands, mask):
+    """Eleven windows to train on and one to validate on hold each pixel once."""
+    train, val = load_records(config(folder))
+    assert len(train) == 11
+    assert len(val) == 1
+    pixels, count = joined([*train, *val], lambda record: read_image(record["image"]), bands.shape[1:])
+    assert (count == 1).all()
+    assert np.array_equal(pixels, np.moveaxis(bands, 0, 2))
+    values, _ = joined([*train, *val], lambda record: read_mask(record["target"], "mask"), bands.shape[1:])
+    assert np.array_equal(values, mask)
+
+
+def test_blocks_make_a_scene_together_with_its_mask(tmp_path):
+    bands, mask = write_scene(tmp_path)
+    assert np.array_equal(read_mask(whole_record(tmp_path)["target"], "mask"), mask)
+    assert_windows_make_the_scene(tmp_path, bands, mask)
+
+
+def test_blocks_make_a_scene_together_with_a_mask_of_another_grid(tmp_path):
+    bands, _ = write_scene(tmp_path, mask_transform=FINER)
+    mask = read_mask(whole_record(tmp_path)["target"], "mask")
+    assert_windows_make_the_scene(tmp_path, bands, mask)
+
+
+def test_blocks_make_a_scene_together_with_its_polygons(tmp_path):
+    bands, _ = scene(0, channels=3, size=(200, 260))
+    for number in range(2):
+        write_raster(tmp_path / "images" / f"{number}.tif", bands)
+    write_geojson(tmp_path / "areas.geojson", [feature(square(20, 30, 90)), feature(square(150.5, 60, 90))])
+    (record,) = [r for r in records_of(tmp_path, val_blocks=None, val_fraction=0.5) if r["name"] == "0.tif"]
+    mask = read_mask(record["target"], "mask")
+    (tmp_path / "images" / "1.tif").unlink()
+    assert mask.any()
+    assert_windows_make_the_scene(tmp_path, bands, mask)
+
+
+@pytest.fixture
+def shifted(tmp_path):
+    """A scene alone, whose mask lies half a pixel beside it."""
+    bands, mask = scene(0, size=(200, 260))
+    write_raster(tmp_path / "images" / "0.tif", bands)
+    write_raster(tmp_path / "masks" / "0.tif", mask[None], transform=NORTH_UP @ Affine.translation(0.5, 0.5))
+    return tmp_path
+
+
+def test_a_scene_alone_is_told_of_blocks(shifted):
+    with pytest.raises(DataError, match=r"the data set has 1; --val-blocks cuts the scene into several"):
+        load_records(config(shifted, val_blocks=None))
+
+
+def test_a_shift_of_a_mask_is_warned_of_with_blocks_too(shifted):
+    assert any("+0.50 to the right and +0.50 down" in line for line in load_dataset_info(config(shifted)).warnings)
+
+
+def test_a_crop_of_a_block_reads_no_more_than_it(tmp_path):
+    write_scene(tmp_path)
+    info = load_dataset_info(config(tmp_path, crop_size=(32, 40)))
+    assert sorted(info.train.class_locations) == list(range(len(info.train)))
+    samples = new_samples(info.train, info, info.preprocess(), fit_targets=True)
+    (number,) = [i for i, record in enumerate(info.train.records) if record["name"] == "0_0_0.tif"] or [0]
+    whole, target = samples.load(number)
+    for seed in range(3):
+        image, crop = samples.load_crop(number, (32, 40), np.random.default_rng(seed))
+        windows = np.lib.stride_tricks.sliding_window_view(whole, image.shape)
+        places = np.argwhere((windows == image).all(axis=(3, 4, 5)))
+        assert any(
+            np.array_equal(target.mask[row : row + 32, column : column + 40], crop.mask) for _, row, column in places
+        )
+
+
+def test_windows_of_a_scene_without_a_row_in_a_list_are_named(tmp_path):
+    for number in range(2):
+        write_scene(tmp_path, number)
+    (tmp_path / "classes.csv").write_text("image,classes\n0,1\n")
+    info = load_dataset_info(config(tmp_path))
+    windows = [record["name"] for split in (info.train, info.val) for record in split.records]
+    unlisted = sum(name.startswith("1_") for name in windows)
+    (line,) = [line for line in info.warnings if "have no row in classes.csv" in line]
+    assert 0 < unlisted < len(windows)
+    assert line.startswith(f"{unlisted} images")
+
+
+def test_folds_hold_out_each_block_once(tmp_path):
+    write_scene(tmp_path)
+    held_out = [load_records(config(tmp_path, fold=(k, 4)))[1] for k in range(1, 5)]
+    names = [record["name"] for part in held_out for record in part]
+    assert len(names) == len(set(names)) == 12
+
+
+def test_more_folds_than_blocks_are_refused(tmp_path):
+    write_scene(tmp_path)
+    with pytest.raises(DataError, match=r"--fold 1/30: there are only 12 blocks, and each fold needs one"):
+        load_records(config(tmp_path, fold=(1, 30)))
+
+
+@pytest.mark.parametrize("settings", [{}, {"fold": (1, 4)}], ids=["fraction", "fold"])
+def test_blocks_are_held_out_by_the_seed(tmp_path, settings):
+    write_scene(tmp_path)
+    splits = [load_records(config(tmp_path, seed=seed, **settings)) for seed in range(4)]
+    assert len({tuple(val.indices) for _, val in splits}) > 1
+
+
+def test_windows_of_an_image_and_of_its_mask_are_distinguished(tmp_path):
+    write_scene(tmp_path)
+    for record in records_of(tmp_path):
+        assert not record["image"].is_mask
+        assert record["target"].is_mask
+
+
+def test_blocks_of_another_side_are_other_records(tmp_path):
+    write_scene(tmp_path)
+    blocks_of_64 = load_records(config(tmp_path))[0].records
+    digests = {BlockRecords(blocks_of_64.records, blocks_of_64.windows, [(200, 260)], side).digest for side in (64, 65)}
+    assert None not in digests
+    assert len(digests) == 2
+
+
+def test_the_report_counts_blocks_and_neighbors(tmp_path):
+    write_scene(tmp_path)
+    report, _ = check_data(config(tmp_path))
+    assert "validation blocks: 1 of 12, of about 64 pixels a side\n1 of 1 validation images touch training" in report
+    assert "overlap" not in report
+
+
+def placed(folder, name, right=0.0, **profile):
+    """A record of an image of 8 x 9 pixels which lies so many pixels to the right of others."""
+    path = write_raster(
+        folder / name, np.zeros((1, 8, 9), np.uint8), transform=NORTH_UP @ Affine.translation(right, 0), **profile
+    )
+    return {"image": str(path), "target": str(path), "name": name}
+
+
+def neighbors_at(folder, right):
+    """What is said of a validation image so far to the right of a training image."""
+    Image.new("L", (9, 8)).save(folder / "plain.png")
+    plain = {"image": str(folder / "plain.png"), "target": "", "name": "plain.png"}  # it has no place
+    train = ListRecords([plain, placed(folder, "far.tif", 99.0), placed(folder, "a.tif")])
+    return describe_neighbors(train, ListRecords([placed(folder, "b.tif", right)]))
+
+
+@pytest.mark.parametrize(
+    ("right", "verb"), [(9.4, "touch"), (8.6, "touch"), (8.4, "overlap"), (-8.4, "overlap"), (-9.4, "touch")]
+)
+def test_images_touch_up_to_half_a_pixel_beside_each_other(tmp_path, right, verb):
+    line = f"1 of 1 validation images {verb} training images in the world: b.tif and a.tif"
+    assert neighbors_at(tmp_path, right) == [line]
+
+
+def test_images_further_than_half_a_pixel_from_each_other_are_no_neighbors(tmp_path):
+    assert neighbors_at(tmp_path, 9.6) == []
+
+
+QUARTER_TURN = Affine(0, 1, 0, -1, 0, 9)
+SLANT = Affine(0.6, 0.8, 0, -0.8, 0.6, 0)
+
+
+@pytest.mark.parametrize(
+    ("turn", "right", "lines"),
+    [
+        (QUARTER_TURN, 7.0, ["1 of 1 validation images overlap training images in the world: a.tif and b.tif"]),
+        (QUARTER_TURN, 9.0, []),
+        (SLANT, -4.0, ["1 of 1 validation images overlap training images in the world: a.tif and b.tif"]),
+        (SLANT, -10.0, []),
+    ],
+)
+def test_an_image_that_lies_turned_in_the_world_touches_what_it_covers(tmp_path, turn, right, lines):
+    turned = write_raster(tmp_path / "b.tif", np.zeros((1, 8, 9), np.uint8), transform=NORTH_UP @ turn)
+    record = {"image": str(turned), "target": str(turned), "name": "b.tif"}
+    assert describe_neighbors(ListRecords([record]), ListRecords([placed(tmp_path, "a.tif", right)])) == lines
+
+
+def test_a_window_is_of_the_size_of_its_own_image(tmp_path):
+    sources = ListRecords([placed(tmp_path, "a.tif"), placed(tmp_path, "b.tif", 50.0)])
+    box = Box(0, 4, 0, 5)
+    records = BlockRecords(sources, [BlockWindow(1, box), BlockWindow(0, box)], [(8, 9), (6, 7)], 5)
+    for index, size in enumerate([(6, 7), (8, 9)]):
+        assert records[index]["image"].size == size
+        assert records[index]["target"].size == size
+
+
+SYSTEM = "+proj=tmerc +lat_0=0 +lon_0={} +k=1 +x_0=500000 +y_0=0 +ellps=GRS80 +units=m"
+
+
+def test_images_of_two_coordinate_systems_are_no_neighbors(tmp_path):
+    train = ListRecords([placed(tmp_path, "a.tif"), placed(tmp_path, "b.tif", crs=SYSTEM.format(9))])
+    others = [placed(tmp_path, "c.tif", crs="EPSG:32634"), placed(tmp_path, "d.tif", crs=SYSTEM.format(12))]
+    others.append(placed(tmp_path, "e.tif", crs=SYSTEM.format(9)))
+    assert describe_neighbors(train, ListRecords(others)) == [
+        "1 of 3 validation images overlap training images in the world: e.tif and b.tif"
+    ]
+
+
+def test_three_neighbors_are_named(tmp_path):
+    train = ListRecords([placed(tmp_path, "a.tif")])
+    images = ListRecords([placed(tmp_path, f"{number}.tif") for number in range(4)])
+    assert describe_neighbors(train, images) == [
+        "4 of 4 validation images overlap training images in the world:"
+        " 0.tif and a.tif, 1.tif and a.tif, 2.tif and a.tif, ..."
+    ]
+
+
+@pytest.fixture(scope="module")
+def mosaic(tmp_path_factory):
+    """Sixteen small images of a mosaic, each at two dates."""
+    folder = tmp_path_factory.mktemp("mosaic")
+    for number in range(16):
+        place = NORTH_UP @ Affine.translation(32 * (number % 4), 32 * (number // 4))
+        bands, mask = scene(number, channels=2, size=(32, 32))
+        for date in range(2):
+            write_raster(folder / "images" / f"{number}_{date}.tif", bands, transform=place)
+            write_raster(folder / "masks" / f"{number}_{date}.tif", mask[None], transform=place)
+    return folder
+
+
+QUARTER = {"val_blocks": 64, "val_fraction": 0.25}
+
+
+def test_images_of_one_block_are_on_one_side(mosaic):
+    train, val = load_records(config(mosaic, **QUARTER))
+    assert len(train) == 24
+    assert len(val) == 8
+    held_out = {int(record["name"].split("_")[0]) for record in val}
+    assert held_out in ({0, 1, 4, 5}, {2, 3, 6, 7}, {8, 9, 12, 13}, {10, 11, 14, 15})
+
+
+def test_the_report_says_that_blocks_of_images_touch(mosaic):
+    report, problems = check_data(config(mosaic, **QUARTER))
+    assert problems == 0
+    assert "validation blocks: 8 of 32, of about 64 pixels a side" in report
+    assert "6 of 8 validation images touch training images in the world" in report
+    assert "overlap" not in report
+
+
+def test_the_report_says_that_images_without_blocks_overlap(mosaic):
+    report, _ = check_data(config(mosaic, val_blocks=None, val_fraction=0.25))
+    assert "6 of 8 validation images overlap training images in the world" in report
+
+
+def test_the_report_counts_blocks_without_images_that_are_excluded(mosaic, tmp_path):
+    excluded = tmp_path / "excluded.txt"
+    excluded.write_text("0_0.tif\n")
+    report, _ = check_data(config(mosaic, **QUARTER, exclude=str(excluded)))
+    assert "of 31, of about 64 pixels a side" in report
+
+
+def test_a_run_on_one_scene_goes_on_with_the_same_blocks(tmp_path):
+    write_scene(tmp_path / "data")
+    flags = ["--dataset", tmp_path / "data", "--val-blocks", "--crop-size", "32", "32", "--encoder", "none"]
+    flags += ["--base-channels", "4", "--depth", "2", "--batch-size", "4", "--num-workers", "0"]
+    flags += ["--checkpoint-every", "2", "--log-every", "1"]
+    whole = run_train(tmp_path / "whole", *flags, "--max-steps", "4")
+    assert whole.exit_code == 0, whole.output
+    half = ["--max-steps", "4", "--resume", tmp_path / "whole" / "checkpoints" / "step-00000002"]
+    again = run_train(tmp_path / "again", *flags, *half)
+    assert again.exit_code == 0, again.output
+    assert again.values("train/loss") == whole.values("train/loss")[2:]
+    assert again.values("eval/loss")[-1] == whole.values("eval/loss")[-1]
+    flags[3:3] = ["128"]
+    with pytest.raises(CheckpointError, match=r"data set is 11 \+ 1 images .*, this run's is 3 \+ 1 images"):
+        run_train(tmp_path / "other", *flags, *half)
+
+
+def images_at(folder, *places, size=(64, 64)):
+    """Images at places (column, row) of `NORTH_UP`, or in a CRS of their own."""
+    for number, (column, row, *crs) in enumerate(places):
+        profile = {"transform": NORTH_UP @ Affine.translation(column, row), **({"crs": crs[0]} if crs else {})}
+        write_raster(folder / "images" / "s" / f"{number}.tif", np.zeros((1, *size), np.uint8), **profile)
+        write_raster(folder / "masks" / "s" / f"{number}.tif", np.zeros((1, *size), np.uint8), **profile)
+    return folder
+
+
+def windows_of(folder, **settings):
+    """The names of the windows of both splits."""
+    return sorted(record["name"] for part in load_records(config(folder, **settings)) for record in part)
+
+
+@pytest.mark.parametrize(
+    ("places", "size", "folds", "names"),
+    [
+        ([(0, 0)], (100, 64), 2, ["s/0_0_0.tif", "s/0_50_0.tif"]),
+        ([(0, 0), (0, 99)], (60, 70), 2, ["s/0.tif", "s/1.tif"]),
+        ([(0, 0)], (200, 100), 6, [f"s/0_{top}_{left}.tif" for top in (0, 133, 67) for left in (0, 50)]),
+    ],
+    ids=["two windows", "whole images", "six windows"],
+)
+def test_windows_are_about_a_block_large_and_named_by_their_corners(tmp_path, places, size, folds, names):
+    folder = images_at(tmp_path, *places, size=size)
+    assert windows_of(folder, val_blocks=64, fold=(1, folds)) == names
+
+
+def test_windows_are_labeled_as_their_image_is(tmp_path):
+    folder = images_at(tmp_path, (0, 0), size=(200, 100))
+    (folder / "classes.csv").write_text("image,classes\ns/0,0\n")
+    for records in load_records(config(folder, val_blocks=64)):
+        assert records.label_set(len(records) - 1) == ("0",)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        [(0, 0), (-64, 0), (0, -64), (-64, -64)],
+        [(0, 0), (0, 0, "EPSG:32634")],
+        [(0, 0), (32, 0, "EPSG:32634"), (64, 0, "EPSG:32634")],
+    ],
+    ids=["to the left and above", "another system", "its own first image"],
+)
+def test_blocks_begin_at_the_first_image_of_each_coordinate_system(tmp_path, places):
+    """So each of these images is a block of its own, and a fold too."""
+    folder = images_at(tmp_path, *places)
+    names = [f"s/{number}.tif" for number in range(len(places))]
+    assert windows_of(folder, val_blocks=64, fold=(1, len(places))) == names
+
+
+def test_images_of_one_place_are_one_block(tmp_path):
+    folder = images_at(tmp_path, (0, 0), (0, 0))
+    with pytest.raises(DataError, match="blocks of 64 pixels hold all images together; give a smaller number"):
+        load_records(config(folder, val_blocks=64))
+
+
+def test_blocks_beside_a_validation_split_are_a_one_line_error(tmp_path):
+    for split in ("train", "val"):
+        images_at(tmp_path / split, (0, 0))
+    line = f"--val-blocks holds out a part of the training images, but {tmp_path} has the validation split val; leave"
+    with pytest.raises(DataError, match=line):
+        load_records(config(tmp_path))
+
+
+def test_a_name_that_is_none_of_a_folder_has_no_blocks():
+    line = "--val-blocks cuts images of a folder that have a place, but owner/name is no folder"
+    with pytest.raises(DataError, match=line):
+        load_records(config("owner/name"))
+
+
+def test_a_block_is_no_smaller_than_a_crop(tmp_path):
+    folder = images_at(tmp_path, (0, 0), size=(200, 200))
+    assert len(windows_of(folder)) == 9
+    assert len(windows_of(folder, crop_size=(32, 100))) == 4
+
+
+def volumes():
+    records = ListRecords([{"image": "", "target": "", "name": "a"}])
+    records.metadata = Metadata(dims=3)
+    return records
+
+
+def stream():
+    records = ListRecords([{"image": "", "target": "", "name": "a"}])
+    records.group_sizes = np.array([1])
+    return records
+
+
+@pytest.mark.parametrize("make_records", [volumes, stream])
+def test_records_without_places_have_no_blocks(make_records):
+    with pytest.raises(DataError, match="--val-blocks cuts images with a place in the world, and these are none"):
+        blocks.hold_out_blocks(make_records(), DataConfig("x", val_blocks=64))
+
+
+@pytest.mark.parametrize("make_records", [volumes, stream])
+def test_records_without_places_have_no_neighbors(make_records):
+    with mock.patch.object(blocks, "read_source_grid", side_effect=AssertionError):
+        assert describe_neighbors(make_records(), make_records()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"val_blocks": 4096}, "--val-blocks: blocks of 4096 pixels hold all images together; give a smaller number"),
+        ({"place": False}, "--val-blocks cuts images by their place, which --no-place leaves out; give --place"),
+        ({"val_group": "a"}, "--val-blocks and --val-group: both say what is held out together"),
+        ({"val_group": ""}, "--val-blocks and --val-group: both say what is held out together"),
+    ],
+)
+def test_blocks_that_cannot_be_are_a_one_line_error(tmp_path, settings, line):
+    write_scene(tmp_path)
+    with pytest.raises(DataError, match=line):
+        load_records(config(tmp_path, **settings))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "crop", "side"),
+    [
+        ([(400, 400), (400, 300)], None, 84),  # forty blocks of all images together
+        ([(100, 100)], None, 64),
+        ([(100, 100)], (48, 80), 80),
+        ([(50_000, 50_000)], (256, 256), 4096),
+        ([(100, 100)], (64, 5000), 5000),
+    ],
+)
+def test_blocks_are_forty_of_all_images_but_neither_tiny_nor_huge(tmp_path, sizes, crop, side):
+    path = write_raster(tmp_path / "a.tif", np.zeros((1, 4, 5), np.uint8))
+    place = read_grid(str(path)).place
+    assert blocks.block_side([Grid(place, size) for size in sizes], crop) == side
+
+
+def test_images_without_place_have_no_blocks(tmp_path):
+    for number in range(2):
+        bands, mask = scene(number, channels=2)
+        settings = {"crs": None, "transform": Affine.identity()}
+        write_raster(tmp_path / "images" / f"{number}.tif", bands, **settings)
+        write_raster(tmp_path / "masks" / f"{number}.tif", mask[None], **settings)
+    with pytest.raises(DataError, match=r"0\.tif has no place in the world, by which blocks are cut"):
+        load_records(config(tmp_path))
+
+
+def test_drawn_shapes_have_no_blocks():
+    with pytest.raises(DataError, match="shapes-000000 has no place"):
+        load_records(config("shapes"))
+
+
+def test_a_damaged_header_makes_no_blocks_without_end(tmp_path):
+    write_scene(tmp_path)
+    claimed = Grid(read_grid(str(tmp_path / "images" / "0.tif")).place, (200, 2**52))
+    with (
+        mock.patch.object(blocks, "read_source_grid", return_value=claimed),
+        pytest.raises(DataError, match=r"0\.tif says that it has 200 x 4503599627370496 pixels, which are too many"),
+    ):
+        load_records(DataConfig(str(tmp_path), val_blocks=8))

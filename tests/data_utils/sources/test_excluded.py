@@ -1,0 +1,97 @@
+"""--exclude: the images of a list are in no split, and the others stay where they were."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.data_sets import load_info
+from support.folders import write_folder
+
+from data_utils.config import DataConfig
+from data_utils.sources.excluded import leave_out, read_names, shown_name
+from data_utils.sources.load import load_records
+from data_utils.sources.records import ListRecords
+from runtime.errors import DataError
+
+
+def names(dataset, **settings) -> list[list[str]]:
+    return [[record["name"] for record in split] for split in load_records(DataConfig(str(dataset), **settings))]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return write_folder(tmp_path / "data", 10, seed=0)
+
+
+@pytest.fixture
+def list_file(tmp_path) -> Path:
+    """The file that --exclude names, which is to be written."""
+    return tmp_path / "list.txt"
+
+
+def test_images_of_a_list_are_left_out_without_moving_the_others(folder, list_file):
+    train, val = names(folder, val_fraction=0.3)
+    list_file.write_text(f"# wrong masks\n{train[2]}\n\n  {val[0]} \n")
+    left = names(folder, val_fraction=0.3, exclude=str(list_file))
+    assert left == [[*train[:2], *train[3:]], val[1:]]
+
+
+def test_a_data_set_without_the_images_of_a_list_is_another(folder, list_file):
+    train, val = names(folder, val_fraction=0.3)
+    list_file.write_text(f"{train[2]}\n{val[0]}\n")
+    info = load_info(folder, val_fraction=0.3, exclude=str(list_file))
+    assert len(info.train) == 6
+    assert len(info.val) == 2
+    assert info.fingerprint() != load_info(folder, val_fraction=0.3).fingerprint()
+
+
+def test_a_split_without_images_of_a_list_stays_the_same(folder, list_file):
+    list_file.write_text(names(folder, val_fraction=0.3)[1][0])
+    whole_train, whole_val = load_records(DataConfig(str(folder), val_fraction=0.3))
+    train, val = load_records(DataConfig(str(folder), val_fraction=0.3, exclude=str(list_file)))
+    assert train.digest == whole_train.digest
+    assert val.digest != whole_val.digest
+
+
+def test_names_stand_in_a_list_without_passwords_or_ends_of_lines():
+    records = ListRecords([{"image": "", "target": "", "name": "s3://key:secret@bucket/a\nb.png"}])
+    assert shown_name(records, 0) == r"s3://bucket/a\nb.png"
+
+
+def test_a_line_is_a_remark_where_it_begins_with_a_hash(list_file):
+    list_file.write_text("# first\nslide#1.png\n  # second\n")
+    assert read_names(list_file) == {"slide#1.png"}
+
+
+def test_images_of_a_stream_cannot_be_left_out(tmp_path):
+    records = ListRecords([{"image": "", "target": "", "name": "a"}])
+    records.group_sizes = np.array([1])
+    with pytest.raises(DataError, match="the images of a stream are not known before training; leave the flag out"):
+        leave_out(records, records, tmp_path / "list.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"nobody.png\n", "the data set has no nobody.png; take such lines out of the list"),
+        (b"z.png\nx.png\ny.png\n", "the data set has no x.png, y.png, z.png; take such lines out of the list"),
+        (b"\xff\xfe", "is no list of names"),
+    ],
+    ids=["one unknown name", "three unknown names", "no text"],
+)
+def test_a_list_that_cannot_be_used_is_a_one_line_error(folder, list_file, content, line):
+    list_file.write_bytes(content)
+    with pytest.raises(DataError, match=line):
+        names(folder, exclude=str(list_file))
+
+
+@pytest.mark.parametrize(("split", "kind"), [(0, "training"), (1, "validation")])
+def test_a_list_that_leaves_no_image_of_a_split_is_a_one_line_error(folder, list_file, split, kind):
+    list_file.write_text("\n".join(names(folder)[split]))
+    with pytest.raises(DataError, match=f"leaves no {kind} image; shorten the list"):
+        names(folder, exclude=str(list_file))
+
+
+def test_a_list_that_is_not_there_is_a_one_line_error(folder, list_file):
+    with pytest.raises(DataError, match=r"cannot be read \(No such file or directory\)"):
+        names(folder, exclude=str(list_file))

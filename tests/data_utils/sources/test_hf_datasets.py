@@ -1,0 +1,452 @@
+"""Tables of Hugging Face datasets: saved ones, parquet files and those of the Hub become splits of records."""
+
+import os
+import pickle
+import pkgutil
+from functools import partialmethod
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from unittest.mock import Mock
+
+import pytest
+from support.picture_folders import check_sizes, error_of, flat_folder, loaded, names, pixels_of_values, png, size_of
+
+from data_utils.image_io.reader import read_mask
+from data_utils.sources import hf_datasets, load
+from data_utils.sources.hf_datasets import HFRecords, TableName, find_columns
+from data_utils.sources.records import with_sources
+from runtime.errors import DataError
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """A Hub on this machine that has no data set; the paths that it was asked for."""
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *values):
+            pass
+
+    asked, server = [], ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(
+        huggingface_hub.HfApi, "__init__", partialmethod(huggingface_hub.HfApi.__init__, endpoint=address)
+    )
+    yield asked
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_path_that_looks_like_a_hub_id_is_asked_for_once(hub, streaming):
+    assert "is no folder here, and the Hub has no data set of that name" in error_of("my/cells", streaming=streaming)
+    assert sum(path.startswith("/api/datasets/my/cells") for path in hub) == 1
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_without_a_network_a_hub_id_is_a_one_line_error(monkeypatch, streaming):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = error_of("my/cells", streaming=streaming)
+    assert "is no folder here, and the Hub cannot be reached (Cannot reach" in message
+
+
+def test_a_copy_of_a_hub_data_set_is_loaded_without_the_hub(monkeypatch, tmp_path):
+    import datasets
+
+    def fail(dataset, config):
+        raise ConnectionError(f"Couldn't reach {dataset!r}\non the Hub, {config}")
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path))
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    (tmp_path / "nobody___small_things").mkdir()
+    message = error_of("nobody/SmallThings", dataset_config="small")
+    assert "as a Hub id it cannot be loaded (Couldn't reach 'nobody/SmallThings' on the Hub, small)" in message
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """`datasets`, with its cache below tmp_path and quiet; table(count, **columns) makes one with pictures."""
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    datasets.disable_progress_bars()
+    yield datasets
+    datasets.enable_progress_bars()
+
+
+def table(datasets, count: int = 4, image: str = "image", mask: str = "mask"):
+    rows = {
+        image: [{"bytes": png(i), "path": f"some/{i}.jpg"} for i in range(count)],
+        mask: [{"bytes": png(i % 2), "path": None} for i in range(count)],
+        "id": list(range(count)),
+    }
+    features = {image: datasets.Image(), mask: datasets.Image(), "id": datasets.Value("int64")}
+    return datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+
+
+def records_of(table, mask_column: str | None = None) -> HFRecords:
+    return HFRecords(table, TableName("some/table", None, "train"), None, mask_column)
+
+
+ROWS = {"image": [png(0)] * 3, "mask": [png(1)] * 3, "label": [png(2)] * 3}
+
+
+def table_of_rows(tables, **columns):
+    """A table of three images and two masks for each, in which some columns are others."""
+    features = tables.Features({name: tables.Image() for name in ROWS})
+    return tables.Dataset.from_dict(ROWS | columns, features=features)
+
+
+def test_the_key_of_a_table_is_that_of_its_content(tables):
+    assert records_of(table_of_rows(tables)).digest == records_of(table_of_rows(tables)).digest
+
+
+def test_the_key_of_a_table_changes_with_its_rows(tables):
+    key = records_of(table_of_rows(tables)).digest
+    assert records_of(table_of_rows(tables, mask=[png(1), png(1), png(3)])).digest != key
+    assert records_of(table_of_rows(tables).select([0, 1])).digest != key
+
+
+def test_the_key_of_a_table_changes_with_the_columns_that_are_read(tables):
+    table = table_of_rows(tables)
+    assert records_of(table, "label").digest != records_of(table).digest
+
+
+def test_tables_are_known_by_their_data_set_configuration_split(monkeypatch, tables):
+    tables_of = {("some/table", "large"): {"train": table(tables, 3), "validation": table(tables, 2)}}
+    monkeypatch.setattr(load, "load_tables", lambda dataset, config: tables_of[dataset, config])
+    table_names = []
+    for records in loaded("some/table", dataset_config="large"):
+        table_names += [each.table_name for each in with_sources(records) if isinstance(each, HFRecords)]
+    assert table_names == [TableName("some/table", "large", split) for split in ("train", "validation")]
+
+
+@pytest.fixture
+def saved_splits(tmp_path, tables) -> Path:
+    """A saved data set of three splits."""
+    splits = {"train": table(tables, 3), "validation": table(tables, 2), "test": table(tables, 5)}
+    tables.DatasetDict(splits).save_to_disk(tmp_path / "splits")
+    return tmp_path / "splits"
+
+
+def test_a_saved_table_is_split(tmp_path, tables):
+    table(tables).save_to_disk(tmp_path / "one")
+    assert [len(split) for split in loaded(tmp_path / "one")] == [3, 1]
+
+
+def test_saved_splits_are_those_of_training_and_validation(saved_splits):
+    assert [len(split) for split in loaded(saved_splits)] == [3, 2]
+
+
+def test_saved_splits_may_be_named(saved_splits):
+    train, val = loaded(saved_splits, train_split="validation", val_split="test")
+    assert len(train) == 2
+    assert names(val) == [f"{i}.jpg" for i in range(5)]
+    assert "has no split dev, only train, validation, test" in error_of(saved_splits, val_split="dev")
+
+
+def test_saved_splits_may_have_names_in_capitals(tmp_path, tables):
+    tables.DatasetDict({"Fold1": table(tables, 3), "Fold2": table(tables, 2)}).save_to_disk(tmp_path / "folds")
+    folds = loaded(tmp_path / "folds", train_split="Fold1", val_split="Fold2")
+    assert [len(split) for split in folds] == [3, 2]
+
+
+def test_pictures_of_a_saved_table_are_read(saved_splits):
+    train, val = loaded(saved_splits, train_split="validation", val_split="test")
+    assert size_of(val[3]["image"], "i") == (4, 6)
+    assert (read_mask(val[3]["target"], "m") == 1).all()
+    assert check_sizes(train).tolist() == [[4, 6]] * 2
+
+
+@pytest.mark.parametrize("mask", ["mask", "label", "annotation"])
+def test_a_parquet_file_is_split(tmp_path, tables, mask):
+    table(tables, mask=mask).to_parquet(tmp_path / "cells.parquet")
+    assert [len(split) for split in loaded(tmp_path / "cells.parquet")] == [3, 1]
+
+
+def test_a_parquet_file_of_training_alone_is_split(tmp_path, tables):
+    table(tables).to_parquet(tmp_path / "train.parquet")
+    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
+
+
+@pytest.mark.parametrize("folder", ["data", "tables"])
+def test_parquet_files_of_splits_are_read_in_a_folder(tmp_path, tables, folder):
+    (tmp_path / folder).mkdir()
+    for split, count in (("train", 3), ("validation", 2)):
+        table(tables, count).to_parquet(tmp_path / folder / f"{split}-00000-of-00001.parquet")
+    train, val = loaded(tmp_path)
+    assert len(train) == 3
+    assert len(val) == 2
+    assert pixels_of_values(train) == {0: 48, 1: 24}
+
+
+def on_another_machine(tables, tmp_path: Path, records):
+    """The records as another machine receives them, which does not share the cache of `datasets`."""
+    pickled = pickle.dumps(records)
+    (tmp_path / "cache").rename(tmp_path / "cache of the first machine")
+    received = pickle.loads(pickled)
+    (tmp_path / "cache of the first machine").rename(tmp_path / "cache")
+    tables.config.HF_DATASETS_CACHE = str(tmp_path / "another cache")
+    return received
+
+
+def test_records_are_loaded_again_on_a_machine_without_their_files(tmp_path, tables):
+    table(tables, 5).to_parquet(tmp_path / "cells.parquet")
+    splits = loaded(tmp_path / "cells.parquet")
+    received = on_another_machine(tables, tmp_path, splits)
+    for there, here in zip(splits, received, strict=True):
+        assert len(there) == len(here)
+        here.open_here()
+        assert list(there) == list(here)
+        assert there.digest == here.digest
+    files = {file["filename"] for records in received for file in records.records.rows.cache_files}
+    assert files
+    assert all(file.startswith(str(tmp_path / "another cache")) for file in files)
+
+
+def test_another_version_of_a_table_on_another_machine_is_refused(tmp_path, tables):
+    table(tables, 5).to_parquet(tmp_path / "cells.parquet")
+    records, _ = on_another_machine(tables, tmp_path, loaded(tmp_path / "cells.parquet"))
+    table(tables, 6).to_parquet(tmp_path / "cells.parquet")
+    with pytest.raises(DataError, match=r"cells\.parquet is another version on machine"):
+        records.open_here()
+    table(tables, 5).to_parquet(tmp_path / "cells.parquet")
+    os.utime(tmp_path / "cells.parquet", (10**9, 10**9))  # a copy has a time of its own
+    records.open_here()
+    assert len(list(records)) == len(records) == 4
+
+
+def test_another_version_of_a_hub_data_set_on_another_machine_is_refused(tmp_path, tables, monkeypatch):
+    table(tables, 5).to_parquet(tmp_path / "cells.parquet")
+    monkeypatch.setattr(hf_datasets, "ask_hub", lambda dataset, copy: None)
+    load_dataset = tables.load_dataset
+    monkeypatch.setattr(
+        tables, "load_dataset", lambda *hub_id: load_dataset("parquet", data_files=str(tmp_path / "cells.parquet"))
+    )
+    records, _ = on_another_machine(tables, tmp_path, loaded("nobody/cells"))
+    later = os.stat(tmp_path / "cells.parquet").st_mtime + 9
+    os.utime(tmp_path / "cells.parquet", (later, later))  # other files have another fingerprint
+    with pytest.raises(DataError, match="nobody/cells is another version on machine"):
+        records.open_here()
+
+
+@pytest.fixture
+def loaded_names(tables, monkeypatch) -> list[tuple]:
+    """The data sets and configurations that were loaded; `small` has the split train, `other` another one."""
+    loaded_names: list[tuple] = []
+    tables_of = {"small": {"train": table(tables)}, "other": {"test": table(tables)}}
+
+    def load_tables(dataset: object, config: str) -> dict:
+        loaded_names.append((dataset, config))
+        return tables_of[config]
+
+    monkeypatch.setattr(hf_datasets, "load_tables", load_tables)
+    return loaded_names
+
+
+def records_without_rows(tables, config: str) -> HFRecords:
+    """Records as they arrive on a machine that does not have their files."""
+    records = HFRecords(table(tables), TableName("some/table", config, "train"), None, None)
+    records.rows = None
+    return records
+
+
+def test_a_table_is_found_again_by_its_configuration(tables, loaded_names):
+    records = records_without_rows(tables, "small")
+    records.open_here()
+    assert len(records) == 4
+    assert records[3]["name"] == "3.jpg"
+    assert loaded_names == [("some/table", "small")]
+
+
+def test_a_table_without_its_split_is_another_version(tables, loaded_names):
+    with pytest.raises(DataError, match="some/table is another version on machine"):
+        records_without_rows(tables, "other").open_here()
+    assert loaded_names == [("some/table", "other")]
+
+
+def test_rows_of_several_files_travel_where_all_of_these_are(tmp_path, tables):
+    for name in ("a", "b"):
+        table(tables, 2).save_to_disk(tmp_path / name)
+    parts = [tables.load_from_disk(tmp_path / name) for name in ("a", "b")]
+    content = pickle.dumps(records_of(tables.concatenate_datasets(parts)))
+    assert len(pickle.loads(content).rows) == 4
+    (tmp_path / "b").rename(tmp_path / "c")
+    assert pickle.loads(content).rows is None
+
+
+def test_the_hub_has_ten_seconds_to_answer(monkeypatch):
+    questions = []
+    monkeypatch.setattr(
+        "huggingface_hub.HfApi.dataset_info", lambda self, dataset, timeout: questions.append((dataset, timeout))
+    )
+    hf_datasets.ask_hub("some/table")
+    assert questions == [("some/table", 10)]
+
+
+@pytest.fixture(params=["builtins.OSError", "builtins.ValueError", "huggingface_hub.errors.HTTPError"])
+def unreachable_hub(request, monkeypatch):
+    error = pkgutil.resolve_name(request.param)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", Mock(side_effect=error("no way")))
+
+
+@pytest.mark.usefixtures("unreachable_hub")
+def test_a_hub_that_cannot_be_reached_is_not_missed_where_a_copy_is_here(tmp_path):
+    hf_datasets.ask_hub("some/table", tmp_path)
+
+
+@pytest.mark.usefixtures("unreachable_hub")
+@pytest.mark.parametrize("copy", [None, Path("/none")], ids=["no copy", "copy that is gone"])
+def test_a_hub_that_cannot_be_reached_is_a_one_line_error(copy):
+    with pytest.raises(DataError, match=r"is no folder here, and the Hub cannot be reached \(no way\)$"):
+        hf_datasets.ask_hub("some/table", copy)
+
+
+PICTURE = {"bytes": "binary", "path": "string"}
+
+
+@pytest.mark.parametrize("mask", [PICTURE, PICTURE | {"width": "int64"}], ids=["picture", "picture with more"])
+def test_a_struct_of_bytes_with_a_path_is_a_picture(mask):
+    assert find_columns({"image": PICTURE, "mask": mask}, None, None) == {"image": "image", "mask": "mask"}
+
+
+@pytest.mark.parametrize("mask", [{"path": "string"}, {"bytes": "binary"}], ids=["path", "bytes"])
+def test_a_struct_of_bytes_or_a_path_alone_is_no_picture(mask):
+    with pytest.raises(DataError, match=r"no column mask\|label\|annotation with pictures"):
+        find_columns({"image": PICTURE, "mask": mask}, None, None)
+
+
+@pytest.mark.parametrize("dtype", ["binary", "large_binary", "string", "large_string"])
+def test_bytes_or_texts_of_any_length_may_be_pictures(tables, dtype):
+    features = tables.Features({"image": tables.Value(dtype), "mask": tables.Image()})
+    assert find_columns(features, None, None) == {"image": "image", "mask": "mask"}
+
+
+def test_numbers_are_no_pictures(tables):
+    features = tables.Features({"image": tables.Value("int64"), "mask": tables.Image()})
+    with pytest.raises(DataError, match=r"no column image with pictures, only image \(int64\), mask"):
+        find_columns(features, None, None)
+
+
+def test_a_table_that_is_here_is_not_loaded_again(tables):
+    records = HFRecords(table(tables), TableName("~/some/table", None, "train"), None, None)
+    records.open_here()
+    assert records.table_name.path == Path.home() / "some/table"
+
+
+def test_one_column_of_a_table_may_be_image_or_mask(tables):
+    records = records_of(table(tables), "image")
+    assert records[2]["target"] == records[2]["image"]
+
+
+def test_columns_may_be_bytes_or_paths(tmp_path, tables):
+    flat_folder(tmp_path / "files", 3)
+    columns = {
+        "image": [str(tmp_path / "files" / "images" / f"{i}.png") for i in range(3)],
+        "mask": [png(i) for i in range(3)],
+    }
+    tables.Dataset.from_dict(columns).to_parquet(tmp_path / "a.parquet")
+    train, val = loaded(tmp_path / "a.parquet")
+    assert check_sizes(train).tolist() == [[4, 6]] * 2
+    assert len(val) == 1
+
+
+def test_bytes_without_a_path_are_called_by_their_row(tmp_path, tables):
+    tables.Dataset.from_dict({"image": [png(0)] * 3, "mask": [png(0)] * 3}).to_parquet(tmp_path / "b.parquet")
+    assert names(loaded(tmp_path / "b.parquet", val_fraction=0.0)[1]) in (["row 0"], ["row 1"], ["row 2"])
+
+
+@pytest.fixture
+def saved_scans(tmp_path, tables) -> Path:
+    """A saved table whose columns have other names than the usual ones."""
+    table(tables, image="scan", mask="cells").save_to_disk(tmp_path)
+    return tmp_path
+
+
+def test_columns_may_be_named(saved_scans):
+    assert len(loaded(saved_scans, image_column="scan", mask_column="cells")[0]) == 3
+
+
+def test_columns_of_unusual_names_are_asked_for(saved_scans):
+    message = error_of(saved_scans)
+    assert "no column image with pictures, only scan" in message
+    assert "--image-column" in message
+
+
+def test_a_column_that_holds_no_pictures_is_refused(saved_scans):
+    message = error_of(saved_scans, image_column="scan", mask_column="id")
+    assert "no column id with pictures" in message
+    assert "id (int64)" in message
+    assert message.endswith("choose one with --mask-column")
+
+
+def test_a_class_label_is_no_mask(tmp_path, tables):
+    data = table(tables, mask="annotation").rename_column("id", "label")
+    data.save_to_disk(tmp_path / "data")
+    assert read_mask(loaded(tmp_path / "data")[0][0]["target"], "m").shape == (4, 6)
+
+
+def test_a_damaged_parquet_file_is_a_one_line_error(tmp_path):
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 no more")
+    assert "bad.parquet cannot be loaded (" in error_of(tmp_path / "bad.parquet")
+
+
+def test_a_table_whose_reading_fails_in_another_process_is_a_one_line_error(tmp_path, monkeypatch):
+    (tmp_path / "a.parquet").touch()
+    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=RuntimeError("a process is gone")))
+    assert error_of(tmp_path / "a.parquet").endswith("a.parquet cannot be loaded (a process is gone)")
+
+
+def test_a_table_that_cannot_be_read_is_told_by_the_cause(tmp_path, monkeypatch):
+    (tmp_path / "a.parquet").touch()
+    error = RuntimeError("a table could not be made")
+    error.__cause__ = ValueError("no column")
+    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=error))
+    assert error_of(tmp_path / "a.parquet").endswith("a.parquet cannot be loaded (no column)")
+
+
+def test_a_saved_table_that_lacks_a_file_is_a_one_line_error(tmp_path, tables):
+    table(tables).save_to_disk(tmp_path / "data")
+    (tmp_path / "data" / "state.json").unlink()
+    assert "cannot be loaded" in error_of(tmp_path / "data")
+
+
+def test_parquet_files_of_different_columns_are_a_one_line_error(tmp_path, tables):
+    (tmp_path / "mixed").mkdir()
+    table(tables).to_parquet(tmp_path / "mixed" / "a.parquet")
+    table(tables, mask="other").to_parquet(tmp_path / "mixed" / "b.parquet")
+    assert "mixed cannot be loaded (" in error_of(tmp_path / "mixed")
+
+
+def picture(number: int) -> dict:
+    """A picture of a table, with its name."""
+    return {"bytes": png(number), "path": f"some/{number}.jpg"}
+
+
+def table_of_pictures(datasets, images: list, masks: list):
+    features = datasets.Features({"image": datasets.Image(), "mask": datasets.Image()})
+    return datasets.Dataset.from_dict({"image": images, "mask": masks}, features=features)
+
+
+def test_a_row_without_mask_is_named(tmp_path, tables):
+    table_of_pictures(tables, [picture(0), picture(1), picture(2)], [None, png(0), png(0)]).save_to_disk(tmp_path)
+    with pytest.raises(DataError, match=r"1 of \d pairs cannot be used: 0\.jpg: mask is missing"):
+        for split in loaded(tmp_path):
+            check_sizes(split)
+
+
+def test_a_row_without_image_is_called_by_its_number(tables):
+    rows = table_of_pictures(tables, [picture(0), None, picture(2)], [None, png(0), png(0)])
+    assert [record["name"] for record in records_of(rows)] == ["0.jpg", "row 1", "2.jpg"]

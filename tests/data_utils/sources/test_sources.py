@@ -1,0 +1,604 @@
+"""Folders, tables and shapes become two splits of records; a mistake in them is one clear line.
+
+Modules: data_utils/sources/folder.py, data_utils/sources/load.py.
+"""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+from support.data_sets import unnoticed_changes
+from support.launches import ROOT
+from support.picture_folders import (
+    check_sizes,
+    error_of,
+    flat_folder,
+    loaded,
+    names,
+    paired,
+    pixels_of_values,
+    write_pictures,
+)
+
+from data_utils.analysis.inspectors import choose_inspector, inspect_split
+from data_utils.class_map import resolve_classes
+from data_utils.image_io.reader import read_image, read_mask
+from data_utils.pack import pack
+from data_utils.sources.folder import detect_suffix, files_by_stem, find_splits, natural_sort_key
+from data_utils.sources.records import ListRecords
+from data_utils.sources.shapes import Shapes
+from data_utils.sources.streams.parquet import ParquetRecords
+from runtime.errors import DataError
+
+DATA = ROOT.parent / "shared" / "data"
+
+
+def test_a_flat_folder_is_split_into_pairs(tmp_path):
+    train, val = loaded(flat_folder(tmp_path))
+    assert len(train) == 9
+    assert len(val) == 3
+    assert sorted(names(train) + names(val)) == sorted(f"{i}.png" for i in range(12))
+    assert all(image == mask for image, mask in paired(train) + paired(val))
+
+
+def test_a_flat_folder_is_split_by_the_seed(tmp_path):
+    validation_names = names(loaded(flat_folder(tmp_path))[1])
+    assert names(loaded(tmp_path)[1]) == validation_names
+    assert any(names(loaded(tmp_path, seed=seed)[1]) != validation_names for seed in range(1, 5))
+    folds = {tuple(names(loaded(tmp_path, seed=seed, fold=(1, 4))[1])) for seed in range(4)}
+    assert len(folds) > 1
+
+
+@pytest.mark.parametrize(("named", "splits"), [((), ["train"]), (("Fold1",), ["train", "fold1"])])
+def test_splits_below_images_and_masks_are_usual_or_named_in_any_case(tmp_path, named, splits):
+    write_pictures(
+        tmp_path, *(f"{folder}/a.png" for folder in ("images/Train", "masks/train", "images/fold1", "masks/Fold1"))
+    )
+    images, masks = tmp_path / "images", tmp_path / "masks"
+    folders = {"train": (images / "Train", masks / "train"), "fold1": (images / "fold1", masks / "Fold1")}
+    assert find_splits(tmp_path, named) == {split: folders[split] for split in splits}
+
+
+def test_the_first_five_other_endings_of_a_folder_are_named(tmp_path):
+    for ending in "fedcba":
+        (tmp_path / f"x.{ending}").touch()
+    with pytest.raises(DataError, match=r"found only \.a, \.b, \.c, \.d, \.e, looked for"):
+        files_by_stem(tmp_path, "images")
+
+
+def test_images_are_no_slices_where_two_dims_are_asked_for(tmp_path):
+    assert [names(split) for split in loaded(flat_folder(tmp_path), dims=2)] == [
+        names(split) for split in loaded(tmp_path)
+    ]
+
+
+def test_a_folder_of_the_user_may_be_named_by_a_tilde(tmp_path, monkeypatch):
+    (flat_folder(tmp_path / "cells", 4) / "classes.csv").write_text("image,classes\n0,0\n1,0\n2,0\n3,0\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    train, val = loaded("~/cells")
+    assert len(train) == 3
+    assert val.label_set(0) == ("0",)
+
+
+def test_folds_are_refused_where_shapes_have_validation_images():
+    line = "--fold 1/2 cuts the training images into folds, but shapes has its own validation images; leave --fold out"
+    assert error_of("shapes", fold=(1, 2)).startswith(line)
+
+
+def test_a_column_of_labels_is_refused_where_there_are_no_polygons(tmp_path):
+    assert error_of(flat_folder(tmp_path, 2), label_column="kind").startswith("--label-column kind is a column of poly")
+
+
+def test_blocks_are_refused_where_there_is_no_folder(tmp_path):
+    (tmp_path / "a.tar").touch()
+    line = f"--val-blocks cuts images of a folder that have a place, but {tmp_path / 'a.tar'} is no folder"
+    assert error_of(tmp_path / "a.tar", val_blocks=64) == line
+
+
+def test_the_split_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
+    import os
+
+    expected = [names(split) for split in loaded(flat_folder(tmp_path))]
+    walk = os.walk
+    monkeypatch.setattr(
+        os, "walk", lambda *args, **kw: ((top, dirs, files[::-1]) for top, dirs, files in walk(*args, **kw))
+    )
+    assert [names(split) for split in loaded(tmp_path)] == expected
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path):
+    with pytest.raises(DataError, match=f"^{tmp_path / 'gone'} cannot be read \\(No such file or directory\\)$"):
+        files_by_stem(tmp_path / "gone", "images")
+
+
+def test_names_that_differ_in_capitals_alone_are_two_images(tmp_path):
+    for name in ("a.png", "A.png"):
+        (tmp_path / name).touch()
+    assert files_by_stem(tmp_path, "images") == {"A": "A.png", "a": "a.png"}
+
+
+def test_each_number_in_a_name_counts_and_leading_zeros_only_between_equals():
+    names = ["a2b", "a010b", "a10b", "a10b2", "a10b10", "a10c1", "b1"]
+    assert sorted(reversed(names), key=natural_sort_key) == names
+
+
+def test_names_are_in_natural_order(tmp_path):
+    train, _ = loaded(flat_folder(tmp_path), val_fraction=0.0)
+    assert names(train) == [f"{i}.png" for i in range(12) if f"{i}.png" in names(train)]
+
+
+@pytest.mark.parametrize(("fraction", "held_out"), [(0.0, 1), (0.01, 1), (0.4, 2), (0.5, 2), (1.0, 3)])
+def test_each_part_of_a_split_holds_an_image(tmp_path, fraction, held_out):
+    train, val = loaded(flat_folder(tmp_path, 4), val_fraction=fraction)
+    assert len(train) == 4 - held_out
+    assert len(val) == held_out
+
+
+def test_one_image_cannot_be_split(tmp_path):
+    assert error_of(flat_folder(tmp_path, 1)).endswith("one to validate on; the data set has 1")
+
+
+@pytest.mark.parametrize("train", ["train", "Training"])
+@pytest.mark.parametrize("val", ["val", "validation", "VALID"])
+@pytest.mark.parametrize(
+    ("pattern", "folders"),
+    [("{split}/{folder}/{split}.png", ("imgs", "Labels")), ("{folder}/{split}/{split}.png", ("Image", "annotations"))],
+    ids=["above", "below"],
+)
+def test_splits_may_be_folders_above_or_below(tmp_path, pattern, folders, train, val):
+    write_pictures(
+        tmp_path, *(pattern.format(split=split, folder=folder) for split in (train, val) for folder in folders)
+    )
+    splits = loaded(tmp_path)
+    assert [names(split) for split in splits] == [[f"{train}.png"], [f"{val}.png"]]
+    assert all(image == mask for split in splits for image, mask in paired(split))
+
+
+def test_a_folder_of_images_without_one_of_masks_is_no_split(tmp_path):
+    pairs = [f"{folder}/train/{number}.png" for folder in ("images", "masks") for number in range(4)]
+    write_pictures(tmp_path, *pairs, "images/val/0.png")
+    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
+
+
+def test_a_test_folder_does_not_count_unasked(tmp_path):
+    flat_folder(tmp_path / "train", 4)
+    write_pictures(tmp_path, "test/images/only_images.png")
+    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
+
+
+def test_a_test_folder_counts_when_named(tmp_path):
+    flat_folder(tmp_path / "train", 4)
+    write_pictures(tmp_path, "test/images/a.png", "test/masks/a.png")
+    train, val = loaded(tmp_path, val_split="test")
+    assert len(train) == 4
+    assert names(val) == ["a.png"]
+
+
+def test_splits_of_any_name_are_found_when_named(tmp_path):
+    flat_folder(tmp_path / "Fold1", 3)
+    flat_folder(tmp_path / "Fold2", 2)
+    assert [len(split) for split in loaded(tmp_path, train_split="Fold1", val_split="Fold2")] == [3, 2]
+    assert [len(split) for split in loaded(tmp_path, train_split="Fold1")] == [2, 1]
+    assert "has no split fold3, only fold1" in error_of(tmp_path, train_split="Fold1", val_split="fold3")
+
+
+def test_a_validation_folder_stands_beside_a_flat_folder(tmp_path):
+    flat_folder(tmp_path, 4)
+    flat_folder(tmp_path / "val", 2)
+    assert [len(split) for split in loaded(tmp_path)] == [4, 2]
+    line = f"--fold 1/2 cuts the training images into folds, but {tmp_path} has the validation split val; leave --fold"
+    assert error_of(tmp_path, fold=(1, 2)).startswith(line)
+
+
+def test_the_training_split_is_not_validated_on_unasked(tmp_path):
+    flat_folder(tmp_path / "val", 4)
+    train, val = loaded(tmp_path, train_split="val")
+    assert not set(names(train)) & set(names(val))
+    assert len(val) == 1
+
+
+def test_a_mask_without_the_suffix_has_no_image_though_one_has_its_name(tmp_path):
+    write_pictures(tmp_path, "images/a.png", "images/b.png", *(f"masks/{name}.png" for name in ("a", "a_m", "b_m")))
+    assert "1 of 3 masks" in error_of(tmp_path, mask_suffix="_m")
+
+
+SUFFIXES = ["_mask", "-gt", ".seg", "0", ""]
+
+
+def write_with_suffix(root: Path, suffix: str) -> list[tuple[str, str]]:
+    """Pairs of which some names end in what a suffix may be; the names of images and masks."""
+    pairs = [(f"{stem}.jpg", f"{stem}{suffix}.gif") for stem in ("1", "10", "11", "a_mask")]
+    for image, mask in pairs:
+        write_pictures(root, f"images/{image}", f"masks/{mask}")
+    return sorted(pairs)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_suffix_of_masks_is_detected(tmp_path, suffix):
+    pairs = write_with_suffix(tmp_path, suffix)
+    train, val = loaded(tmp_path)
+    assert sorted(paired(train) + paired(val)) == pairs
+    assert loaded(tmp_path, mask_suffix=suffix)[0][0] == train[0]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES[:-1])
+def test_masks_with_a_suffix_are_no_pairs_where_none_is_asked_for(tmp_path, suffix):
+    write_with_suffix(tmp_path, suffix)
+    assert "of 4 images" in error_of(tmp_path, mask_suffix="")
+
+
+def test_the_suffix_of_masks_may_be_given(tmp_path):
+    write_pictures(
+        tmp_path, *(f"images/{i}.png" for i in "ab"), *(f"masks/{i}{s}.png" for i in "ab" for s in ("_x", "_y"))
+    )
+    assert "--mask-suffix" in error_of(tmp_path)
+    assert "2 of 4 masks" in error_of(tmp_path, mask_suffix="_y")
+    train, val = loaded(tmp_path, mask_suffix="_y", allow_unpaired=True)
+    assert sorted(paired(train) + paired(val)) == [("a.png", "a_y.png"), ("b.png", "b_y.png")]
+
+
+def test_subfolders_pair_by_relative_stem(tmp_path):
+    write_pictures(
+        tmp_path, *(f"images/{p}/1.png" for p in ("a", "b/c")), *(f"masks/{p}/1_mask.png" for p in ("a", "b/c"))
+    )
+    train, val = loaded(tmp_path)
+    assert sorted(names(train) + names(val)) == ["a/1.png", "b/c/1.png"]
+    assert train.image_folders() == {(str(tmp_path / "images"), folder) for folder in ("a", "b/c")}
+    assert all(r["target"] == str(tmp_path / "masks" / r["name"].replace("1.", "1_mask.")) for r in (train[0], val[0]))
+
+
+def stacks(root: Path, images: list[int], masks: list[int], suffix: str = "") -> Path:
+    """A TIFF pair for each number of pages; page p of file f has the pixels 10 f + p, its mask p % 2."""
+    for folder, counts in (("images", images), ("masks", masks)):
+        (root / folder).mkdir(parents=True)
+        for f, count in enumerate(counts):
+            with tifffile.TiffWriter(root / folder / f"{f}{suffix if folder == 'masks' else ''}.tif") as tiff:
+                for page in range(count):
+                    value = 10 * f + page if folder == "images" else page % 2
+                    tiff.write(np.full((6 + page, 9), value, np.uint8), photometric="minisblack")
+                    if folder == "images":  # a small copy, as pyramids have
+                        tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", subfiletype=1)
+    return root
+
+
+PAGE_NAMES = ["0_0001.tif", "0_0002.tif", "0_0003.tif", "1.tif", "2_0001.tif", "2_0002.tif"]
+
+
+@pytest.fixture
+def paged(tmp_path) -> Path:
+    """Three TIFF pairs of three, one and two pages."""
+    return stacks(tmp_path, [3, 1, 2], [3, 1, 2], suffix="_mask")
+
+
+def records_of_pages(root: Path) -> ListRecords:
+    train, val = loaded(root)
+    return ListRecords(sorted([*train, *val], key=lambda record: record["name"]))
+
+
+def test_pages_of_tiffs_pair_one_by_one(paged):
+    records = records_of_pages(paged)
+    assert [r["name"] for r in records] == PAGE_NAMES
+    assert [read_image(r["image"])[0, 0, 0] for r in records] == [0, 1, 2, 10, 20, 21]
+    assert [read_mask(r["target"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
+
+
+def test_pages_of_tiffs_are_inspected_each_at_its_size(paged):
+    records = records_of_pages(paged)
+    inspection = inspect_split(records, "reading files", choose_inspector(records))
+    assert not inspection.problems
+    assert inspection.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
+
+
+def test_pages_of_tiffs_are_packed_as_images_of_their_own(paged, tmp_path):
+    records = records_of_pages(paged)
+    rows = ParquetRecords.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
+    assert [row["name"] for row in rows] == PAGE_NAMES
+    for row, record in zip(rows, records, strict=True):
+        np.testing.assert_array_equal(read_image(row["image"]), read_image(record["image"]))
+        np.testing.assert_array_equal(read_image(row["target"]), read_image(record["target"]))
+
+
+def test_a_tiff_of_more_pages_than_its_mask_is_refused(paged):
+    with tifffile.TiffWriter(paged / "images" / "1.tif", append=True) as tiff:
+        tiff.write(np.zeros((6, 9), np.uint8), photometric="minisblack")
+    line = r"images/1\.tif has 2 pages, its mask .*masks/1_mask\.tif has 1; both need the same number of pages"
+    assert re.search(line, error_of(paged))
+
+
+def test_a_damaged_tiff_is_named_when_it_is_read(paged):
+    digest = loaded(paged)[0].digest
+    (paged / "images" / "1.tif").write_bytes(b"II*\0" + bytes(40))
+    assert loaded(paged)[0].digest != digest
+    records = records_of_pages(paged)
+    assert len(records) == 6
+    inspection = inspect_split(records, "reading files", choose_inspector(records))
+    assert [problem.kind for problem in inspection.problems.values()] == ["image cannot be read"]
+
+
+def test_other_files_are_left_alone(tmp_path):
+    flat_folder(tmp_path, 3)
+    for name in ("images/Thumbs.db", "masks/notes.txt", "images/.DS_Store", ".hidden/x.nii"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    write_pictures(tmp_path, "masks/._1.png", "masks/.trash/9.png")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert [len(split) for split in loaded(tmp_path)] == [2, 1]
+
+
+def test_a_folder_of_images_beside_those_of_splits_is_left_alone(tmp_path):
+    flat_folder(tmp_path / "train", 4)
+    write_pictures(tmp_path, "images/figure.png")
+    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
+
+
+def test_partners_that_are_missing_are_counted_with_five_of_their_names(tmp_path):
+    write_pictures(flat_folder(tmp_path, 3), *(f"images/x{i}.png" for i in range(7)), "masks/y.png")
+    message = error_of(tmp_path)
+    assert "7 of 10 images" in message
+    assert "(x0.png, x1.png, x2.png, x3.png, x4.png, ...)" in message
+    assert "1 of 4 masks" in message
+    assert "(y.png)" in message
+    assert "--allow-unpaired" in message
+
+
+def test_partners_that_are_missing_are_left_out_with_a_flag(tmp_path):
+    write_pictures(flat_folder(tmp_path, 3), *(f"images/x{i}.png" for i in range(7)), "masks/y.png")
+    assert [len(split) for split in loaded(tmp_path, allow_unpaired=True)] == [2, 1]
+
+
+def test_nothing_paired_is_an_error_whatever_is_allowed(tmp_path):
+    write_pictures(tmp_path, "images/a.png", "images/c.png", "masks/b.png")
+    assert "2 of 2 images" in error_of(tmp_path, allow_unpaired=True)
+
+
+FOLDER_MISTAKES = {
+    "empty": ([], "no folder of images or masks; looked for images|imgs|image beside masks|labels"),
+    "pictures loose": (["a10.png", "a9.png"], "found a9.png, a10.png"),
+    "no masks": (["images/a.png", "other/a.png"], "no folder of masks"),
+    "no images": (["masks/a.png"], "no folder of images"),
+    "no masks in val": (["train/images/a.png", "train/masks/a.png", "val/images/a.png"], "val has no folder of masks"),
+    "no training": (["val/images/a.png", "val/masks/a.png"], "has no split train, only val"),
+    "no pictures": (["images/", "masks/a.png"], "no images in"),
+    "two of a stem": (["images/a.png", "masks/a.png", "masks/a.gif"], "two masks with the same name"),
+    "two image stems": (["images/a.png", "images/a.jpg", "masks/a.png"], "two images with the same name"),
+    "two image folders": (["images/a.png", "imgs/a.png", "masks/a.png"], "images/ and imgs/; keep one"),
+    "both layouts": (["images/a.png", "masks/a.png", "train/images/a.png", "train/masks/a.png"], "both images/ and"),
+    "both layouts, training": (
+        ["images/a.png", "masks/a.png", "training/images/a.png", "training/masks/a.png"],
+        "both images/ and",
+    ),
+    "no mask files": (["images/a.png", "masks/"], "(or annotations of COCO, labelme, YOLO, VOC or Cityscapes)"),
+    "two val": (
+        [f"{s}/{f}/a.png" for s in ("train", "val", "valid") for f in ("images", "masks")],
+        "has the splits val and valid; choose one with --val-split",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "message"), FOLDER_MISTAKES.values(), ids=FOLDER_MISTAKES)
+def test_a_mistake_in_a_folder_is_one_clear_line(tmp_path, files, message):
+    for file in files:
+        (tmp_path / file).mkdir(parents=True) if file.endswith("/") else write_pictures(tmp_path, file)
+    assert message in error_of(tmp_path)
+
+
+def test_folders_that_differ_in_the_case_of_their_letters_are_refused(tmp_path):
+    write_pictures(tmp_path, "images/a.png", "masks/a.png")
+    try:
+        (tmp_path / "Images").mkdir()
+    except FileExistsError:
+        pytest.skip("this file system does not tell upper from lower case")
+    assert "holds Images/ and images/; keep one" in error_of(tmp_path)
+
+
+def test_a_folder_without_pictures_says_what_it_holds(tmp_path):
+    write_pictures(tmp_path, "masks/a.png")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "scan.dcm").write_text("x")
+    (tmp_path / "images" / "README").write_text("x")
+    assert "found only .dcm, README, looked for" in error_of(tmp_path)
+
+
+@pytest.mark.parametrize("masks", ["masks", "labels", "annotations", "mask", "label"])
+@pytest.mark.parametrize("images", ["images", "imgs", "image"])
+def test_folders_of_images_and_masks_have_usual_names(tmp_path, images, masks):
+    for name in (images, masks):
+        (tmp_path / name).mkdir()
+    assert find_splits(tmp_path, ()) == {"train": (tmp_path / images, tmp_path / masks)}
+
+
+@pytest.mark.parametrize(("paged", "other"), [("images", "masks"), ("masks", "images")])
+def test_pages_are_counted_where_either_the_image_or_the_mask_is_a_tiff(tmp_path, paged, other):
+    write_pictures(tmp_path, f"{paged}/a.png", f"{other}/a.png", f"{other}/b.png", size=(6, 9))
+    tifffile.imwrite(tmp_path / paged / "b.tif", np.zeros((2, 6, 9), np.uint8), photometric="minisblack")
+    assert "both need the same number of pages" in error_of(tmp_path)
+
+
+def test_the_ending_of_mask_names_is_one_that_all_of_them_have():
+    assert detect_suffix(["1", "20", "30"], ["1_m", "20_m", "30_m"]) == "_m"
+    assert detect_suffix(["1", "20", "30"], ["1_m", "20_mask", "30_mask"]) == ""
+    assert detect_suffix(["1"], ["1/m"]) == ""  # no ending goes beyond a name
+
+
+def test_splits_above_images_and_masks_come_before_those_below_them(tmp_path):
+    below = [f"{folder}/{split}/a.png" for folder in ("images", "masks") for split in ("valid", "val")]
+    write_pictures(tmp_path, *below, "val/images/b.png", "val/masks/b.png")
+    assert find_splits(tmp_path, ()) == {
+        "valid": (tmp_path / "images" / "valid", tmp_path / "masks" / "valid"),
+        "val": (tmp_path / "val" / "images", tmp_path / "val" / "masks"),
+    }
+
+
+def test_images_that_are_their_own_masks_are_refused(tmp_path):
+    write_pictures(tmp_path, "images/a.png")
+    (tmp_path / "masks").symlink_to(tmp_path / "images")
+    assert "are the same folder" in error_of(tmp_path)
+
+
+@pytest.fixture
+def in_folder_of_cells(tmp_path, monkeypatch):
+    """The current folder holds data/cells, a data set, and file.txt."""
+    monkeypatch.chdir(tmp_path)
+    flat_folder(tmp_path / "data" / "cells", 3)
+    (tmp_path / "file.txt").write_text("x")
+
+
+@pytest.mark.usefixtures("in_folder_of_cells")
+@pytest.mark.parametrize("dataset", ["shape", "data/cell", "{here}/nowhere", "../data/x", "a/b/c", "{here}/file.txt/x"])
+def test_a_mistyped_data_set_says_what_was_expected_without_asking_the_hub(tmp_path, dataset):
+    assert "is not there; expected `shapes`, a folder" in error_of(dataset.format(here=tmp_path))
+
+
+@pytest.mark.usefixtures("in_folder_of_cells")
+@pytest.mark.parametrize(
+    ("dataset", "ending"),
+    [
+        ("data/cell", "; did you mean data/cells?"),
+        ("data/cells/images", "; did you mean --dataset data/cells?"),
+        ("data/cells/masks", "; did you mean --dataset data/cells?"),
+    ],
+)
+def test_a_mistyped_data_set_is_told_of_one_that_is_there(dataset, ending):
+    assert error_of(dataset).endswith(ending)
+
+
+def test_a_folder_of_images_in_capitals_is_told_of_its_data_set(tmp_path):
+    write_pictures(tmp_path / "b", "Images/a.png", "Masks/a.png")
+    assert error_of(tmp_path / "b" / "Images").endswith(f"did you mean --dataset {tmp_path}/b?")
+
+
+@pytest.mark.usefixtures("in_folder_of_cells")
+def test_a_file_that_is_no_data_set_is_told_of_no_other():
+    line = error_of("file.txt")
+    assert "is a file, not .parquet" in line
+    assert "did you mean" not in line
+
+
+def test_a_folder_of_images_without_masks_is_told_of_no_other(tmp_path):
+    assert "did you mean" not in error_of(write_pictures(tmp_path, "images/a.png") / "images")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("a.mp4", "take the frames out of videos"), ("data.zip", "unpack archives first")]
+)
+def test_a_file_of_another_format_is_told_what_to_do_with(tmp_path, name, advice):
+    (tmp_path / name).write_bytes(b"x")
+    assert advice in error_of(tmp_path / name)
+
+
+def test_an_image_of_another_format_is_told_what_to_convert_to(tmp_path):
+    image = min((flat_folder(tmp_path, 3) / "images").iterdir())
+    image.rename(image.with_suffix(".HEIC"))
+    line = f"{image.parent} holds {image.stem}.HEIC, which is not read; convert HEIC to JPEG or PNG"
+    assert line in error_of(tmp_path)
+
+
+def test_images_that_all_are_of_another_format_are_told_what_to_convert_to(tmp_path):
+    for image in list((flat_folder(tmp_path, 3) / "images").iterdir()):
+        image.rename(image.with_suffix(".HEIC"))
+    line = error_of(tmp_path)
+    assert "found only .heic" in line
+    assert "convert HEIC" in line
+
+
+def test_shapes_need_no_files():
+    train, val = loaded("shapes", seed=7)
+    assert isinstance(train, Shapes)
+    assert len(train) == 240
+    assert len(val) == 48
+    assert not {*names(train)} & {*names(val)}
+    assert check_sizes(val).tolist() == [list(val[i]["target"].shape) for i in range(48)]
+
+
+def test_sizes_are_those_of_the_images_in_order(tmp_path, monkeypatch):
+    write_pictures(tmp_path, "images/1.png", "masks/1.png", size=(5, 9))
+    write_pictures(tmp_path, "images/2.jpg", "masks/2.png", size=(7, 3))
+    write_pictures(tmp_path, "images/3.png", "masks/3.png", size=(2, 2))
+    train, _ = loaded(tmp_path, val_fraction=0.0)
+    expected = {"1.png": [5, 9], "2.jpg": [7, 3], "3.png": [2, 2]}
+    calls = []
+    monkeypatch.setattr(
+        "data_utils.analysis.inspectors.track", lambda items, total, title: calls.append(total) or items
+    )
+    sizes = check_sizes(train)
+    assert sizes.tolist() == [expected[name] for name in names(train)]
+    assert sizes.dtype == np.int64
+    assert calls == [2]
+
+
+def test_files_that_cannot_be_used_are_named_together(tmp_path):
+    flat_folder(tmp_path / "train", 8)
+    write_pictures(tmp_path / "train", "masks/2.png", size=(6, 4))
+    (tmp_path / "train" / "images" / "4.png").write_bytes(b"")
+    (tmp_path / "train" / "masks" / "5.png").write_text("no picture")
+    (tmp_path / "train" / "masks" / "7.png").unlink()
+    (tmp_path / "train" / "masks" / "7.png").symlink_to("nowhere")
+    flat_folder(tmp_path / "val", 1)
+    train, _ = loaded(tmp_path)
+    with pytest.raises(DataError) as error:
+        check_sizes(train)
+    message = str(error.value)
+    sizes = "image is 4 x 6, its mask 6 x 4 (height x width); they differ in proportions"
+    assert message.startswith(f"4 of 8 pairs cannot be used: 2.png: {sizes}; ")
+    assert "4.png: image cannot be read" in message
+    assert "5.png: mask cannot be read" in message
+    assert message.endswith("; ...; --on-bad-sample skip trains without them")
+    assert "\n" not in message
+
+
+@pytest.mark.skipif(not (DATA / "isbi2012").is_dir(), reason="needs ../shared/data")
+def test_isbi_is_a_flat_binary_data_set():
+    train, val = loaded(DATA / "isbi2012", val_fraction=0.1)
+    assert len(train) == 27
+    assert len(val) == 3
+    assert (check_sizes(train) == 512).all()
+    class_map = resolve_classes(pixels_of_values(ListRecords([train[i] for i in range(5)])), (), None)
+    assert class_map.names == ("background", "foreground")
+    assert class_map.values == (0, 255)
+    assert class_map.ignore_value is None
+
+
+@pytest.mark.skipif(not (DATA / "camvid").is_dir(), reason="needs ../shared/data")
+def test_camvid_has_both_splits_with_a_void_class():
+    train, val = loaded(DATA / "camvid")
+    assert len(train) == 367
+    assert len(val) == 101
+    assert (check_sizes(val) == (360, 480)).all()
+    class_map = resolve_classes(pixels_of_values(train), (), "11")
+    assert class_map.values == tuple(range(11))
+    assert class_map.ignore_value == 11
+
+
+def test_an_image_of_another_format_is_named_also_where_masks_have_a_suffix(tmp_path):
+    write_pictures(tmp_path, "images/a.png", "masks/a_mask.png", "masks/b2_mask.png", "masks/b10_mask.png")
+    for name in ("b10.HEIC", "b2.HEIC", "a.txt"):
+        (tmp_path / "images" / name).write_bytes(b"x")
+    assert f"{tmp_path / 'images'} holds b2.HEIC, which is not read; convert HEIC to JPEG" in error_of(tmp_path)
+
+
+def test_a_file_beside_an_image_of_its_name_is_no_image_of_another_format(tmp_path):
+    write_pictures(tmp_path, "images/a.png", "masks/a.png", "masks/b.png")
+    for name in ("a.txt", "notes.txt"):
+        (tmp_path / "images" / name).write_text("x")
+    assert "which is not read" not in error_of(tmp_path)
+
+
+def test_files_without_partner_are_kept_as_a_line_each(tmp_path):
+    write_pictures(flat_folder(tmp_path, 3), "images/x.png", "masks/y.png")
+    for split in loaded(tmp_path, allow_unpaired=True):
+        assert split.metadata.unpaired == ("x.png: image without mask", "y.png: mask without image")
+
+
+def test_the_key_of_a_folder_changes_with_each_file(tmp_path):
+    files = [*flat_folder(tmp_path, 3).glob("*/*")]
+    assert len(files) == 6
+    assert unnoticed_changes(files, lambda: loaded(tmp_path)[0].digest) == []
+
+
+@pytest.mark.parametrize("kind", ["images", "masks"])
+def test_the_key_of_a_folder_changes_with_the_name_of_a_file(tmp_path, kind):
+    digest = loaded(flat_folder(tmp_path, 3))[0].digest
+    (tmp_path / kind / "1.png").rename(tmp_path / kind / "1.PNG")
+    assert loaded(tmp_path)[0].digest != digest

@@ -1,0 +1,245 @@
+"""Objects from annotations, with --task objects: COCO, labelme and YOLO tell them apart, and name their classes.
+
+Modules: inference/outputs/object_masks.py, inference/true_masks.py.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.data_sets import load_info
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.config import DataConfig
+from data_utils.sources.annotations.cityscapes import EvaluatedIds
+from data_utils.sources.load import load_records
+from data_utils.targets.find import find_task
+from data_utils.targets.objects import ObjectReader
+from inference.outputs.jobs import ImageJob
+from inference.outputs.object_masks import WrittenObjects
+from inference.outputs.object_tables import IMAGE_COLUMNS
+from inference.outputs.objects import ObjectFormat
+from inference.true_masks import open_true_masks
+from runtime.errors import DataError
+from tasks.matching import label_classes, label_numbers
+
+SIZE = (20, 30)
+# two cats that touch, and a dog: (left, top, right, bottom)
+BOXES = {"cat": [(2, 2, 10, 10), (10, 2, 18, 10)], "dog": [(20, 12, 28, 18)]}
+NAMES = ("a.png", "b.png", "c.png")
+
+
+def corners(box: tuple[int, int, int, int]) -> list[tuple[int, int]]:
+    left, top, right, bottom = box
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+def objects() -> list[tuple[str, tuple[int, int, int, int]]]:
+    return [(name, box) for name, boxes in BOXES.items() for box in boxes]
+
+
+def write_images(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, name in enumerate(NAMES):
+        Image.fromarray(np.random.default_rng(index).integers(0, 255, SIZE, np.uint8)).save(folder / name)
+
+
+def write_coco(root: Path) -> None:
+    write_images(root / "images")
+    images = [{"id": i, "file_name": name, "height": SIZE[0], "width": SIZE[1]} for i, name in enumerate(NAMES)]
+    annotations = []
+    for image in images:
+        for name, box in objects():
+            polygon = [number for corner in corners(box) for number in corner]
+            entry = {"id": len(annotations), "image_id": image["id"], "category_id": 1 + (name == "dog")}
+            annotations.append(entry | {"segmentation": [polygon], "iscrowd": 0})
+    categories = [{"id": 1, "name": "cat"}, {"id": 2, "name": "dog"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (root / "annotations").mkdir()
+    (root / "annotations" / "instances_train.json").write_text(json.dumps(content))
+
+
+def write_yolo(root: Path) -> None:
+    write_images(root / "images")
+    (root / "labels").mkdir()
+    lines = []
+    for name, box in objects():
+        shares = [f"{x / SIZE[1]} {y / SIZE[0]}" for x, y in corners(box)]
+        lines.append(f"{int(name == 'dog')} {' '.join(shares)}")
+    for name in NAMES:
+        (root / "labels" / name).with_suffix(".txt").write_text("\n".join(lines))
+    (root / "data.yaml").write_text("train: images\nval: images\nnames: [cat, dog]\n")
+
+
+def write_labelme(root: Path) -> None:
+    write_images(root)
+    shapes = [{"label": name, "points": corners(box), "shape_type": "polygon"} for name, box in objects()]
+    for name in NAMES:
+        content = {"shapes": shapes, "imagePath": name, "imageHeight": SIZE[0], "imageWidth": SIZE[1]}
+        (root / name).with_suffix(".json").write_text(json.dumps(content))
+
+
+FORMATS = {"COCO": write_coco, "YOLO": write_yolo, "labelme": write_labelme}
+
+
+@pytest.mark.parametrize(("task", "expected"), [(None, "classes"), ("objects", "objects")])
+@pytest.mark.parametrize("write", FORMATS.values(), ids=FORMATS)
+def test_annotations_are_classes_unless_objects_are_asked_for(tmp_path, write, task, expected):
+    write(tmp_path)
+    config = DataConfig(dataset=str(tmp_path), task=task)
+    assert find_task(load_records(config)[0], config) == expected
+
+
+@pytest.fixture(scope="module", params=FORMATS.values(), ids=FORMATS)
+def info(request, tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
+    """The data set in one of the formats, with the task of objects."""
+    folder = tmp_path_factory.mktemp("objects")
+    request.param(folder)
+    return load_info(folder, task="objects")
+
+
+def test_classes_of_objects_are_those_of_the_annotations(info):
+    assert info.reader.task("ce", None).classes.names == ("background", "cat", "dog")
+    assert info.reader.describe() == "numbered objects of the classes cat, dog"
+    _, cats, dogs = info.reader.class_pixels
+    assert cats > dogs > 0
+
+
+def test_touching_objects_of_one_class_have_numbers_of_their_own(info):
+    target = info.reader.read(info.train.records[0], SIZE, SIZE)
+    numbers = {int(target.ids[place]) for place in ((5, 5), (5, 15), (15, 24))}
+    assert len(numbers) == 3
+    assert 0 not in numbers
+    assert target.ids[15, 5] == 0
+    assert [target.mask[place] for place in ((5, 5), (5, 15), (15, 24), (15, 5))] == [1, 1, 2, 0]
+
+
+def test_numbers_of_objects_are_read_without_their_classes(info):
+    ids = info.reader.ids(info.train.records[0])
+    assert np.unique(ids).tolist() == [0, 1, 2, 3]
+    assert ids[15, 5] == 0
+
+
+def test_objects_keep_their_numbers_in_a_smaller_target(info):
+    smaller = info.reader.read(info.train.records[0], SIZE, (10, 15))
+    assert smaller.ids.shape == (10, 15)
+    assert len(np.unique(smaller.ids)) == 4
+
+
+def test_objects_of_classes_that_are_not_chosen_are_background(tmp_path):
+    write_coco(tmp_path)
+    info = load_info(tmp_path, task="objects", classes="dog")
+    target = info.reader.read(info.train.records[0], SIZE)
+    assert info.reader.task("ce", None).classes.names == ("background", "dog")
+    assert target.ids[5, 5] == target.mask[5, 5] == 0
+    assert target.mask[15, 24] == 1
+
+
+def test_objects_of_classes_that_are_not_chosen_are_ignored_on_request(tmp_path):
+    write_coco(tmp_path)
+    info = load_info(tmp_path, task="objects", classes="dog", outside="ignore")
+    assert info.reader.read(info.train.records[0], SIZE).mask[5, 5] == 255
+
+
+def test_shapes_of_a_group_are_one_object(tmp_path):
+    write_labelme(tmp_path)
+    for name in NAMES:
+        file = (tmp_path / name).with_suffix(".json")
+        content = json.loads(file.read_text())
+        for shape in content["shapes"][:2]:
+            shape["group_id"] = 4
+        file.write_text(json.dumps(content))
+    info = load_info(tmp_path, task="objects")
+    ids = info.reader.read(info.train.records[0], SIZE).ids
+    assert ids[5, 5] == ids[5, 15] != ids[15, 24]
+
+
+def test_a_window_of_a_drawn_mask_holds_its_objects(tmp_path):
+    write_yolo(tmp_path)
+    info = load_info(tmp_path, task="objects")
+    record = info.train.records[0]
+    with info.reader.open_window(record) as windows:
+        target = windows.read(SIZE, ((4, 10), (3, 30)))
+    whole = info.reader.read(record, SIZE)
+    np.testing.assert_array_equal(target.ids, whole.ids[4:10, 3:30])
+
+
+def test_annotations_without_objects_are_refused_in_a_line():
+    record = {"image": "a.png", "target": EvaluatedIds("a_labelIds.png"), "name": "a.png"}
+    with pytest.raises(DataError, match="these annotations tell no objects apart; leave out --task objects"):
+        ObjectReader().ids(record)
+
+
+@pytest.fixture(params=FORMATS.values(), ids=FORMATS)
+def annotated(request, tmp_path) -> Path:
+    """A folder of annotations in one of the formats."""
+    request.param(tmp_path)
+    return tmp_path
+
+
+def test_annotations_are_the_truth_of_predicted_objects(annotated):
+    true = open_true_masks(annotated, None, [Path("a")], (), ("dog", "cat")).find(Path("a"), Path("a"), 0, 1)
+    labels = true.render()
+    numbers, classes = label_numbers(labels), label_classes(labels)
+    assert len(np.unique(numbers)) == 4
+    assert set(classes[numbers == 0]) == {0}
+    assert classes[5, 5] == classes[5, 14] == 2
+    assert classes[15, 24] == 1
+    assert numbers[5, 5] != numbers[5, 14]
+    target = ObjectFormat(("background", "dog", "cat")).reader_for(true).target_from_mask(labels, "a")
+    np.testing.assert_array_equal(target.mask, classes)
+
+
+def test_annotations_are_the_truth_of_objects_of_one_class(annotated):
+    true = open_true_masks(annotated, None, [Path("a")], (), ("animal",)).find(Path("a"), Path("a"), 0, 1)
+    assert set(label_classes(true.render()).ravel()) == {0, 1}
+
+
+def test_a_prediction_without_annotations_is_missing_its_truth(annotated):
+    truths = open_true_masks(annotated, None, [Path("a")], (), ("dog", "cat"))
+    assert truths.find(Path("z"), Path("z"), 0, 1) is None
+    assert truths.missing == ["z"]
+
+
+def test_masks_that_do_not_say_classes_are_no_truth_of_several(tmp_path):
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    with pytest.raises(DataError, match="masks do not say the classes of objects; give a folder of COCO or labelme"):
+        open_true_masks(tmp_path, None, [Path("a")], (), ("dog", "cat"))
+
+
+def test_truths_of_images_of_one_name_are_distinguished_by_their_folders(tmp_path):
+    write_coco(tmp_path)
+    file = tmp_path / "annotations" / "instances_train.json"
+    content = json.loads(file.read_text())
+    for image, folder in zip(content["images"], ("x", "y"), strict=False):
+        (tmp_path / "images" / folder).mkdir()
+        (tmp_path / "images" / image["file_name"]).rename(tmp_path / "images" / folder / "a.png")
+        image["file_name"] = f"{folder}/a.png"
+    file.write_text(json.dumps(content))
+    truths = open_true_masks(tmp_path, None, [], (), ("cat", "dog"))
+    assert truths.find(Path("a"), Path("a"), 0, 1) is None
+    first, second = (truths.find(Path(stem), Path(stem), 0, 1) for stem in ("x/a", "y/a"))
+    assert first.source != second.source
+
+
+def written_objects(folder: Path, *rows: str) -> WrittenObjects:
+    """Objects 1 and 2 as a prediction writes them, with these rows of their table."""
+    Image.fromarray(np.array([[0, 1, 2, 2]], np.uint16)).save(folder / "out.png")
+    (folder / "out.objects.csv").write_text("\n".join([",".join(IMAGE_COLUMNS), *rows, ""]))
+    job = ImageJob(image=folder / "in.png", size=(1, 4), output=folder / "out")
+    return ObjectFormat(("background", "cat", "dog")).written_mask(job)
+
+
+def test_classes_of_written_objects_are_read_with_them(tmp_path):
+    written = written_objects(tmp_path, "1,dog,1,0,1,0,1,1,2,0.9", "2,cat,2,0,2.5,0,2,1,4,0.8")
+    assert label_classes(written.render()).tolist() == [[0, 2, 1, 1]]
+    assert label_numbers(written.render()).tolist() == [[0, 1, 2, 2]]
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "bird"), (3, "dog"), (-1, "dog")])
+def test_written_objects_of_another_class_or_number_are_refused(tmp_path, number, name):
+    written = written_objects(tmp_path, f"{number},{name},1,0,1,0,1,1,2,0.9")
+    with pytest.raises(DataError, match=rf"out.objects.csv: object {number} is not one of .*out.png"):
+        written.render()

@@ -1,0 +1,307 @@
+"""Points of a data set: which files of a folder hold them, and which images and splits are theirs."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.points import NAMES, coco_content, dots, points_of_folder, write_dots, write_table
+from support.rasters import feature, square, write_geojson
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.config import DataConfig
+from data_utils.sources.load import load_records
+from data_utils.sources.points.find import find_points, lacks_masks, open_points, read_truth
+from data_utils.sources.points.table import EMPTY_CELL
+from data_utils.targets.points import point_records
+from runtime.errors import DataError
+from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN
+
+
+@pytest.mark.parametrize(("task", "has_points"), [(None, False), ("landmarks", True)])
+def test_masks_come_before_points_unless_a_flag_asks_for_these(tmp_path, task, has_points):
+    write_dots(tmp_path, 4, seed=0)
+    shutil.copytree(tmp_path / "images", tmp_path / "masks")
+    train, _ = load_records(DataConfig(dataset=str(tmp_path), task=task))
+    assert (train.metadata.landmarks is not None) is has_points
+
+
+def test_masks_that_a_flag_asks_for_are_missing_beside_points(tmp_path):
+    write_dots(tmp_path, 4, seed=0)
+    with pytest.raises(DataError, match=r"no folder of masks"):
+        load_records(DataConfig(dataset=str(tmp_path), task="classes"))
+
+
+def test_a_task_that_the_data_are_not_for_is_a_one_line_error(tiny_folder):
+    with pytest.raises(DataError, match=r"--task landmarks: .* holds masks, and no points"):
+        load_dataset_info(DataConfig(dataset=str(tiny_folder), task="landmarks"))
+
+
+def test_splits_are_folders_of_their_name(tmp_path):
+    write_dots(tmp_path / "train", 3, seed=0)
+    write_dots(tmp_path / "val", 2, seed=1)
+    train, val = load_records(DataConfig(dataset=str(tmp_path)))
+    assert len(train) == 3
+    assert len(val) == 2
+    assert train.metadata.landmarks == val.metadata.landmarks
+
+
+def test_splits_are_tables_of_their_name(tmp_path):
+    write_dots(tmp_path, 3, seed=0, name="train.csv")
+    lines = (tmp_path / "train.csv").read_text().splitlines()
+    (tmp_path / "val.csv").write_text("\n".join([lines[0], *lines[-3:]]))
+    (tmp_path / "train.csv").write_text("\n".join(lines[:-3]))
+    train, val = load_records(DataConfig(dataset=str(tmp_path)))
+    assert len(train) == 2
+    assert len(val) == 1
+    assert train.metadata.landmarks == val.metadata.landmarks
+
+
+def test_the_helpers_draw_what_they_say():
+    images, positions, states = dots(2, seed=0)
+    assert len(images) == 2
+    assert positions.shape == (2, 3, 2)
+    assert (states == PRESENT).all()
+
+
+def test_an_empty_cell_is_no_state_of_a_point():
+    assert EMPTY_CELL not in (ABSENT, PRESENT, UNKNOWN, OUTSIDE)
+
+
+@pytest.fixture
+def three_tables(tmp_path):
+    """Tables of three splits, whose names are in any case, with different points each."""
+    write_table(tmp_path, "image,a_x,a_y,b_x,b_y\na,1,2,3,4\n", images=3, name="Train.csv")
+    (tmp_path / "val.csv").write_text("image,b_x,b_y,c_x,c_y\nb,1,2,3,4\n")
+    (tmp_path / "TEST.csv").write_text("image,c_x,c_y\nc,1,2\n")
+    return tmp_path
+
+
+def test_points_have_the_same_names_in_all_splits(three_tables):
+    train, val = load_records(DataConfig(dataset=str(three_tables), val_split="test"))
+    assert train.metadata.landmarks.names == ("c", "a", "b")  # in the order of the files
+    assert val.metadata.landmarks.names == ("c", "a", "b")
+    (records,) = point_records([val])
+    assert records.table.with_names(("a", "b", "c")).states.tolist() == [[UNKNOWN, UNKNOWN, PRESENT]]
+
+
+def test_tables_of_splits_are_found_whatever_the_case_of_their_names(three_tables):
+    train, val = load_records(DataConfig(dataset=str(three_tables)))
+    assert len(train) == 1
+    assert len(val) == 1
+
+
+def test_the_first_of_two_tables_of_one_split_is_read(tmp_path):
+    (tmp_path / "train.tps").write_text("LM=1\n1 2\nID=a\n")
+    (tmp_path / "train.csv").write_text("image,p_x,p_y\na,1,2\n")
+    assert find_points(tmp_path, (), explicit=True)["train"].names == ("p",)
+
+
+def test_tables_in_folders_of_splits_are_found_by_the_name_that_is_given(tmp_path):
+    for split in ("train", "test"):
+        write_table(tmp_path / split, "image,a_x,a_y\na,1,2\n")
+    assert [len(split) for split in load_records(DataConfig(dataset=str(tmp_path), val_split="test"))] == [1, 1]
+
+
+def test_tables_in_folders_of_splits_come_before_those_beside_them(tmp_path):
+    write_table(tmp_path / "train", "image,a_x,a_y\na,1,2\n")
+    for name in ("train", "val"):
+        (tmp_path / f"{name}.csv").write_text("image,b_x,b_y\na,1,2\n")
+    tables = find_points(tmp_path, (), explicit=False)
+    assert {split: table.names for split, table in tables.items()} == {"train": ("a",)}
+
+
+def test_two_tables_in_a_folder_are_refused(tmp_path):
+    folder = write_table(tmp_path, "image,a_x,a_y\na,1,2\nb,1,2\n", images=2)
+    (folder / "more.csv").write_text("image,a_x,a_y\na,1,2\n")
+    with pytest.raises(DataError, match=r"2 files list points: .*more\.csv; .*points\.csv; keep one of them"):
+        points_of_folder(folder)
+
+
+def test_a_hidden_table_is_passed_over(tmp_path):
+    folder = write_table(tmp_path, "image,a_x,a_y\na,1,2\nb,1,2\n", images=2)
+    (folder / "._points.csv").write_text("image,a_x,a_y\na,1,2\n")
+    assert len(points_of_folder(folder).images) == 2
+
+
+@pytest.mark.parametrize(
+    ("tables", "splits"),
+    [
+        ({"notes/a.csv": "image,landmark,x,y\na.png,one,1,2\n"}, {}),
+        (
+            {
+                "notes/a.csv": "image,landmark,x,y\na.png,one,1,2\n",
+                "video/a.csv": "scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,2\n",
+            },
+            {"train": ("a",)},
+        ),
+        (
+            {
+                "video/a.csv": "scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,2\n",
+                "labeled-data/video/b.csv": "scorer,m,m\nbodyparts,b,b\ncoords,x,y\na.png,1,2\n",
+            },
+            {"train": ("b",)},
+        ),
+    ],
+    ids=["another table", "deeplabcut", "labeled-data comes first"],
+)
+def test_tables_in_folders_below_are_read_where_they_are_deeplabcuts(tmp_path, tables, splits):
+    for name, text in tables.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
+    found = find_points(tmp_path, (), explicit=True)
+    assert {split: table.names for split, table in found.items()} == splits
+
+
+MISSING_IMAGES = "image,p_x,p_y\nx,9,9\na,1,2\ny,9,9\nb,3,4\n"
+
+
+def test_points_stay_with_their_images_where_others_are_left_out(tmp_path):
+    folder = write_table(tmp_path, MISSING_IMAGES, images=2)
+    train, val = load_records(DataConfig(dataset=str(folder), allow_unpaired=True))
+    places = {record["name"]: record["target"].positions.tolist() for split in (train, val) for record in split}
+    assert places == {"a.png": [[1, 2]], "b.png": [[3, 4]]}
+    assert train.metadata.unpaired[0] == "x: listed in points.csv, but the file is missing"
+    assert len(val.metadata.unpaired) == 2
+
+
+def test_points_whose_images_are_missing_are_named(tmp_path):
+    folder = write_table(tmp_path, MISSING_IMAGES, images=2)
+    with pytest.raises(DataError, match="2 files without partner: x: listed in"):
+        load_records(DataConfig(dataset=str(folder)))
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.PNG", "a.nii"])
+def test_a_name_with_the_ending_of_an_image_may_not_lack_one(tmp_path, name):
+    folder = write_table(tmp_path / "data", f"image,p_x,p_y\n{name},1,2\nb,3,4\n", images=2)
+    (folder / "images" / "a.png").rename(folder / "images" / f"{name}.png")
+    with pytest.raises(DataError, match=rf"1 files without partner: {name}: listed in points\.csv"):
+        load_records(DataConfig(dataset=str(folder)))
+
+
+def test_masks_are_missing_where_a_picture_is_hidden(tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / "._a.png").write_bytes(b"what a Mac leaves behind")
+    assert lacks_masks(tmp_path, ())
+
+
+def test_masks_of_volumes_are_those_of_a_folder_of_labels(tmp_path):
+    (tmp_path / "labelsTr").mkdir()
+    assert not lacks_masks(tmp_path, ())
+
+
+@pytest.mark.parametrize("name", ["a.PNG", "a.nii.gz"])
+def test_masks_are_pictures_or_volumes(tmp_path, name):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / name).write_bytes(b"a mask")
+    assert not lacks_masks(tmp_path, ())
+
+
+@pytest.mark.parametrize(
+    ("split", "files_of_split", "splits", "is_without"),
+    [
+        ("val", [], (), True),
+        ("val", ["a.png"], (), False),
+        ("holdout", ["a.png"], (), True),
+        ("holdout", ["a.png"], ("train", "holdout"), False),
+    ],
+)
+def test_masks_of_any_split_count_where_it_is_usual_or_named(tmp_path, split, files_of_split, splits, is_without):
+    for name in ("train", split):
+        (tmp_path / name / "images").mkdir(parents=True)
+        (tmp_path / name / "masks").mkdir()
+    for name in files_of_split:
+        (tmp_path / split / "masks" / name).write_bytes(b"a mask of one split")
+    assert lacks_masks(tmp_path, splits) is is_without
+
+
+def test_points_beside_masks_of_a_split_that_is_named_are_left_out(tmp_path):
+    write_dots(tmp_path / "night", 2, seed=0)
+    (tmp_path / "night/masks").mkdir()
+    for image in (tmp_path / "night/images").iterdir():
+        Image.new("1", Image.open(image).size).save(tmp_path / "night/masks" / image.with_suffix(".png").name)
+    train, _ = load_records(DataConfig(str(tmp_path), train_split="night"))
+    assert train.metadata.landmarks is None
+
+
+def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(tmp_path):
+    write_dots(tmp_path, 2, seed=0)
+    shutil.copytree(tmp_path / "images", tmp_path / "masks")
+    text = (tmp_path / "points.csv").read_text().splitlines()
+    image, name, *_ = text[1].split(",")
+    (tmp_path / "points.csv").write_text("\n".join([text[0], f"{image},{name},,,", *text[2:]]))
+    truth = read_truth(tmp_path, "unknown")
+    assert truth.names == NAMES
+    assert truth.states[0].tolist() == [UNKNOWN, PRESENT, PRESENT]
+    assert read_truth(tmp_path, "not-there").states[0].tolist() == [ABSENT, PRESENT, PRESENT]
+
+
+def test_the_truth_is_that_of_all_splits(tmp_path):
+    for split, image in (("train", "a"), ("val", "b")):
+        write_table(tmp_path / split, f"image,p_x,p_y\n{image},1,2\n")
+    assert read_truth(tmp_path, "unknown").images == ("a", "b")
+
+
+def test_splits_may_be_files_of_tps(tmp_path):
+    for split, image in (("train", "a"), ("val", "b")):
+        (tmp_path / f"{split}.tps").write_text(f"LM=1\n1 2\nIMAGE={image}.png\n")
+    tables = find_points(tmp_path, (), explicit=False)
+    assert {split: table.images for split, table in tables.items()} == {"train": ("a.png",), "val": ("b.png",)}
+
+
+def test_images_of_a_table_lie_in_the_first_of_several_folders(tmp_path):
+    (tmp_path / "train.tps").write_text("LM=1\n1 2\nIMAGE=a.png\n")
+    for folder in ("images", "imagesTs", "."):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        Image.new("L", (20, 16)).save(tmp_path / folder / "a.png")
+    tables = find_points(tmp_path, (), explicit=False)
+    records = open_points(tmp_path, tables, None, allow_unpaired=False)["train"]()
+    assert [record["image"] for record in records] == [str(tmp_path / "images" / "a.png")]
+
+
+def test_the_points_of_files_that_outline_areas_too_are_the_truth(tmp_path):
+    content = coco_content(["a.png"], np.ones((1, 3, 2)))
+    content["annotations"][0]["segmentation"] = [[1, 1, 9, 1, 9, 9]]
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    assert read_truth(tmp_path, "unknown").names == NAMES
+
+
+def test_points_beside_outlines_of_objects_ask_for_the_task(tmp_path):
+    write_dots(tmp_path, 4, seed=0)
+    content = coco_content(["frame_00.png"], np.ones((1, 3, 2)))
+    content["annotations"][0] |= {"segmentation": [[1, 1, 9, 1, 9, 9]], "keypoints": []}
+    content["categories"] = [{"id": 1, "name": "mouse"}]
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    line = r"holds annotations, and points in .*points\.csv; give --task classes or --task landmarks"
+    with pytest.raises(DataError, match=line):
+        load_records(DataConfig(str(tmp_path)))
+    train, _ = load_records(DataConfig(str(tmp_path), task="landmarks"))
+    assert train.metadata.landmarks.names == NAMES
+
+
+def test_points_beside_polygons_are_points(tmp_path):
+    write_dots(tmp_path, 4, seed=0)
+    write_geojson(tmp_path / "areas.geojson", [feature(square(20, 30, 90))])
+    train, _ = load_records(DataConfig(str(tmp_path)))
+    assert train.metadata.landmarks is not None
+    assert train.metadata.landmarks.names == NAMES
+
+
+@pytest.mark.parametrize("name", ["a.csv", "."])
+def test_a_truth_without_points_is_a_one_line_error(tmp_path, name):
+    (tmp_path / "a.csv").write_text("name,r,g,b\ncar,1,2,3\n")
+    path = tmp_path / name
+    with pytest.raises(DataError, match=rf"{path}: no file there lists points \(docs/landmarks.md\)"):
+        read_truth(path, "unknown")
+
+
+@pytest.mark.parametrize("folder", ["imgs", "image", "imagesTr", "data", "JPEGImages", "images/train", "train", "."])
+def test_images_of_a_table_lie_in_folders_of_these_names(tmp_path, folder):
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    Image.new("L", (20, 16)).save(tmp_path / folder / "a.png")
+    (tmp_path / "Train.csv").write_text("image,p_x,p_y\na.png,1,2\n")
+    splits = open_points(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
+    assert splits["train"]()[0]["image"] == str(tmp_path / folder / "a.png")

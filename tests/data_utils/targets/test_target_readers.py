@@ -1,0 +1,149 @@
+"""What a reader of targets makes of a file is kept under a key: other readers have others.
+
+Modules: data_utils/targets/reader.py.
+"""
+
+import numpy as np
+import pytest
+from support.volumes import write_nifti
+
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.volumes import read_volume_header
+from data_utils.sources.records import ListRecords, Metadata
+from data_utils.targets import find_named_classes
+from data_utils.targets.classes import ClassReader, PartlyLabeledReader
+from data_utils.targets.detail import class_detail
+from data_utils.targets.label_sets import LabelSets
+from data_utils.targets.objects import ObjectReader
+from data_utils.targets.overlapping import OverlapReader
+from data_utils.targets.points import PointReader
+from data_utils.targets.reader import MaskReader, TargetReader
+from data_utils.targets.regions import RegionReader
+from runtime.errors import DataError
+from tasks.landmarks import Landmarks
+from tasks.regions import Region
+
+BY_A = LabelSets(((True, True), (True, False)), {("a",): 1})
+BY_B = LabelSets(((True, True), (True, False)), {("b",): 1})
+TWO = ClassMap(("a", "b"), (1, 2), None)
+REGION = Region("whole", (1, 2))
+
+
+@pytest.mark.parametrize(
+    "readers",
+    [
+        [
+            ClassReader(TWO),
+            ClassReader(ClassMap(("a", "b"), (2, 1), None)),
+            ClassReader(ClassMap(("a", "b"), (1, 2), 9)),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, joined=((3, 0),))),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, joined=((3, 1),))),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, outside=0)),
+            ClassReader(ClassMap(("a", "b"), (1, 2), None, outside=255)),
+            PartlyLabeledReader(TWO, label_sets=BY_A),
+            PartlyLabeledReader(TWO, label_sets=BY_B),
+            PartlyLabeledReader(TWO, label_sets=LabelSets(((True, True), (False, True)), {("a",): 1})),
+        ],
+        [
+            PointReader(Landmarks(("a", "b")), (0, 1)),
+            PointReader(Landmarks(("a", "c")), (0, 1)),
+            PointReader(Landmarks(("a", "b")), (1, 0)),
+        ],
+        [
+            OverlapReader(("a", "b")),
+            OverlapReader(("a", "b"), label_sets=BY_A),
+            OverlapReader(("a", "b"), label_sets=LabelSets(((True, True), (False, True)), {("a",): 1})),
+            RegionReader((REGION,)),
+            RegionReader((Region("whole", (2, 1)),)),
+            RegionReader((Region("other", (1, 2)),)),
+            RegionReader((REGION,), ignored=(9,)),
+            RegionReader((REGION,), label_sets=LabelSets(((True,), (False,)), {("a",): 1})),
+            ObjectReader(),
+        ],
+    ],
+    ids=["classes", "points", "bits"],
+)
+def test_targets_of_readers_are_distinguished_by_their_keys(readers: list[TargetReader]):
+    keys = [repr(reader.key) for reader in readers]
+    assert len(set(keys)) == len(keys)
+
+
+def test_targets_are_of_the_size_of_images_unless_they_are_points():
+    images, networks = np.array([[4, 6]]), np.array([[8, 8]])
+    assert ClassReader(TWO).target_sizes(images, networks) is images
+    assert PointReader(Landmarks(("a",)), (0,)).target_sizes(images, networks) is networks
+
+
+def test_a_label_volume_is_read_slice_by_slice_by_whatever_reads_masks_alone():
+    values = np.array([[[1, 2]], [[2, 2]]])
+    assert MaskReader.target_from_volume(ClassReader(TWO), values, "mask").mask.tolist() == [[[0, 1]], [[1, 1]]]
+
+
+def test_a_label_volume_of_other_sides_than_its_image_is_refused(tmp_path):
+    image = VolumeFile((str(write_nifti(tmp_path / "image.nii", np.zeros((2, 3, 4), np.uint8))),))
+    label = VolumeFile((str(write_nifti(tmp_path / "label.nii", np.ones((4, 3, 2), np.uint8))),))
+    with pytest.raises(DataError, match=r"^a: "):
+        ClassReader(TWO).read_volume({"image": image, "target": label, "name": "a"}, read_volume_header(image, "a"))
+
+
+def test_a_mask_of_other_proportions_than_its_image_is_refused():
+    record = {"image": "", "target": np.ones((20, 30), np.uint8), "name": "a"}
+    with pytest.raises(DataError, match=r"^a: image is 40 x 40, its mask 20 x 30 \(height x width\)"):
+        ClassReader(TWO).read(record, (40, 40))
+
+
+def test_points_have_no_named_classes():
+    records = ListRecords([], Metadata(classes=((0, "background"), (1, "cell"))))
+    assert find_named_classes(records, DataConfig(task="landmarks", classes="nose,tail")) == ()
+    assert find_named_classes(records, DataConfig(task="classes")) == ((0, "background"), (1, "cell"))
+    assert find_named_classes(records, DataConfig(task="classes", outside="ignore")) == [(1, "cell")]
+
+
+CELLS = ClassReader(ClassMap(("background", "cell"), (0, 7), 9))
+
+
+def test_a_reader_with_a_class_map_has_its_names():
+    assert CELLS.class_names == ("background", "cell")
+    assert ObjectReader().class_names == ()
+
+
+@pytest.mark.parametrize(
+    ("reader", "background"),
+    [(CELLS, 0), (ClassReader(TWO), None), (ObjectReader(), None)],
+    ids=["0", "none", "objects"],
+)
+def test_a_reader_with_a_class_map_has_its_background(reader, background):
+    assert reader.background == background
+
+
+def test_a_reader_with_a_class_map_is_known_by_it():
+    assert CELLS.identity != ClassReader(ClassMap(("background", "cell"), (0, 8), 9)).identity
+    assert ObjectReader().identity == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "labeled", "kept"),
+    [
+        ([0, 0, 1, 1], None, 1.0),
+        ([0, 1, 1, 1], None, 0.375),  # halved and doubled: 1, 1, 1, 1
+        ([0, 1, 1, 1], {1}, 1.0),
+        ([0, 1, 1, 1], set(), 0.0),
+        ([0, 9, 1, 1], None, 1.0),
+    ],
+    ids=["all", "a part", "of a labeled class", "of no class", "beside what is ignored"],
+)
+def test_detail_of_masks_is_what_is_left_of_known_pixels(mask, labeled, kept):
+    class_map = ClassMap(("a", "b"), (0, 1), 9)
+    record = {"image": "", "target": np.array([mask], np.uint8), "name": "m"}
+    assert class_detail(class_map, [record], 0.5, lambda labels: labeled) == kept
+
+
+def test_points_are_not_read_from_masks_and_some_targets_are_labeled_as_a_whole():
+    with pytest.raises(DataError, match=r"^masks_of_cells: masks hold no points, which --task landmarks needs"):
+        PointReader.from_values({0: 1}, (), DataConfig("masks_of_cells"))
+    places = {("a",): "classes.txt", ("b",): "classes.csv"}
+    with pytest.raises(DataError, match=r"^classes\.txt: images of this task are labeled as a whole; remove it"):
+        ObjectReader().partly_labeled(places, (), {})
+    assert PointReader(Landmarks(("a",)), (0,)).detail_kept([], 0.5) == 1

@@ -1,0 +1,633 @@
+"""Objects from the answers of pixels: the same in any strips, numbered by position, apart where they touch.
+
+Modules: inference/decoding/objects.py, inference/decoding/answers.py, inference/decoding/finder.py,
+inference/decoding/components.py, inference/decoding/canvas.py, data_utils/visualize_objects.py, data_utils/holes.py.
+"""
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter, label
+from support.objects import discs, note_scratch_folders, true_answers
+
+from data_utils.holes import has_hole, holes
+from data_utils.visualize_objects import SHADES, choose_shades, outline_objects, shade_objects, touching_pairs
+from inference.decoding import canvas, finder
+from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths, pack_answers
+from inference.decoding.components import Component, ComponentStream, join_components
+from inference.decoding.finder import ObjectFinder, separate_objects
+from inference.decoding.objects import ObjectDecoder, choose_objects
+from inference.decoding.views import average
+from runtime.errors import DataError, SettingsError
+from tasks.classes import Classes
+from tasks.matching import label_classes, label_numbers, pack_labels
+from tasks.objects import Objects
+
+
+def noisy_answers(size: tuple[int, ...], seed: int) -> np.ndarray:
+    """Answers with components of all shapes, and depths that cut them."""
+    rng = np.random.default_rng(seed)
+    field = gaussian_filter(rng.normal(size=size), 3)
+    depth = np.rint(255 * (gaussian_filter(rng.normal(size=size), 2) * 4).clip(0, 1)).astype(np.int64)
+    answers = rng.integers(1, 3, size) | depth << 8 | rng.integers(128, 256, size) << 16
+    return np.where(field > 0, answers, 0).astype(np.int32)
+
+
+def decode_in_strips(answers: np.ndarray, cuts: list[int], **rules):
+    """Labels and objects, where strips end at `cuts`; `rules` are those of the task."""
+    finder = ObjectFinder(Objects(**rules))
+    for start, stop in zip([0, *cuts], [*cuts, len(answers)], strict=True):
+        finder.add(answers[start:stop])
+    return np.concatenate(list(finder.finish())), finder.objects
+
+
+ANSWERS = {size: noisy_answers(size, seed=0) for size in ((90, 70), (24, 20, 22))}
+
+
+@pytest.mark.parametrize("answers", ANSWERS.values(), ids=["image", "volume"])
+def test_deep_parts_of_a_component_are_objects(answers):
+    assert len(decode_in_strips(answers, [])[1]) > label(answers > 0)[1] > 1
+
+
+@pytest.mark.parametrize("cuts", [[45], [1, 2, 3, 20], range(1, 90)], ids=["halves", "thin strips", "rows"])
+@pytest.mark.parametrize(
+    "rules",
+    [{}, {"fills_holes": True}, {"drops_border": True, "smallest": 9, "fills_holes": True}],
+    ids=["plain", "filled", "all rules"],
+)
+@pytest.mark.parametrize("answers", ANSWERS.values(), ids=["image", "volume"])
+def test_objects_are_the_same_in_any_strips(answers, rules, cuts):
+    labels, objects = decode_in_strips(answers, [], **rules)
+    cuts = [cut for cut in cuts if cut < len(answers)]
+    other_labels, other_objects = decode_in_strips(answers, cuts, **rules)
+    assert other_objects == objects
+    np.testing.assert_array_equal(other_labels, labels)
+
+
+class Shuffled(ComponentStream):
+    """Hands all components on at the end, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.components: list[Component] = []
+
+    def add(self, strip: np.ndarray) -> Iterator[Component]:
+        self.components += super().add(strip)
+        return iter(())
+
+    def finish(self) -> Iterator[Component]:
+        components = [*self.components, *super().finish()]
+        for index in np.random.default_rng(0).permutation(len(components)).tolist():
+            yield components[index]
+
+
+def test_objects_do_not_depend_on_the_order_in_which_components_end(monkeypatch):
+    answers = noisy_answers((90, 70), seed=3)
+    labels, objects = decode_in_strips(answers, [20, 40], fills_holes=True)
+    monkeypatch.setattr("inference.decoding.finder.ComponentStream", Shuffled)
+    other_labels, other_objects = decode_in_strips(answers, [7, 60], fills_holes=True)
+    np.testing.assert_array_equal(other_labels, labels)
+    # colors are free to differ
+    assert [item._replace(shade=0) for item in other_objects] == [item._replace(shade=0) for item in objects]
+
+
+def answers_of(ids: list[list[int]]) -> np.ndarray:
+    """Answers in which 1 is a pixel of an object; all are shallow, so that each component is one object."""
+    return np.where(np.array(ids) > 0, 1 | 20 << 8 | 204 << 16, 0).astype(np.int32)
+
+
+def test_holes_of_each_object_are_filled():
+    ids = np.ones((3, 7), int)
+    ids[:, 3] = ids[1, 1] = ids[1, 5] = 0
+    _, objects = decode_in_strips(answers_of(ids), [], fills_holes=True)
+    assert [detected.size for detected in objects] == [9, 9]
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [3]])
+def test_objects_are_numbered_by_their_first_pixels(cuts):
+    ids = np.zeros((6, 8), int)
+    ids[:2, 2] = 1
+    ids[:5, 5] = ids[4, :5] = 1  # begins to the right of the other one, and reaches farther to the left
+    labels, objects = decode_in_strips(answers_of(ids), cuts)
+    numbers = label_numbers(labels)
+    assert numbers[0, 2] == 1
+    assert numbers[0, 5] == 2
+    assert numbers[4, 0] == 2
+    assert [(item.number, item.size) for item in objects] == [(1, 2), (2, 10)]
+
+
+RINGS = [
+    [1, 1, 1, 0, 1, 1, 1, 1, 1],
+    [1, 0, 1, 0, 1, 0, 0, 0, 1],
+    [1, 1, 1, 0, 1, 0, 1, 0, 1],
+    [0, 0, 0, 0, 1, 0, 0, 0, 1],
+    [1, 1, 1, 0, 1, 1, 1, 1, 1],
+    [1, 0, 1, 0, 0, 0, 0, 0, 0],
+    [1, 1, 0, 0, 0, 1, 0, 0, 0],
+]
+
+
+def test_holes_that_an_object_encloses_alone_are_filled():
+    labels, (first, *_) = decode_in_strips(answers_of(RINGS), [3], fills_holes=True)
+    expected = np.array(RINGS)
+    expected[1, 1] = 1  # neither the hole of a ring about another object, nor one that opens at a corner
+    np.testing.assert_array_equal(labels > 0, expected > 0)
+    assert first.size == 9
+    assert first.center == (1.0, 1.0)
+    assert first.score == pytest.approx(0.8)
+
+
+def test_holes_stay_where_they_are_not_to_be_filled():
+    np.testing.assert_array_equal(decode_in_strips(answers_of(RINGS), [3])[0] > 0, np.array(RINGS) > 0)
+
+
+def test_of_two_holes_of_an_object_only_the_empty_one_is_filled():
+    ids = np.ones((5, 9), int)
+    ids[1:4, 1:4] = ids[2, 6] = 0
+    ids[2, 2] = 1
+    numbers = label_numbers(decode_in_strips(answers_of(ids), [], fills_holes=True)[0])
+    assert numbers[1:4, 1:4].tolist() == [[0, 0, 0], [0, 2, 0], [0, 0, 0]]
+    assert numbers[2, 6] == 1
+
+
+def test_the_center_of_a_filled_object_is_that_of_all_its_pixels():
+    ids = np.zeros((12, 14), int)
+    ids[2:9, 3:12] = 1
+    ids[3:7, 4:6] = 0
+    labels, (item,) = decode_in_strips(answers_of(ids), [], fills_holes=True)
+    assert item.size == 63
+    assert item.center == pytest.approx((5.0, 7.0))
+    assert (labels > 0).sum() == 63
+
+
+def test_a_speck_that_is_left_out_is_filled_over():
+    (outer,) = decode_in_strips(answers_of(RINGS), [], fills_holes=True, smallest=13)[1]
+    assert outer.size == 25
+    assert outer.box == (0, 4, 5, 9)
+
+
+def test_objects_at_the_border_may_be_left_out():
+    ids = np.zeros((9, 30), int)
+    for left in (0, 4, 8, 12, 16, 27):
+        ids[3:6, left : left + 3] = 1
+    ids[0:3, 5], ids[6:9, 9] = 1, 1  # up to the first and the last row
+    labels, objects = decode_in_strips(answers_of(ids), [4], drops_border=True)
+    assert [item.box for item in objects] == [(3, 12, 6, 15), (3, 16, 6, 19)]
+    assert sorted(np.unique(label_numbers(labels)).tolist()) == [0, 1, 2]
+
+
+def test_objects_in_the_last_slice_may_be_left_out():
+    ids = np.zeros((5, 5, 9), int)
+    ids[1:3, 1:3, 1:3] = ids[3:5, 1:3, 5:7] = 1
+    _, (item,) = decode_in_strips(answers_of(ids), [], drops_border=True)
+    assert item.box == (1, 1, 1, 3, 3, 3)
+
+
+def test_an_object_that_fills_the_image_lies_at_the_border():
+    assert decode_in_strips(answers_of(np.ones((3, 3))), [], drops_border=True)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "drops_border", "smallest"), [(None, True, 9), (2, False, 2), (0, False, 0)], ids=["border", "2", "0"]
+)
+def test_flags_for_objects_change_the_rules_of_the_task(flag, drops_border, smallest):
+    task = choose_objects(Objects(smallest=9), flag, drops_border=drops_border)
+    assert task.drops_border is drops_border
+    assert task.smallest == smallest
+
+
+def test_a_model_of_classes_needs_no_flags_for_objects():
+    task = Classes(("a", "b"))
+    assert choose_objects(task, None, drops_border=False) == task
+
+
+@pytest.mark.parametrize(
+    ("smallest", "drops_border", "flag"),
+    [(5, False, "--min-size"), (0, False, "--min-size"), (None, True, "--drop-border")],
+)
+def test_flags_for_objects_need_a_model_of_objects(smallest, drops_border, flag):
+    with pytest.raises(SettingsError, match=f"{flag}: is for models of objects, and this is one of classes"):
+        choose_objects(Classes(("a", "b")), smallest, drops_border=drops_border)
+
+
+def test_components_are_those_of_the_whole_image():
+    answers = noisy_answers((80, 60), seed=1) & 0xFF
+    stream = ComponentStream()
+    components = []
+    for start in range(0, 80, 7):
+        components += stream.add(answers[start : start + 7])
+    components += stream.finish()
+    labels, count = label(answers)
+    assert len(components) == count
+    for component in components:
+        number = labels[component.window][component.values > 0]
+        assert len(set(number.tolist())) == 1
+        assert len(number) == (labels == number[0]).sum()
+
+
+def test_components_that_no_later_band_touches_end_with_their_band():
+    column = np.zeros((64, 8), np.int32)
+    column[:, 0] = 1  # one that never ends
+    column[::4, 4] = 1
+    stream = ComponentStream()
+    assert [len(list(stream.add(column))) for _ in range(4)] == [16, 16, 16, 16]
+    (endless,) = stream.finish()
+    assert len(endless.values) == 4 * 64
+
+
+def test_touching_discs_are_distinguished_and_numbered_from_top_to_bottom():
+    true = discs((120, 90), 40, seed=2)
+    assert label(true)[1] < true.max()  # some touch
+    labels, objects = decode_in_strips(true_answers(true), [64])
+    numbers = label_numbers(labels)
+    assert len(objects) == true.max() == numbers.max()
+    pairs = np.unique(np.stack([true.ravel(), numbers.ravel()]), axis=1).T
+    overlaps = [((true == t) & (numbers == p)).sum() / ((true == t) | (numbers == p)).sum() for t, p in pairs]
+    assert sum(overlap > 0.8 for overlap in overlaps) == true.max() + 1  # with the background
+    _, first = np.unique(numbers, return_index=True)
+    assert (np.diff(first[1:]) > 0).all()
+
+
+def test_objects_say_where_they_are():
+    answers = np.zeros((20, 30), np.int32)
+    answers[4:10, 5:8] = 2 | 255 << 8 | 204 << 16
+    answers[4, 5:8] = 2 | 255 << 8  # a sixth of its pixels may as well be background
+    _, (item,) = decode_in_strips(answers, [6, 12])
+    assert item.number == 1
+    assert item.class_index == 2
+    assert item.size == 18
+    assert item.box == (4, 5, 10, 8)
+    assert item.center == (6.5, 6.0)
+    assert item.score == pytest.approx(0.8 * 5 / 6)
+
+
+def test_the_center_of_an_object_is_that_of_its_pixels():
+    answers = np.zeros((20, 30), np.int32)
+    answers[4:10, 5:8] = answers[15, 20:22] = answers[16, 20] = 1 | 255 << 8 | 255 << 16
+    _, (_, second) = decode_in_strips(answers, [6, 12])
+    assert second.number == 2
+    assert second.size == 3
+    assert second.box == (15, 20, 17, 22)
+    assert second.center == pytest.approx((46 / 3, 61 / 3))  # not that of its box
+
+
+def test_objects_that_touch_have_different_shades_in_whatever_order_they_end():
+    answers = np.zeros((13, 14), np.int32)
+    deep = 1 | 255 << 8 | 255 << 16
+    answers[:, :3] = deep
+    answers[6, :3] = 1 | 10 << 8 | 255 << 16  # two objects that touch, the first and the last one
+    answers[1:6:2, 6:13:2] = deep  # twelve others end before
+    answers[1, 6] = 0
+    _, objects = decode_in_strips(answers, [])
+    assert [detected.size > 1 for detected in objects] == [True, *[False] * 11, True]
+    assert [detected.shade for detected in objects] == [*range(1, 13), 2]
+
+
+def test_the_score_of_an_object_is_how_surely_it_is_no_background():
+    decoder = ObjectDecoder(Objects(Classes(("background", "cell", "dirt"))))
+    logits = torch.tensor([0.2, 0.5, 0.3]).log().tolist()
+    answer = torch.tensor([*logits, 10.0]).view(4, 1, 1).expand(4, 6, 8)  # deep in an object
+    list(decoder.read(iter([answer]), probabilities=False))
+    (detected,) = decoder.objects
+    assert detected.class_index == 1
+    assert detected.score == pytest.approx(0.8, abs=0.5 / 255)
+
+
+def test_depth_or_certainty_of_pixels_are_rounded_to_levels():
+    sure = 6.9  # its sigmoid is 0.999
+    pixels = torch.tensor([[0.0, sure, sure], [9.0, 0.0, 9.0]])
+    answers = ObjectDecoder(Objects()).decode(pixels.T[:, None])
+    assert answer_classes(answers).tolist() == [[1, 0]]
+    assert answer_depths(answers).tolist() == [[255, 0]]  # those of the background are none
+    assert answer_certainties(answers).tolist() == [[255, 0]]
+
+
+def test_an_object_has_the_class_of_most_of_its_pixels():
+    answers = np.full((4, 4), 1 | 255 << 8, np.int32)
+    answers[0] = 2 | 255 << 8
+    labels, objects = decode_in_strips(answers, [])
+    assert objects[0].class_index == 1
+    assert (label_classes(labels) == 1).all()
+
+
+def test_the_class_of_an_object_is_not_that_of_others_in_its_box():
+    corner = np.zeros((6, 6), np.int32)
+    corner[:, 0] = corner[5] = 2 | 255 << 8
+    corner[:3, 3:] = 1 | 255 << 8
+    assert [detected.class_index for detected in decode_in_strips(corner, [])[1]] == [2, 1]
+
+
+def test_objects_that_are_too_small_are_left_out():
+    labels, objects = decode_in_strips(true_answers(np.pad([[1, 0, 2, 2]], 2)), [], smallest=2)
+    assert [item.size for item in objects] == [2]
+    assert set(label_numbers(labels).ravel()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [np.zeros((7, 9), int), np.ones((7, 9), int), np.eye(9, dtype=int) * np.arange(1, 10)],
+    ids=["no object", "one that fills the image", "objects of one pixel"],
+)
+def test_objects_of_extreme_images(ids):
+    labels, objects = decode_in_strips(true_answers(ids), [3])
+    assert len(objects) == len(np.unique(ids[ids > 0]))
+    np.testing.assert_array_equal(label_numbers(labels) > 0, ids > 0)
+
+
+def test_an_image_without_any_strip_has_no_objects():
+    unread = ObjectFinder(Objects())
+    assert list(unread.finish()) == unread.objects == []
+
+
+@pytest.mark.parametrize(
+    ("depths", "objects"),
+    [
+        ([[255] * 5 + [150] + [255] * 5], [[1] * 11]),
+        ([[20, 20, 255], [255, 0, 255]], [[1, 1, 1], [1, 0, 1]]),
+        ([[0, 20, 20, 20, 255], [255, 255, 20, 20, 20]], [[0, 1, 1, 1, 1], [1] * 5]),
+        ([[255, 20], [0, 20], [20, 20], [20, 255], [255, 0]], [[1, 1], [0, 2], [2, 2], [2, 2], [2, 0]]),
+    ],
+    ids=["a shallow valley of a thin line", "around a corner", "across a corner", "two peaks"],
+)
+def test_a_component_is_cut_between_peaks_of_its_blurred_depth(depths, objects):
+    labels, count = separate_objects(np.array([[depth and 1 | depth << 8 for depth in row] for row in depths]))
+    assert labels.tolist() == objects
+    assert count == max(map(max, objects))
+
+
+def test_a_component_without_a_deep_part_is_one_object():
+    answers = np.where(np.pad(np.ones((3, 9), int), 1) > 0, 1 | 40 << 8, 0)
+    labels, count = separate_objects(answers)
+    assert count == 1
+    assert set(labels.ravel()) == {0, 1}
+
+
+def test_thousands_of_objects_of_one_pixel():
+    ids = np.zeros((60, 120), np.int32)
+    ids[::2, ::2] = np.arange(1, 30 * 60 + 1).reshape(30, 60)
+    labels, objects = decode_in_strips(np.where(ids > 0, 1 | 255 << 8, 0).astype(np.int32), [7, 32])
+    assert len(objects) == 1800
+    np.testing.assert_array_equal(label_numbers(labels), ids)
+
+
+@pytest.fixture
+def scratch_folders(monkeypatch) -> list[Path]:
+    """The folders of the files in which canvases of more than a thousand bytes lie."""
+    return note_scratch_folders(monkeypatch, in_memory=1000)
+
+
+def test_a_canvas_has_room_for_as_many_rows_again(tmp_path):
+    grown = canvas.Canvas((5,), tmp_path)
+    grown.grow(3)
+    grown.grow(1)
+    values = grown.values
+    grown.grow(2)
+    assert grown.values is values
+
+
+def test_a_large_canvas_lies_in_a_file(scratch_folders, tmp_path):
+    grown = canvas.Canvas((5,), tmp_path)
+    for rows in range(1, 30):
+        grown.grow(rows)
+        grown.values[grown.rows - 1] = rows
+    assert not grown.values.flags.owndata
+    assert scratch_folders == [tmp_path]
+    written = np.concatenate(list(grown.strips()))
+    assert len(written) == grown.rows
+    assert list(tmp_path.iterdir()) == []
+    assert written[:, 0][written[:, 0] > 0].tolist() == list(range(1, 30))
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="Windows does not have it")
+def test_memory_of_a_large_canvas_is_given_back_after_each_strip(scratch_folders, tmp_path, monkeypatch):
+    given_back = []
+
+    class Noted(mmap.mmap):
+        def madvise(self, option: int) -> None:
+            given_back.append(option)
+
+    monkeypatch.setattr(mmap, "mmap", Noted)
+    large = canvas.Canvas((5,), tmp_path)
+    large.grow(200)
+    counts = [len(given_back) for _ in large.strips()]
+    assert counts == [0, 1, 2, 3]
+    assert given_back == [mmap.MADV_DONTNEED] * 4
+
+
+@pytest.fixture
+def object_logits() -> torch.Tensor:
+    """Logits of objects of one class at 6 x 5 pixels."""
+    return torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
+
+
+def test_equal_views_of_objects_average_to_themselves(object_logits):
+    decoder = ObjectDecoder(Objects())
+    mean = average(decoder, [object_logits, object_logits])
+    torch.testing.assert_close(decoder.probabilities(mean), decoder.probabilities(object_logits))
+
+
+def test_probabilities_of_objects_are_those_of_a_batch_too(object_logits):
+    assert ObjectDecoder(Objects()).probabilities(object_logits[None], dim=1).shape == (1, 3, 6, 5)
+
+
+def test_answers_of_the_background_are_zero(object_logits):
+    answers = ObjectDecoder(Objects()).decode(object_logits)
+    assert torch.equal(answers == 0, object_logits[:2].argmax(0) == 0)
+
+
+def test_a_mask_of_objects_has_their_numbers():
+    labels = pack_labels(np.array([0, 3]), np.array([0, 2]))
+    assert ObjectDecoder(Objects()).mask(labels).tolist() == [0, 3]
+
+
+def pairs_side_by_side(labels: np.ndarray) -> set[tuple[int, int]]:
+    """All pairs of labels at two pixels that differ by one on one axis."""
+    pairs = set()
+    for axis in range(labels.ndim):
+        along = np.moveaxis(labels, axis, 0)
+        pairs |= set(zip(along[:-1].ravel().tolist(), along[1:].ravel().tolist(), strict=True))
+    return {(min(pair), max(pair)) for pair in pairs}
+
+
+@pytest.mark.parametrize("size", [(9, 11), (4, 5, 6)])
+def test_objects_that_touch_are_all_pairs_of_pixels_side_by_side(size):
+    labels = np.random.default_rng(0).integers(0, 40, size)
+    expected = sorted([low, high] for low, high in pairs_side_by_side(labels) if 0 < low < high)
+    assert touching_pairs(labels).tolist() == expected
+
+
+def test_colors_of_touching_objects_differ():
+    labels = np.random.default_rng(0).integers(0, 40, (12, 12)).repeat(3, 0).repeat(3, 1)
+    shades = shade_objects(labels)
+    assert (shades[labels == 0] == 0).all()
+    assert shades.max() <= SHADES
+    for first, second in touching_pairs(labels):
+        assert shades[labels == first][0] != shades[labels == second][0]
+
+
+def test_colors_of_later_objects_give_way_to_those_they_touch():
+    ring = choose_shades(14, [(1, 13), (2, 14)])
+    assert ring[13] != ring[1]
+    assert ring[14] != ring[2]
+    chain = choose_shades(26, [(13, 26), (1, 13)])
+    assert chain[13] != chain[1]
+    assert chain[26] != chain[13]
+
+
+@pytest.mark.parametrize(
+    ("count", "pairs", "shades"),
+    [
+        (14, [], [*range(1, 13), 1, 2]),
+        (3, [(1, 2)], [1, 2, 3]),
+        (13, [(13, 1), (2, 13)], [*range(1, 13), 3]),
+        (24, [(12, 24)], [*range(1, 13), *range(1, 12), 1]),
+        (13, [(number, 13) for number in range(1, 13)], [*range(1, 13), 1]),
+    ],
+    ids=["in turn", "few", "the third is free", "the first after the last", "all are taken"],
+)
+def test_numbers_have_twelve_colors_in_turn(count, pairs, shades):
+    assert choose_shades(count, pairs).tolist() == [0, *shades]
+
+
+@pytest.mark.parametrize(("labels", "shades"), [([9, 5, 5], [2, 1, 1]), ([0, 7], [0, 1])])
+def test_colors_are_those_of_the_order_of_numbers(labels, shades):
+    assert shade_objects(np.array([labels])).tolist() == [shades]
+
+
+OUTLINES = pytest.mark.parametrize(("size", "thickness"), [((1600, 20), 1), ((20, 799), 1), ((20, 800), 2)])
+
+
+def upper_object(size: tuple[int, int]) -> np.ndarray:
+    """Shades of a picture, the first ten rows of which are an object."""
+    shades = np.ones(size, np.uint8)
+    shades[10:] = 0
+    return shades
+
+
+@OUTLINES
+def test_outlines_of_objects_are_thicker_in_wide_pictures(size, thickness):
+    line = outline_objects(np.zeros(size, np.uint8), upper_object(size))
+    assert (line[: 10 - thickness] == 0).all()
+    assert (line[10 - thickness : 10] == (61, 155, 242)).all()
+
+
+@OUTLINES
+def test_outlines_of_objects_are_black_on_a_picture_of_their_color(size, thickness):
+    alike = np.full((*size, 3), (60, 150, 240), np.uint8)
+    assert (outline_objects(alike, upper_object(size))[10 - thickness : 10] == 0).all()
+    assert (alike == (60, 150, 240)).all()  # the picture stays as it is
+
+
+@OUTLINES
+def test_outlines_of_objects_are_black_where_the_picture_under_them_has_their_color(size, thickness):
+    picture = np.full((*size, 3), 255, np.uint8)
+    picture[10 - thickness : 10] = 60, 150, 240
+    assert (outline_objects(picture, upper_object(size))[10 - thickness : 10] == 0).all()
+
+
+@pytest.fixture
+def ring() -> np.ndarray:
+    """An object about a pixel."""
+    ring = np.ones((3, 3), bool)
+    ring[1, 1] = False
+    return ring
+
+
+@pytest.fixture
+def shell() -> np.ndarray:
+    """An object about a voxel."""
+    shell = np.ones((3, 3, 3), bool)
+    shell[1, 1, 1] = False
+    return shell
+
+
+def test_a_hole_is_enclosed_by_an_object(ring, shell):
+    assert has_hole(ring)
+    assert holes(ring).tolist() == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert has_hole(shell)
+
+
+def test_a_hole_has_no_way_out_through_a_corner(ring):
+    ring[0, 0] = False
+    assert not has_hole(ring)
+
+
+def test_a_hole_of_a_volume_has_no_way_out_through_a_side(shell):
+    shell[0, 1, 1] = False
+    assert not has_hole(shell)
+
+
+def test_an_object_without_a_hole_has_none():
+    assert not has_hole(np.ones((2, 9), bool))
+
+
+def test_holes_are_numbered():
+    two = np.ones((3, 5), bool)
+    two[1, 1::2] = False
+    assert holes(two)[1].tolist() == [0, 1, 0, 2, 0]
+
+
+def test_outlines_show_on_a_picture():
+    image = np.full((20, 20), 120, np.uint8)
+    ids = np.zeros((20, 20), int)
+    ids[5:15, 5:10], ids[5:15, 10:15] = 1, 2
+    shown = outline_objects(image, shade_objects(ids))
+    assert (shown[9, 7] == 120).all()
+    assert (shown[9, 9] != shown[9, 7]).any()
+    assert (shown[9, 9] != shown[9, 10]).any()
+
+
+def answers_of_depths(depth: np.ndarray) -> np.ndarray:
+    """Pixels of class 1 with a depth in 0..1, as the decoder packs them."""
+    levels = np.rint(LEVELS * depth).astype(np.int32)
+    return pack_answers(np.ones_like(levels), levels, np.zeros_like(levels))
+
+
+@pytest.mark.parametrize(("dip", "count"), [(0.05, 1), (0.15, 2)])
+def test_two_deep_parts_are_two_objects_if_a_tenth_lies_between_them(dip, count):
+    depth = np.ones((9, 24))
+    depth[:, 10:14] -= dip
+    assert separate_objects(answers_of_depths(depth))[1] == count
+
+
+def test_a_step_of_a_pixel_in_depth_is_no_object():
+    depth = np.full((9, 24), 0.6)
+    depth[4, 12] = 1
+    assert separate_objects(answers_of_depths(depth))[1] == 1
+
+
+@pytest.mark.parametrize("answers", ANSWERS.values(), ids=["image", "volume"])
+def test_objects_of_a_component_do_not_depend_on_what_lies_around_it(answers):
+    labels, count = separate_objects(answers)
+    padded, padded_count = separate_objects(np.pad(answers, 9))
+    assert padded_count == count
+    inside = (slice(9, -9),) * answers.ndim
+    assert (padded[inside] == labels).all()
+
+
+def test_a_peak_may_go_on_through_corners(monkeypatch):
+    monkeypatch.setattr(finder, "BLUR", 0.0)
+    depth = np.full((6, 6), 0.5)
+    depth[2, 2] = depth[3, 3] = 1
+    assert separate_objects(answers_of_depths(depth))[1] == 1
+
+
+def test_pieces_whose_boxes_overlap_are_joined():
+    first = Component((0, 0), np.array([[1, 0], [1, 1]], np.uint8))
+    second = Component((0, 1), np.array([[2, 2], [0, 2]], np.uint8))
+    whole = join_components([first, second])
+    assert whole.start == (0, 0)
+    assert whole.values.dtype == np.uint8
+    assert whole.values.tolist() == [[1, 2, 2], [1, 1, 2]]
+
+
+def test_more_objects_than_a_label_has_numbers_for_are_refused(monkeypatch):
+    assert finder.MOST_OBJECTS == 8_388_607  # 23 bits
+    monkeypatch.setattr(finder, "MOST_OBJECTS", 2)
+    assert len(decode_in_strips(answers_of([[1, 0, 1]]), [])[1]) == 2
+    with pytest.raises(DataError, match="the prediction has more than 2 objects; cut the image into parts"):
+        decode_in_strips(answers_of([[1, 0, 1, 0, 1]]), [])

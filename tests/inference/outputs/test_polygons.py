@@ -1,0 +1,380 @@
+"""Predicted areas as polygons: rasterio draws the mask from them again.
+
+Modules: data_utils/image_io/outlines.py, inference/outputs/polygons.py.
+"""
+
+import io
+import json
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+import rasterio
+import torch
+from rasterio.features import rasterize, shapes
+from rasterio.transform import Affine
+from support.launches import predict
+from support.rasters import UTM, scene, write_raster
+
+from data_utils.class_map import ClassMap
+from data_utils.image_io import outlines
+from data_utils.image_io.outlines import Outliner
+from data_utils.image_io.places import Crs, Place
+from data_utils.image_io.well_known_binary import well_known_binary
+from inference import predictor as predictor_module
+from inference.outputs import polygons as polygons_module
+from inference.outputs.classes import ClassFormat
+from inference.outputs.jobs import ImageJob, RasterJob
+from inference.outputs.points import PointFormat
+from inference.outputs.polygons import (
+    GeoJsonFile,
+    GeoPackageFile,
+    area_polygons,
+    check_places,
+    check_polygons,
+    open_polygons,
+)
+from runtime.errors import DataError, SettingsError
+from tasks.landmarks import Landmarks
+from unet import Preprocess, UNet, UNetConfig
+
+IN_PIXELS = Place((1.0, 0.0, 0.0, 0.0, 1.0, 0.0), None, ())
+CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+TURNED = Affine.translation(3e5, 4e6) @ Affine.rotation(20) @ Affine.scale(2, -3)
+TASKS = {
+    "classes": {"class_names": ("background", "field"), "class_values": (0, 7)},
+    "regions": {"class_names": ("whole", "core")},
+    "overlapping": {"class_names": ("field", "wood/old")},
+    "objects": {},
+}
+SETTINGS = {
+    "classes": None,
+    "regions": {"name": "regions", "regions": [["whole", [3, 5]], ["core", [5]]]},
+    "overlapping": {"name": "overlapping"},
+    "objects": {"name": "objects", "classes": ["background", "house"], "smallest": 1},
+}
+
+
+def outlined(mask, rows, place=IN_PIXELS):
+    """(number, rings) of the areas of a mask that comes in strips of rows."""
+    outliner = Outliner(mask.shape[1])
+    batches = []
+    for top in range(0, len(mask), rows):
+        batches += outliner.add(mask[top : top + rows])
+    batches += outliner.finish()
+    areas = []
+    for batch in batches:
+        polygons = zip(batch.numbers.tolist(), area_polygons(batch, place), strict=True)
+        areas += [(number, list(rings)) for number, rings in polygons]
+    return areas
+
+
+def signed_area(ring):
+    ring = np.asarray(ring, float)
+    return (ring[:-1, 0] * ring[1:, 1] - ring[1:, 0] * ring[:-1, 1]).sum() / 2
+
+
+def pixels_and_holes(rings):
+    return abs(signed_area(rings[0])) - sum(abs(signed_area(hole)) for hole in rings[1:]), len(rings)
+
+
+def test_areas_are_those_that_gdal_outlines():
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        size = rng.integers(1, 30, 2).tolist()
+        mask = rng.integers(0, rng.integers(2, 5), size).astype(np.uint8)
+        mask = np.kron(mask, np.ones(rng.integers(1, 4, 2).tolist(), np.uint8))
+        with (
+            mock.patch.object(outlines, "MAX_PENDING_CORNERS", int(rng.integers(1, 200))),
+            mock.patch.object(outlines, "ROWS", int(rng.integers(1, 20))),
+            mock.patch.object(polygons_module, "MOVED", int(rng.integers(1, 60))),
+        ):
+            areas = outlined(mask, int(rng.integers(1, 9)))
+        expected = [shape["coordinates"] for shape, _ in shapes(mask, mask=mask > 0, connectivity=4)]
+        assert sorted(map(pixels_and_holes, (rings for _, rings in areas))) == sorted(map(pixels_and_holes, expected))
+        for _, rings in areas:
+            assert [signed_area(ring) > 0 for ring in rings] == [True] + [False] * (len(rings) - 1)
+            for ring in rings:  # no ring meets itself
+                assert len(set(map(tuple, ring.tolist()))) == len(ring) - 1
+        drawn = [({"type": "Polygon", "coordinates": rings}, number) for number, rings in areas]
+        assert not mask.any() or np.array_equal(rasterize(drawn, mask.shape, dtype=np.uint8), mask)
+
+
+def test_the_more_corners_are_unfinished_the_later_finished_areas_are_searched_for(monkeypatch):
+    monkeypatch.setattr(outlines, "MAX_PENDING_CORNERS", 0)
+    outliner = Outliner(2)
+    tooth = np.array([[1, 1], [1, 0]], np.uint8)
+    searches = [len(list(outliner.add(tooth))) for _ in range(16)]
+    assert np.flatnonzero(searches).tolist() == [0, 2, 6, 14]
+
+
+@pytest.mark.parametrize("degrees", [0, 90, 100, 180, 200, 270])
+@pytest.mark.parametrize("height", [3, -3])
+def test_outlines_run_counterclockwise_however_the_image_is_turned(height, degrees):
+    turned = Affine.translation(9, 8) @ Affine.rotation(degrees) @ Affine.scale(2, height)
+    mask = np.ones((5, 5), np.uint8)
+    mask[2, 2] = 0
+    ((_, rings),) = outlined(mask, 5, Place(tuple(turned)[:6], None, ()))
+    assert [signed_area(ring) for ring in rings] == pytest.approx([6 * 25, -6])
+
+
+def write_model(folder, task):
+    """A model of two bands that has learned nothing."""
+    torch.manual_seed(3)
+    preprocess = Preprocess(
+        mean=(300.0,) * 2, std=(60.0,) * 2, pixel_types=("uint16",), bands=("1", "2"), draft=False, **TASKS[task]
+    )
+    outputs = 2 + (task == "objects")
+    config = UNetConfig(2, outputs, base_channels=4, depth=2, norm="group", preprocess=preprocess, task=SETTINGS[task])
+    UNet(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return {task: write_model(tmp_path_factory.mktemp(task), task) for task in TASKS}
+
+
+def write_scene(path, **profile):
+    bands, _ = scene(0, size=(70, 90))
+    bands[:, :9, :20] = 0
+    return write_raster(path, bands, nodata=0, **profile)
+
+
+def drawn(features, image, value_of):
+    """The polygons of GeoJSON on the grid of an image; 0 where there is none."""
+    pairs = [(feature["geometry"], value_of(feature["properties"])) for feature in features]
+    return rasterize(pairs, image.shape, transform=image.transform, dtype=np.int32)
+
+
+class Outlined(NamedTuple):
+    """A scene, the folder of its masks, and the polygons of them."""
+
+    task: str
+    source: Path
+    output: Path
+    content: dict
+
+    @property
+    def features(self) -> list[dict]:
+        return self.content["features"]
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def outlined_scene(request, models, tmp_path_factory) -> Outlined:
+    """A turned scene that is predicted in windows, with the polygons of its masks."""
+    folder = tmp_path_factory.mktemp("outlined")
+    source = write_scene(folder / "in" / "a.tif", transform=TURNED)
+    with mock.patch.object(predictor_module, "WINDOW_MEMORY", 1000):
+        result = predict(models[request.param], [source], folder / "out", "--polygons", "--tile-size", "32")
+    assert result.returncode == 0, result.stderr
+    return Outlined(request.param, source, folder / "out", json.loads((folder / "out" / "a.geojson").read_text()))
+
+
+def test_polygons_are_in_the_coordinates_of_the_image(outlined_scene):
+    assert outlined_scene.content["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633"
+
+
+def test_outlines_of_polygons_run_counterclockwise_about_holes(outlined_scene):
+    for feature in outlined_scene.features:
+        outline, *holes = feature["geometry"]["coordinates"]
+        assert signed_area(outline) > 0
+        assert all(signed_area(hole) < 0 for hole in holes)
+
+
+def test_polygons_are_of_no_background(outlined_scene):
+    assert outlined_scene.features
+    assert all(feature["properties"]["class"] != "background" for feature in outlined_scene.features)
+
+
+def label_numbers(properties: dict) -> int:
+    """The value of a class, or the number of an object, in its mask."""
+    return properties.get("value", properties.get("number"))
+
+
+OVERLAPPING_MASKS = {
+    "field/a.tif": lambda properties: 255 * (properties["class"] == "field"),
+    "wood_old/a.tif": lambda properties: 255 * (properties["class"] == "wood/old"),
+}
+MASKS = {task: {"a.tif": label_numbers} for task in TASKS} | {"overlapping": OVERLAPPING_MASKS}
+
+
+def test_polygons_give_the_mask_again(outlined_scene):
+    for name, value_of in MASKS[outlined_scene.task].items():
+        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
+            mask = file.read(1).astype(np.int32)
+            mask[mask == file.nodata] = 0
+            of_mask = [feature for feature in outlined_scene.features if value_of(feature["properties"])]
+            assert mask.any()
+            assert np.array_equal(drawn(of_mask, image, value_of), mask)
+
+
+def test_masks_of_polygons_have_the_grid_of_the_image(outlined_scene):
+    for name in MASKS[outlined_scene.task]:
+        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
+            assert file.transform == image.transform
+            assert file.crs == image.crs
+            assert file.shape == image.shape
+
+
+def test_masks_of_polygons_hold_no_data_where_the_image_does(outlined_scene):
+    values_of_classes = {0, 255} if outlined_scene.task == "overlapping" else {0}
+    for name in MASKS[outlined_scene.task]:
+        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
+            assert np.array_equal(file.dataset_mask(), image.dataset_mask())
+            assert (file.read(1)[:9, :20] == file.nodata).all()
+            assert file.nodata not in values_of_classes
+
+
+def test_classes_without_background_are_all_outlined(tmp_path, models):
+    folder = tmp_path / "model"
+    write_model(folder, "classes")
+    config = json.loads((folder / "config.json").read_text())
+    config["preprocess"]["class_names"] = ["water", "field"]
+    (folder / "config.json").write_text(json.dumps(config))
+    write_scene(tmp_path / "a.tif", crs="EPSG:4326", transform=Affine(1e-4, 0, 15, 0, -1e-4, 45))
+    assert predict(folder, [tmp_path / "a.tif"], tmp_path / "out", "--polygons").returncode == 0
+    content = json.loads((tmp_path / "out" / "a.geojson").read_text())
+    assert "crs" not in content
+    assert {f["properties"]["class"] for f in content["features"]} == {"water", "field"}
+    with rasterio.open(tmp_path / "out" / "a.tif") as file:
+        mask = drawn(content["features"], file, lambda properties: properties["value"] + 1)
+        assert np.array_equal(np.where(mask == 0, 255, mask - 1), file.read(1))
+
+
+@pytest.fixture(scope="module")
+def geopackages(models, tmp_path_factory) -> Path:
+    """A folder with the GeoPackages of a scene and of an empty one, c, and the GeoJSON of the first."""
+    folder = tmp_path_factory.mktemp("packages")
+    source = write_scene(folder / "a.tif")
+    (folder / "b").mkdir()
+    empty = write_raster(folder / "b" / "c.tif", np.zeros((2, 20, 20), np.uint16), nodata=0)
+    with mock.patch.object(outlines, "MAX_PENDING_CORNERS", 10):
+        assert predict(models["classes"], [source, empty], folder / "out", "--polygons", "gpkg").returncode == 0
+        assert predict(models["classes"], [source], folder / "out", "--polygons").returncode == 0
+    return folder / "out"
+
+
+def test_a_geopackage_holds_the_polygons_of_the_geojson(geopackages):
+    raw = pytest.importorskip("pyogrio.raw")
+    _, _, geometries, columns = raw.read(geopackages / "a.gpkg")
+    features = json.loads((geopackages / "a.geojson").read_text())["features"]
+    assert columns[1].tolist() == [feature["properties"]["value"] for feature in features]
+    assert len(geometries) == len(features) > 1
+    expected = [np.array(ring) for ring in features[0]["geometry"]["coordinates"]]
+    assert geometries[0] == well_known_binary(expected)
+
+
+def test_a_geopackage_has_the_coordinates_of_the_image_with_two_columns(geopackages):
+    raw = pytest.importorskip("pyogrio.raw")
+    meta, *_ = raw.read(geopackages / "a.gpkg")
+    assert meta["crs"] == UTM
+    assert meta["fields"].tolist() == ["class", "value"]
+
+
+def test_a_geopackage_of_an_empty_scene_has_no_polygons(geopackages):
+    raw = pytest.importorskip("pyogrio.raw")
+    assert len(raw.read(geopackages / "c.gpkg")[2]) == 0
+
+
+def test_polygons_that_cannot_be_are_a_one_line_error(tmp_path, models, fails_with):
+    bands, _ = scene(0)
+    plain = write_raster(tmp_path / "plain.tif", bands, crs=None, transform=Affine.identity())
+    line = f"--polygons: {plain} has no place in the world; leave it out, or --polygons"
+    fails_with(predict(models["classes"], [plain], tmp_path / "out", "--polygons"), line, 1)
+    own = write_raster(tmp_path / "own.tif", bands, crs="+proj=laea +lat_0=12 +lon_0=7 +ellps=bessel")
+    line = f"--polygons: {own} has a CRS without EPSG number, which GeoJSON cannot name; give --polygons gpkg"
+    fails_with(predict(models["classes"], [own], tmp_path / "out", "--polygons"), line, 1)
+    with mock.patch.object(polygons_module, "find_spec", return_value=None):
+        result = predict(models["classes"], [own], tmp_path / "out", "--polygons", "gpkg")
+    fails_with(result, "GeoPackages need pyogrio: pip install -r requirements-geo.txt", 1)
+    result = predict(models["overlapping"], [own], tmp_path / "out" / "a.tif", "--polygons")
+    fails_with(result, "--polygons: masks of this kind have no place; leave the flag out", 1)
+
+
+def test_geojson_needs_no_package():
+    with mock.patch.object(polygons_module, "find_spec", return_value=None):
+        check_polygons(".geojson", CLASSES)
+
+
+def test_geojson_holds_each_place_of_a_corner():
+    ring = np.array([[1 / 3, 2e-9], [12.345678901234567, -0.1], [0.7, 55.00000000000001], [1 / 3, 2e-9]])
+    content = io.BytesIO()
+    with GeoJsonFile(content, IN_PIXELS) as file:
+        file.write(iter([(iter([ring, ring[::-1]]), {"class": "lake"}), (iter([ring]), {"class": "sea"})]))
+    first, second = json.loads(content.getvalue())["features"]
+    assert first["geometry"]["coordinates"] == [ring.tolist(), ring[::-1].tolist()]
+    assert second["geometry"]["coordinates"] == [ring.tolist()]
+
+
+@pytest.mark.parametrize(("epsg", "name"), [(4326, None), (3857, "urn:ogc:def:crs:EPSG::3857")])
+def test_geojson_names_any_crs_but_longitude_and_latitude(epsg, name):
+    content = io.BytesIO()
+    with GeoJsonFile(content, IN_PIXELS._replace(crs=Crs(epsg, ()))):
+        pass
+    collection = json.loads(content.getvalue())
+    assert collection.get("crs") == (name and {"type": "name", "properties": {"name": name}})
+    assert collection["features"] == []
+
+
+def test_geojson_is_not_ended_after_an_error():
+    content = io.BytesIO()
+    with pytest.raises(RuntimeError, match="stopped"), GeoJsonFile(content, IN_PIXELS):
+        raise RuntimeError("stopped")
+    assert content.getvalue().endswith(b'"features": [')
+
+
+def test_points_have_no_polygons():
+    points = PointFormat(Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels"))
+    with pytest.raises(SettingsError, match="--polygons: files of points of this kind have no place"):
+        check_polygons(".geojson", points)
+
+
+def test_places_are_asked_of_images_that_can_be_read():
+    unreadable = ImageJob(image=Path("a.tif"), size=None, output=Path("out/a"))
+    check_places([unreadable], ".geojson")  # the job reports it
+    nowhere = RasterJob(image=Path("b.tif"), size=(2, 2), output=Path("out/b"), place=IN_PIXELS)
+    check_places([unreadable, nowhere], ".gpkg")
+    with pytest.raises(DataError, match=r"--polygons: b\.tif has a CRS without EPSG number"):
+        check_places([unreadable, nowhere], ".geojson")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
+def test_a_geopackage_that_pyogrio_refuses_is_a_one_line_error(tmp_path, error):
+    raw = pytest.importorskip("pyogrio.raw")
+    job = RasterJob(image=Path("in/a.tif"), size=(2, 2), output=tmp_path / "a", place=IN_PIXELS)
+    with (
+        mock.patch.object(raw, "write", side_effect=error("no such layer")),
+        pytest.raises(
+            DataError, match=r"^in/a\.tif: its polygons cannot be written as a GeoPackage \(no such layer\)$"
+        ),
+        open_polygons(job, ".gpkg", CLASSES, None, 2),
+    ):
+        pass
+
+
+def test_rows_without_an_area_are_not_written_to_a_geopackage(tmp_path):
+    raw = pytest.importorskip("pyogrio.raw")
+    triangle = np.array([[0.0, 0], [1, 0], [0, 1], [0, 0]])
+    layers = []
+
+    def write(path, geometry, values, columns, **options):
+        Path(path).touch()
+        layers.append((len(geometry), [array.tolist() for array in values], columns, options["append"]))
+        assert options["crs"] is None  # the place has none
+        assert [array.dtype for array in values] == [object, np.int64][: len(values)]
+
+    with mock.patch.object(raw, "write", write), GeoPackageFile(tmp_path / "a.gpkg", IN_PIXELS, "a.tif") as package:
+        package.write(iter([]))
+        assert layers == []
+        package.write(iter([(iter([triangle]), {"class": "lake", "value": 2})]))
+        package.write(iter([(iter([triangle]), {"class": "sea", "value": 7})] * 2))
+    assert layers == [
+        (1, [["lake"], [2]], ["class", "value"], False),
+        (2, [["sea"] * 2, [7] * 2], ["class", "value"], True),
+    ]
+    with mock.patch.object(raw, "write", write), GeoPackageFile(tmp_path / "b.gpkg", IN_PIXELS, "b.tif"):
+        pass
+    assert layers[2:] == [(0, [], [], False)]  # a layer without polygons

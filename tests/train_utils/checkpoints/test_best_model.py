@@ -1,0 +1,83 @@
+"""The best model of a run on a disk that refuses it for a while.
+
+Module: train_utils/checkpoints/best_model.py.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from train_utils.checkpoints.best_model import BestModel
+from unet import UNet, UNetConfig
+
+
+@pytest.fixture
+def network() -> UNet:
+    return UNet(UNetConfig(in_channels=1, base_channels=2, depth=1))
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """The folder of the model, which cannot be made before the one that it lies in."""
+    return tmp_path / "gone" / "model"
+
+
+def test_a_best_model_that_the_disk_refuses_is_reported(network, folder, capsys):
+    assert not BestModel(folder).save(network, "refused")
+    line = capsys.readouterr().out
+    assert line.startswith(f"{folder} could not be written ([Errno 2] No such file or directory: ")
+    assert "training goes on, and tries again at every checkpoint" in line
+
+
+def test_a_best_model_that_safetensors_cannot_write_is_reported(network, folder, capsys, monkeypatch):
+    def refuse(network: UNet, folder: Path) -> None:
+        raise SafetensorError("Error while serializing")
+
+    folder.parent.mkdir()
+    monkeypatch.setattr(UNet, "save_pretrained", refuse)
+    best = BestModel(folder)
+    assert not best.save(network, "refused")
+    assert not best.is_saved()
+    assert capsys.readouterr().out.startswith(f"{folder} could not be written (Error while serializing); ")
+
+
+def test_a_better_model_takes_the_place_of_one_that_the_disk_refused(network, folder):
+    best = BestModel(folder)
+    assert not best.save(network, "refused")
+    folder.parent.mkdir()
+    assert best.save(network, "better")
+    assert best.is_saved()
+    assert (folder / "README.md").read_text() == "better"
+
+
+def test_a_card_may_hold_any_characters(network, folder):
+    folder.parent.mkdir()
+    BestModel(folder).save(network, "\u00e9 \udcff")
+    assert (folder / "README.md").read_text(encoding="utf-8") == "\u00e9 \\udcff"
+
+
+def test_a_best_model_that_the_disk_refused_is_kept_as_it_was(network, folder):
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    best = BestModel(folder)
+    assert not best.save(network, "card")
+    assert not best.is_saved()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(1)
+    folder.parent.mkdir()
+    assert best.is_saved()
+    written = UNet.from_pretrained(folder).state_dict()
+    assert all(value.equal(before[name]) for name, value in written.items())
+    assert (folder / "README.md").read_text() == "card"
+
+
+def test_a_refused_best_model_is_written_once_when_the_disk_takes_it(network, folder):
+    best = BestModel(folder)
+    assert not best.save(network, "card")
+    folder.parent.mkdir()
+    assert best.is_saved()
+    (folder / "README.md").unlink()
+    assert best.is_saved()
+    assert not (folder / "README.md").exists()

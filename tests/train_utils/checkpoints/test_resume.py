@@ -1,0 +1,514 @@
+"""Checkpoints are complete or absent, and a resumed run cannot be told from one that was never interrupted.
+
+Modules: train_utils/checkpoints/checkpoint_state.py.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import load_file
+from support.folders import write_folder
+from support.forks import ForkedRun
+from support.in_process import Run, run_train
+from support.launches import PROGRAMS, ROOT, TINY, launch
+from support.run_equality import different_tensors, without_times
+from support.run_files import last_checkpoint, records
+
+import train
+from runtime.errors import CheckpointError
+from train_utils.checkpoints.checkpoint_state import CheckpointState
+from train_utils.checkpoints.find import find_checkpoint, fingerprint
+from train_utils.run_state import RunState
+from train_utils.settings.record import RunSettings
+from unet import UNetConfig
+
+STEPS = 12
+FLAGS = ["--max-steps", str(STEPS), "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "5"]
+FLAGS += ["--keep-checkpoints", "3", "--batch-size", "4", "--micro-batch-size", "2"]
+FLAGS += ["--dropout", "0.1", "--ema-decay", "0.9", "--augment", "strong"]
+
+LONG = ["--max-steps", "30", "--eval-every", "10"]  # long enough to be interrupted from outside
+SHORT = ["--base-channels", "2", "--depth", "1", "--norm", "group", "--plan", "none", "--no-deep-supervision"]
+SHORT += ["--num-workers", "0", "--batch-size", "4", "--max-steps", "1", "--tracker", "none"]
+
+
+def command(folder: Path, output: Path, *flags: str) -> list:
+    return ["train.py", "--dataset", folder, "--output-dir", output, *TINY, *FLAGS, *flags]
+
+
+def run_here(folder: Path, output: Path, *flags: str) -> Run:
+    """The same run in this process, without TensorBoard."""
+    arguments = command(folder, output, "--tracker", "none", *flags)[1:]
+    return run_train(output, *arguments)
+
+
+@contextmanager
+def at_step(step: int, action: Callable[[], object]) -> Iterator[None]:
+    """Within, a run in this process calls `action` before this step."""
+    seed_step = train.seed_step
+
+    def acting(seed: int, number: int, process: int) -> None:
+        if number == step:
+            action()
+        seed_step(seed, number, process)
+
+    with mock.patch.object(train, "seed_step", acting):
+        yield
+
+
+def start(arguments: list, launcher: list[str] = (), profile: list[str] | None = None) -> subprocess.Popen | ForkedRun:
+    """train.py in the background, in a process group of its own; without a launcher it is forked."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true", "PYTHONUNBUFFERED": "1"}
+    if not launcher:
+        return ForkedRun(list(map(str, arguments)), profile, environment, ROOT, Path(tempfile.mkdtemp()))
+    return subprocess.Popen(
+        [sys.executable, *launcher, *map(str, arguments)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_step(process: subprocess.Popen | ForkedRun, output: Path, step: int) -> None:
+    """Until the run has logged `step`, at most a minute."""
+    for _ in range(6000):
+        log = output / "metrics.jsonl"
+        if log.exists() and f'"step": {step},' in log.read_text():
+            return
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    raise AssertionError(f"step {step} was never logged")
+
+
+def workers_of(launcher: subprocess.Popen) -> list[int]:
+    """Process ids, by rank."""
+    process = subprocess.run(["pgrep", "-P", str(launcher.pid)], capture_output=True, text=True, check=True)
+    return [int(pid) for pid in process.stdout.split()]
+
+
+def timeless_records(output: Path) -> list[dict]:
+    return without_times(records(output))
+
+
+def losses(output: Path, steps: int = STEPS) -> list[float]:
+    """One of every step."""
+    loss_of_step = {record["step"]: record["train/loss"] for record in records(output) if "train/loss" in record}
+    assert list(loss_of_step) == list(range(1, steps + 1))
+    return list(loss_of_step.values())
+
+
+def copy_until(step: int, whole: Path, copy: Path) -> None:
+    """A copy of a run without the checkpoints after `step`."""
+    shutil.copytree(whole, copy)
+    for checkpoint in (copy / "checkpoints").glob("step-*"):
+        if int(checkpoint.name[5:]) > step:
+            shutil.rmtree(checkpoint)
+
+
+def check_same_checkpoint(one: Path, other: Path) -> None:
+    """Two checkpoints have the same weights, averages and states of the optimizer."""
+    for kind in ("model", "optimizer", "average"):
+        ours, theirs = (load_file(checkpoint / f"{kind}.safetensors") for checkpoint in (one, other))
+        assert different_tensors(ours, theirs) == [], kind
+
+
+def check_same_end(output: Path, whole: Path) -> None:
+    """A run has the records and the last checkpoint of one that nothing has stopped."""
+    assert timeless_records(output) == timeless_records(whole)
+    check_same_checkpoint(last_checkpoint(output), last_checkpoint(whole))
+
+
+def whole_run(data: Path, output: Path, *flags: str) -> Path:
+    """The output folder of a run that nothing stops."""
+    assert run_here(data, output, *flags).exit_code == 0
+    return output
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_folder, tmp_path_factory) -> Path:
+    return whole_run(tiny_folder, tmp_path_factory.mktemp("resume") / "whole")
+
+
+@pytest.fixture(scope="module")
+def long_run(tiny_folder, tmp_path_factory) -> Path:
+    return whole_run(tiny_folder, tmp_path_factory.mktemp("resume") / "long", *LONG)
+
+
+@pytest.fixture(scope="module")
+def killed(tiny_folder, tmp_path_factory) -> Path:
+    """The output folder of a run that was killed at its seventh step, in an epoch, and has then gone on to its end."""
+    output = tmp_path_factory.mktemp("resume") / "killed"
+    arguments = command(tiny_folder, output, "--num-workers", "1")  # a loader's process is orphaned
+    result = launch(PROGRAMS / "signal_at_step.py", "7", "SIGKILL", "0", *arguments)
+    assert result.returncode == -signal.SIGKILL
+    assert last_checkpoint(output).name <= "step-00000006"
+    # files of one second are sorted by the number of their process, as text: this one is made to be older
+    (events_file,) = (output / "tensorboard").iterdir()
+    events_file.rename(events_file.with_name(events_file.name.replace("tfevents.", "tfevents.0")))
+    result = launch(*command(tiny_folder, output, "--resume", "auto"))
+    assert result.returncode == 0, result.stderr
+    assert "resumed from" in result.stdout
+    return output
+
+
+def test_killed_run_resumes_to_the_same_losses_scores_and_weights(killed, uninterrupted):
+    check_same_end(killed, uninterrupted)
+
+
+@pytest.mark.parametrize("file", ["model/config.json", "model/model.safetensors", "images.csv"])
+def test_killed_run_leaves_the_files_of_one_that_nothing_stops(killed, uninterrupted, file):
+    assert (killed / file).read_bytes() == (uninterrupted / file).read_bytes()
+
+
+def test_killed_run_is_one_continuous_curve_in_tensorboard(killed):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes a second
+
+    events = EventAccumulator(str(killed / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, STEPS + 1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_run_asked_to_stop_resumes_as_if_nothing_had_been(tiny_folder, uninterrupted, tmp_path, number):
+    output = tmp_path / "run"
+    with at_step(7, lambda: os.kill(os.getpid(), number)):
+        stopped = run_here(tiny_folder, output)
+    assert stopped.exit_code == 0
+    assert "all is saved; continue with --resume auto" in stopped.output
+    assert records(output)[-1]["step"] == int(last_checkpoint(output).name[5:]) == 8
+    resumed = run_here(tiny_folder, output, "--resume", "auto")
+    assert resumed.exit_code == 0, resumed.output
+    check_same_end(output, uninterrupted)
+
+
+def wait_for_checkpoint(output: Path) -> int:
+    """The step at which a run was stopped, once its checkpoint is there, at most a minute."""
+    for _ in range(600):
+        step = records(output)[-1]["step"]
+        if int(last_checkpoint(output).name[5:]) == step > 8:
+            return step
+        time.sleep(0.1)
+    raise AssertionError(f"step {step} was never saved")
+
+
+def resume_when_free(*arguments: str | Path) -> subprocess.CompletedProcess:
+    """The end of a run whose folder another process may still use for a moment."""
+    for _ in range(60):
+        result = launch(*arguments, "--resume", "auto")
+        if "is in use by process" not in result.stderr:
+            break
+        time.sleep(0.5)
+    return result
+
+
+# signals in turn, each to the process alone or to its group, and processes of the run's loader, which they reach too
+INTERRUPTIONS = {
+    "SIGTERM": ([(signal.SIGTERM, os.kill)], "1"),
+    "SIGINT": ([(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg)], "1"),  # as `timeout -s INT` does
+    "SIGUSR1": ([(signal.SIGUSR1, os.kill)], "0"),
+    "SIGHUP": ([(signal.SIGHUP, os.kill)], "1"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signals", "workers"), INTERRUPTIONS.values(), ids=INTERRUPTIONS)
+def test_run_ends_by_a_signal_from_outside_as_if_nothing_had_been(tiny_folder, long_run, tmp_path, signals, workers):
+    """At step 9 or a little later, in the middle of the third epoch."""
+    output = tmp_path / "run"
+    arguments = command(tiny_folder, output, *LONG)
+    process = start([*arguments, "--num-workers", workers])
+    wait_for_step(process, output, 9)
+    for number, send in signals:
+        send(process.pid, number)
+    process.wait(timeout=60)
+    stdout, stderr = process.communicate()
+    assert process.returncode == 0, stderr
+    assert "all is saved; continue with --resume auto" in stdout
+    assert "Traceback" not in stderr
+    assert wait_for_checkpoint(output) < 30
+    result = resume_when_free(*arguments)
+    assert result.returncode == 0, result.stderr
+    check_same_end(output, long_run)
+
+
+@pytest.mark.slow
+def test_run_ends_by_a_signal_to_its_launcher_as_if_nothing_had_been(tiny_folder, long_run, tmp_path):
+    """By SIGTERM: the launcher itself takes no notice of other signals, and may end before its child."""
+    output = tmp_path / "run"
+    arguments = command(tiny_folder, output, *LONG)
+    process = start([*arguments, "--num-workers", "1"], ["-m", "accelerate.commands.launch", "--cpu"])
+    wait_for_step(process, output, 9)
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=60)
+    assert wait_for_checkpoint(output) < 30
+    result = resume_when_free(*arguments)
+    assert result.returncode == 0, result.stderr
+    check_same_end(output, long_run)
+
+
+EXACT = ["--dropout", "0", "--optimizer", "sgd", "--keep-checkpoints", "20"]
+
+
+@pytest.fixture(scope="module")
+def exact(tiny_folder, tmp_path_factory) -> Path:
+    """Without dropout, which draws for each process, and with SGD, the losses agree to rounding (DESIGN)."""
+    return whole_run(tiny_folder, tmp_path_factory.mktemp("resume") / "exact", *EXACT)
+
+
+def test_one_process_goes_on_where_two_have_stopped_together(tiny_folder, exact, tmp_path):
+    output = tmp_path / "run"
+    signal_flags = ["6", "SIGUSR1", "1"]  # one of the two is asked, both must stop
+    arguments = command(tiny_folder, output, *EXACT, "--tracker", "none")
+    result = launch(PROGRAMS / "signal_at_step.py", *signal_flags, *arguments, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    assert "all is saved" in result.stdout
+    stopped_at = records(output)[-1]["step"]
+    assert 6 <= int(last_checkpoint(output).name[5:]) == stopped_at < STEPS
+    resumed = run_here(tiny_folder, output, *EXACT, "--resume", "auto")
+    assert resumed.exit_code == 0, resumed.output
+    assert losses(output) == pytest.approx(losses(exact), abs=1e-5)  # the documented promise, of SGD in fp32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", ["2", "3"])
+def test_several_processes_go_on_with_the_images_of_one(tiny_folder, exact, tmp_path, processes):
+    output = tmp_path / "run"
+    copy_until(6, exact, output)
+    arguments = command(tiny_folder, output, *EXACT, "--resume", "auto")
+    result = launch(*arguments, profile="multi_cpu", options=["--num_processes", processes])
+    assert result.returncode == 0, result.stderr
+    assert losses(output) == pytest.approx(losses(exact), abs=1e-5)  # the documented promise, of SGD in fp32
+
+
+@pytest.fixture(scope="module")
+def streamed(tiny_folder, tmp_path_factory) -> list:
+    """Flags to train on the tiny folder as a stream of small parquet files."""
+    out = tmp_path_factory.mktemp("packed") / "out"
+    pack = [sys.executable, "-m", "data_utils.pack", tiny_folder, out, "--shard-mb", "0.02"]
+    subprocess.run(pack, cwd=ROOT, check=True, timeout=60)
+    flags = ["--streaming", "--classes", "0=background,255=cell", "--image-size", "40", "56"]
+    return ["--dataset", out, *flags]
+
+
+@pytest.mark.slow
+def test_killed_processes_are_started_again_within_a_stream(streamed, tmp_path):
+    """By the launcher, in the middle of an epoch; then also on another number of processes, to rounding.
+
+    Only the killed processes have a loader's process each.
+    """
+    whole, output, one = tmp_path / "whole", tmp_path / "run", tmp_path / "one"
+    flags = [*streamed, *EXACT, *LONG]
+    result = launch(*command("", whole, *flags), profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
+    launcher += ["--main_process_port", "0", "--max_restarts", "1"]
+    process = start([*command("", output, *flags), "--num-workers", "1", "--resume", "auto"], launcher)
+    wait_for_step(process, output, 9)
+    os.kill(workers_of(process)[0], signal.SIGKILL)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert "resumed from" in stdout
+    check_same_end(output, whole)
+    copy_until(12, whole, one)
+    result = launch(*command("", one, *flags, "--resume", "auto"))
+    assert result.returncode == 0, result.stderr
+    assert "step-00000012, at step 12 of 30" in result.stdout
+    assert losses(one, 30) == pytest.approx(losses(whole, 30), abs=1e-5)  # the documented promise, of SGD in fp32
+
+
+def test_another_length_is_reported_with_what_becomes_of_the_schedule(tiny_folder, uninterrupted, tmp_path):
+    run = run_here(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)), "--max-steps", "13")
+    assert run.exit_code == 0, run.output
+    assert "the run is now 13 steps long instead of 12: the learning rate follows" in run.output
+    assert records(tmp_path)[-1]["step"] == 13
+
+
+@pytest.fixture
+def copied(uninterrupted, tmp_path) -> Path:
+    """A copy of a run that was killed before its last act."""
+    output = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    (output / "finished.json").unlink()
+    return output
+
+
+def test_damaged_checkpoints_are_passed_over_by_name(tiny_folder, uninterrupted, copied):
+    folders = sorted((copied / "checkpoints").glob("step-*"), reverse=True)
+    assert [folder.name for folder in folders[:3]] == ["step-00000012", "step-00000009", "step-00000006"]
+    weights = folders[0] / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    os.truncate(folders[1] / "optimizer.safetensors", 100)
+    run = run_here(tiny_folder, copied, "--resume", "auto")
+    assert run.exit_code == 0, run.output
+    assert f"{folders[0]}: model.safetensors is damaged" in run.output
+    assert f"{folders[1]}: optimizer.safetensors is damaged" in run.output
+    assert f"resumed from {folders[2]}" in run.output
+    assert "it is renamed to set-aside-step-00000012" in run.output
+    assert timeless_records(copied) == timeless_records(uninterrupted)
+
+
+def test_run_whose_checkpoints_are_all_damaged_is_refused(tiny_folder, copied):
+    for folder in (copied / "checkpoints").glob("step-*"):
+        (folder / "state.json").unlink()
+    with pytest.raises(CheckpointError, match=r"state\.json is missing"):
+        run_here(tiny_folder, copied, "--resume", "auto")
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (("--batch-size", "5"), "batch size is 4, this run's is 5"),
+        (("--base-channels", "8"), "base_channels is 4, this run's is 8"),
+    ],
+    ids=["batch size", "channels"],
+)
+def test_settings_that_give_a_state_its_meaning_may_not_change(tiny_folder, uninterrupted, tmp_path, flags, line):
+    with pytest.raises(CheckpointError) as refusal:
+        run_here(tiny_folder, tmp_path / "run", "--resume", str(last_checkpoint(uninterrupted)), *flags)
+    assert refusal.value.exit_code == 1
+    assert line in str(refusal.value)
+
+
+def test_folder_that_is_no_checkpoint_is_refused(tiny_folder, tmp_path):
+    with pytest.raises(CheckpointError) as refusal:
+        run_here(tiny_folder, tmp_path / "run", "--resume", "nowhere")
+    assert refusal.value.exit_code == 1
+    assert "--resume nowhere is not a checkpoint" in str(refusal.value)
+
+
+def test_resume_auto_without_an_output_folder_is_refused(fails_with):
+    fails_with(launch("train.py", "--resume", "auto"), "--resume auto needs --output-dir", 2)
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory) -> tuple[Path, Path]:
+    """A data set, and a run of one step on it."""
+    folder = tmp_path_factory.mktemp("short")
+    write_folder(folder / "data" / "train", 4, seed=0, size=(16, 24))
+    write_folder(folder / "data" / "val", 2, seed=1, size=(16, 24))
+    with mock.patch.object(train.Publisher, "write_results"):
+        assert run_train(folder / "run", "--dataset", folder / "data", *SHORT).exit_code == 0
+    return folder / "data", last_checkpoint(folder / "run")
+
+
+def resume_short(data: Path, checkpoint: Path, output: Path, *flags: str) -> Run:
+    return run_train(output, "--dataset", data, *SHORT, "--max-steps", "2", "--resume", checkpoint, *flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "changed"),
+    [
+        (("--seed", "1"), "seed"),
+        (("--optimizer", "sgd"), "optimizer"),
+        (("--norm", "instance"), "norm"),
+        (("--classes", "255=cell,0=background"), "classes"),
+        (("--deep-supervision",), "deep supervision"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_checkpoint_of_another_identity_is_refused(short, tmp_path, flags, changed):
+    with pytest.raises(CheckpointError, match=f"the checkpoint's {changed} is "):
+        resume_short(*short, tmp_path / "run", *flags)
+
+
+def test_checkpoint_of_other_images_is_refused(short, tmp_path):
+    data, checkpoint = short
+    fewer = Path(shutil.copytree(data, tmp_path / "data"))
+    for kind in ("images", "masks"):
+        (fewer / "val" / kind / "cell_01.png").unlink()
+    with pytest.raises(CheckpointError, match="the checkpoint's data set is "):
+        resume_short(fewer, checkpoint, tmp_path / "run")
+
+
+def test_checkpoint_of_images_with_another_content_is_refused(short, tmp_path):
+    data, checkpoint = short
+    inverted = Path(shutil.copytree(data, tmp_path / "data"))
+    image = inverted / "val" / "images" / "cell_01.png"
+    Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
+    with pytest.raises(CheckpointError, match="the checkpoint's content of the data set is "):
+        resume_short(inverted, checkpoint, tmp_path / "run")
+
+
+def test_run_that_goes_back_sets_newer_checkpoints_aside(tiny_folder, tmp_path):
+    output = tmp_path / "run"
+    whole_run(tiny_folder, output, "--max-steps", "8", "--checkpoint-every", "2", "--eval-every", "8")
+    back = output / "checkpoints" / "step-00000004"
+    run = run_here(tiny_folder, output, "--resume", str(back), "--max-steps", "7")
+    assert run.exit_code == 0, run.output
+    names = sorted(path.name for path in (output / "checkpoints").iterdir())
+    assert names[-1] == "step-00000007"
+    assert {"set-aside-step-00000006", "set-aside-step-00000008"} <= set(names)
+    assert [record["step"] for record in records(output) if "train/loss" in record] == list(range(1, 8))
+
+
+@pytest.mark.parametrize(("best_step", "expected"), [(8, -1.0), (4, 0.5), (3, 0.5)])
+def test_going_back_behind_the_best_model_forgets_its_score(tmp_path, best_step, expected):
+    """model/ is then not the one that the older checkpoint calls the best."""
+    for step, best in ((4, 3), (8, best_step)):
+        checkpoint = tmp_path / f"step-{step:08}"
+        checkpoint.mkdir()
+        run = RunState(step=step, best=0.5, best_step=best)
+        state = CheckpointState(RunSettings(), UNetConfig(), run, score=None, scaler=None)
+        (checkpoint / "state.json").write_text(json.dumps(state.to_json()))
+        for kind in ("model", "optimizer"):
+            (checkpoint / f"{kind}.safetensors").touch()
+        manifest = {file.name: fingerprint(file) for file in checkpoint.iterdir()}
+        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    newest = find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
+    assert newest.run_state().best == expected
+
+
+def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_path):
+    run = run_here(tiny_folder, tmp_path / "run", "--resume", "auto", "--max-steps", "2")
+    assert run.exit_code == 0, run.output
+    assert records(tmp_path / "run")[0]["step"] == 1
+
+
+def test_full_disk_leaves_no_half_checkpoint_of_a_run_that_goes_on(tiny_folder, tmp_path, fails_with):
+    """A limit on the size of files, which the optimizer's state goes beyond after the first step."""
+    flags = ["--max-steps", "4", "--tracker", "none"]
+    size = 40_000  # bytes: more than the weights have
+    arguments = command(tiny_folder, tmp_path / "run", *flags)
+    result = launch(PROGRAMS / "limited.py", "RLIMIT_FSIZE", str(size), *arguments)
+    fails_with(result, "is incomplete: files could not be written", 1)
+    assert "checkpoint step-00000003 could not be written" in result.stdout
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000000"]
+    assert "report.html could not be written" in result.stdout
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_a_folder_that_was_away_for_a_while_misses_nothing_in_the_end(tiny_folder, uninterrupted, tmp_path):
+    output, away = tmp_path / "run", tmp_path / "away"
+
+    def come_back() -> None:
+        refused = ("checkpoint step", "metrics.jsonl could not", "model could not")
+        deadline = time.monotonic() + 60
+        while not all(what in sys.stdout.getvalue() for what in refused):
+            assert time.monotonic() < deadline, sys.stdout.getvalue()
+            time.sleep(0.01)
+        assert not output.exists(), "it might have been a mount point"
+        away.rename(output)
+
+    with at_step(4, lambda: output.rename(away)), at_step(8, come_back):
+        run = run_here(tiny_folder, output)
+    assert run.exit_code == 0, run.output
+    check_same_end(output, uninterrupted)
+    model, whole_model = output / "model", uninterrupted / "model"
+    assert (model / "config.json").read_bytes() == (whole_model / "config.json").read_bytes()
+    assert (model / "model.safetensors").read_bytes() == (whole_model / "model.safetensors").read_bytes()

@@ -1,0 +1,277 @@
+"""The records, the bar and the messages of a run that trains.
+
+Modules: train_utils/monitoring/monitor.py.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from accelerate import Accelerator
+from support.in_process import parsed, process_state_kept
+from torch import nn
+
+from tasks.classes import Classes
+from tasks.landmarks import Landmarks
+from tasks.task import Task
+from train_utils.monitoring import monitor
+from train_utils.monitoring.monitor import Monitor, brief
+from train_utils.run_state import RunState
+from train_utils.schedule import Schedule
+from train_utils.settings.record import RunSettings
+from train_utils.step_guard import StepResult
+
+NAN = float("nan")
+FLAGS = ("--dataset", "shapes", "--plan", "none", "--batch-size", "4", "--max-steps", "20", "--log-every", "2")
+CLASSES = Classes(("a", "b"))
+POINTS = Landmarks(("a", "b"))
+SPEED = {"perf/images_per_second": 12.34, "perf/data_wait_percent": 7.6}
+
+
+class Written(SimpleNamespace):
+    """A log that remembers the records."""
+
+    def __init__(self, folder: Path, *, cache: bool = False, trace_steps: int = 0, precision: str = "no") -> None:
+        settings = RunSettings(
+            flags={"cache": cache, "trace_steps": trace_steps}, profile={"mixed_precision": precision}, num_workers=2
+        )
+        super().__init__(settings=settings, output_dir=folder, records=[])
+
+    def scalars(self, step: int, epoch: float, values: dict) -> None:
+        self.records.append((step, epoch, values))
+
+
+class Meter:
+    """A meter that remembers its arguments and its calls, and measures nothing."""
+
+    def __init__(self, accelerator: Accelerator, *arguments: object) -> None:
+        self.arguments = arguments
+        self.calls: list[tuple] = []
+
+    def data_ready(self) -> None:
+        self.calls.append(("data_ready",))
+
+    def communication(self) -> nullcontext:
+        self.calls.append(("communication",))
+        return nullcontext()
+
+    def pause(self) -> nullcontext:
+        self.calls.append(("pause",))
+        return nullcontext()
+
+    def end_step(self, images: float) -> None:
+        self.calls.append(("end_step", images))
+
+    def bottleneck(self, workers: int, cached: bool) -> str:
+        return f"{workers} {cached}"
+
+
+class Trace:
+    """A trace that remembers its arguments and its calls."""
+
+    def __init__(self, accelerator: Accelerator, *arguments: object) -> None:
+        self.arguments = arguments
+        self.calls: list[str] = []
+
+    def step(self) -> None:
+        self.calls.append("step")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def new_monitor(
+    folder: Path, state: RunState, *flags: str, task: Task = CLASSES, log: Written | None = None
+) -> Monitor:
+    """The monitor of a run of twenty steps, three in an epoch."""
+    schedule = Schedule.from_args(parsed(*FLAGS, *flags), 10, 20)
+    return Monitor(
+        Accelerator(cpu=True), nn.Linear(1, 1), schedule, state, log or Written(folder), flops=3e12, task=task
+    )
+
+
+@pytest.fixture(autouse=True)
+def process() -> Iterator[None]:
+    with process_state_kept():
+        yield
+
+
+@pytest.fixture
+def stand_ins(monkeypatch) -> None:
+    """A meter and a trace that remember what they are told."""
+    monkeypatch.setattr(monitor, "Meter", Meter)
+    monkeypatch.setattr(monitor, "StepTrace", Trace)
+
+
+@pytest.fixture
+def logged(tmp_path, monkeypatch) -> list[tuple]:
+    """The records of a run that logs after its second step and after its third, whose loss is no number."""
+    state = RunState(skipped=3, window={"total": 3.0, "steps": 1})
+    run = new_monitor(tmp_path, state)
+    monkeypatch.setattr(run.meter, "summary", lambda: SPEED)
+    run.add([StepResult(step, loss, 10.0 * step, False) for step, loss in ((1, 1.0), (2, 2.0))])
+    state.step = 2
+    run.log_training(0.25)
+    state.step = 3
+    run.add([StepResult(3, NAN, NAN, False)])
+    run.log_training(0.125)
+    run.close()
+    return run.run_log.records
+
+
+def test_record_of_training_holds_its_step_with_the_epoch(logged):
+    step, epoch, _ = logged[0]
+    assert step == 2
+    assert epoch == 2 / 3
+
+
+def test_record_of_training_holds_the_mean_loss_since_the_last_one(logged):
+    _, _, values = logged[0]
+    assert values["train/loss"] == 2.0
+
+
+def test_record_of_training_holds_rate_norm_skipped_steps_and_speed(logged):
+    _, _, values = logged[0]
+    del values["train/loss"]
+    assert values == {"train/lr": 0.25, "train/grad_norm": 20.0, "train/skipped_steps": 3} | SPEED
+
+
+def test_record_of_training_without_a_step_that_was_made_has_no_loss(logged):
+    _, _, values = logged[1]
+    assert values["train/loss"] is None
+    assert values["train/lr"] == 0.125
+
+
+def test_record_of_an_evaluation_holds_its_scores(tmp_path):
+    run = new_monitor(tmp_path, RunState(step=6))
+    run.log_evaluation(SimpleNamespace(record=lambda: {"eval/loss": 0.5}))
+    run.close()
+    assert run.run_log.records == [(6, 2.0, {"eval/loss": 0.5})]
+
+
+def test_images_that_could_not_be_read_are_named_at_the_end(tmp_path, capsys, monkeypatch):
+    run = new_monitor(tmp_path, RunState(step=5))
+    batches = [{"images": 1, "problems": ["b.png: cut"]}, {"images": 2, "problems": []}]
+    run.data_ready(batches)
+    run.data_ready([{"problems": ["b.png: cut"]}, {"problems": ["d.png: cut"]}])
+    monkeypatch.setattr(monitor, "gather_object", lambda own: [*own, "c.png: of another process", "a.png: empty", *own])
+    run.close()
+    line = capsys.readouterr().out
+    assert line.startswith("4 bad samples")
+    assert line.endswith(": a.png: empty; b.png: cut; c.png: of another process; d.png: cut\n")
+
+
+def test_bad_samples_are_counted_beyond_the_twenty_that_are_named(tmp_path, capsys):
+    run = new_monitor(tmp_path, RunState(step=5))
+    run.data_ready([{"problems": [f"{number:02}.png" for number in range(25)]}])
+    run.close()
+    line = capsys.readouterr().out
+    assert line.startswith("25 bad samples")
+    assert ": 00.png; 01.png; " in line
+    assert line.endswith("; 18.png; 19.png\n")
+
+
+@pytest.mark.parametrize(("task", "score"), [(CLASSES, "mean IoU"), (POINTS, "closeness")], ids=["classes", "points"])
+def test_run_out_of_patience_says_at_which_step_it_stops(tmp_path, capsys, task, score):
+    state = RunState(step=9, evaluations_since_best=2)
+    new_monitor(tmp_path, state, "--patience", "2", task=task).close()
+    assert capsys.readouterr().out == f"no better {score} in 2 evaluations, stopping at step 9\n"
+
+
+@pytest.mark.parametrize(("step", "since_best"), [(9, 1), (20, 2)], ids=["patient", "at its last step"])
+def test_run_that_is_patient_or_ends_anyway_says_nothing(tmp_path, capsys, step, since_best):
+    new_monitor(tmp_path, RunState(step=step, evaluations_since_best=since_best), "--patience", "2").close()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        ({"train/loss": None}, "no loss"),
+        ({"train/loss": 0.0}, "loss 0.000"),
+        ({"train/loss": 0.12345} | SPEED, "loss 0.123, 12.3 images/s, 8% waiting for data"),
+    ],
+    ids=["no step was made", "a loss of zero", "a speed"],
+)
+def test_record_in_brief_has_loss_with_speed_where_it_was_measured(record, text):
+    assert brief(record) == text
+
+
+def test_bar_counts_the_steps_of_the_run(tmp_path):
+    run = new_monitor(tmp_path, RunState(step=2))
+    run.show()
+    run.show()
+    assert run.bar.n == 4
+    assert run.bar.total == 20
+    assert run.bar.unit == "step"
+    run.close()
+
+
+@pytest.mark.parametrize(("task", "score"), [(CLASSES, "mean IoU"), (POINTS, "closeness")], ids=["classes", "points"])
+def test_bar_shows_the_best_score_from_zero_on(tmp_path, task, score):
+    state = RunState(step=2)
+    run = new_monitor(tmp_path, state, task=task)
+    run.add([StepResult(2, 0.5, 1.0, False)])
+    run.log_training(0.1)
+    run.show()
+    assert run.bar.postfix == "epoch 0.7, loss 0.500"
+    state.best = 0.0
+    run.show()
+    assert run.bar.postfix == f"epoch 0.7, loss 0.500, best {score} 0.000"
+    run.close()
+
+
+def test_bar_ends_with_the_run(tmp_path, monkeypatch):
+    run = new_monitor(tmp_path, RunState())
+    calls = []
+    monkeypatch.setattr(run.bar, "close", lambda: calls.append("close"))
+    run.close()
+    assert calls == ["close"]
+
+
+def test_bottleneck_is_reported_once(tmp_path, capsys, monkeypatch):
+    state = RunState()
+    run = new_monitor(tmp_path, state)
+    monkeypatch.setattr(run, "bottleneck", lambda: "slow disk")
+    for step in (1, 2):
+        state.step = step
+        run.add([StepResult(step, 1.0, 1.0, False)])
+        run.log_training(0.1)
+    run.close()
+    assert capsys.readouterr().out == "slow disk\n"
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_bottleneck_is_that_of_two_loader_processes_with_or_without_a_cache(tmp_path, stand_ins, cache):
+    run = new_monitor(tmp_path, RunState(), log=Written(tmp_path, cache=cache))
+    assert run.bottleneck() == f"2 {cache}"
+    run.close()
+
+
+def test_speed_is_measured_for_the_model_in_the_precision_of_the_profile(tmp_path, stand_ins):
+    model = nn.Linear(1, 1)
+    schedule = Schedule.from_args(parsed(*FLAGS), 10, 20)
+    log = Written(tmp_path, precision="bf16")
+    run = Monitor(Accelerator(cpu=True), model, schedule, RunState(), log, flops=3e12, task=CLASSES)
+    assert run.meter.arguments == (model, 3e12, "bf16")
+    run.close()
+
+
+def test_meter_is_told_of_all_that_a_step_does(tmp_path, stand_ins):
+    run = new_monitor(tmp_path, RunState())
+    run.data_ready([])
+    run.communication()
+    run.pause()
+    run.end_step(4)
+    run.close()
+    assert run.meter.calls == [("data_ready",), ("communication",), ("pause",), ("end_step", 4)]
+
+
+def test_trace_of_the_asked_steps_is_told_of_each_step_with_the_end(tmp_path, stand_ins):
+    run = new_monitor(tmp_path, RunState(), log=Written(tmp_path, trace_steps=5))
+    assert run.trace.arguments == (tmp_path / "traces", 5)
+    run.end_step(4)
+    run.close()
+    assert run.trace.calls == ["step", "close"]

@@ -1,0 +1,460 @@
+"""metrics.jsonl, TensorBoard's one run with its hyper-parameters, and trackers that fail, which costs no run.
+
+Modules: train_utils/monitoring/run_log.py.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from accelerate import Accelerator
+from support.run_files import records
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
+from tensorboard.summary.writer import event_file_writer
+
+from runtime.errors import SettingsError, WriteError
+from train_utils.monitoring.run_log import RunLog, available_tracker
+from train_utils.reporting.classes import ClassSection
+from train_utils.settings.record import RunSettings
+
+SETTINGS = RunSettings(
+    flags={"learning_rate": 0.01, "loss": "ce", "crop_size": [32, 32], "cache": False, "depth": None}, total_steps=40
+)
+
+
+def log_run(folder: Path, steps: range, start: int = 0) -> None:
+    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(folder))
+    log = RunLog(accelerator, folder, "tensorboard", SETTINGS, ClassSection.compared, start)
+    for step in steps:
+        log.scalars(step, step / 10, {"eval/mean_iou": step / 10, "eval/loss": 1 / step})
+    log.finish()
+
+
+def read(folder: Path) -> EventAccumulator:
+    return EventAccumulator(str(folder)).Reload()
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory) -> Path:
+    """The output folder of a run of three steps."""
+    folder = tmp_path_factory.mktemp("logged")
+    log_run(folder, range(1, 4))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def events(logged) -> EventAccumulator:
+    """What TensorBoard shows of the run of three steps."""
+    return read(logged / "tensorboard")
+
+
+def test_tensorboard_has_one_run(logged, events):
+    files = [path for path in logged.rglob("*") if path.is_file() and "tensorboard" in path.parts]
+    assert {path.parent for path in files} == {logged / "tensorboard"}
+    assert all(path.name.startswith("events.out.tfevents") for path in files)
+    assert [event.step for event in events.Scalars("eval/mean_iou")] == [1, 2, 3]
+
+
+def test_tensorboard_has_the_hyper_parameters(events):
+    content = events.PluginTagToContent(metadata.PLUGIN_NAME)
+    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG]).hparams
+    assert start["flags.learning_rate"].number_value == 0.01
+    assert start["flags.loss"].string_value == "ce"
+    assert start["flags.crop_size"].string_value == "[32, 32]"
+    assert start["flags.cache"].number_value == 0
+    assert start["flags.depth"].string_value == "None"
+    assert start["total_steps"].number_value == 40
+
+
+def test_tensorboard_compares_hyper_parameters_by_loss_and_scores(events):
+    content = events.PluginTagToContent(metadata.PLUGIN_NAME)
+    experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG])
+    compared = {info.name.tag for info in experiment.metric_infos}
+    assert compared == {"eval/mean_iou", "eval/mean_dice", "eval/loss"}
+    assert compared - set(events.Tags()["scalars"]) == {"eval/mean_dice"}  # which this run did not log
+
+
+def test_tensorboard_knows_that_the_run_has_ended(events):
+    assert metadata.SESSION_END_INFO_TAG in events.PluginTagToContent(metadata.PLUGIN_NAME)
+
+
+def test_a_resumed_run_stays_one_run_without_repeated_steps(tmp_path, monkeypatch):
+    # files of one second are sorted by this number, as text: a run of its own counts from 0
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+    log_run(tmp_path, range(1, 6))
+    log_run(tmp_path, range(4, 8), start=3)
+    assert [path.name for path in (tmp_path / "tensorboard").iterdir() if path.is_dir()] == []
+    events = read(tmp_path / "tensorboard")
+    assert [event.step for event in events.Scalars("eval/mean_iou")] == [1, 2, 3, 4, 5, 6, 7]
+    assert metadata.SESSION_START_INFO_TAG in events.PluginTagToContent(metadata.PLUGIN_NAME)
+
+
+@pytest.mark.parametrize(("name", "reason"), [("gone", "No such file or directory"), ("file", "Not a directory")])
+def test_a_folder_that_takes_no_files_is_reported_in_one_line(tmp_path, name, reason):
+    (tmp_path / "file").write_text("")
+    accelerator = Accelerator(cpu=True)
+    with pytest.raises(WriteError, match=rf"cannot be written to: .*{reason}"):
+        RunLog(accelerator, tmp_path / name, "none", SETTINGS, ClassSection.compared, 0)
+
+
+@pytest.fixture
+def no_trackers(monkeypatch) -> None:
+    monkeypatch.setattr("train_utils.monitoring.run_log.get_available_trackers", lambda: [])
+
+
+def test_tracker_that_is_not_installed_is_left_out_with_a_line(capsys, no_trackers):
+    assert available_tracker("wandb") == "none"
+    assert capsys.readouterr().err.startswith("tracker wandb is not installed; training goes on without it")
+
+
+def test_tracker_that_is_missing_is_reported_by_the_first_process_alone(capsys, no_trackers, monkeypatch):
+    monkeypatch.setattr("train_utils.monitoring.run_log.is_first_process", lambda: False)
+    assert available_tracker("wandb") == "none"
+    assert capsys.readouterr().err == ""
+
+
+def test_tracker_none_needs_nothing(no_trackers):
+    assert available_tracker("none") == "none"
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first process", "another process"])
+def test_tracker_of_an_unknown_name_is_refused_with_the_known_ones(no_trackers, monkeypatch, is_first):
+    monkeypatch.setattr("train_utils.monitoring.run_log.is_first_process", lambda: is_first)
+    with pytest.raises(SettingsError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):
+        available_tracker("wandy")
+
+
+def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_path, monkeypatch, capsys):
+    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
+    log = RunLog(accelerator, tmp_path, "tensorboard", RunSettings(), ClassSection.compared, 0)
+    log.scalars(1, 0.1, {"train/loss": 1.0})
+
+    def refuse(*_, **__) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(accelerator.get_tracker("tensorboard").writer, "add_scalar", refuse)
+    for step in (2, 3, 4):
+        log.scalars(step, 0.1, {"train/loss": 1.0})
+        log.write_pictures(step, {})
+    log.finish()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    assert "No space left on device" in lines[0]
+    assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4]
+
+
+class Shown:
+    """An accelerator whose tracker remembers the numbers and the pictures that it is given."""
+
+    is_main_process = True
+
+    def __init__(self) -> None:
+        self.numbers: list[tuple[dict, int]] = []
+        self.pictures: list[tuple[dict, dict]] = []
+
+    def log(self, values: dict, step: int) -> None:
+        self.numbers.append((values, step))
+
+    def get_tracker(self, name: str) -> "Shown":
+        return self
+
+    def log_images(self, pictures: dict, **options: object) -> None:
+        self.pictures.append((pictures, options))
+
+
+def log_with(folder: Path, tracker: str, accelerator: object) -> RunLog:
+    """A log whose tracker has started."""
+    log = RunLog(Accelerator(cpu=True), folder, "none", SETTINGS, (), 0)
+    log.tracker = tracker
+    log.accelerator = accelerator
+    return log
+
+
+PICTURE = np.zeros((2, 4, 3), np.uint8)
+
+
+def test_tracker_gets_the_numbers_that_there_are(tmp_path):
+    shown = Shown()
+    log_with(tmp_path, "wandb", shown).scalars(3, 0.5, {"train/loss": 0.0, "eval/iou/a": None})
+    assert shown.numbers == [({"train/loss": 0.0}, 3)]
+
+
+@pytest.mark.parametrize(("name", "options"), [("tensorboard", {"dataformats": "NHWC"}), ("wandb", {})])
+def test_tracker_gets_pictures_by_printable_tags(tmp_path, name, options):
+    shown = Shown()
+    log_with(tmp_path, name, shown).write_pictures(5, {"pictures/a\x1bb": PICTURE, "pictures/c": PICTURE[:1]})
+    ((pictures, given_options),) = shown.pictures
+    assert given_options == {"step": 5, **options}
+    assert pictures["pictures/a\\x1bb"].shape == (1, 2, 4, 3)
+    assert pictures["pictures/c"].shape == (1, 1, 4, 3)
+
+
+def test_tracker_gets_nothing_from_other_processes(tmp_path):
+    shown = Shown()
+    shown.is_main_process = False
+    log = log_with(tmp_path, "tensorboard", shown)
+    log.write_pictures(6, {"pictures/a": PICTURE})
+    log.scalars(6, 0.5, {"train/loss": 1.0})
+    assert shown.numbers == []
+    assert shown.pictures == []
+    assert not log.takes_pictures()
+
+
+@pytest.fixture
+def wandb() -> SimpleNamespace:
+    """An accelerator with a tracker that takes no pictures; `started` are the arguments of its start."""
+    started = []
+    return SimpleNamespace(
+        is_main_process=True,
+        trackers=["wandb"],
+        started=started,
+        init_trackers=lambda *arguments: started.append(arguments),
+        get_tracker=lambda name: object(),
+    )
+
+
+def test_another_tracker_gets_the_settings_as_plain_values(tmp_path, wandb):
+    settings = replace(SETTINGS, flags=SETTINGS.flags | {"nested": {"deeper": 1}})
+    RunLog(wandb, tmp_path, "wandb", settings, (), 0)
+    ((project, values),) = wandb.started
+    assert project == "unet-accelerate"
+    assert values["flags.crop_size"] == "[32, 32]"
+    assert values["total_steps"] == 40
+    assert values["flags.cache"] is False
+    assert values["flags.nested.deeper"] == 1
+
+
+def test_another_tracker_may_take_no_pictures(tmp_path, wandb):
+    assert not RunLog(wandb, tmp_path, "wandb", SETTINGS, (), 0).takes_pictures()
+
+
+def fail(*arguments: object, **options: object) -> None:
+    raise RuntimeError("first\nsecond " + "x" * 300)
+
+
+def test_tracker_that_fails_at_the_start_is_left_out(tmp_path, wandb, capsys):
+    wandb.init_trackers = fail
+    assert RunLog(wandb, tmp_path, "wandb", SETTINGS, (), 8).tracker == "none"
+    assert capsys.readouterr().out.count("tracker wandb failed (RuntimeError: first second") == 1
+
+
+def test_tracker_that_refuses_numbers_is_left_out(tmp_path, wandb):
+    wandb.log = fail
+    log = RunLog(wandb, tmp_path, "wandb", SETTINGS, (), 0)
+    log.scalars(8, 0.5, {"train/loss": 1.0})
+    assert log.tracker == "none"
+    assert wandb.trackers == []
+    assert [record["step"] for record in records(tmp_path)] == [8]
+
+
+def test_failure_of_a_tracker_is_a_one_line_error_of_bounded_length(tmp_path, wandb, capsys):
+    wandb.log = fail
+    RunLog(wandb, tmp_path, "wandb", SETTINGS, (), 0).scalars(8, 0.5, {"train/loss": 1.0})
+    line = capsys.readouterr().out
+    assert line.startswith("tracker wandb failed (RuntimeError: first second xxx")
+    assert 200 < len(line) < 400
+    assert line.endswith("training goes on without it, metrics.jsonl has the same numbers\n")
+
+
+def test_tracker_that_refuses_pictures_is_left_out(tmp_path, wandb, capsys):
+    wandb.get_tracker = lambda name: SimpleNamespace(log_images=fail)
+    log = RunLog(wandb, tmp_path, "wandb", SETTINGS, (), 0)
+    log.write_pictures(8, {"a": PICTURE})
+    assert log.tracker == "none"
+    assert capsys.readouterr().out.count("tracker wandb failed (RuntimeError: first second") == 1
+
+
+@pytest.mark.parametrize(("start", "options"), [(0, {}), (5, {"purge_step": 6})], ids=["new", "resumed"])
+def test_run_drops_what_tensorboard_has_after_its_step(tmp_path, start, options):
+    calls = []
+    writer = SimpleNamespace(file_writer=SimpleNamespace(add_summary=lambda summary: calls.append("summary")))
+    writer.flush = lambda: calls.append("flush")
+    accelerator = SimpleNamespace(is_main_process=True, get_tracker=lambda name, unwrap: writer)
+    accelerator.init_trackers = lambda *given, **arguments: calls.append((given, arguments))
+    RunLog(accelerator, tmp_path, "tensorboard", SETTINGS, (), start)
+    begun = (("tensorboard",), {"init_kwargs": {"tensorboard": options}})
+    assert calls == [begun, "summary", "summary", "flush"]
+    accelerator.is_main_process = False
+    RunLog(accelerator, tmp_path / "gone", "tensorboard", SETTINGS, (), start)
+    assert calls[4:] == [begun]
+
+
+@pytest.fixture
+def main_process() -> SimpleNamespace:
+    """The accelerator of a run without a tracker."""
+    return SimpleNamespace(is_main_process=True)
+
+
+def logged_steps(folder: Path) -> list[int]:
+    return [record["step"] for record in records(folder)]
+
+
+def test_log_of_a_new_run_begins_empty(tmp_path, main_process, capsys):
+    RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+    assert capsys.readouterr().out == ""
+
+
+def test_log_that_is_gone_begins_again_with_a_line(tmp_path, main_process, capsys):
+    RunLog(main_process, tmp_path, "none", SETTINGS, (), 3)
+    assert capsys.readouterr().out == f"{tmp_path / 'metrics.jsonl'} is gone: it begins again behind step 3\n"
+
+
+def test_log_of_a_resumed_run_ends_at_its_step(tmp_path, main_process, capsys):
+    log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    log.scalars(3, 1 / 3, {"train/loss": 1.0})
+    log.scalars(4, 0.5, {"train/loss": 1.0})
+    again = RunLog(main_process, tmp_path, "none", SETTINGS, (), 3)
+    again.scalars(4, 0.5, {"train/loss": 2.0})
+    assert logged_steps(tmp_path) == [3, 4]
+    assert records(tmp_path)[1]["train/loss"] == 2.0
+    assert capsys.readouterr().out == ""
+
+
+def test_damaged_lines_of_a_resumed_log_are_counted(tmp_path, main_process, capsys):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": "2"}\n{"step": 3}\nno json\n{"step": 4}\n[]\n')
+    RunLog(main_process, tmp_path, "none", SETTINGS, (), 3)
+    assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
+    assert capsys.readouterr().out == f"{path}: 3 damaged lines are left out, 2 stay\n"
+
+
+def test_line_without_an_end_is_left_out_so_that_no_other_is_glued_to_it(tmp_path, main_process):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}')
+    RunLog(main_process, tmp_path, "none", SETTINGS, (), 2).scalars(3, 0.5, {"train/loss": 2.0})
+    assert logged_steps(tmp_path) == [1, 3]
+
+
+def test_line_of_the_log_has_a_short_epoch_with_null_for_no_number(tmp_path, main_process):
+    log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    numbers = {"train/grad_norm": 0.5, "train/skipped_steps": 0}
+    log.scalars(3, 1 / 3, {"train/loss": float("nan"), "eval/iou/a": None, "train/lr": float("inf"), **numbers})
+    nothing = dict.fromkeys(("train/loss", "eval/iou/a", "train/lr"))
+    assert records(tmp_path) == [{"step": 3, "epoch": 0.3333, **nothing, **numbers}]
+
+
+def test_run_is_recorded_beside_its_log(tmp_path, main_process):
+    RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    assert json.loads((tmp_path / "run.json").read_text())["total_steps"] == 40
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl"])
+def test_file_of_an_earlier_run_is_replaced_as_a_whole(tmp_path, main_process, name):
+    (tmp_path / name).write_text('{"step": 1}\n')
+    (tmp_path / "another name").hardlink_to(tmp_path / name)
+    RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    assert (tmp_path / "another name").read_text() == '{"step": 1}\n'
+    assert (tmp_path / name).read_text() != '{"step": 1}\n'
+
+
+def test_log_without_a_tracker_is_saved_and_takes_no_pictures(tmp_path, main_process):
+    log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    log.scalars(4, 0.5, {"train/loss": 1.0})
+    assert log.is_saved()
+    assert not log.takes_pictures()
+
+
+@pytest.fixture
+def refused(tmp_path, main_process) -> RunLog:
+    """A log two lines of which a disk has refused that is away."""
+    log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    (tmp_path / "metrics.jsonl").rename(tmp_path / "away")
+    for step in (1, 2):
+        log.scalars(step, 0.1, {"train/loss": 1.0})
+    return log
+
+
+def test_lines_that_the_disk_refuses_are_reported_once(capsys, refused):
+    assert not refused.is_saved()
+    assert capsys.readouterr().out.count("could not be written") == 1
+
+
+def test_lines_that_the_disk_refuses_are_written_when_it_is_back(refused, tmp_path):
+    (tmp_path / "away").rename(tmp_path / "metrics.jsonl")
+    assert refused.is_saved()
+    assert logged_steps(tmp_path) == [1, 2]
+
+
+class Tracker:
+    """A tracker that is finished, and fails while that is done where an error is given."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.calls: list[str] = []
+        self.trackers = [self]
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+        if self.error is not None:
+            raise self.error
+
+    def end_training(self) -> None:
+        """What accelerate does: it finishes the trackers that it still has."""
+        for tracker in self.trackers:
+            tracker.finish()
+        self.calls.append("end")
+
+
+@pytest.mark.parametrize("error", [None, OSError("gone")], ids=["works", "fails"])
+def test_tracker_is_finished_once(tmp_path, error):
+    tracker = Tracker(error)
+    log_with(tmp_path, "wandb", tracker).finish()
+    assert tracker.calls == ["finish", "end"]
+
+
+@pytest.mark.parametrize(("error", "lines"), [(None, 0), (OSError("gone"), 1)], ids=["works", "fails"])
+def test_tracker_that_fails_at_the_end_is_reported(tmp_path, capsys, error, lines):
+    log_with(tmp_path, "wandb", Tracker(error)).finish()
+    assert capsys.readouterr().out.count("tracker wandb failed (OSError: gone)") == lines
+
+
+class Disk:
+    """A file of a disk that takes a part of what is written, once."""
+
+    def __init__(self, path: Path, room: int) -> None:
+        self.path = path
+        self.room = room
+
+    def open(self, mode: str, buffering: int):
+        file = self.path.open(mode, buffering=buffering)
+        write = file.write
+        disk = self
+
+        class Limited:
+            def __enter__(self):
+                return self
+
+            def __exit__(self, *error) -> None:
+                file.close()
+
+            seek, truncate = file.seek, file.truncate
+
+            def write(self, content: bytes) -> int:
+                written = write(content[: disk.room])
+                disk.room = 10**6
+                return written
+
+        return Limited()
+
+    def __str__(self) -> str:
+        return "metrics.jsonl"
+
+
+def test_line_that_was_written_in_part_is_cut_off_until_it_is_written_whole(tmp_path, main_process, capsys):
+    log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"first\n")
+    log.path = Disk(path, room=3)
+    log.scalars(2, 0, {})
+    assert path.read_bytes() == b"first\n"
+    log.path.room = 2
+    assert not log.is_saved()
+    assert path.read_bytes() == b"first\n"
+    log.scalars(3, 0, {})
+    assert path.read_bytes() == b'first\n{"step": 2, "epoch": 0}\n{"step": 3, "epoch": 0}\n'
+    assert log.is_saved()
+    assert capsys.readouterr().out.count("metrics.jsonl could not be written") == 1

@@ -1,0 +1,131 @@
+"""compare.py: how it is called, and what it says of runs that it cannot compare.
+
+Its parts are tested in test_recipes.py, test_differences.py, test_recorded_runs.py, test_comparison_tables.py,
+test_comparison_page.py and test_image_scores.py.
+"""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+from support.comparisons import run_compare, write_run, write_seeds
+from support.reports import Page
+
+import compare
+from train_utils.reporting.comparison.recorded_runs import read_runs
+
+
+@pytest.mark.parametrize("arguments", [[""], ["run", "--output", ""]], ids=["a run", "the page"])
+def test_a_path_that_is_empty_is_refused(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare.py", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        compare.main()
+    assert capsys.readouterr().err.endswith(": it is empty\n")
+
+
+def test_the_help_says_how_it_is_called(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        compare.main()
+    assert capsys.readouterr().out.startswith("usage: python compare.py RUN RUN ... [--output FILE]\n")
+
+
+def test_two_runs_that_differ_by_one_seed_are_never_called_different(tmp_path):
+    result = run_compare(write_seeds(tmp_path, "a", [0.0, 0.09]), tmp_path / "page.html")
+    assert "all runs are of one recipe: they differ by seed and fold alone" in result.lines
+    assert "is better" not in result.text + result.page
+
+
+@pytest.fixture
+def of_other_images(tmp_path) -> SimpleNamespace:
+    """The comparison of two recipes, the second of which has scored two of four images."""
+    runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", {"i0": 0.2, "i1": 0.9}, epochs=9)]
+    result = run_compare(runs, tmp_path / "page.html")
+    remark = f"{runs[1]} and {runs[0]} have 2 and 4 validation images: the 2 of the same name are compared"
+    return SimpleNamespace(result=result, page=Page(result.page), remark=remark)
+
+
+def test_remarks_are_reported_on_the_terminal_as_on_the_page(of_other_images):
+    assert of_other_images.remark in of_other_images.result.lines
+    assert of_other_images.remark in of_other_images.page.text
+
+
+def test_differences_are_reported_on_the_terminal_as_on_the_page(of_other_images):
+    sentence = "One seed each does not say which recipe is better"
+    assert sentence in of_other_images.result.text
+    assert sentence in of_other_images.page.text
+
+
+def test_each_recipe_is_compared_with_the_first_on_the_terminal(tmp_path):
+    runs = [write_run(tmp_path / name, epochs=epochs) for name, epochs in (("a", 3), ("b", 9), ("c", 8))]
+    lines = run_compare(runs, tmp_path / "page.html").lines
+    assert [line.partition(":")[0] for line in lines if "on average over" in line] == ["B - A", "C - A"]
+
+
+@pytest.fixture(scope="module")
+def of_broken_runs(tmp_path_factory) -> SimpleNamespace:
+    """The comparison of a sound run, of two more that can be read, and of folders that are broken in five ways."""
+    root = tmp_path_factory.mktemp("broken")
+    sound = write_run(root / "sound")
+    unfinished = write_run(root / "unfinished", finished=False, epochs=5)
+    old = write_run(root / "old", {}, seed=3)
+    broken = write_run(root / "broken")
+    (broken / "run.json").write_text('{"flags": 3')
+    listed = write_run(root / "listed")
+    (listed / "run.json").write_text(json.dumps({"flags": [], "profile": {}, "identity": {}, "run": {}}))
+    young = write_run(root / "young")
+    (young / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2}\nno json\n')
+    empty = root / "empty"
+    empty.mkdir()
+    folders = [sound, unfinished, old, broken, listed, young, empty, root / "missing", empty / ".." / "sound"]
+    result = run_compare(folders, root / "page.html")
+    return SimpleNamespace(root=root, folders=folders, result=result, page=Page(result.page))
+
+
+def test_broken_runs_are_left_out(of_broken_runs):
+    runs, _ = read_runs(of_broken_runs.folders)
+    assert len(runs) == 3
+    assert of_broken_runs.result.code == 0
+    assert "Traceback" not in of_broken_runs.result.text
+    assert "all runs are of one recipe" not in of_broken_runs.result.text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("unfinished", "has not finished (step 40 of 40)"),
+        ("old", "there is no images.csv"),
+        ("broken", "run.json cannot be read"),
+        ("listed", "its flags is no object"),
+        ("young", "the run has no evaluation yet; it is left out"),
+        ("empty", "it holds no run.json"),
+        ("missing", "it is no folder of a run"),
+    ],
+)
+def test_a_broken_run_is_a_line_on_the_terminal_as_on_the_page(of_broken_runs, name, words):
+    folder = of_broken_runs.root / name
+    (line,) = [line for line in of_broken_runs.result.lines if line.startswith(f"{folder}: ")]
+    assert words in line
+    assert line in of_broken_runs.page.text
+
+
+def test_folders_of_which_none_is_a_run_are_an_error(tmp_path):
+    (tmp_path / "empty").mkdir()
+    result = run_compare([tmp_path / "empty", tmp_path / "missing"], tmp_path / "page.html")
+    assert result.code == 1
+    assert "no run is left to compare" in result.errors
+    assert f"{tmp_path / 'empty'}: it holds no run.json" in result.errors
+    assert f"{tmp_path / 'missing'}: it is no folder of a run" in result.errors
+    assert not result.page
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("nowhere/page.html", "No such file or directory"), ("a/run.json/page.html", "Not a directory")],
+    ids=["no folder", "a file"],
+)
+def test_a_page_that_cannot_be_written_is_an_error(tmp_path, name, problem):
+    result = run_compare([write_run(tmp_path / "a")], tmp_path / name)
+    assert result.code == 1
+    assert f"cannot be written ({problem})" in result.errors

@@ -1,0 +1,143 @@
+"""Runs as a comparison reads them: their best score, and records that are damaged.
+
+Module: train_utils/reporting/comparison/recorded_runs.py.
+"""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from support.comparisons import write_run
+
+from runtime.errors import DataError
+from train_utils.reporting.comparison.recorded_runs import read_run, read_runs
+
+
+def test_a_run_that_records_no_seed_has_none(tmp_path):
+    ((run,), _) = read_runs([write_run(tmp_path / "a")])
+    settings = replace(run.settings, flags={})
+    assert replace(run, settings=settings).replicate == ("None", None)
+
+
+def test_a_run_is_named_by_its_folder_as_it_was_typed(tmp_path):
+    write_run(tmp_path / "a")
+    typed = tmp_path / "a" / ".." / "a"
+    other = write_run(tmp_path / "others" / "a")
+    ((run, second), _) = read_runs([typed, other])
+    assert run.name == str(typed)
+    assert run.folder == typed
+    assert second.folder == other
+
+
+@pytest.mark.parametrize(
+    ("scores", "best_step", "best_score"),
+    [([0.5, 0.5, 0.4], 10, 0.5), ([0.4, 1.0, 1.1], 20, 1.0), ([0.0, -0.1, None], 10, 0.0)],
+)
+def test_the_score_of_a_run_is_the_first_of_its_best_ones_from_0_to_1(tmp_path, scores, best_step, best_score):
+    folder = write_run(tmp_path / "a")
+    lines = [json.dumps({"step": 10 * number, "eval/mean_iou": score}) for number, score in enumerate(scores, 1)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    run, _ = read_run(folder)
+    assert run.best_step == best_step
+    assert run.score == best_score
+
+
+@pytest.mark.parametrize("damaged", [["no json"], ["no json", '{"step": "2"}']], ids=["one", "two"])
+def test_damaged_lines_of_the_log_are_counted(tmp_path, damaged):
+    folder = write_run(tmp_path / "a")
+    lines = ['{"step": 10, "eval/mean_iou": 0.5}', *damaged, ""]
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    _, remarks = read_run(folder)
+    assert remarks == [f"{len(damaged)} lines of metrics.jsonl are damaged and left out"]
+
+
+def test_a_run_that_has_not_finished_is_reported_with_its_last_step(tmp_path):
+    folder = write_run(tmp_path / "a", finished=False)
+    (folder / "metrics.jsonl").write_text('{"step": 10, "eval/mean_iou": 0.5}\n{"step": 1234}\n')
+    _, remarks = read_run(folder)
+    assert remarks == ["the run has not finished (step 1,234 of 40); it is shown, and left out of the differences"]
+
+
+def test_each_missing_part_of_a_run_is_a_line_beside_it(tmp_path):
+    folder = write_run(tmp_path / "a", {}, finished=False)
+    _, lines = read_runs([folder])
+    assert [line.partition(",")[0] for line in lines] == [
+        f"{folder}: the run has not finished (step 40 of 40); it is shown",
+        f"{folder}: there is no images.csv",
+    ]
+
+
+@pytest.mark.parametrize("name", ["flags", "profile", "identity", "run"])
+def test_a_record_without_one_of_its_parts_is_refused(tmp_path, name):
+    folder = write_run(tmp_path / "a")
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {name: []}))
+    with pytest.raises(DataError, match=f"^run.json is damaged: its {name} is no object$"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize("total_steps", ["40", True, 40.0, None])
+def test_a_record_without_a_whole_number_of_steps_is_refused(tmp_path, total_steps):
+    folder = write_run(tmp_path / "a")
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {"total_steps": total_steps}))
+    with pytest.raises(DataError, match=r"^run.json is damaged: its total_steps is no whole number$"):
+        read_run(folder)
+
+
+def test_a_run_without_its_log_is_refused(tmp_path):
+    folder = write_run(tmp_path / "a")
+    (folder / "metrics.jsonl").unlink()
+    with pytest.raises(DataError, match=r"^metrics.jsonl cannot be read \(No such file or directory\)$"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"), [(os.mkdir, "Is a directory"), (os.mkfifo, "it is not a regular file")], ids=["folder", "pipe"]
+)
+@pytest.mark.parametrize(
+    ("name", "is_needed"), [("run.json", True), ("metrics.jsonl", True), ("images.csv", False)], ids=lambda value: value
+)
+def test_a_file_of_a_run_that_cannot_be_read_is_reported(tmp_path, name, is_needed, make, reason):
+    folder = write_run(tmp_path / "a")
+    (folder / name).unlink()
+    make(folder / name)
+    runs, (line,) = read_runs([folder])
+    assert line.startswith(f"{folder}: {name} cannot be read ({reason})")
+    assert len(runs) == (not is_needed)
+
+
+@pytest.mark.parametrize("task", ["dreams", ["classes"]])
+def test_a_run_without_a_known_task_is_refused(tmp_path, task):
+    folder = write_run(tmp_path / "a", identity={"task": task})
+    with pytest.raises(DataError, match="is not known to this version"):
+        read_run(folder)
+
+
+WRONG_LINE = "line 2 is not a name and a score from 0 to 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", ""),
+        ("name,score\n", ""),
+        ("x,image\n0.5,0.5\n", ""),
+        ("image,mean IoU\na,b\n", ""),
+        ("image,x\na,nan\n", WRONG_LINE),
+        ("image,x\na,1.1\n", WRONG_LINE),
+        ("image,x\na,-0.1\n", WRONG_LINE),
+        ('image,x\n"a"b,0.5\n', ""),
+        ('image,x\n"a', ""),
+        ("image,x\na\n", WRONG_LINE),
+        ("image,x,y\na,0.5\n", ""),
+        ("image,x\na,0.5,0.5\n", WRONG_LINE),
+    ],
+)
+def test_a_damaged_file_of_images_is_a_line_beside_the_run(tmp_path, text, reason):
+    folder = write_run(tmp_path / "a")
+    (folder / "images.csv").write_text(text)
+    run, (line,) = read_run(folder)
+    assert run.image_scores == {}
+    assert line.startswith(f"images.csv cannot be read ({reason}")

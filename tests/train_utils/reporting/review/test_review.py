@@ -1,0 +1,383 @@
+"""review.py: masks that were spoiled are found by a run that has not trained on them, and a list leaves them out.
+
+Its parts are tested in test_mask_review.py, test_review_page.py, test_reviewed_run.py and test_review_calibration.py.
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import nibabel
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.in_process import run_train
+from support.reviews import run_review, table_rows
+from support.volumes import write_msd, write_nifti
+
+import review
+from data_utils.config import DataConfig
+from data_utils.sources.load import load_records
+from inference import Predictor
+from inference.review.temperature import calibrate
+from runtime.errors import DataError
+from train_utils.reporting.review.masks import MaskReview
+
+
+@pytest.mark.parametrize("flag", ["--runs", "--model", "--output"])
+def test_a_path_that_is_empty_is_refused(flag):
+    result = run_review("--runs", "run", flag, "")
+    assert result.code == 2
+    assert f"argument {flag}: it is empty" in result.errors
+
+
+def test_a_command_without_runs_is_refused():
+    assert run_review().code == 2
+
+
+def test_the_help_says_how_it_is_called():
+    assert run_review("--help").text.startswith("usage: python review.py --runs RUN [RUN ...] [--output DIR]\n")
+
+
+def full_disk(*arguments: object) -> None:
+    """Stand in for what writes files."""
+    raise OSError(28, "No space left")
+
+
+REVIEWS = [
+    MaskReview(f"{number}.png", number / 100, 0.0, 0.0, [], ["moved", "turned"] if number in (1, 11) else [], None, [])
+    for number in range(12)
+]
+
+
+@pytest.fixture
+def stand_in(monkeypatch) -> SimpleNamespace:
+    """Reviews that take no time: which `runs` were asked for, and what was `written`."""
+    calls = SimpleNamespace(runs=[], written=[])
+
+    def review_runs(folders: list[Path], dataset: str | None, device: torch.device) -> tuple[list[MaskReview], list]:
+        calls.runs.append((folders, dataset))
+        return REVIEWS, ["runs/x: it is left out"]
+
+    monkeypatch.setattr(review, "review_runs", review_runs)
+    monkeypatch.setattr(review, "write_review", lambda *arguments: calls.written.append(arguments))
+    return calls
+
+
+def test_all_runs_review_the_data_set(stand_in, tmp_path):
+    run_review("--runs", "a", "b", "--model", "c/model", "--dataset", "d", "--output", tmp_path)
+    assert stand_in.runs == [([Path("a"), Path("b"), Path("c")], "d")]
+
+
+def test_all_reviews_are_written(stand_in, tmp_path):
+    run_review("--runs", "a", "--output", tmp_path)
+    assert stand_in.written == [(tmp_path, REVIEWS, ["runs/x: it is left out"])]
+
+
+def test_the_ten_worst_masks_are_named(stand_in, tmp_path):
+    failure, *masks, _ = run_review("--runs", "a", "--output", tmp_path).text.splitlines()
+    assert failure == "runs/x: it is left out"
+    assert masks[:2] == ["score 0.0000, 0.png: nothing in particular", "score 0.0100, 1.png: moved; turned"]
+    assert masks[9:] == ["score 0.0900, 9.png: nothing in particular"]
+
+
+def test_masks_with_problems_are_counted(stand_in, tmp_path):
+    last_line = run_review("--runs", "a", "--output", tmp_path).text.splitlines()[-1]
+    assert last_line == f"12 masks reviewed, 2 look wrong; page in {tmp_path / 'review.html'}"
+
+
+def test_a_review_that_the_disk_does_not_take_is_an_error(stand_in, monkeypatch):
+    monkeypatch.setattr(review, "write_review", full_disk)
+    result = run_review("--runs", "a")
+    assert result.code == 1
+    assert "review.py: error: --output review cannot be written (No space left)" in result.errors
+
+
+def test_runs_without_any_mask_to_review_are_an_error(monkeypatch):
+    monkeypatch.setattr(review, "review_runs", lambda *arguments: ([], []))
+    result = run_review("--runs", "a")
+    assert result.code == 1
+    assert result.text == ""
+    assert "no mask could be reviewed" in result.errors
+
+
+@pytest.fixture
+def calibrations(monkeypatch) -> SimpleNamespace:
+    """Calibrations that take no time, of all runs but "broken": the calibrated `runs`, and what was `written`."""
+    calls = SimpleNamespace(runs=[], written=[])
+
+    def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> SimpleNamespace:
+        if folder == Path("broken"):
+            raise DataError("it has no masks")
+        calls.runs.append((folder, dataset))
+        return SimpleNamespace(folder=folder, sentence=lambda: f"{folder} is calibrated")
+
+    def write_calibration(output: Path, calibrations: list[SimpleNamespace]) -> None:
+        calls.written.append((output, [calibration.folder for calibration in calibrations]))
+
+    monkeypatch.setattr(review, "calibrate_run", calibrate_run)
+    monkeypatch.setattr(review, "write_calibration", write_calibration)
+    return calls
+
+
+def test_each_run_is_calibrated_with_the_flags(calibrations, tmp_path):
+    run_review("--runs", "a", "b", "--dataset", "d", "--output", tmp_path, "--calibrate")
+    assert calibrations.runs == [(Path("a"), "d"), (Path("b"), "d")]
+
+
+def test_all_calibrations_are_shown_on_one_page(calibrations, tmp_path):
+    result = run_review("--runs", "a", "b", "--output", tmp_path, "--calibrate")
+    assert calibrations.written == [(tmp_path, [Path("a"), Path("b")])]
+    lines = ["a is calibrated", "b is calibrated", f"page in {tmp_path / 'calibration.html'}"]
+    assert result.text.splitlines() == lines
+
+
+def test_runs_behind_one_that_cannot_be_calibrated_are_calibrated(calibrations, tmp_path):
+    result = run_review("--runs", "broken", "b", "c", "--output", tmp_path, "--calibrate")
+    failure, *successes, _ = result.text.splitlines()
+    assert result.code == 0
+    assert failure == "broken: it has no masks; its model stays as it is"
+    assert successes == ["b is calibrated", "c is calibrated"]
+    assert calibrations.written == [(tmp_path, [Path("b"), Path("c")])]
+
+
+def test_runs_without_any_that_can_be_calibrated_are_an_error(calibrations):
+    result = run_review("--runs", "broken", "--calibrate")
+    assert result.code == 1
+    assert "no model could be calibrated" in result.errors
+    assert calibrations.written == []
+
+
+def test_a_calibration_that_the_disk_does_not_take_is_an_error(calibrations, monkeypatch):
+    monkeypatch.setattr(review, "write_calibration", full_disk)
+    result = run_review("--runs", "b", "--calibrate")
+    assert result.code == 1
+    assert "review.py: error: --output review cannot be written (No space left)" in result.errors
+
+
+def test_a_model_that_the_disk_does_not_take_stays_as_it_is(monkeypatch):
+    monkeypatch.setattr(review, "calibrate_run", full_disk)
+    result = run_review("--runs", "run", "--calibrate")
+    assert result.code == 1
+    assert result.text == "run: [Errno 28] No space left; its model stays as it is\n"
+    assert "no model could be calibrated" in result.errors
+
+
+@pytest.fixture(scope="module")
+def spoiled(trained_run, tiny_folder, tmp_path_factory) -> SimpleNamespace:
+    """The review of a data set in which the mask of cell_02 is empty, and cell_04 stands among the training images.
+
+    Returns `data`, its folder, `output`, the folder of the review, its `result`, and `rows`, those of its table.
+    """
+    folder = tmp_path_factory.mktemp("spoiled")
+    data = folder / "data"
+    shutil.copytree(tiny_folder, data)
+    mask = data / "val" / "masks" / "cell_02.png"
+    Image.fromarray(np.zeros_like(np.array(Image.open(mask)))).save(mask)
+    shutil.copyfile(data / "val" / "images" / "cell_04.png", data / "train" / "images" / "cell_07.png")
+    result = run_review("--runs", trained_run, folder / "nothing", "--dataset", data, "--output", folder / "out")
+    assert result.code == 0, result.errors
+    return SimpleNamespace(data=data, output=folder / "out", result=result, rows=table_rows(folder / "out"))
+
+
+def test_a_folder_that_is_no_run_is_left_out(spoiled):
+    assert f"{spoiled.output.parent / 'nothing'}: it is no folder of a run; it is left out" in spoiled.result.text
+
+
+def test_a_spoiled_mask_has_the_worst_score_by_far(spoiled):
+    scores = [float(row["score"]) for row in spoiled.rows]
+    assert len(spoiled.rows) == 5
+    assert spoiled.rows[0]["image"].endswith("cell_02.png")
+    assert scores == sorted(scores)
+    assert scores[0] < 0.5 * scores[1]
+
+
+def test_a_spoiled_mask_is_said_to_lack_its_object(spoiled, trained_run):
+    problems = spoiled.rows[0]["problems"]
+    assert "foreground of" in problems
+    assert "is missing in the mask" in problems
+    assert spoiled.rows[0]["runs"] == str(trained_run)
+
+
+def test_an_image_that_is_trained_on_too_is_said_to_equal_it(spoiled):
+    problems = {row["image"][-11:]: row["problems"] for row in spoiled.rows}
+    assert re.search(r"the image is equal to the training image \S*cell_07\.png", problems["cell_04.png"])
+
+
+def test_the_list_of_a_review_leaves_its_masks_out_of_training(spoiled):
+    list_file = spoiled.output / "suspicious.txt"
+    names = list_file.read_text().splitlines()[1:]
+    _, val = load_records(DataConfig(str(spoiled.data), exclude=str(list_file)))
+    assert names[0] == spoiled.rows[0]["image"]
+    assert len(names) == sum(bool(row["problems"]) for row in spoiled.rows)
+    assert len(val) == 5 - len(names)
+    assert names[0] not in [record["name"] for record in val]
+
+
+def test_the_page_of_a_review_holds_all_pictures_from_the_worst_mask_on(spoiled):
+    page = (spoiled.output / "review.html").read_text()
+    assert page.count("<img") == 4 * 5
+    assert page.index(spoiled.rows[0]["image"]) < page.index(spoiled.rows[1]["image"])
+    assert re.findall(r'(?:src|href)="(?!data:image/|#)', page) == []
+
+
+@pytest.fixture(scope="module")
+def volumes(tmp_path_factory) -> SimpleNamespace:
+    """Reviews of a data set of volumes, `before` and `after` three slices of one mask were emptied.
+
+    Returns the folder of the `run`, the rows of both tables, the `page` after, the `name` of the volume, and the
+    numbers of its `slices`, the three that have held most.
+    """
+    folder = tmp_path_factory.mktemp("volumes")
+    data = write_msd(folder / "data", cases=12, shape=(16, 20, 12))
+    flags = ["--max-steps", "90", "--base-channels", "4", "--learning-rate", "0.01", "--plan", "none"]
+    flags += ["--augment", "none", "--batch-size", "2", "--eval-every", "45"]
+    flags += ["--val-fraction", "0.4", "--num-workers", "0", "--tracker", "none"]
+    run = run_train(folder / "run", "--dataset", data, *flags)
+    assert run.exit_code == 0, run.output
+    assert run_review("--runs", run.folder, "--output", folder / "before").code == 0
+    before = table_rows(folder / "before")
+    best = before[-1]["image"]
+    label = data / "labelsTr" / f"{best}.nii.gz"
+    values = np.asarray(nibabel.load(label).dataobj).copy()
+    sizes = (values > 0).sum(axis=(0, 1))
+    slices = np.argsort(-sizes)[:3].tolist()
+    values[:, :, slices] = 0
+    write_nifti(label, values)
+    result = run_review("--runs", run.folder, "--output", folder / "after")
+    assert result.code == 0, result.errors
+    return SimpleNamespace(
+        run=run.folder,
+        before=before,
+        after=table_rows(folder / "after"),
+        page=(folder / "after" / "review.html").read_text(),
+        name=best,
+        slices={*slices},
+    )
+
+
+def test_a_spoiled_volume_comes_first_with_the_slices_that_lack_an_object(volumes):
+    first = volumes.after[0]
+    missing = re.findall(r"slice (\d+): [^;]* is missing in the mask", first["problems"])
+    assert first["image"] == volumes.name
+    assert missing
+    assert set(map(int, missing)) <= volumes.slices
+
+
+def test_other_volumes_keep_their_scores(volumes):
+    before = {(row["image"], row["score"]) for row in volumes.before[:-1]}
+    assert len(volumes.before) == 5
+    assert {(row["image"], row["score"]) for row in volumes.after[1:]} == before
+
+
+def test_the_page_shows_the_worst_slices_of_each_volume(volumes):
+    first, _, _ = volumes.page.partition(volumes.after[1]["image"])
+    assert volumes.page.count("<img") == 5 * 3 * 4
+    assert set(map(int, re.findall(r"<p>slice (\d+)</p>", first))) == volumes.slices
+
+
+def test_a_run_of_volumes_is_calibrated(volumes, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(volumes.run, run)
+    result = run_review("--runs", run, "--calibrate", "--output", tmp_path)
+    assert result.code == 0, result.errors
+    assert recorded_temperature(run) != 1
+
+
+def recorded_temperature(run: Path) -> float:
+    """The temperature that config.json of a run's model records."""
+    return json.loads((run / "model" / "config.json").read_text())["temperature"]
+
+
+def test_runs_that_cannot_say_anything_are_a_line_each(trained_run, tiny_folder, tmp_path):
+    changed = tmp_path / "changed"
+    shutil.copytree(tiny_folder, changed)
+    for kind in ("images", "masks"):
+        (changed / "val" / kind / "cell_01.png").unlink()
+    points = tmp_path / "points"
+    points.mkdir()
+    record = json.loads((trained_run / "run.json").read_text())
+    record["identity"]["task"] = "landmarks"
+    (points / "run.json").write_text(json.dumps(record))
+    models = (trained_run / "model", points / "model")
+    result = run_review("--model", *models, "--dataset", changed, "--output", tmp_path / "out")
+    assert result.code == 1
+    assert "no mask could be reviewed" in result.errors
+    assert f"{trained_run}: the data set has changed since the run: it is 14 + 4 images" in result.text
+    assert f"{points}: its task is landmarks, and only masks of classes are reviewed" in result.text
+
+
+@pytest.fixture(scope="module")
+def noisy_data(tiny_folder, tmp_path_factory) -> Path:
+    """The tiny data set with a tenth of each validation mask wrong: no model may be surer than that."""
+    data = tmp_path_factory.mktemp("noisy") / "data"
+    shutil.copytree(tiny_folder, data)
+    rng = np.random.default_rng(0)
+    for file in (data / "val" / "masks").iterdir():
+        mask = np.array(Image.open(file))
+        Image.fromarray(np.where(rng.random(mask.shape) < 0.1, 255 - mask, mask)).save(file)
+    return data
+
+
+@pytest.fixture(scope="module")
+def calibrated(trained_run, noisy_data, tmp_path_factory) -> SimpleNamespace:
+    """A copy of the trained run that is calibrated on noisy masks: `run`, `output`, `result`, and the `temperature`."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    run = folder / "run"
+    shutil.copytree(trained_run, run)
+    flags = ("--calibrate", "--dataset", noisy_data, "--output", folder / "out")
+    result = run_review("--runs", run, folder / "nothing", *flags)
+    assert result.code == 0, result.errors
+    return SimpleNamespace(run=run, output=folder / "out", result=result, temperature=recorded_temperature(run))
+
+
+def test_a_calibrated_model_has_the_same_masks_by_softened_probabilities(calibrated, trained_run, noisy_data):
+    image = noisy_data / "val" / "images" / "cell_00.png"
+    before = Predictor.from_pretrained(trained_run / "model")(image)
+    after = Predictor.from_pretrained(calibrated.run / "model")(image)
+    expected = calibrate(before.probabilities, calibrated.temperature)
+    np.testing.assert_allclose(after.probabilities, expected, rtol=0, atol=1e-5)
+    assert np.array_equal(after.mask, before.mask)
+    assert calibrated.temperature != 1
+
+
+def test_a_calibration_prints_its_temperature(calibrated):
+    sentence = f"{calibrated.run}: temperature {calibrated.temperature:.3f}, expected calibration error"
+    assert sentence in calibrated.result.text
+
+
+def test_a_calibration_lowers_the_error(calibrated):
+    before, after = re.search(r"error (\S+) before and (\S+) after", calibrated.result.text).groups()
+    assert float(after) < float(before)
+
+
+def test_a_calibration_says_which_folder_is_no_run(calibrated):
+    nothing = calibrated.run.parent / "nothing"
+    assert f"{nothing}: it is no folder of a run; its model stays as it is" in calibrated.result.text
+
+
+def test_the_page_of_a_calibration_has_both_curves(calibrated):
+    page = (calibrated.output / "calibration.html").read_text()
+    assert page.count("<svg") == 2
+    assert "before" in page
+    assert "after" in page
+
+
+def test_a_calibrated_model_keeps_its_card(calibrated, trained_run):
+    assert (calibrated.run / "model" / "README.md").read_bytes() == (trained_run / "model" / "README.md").read_bytes()
+
+
+def test_a_calibrated_model_needs_no_further_temperature(calibrated, noisy_data, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(calibrated.run, run)
+    result = run_review("--runs", run, "--calibrate", "--dataset", noisy_data, "--output", tmp_path)
+    assert result.code == 0
+    assert re.search(r"temperature (0\.99\d|1\.00\d)", result.text)
+    assert recorded_temperature(run) == pytest.approx(calibrated.temperature, rel=0.01)
+
+
+def test_a_model_that_is_not_calibrated_records_no_temperature(trained_run):
+    assert "temperature" not in json.loads((trained_run / "model" / "config.json").read_text())

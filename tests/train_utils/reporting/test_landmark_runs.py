@@ -1,0 +1,424 @@
+"""Landmarks as a user has them: found in the data, trained, predicted, scored and shown.
+
+Modules: train_utils/reporting/landmarks.py, inference/outputs/points.py, inference/scoring/points.py.
+"""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from support.in_process import Run, in_float64, run_train
+from support.launches import PROGRAMS, TINY, launch, predict
+from support.networks import export
+from support.points import NAMES, SIZE, WRITERS, write_dots
+from support.run_files import records
+from torch import Tensor
+
+from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.config import DataConfig
+from data_utils.image_io.windowed import WindowedArray
+from data_utils.sources.points import files
+from inference import Predictor
+from inference.decoding.landmarks import LandmarkDecoder
+from inference.decoding.views import predict_strips
+from inference.page import PagePredictor
+from tasks.landmarks import Landmarks
+from tasks.points import ABSENT, PRESENT
+from unet import UNet, UNetConfig
+
+FLAGS = [*TINY, "--norm", "batch", "--batch-size", "4", "--base-channels", "8", "--augment", "mirror"]
+FLAGS += ["--optimizer", "muon", "--learning-rate", "0.01"]
+LENGTH = ["--max-steps", "40", "--eval-every", "20", "--checkpoint-every", "36", "--log-every", "20"]
+SPLIT = ["--absent", "not-there", "--val-fraction", "0.3"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 images with dots, some of which are not there."""
+    folder = tmp_path_factory.mktemp("dots")
+    write_dots(folder, 24, seed=0, layout="deeplabcut", absent=0.3)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    run = run_train(tmp_path_factory.mktemp("runs") / "dots", folder, *FLAGS, *LENGTH, *SPLIT)
+    assert run.exit_code == 0, run.output
+    return run
+
+
+def test_landmarks_are_found_in_the_data(run):
+    assert "3 landmarks: nose, ear, tail" in run.output
+    assert run.settings["flags"]["task"] == "landmarks"
+
+
+def test_landmarks_are_learned(run):
+    assert run.records[-1]["eval/median_radial_error"] < 1.5
+    assert run.records[-1]["eval/presence_auroc"] > 0.9
+
+
+def test_an_evaluation_of_landmarks_has_all_scores(run):
+    assert {"eval/closeness", "eval/sdr/1_percent", "eval/mean_radial_error/tail"} <= run.records[-1].keys()
+    assert "AUROC" in run.output
+
+
+def test_the_report_shows_errors_of_landmarks(run):
+    page = (run.folder / "report.html").read_text()
+    assert "Errors of each landmark" in page
+    assert "nose" in page
+    assert "a line joins both" in page
+
+
+def test_each_validation_image_of_landmarks_has_a_picture(run):
+    assert len(list((run.folder / "predictions").rglob("*.png"))) == 7
+
+
+def test_the_card_describes_landmarks(run):
+    card = (run.folder / "model" / "README.md").read_text()
+    assert "keypoint-detection" in card
+    assert "predictor.points" in card
+    assert "| tail |" in card
+
+
+def test_the_model_records_names_with_the_layout_of_points(run):
+    assert run.config["task"]["names"] == list(NAMES)
+    assert run.config["task"]["layout"] == "deeplabcut"
+
+
+def metrics_of(output: Path) -> dict:
+    """The scores that prediction has written."""
+    return json.loads((output / "metrics.json").read_text())
+
+
+WITH_ALL_FILES = ("--overlay", "--probabilities")
+
+
+@pytest.fixture(scope="module")
+def predicted(run: Run, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of all files that prediction writes for the images of the data set."""
+    output = tmp_path_factory.mktemp("predicted") / "out"
+    result = predict(run.folder / "model", [folder / "images"], output, "--truth", folder, *WITH_ALL_FILES)
+    assert result.returncode == 0, result.stderr
+    assert "24 of 24 files of points" in result.stdout
+    return output
+
+
+def test_predicted_points_are_scored(predicted):
+    metrics = metrics_of(predicted)
+    assert metrics["median_radial_error"] < 1.5
+    assert metrics["images"] == 24
+    assert metrics["unit"] == "px"
+    assert set(metrics["by_landmark"]) == set(NAMES)
+
+
+def test_an_empty_cell_means_in_scores_what_it_meant_in_training(predicted):
+    metrics = metrics_of(predicted)
+    assert metrics["absent"] + metrics["present"] == 72
+    assert metrics["presence_auroc"] > 0.9
+
+
+def test_predicted_points_come_in_the_format_of_the_data(predicted):
+    table = files.read_written(predicted / "points.csv", "deeplabcut")
+    single = files.read_written(predicted / "frame_00.csv", "deeplabcut")
+    assert table.names == NAMES
+    assert len(table.images) == 24
+    assert table.presence is not None
+    assert np.array_equal(single.positions[0], table.positions[table.images.index("frame_00.png")])
+
+
+def test_predicted_points_are_drawn_on_a_picture_that_is_large_enough(predicted):
+    assert Image.open(predicted / "frame_00.overlay.png").width >= 320
+
+
+def test_probabilities_of_points_are_a_map_each(predicted):
+    assert np.load(predicted / "frame_00.npy").shape == (3, *SIZE)
+
+
+def test_a_predictor_finds_the_points_of_the_files(run, folder, predicted):
+    landmarks = Predictor.from_pretrained(run.folder / "model").points(folder / "images" / "frame_00.png")
+    single = files.read_written(predicted / "frame_00.csv", "deeplabcut")
+    assert [landmark.name for landmark in landmarks] == list(NAMES)
+    assert np.allclose([landmark.position[::-1] for landmark in landmarks], single.positions[0])
+
+
+def test_points_that_are_predicted_already_are_scored_from_their_files(run, folder, predicted, tmp_path):
+    shutil.copytree(predicted, tmp_path / "out")
+    flags = ["--truth", folder, *WITH_ALL_FILES]
+    again = predict(run.folder / "model", [folder / "images"], tmp_path / "out", *flags)
+    assert "24 of 24 files of points are there already" in again.stdout
+    before, after = metrics_of(predicted), metrics_of(tmp_path / "out")
+    assert after["mean_radial_error"] == pytest.approx(before["mean_radial_error"])
+    assert after["closeness"] == pytest.approx(before["closeness"])
+
+
+def copied_model(run: Run, folder: Path, **values: object) -> Path:
+    """A copy of the run's model whose task has other values."""
+    shutil.copytree(run.folder / "model", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["task"] |= values
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+# These formats list no absent points, and TPS neither names them nor counts from the top.
+TASKS = {
+    "labelme": {"absent": "unknown"},
+    "coco": {"absent": "unknown"},
+    "tps": {"absent": "unknown", "names": ["1", "2", "3"], "space": "pixels from the bottom"},
+}
+
+
+def scores_of(model: Path, images: Path, output: Path, truth: Path) -> list[float]:
+    """The scores of a prediction whose points are hard to get right by chance."""
+    result = predict(model, [images], output, "--truth", truth)
+    assert result.returncode == 0, result.stderr
+    metrics = metrics_of(output)
+    return [metrics[key] for key in ("mean_radial_error", "closeness", "presence_recall", "outliers")]
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def layout(request) -> str:
+    """A format of points of another program."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def of_other_program(run: Run, folder: Path, layout: str, tmp_path_factory) -> SimpleNamespace:
+    """The data set in the layout, with a model for it: `data`, `model`, `output` of prediction, and its `scores`."""
+    root = tmp_path_factory.mktemp(layout)
+    table = files.FORMATS["deeplabcut"].read(folder / "points.csv")
+    positions = np.where((table.states == PRESENT)[:, :, None], table.positions, np.nan)
+    shutil.copytree(folder / "images", root / "data" / "images")
+    WRITERS[layout](root / "data", list(table.images), positions)
+    model = copied_model(run, root / "model", layout=layout, **TASKS[layout])
+    scores = scores_of(model, folder / "images", root / "out", root / "data")
+    return SimpleNamespace(data=root / "data", model=model, output=root / "out", scores=scores)
+
+
+def test_scores_in_the_formats_of_other_programs_are_the_same(run, folder, of_other_program, tmp_path):
+    model = copied_model(run, tmp_path / "model", absent="unknown")
+    scores = scores_of(model, folder / "images", tmp_path / "out", folder)
+    np.testing.assert_allclose(of_other_program.scores, scores, rtol=1e-9)
+
+
+def test_points_in_the_formats_of_other_programs_are_read_again(folder, of_other_program):
+    model, output, truth = of_other_program.model, of_other_program.output, of_other_program.data
+    again = predict(model, [folder / "images"], output, "--truth", truth)
+    assert "24 of 24 files of points are there already" in again.stdout
+    np.testing.assert_allclose(scores_of(model, folder / "images", output, truth), of_other_program.scores, rtol=1e-9)
+
+
+def test_points_are_written_in_the_formats_of_other_programs(layout, of_other_program):
+    extension = files.FORMATS[layout].extension
+    assert files.read(of_other_program.output / f"frame_00{extension}").layout == layout
+
+
+SHARED_LAYOUTS = [layout for layout in WRITERS if files.FORMATS[layout].holds_several]
+
+
+@pytest.mark.parametrize("layout", SHARED_LAYOUTS, indirect=True, scope="module")
+def test_points_of_all_images_are_joined_where_the_format_holds_several(layout, of_other_program):
+    joined = files.read(of_other_program.output / f"points{files.FORMATS[layout].extension}")
+    assert len(joined.images) == 24
+    assert joined.presence is not None
+
+
+def test_views_of_an_ensemble_find_the_same_points(run, folder):
+    model, image = run.folder / "model", folder / "images" / "frame_01.png"
+    whole = Predictor.from_pretrained(model).points(image)
+    averaged = Predictor.from_pretrained(model, ensemble=[model], tta=True).points(image)
+    distances = [math.dist(first.position, second.position) for first, second in zip(whole, averaged, strict=True)]
+    table = files.FORMATS["deeplabcut"].read(folder / "points.csv")
+    is_present = table.states[table.images.index("frame_01.png")] == PRESENT
+    assert is_present.any()
+    assert np.array(distances)[is_present].max() < 2
+
+
+@pytest.fixture
+def network() -> UNet:
+    """A network for points of which the first two change places in the mirror, with random weights."""
+    torch.manual_seed(0)
+    task = Landmarks(NAMES, partners=(1, 0, 2))
+    network = UNet(UNetConfig(num_classes=3, base_channels=4, depth=1, task=task.to_config())).eval()
+    return network.requires_grad_(False)
+
+
+@pytest.fixture
+def image() -> np.ndarray:
+    """(30, 37, 3), noise."""
+    return np.random.default_rng(0).integers(0, 255, (30, 37, 3), dtype=np.uint8)
+
+
+@pytest.fixture
+def averaged_maps(network, image) -> Tensor:
+    """(3, 30, 37), the mean of the maps of the image and of its mirror image, in which left and right are swapped."""
+    batch = torch.tensor(image).movedim(2, 0)[None].float()
+    mirrored = network(batch.flip(3)).flip(3)[:, [1, 0, 2]]
+    return (network(batch) + mirrored)[0] / 2
+
+
+def test_maps_of_a_batch_are_averaged_with_those_of_the_mirror_image(network, image, averaged_maps):
+    predictor = Predictor(network)
+    (logits,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [(30, 37)])
+    torch.testing.assert_close(logits, averaged_maps)
+
+
+def test_maps_in_strips_are_averaged_with_those_of_the_mirror_image(network, image, averaged_maps):
+    strips = torch.cat(list(Predictor(network).strips(WindowedArray(image))), dim=1)
+    torch.testing.assert_close(strips, averaged_maps)
+
+
+def test_maps_of_an_evaluation_are_averaged_with_those_of_the_mirror_image(network, image, averaged_maps):
+    batch = torch.tensor(image).movedim(2, 0)[None].float()
+    decoder = LandmarkDecoder(Predictor(network).task)
+    (evaluated,) = predict_strips(network, batch, [(30, 37)], network.config, decoder)
+    torch.testing.assert_close(torch.cat(list(evaluated), dim=2)[0], averaged_maps)
+
+
+def test_maps_without_views_are_those_of_the_network(network, image):
+    predictor = Predictor(network, tta=False)
+    (logits,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [(30, 37)])
+    torch.testing.assert_close(logits, network(torch.tensor(image).movedim(2, 0)[None].float())[0])
+
+
+@pytest.mark.parametrize(("augment", "is_mirrored"), [("none", False), ("mirror", True)])
+def test_mirror_images_are_averaged_if_training_has_seen_them(folder, augment, is_mirrored):
+    info = load_dataset_info(DataConfig(dataset=str(folder), augment=augment))
+    task = info.reader.task("ce", None)
+    assert isinstance(task, Landmarks)
+    assert task.averages_mirrored == is_mirrored
+    other = replace(task, mirrors=True)
+    assert task.answers_as(other)
+    assert task.ensemble_task([other]).averages_mirrored == is_mirrored
+    assert other.ensemble_task([task]).averages_mirrored == is_mirrored
+
+
+def test_exact_tiles_change_nothing(network):
+    image = np.random.default_rng(0).integers(0, 255, (100, 120, 3), dtype=np.uint8)
+    whole, tiled = Predictor(network), Predictor(network, tile_size=48)
+    (tiling,) = tiled.tilings((100, 120))
+    assert tiling is not None
+    assert tiling.exact
+    assert whole.tilings((100, 120)) == [None]
+    for first, second in zip(whole.points(image), tiled.points(image), strict=True):
+        assert np.allclose(first.position, second.position, atol=1e-3)
+        assert first[2:] == pytest.approx(second[2:], abs=1e-5)
+
+
+def test_a_resumed_run_ends_with_the_same_weights(run, folder, tmp_path):
+    checkpoint = run.folder / "checkpoints" / "step-00000036"
+    resumed = run_train(tmp_path / "again", folder, *FLAGS, *LENGTH, *SPLIT, "--resume", checkpoint)
+    assert resumed.exit_code == 0, resumed.output
+    for name, weight in run.weights(40).items():
+        assert torch.equal(weight, resumed.weights(40)[name])
+
+
+def computed_values(record: dict) -> dict[str, float | None]:
+    """The losses, gradients and scores of a line of metrics.jsonl."""
+    keys = [key for key in record if key in ("train/loss", "train/grad_norm") or key.startswith("eval/")]
+    return {key: record[key] for key in keys}
+
+
+@pytest.mark.slow
+def test_two_processes_compute_what_one_does(folder, tmp_path):
+    """In float64, with points that are absent and a batch that two processes cannot share evenly."""
+    flags = [*TINY, "--max-steps", "3", "--batch-size", "3", "--tracker", "none", "--log-every", "1", *SPLIT]
+    arguments = ["train.py", "--dataset", folder, "--output-dir", tmp_path / "two", *flags]
+    result = launch(PROGRAMS / "in_float64.py", *arguments, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    with in_float64():
+        one = run_train(tmp_path / "one", folder, *flags)
+    for first, second in zip(one.records, records(tmp_path / "two"), strict=True):
+        assert computed_values(second) == pytest.approx(computed_values(first), rel=1e-9, abs=1e-9)
+    assert sum(len(computed_values(record)) for record in one.records) > 20
+
+
+@pytest.fixture(scope="module")
+def encoder_run(folder, tmp_path_factory) -> Run:
+    """A run of a fold, with an encoder and an average of weights."""
+    flags = ["--plan", "none", "--encoder", "lite0", "--base-channels", "2", "--image-size", "64", "64"]
+    flags += ["--ema-decay", "0.9", "--fold", "2/3", "--max-steps", "4", "--batch-size", "4", "--num-workers", "0"]
+    flags += ["--absent", "not-there", "--tracker", "none"]
+    run = run_train(tmp_path_factory.mktemp("runs") / "encoder", folder, *flags)
+    assert run.exit_code == 0, run.output
+    return run
+
+
+@pytest.mark.slow
+def test_a_fold_of_points_has_a_third_of_the_images(encoder_run):
+    assert "16 training and 8 validation images" in encoder_run.output
+
+
+@pytest.mark.slow
+def test_weights_of_a_network_for_points_are_averaged(encoder_run):
+    average, last = encoder_run.tensors(4, "average"), encoder_run.weights(4)
+    assert any(not torch.equal(weight, last[name]) for name, weight in average.items())
+
+
+@pytest.mark.slow
+def test_points_of_a_network_with_an_encoder_are_those_of_its_onnx_file(encoder_run, folder, tmp_path):
+    model, exported = encoder_run.folder / "model", tmp_path / "model.onnx"
+    assert encoder_run.config["encoder"] is not None
+    assert encoder_run.config["task"]["name"] == "landmarks"
+    points = Predictor.from_pretrained(model).points(folder / "images" / "frame_03.png")
+    assert [point.name for point in points] == list(NAMES)
+    export(UNet.from_pretrained(model), exported)
+    again = Predictor.from_pretrained(exported).points(folder / "images" / "frame_03.png")
+    assert np.allclose([point.position for point in points], [point.position for point in again], atol=0.05)
+
+
+@pytest.fixture(scope="module")
+def onnx_model(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run's model as an ONNX file."""
+    file = tmp_path_factory.mktemp("onnx") / "model.onnx"
+    export(UNet.from_pretrained(run.folder / "model"), file)
+    return file
+
+
+def test_an_onnx_file_finds_the_same_points(run, folder, onnx_model):
+    image = folder / "images" / "frame_03.png"
+    own, exported = Predictor.from_pretrained(run.folder / "model"), Predictor.from_pretrained(onnx_model)
+    assert exported.task == own.task
+    for first, second in zip(own.points(image), exported.points(image), strict=True):
+        assert first.name == second.name
+        assert np.allclose(first.position, second.position, atol=0.01)
+        assert first[2:] == pytest.approx(second[2:], abs=1e-3)
+
+
+def test_an_onnx_file_predicts_points_in_the_format_of_its_training(folder, onnx_model, tmp_path):
+    result = predict(onnx_model, [folder / "images" / "frame_03.png"], tmp_path)
+    assert result.returncode == 0
+    assert (tmp_path / "frame_03.csv").exists()
+
+
+def test_the_page_draws_points(run, folder, tmp_path):
+    upload = tmp_path / "frame.png"
+    upload.write_bytes((folder / "images" / "frame_02.png").read_bytes())
+    page, file = PagePredictor(run.folder / "model")(str(upload))
+    assert 'alt="image with points"' in page
+    assert "nose" in page
+    assert file is not None
+    assert files.read_written(Path(file), "deeplabcut").names == NAMES
+
+
+def test_absent_points_have_a_low_presence(run, folder):
+    table = files.FORMATS["deeplabcut"].read(folder / "points.csv").with_absence("not-there")
+    predictor = Predictor.from_pretrained(run.folder / "model")
+    presence = []
+    for image in table.images:
+        presence.append([landmark.presence for landmark in predictor.points(folder / "images" / image)])
+    is_absent = table.states == ABSENT
+    assert np.median(np.array(presence)[is_absent]) < 0.5 < np.median(np.array(presence)[~is_absent])
+
+
+def test_true_points_that_are_not_there_are_a_one_line_error(run, folder, tmp_path, fails_with):
+    write_dots(tmp_path / "other", 2, seed=0)
+    result = predict(run.folder / "model", [folder / "images"], tmp_path / "out", "--truth", tmp_path / "other")
+    fails_with(result, "lists no points of 22 inputs", 1)

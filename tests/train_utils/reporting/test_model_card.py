@@ -1,0 +1,272 @@
+"""The model card: its front matter for the Hub, its settings, scores and code, and no path of this machine.
+
+Module: train_utils/reporting/model_card.py.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+
+from data_utils.class_map import ClassMap
+from data_utils.targets.classes import ClassReader
+from tasks.classes import ClassScores
+from train_utils.evaluation import Evaluation
+from train_utils.reporting.classes import ClassSection
+from train_utils.reporting.model_card import model_card
+from train_utils.settings.record import RunSettings
+
+NAMES = ("<script>alert(1)</script>", 'a|b & "c"', "c: #d")
+MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
+SETTINGS = {
+    "flags": {"dataset": "cells", "epochs": 3, "max_steps": None, "image_size": [32, 48], "crop_size": None},
+    "profile": {"processes": 1, "mixed_precision": "no"},
+    "total_steps": 40,
+    "identity": {"dims": 2},
+    "run": {"started": "2026-01-02", "torch": "2.13.0", "accelerate": "1.15.0", "git_commit": "abc"},
+}
+
+
+def card(flags: dict | None = None, *, names=NAMES, matrix=MATRIX, step: int = 30, **changes) -> str:
+    """The card of a model of these classes, with further flags, and other settings than SETTINGS."""
+    settings = RunSettings.from_json(SETTINGS | {"flags": SETTINGS["flags"] | (flags or {})} | changes)
+    section = ClassSection(ClassReader(ClassMap(tuple(names), tuple(range(len(names))), None)))
+    return model_card(settings, Evaluation(step, 0.5, ClassScores(names, matrix, torch.zeros(0, 1))), section)
+
+
+def front_matter(text: str) -> dict:
+    return yaml.safe_load(text.split("---\n")[1])
+
+
+def setting_rows(text: str) -> list[list[str]]:
+    """The names and values of the last table of a card."""
+    lines = text.partition("| setting | value |\n|---|---|\n")[2].splitlines()
+    return [line.strip("|").strip().split(" | ") for line in lines]
+
+
+PAIR = {"names": ("a", "b"), "matrix": torch.tensor([[6, 2], [1, 1]])}
+
+
+def test_the_front_matter_of_a_card_names_library_with_tags():
+    matter = front_matter(card(**PAIR))
+    assert matter["library_name"] == "unet-accelerate"
+    assert "pipeline_tag" not in matter
+    assert matter["tags"] == ["unet", "semantic-segmentation", "image-segmentation"]
+
+
+def test_the_front_matter_of_a_card_names_model_task_and_data():
+    (entry,) = front_matter(card(**PAIR))["model-index"]
+    (result,) = entry["results"]
+    assert entry["name"] == "U-Net on cells"
+    assert result["task"] == {"type": "image-segmentation", "name": "Semantic segmentation"}
+    assert result["dataset"]["name"] == "cells"
+    assert result["dataset"]["type"] == "cells"
+    assert result["dataset"]["split"] == "validation"
+
+
+def test_the_front_matter_of_a_card_has_the_scores_with_six_decimals():
+    metrics = front_matter(card(**PAIR))["model-index"][0]["results"][0]["metrics"]
+    assert [(metric["type"], metric["name"], metric["value"]) for metric in metrics] == [
+        ("mean_iou", "Mean IoU", 0.458333),  # (6 / 9 + 1 / 4) / 2
+        ("mean_dice", "Mean Dice", 0.6),  # (12 / 15 + 2 / 5) / 2
+        ("pixel_accuracy", "Pixel accuracy", 0.7),
+    ]
+
+
+def test_a_score_of_0_stands_in_the_front_matter_of_a_card():
+    text = card(names=("a", "b"), matrix=torch.tensor([[0, 2], [1, 0]]))
+    metrics = front_matter(text)["model-index"][0]["results"][0]["metrics"]
+    values = {metric["type"]: metric["value"] for metric in metrics}
+    assert values == {"mean_iou": 0, "mean_dice": 0, "pixel_accuracy": 0}
+
+
+def test_the_front_matter_of_a_card_without_scores_has_no_results():
+    """The Hub refuses a model index without results."""
+    text = card(matrix=torch.zeros(3, 3, dtype=torch.int64))
+    assert front_matter(text).keys() == {"library_name", "tags"}
+    assert front_matter(text)["library_name"] == "unet-accelerate"
+    assert "n/a" in text
+
+
+def test_the_front_matter_of_a_card_is_read_by_the_hub():
+    data = ModelCard(card({"dataset": "shapes<i>"})).data
+    assert data.library_name == "unet-accelerate"
+    assert data.pipeline_tag is None
+    assert {result.dataset_name for result in data.eval_results} == {"shapes<i>"}
+    assert {result.metric_type: result.metric_value for result in data.eval_results} == {
+        "mean_iou": round((90 / 105 + 15 / 30) / 2, 6),
+        "mean_dice": round((180 / 195 + 30 / 45) / 2, 6),
+        "pixel_accuracy": 105 / 120,
+    }
+
+
+def test_the_hub_reads_the_kind_of_a_model_from_its_card():
+    data = ModelCard(card(**PAIR)).data
+    assert data.tags == ["unet", "semantic-segmentation", "image-segmentation"]
+    assert data.model_name == "U-Net on cells"
+    first = data.eval_results[0]
+    assert first.task_type == "image-segmentation"
+    assert first.task_name == "Semantic segmentation"
+    assert first.dataset_type == "cells"
+    assert first.dataset_split == "validation"
+
+
+def test_the_card_of_a_model_of_images_predicts_an_image():
+    assert 'predictor.mask("image.png")  # (H, W) class indices' in card()
+
+
+def test_the_card_of_a_model_of_volumes_predicts_a_scan():
+    text = card(identity={"dims": 3})
+    assert 'predictor.mask("scan.nii.gz")  # (D, H, W) class indices' in text
+    assert "image.png" not in text
+
+
+def test_the_card_shows_the_scores_of_each_class_in_their_columns():
+    text = card(names=("a", "b", "c"))
+    assert "| class | IoU | Dice | precision | recall | pixels |" in text
+    assert f"| a | {90 / 105:.4f} | {180 / 195:.4f} | {90 / 95:.4f} | {90 / 100:.4f} | 100 |" in text
+    assert f"| b | {15 / 30:.4f} | {30 / 45:.4f} | {15 / 25:.4f} | {15 / 20:.4f} | 20 |" in text
+
+
+def test_a_class_without_pixels_has_no_scores_on_the_card():
+    assert "| c: #d | n/a | n/a | n/a | n/a | 0 |" in card()
+
+
+def test_a_data_set_whose_name_means_something_in_yaml_keeps_it():
+    name = 'a: "b" # {c}\\'
+    matter = front_matter(card({"dataset": name}))
+    assert matter["model-index"][0]["results"][0]["dataset"]["name"] == name
+
+
+def test_class_names_that_mean_something_in_markdown_are_escaped():
+    text = card()
+    assert "<script>" not in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| ") and "\\|" in line]
+    assert len(re.findall(r"(?<!\\)\|", row)) == 7
+
+
+@pytest.mark.parametrize(
+    "name", ["a|b", "a\\|b", "a\n| b", "a\t\r\n b", "`a|b`", "**a**", "[a](b)", "<img>", "_a_", "&lt;", "~~a~~"]
+)
+def test_a_class_name_stays_one_cell_of_plain_text(name):
+    (row,) = [line for line in card(names=(name, "b", "c")).splitlines() if line.endswith("| 100 |")]
+    cells = re.split(r"(?<!\\)(?:\\\\)*\|", row)
+    assert len(cells) == 8
+    text = cells[1].strip()
+    assert not re.search(r"(?<!\\)[`*<~\[\]]|&(?!amp;|lt;)", text.replace("\\\\", ""))
+    plain_text = re.sub(r"\\(.)", r"\1", text).replace("&lt;", "<").replace("&amp;", "&")
+    assert plain_text == re.sub(r"\s+", " ", name)
+
+
+def test_an_underscore_within_a_word_is_left_alone():
+    assert "| cell_wall |" in card(names=("cell_wall", "b", "c"))
+
+
+def test_the_card_lists_the_settings_of_training():
+    text = card({"seed": 0, "loss": "ce"})
+    names = [row[0] for row in setting_rows(text)]
+    assert names == ["epochs", "image size", "loss", "seed"]
+
+
+def test_the_card_leaves_out_what_is_no_setting_of_training():
+    names = [row[0] for row in setting_rows(card({"seed": 0, "keep_checkpoints": 2}))]
+    assert "keep checkpoints" not in names
+    assert "crop size" not in names
+
+
+def test_the_card_lists_these_settings_in_this_order():
+    flags = {"max_steps": 40, "batch_size": 4, "image_size": [32, 48], "scale": 0.5, "crop_size": [16, 24]}
+    flags |= {"augment": "basic", "loss": "ce", "class_weights": "auto", "optimizer": "adamw"}
+    flags |= {"learning_rate": 0.01, "weight_decay": 0.05, "schedule": "cosine", "warmup_steps": 7, "max_grad_norm": 1}
+    flags |= {"seed": 0, "init_from": "me/model", "base_channels": 8, "depth": 2, "norm": "group"}
+    flags |= {"upsample": "bilinear", "dropout": 0.1, "encoder_weights": "random", "freeze_encoder": False}
+    flags |= {"encoder_lr_factor": 0.25}
+    others = {"log_every": 5, "tracker": "none", "cache": True, "val_fraction": 0.2}
+    rows = setting_rows(card(others | dict(reversed(flags.items())), encoder="resnet"))
+    assert [name for name, _ in rows] == [name.replace("_", " ") for name in flags]
+    typed = [" ".join(map(str, value)) if isinstance(value, list) else str(value) for value in flags.values()]
+    assert [value for _, value in rows] == typed
+
+
+def test_the_card_ends_with_the_table_of_settings():
+    assert card().endswith(" |\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "row"),
+    [({}, "epochs | 10"), ({"max_steps": 40}, "max steps | 40"), ({"max_minutes": 2.5}, "max minutes | 2.5")],
+)
+def test_the_card_names_epochs_unless_steps_or_minutes_ended_the_training(flags, row):
+    text = card({"epochs": 10, "max_minutes": None} | flags)
+    assert re.findall(r"\| ((?:epochs|max \w+) \| [\d.]+) \|", text) == [row]
+
+
+def test_the_card_names_the_step_of_its_weights_with_the_versions():
+    text = card(step=1030, total_steps=1040)
+    assert "Weights of optimizer step 1,030 of 1,040;\ntorch 2.13.0, accelerate 1.15.0, processes: 1,\n" in text
+    assert "mixed precision: no.\n" in text
+
+
+@pytest.mark.parametrize(
+    ("encoder", "sentence"),
+    [
+        ("resnet (apache-2.0)", "The encoder is resnet (apache-2.0), a backbone of transformers;"),
+        (
+            "EfficientNet-Lite0 (apache-2.0)",
+            "The encoder is EfficientNet-Lite0, with weights that were trained",
+        ),
+    ],
+)
+def test_the_card_names_the_encoder_with_its_weights(encoder, sentence):
+    text = card({"encoder_weights": "pretrained"}, encoder=encoder)
+    assert sentence in text
+    assert text.count("The encoder is ") == 1
+    assert "| encoder weights | pretrained |" in text
+
+
+def test_the_card_of_a_model_without_encoder_names_none():
+    text = card({"encoder_weights": "pretrained"}, encoder=None)
+    assert "The encoder is " not in text
+    assert "encoder weights" not in text
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A folder of data at a path that the card must not tell."""
+    folder = tmp_path / "secret" / "cells"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "{}/shards-{{000..012}}.tar", "{}/gone/*.parquet", "/gone{}"])
+def test_no_form_of_a_local_path_is_reported(folder, form):
+    path = form.format(folder)
+    text = card({"dataset": path, "init_from": path, "image_size": [path, "x"]})
+    assert "secret" not in text
+    assert str(folder.parent.parent) not in text
+    assert Path(path).name.split("{")[0].rstrip("*") in text.replace("\\", "")
+
+
+def test_the_name_of_a_data_set_on_the_hub_is_reported():
+    assert "owner/cells" in card({"dataset": "owner/cells"})
+
+
+@pytest.fixture
+def within(folder, tmp_path, monkeypatch) -> None:
+    """The test runs within the folder, below its home."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "path", ["../../secret/cells", "../../secret/other/*.tar", "~/secret/cells", "~/secret/other/*.tar"]
+)
+def test_a_local_path_is_not_told_from_within_its_folder(within, path):
+    assert "secret" not in card({"dataset": path})
+
+
+def test_the_current_folder_is_told_by_its_name(within):
+    assert "U-Net on cells" in card({"dataset": "."})

@@ -1,0 +1,331 @@
+"""Runs that are started again: one that has finished, and one that is repeated from its record.
+
+Modules: train_utils/settings/like.py.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from support.folders import write_splits
+from support.in_process import Run, parsed, run_train
+from support.launches import TINY, launch
+from support.run_equality import different_tensors
+
+import train
+from runtime.errors import CheckpointError
+from train_utils import publisher as publisher_module
+
+FLAGS = [*TINY, "--epochs", "2", "--batch-size", "4", "--log-every", "1", "--tracker", "none", "--seed", "3"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    return write_splits(folder, 8, 3, size=(16, 24))
+
+
+@pytest.fixture(scope="module")
+def done(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_train(tmp_path_factory.mktemp("runs") / "done", "--dataset", data, *FLAGS)
+
+
+@pytest.fixture
+def copied(done: Run, tmp_path: Path) -> Path:
+    """A copy of the finished run."""
+    return Path(shutil.copytree(done.folder, tmp_path / "run"))
+
+
+@pytest.fixture
+def no_data() -> Iterator[None]:
+    """A run that looks at its data fails."""
+    with mock.patch.object(train, "load_dataset_info", side_effect=AssertionError):
+        yield
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def resume(folder: Path, data: Path, *flags: str) -> Run:
+    return run_train(folder, "--dataset", data, *FLAGS, "--resume", "auto", *flags)
+
+
+@pytest.mark.parametrize(
+    "flags", [(), ("--epochs", "1"), ("--max-steps", "4")], ids=["same length", "shorter", "as many steps"]
+)
+def test_finished_run_that_is_started_again_loads_no_data(data, copied, no_data, flags):
+    before = contents(copied)
+    run = resume(copied, data, *flags)
+    assert run.exit_code == 0
+    line = next(text for text in run.output.splitlines() if text.startswith(str(copied)))
+    assert line.startswith(f"{copied}: the run has finished, at step 4 of 4;")
+    assert "--epochs, --max-steps" in line
+    assert contents(copied) == before
+
+
+def test_two_processes_leave_a_finished_run_together(data, copied):
+    command = ["train.py", "--dataset", data, "--output-dir", copied, *FLAGS, "--resume", "auto"]
+    result = launch(*command, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("the run has finished") == 1
+    assert "Traceback" not in result.stderr
+
+
+def test_a_run_killed_before_the_marker_does_the_finish_again(data, done, copied):
+    (copied / "finished.json").unlink()
+    (copied / "report.html").unlink()
+    run = resume(copied, data)
+    assert run.exit_code == 0
+    assert (copied / "report.html").exists()
+    assert (copied / "finished.json").exists()
+    assert run.records == done.records
+    assert different_tensors(run.weights(4), done.weights(4)) == []
+
+
+def test_a_run_whose_last_checkpoint_was_removed_goes_on_from_the_one_before(data, done, copied):
+    shutil.rmtree(copied / "checkpoints" / "step-00000004")
+    run = resume(copied, data)
+    assert "step-00000002, at step 2 of 4" in run.output
+    assert run.values("train/loss") == done.values("train/loss")
+
+
+def test_more_epochs_end_with_a_marker_of_their_own(data, copied):
+    run = resume(copied, data, "--epochs", "3")
+    assert run.exit_code == 0
+    assert run.steps("train/loss") == [1, 2, 3, 4, 5, 6]
+    assert json.loads((copied / "finished.json").read_text())["total_steps"] == 6
+
+
+def test_a_run_that_goes_on_is_not_finished_until_it_ends_again(data, copied):
+    with (
+        mock.patch.object(train.Publisher, "write_results", side_effect=InterruptedError),
+        pytest.raises(InterruptedError),
+    ):
+        resume(copied, data, "--epochs", "3")
+    assert not (copied / "finished.json").exists()
+
+
+PATIENCE = ("--patience", "1", "--learning-rate", "1e-9", "--epochs", "20", "--checkpoint-every", "100")
+
+
+@pytest.fixture(scope="module")
+def impatient(data, tmp_path_factory) -> Run:
+    """A run that has learned nothing, and stopped."""
+    return run_train(tmp_path_factory.mktemp("runs") / "impatient", "--dataset", data, *FLAGS, *PATIENCE)
+
+
+@pytest.mark.parametrize("epochs", ["20", "40"])
+def test_run_that_ran_out_of_patience_has_finished_whatever_its_length(data, impatient, no_data, epochs):
+    assert "no better mean IoU in 1 evaluations" in impatient.output
+    again = resume(impatient.folder, data, *PATIENCE, "--epochs", epochs)
+    assert again.exit_code == 0
+    assert "to continue it, give a larger --patience" in again.output
+
+
+@pytest.mark.parametrize("content", ["{}", "{", "[]", '{"step": 4}'])
+def test_a_damaged_marker_does_not_count(data, copied, content):
+    (copied / "finished.json").write_text(content)
+    run = resume(copied, data)
+    assert run.exit_code == 0
+    assert "resumed from" in run.output
+    assert json.loads((copied / "finished.json").read_text())["step"] == 4
+
+
+def test_other_flags_are_not_taken_for_the_finished_run(data, copied):
+    run = resume(copied, data, "--keep-checkpoints", "1")
+    assert "keep_checkpoints was 2 and is now 1" in run.output
+
+
+def test_flags_of_no_continuation_leave_a_finished_run_finished(data, copied):
+    with pytest.raises(CheckpointError, match="batch size is 4, this run's is 2"):
+        resume(copied, data, "--batch-size", "2")
+    assert (copied / "finished.json").exists()  # a mistake costs nothing
+
+
+def end_with_upload(folder: Path, data: Path, is_uploaded: bool, *flags: str) -> Path:
+    """A run whose upload works or fails, and where its marker would be."""
+    upload = mock.patch.object(publisher_module, "push_to_hub", return_value=is_uploaded)
+    with upload, mock.patch("train.check_token"):
+        run_train(folder, "--dataset", data, *FLAGS, "--push-to-hub", "me/cells", *flags)
+    return folder / "finished.json"
+
+
+def test_run_whose_upload_failed_is_finished_once_it_is_uploaded(data, tmp_path):
+    assert not end_with_upload(tmp_path / "run", data, False).exists()
+    assert end_with_upload(tmp_path / "run", data, True, "--resume", "auto").exists()
+
+
+def test_run_that_was_stopped_is_not_finished(tmp_path):
+    state, schedule = mock.Mock(step=3), mock.Mock(total_steps=4)
+    schedule.is_over.return_value = False
+    publisher_module.finish_run(parsed(*FLAGS), tmp_path, schedule, state, mock.Mock(), True)
+    assert not (tmp_path / "finished.json").exists()
+
+
+@pytest.fixture(scope="module")
+def repeated(done, tmp_path_factory) -> Run:
+    """The finished run, from its record."""
+    return run_train(tmp_path_factory.mktemp("runs") / "again", "--like", done.folder / "run.json")
+
+
+def test_run_is_repeated_from_its_record_bit_for_bit(done, repeated):
+    assert repeated.exit_code == 0
+    assert f"like {done.folder}/run.json, without a change\n" in repeated.output
+    assert different_tensors(repeated.weights(4), done.weights(4)) == []
+    assert repeated.values("train/loss") == done.values("train/loss")
+
+
+def test_repeated_run_is_repeated_with_a_change(repeated, tmp_path):
+    third = run_train(tmp_path / "third", "--like", repeated.folder, "--batch-size", "2")
+    assert "but batch_size 2 (was 4)\n" in third.output
+    assert third.steps("train/loss")[-1] == 8
+    assert third.settings["flags"]["seed"] == 3
+
+
+@pytest.fixture
+def like(tmp_path: Path):
+    """Arguments of train.py for a record whose flags are changed."""
+
+    def arguments(changed: dict, *flags: str, **record):
+        flags_of_run = json.loads(json.dumps(vars(parsed(*FLAGS)), default=str)) | changed
+        (tmp_path / "run.json").write_text(json.dumps({"flags": flags_of_run, "total_steps": 70} | record))
+        return parsed("--like", str(tmp_path / "run.json"), *flags)
+
+    return arguments
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "default"),
+    [
+        ("output_dir", "/x", None),
+        ("resume", "auto", None),
+        ("push_to_hub", "me/cells", None),
+        ("check_data", True, False),
+    ],
+)
+def test_settings_of_one_run_alone_are_not_repeated(like, name, value, default):
+    assert getattr(like({name: value}), name) is default
+
+
+def test_settings_of_training_are_repeated(like):
+    args = like({"scale": 0.5, "class_weights": [1.0, 2.0], "image_size": None})
+    assert args.scale == 0.5
+    assert args.class_weights == [1.0, 2.0]
+    assert args.epochs == 2
+    assert args.seed == 3
+
+
+def test_measured_minutes_become_the_steps_that_they_were(like):
+    args = like({"max_minutes": 3.0})
+    assert args.max_steps == 70
+    assert args.max_minutes is None
+
+
+def test_given_minutes_are_measured_anew(like):
+    assert like({"max_minutes": 3.0}, "--max-minutes", "5").max_steps is None
+
+
+def test_given_epochs_replace_recorded_minutes(like):
+    args = like({"max_minutes": 3.0}, "--epochs=5")
+    assert args.epochs == 5
+    assert args.max_steps is None
+    assert args.max_minutes is None
+
+
+def test_given_size_replaces_a_recorded_scale(like):
+    args = like({"scale": 0.5}, "--image-size", "40", "56")
+    assert args.scale == 1.0
+    assert args.image_size == [40, 56]
+
+
+def test_given_scale_replaces_a_recorded_size(like):
+    args = like({"image_size": [40, 56]}, "--scale", "0.5")
+    assert args.scale == 0.5
+    assert args.image_size is None
+
+
+def test_other_versions_are_reported(like, capsys):
+    like({}, run={"torch": "1.0", "git_commit": "0000000", "command": "train.py"})
+    text = capsys.readouterr().out
+    assert "it was recorded with torch 1.0 (here 2." in text
+    assert ", git_commit 0000000 (here " in text
+    assert "command" not in text
+
+
+def refused_line(capsys: pytest.CaptureFixture[str], file: Path) -> str:
+    """What train.py says of a record that it cannot use, in one line."""
+    with pytest.raises(SystemExit) as ended:
+        parsed("--like", str(file))
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.count("\n") == 1
+    return error
+
+
+def test_record_that_is_not_there_is_a_one_line_error(tmp_path, capsys):
+    file = tmp_path / "run.json"
+    assert f"--like {file} cannot be read (No such file or directory)" in refused_line(capsys, file)
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "cannot be read as JSON (it holds a list, expected an object)"),
+        ('{"flags": 3}', "is no record of a run: it holds no flags"),
+        ('{"flags": {"wings": 2}}', "holds flags that are not known here: wings"),
+    ],
+)
+def test_record_that_cannot_be_used_is_a_one_line_error(tmp_path, capsys, content, line):
+    file = tmp_path / "run.json"
+    file.write_text(content)
+    assert f"--like {file} {line}" in refused_line(capsys, file)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 2.5},
+        {"optimizer": "adam"},
+        {"norm": "foo"},
+        {"augment": "none?"},
+        {"image_size": [40]},
+        {"fold": [2, 5]},
+        {"seed": -1},
+        {"batch_size": 0},
+    ],
+)
+def test_a_recorded_flag_is_checked_as_a_given_one(like, capsys, wrong):
+    with pytest.raises(SystemExit) as ended:
+        like(wrong)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert next(iter(wrong)).replace("_", "-") in error
+    assert error.count("\n") == 1
+
+
+def test_flags_without_a_recorded_value_have_their_defaults(like):
+    assert like({"epochs": None, "dataset": None}, run=None).epochs == 10
+
+
+def test_like_without_a_record_is_a_one_line_error(capsys):
+    with pytest.raises(SystemExit):
+        parsed("--like")
+    assert capsys.readouterr().err == "train.py: error: argument --like: expected one argument; give --like RUN.json\n"
+
+
+def test_recorded_architecture_gives_way_to_that_of_other_weights(like):
+    args = like({"base_channels": 4, "depth": 2}, "--init-from", "x")
+    assert args.base_channels is None
+    assert args.depth is None
+    assert args.init_from == "x"
+
+
+def test_recorded_validation_split_gives_way_to_a_fold(like):
+    args = like({"val_split": "val"}, "--fold", "1/3")
+    assert args.val_split is None
+    assert args.fold == "1/3"

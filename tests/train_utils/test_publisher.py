@@ -1,0 +1,439 @@
+"""The end of a run and each of its evaluations: what is saved, printed, shown and published.
+
+Module: train_utils/publisher.py.
+"""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from support.networks import LITE
+from support.runs import SMALL_MODEL, unplanned
+
+from data_utils.analysis.dataset_info import DatasetInfo, Split
+from data_utils.analysis.normalization import Normalization
+from data_utils.class_map import ClassMap
+from data_utils.config import DataConfig
+from data_utils.sources.records import ListRecords
+from data_utils.targets.classes import ClassReader
+from data_utils.targets.points import PointReader
+from tasks.classes import ClassScores
+from tasks.landmarks import Landmarks
+from train_utils import publisher as publisher_module
+from train_utils.checkpoints.best_model import BestModel
+from train_utils.evaluation import Evaluation
+from train_utils.publisher import Publisher, facts, finish_run
+from train_utils.reporting.judgement import Facts
+from train_utils.reporting.section import Section
+from train_utils.reporting.sections import new_section
+from train_utils.run_state import RunState
+from train_utils.schedule import Schedule
+from train_utils.settings.record import RunSettings
+from unet import UNet, UNetConfig
+
+
+def data_set(dataset: str = "photos", channels: int = 1, images: int = 3) -> DatasetInfo:
+    """Images of 4 x 6 of two classes, twice as many for training as the validation has."""
+    picture = np.zeros((4, 6), np.uint8)
+    records = [{"image": picture, "target": picture, "name": f"i{index}"} for index in range(images)]
+    val = Split(ListRecords(records), np.full((images, 2), (4, 6)))
+    train = Split(ListRecords([*records, *records]), np.full((2 * images, 2), (4, 6)))
+    reader = ClassReader(ClassMap(("a", "b"), (0, 255), None), (1, 1))
+    normalization = Normalization((1.0, 2.0, 3.0)[:channels], (1.0,) * channels, ("uint8",))
+    return DatasetInfo(DataConfig(dataset, task="classes"), train, val, reader, normalization)
+
+
+def scores_of(*by_image: float) -> ClassScores:
+    """Scores of two classes, of which the second was never found, with the IoU of each image."""
+    return ClassScores(("a", "b"), torch.tensor([[4, 0], [3, 0]]), torch.tensor(by_image)[:, None])
+
+
+def refused_model(folder: Path) -> BestModel:
+    """A best model that the disk has refused, and refuses still."""
+    folder.write_text("in the way")
+    best_model = BestModel(folder)
+    assert not best_model.save(UNet(SMALL_MODEL), "a card")
+    return best_model
+
+
+def finish(folder: Path, best_model: BestModel, *flags: str, all_saved: bool = True, **state: int) -> None:
+    """Finish a run of 20 steps that has this state."""
+    settings = unplanned(*flags)
+    schedule = Schedule.from_args(settings, 12, 20)
+    finish_run(settings, folder, schedule, RunState(**state), best_model, all_saved)
+
+
+@pytest.mark.parametrize(("all_saved", "is_marked"), [(True, True), (False, False)])
+def test_a_run_is_marked_as_finished_if_all_is_saved(tmp_path, capsys, all_saved, is_marked):
+    finish(tmp_path, BestModel(tmp_path / "model"), all_saved=all_saved, step=20)
+    assert (tmp_path / "finished.json").exists() is is_marked
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_without_its_best_model_is_not_marked_as_finished(tmp_path, capsys):
+    best_model = refused_model(tmp_path / "model")
+    capsys.readouterr()
+    finish(tmp_path, best_model, step=20)
+    assert not (tmp_path / "finished.json").exists()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_a_run_out_of_patience_is_published_before_it_is_marked(tmp_path, monkeypatch, is_published):
+    pushed = []
+    monkeypatch.setattr(publisher_module, "push_to_hub", lambda *arguments: pushed.append(arguments) or is_published)
+    best_model = BestModel(tmp_path / "model")
+    flags = ("--patience", "2", "--push-to-hub", "me/cells")
+    finish(tmp_path, best_model, *flags, step=7, evaluations_since_best=2)
+    assert pushed == [(tmp_path / "model", "me/cells")]
+    assert (tmp_path / "finished.json").exists() is is_published
+
+
+def test_a_best_model_is_published_though_not_all_is_saved(tmp_path, monkeypatch):
+    pushed = []
+    monkeypatch.setattr(publisher_module, "push_to_hub", lambda *arguments: pushed.append(arguments) or True)
+    finish(tmp_path, BestModel(tmp_path / "model"), "--push-to-hub", "me/cells", all_saved=False, step=20)
+    assert pushed == [(tmp_path / "model", "me/cells")]
+    assert not (tmp_path / "finished.json").exists()
+
+
+@pytest.mark.parametrize(("all_saved", "words"), [(True, "all is saved"), (False, "not all is saved, see above")])
+def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, words):
+    finish(tmp_path, BestModel(tmp_path / "model"), all_saved=all_saved, step=7)
+    line = f"stopped after step 7 of 20; {words}; continue with --resume auto\n"
+    assert capsys.readouterr().out == line
+    assert not (tmp_path / "finished.json").exists()
+
+
+def facts_of(info: DatasetInfo, config: UNetConfig = SMALL_MODEL) -> Facts:
+    """The facts of a run of 70 steps on color images, or of others."""
+    evaluation = Evaluation(60, None, scores_of(0, 0, 0))
+    return facts(RunState(step=70), evaluation, info, new_section(info), SimpleNamespace(config=config))
+
+
+def test_facts_of_a_run_are_its_steps_its_images_with_its_score():
+    run_facts = facts_of(data_set(channels=3))
+    assert run_facts.steps == 70
+    assert run_facts.validation_images == 3
+    assert list(run_facts.unfound) == ["b"]
+    assert run_facts.score == "eval/mean_iou"
+
+
+def test_a_network_of_color_images_lacks_an_encoder():
+    assert facts_of(data_set(channels=3)).lacks_encoder
+
+
+@pytest.mark.parametrize(
+    ("info", "config"),
+    [
+        (data_set(channels=1), SMALL_MODEL),
+        (data_set(channels=3), replace(SMALL_MODEL, dims=3)),
+        (
+            replace(data_set(), normalization=Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",))),
+            SMALL_MODEL,
+        ),
+        (
+            replace(
+                data_set(channels=3),
+                config=DataConfig("photos", task="landmarks"),
+                reader=PointReader(Landmarks(("nose",)), (0,)),
+            ),
+            SMALL_MODEL,
+        ),
+        (data_set(channels=3), UNetConfig(base_channels=2, depth=5, encoder=LITE)),
+    ],
+    ids=["grey", "volumes", "grey saved as color", "points", "with an encoder"],
+)
+def test_other_networks_lack_no_encoder(info, config):
+    assert not facts_of(info, config).lacks_encoder
+
+
+@pytest.mark.parametrize(("dataset", "is_generated"), [("shapes", True), ("photos", False)])
+def test_data_are_generated_if_they_are_the_shapes(dataset, is_generated):
+    assert facts_of(data_set(dataset, 3)).is_generated is is_generated
+
+
+class RunLogDouble(SimpleNamespace):
+    """Stands for a run's log and for its monitor, and remembers what they were given."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            output_dir=folder, settings=RunSettings.from_json(SETTINGS), has_pictures=False, logged=[], shown=[]
+        )
+
+    def log_evaluation(self, evaluation: Evaluation) -> None:
+        self.logged.append(evaluation.step)
+
+    def takes_pictures(self) -> bool:
+        return self.has_pictures
+
+    def write_pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
+        self.shown.append((step, sorted(pictures)))
+
+
+SETTINGS = {
+    "flags": {"dataset": "photos"},
+    "identity": {"dims": 2},
+    "profile": {"processes": 1, "mixed_precision": "no"},
+    "run": {"torch": "2", "accelerate": "1"},
+}
+
+
+def new_publisher(folder: Path, *, is_main_process: bool = True) -> Publisher:
+    """The publisher of a run on three images whose only process is the main one, or another."""
+    info = data_set()
+    torch.manual_seed(0)
+    network = UNet(replace(SMALL_MODEL, in_channels=1, preprocess=info.preprocess()))
+    accelerator = SimpleNamespace(
+        device=torch.device("cpu"),
+        autocast=Mock(side_effect=nullcontext),
+        is_main_process=is_main_process,
+        num_processes=1,
+    )
+    run_log = RunLogDouble(folder)
+    task = info.reader.task("ce+dice", None)
+    best_model = BestModel(folder / "model")
+    return Publisher(accelerator, network, best_model, run_log, run_log, info, task, new_section(info))
+
+
+@pytest.fixture
+def publisher(tmp_path) -> Publisher:
+    return new_publisher(tmp_path)
+
+
+def evaluation_of(step: int, score: float) -> Evaluation:
+    """An evaluation with this IoU of the first image."""
+    by_image = torch.tensor([[score], [0.25], [0.75]])
+    return Evaluation(step, 0.5, ClassScores(("a", "b"), torch.tensor([[4, 0], [0, 4]]), by_image))
+
+
+def test_an_evaluation_is_logged_then_said_in_a_line(publisher, capsys):
+    publisher.publish(evaluation_of(3, 0.5), False)
+    assert publisher.monitor.logged == [3]
+    assert capsys.readouterr().out == "step 3: mean IoU 1.0000, mean Dice 1.0000, pixel accuracy 1.0000\n"
+
+
+def test_the_best_evaluation_is_saved_with_its_model_card(publisher, tmp_path, capsys):
+    publisher.publish(evaluation_of(3, 0.5), True)
+    assert "step 3" in (tmp_path / "model" / "README.md").read_text()
+    assert capsys.readouterr().out.endswith(" (best so far, saved)\n")
+
+
+def test_the_scores_of_images_are_those_of_the_best_evaluation(publisher, tmp_path):
+    publisher.publish(evaluation_of(3, 0.5), True)
+    publisher.publish(evaluation_of(6, 0.125), False)
+    assert (tmp_path / "images.csv").read_text() == "image,mean IoU\ni0,0.5\ni1,0.25\ni2,0.75\n"
+
+
+def test_a_worse_evaluation_leaves_the_best_model(publisher, tmp_path, capsys):
+    publisher.publish(evaluation_of(3, 0.5), True)
+    card = (tmp_path / "model" / "README.md").read_text()
+    capsys.readouterr()
+    publisher.publish(evaluation_of(6, 0.125), False)
+    assert "best" not in capsys.readouterr().out
+    assert (tmp_path / "model" / "README.md").read_text() == card
+
+
+@pytest.mark.parametrize("is_best", [True, False])
+def test_an_evaluation_is_shown_by_pictures_where_a_tracker_takes_them(publisher, monkeypatch, is_best):
+    monkeypatch.setattr(publisher_module, "evaluation_pictures", lambda info: 2)
+    publisher.run_log.has_pictures = True
+    publisher.publish(evaluation_of(3, 0.5), is_best)
+    assert publisher.run_log.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i2"])]
+    publisher.accelerator.autocast.assert_called_once_with()
+
+
+def test_an_evaluation_has_no_pictures_where_no_tracker_takes_them(publisher):
+    publisher.publish(evaluation_of(3, 0.5), True)
+    assert publisher.run_log.shown == []
+
+
+def test_a_best_model_that_the_disk_refuses_is_not_called_saved(tmp_path, capsys):
+    new_publisher(tmp_path / "gone").publish(evaluation_of(12, 0.25), True)
+    lines = capsys.readouterr().out
+    assert "images.csv could not be written" in lines
+    assert lines.endswith(" (best so far)\n")
+
+
+def test_another_process_than_the_main_one_only_logs_an_evaluation(tmp_path, capsys):
+    publisher = new_publisher(tmp_path, is_main_process=False)
+    publisher.publish(evaluation_of(15, 0.5), True)
+    assert publisher.monitor.logged == [15]
+    assert capsys.readouterr().out == ""
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("is_main_process", [True, False])
+def test_every_process_waits_at_the_end_of_an_evaluation(tmp_path, monkeypatch, is_main_process):
+    barriers = []
+    monkeypatch.setattr(publisher_module, "barrier_without_timeout", barriers.append)
+    publisher = new_publisher(tmp_path, is_main_process=is_main_process)
+    publisher.publish(evaluation_of(3, 0.5), False)
+    assert barriers == [publisher.accelerator]
+
+
+class Report(NamedTuple):
+    """What a report was written of."""
+
+    folder: Path
+    best: Evaluation | None
+    section: Section
+    compared_by: str
+    views: dict
+    speed_notes: list[str]
+    judgement: list[str]
+    extent: dict[str, str]
+
+
+@pytest.fixture
+def reports(monkeypatch) -> list[Report]:
+    """The reports that are written within a test; none comes on disk."""
+    reports: list[Report] = []
+    monkeypatch.setattr(
+        publisher_module, "write_report", lambda *values, **named: reports.append(Report(*values, **named))
+    )
+    return reports
+
+
+@pytest.fixture
+def saved(tmp_path) -> Publisher:
+    """The publisher of a run whose best model is on disk."""
+    publisher = new_publisher(tmp_path)
+    assert publisher.best_model.save(publisher.network, "a card")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 700, "train/loss": 0.5}\n')
+    return publisher
+
+
+@pytest.fixture
+def unsaved(tmp_path, capsys) -> Publisher:
+    """The publisher of a run whose best model the disk has refused."""
+    publisher = replace(new_publisher(tmp_path), best_model=refused_model(tmp_path / "model"))
+    (tmp_path / "metrics.jsonl").write_text('{"step": 700, "train/loss": 0.5}\n')
+    capsys.readouterr()
+    return publisher
+
+
+SCORES = scores_of(0.5, 0.2, 0.9)
+
+
+def last_state() -> RunState:
+    """The end of a run of 700 steps that was best after 600."""
+    state = RunState(step=700)
+    state.update(Evaluation(600, 0.5, SCORES))
+    return state
+
+
+def test_the_report_has_the_best_evaluation_in_the_words_of_its_task(saved, reports, tmp_path):
+    saved.write_results(last_state(), [])
+    (report,) = reports
+    assert report.folder == tmp_path
+    assert report.best.step == 600
+    assert report.best.scores.sums.tolist() == [[4, 0], [3, 0]]
+    assert report.compared_by == "mean IoU"
+
+
+def test_the_report_has_the_extent_of_the_run(saved, reports, monkeypatch):
+    monkeypatch.setattr(publisher_module, "seconds_since_start", lambda: 754.2)
+    saved.write_results(last_state(), [])
+    assert reports[0].extent["training images"] == "6"
+    assert reports[0].extent["minutes since the last start"] == "12.6"
+
+
+def test_the_report_shows_the_worst_images_first(saved, reports):
+    saved.write_results(last_state(), [])
+    assert [name.split(":")[0] for name in reports[0].views] == ["i1", "i0", "i2"]
+
+
+def test_the_predictions_of_the_best_model_are_saved(saved, reports, tmp_path):
+    saved.write_results(last_state(), [])
+    assert sorted(path.name for path in (tmp_path / "predictions").iterdir()) == ["i0.png", "i1.png", "i2.png"]
+    saved.accelerator.autocast.assert_called_once_with()
+
+
+def test_the_predictions_are_those_of_the_model_that_was_saved(saved, reports, tmp_path):
+    file = tmp_path / "predictions" / "i0.png"
+    pictures = set()
+    for bias in ([50.0, 0.0], [0.0, 50.0]):  # by the last network all is a, then all is b
+        saved.network.head.conv.bias.data = torch.tensor(bias)
+        saved.write_results(last_state(), [])
+        pictures.add(file.read_bytes())
+    assert len(pictures) == 1
+
+
+def test_the_scores_of_images_are_saved_again_at_the_end(saved, reports, tmp_path):
+    """A resumed run may have lost the file."""
+    saved.write_results(last_state(), [])
+    assert (tmp_path / "images.csv").exists()
+
+
+def test_the_judgement_of_a_run_stands_in_report_and_output(saved, reports, capsys):
+    saved.write_results(last_state(), [])
+    first = reports[0].judgement[0]
+    assert first.startswith("No pixel of b was found")
+    assert first in capsys.readouterr().out
+
+
+def test_the_end_of_a_run_says_its_scores_with_the_places_of_its_files(saved, reports, tmp_path, capsys):
+    saved.write_results(last_state(), [])
+    printed = capsys.readouterr().out
+    assert SCORES.table() in printed
+    assert f"best model in {tmp_path / 'model'}, report in {tmp_path / 'report.html'}" in printed
+
+
+def test_notes_on_the_speed_stand_in_report_and_output(saved, reports, capsys):
+    saved.write_results(last_state(), ["it was fast", None])
+    assert reports[0].speed_notes == ["it was fast"]
+    assert "it was fast\n" in capsys.readouterr().out
+
+
+def test_predictions_that_the_disk_refuses_leave_the_report_its_views(saved, reports, tmp_path, capsys):
+    (tmp_path / "predictions").touch()
+    saved.write_results(last_state(), [])
+    assert "predictions/ could not be written" in capsys.readouterr().out
+    assert len(reports[0].views) == 3
+
+
+def test_a_log_that_cannot_be_read_leaves_a_report_without_judgement(saved, reports, tmp_path, capsys):
+    (tmp_path / "metrics.jsonl").unlink()
+    (tmp_path / "metrics.jsonl").mkdir()
+    saved.write_results(last_state(), [])
+    assert "report.html could not be written" in capsys.readouterr().out
+    assert reports[0].judgement == []
+    assert len(reports[0].views) == 3
+
+
+def test_the_report_shows_no_best_model_that_was_not_saved(unsaved, reports):
+    unsaved.write_results(last_state(), ["it was fast", None])
+    (report,) = reports
+    assert report.best is None
+    assert report.views == {}
+    assert report.judgement == []
+    assert report.speed_notes == ["it was fast"]
+
+
+def test_the_end_of_a_run_says_no_scores_of_a_model_that_was_not_saved(unsaved, reports, capsys):
+    unsaved.write_results(last_state(), ["it was fast"])
+    printed = capsys.readouterr().out
+    assert SCORES.table() not in printed
+    assert "best model" not in printed
+    assert "it was fast\n" in printed
+
+
+def test_a_model_that_was_not_saved_leaves_neither_predictions_nor_scores(unsaved, reports, tmp_path):
+    unsaved.write_results(last_state(), [])
+    assert not (tmp_path / "images.csv").exists()
+    assert not (tmp_path / "predictions").exists()
+
+
+def test_a_report_that_the_disk_refuses_costs_no_note_on_the_speed(unsaved, monkeypatch, capsys):
+    monkeypatch.setattr(publisher_module, "write_report", Mock(side_effect=OSError(28, "No space left")))
+    unsaved.write_results(last_state(), ["it was fast"])
+    printed = capsys.readouterr().out
+    assert printed.startswith("report.html could not be written")
+    assert printed.endswith("it was fast\n")

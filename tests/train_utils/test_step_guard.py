@@ -1,0 +1,365 @@
+"""A step whose loss or gradient is not finite is not made, and leaves everything as it was."""
+
+import gc
+import multiprocessing
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from support.figures import without_figures
+from support.folders import write_splits
+from support.in_process import Run, process_state_kept, run_train
+from support.run_equality import different_tensors
+from torch import nn
+
+import train
+from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
+from runtime.errors import TrainingError
+from train_utils import step_guard as step_guard_module
+from train_utils.optim import build_optimizer
+from train_utils.run_state import RunState
+from train_utils.step_guard import StepGuard, StepResult
+
+FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
+FLAGS += ["--plan", "none"]
+FLAGS += ["--optimizer", "sgd", "--log-every", "1", "--checkpoint-every", "1", "--keep-checkpoints", "9"]
+NAN, INF = float("nan"), float("inf")
+
+
+class Opened:
+    """Records that remember which of them were asked for their names."""
+
+    def __init__(self) -> None:
+        self.indices: list[int] = []
+
+    def name(self, index: int) -> str:
+        self.indices.append(index)
+        return f"image-{index}.png"
+
+
+class Stepper:
+    """A small network, and steps whose loss and gradient norm are said to be what they are not."""
+
+    def __init__(self, optimizer: str, kind: str = "NO") -> None:
+        self.network = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+        self.accelerator = Accelerator(cpu=True)
+        self.optimizer = self.accelerator.prepare(build_optimizer(self.network, optimizer, 0.1, 0.1, kind))
+        self.state = RunState()
+        self.records = Opened()
+        self.guard = StepGuard(self.accelerator, self.network, self.optimizer, self.state, self.records)
+
+    def step(self, loss: float, norm: float, stop_requests: int = 0) -> None:
+        torch.manual_seed(self.state.step)
+        self.guard.begin_step()
+        self.network(torch.rand(2, 3, 4, 4)).square().mean().backward()
+        if not torch.isfinite(torch.tensor([loss, norm])).all():
+            self.network(torch.full((2, 3, 4, 4), NAN))
+            for parameter in self.network.parameters():
+                parameter.grad.fill_(NAN)
+        self.guard.judge(*map(torch.tensor, (loss, norm, float(stop_requests))))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.state.step += 1
+        self.guard.end_step([self.state.step])
+
+    def everything(self) -> list[torch.Tensor]:
+        state = [value for values in self.optimizer.optimizer.state.values() for value in values.values()]
+        return [value.clone() for value in [*self.network.state_dict().values(), *state]]
+
+
+@pytest.mark.parametrize("loss", [0.5, NAN, INF])
+@pytest.mark.parametrize("norm", [1.0, NAN])
+def test_a_step_is_made_where_its_loss_and_its_gradient_are_finite(loss, norm):
+    assert StepResult(1, loss, norm, False).is_made is (loss == 0.5 and norm == 1.0)
+
+
+@pytest.fixture
+def stepper():
+    with process_state_kept():
+        yield Stepper
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(NAN, NAN), (INF, 1.0), (1.0, INF), (1.0, NAN)])
+@pytest.mark.parametrize(("optimizer", "kind"), [("adamw", "NO"), ("sgd", "NO"), ("muon", "NO"), ("sgd", "FSDP")])
+def test_a_refused_step_changes_nothing(stepper, optimizer, kind, loss, norm):
+    run = stepper(optimizer, kind)
+    run.step(1.0, 1.0)
+    before = run.everything()
+    run.step(loss, norm)
+    after = run.everything()
+    assert all(map(torch.equal, after, before))
+    assert len(after) > 7
+    run.step(1.0, 1.0)
+    assert not all(map(torch.equal, run.everything(), before))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+def test_a_run_whose_first_step_is_refused_goes_on_as_if_it_had_not_been(stepper, optimizer):
+    def weights(*norms: float) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        run = stepper(optimizer)
+        for norm in norms:
+            run.step(1.0, norm)
+            run.state.step = 0  # the same input in every step
+            run.guard.settle(everything=True)
+        return run.everything()
+
+    assert all(map(torch.equal, weights(NAN, 1.0, 1.0), weights(1.0, 1.0)))
+
+
+def test_a_guard_leaves_the_momentum_that_a_checkpoint_has_brought(stepper):
+    run = stepper("sgd")
+    run.step(1.0, 1.0)
+    before = run.everything()
+    StepGuard(run.accelerator, run.network, run.optimizer, run.state, run.records, listens=False)
+    assert all(map(torch.equal, run.everything(), before))
+
+
+def test_a_result_is_read_a_step_later(stepper):
+    run = stepper("sgd")
+    run.step(1.0, 2.0)
+    assert run.guard.settle(everything=False) == []
+    run.step(3.0, NAN)
+    assert run.guard.settle(everything=False) == [StepResult(1, 1.0, 2.0, False)]
+
+
+def test_a_refused_step_is_known_when_its_result_is_read(stepper, capsys):
+    run = stepper("sgd")
+    run.step(1.0, 2.0)
+    run.step(3.0, NAN)
+    run.guard.settle(everything=False)
+    assert run.state.skipped == 0
+    assert "skipped" not in capsys.readouterr().out
+    run.guard.settle(everything=True)
+    line = "step 2: loss or gradient not finite, step skipped; its images: image-2.png"
+    assert run.state.skipped == 1
+    assert line in capsys.readouterr().out
+
+
+def test_all_results_are_read_once_at_the_end(stepper):
+    run = stepper("sgd")
+    run.step(1.0, 2.0)
+    run.step(3.0, NAN)
+    run.step(5.0, 6.0)
+    _, refused, last = run.guard.settle(everything=True)
+    assert refused.step == 2
+    assert refused.is_made is False
+    assert last == StepResult(3, 5.0, 6.0, False)
+    assert run.guard.settle(everything=False) == []
+    assert run.guard.settle(everything=True) == []
+
+
+def test_only_the_first_images_of_a_refused_step_are_opened_for_their_names(stepper, capsys, monkeypatch):
+    # one process has the same image, as where they share a volume, and others have others
+    monkeypatch.setattr(step_guard_module, "gather_object", lambda indices: [*indices, *indices, *range(10, 19)])
+    run = stepper("sgd")
+    for norm in (1.0, NAN, 1.0):
+        run.step(1.0, norm)
+    run.guard.settle(everything=True)
+    shown = [2, *range(10, 17)]
+    assert run.records.indices == shown
+    assert f"its images: {', '.join(f'image-{index}.png' for index in shown)}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_request_to_stop_brings_all_results(stepper, processes):
+    run = stepper("sgd")
+    run.step(1.0, 1.0, stop_requests=processes)
+    assert run.guard.settle(everything=False) == []
+    assert not run.guard.stopping
+    run.step(1.0, 1.0)
+    assert [result.step for result in run.guard.settle(everything=False)] == [1, 2]
+    assert run.guard.stopping
+
+
+def make_steps(run: Stepper, losses: list[float]) -> None:
+    """Make a step of each loss, and read its result."""
+    for loss in losses:
+        run.step(loss, 1.0)
+        run.guard.settle(everything=True)
+
+
+def test_five_refused_steps_in_a_row_end_the_run(stepper):
+    run = stepper("sgd")
+    make_steps(run, [NAN] * 4)
+    run.step(NAN, 1.0)
+    with pytest.raises(TrainingError, match="5 steps in a row without a finite gradient"):
+        run.guard.settle(everything=True)
+    assert run.state.skipped == 5
+
+
+def test_a_good_step_between_refused_ones_starts_their_count_again(stepper):
+    run = stepper("sgd")
+    make_steps(run, [*[NAN] * 4, 1.0, *[NAN] * 4])
+    assert run.state.skipped == 8
+    with pytest.raises(TrainingError, match="5 steps in a row without a finite gradient"):
+        make_steps(run, [NAN])
+
+
+def guard_of(kind: DistributedType, scaler: object = None, **options: bool) -> StepGuard:
+    """A guard of a plain optimizer, as another launch has it."""
+    accelerator = SimpleNamespace(distributed_type=kind, device=torch.device("cpu"), scaler=scaler)
+    network = nn.BatchNorm2d(3)
+    optimizer = SimpleNamespace(optimizer=build_optimizer(network, "adamw", 0.1, 0.1))
+    return StepGuard(accelerator, network, optimizer, RunState(step=7), Opened(), **options)
+
+
+def judged(guard: StepGuard, loss: float, norm: float) -> list[StepResult]:
+    """The result of a step of this loss and norm."""
+    guard.begin_step()
+    guard.judge(*map(torch.tensor, (loss, norm, 0.0)))
+    guard.end_step([1])
+    return guard.settle(everything=True)
+
+
+def test_deepspeed_has_made_a_step_before_it_is_judged_so_the_run_ends(stepper):
+    guard = guard_of(DistributedType.DEEPSPEED, listens=False)
+    assert judged(guard, 1.0, 2.0) == [StepResult(7, 1.0, 2.0, False)]
+    line = "step 7: the gradient is not finite, and DeepSpeed has made the step with it; start again with --resume auto"
+    with pytest.raises(TrainingError, match=line):
+        judged(guard, 1.0, NAN)
+    assert guard.state.skipped == 0
+
+
+def test_the_scaler_of_fp16_takes_infinite_gradients_but_no_infinite_loss(stepper, capsys):
+    guard = guard_of(DistributedType.NO, scaler=object(), listens=False)
+    for _ in range(9):
+        judged(guard, 1.0, INF)
+    assert guard.state.skipped == 0
+    assert capsys.readouterr().out == ""
+    judged(guard, NAN, INF)
+    assert guard.state.skipped == 1
+    assert "step 7: loss or gradient not finite" in capsys.readouterr().out
+
+
+NUMBERS = torch.zeros(3, dtype=torch.float64)
+
+
+def test_a_guard_that_does_not_listen_leaves_signals_alone(stepper):
+    before = signal.getsignal(signal.SIGUSR1)
+    guard = guard_of(DistributedType.NO, listens=False)
+    assert signal.getsignal(signal.SIGUSR1) is before
+    assert guard.stop_request(NUMBERS).tolist() == [0]
+
+
+def test_a_guard_that_listens_is_asked_to_stop_by_a_signal(stepper):
+    guard = guard_of(DistributedType.NO)
+    assert guard.stop_request(NUMBERS).tolist() == [0]
+    signal.raise_signal(signal.SIGUSR1)
+    assert guard.stop_request(NUMBERS).tolist() == [1]
+    assert guard.stop_request(NUMBERS).dtype == torch.float64
+
+
+def test_passes_that_are_taken_back_leave_neither_gradients_nor_statistics(stepper):
+    run = stepper("sgd")
+    before = run.everything()
+    run.guard.begin_step()
+    for _ in range(2):  # memory may run out again
+        run.network(torch.rand(2, 3, 4, 4)).square().mean().backward()
+        run.guard.undo_passes()
+    assert all(map(torch.equal, run.everything(), before))
+    assert all(parameter.grad is None for parameter in run.network.parameters())
+
+
+def poisoned(monkeypatch, *calls: int) -> None:
+    """Have the loss be NaN in these calls, from 1: a preflight on a CPU makes none."""
+    count = 0
+    call = train.StepLoss.__call__
+
+    def call_or_nan(self, logits, targets, counts):
+        nonlocal count
+        count += 1
+        return call(self, logits, targets, counts) * (NAN if count in calls else 1)
+
+    monkeypatch.setattr(train.StepLoss, "__call__", call_or_nan)
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """8 training and 2 validation images, beside which a test may write."""
+    return write_splits(tmp_path, 8, 2, size=(16, 24))
+
+
+@pytest.fixture(scope="module")
+def shared_data(tmp_path_factory) -> Path:
+    """The same images, for runs that several tests look at."""
+    return write_splits(tmp_path_factory.mktemp("data"), 8, 2, size=(16, 24))
+
+
+@pytest.fixture(scope="module")
+def skipping(shared_data, tmp_path_factory) -> Run:
+    """A run of five steps, of which the third has no finite loss."""
+    with pytest.MonkeyPatch.context() as patch:
+        poisoned(patch, 3)
+        flags = ["--max-steps", "5", "--eval-every", "5"]
+        run = run_train(tmp_path_factory.mktemp("skipping") / "run", "--dataset", shared_data, *FLAGS, *flags)
+    assert run.exit_code == 0, run.output
+    return run
+
+
+def test_a_skipped_step_is_reported_with_its_images(skipping):
+    batches = [*TrainingSampler(np.full((8, 2), 16), BatchSplit(4, 1, 4, 1), seed=0, steps=range(5))]
+    names = ", ".join(f"cell_{slot.index:02}.png" for slot in batches[2])
+    assert f"step 3: loss or gradient not finite, step skipped; its images: {names}\n" in skipping.output
+
+
+def test_skipped_steps_are_logged_without_a_loss(skipping):
+    assert skipping.values("train/skipped_steps") == [0, 0, 1, 1, 1]
+    assert skipping.values("train/loss")[2] is None
+    assert None not in skipping.values("train/loss")[3:]
+
+
+def test_a_skipped_step_leaves_weights_with_running_statistics(skipping):
+    assert different_tensors(skipping.weights(2), skipping.weights(3)) == []
+
+
+def test_a_run_goes_on_behind_a_skipped_step(skipping):
+    assert different_tensors(skipping.weights(3), skipping.weights(4)) != []
+
+
+AVERAGED = [*FLAGS, "--ema-decay", "0.5", "--max-steps", "3", "--eval-every", "3", "--log-every", "3"]
+
+
+@pytest.fixture(scope="module")
+def skipping_last(shared_data, tmp_path_factory) -> Run:
+    """A run of three steps, of which the last has no finite loss, with an average of weights and one record."""
+    with pytest.MonkeyPatch.context() as patch:
+        poisoned(patch, 3)
+        return run_train(tmp_path_factory.mktemp("skipping") / "run", "--dataset", shared_data, *AVERAGED)
+
+
+def test_the_average_of_weights_leaves_a_skipped_step_out(skipping_last):
+    assert different_tensors(skipping_last.tensors(2, "average"), skipping_last.tensors(3, "average")) == []
+
+
+def test_the_mean_loss_leaves_a_skipped_step_out(skipping_last, shared_data, tmp_path):
+    good = run_train(tmp_path / "good", "--dataset", shared_data, *AVERAGED, "--log-every", "1")
+    mean = sum(good.values("train/loss")[:2]) / 2
+    assert skipping_last.values("train/loss") == [pytest.approx(mean, rel=1e-6)]
+
+
+def test_memory_of_a_run_is_freed_at_its_end(data):
+    gc.collect()
+    gc.disable()
+    try:
+        with process_state_kept(), without_figures():  # what parses matplotlib's texts keeps errors and their frames
+            sys.argv = ["train.py", "--dataset", str(data), *FLAGS]
+            sys.argv += ["--output-dir", str(data / "run"), "--max-steps", "2", "--num-workers", "1"]
+            train.main()
+            assert not multiprocessing.active_children()  # a loader's processes end with the loader
+    finally:
+        gc.enable()
+
+
+def test_a_resumed_run_knows_of_the_steps_that_were_skipped(data, monkeypatch):
+    poisoned(monkeypatch, 2)
+    flags = ["--dataset", data, *FLAGS, "--eval-every", "9"]
+    run_train(data / "run", *flags, "--max-steps", "3")
+    run = run_train(data / "run", *flags, "--max-steps", "4", "--resume", "auto")
+    assert run.values("train/skipped_steps") == [0, 1, 1, 1]

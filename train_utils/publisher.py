@@ -1,0 +1,164 @@
+"""Pictures, scores and the report of a run: at each evaluation, and at the end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from accelerate import Accelerator
+
+from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.config import DataConfig
+from inference.predictor import Predictor
+from runtime.console import say
+from runtime.distributed import barrier_without_timeout
+from runtime.files import tolerate_write_errors
+from tasks.task import Task
+from train_utils.checkpoints.best_model import BestModel
+from train_utils.evaluation import Evaluation
+from train_utils.finished_run import mark_finished
+from train_utils.metrics_log import read_log
+from train_utils.monitoring.monitor import Monitor
+from train_utils.monitoring.pace import seconds_since_start
+from train_utils.monitoring.run_log import RunLog
+from train_utils.reporting.hub import push_to_hub
+from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
+from train_utils.reporting.judgement import Facts, judge
+from train_utils.reporting.model_card import model_card
+from train_utils.reporting.report import write_report
+from train_utils.reporting.samples import (
+    evaluation_pictures,
+    sample_panels,
+    save_pictures,
+    worst_and_best,
+)
+from train_utils.reporting.section import Section
+from train_utils.run_state import RunState
+from train_utils.schedule import Schedule
+from train_utils.settings.train_settings import TrainSettings
+from train_utils.sharding import whole_network
+from unet.model import UNet
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Publishes each evaluation in the log, the best model's folder and the terminal; writes the report at the end.
+
+    Args:
+        network: the network that trains, not wrapped.
+        best_model: the folder to which the network is saved after its best evaluation.
+        monitor: logs the scores of an evaluation.
+        run_log: logs the pictures of an evaluation; its folder is the folder of the run.
+    """
+
+    accelerator: Accelerator
+    network: UNet
+    best_model: BestModel
+    monitor: Monitor
+    run_log: RunLog
+    info: DatasetInfo
+    task: Task
+    section: Section
+
+    def publish(self, evaluation: Evaluation, is_best: bool) -> None:
+        """Log an evaluation, and save the network if it is the best one; every process must call it.
+
+        The network may be left in evaluation mode.
+        """
+        self.monitor.log_evaluation(evaluation)
+        network = whole_network(self.accelerator, self.network)
+        if self.accelerator.is_main_process:
+            self._publish_on_main(network, evaluation, is_best)
+        # pictures of volumes and a slow disk outlast the limit of a collective
+        barrier_without_timeout(self.accelerator)
+
+    def _publish_on_main(self, network: UNet, evaluation: Evaluation, is_best: bool) -> None:
+        if self.run_log.takes_pictures():
+            with self.accelerator.autocast():
+                count = evaluation_pictures(self.info)
+                panels = sample_panels(self.info, Predictor(network), self.section, count)
+            pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
+            pictures |= self.section.render_pictures(evaluation.scores)
+            self.run_log.write_pictures(evaluation.step, pictures)
+        mark = ""
+        if is_best:
+            card = model_card(self.run_log.settings, evaluation, self.section)
+            is_saved = self.best_model.save(network, card)
+            mark = " (best so far, saved)" if is_saved else " (best so far)"
+            self._save_image_scores(evaluation)
+        say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
+
+    def _save_image_scores(self, best: Evaluation) -> None:
+        """Save the score of each validation image, for compare.py; prints a line if the disk refuses it."""
+        with tolerate_write_errors(IMAGE_SCORES):
+            write_image_scores(self.run_log.output_dir, self.info, self.task.compared_by, best.scores.image_comparison)
+
+    def write_results(self, state: RunState, speed_notes: Sequence[str | None]) -> None:
+        """Write the best model's pictures and table, and the report of the run; call it on the main process.
+
+        Args:
+            speed_notes: sentences on the speed of the run, without full stops; None entries are left out.
+        """
+        output_dir = self.run_log.output_dir
+        notes = [note for note in speed_notes if note]
+        best = state.best_evaluation(self.task) if self.best_model.is_saved() else None
+        views = {}
+        judgement: list[str] = []
+        if best is not None:
+            self._save_image_scores(best)  # once more: a resumed run may have lost the file
+            model = UNet.from_pretrained(self.best_model.folder)
+            predictor = Predictor(model.to(self.accelerator.device))
+            with self.accelerator.autocast():
+                with tolerate_write_errors("predictions/"):
+                    save_pictures(output_dir / "predictions", sample_panels(self.info, predictor, self.section))
+                views = worst_and_best(self.info, predictor, self.section, best.scores.image_comparison)
+            with tolerate_write_errors("report.html"):
+                judgement = judge(read_log(output_dir), facts(state, best, self.info, self.section, model))
+            say(best.scores.table())
+            say(f"best model in {self.best_model.folder}, report in {output_dir / 'report.html'}")
+        extent = {
+            "training images": f"{len(self.info.train):,}",
+            "minutes since the last start": f"{seconds_since_start() / 60:.3g}",
+        }
+        with tolerate_write_errors("report.html"):
+            write_report(
+                output_dir,
+                best,
+                self.section,
+                self.task.compared_by,
+                views=views,
+                speed_notes=notes,
+                judgement=judgement,
+                extent=extent,
+            )
+        for sentence in [*notes, *judgement]:
+            say(sentence)
+
+
+def facts(state: RunState, best: Evaluation, info: DatasetInfo, section: Section, model: UNet) -> Facts:
+    """The facts that the judgement of a run needs beside its log."""
+    return Facts(
+        steps=state.step,
+        validation_images=len(info.val),
+        unfound=section.unfound(best.scores),
+        lacks_encoder=_lacks_encoder(info, section, model),
+        is_generated=info.config.dataset == DataConfig.dataset,
+        score=section.compared[0],
+    )
+
+
+def _lacks_encoder(info: DatasetInfo, section: Section, model: UNet) -> bool:
+    """Whether the images may be photographs, a task that an encoder helps with, and the network has no encoder."""
+    if not section.gains_from_encoder or model.config.dims == 3:
+        return False
+    return info.normalization.is_color and model.config.encoder is None
+
+
+def finish_run(
+    args: TrainSettings, output_dir: Path, schedule: Schedule, state: RunState, best_model: BestModel, all_saved: bool
+) -> None:
+    """Publish the best model if asked to, and mark the run as finished; print how to continue one that was stopped."""
+    if not schedule.is_over(state):
+        saved = "all is saved" if all_saved else "not all is saved, see above"
+        say(f"stopped after step {state.step} of {schedule.total_steps}; {saved}; continue with --resume auto")
+    elif best_model.is_saved() and push_to_hub(best_model.folder, args.push_to_hub) and all_saved:
+        mark_finished(output_dir, args, schedule, state.step)

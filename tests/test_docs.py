@@ -180,7 +180,7 @@ def test_every_file_named_on_a_page_exists(page):
 
 def known_flags() -> set[str]:
     """Every flag of the scripts and the launchers."""
-    files = [ROOT / "train_utils" / "settings" / "flags.py", ROOT / "inference" / "args.py"]
+    files = [ROOT / "train_utils" / "settings" / "flags.py", ROOT / "inference" / "predict_settings.py"]
     files += [ROOT / "app.py", ROOT / "compare.py", ROOT / "review.py"]
     files += [
         path for folder in ("data_utils", "inference/export", "benchmarks") for path in (ROOT / folder).glob("*.py")

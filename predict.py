@@ -22,7 +22,7 @@ from inference.outputs import new_format
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from inference.outputs.polygons import check_polygons
 from inference.outputs.prediction_format import PredictionFormat
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import PredictionPipeline
 from inference.predict_settings import PredictSettings, parse_args
 from inference.predictor import Predictor
@@ -137,7 +137,7 @@ def print_ranking(folder: Path, order: list[Ranked]) -> None:
 
 
 def write_files_of_all(
-    args: PredictSettings, jobs: list[Job], writer: PredictionWriter, report: dict | None, *, is_complete: bool
+    args: PredictSettings, jobs: list[Job], requested: RequestedOutputs, report: dict | None, *, is_complete: bool
 ) -> list[str]:
     """Write the files of all images together; returns a line on each that cannot be written.
 
@@ -146,14 +146,14 @@ def write_files_of_all(
         is_complete: whether all masks are from the model that predict.json names.
     """
     problems = []
-    output_format = writer.output_format
+    output_format = requested.output_format
     try:
         close_output(args.output, report, is_complete=is_complete)
-        writer.write_legend(args.output)
+        requested.write_legend(args.output)
         if args.file is None:
             output_format.write_joined(args.output, jobs)
         if args.coco:
-            writer.write_coco(args.output, jobs)
+            requested.write_coco(args.output, jobs)
     except (OSError, DataError) as error:
         files = "metrics.json, predict.json or a file of all images"
         problems.append(f"{args.output}: {files} cannot be written ({error})")
@@ -224,17 +224,17 @@ def main() -> None:
         output_format = output_format.for_file(args.file)
     check_outputs(args, predictor, output_format)
     extensions = output_extensions(args, output_format)
-    writer = PredictionWriter(output_format, predictor.task, extensions, args.overwrite, args.boundary)
+    requested = RequestedOutputs(output_format, predictor.task, extensions, args.overwrite, args.boundary)
 
     # 3. Inputs: one process lists them, each process takes its share; the processes of a group share large inputs
-    work = on_main(accelerator, lambda: prepare_work(args, predictor, writer))
+    work = on_main(accelerator, lambda: prepare_work(args, predictor, requested))
     shared_batches, own_batches = divide_work(work, predictor, mesh, accelerator.num_processes)
 
     # 4. Predict: reading, computing and writing overlap; a file that fails does not stop the others
     scores = predictor.task.new_scores(1)
     scored: list[ScoredImage] = []
     failures: list[Failure] = []
-    pipeline = PredictionPipeline(predictor, writer, work.finished_jobs)
+    pipeline = PredictionPipeline(predictor, requested, work.finished_jobs)
     image_count = len(shared_batches) * mesh.is_first + sum(len(batch) for batch in own_batches)
     shared_rows = SharedRows(mesh, predictor.config.num_classes, accelerator.device)
     results = chain(pipeline.run_together(shared_batches, shared_rows), pipeline.run(own_batches))
@@ -263,7 +263,7 @@ def main() -> None:
             report = print_scores(scores, predictor.task.compared_by, scored)
         has_old_masks = any(failure.leaves_old_mask for failure in failures)
         are_all_new = args.file is None and args.overwrite and not has_old_masks
-        problems = write_files_of_all(args, work.jobs, writer, report, is_complete=are_all_new)
+        problems = write_files_of_all(args, work.jobs, requested, report, is_complete=are_all_new)
         written_count = len(work.jobs) - sum(not failure.is_written for failure in failures)
         say(f"{written_count} of {len(work.jobs)} {output_format.outputs} in {args.file or args.output}")
         for line in [failure.line for failure in failures] + problems:

@@ -47,7 +47,7 @@ def seen_images(data: Path, steps: range, processes: int, batch_size: int) -> di
     split = BatchSplit(batch_size, processes, math.ceil(batch_size / processes), accumulation=1)
     slots = [slot for micro_batch in TrainingSampler(shapes, split, info.config.seed, steps) for slot in micro_batch]
     pixels = info.train.sizes.prod(axis=1)
-    image_pixels = sum(pixels[slot.index] for slot in slots if not slot.filler)
+    image_pixels = sum(pixels[slot.index] for slot in slots if not slot.is_filler)
     images = len(steps) * len(pixels) / math.ceil(len(pixels) / batch_size)  # as train.py counts them
     padding = 1 - image_pixels / sum(math.prod(slot.shape) for slot in slots)
     return {"padding": 100 * padding, "relative_size": image_pixels / images / pixels.mean()}

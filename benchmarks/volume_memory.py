@@ -25,7 +25,7 @@ from inference import Predictor
 from inference.inputs import find_jobs
 from inference.outputs import new_format
 from inference.outputs.jobs import MASK
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import PredictionPipeline
 from unet import Preprocess, UNet, UNetConfig
 
@@ -49,7 +49,7 @@ def predict(path: Path, args: argparse.Namespace) -> str:
     preprocess = Preprocess(standardize=True)
     config = UNetConfig(1, args.classes, args.base_channels, args.levels, args.norm, dims=3, preprocess=preprocess)
     predictor = Predictor(UNet(config).to(memory_format=torch.channels_last_3d))
-    writer = PredictionWriter(new_format(config), predictor.task, (MASK,))
+    writer = RequestedOutputs(new_format(config), predictor.task, (MASK,))
     (job,) = find_jobs([str(path)], path.parent / "out", [MASK])
     begin = time.perf_counter()
     ((_, error),) = PredictionPipeline(predictor, writer, set()).run([[job]])

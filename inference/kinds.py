@@ -10,8 +10,8 @@ from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import Truth
 from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
 from inference.outputs.prediction_format import MaskFormat
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.outputs.volumes import VolumeWriter
-from inference.outputs.writer import PredictionWriter
 from inference.scoring.boundary import BoundaryScores
 from inference.scoring.points import PointScorer, TruePoints
 from inference.scoring.truth import ImageScorer
@@ -55,7 +55,7 @@ class OutputKind(ABC):
     volume_scorer: Any
 
     @abstractmethod
-    def __init__(self, writer: PredictionWriter[Any]) -> None: ...
+    def __init__(self, requested: RequestedOutputs[Any]) -> None: ...
 
     @abstractmethod
     def truth(self, path: Path, mask_suffix: str | None, *, reads_places: bool) -> Truth:
@@ -65,13 +65,13 @@ class OutputKind(ABC):
 class MaskKind(OutputKind):
     """Masks, of one or more files."""
 
-    def __init__(self, writer: PredictionWriter[MaskFormat]) -> None:
-        output_format = writer.output_format
+    def __init__(self, requested: RequestedOutputs[MaskFormat]) -> None:
+        output_format = requested.output_format
         self.output_format = output_format
-        self.image_writer = ImageWriter(output_format, writer.task, writer.extensions)
-        self.volume_writer = VolumeWriter(output_format, writer.task, writer.extensions)
-        self.image_scorer = ImageScorer(output_format, writer.task, writer.boundary)
-        self.volume_scorer = VolumeScorer(output_format, writer.task, writer.boundary)
+        self.image_writer = ImageWriter(output_format, requested.task, requested.extensions)
+        self.volume_writer = VolumeWriter(output_format, requested.task, requested.extensions)
+        self.image_scorer = ImageScorer(output_format, requested.task, requested.boundary)
+        self.volume_scorer = VolumeScorer(output_format, requested.task, requested.boundary)
 
     def truth(self, path: Path, mask_suffix: str | None, *, reads_places: bool) -> TruthFolder:
         object_classes = self.output_format.object_classes
@@ -81,11 +81,11 @@ class MaskKind(OutputKind):
 class PointKind(OutputKind):
     """Files of points."""
 
-    def __init__(self, writer: PredictionWriter[PointFormat]) -> None:
-        output_format = writer.output_format
+    def __init__(self, requested: RequestedOutputs[PointFormat]) -> None:
+        output_format = requested.output_format
         self.task = output_format.task
-        self.image_writer = PointImageWriter(output_format, self.task, writer.extensions)
-        self.volume_writer = PointVolumeWriter(output_format, self.task, writer.extensions)
+        self.image_writer = PointImageWriter(output_format, self.task, requested.extensions)
+        self.volume_writer = PointVolumeWriter(output_format, self.task, requested.extensions)
         self.image_scorer = PointScorer(self.task, output_format.extension)
         self.volume_scorer = self.image_scorer
 
@@ -102,6 +102,6 @@ OUTPUT_KINDS: dict[str, type[OutputKind]] = {
 }
 
 
-def new_output_kind(writer: PredictionWriter) -> OutputKind:
-    """The writers and scorers of the predictions that `writer` names."""
-    return OUTPUT_KINDS[writer.task.name](writer)
+def new_output_kind(requested: RequestedOutputs) -> OutputKind:
+    """The writers and scorers of the predictions that are requested."""
+    return OUTPUT_KINDS[requested.task.name](requested)

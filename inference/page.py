@@ -17,7 +17,7 @@ from inference.inputs import find_jobs
 from inference.outputs import new_format
 from inference.outputs.jobs import MASK, OVERLAY, Job, VolumeJob
 from inference.outputs.prediction_format import LegendEntry, MaskFormat, PredictionFormat
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
 from inference.scoring.truth import open_mask_rows
@@ -56,7 +56,7 @@ class PagePredictor:
         extensions = [*self.output_format.mask_extensions, *self.output_format.extensions]
         if not isinstance(self.output_format, MaskFormat):  # only masks are laid over the image by the browser
             extensions.append(OVERLAY)
-        self.writer = PredictionWriter(self.output_format, self.predictor.task, tuple(extensions))
+        self.requested = RequestedOutputs(self.output_format, self.predictor.task, tuple(extensions))
 
     def __call__(self, upload: str | None) -> tuple[str, str | None]:
         """HTML of the prediction and the path of the mask, in a folder beside the file.
@@ -76,7 +76,7 @@ class PagePredictor:
 
     def _predict(self, job: Job) -> None:
         """Write the prediction of a job. Raises the error that stops it."""
-        pipeline = PredictionPipeline(self.predictor, self.writer, finished_jobs=set())
+        pipeline = PredictionPipeline(self.predictor, self.requested, finished_jobs=set())
         ((_, problem),) = pipeline.run([[job]])
         if isinstance(problem, Exception):
             raise problem

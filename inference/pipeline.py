@@ -7,7 +7,7 @@ from itertools import chain
 from inference.kinds import Score
 from inference.network_inputs import NetworkInputs
 from inference.outputs.jobs import ImageJob, Job, RasterJob, VolumeJob
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predictor import Predictor
 from inference.steps import REMEDY, Finish, ImageSteps, Steps, VolumeSteps
 from inference.tiling.sharing import SharedRows
@@ -23,14 +23,14 @@ JobResult = tuple[Job, Score | Exception | None]
 class PredictionPipeline:
     """Reads, predicts, writes and scores images and volumes; jobs that were finished before are only scored."""
 
-    def __init__(self, predictor: Predictor, writer: PredictionWriter, finished_jobs: set[Job]) -> None:
+    def __init__(self, predictor: Predictor, requested: RequestedOutputs, finished_jobs: set[Job]) -> None:
         self.predictor = predictor
         self.finished_jobs = finished_jobs
-        image_steps = ImageSteps(predictor, writer)
+        image_steps = ImageSteps(predictor, requested)
         self._steps: dict[type[Job], Steps] = {
             ImageJob: image_steps,
             RasterJob: image_steps,
-            VolumeJob: VolumeSteps(predictor, writer),
+            VolumeJob: VolumeSteps(predictor, requested),
         }
 
     def run(self, batches: list[list[Job]]) -> Iterator[JobResult]:

@@ -17,7 +17,7 @@ from inference.kinds import Score, new_output_kind
 from inference.network_inputs import NetworkInputs
 from inference.outputs.images import PredictedImage, missing_reader
 from inference.outputs.jobs import ImageJob, Job, VolumeJob
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predictor import Predictor
 from inference.scoring.truth import ScoreError
 from inference.tiling import strip_length
@@ -49,12 +49,12 @@ class Steps(Protocol):
 class ImageSteps:
     """The steps from an image to its files and score."""
 
-    def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
+    def __init__(self, predictor: Predictor, requested: RequestedOutputs) -> None:
         self.predictor = predictor
-        kind = new_output_kind(writer)
+        kind = new_output_kind(requested)
         self.writer = kind.image_writer
         self.scorer = kind.image_scorer
-        self.shows_image = writer.shows_image
+        self.shows_image = requested.shows_image
 
     def read(self, job: ImageJob) -> NetworkInputs | None:
         """The inputs of the networks; None for an image that is read in windows."""
@@ -124,9 +124,9 @@ class ImageSteps:
 class VolumeSteps:
     """The steps from a volume to its files and score."""
 
-    def __init__(self, predictor: Predictor, writer: PredictionWriter) -> None:
+    def __init__(self, predictor: Predictor, requested: RequestedOutputs) -> None:
         self.predictor = predictor
-        kind = new_output_kind(writer)
+        kind = new_output_kind(requested)
         self.writer = kind.volume_writer
         self.scorer = kind.volume_scorer
 

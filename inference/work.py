@@ -12,7 +12,7 @@ from inference.kinds import new_output_kind
 from inference.outputs.disk import check_disk
 from inference.outputs.jobs import MASK, Job, RasterJob
 from inference.outputs.polygons import check_places
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
@@ -41,18 +41,18 @@ class Work:
     finished_jobs: set[Job]
 
 
-def prepare_work(args: PredictSettings, predictor: Predictor, writer: PredictionWriter) -> Work:
+def prepare_work(args: PredictSettings, predictor: Predictor, requested: RequestedOutputs) -> Work:
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
-    jobs = _jobs_of_call(args, predictor.config, writer)
-    _remove_leftovers(jobs, writer)
-    finished_jobs = {job for job in jobs if writer.is_finished(job)}
+    jobs = _jobs_of_call(args, predictor.config, requested)
+    _remove_leftovers(jobs, requested)
+    finished_jobs = {job for job in jobs if requested.is_finished(job)}
     unfinished = [job for job in jobs if job not in finished_jobs]
     _say_tilings(unfinished, predictor)
     check_disk(args.output, _bytes_to_write(unfinished, args, predictor.config.num_classes))
     if args.file is None:
         record_provenance(args.output, provenance_of(args), args.overwrite)
     if finished_jobs:
-        outputs = writer.output_format.outputs
+        outputs = requested.output_format.outputs
         say(f"{len(finished_jobs)} of {len(jobs)} {outputs} are there already; --overwrite predicts them again")
     batches = _batches(unfinished, predictor)
     if args.truth:
@@ -60,9 +60,9 @@ def prepare_work(args: PredictSettings, predictor: Predictor, writer: Prediction
     return Work(jobs, batches, finished_jobs)
 
 
-def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionWriter) -> list[Job]:
+def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: RequestedOutputs) -> list[Job]:
     """A job for each input, with its truth if the call names the truth."""
-    output_format = writer.output_format
+    output_format = requested.output_format
     reads_places = config.preprocess.place or bool(config.preprocess.bands)
     rules = InputRules(
         config.in_channels,
@@ -77,10 +77,10 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionW
         outputs = [args.output, *(args.output / name for name in FILES_OF_ALL_INPUTS)]
         if args.file is None and args.truth.resolve() in [path.resolve() for path in outputs]:
             raise DataError(f"--output {args.output}: --truth {args.truth} would be overwritten; choose another folder")
-        truth = new_output_kind(writer).truth(args.truth, args.mask_suffix, reads_places=reads_places)
-    jobs = find_jobs(args.input, args.file or args.output, writer.extensions, rules, truth)
+        truth = new_output_kind(requested).truth(args.truth, args.mask_suffix, reads_places=reads_places)
+    jobs = find_jobs(args.input, args.file or args.output, requested.extensions, rules, truth)
     if args.file is not None:
-        jobs = [named_job(jobs, args.file, args.overwrite, writer.extensions)]
+        jobs = [named_job(jobs, args.file, args.overwrite, requested.extensions)]
         if output_format.writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:
             raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
     output_format.check_inputs(jobs)
@@ -89,11 +89,11 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, writer: PredictionW
     return jobs
 
 
-def _remove_leftovers(jobs: Iterable[Job], writer: PredictionWriter) -> None:
+def _remove_leftovers(jobs: Iterable[Job], requested: RequestedOutputs) -> None:
     """Remove the temporary files that a killed call has left in the folders of outputs."""
     folders: set[Path] = set()
     for job in jobs:
-        folders.update(job.file(extension).parent for extension in writer.extensions)
+        folders.update(job.file(extension).parent for extension in requested.extensions)
     for folder in folders:
         remove_leftovers(folder)
 

@@ -816,7 +816,7 @@ LAUNCH = [
     Mutant(
         "data_utils/loading/batch_sampler.py",
         "TrainingSampler._micro_batches",
-        "slots[0]._replace(filler=True)",
+        "slots[0]._replace(is_filler=True)",
         "slots[0]",
         "test_batch_sampler.py test_equality.py",
     ),

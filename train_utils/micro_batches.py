@@ -113,4 +113,4 @@ def _augment_batch(batch: TrainingBatch, fill: Tensor, std: Tensor, recolor: Rec
         std=std,
         recolor=recolor,
     )
-    return MicroBatch(channels_last(images), targets, is_filler=batch["slots"][0].filler)
+    return MicroBatch(channels_last(images), targets, is_filler=batch["slots"][0].is_filler)

@@ -32,7 +32,7 @@ def content_key(splits: Iterable[Records]) -> str:
     """
     parts: list[object] = []
     for records in splits:
-        if records.group_sizes is not None:
+        if records.is_stream:
             continue
         for index in sampled_indices(len(records)):
             record = records[index]

@@ -169,7 +169,7 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     config = replace(config, task=find_task(train, config))
     targets = reader_type(config)
     classes = find_named_classes(train, config)
-    if train.group_sizes is None:
+    if not train.is_stream:
         try:
             info = inspect_files(train, val, config, classes)
         except DataError as error:

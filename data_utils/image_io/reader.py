@@ -60,13 +60,13 @@ class DecodedMask(NamedTuple):
 
     Args:
         values: the mask values, as `read_mask` gives them.
-        colored: whether they are stored as RGB.
-        jpeg: whether the file is a JPEG.
+        is_colored: whether they are stored as RGB.
+        is_jpeg: whether the file is a JPEG.
     """
 
     values: np.ndarray
-    colored: bool
-    jpeg: bool
+    is_colored: bool
+    is_jpeg: bool
 
 
 @contextmanager
@@ -259,11 +259,11 @@ def decode_mask(source: ImageSource, name: str) -> DecodedMask:
         description = f"mask is an array of shape {mask.shape} and type {mask.dtype}"
         raise DataError(f"{name}: {description}, expected (H, W) whole numbers{remedy}")
     if not is_colored:
-        return DecodedMask(_whole_numbers(mask, name), colored=False, jpeg=is_jpeg)
+        return DecodedMask(_whole_numbers(mask, name), is_colored=False, is_jpeg=is_jpeg)
     red, green, blue = np.moveaxis(mask[:, :, :3], 2, 0)
     if np.array_equal(red, green) and np.array_equal(red, blue):
-        return DecodedMask(red, colored=True, jpeg=is_jpeg)
-    return DecodedMask(mask[:, :, :3], colored=True, jpeg=is_jpeg)
+        return DecodedMask(red, is_colored=True, is_jpeg=is_jpeg)
+    return DecodedMask(mask[:, :, :3], is_colored=True, is_jpeg=is_jpeg)
 
 
 def _stored_values(picture: Image.Image) -> np.ndarray:

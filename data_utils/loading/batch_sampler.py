@@ -23,14 +23,14 @@ class Slot(NamedTuple):
     """One slot of a micro-batch: an image, and the shape it is padded to.
 
     Args:
-        filler: whether the image is ignored: it is only there because its process would otherwise have none.
+        is_filler: whether the image is ignored: it is only there because its process would otherwise have none.
         ends_step: whether the slot is in the last micro-batch of a step in its process.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     epoch: int
     shape: tuple[int, ...]  # (H, W), or (D, H, W) for volumes
-    filler: bool = False
+    is_filler: bool = False
     ends_step: bool = False
 
 
@@ -293,7 +293,7 @@ class TrainingSampler:
 
     def _micro_batches(self, slots: list[Slot]) -> Iterator[list[Slot]]:
         """The micro-batches of a step with these images."""
-        filler = slots[0]._replace(filler=True)
+        filler = slots[0]._replace(is_filler=True)
         sizes = self.batch_split.sizes(len(slots))
         last_round = len(sizes) - self.batch_split.groups
         start = 0
@@ -339,7 +339,7 @@ class EvaluationSampler:
             start += count
         first_shape = tuple(self.shapes.rows[0].tolist())
         for _ in range(self.fillers):
-            yield [Slot(int(members[0]), 0, first_shape, filler=True)]
+            yield [Slot(int(members[0]), 0, first_shape, is_filler=True)]
 
 
 def pixels_per_batch(device: torch.device) -> int:

@@ -66,7 +66,7 @@ class SegmentationDataset(Dataset):
         if problem is None:
             try:
                 image, target = self.sample(slot)
-                target = self.reader.unknown_target(target.shape) if slot.filler else target.renumber()
+                target = self.reader.unknown_target(target.shape) if slot.is_filler else target.renumber()
                 return image, target, None
             except self.config.skipped_errors as error:
                 problem = str(error)

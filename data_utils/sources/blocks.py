@@ -127,7 +127,7 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
 
 def _grids(records: Records) -> list[Grid]:
     """The grid of each image. Raises DataError for one that has no place."""
-    if records.dims == 3 or records.group_sizes is not None:
+    if records.dims == 3 or records.is_stream:
         raise DataError("--val-blocks cuts images with a place in the world, and these are none; leave it out")
     grids = []
     for index, grid in enumerate(map_indices(lambda i: read_source_grid(records[i]["image"]), len(records))):
@@ -206,7 +206,7 @@ def describe_neighbors(train: Records, val: Records) -> list[str]:
 
 def _footprints(records: Records, origins: dict[object, Place]) -> dict[object, Footprints]:
     """The footprints of all images with a place, by their CRS; `origins` holds the grid of each."""
-    if records.dims == 3 or records.group_sizes is not None:
+    if records.dims == 3 or records.is_stream:
         return {}
     boxes: dict[object, list[np.ndarray]] = {}
     names: dict[object, list[str]] = {}

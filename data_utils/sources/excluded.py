@@ -19,7 +19,7 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
     The images are left out when the splits are made, so that the other images stay in their splits. Raises DataError
     for a list that cannot be read, for names that the data set does not have, and if a split would have no image left.
     """
-    if train.group_sizes is not None:
+    if train.is_stream:
         raise DataError(f"--exclude {file}: the images of a stream are not known before training; leave the flag out")
     names = read_names(file)
     kept_splits = []

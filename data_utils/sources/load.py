@@ -52,7 +52,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     if config.place:
         train = with_places(train)
         val = with_places(val)
-    elif train.dims == 2 and train.group_sizes is None and not train.metadata.bands:
+    elif train.dims == 2 and not train.is_stream and not train.metadata.bands:
         train = PictureRecords(train)
         val = PictureRecords(val)
     if config.val_blocks is not None:

@@ -26,7 +26,7 @@ class PlacedRecords(DerivedRecords):
 
 def with_places(records: Records) -> Records:
     """The records; masks are placed if images have a place."""
-    if not len(records) or records.dims == 3 or records.group_sizes is not None:
+    if not len(records) or records.dims == 3 or records.is_stream:
         return records
     return PlacedRecords(records) if read_source_grid(records[0]["image"]) else records
 

@@ -100,6 +100,11 @@ class Records(ABC):
         """2 for images, 3 for volumes."""
         return self.metadata.dims
 
+    @property
+    def is_stream(self) -> bool:
+        """Whether records are read one behind the other, from files that may be far away."""
+        return self.group_sizes is not None
+
     @cached_property
     def digest(self) -> str | None:
         """A key of the content of all files; None if nothing can be cached under it."""

@@ -59,7 +59,7 @@ def task_warnings(records: Records, config: DataConfig) -> tuple[str, ...]:
 
 def _reading(records: Records, config: DataConfig) -> str:
     """The task that the numbers in masks call for, or AMBIGUOUS_READING."""
-    are_classes = config.classes or config.ignore_index or records.metadata.classes or records.group_sizes is not None
+    are_classes = config.classes or config.ignore_index or records.metadata.classes or records.is_stream
     if are_classes or not len(records) or isinstance(records[0]["target"], RenderedMask):
         return Classes.name
     key = records.digest and digest("reading of masks", records.digest)

@@ -24,7 +24,7 @@ from inference import Predictor
 from inference.outputs import new_format
 from inference.outputs.images import StripWriter
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import PredictionPipeline
 from unet import Preprocess, UNet, UNetConfig
 
@@ -170,7 +170,7 @@ written_files = pytest.mark.parametrize(
 def run_pipeline(batches: list[list[ImageJob]], extensions: tuple[str, ...]) -> None:
     """Predict and score; the scores come from what was fetched, and each file is there."""
     predictor = Predictor(network(0.5), ensemble=[network()], tile_size=48, tta=True)
-    writer = PredictionWriter(new_format(predictor.config), predictor.task, extensions)
+    writer = RequestedOutputs(new_format(predictor.config), predictor.task, extensions)
     results = list(PredictionPipeline(predictor, writer, set()).run(batches))
     jobs_done = [job for batch in batches for job in batch]
     assert [int(score.scores.sums[0, 0]) for _, score in results] == [100 * 80] * len(jobs_done)
@@ -193,7 +193,7 @@ def test_host_waits_once_for_each_written_strip(downloads, monkeypatch, tmp_path
 
 def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_last(monkeypatch, tmp_path):
     predictor, extensions = Predictor(network(device="cpu")), (MASK, OVERLAY, PROBABILITIES)
-    writer = PredictionWriter(new_format(predictor.config), predictor.task, extensions)
+    writer = RequestedOutputs(new_format(predictor.config), predictor.task, extensions)
     (job,) = jobs(tmp_path, 1)
     replace, renamed, sizes = Path.replace, [], []
 
@@ -212,7 +212,7 @@ def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_
 @pytest.mark.parametrize("extensions", [(MASK,), (MASK, OVERLAY, PROBABILITIES)])
 def test_an_image_that_cannot_be_written_leaves_all_its_older_files(monkeypatch, tmp_path, extensions):
     predictor = Predictor(network(device="cpu"))
-    writer = PredictionWriter(new_format(predictor.config), predictor.task, extensions)
+    writer = RequestedOutputs(new_format(predictor.config), predictor.task, extensions)
     (job,) = jobs(tmp_path, 1)
     job.output.parent.mkdir()
     for extension in extensions:

@@ -32,8 +32,8 @@ from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, VolumeJob
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.outputs.volumes import VolumeWriter
-from inference.outputs.writer import PredictionWriter
 from inference.pipeline import PredictionPipeline
 from inference.scoring.volume import case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
@@ -98,7 +98,7 @@ def predict(predictor: Predictor, inputs: list[Path], output: Path, *, truth: Pa
     args = settings_of(input=list(map(str, inputs)), output=output, truth=truth, **options)
     extensions = (MASK, *[OVERLAY] * args.overlay, *[PROBABILITIES] * args.probabilities)
     output_format = new_format(predictor.config)
-    writer = PredictionWriter(output_format, predictor.task, extensions, args.overwrite, args.boundary)
+    writer = RequestedOutputs(output_format, predictor.task, extensions, args.overwrite, args.boundary)
     work = prepare_work(args, predictor, writer)
     return list(PredictionPipeline(predictor, writer, work.finished_jobs).run(work.batches))
 

@@ -12,7 +12,7 @@ from data_utils.image_io.formats import PageFile, VolumeFile
 from inference import Predictor
 from inference.outputs import new_format
 from inference.outputs.jobs import ImageJob, VolumeJob
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predict_settings import PredictSettings, parse_args
 from support.volumes import write_volume
 from tasks.classes import ClassScores
@@ -53,9 +53,9 @@ def network_of(names: tuple[str, ...] = ("a", "b"), values: tuple = (0, 1), **op
     return UNet(UNetConfig(1, len(names), base_channels=1, depth=1, preprocess=preprocess, **options))
 
 
-def writer_of(predictor: Predictor, extensions: tuple[str, ...] = (".png",), **options) -> PredictionWriter:
+def writer_of(predictor: Predictor, extensions: tuple[str, ...] = (".png",), **options) -> RequestedOutputs:
     """A writer of what the predictor answers, by the extensions of its files."""
-    return PredictionWriter(new_format(predictor.config), predictor.task, extensions, **options)
+    return RequestedOutputs(new_format(predictor.config), predictor.task, extensions, **options)
 
 
 def settings_of(*words: str, **changes: object) -> PredictSettings:

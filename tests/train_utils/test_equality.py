@@ -55,7 +55,7 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, na
         for slots in micro_batches_of_a_step(sampler, processes):
             indices = [slot.index for slot in slots]
             truth = masks[indices].clone()
-            truth[[slot.filler for slot in slots]] = 255
+            truth[[slot.is_filler for slot in slots]] = 255
             settings = {"strength": "strong", "seed": SEED, "size": (HEIGHT, WIDTH), "channels": 3}
             augmentations = [sample_augmentation((slot.epoch, slot.index), **settings) for slot in slots]
             arguments = images[indices], ClassTarget(truth), augmentations, pack_augmentations(augmentations, 3)

@@ -120,7 +120,7 @@ def loader() -> Loader:
     slots = [
         [Slot(4, 0, (2, 2)), Slot(5, 0, (2, 2))],
         [Slot(6, 0, (2, 2), ends_step=True), Slot(7, 0, (2, 2), ends_step=True)],
-        [Slot(8, 1, (2, 2), filler=True, ends_step=True)],
+        [Slot(8, 1, (2, 2), is_filler=True, ends_step=True)],
     ]
     loader = Loader()
     for number, batch in enumerate(slots):

@@ -90,8 +90,8 @@ def test_a_mask_is_colored_where_one_of_its_channels_differs():
     grey = np.repeat(np.array([[[0], [9]]], np.uint8), 3, axis=2)
     decoded = decode_mask(Image.fromarray(grey), "a")
     assert decoded.values.tolist() == [[0, 9]]
-    assert decoded.colored
-    assert not decoded.jpeg
+    assert decoded.is_colored
+    assert not decoded.is_jpeg
     for channel in range(3):
         color = grey.copy()
         color[0, 0, channel] = 1
@@ -312,8 +312,8 @@ def test_indices_of_a_palette_with_alpha_are_the_values_of_a_mask():
 def test_a_mask_that_is_stored_as_a_jpeg_is_known(tmp_path, color, mode, colored):
     Image.new("RGB", (8, 8), color).convert(mode).save(tmp_path / "a.jpg")
     decoded = decode_mask(str(tmp_path / "a.jpg"), "a")
-    assert decoded.jpeg
-    assert decoded.colored is colored
+    assert decoded.is_jpeg
+    assert decoded.is_colored is colored
 
 
 def test_the_colors_of_a_palette_are_seen_upright(tmp_path):

@@ -47,7 +47,7 @@ def images_of_steps(
     accumulation = -(-batch_size // (micro_batch_size * world_size))
     batch_split = BatchSplit(batch_size, world_size, micro_batch_size, accumulation)
     sampler = TrainingSampler(shapes, batch_split, seed, steps)
-    return [[slot[:3] for batch in step for slot in batch if not slot.filler] for step in steps_of(sampler)]
+    return [[slot[:3] for batch in step for slot in batch if not slot.is_filler] for step in steps_of(sampler)]
 
 
 def steps_of(sampler: TrainingSampler) -> list[list[list[Slot]]]:
@@ -59,11 +59,11 @@ def steps_of(sampler: TrainingSampler) -> list[list[list[Slot]]]:
             steps.append([])
         steps[-1].append(batch)
         assert 1 <= len(batch) <= batch_split.micro_batch_size
-        assert len({(slot.filler, slot.ends_step) for slot in batch}) == 1
+        assert len({(slot.is_filler, slot.ends_step) for slot in batch}) == 1
     for step in steps:
         ends = [batch[0].ends_step for batch in step]
         assert ends == [False] * (len(step) - batch_split.groups) + [True] * batch_split.groups
-        assert not step[-batch_split.groups][0].filler  # the first process has an image in each round
+        assert not step[-batch_split.groups][0].is_filler  # the first process has an image in each round
     return steps
 
 
@@ -140,11 +140,11 @@ def test_images_of_a_step_are_shared_out_with_fillers_for_idle_processes(
     assert str(batch_split) == line
     (step,) = steps_of(TrainingSampler(np.full((batch, 2), 32), batch_split, 0, range(1)))
     assert len(step) == processes * accumulation
-    real = [slots for slots in step if not slots[0].filler]
+    real = [slots for slots in step if not slots[0].is_filler]
     assert [len(slots) for slots in real] == sizes
     fillers = step[len(real) :]
     assert [len(slots) for slots in fillers] == [1] * batch_split.idle_groups
-    assert all(slots[0].index == step[0][0].index and slots[0].filler for slots in fillers)
+    assert all(slots[0].index == step[0][0].index and slots[0].is_filler for slots in fillers)
 
 
 @pytest.mark.parametrize(("images", "sizes"), [(1, [1, 0]), (3, [2, 1]), (4, [2, 2]), (5, [2, 1, 1, 1])])
@@ -272,7 +272,7 @@ def evaluation(request) -> EvaluationSampler:
 
 def real_slots(sampler: EvaluationSampler) -> list[list[Slot]]:
     """The batches without fillers."""
-    batches = [[slot for slot in batch if not slot.filler] for batch in sampler]
+    batches = [[slot for slot in batch if not slot.is_filler] for batch in sampler]
     return [batch for batch in batches if batch]
 
 
@@ -291,7 +291,7 @@ def test_an_evaluation_has_the_same_batches_on_any_number_of_processes(evaluatio
 def test_fillers_make_the_batches_of_an_evaluation_a_multiple_of_the_processes(processes, fillers):
     sampler = EvaluationSampler(np.array([(8, 8)] * 3), 64, processes)
     assert len(sampler) == 3 + fillers
-    assert sum(slots[0].filler for slots in sampler) == fillers
+    assert sum(slots[0].is_filler for slots in sampler) == fillers
 
 
 @pytest.mark.parametrize(

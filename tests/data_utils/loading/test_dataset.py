@@ -159,15 +159,15 @@ def test_validation_images_have_their_own_size(folder, depth):
 
 def test_a_filler_of_training_is_a_real_image_that_counts_nowhere(folder):
     dataset = training(folder)
-    image, target, *_ = dataset[Slot(2, 0, (16, 24), filler=True)]
+    image, target, *_ = dataset[Slot(2, 0, (16, 24), is_filler=True)]
     assert (image.numpy() == stored(dataset, 2)[0]).all()
     assert (target.mask == IGNORED).all()
-    assert dataset[Slot(2, 0, (20, 32), filler=True)][0].shape == (3, 20, 32)
+    assert dataset[Slot(2, 0, (20, 32), is_filler=True)][0].shape == (3, 20, 32)
 
 
 def test_a_filler_of_evaluation_counts_nowhere(folder):
     info = load_info(folder)
-    _, target, index, _ = EvaluationDataset(info.val, info, Preprocess())[Slot(0, 0, (16, 24), filler=True)]
+    _, target, index, _ = EvaluationDataset(info.val, info, Preprocess())[Slot(0, 0, (16, 24), is_filler=True)]
     assert (target.mask == IGNORED).all()
     assert index == 0
 

@@ -211,7 +211,7 @@ def augmented_steps(info: DatasetInfo, batch_split: BatchSplit, workers: int = 0
     statistics = {"fill": torch.zeros(1), "std": torch.ones(1)}
     images = []
     for batch in loader:
-        if not batch["slots"][0].filler:
+        if not batch["slots"][0].is_filler:
             numbers = batch["augmentations"], batch["packed_augmentations"]
             images.append(augment(batch["images"], batch["targets"], *numbers, **statistics)[0])
     return list(torch.cat(images).split(batch_split.batch_size))

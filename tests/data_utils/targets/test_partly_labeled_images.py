@@ -85,7 +85,7 @@ def test_crops_are_chosen_among_the_classes_that_their_image_is_labeled_for(car_
 
 def test_a_filler_is_labeled_for_nothing(car_sample):
     _, dataset, _, _ = car_sample
-    filler = dataset[Slot(0, 0, (4, 4), filler=True)][1]
+    filler = dataset[Slot(0, 0, (4, 4), is_filler=True)][1]
     assert filler.label_set == 0
     assert (filler.mask == 255).all()
 

@@ -15,7 +15,7 @@ from support.written_files import write_labels, write_object_table
 from inference.outputs.coco import run_lengths, write_coco
 from inference.outputs.jobs import MASK
 from inference.outputs.objects import TABLE, ObjectFormat
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from runtime.errors import DataError
 from tasks.objects import Objects
 
@@ -89,7 +89,7 @@ def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
     write_labels(tmp_path / "a.png")
     for job in jobs:  # the mask takes its place last
         write_object_table(job.file(TABLE), (1, "cell", (0, 0, 2, 2)))
-    PredictionWriter(ObjectFormat(("nothing", "cell", "dirt")), Objects(), (MASK,)).write_coco(tmp_path, jobs)
+    RequestedOutputs(ObjectFormat(("nothing", "cell", "dirt")), Objects(), (MASK,)).write_coco(tmp_path, jobs)
     (entry,) = read_coco(tmp_path)["images"]
     assert entry["file_name"] == f"{tmp_path.name}/a.tif"
 
@@ -98,7 +98,7 @@ def test_a_coco_file_lists_objects_of_a_mask_that_no_png_holds(tmp_path):
     job = replace(image_job(tmp_path), output=tmp_path / "a", root=tmp_path)
     write_labels(tmp_path / "a.tif")
     write_object_table(job.file(TABLE), (2, "dirt", (2, 1, 3, 4)))
-    PredictionWriter(ObjectFormat(("nothing", "cell", "dirt")), Objects(), (MASK,)).write_coco(tmp_path, [job])
+    RequestedOutputs(ObjectFormat(("nothing", "cell", "dirt")), Objects(), (MASK,)).write_coco(tmp_path, [job])
     assert [item["bbox"] for item in read_coco(tmp_path)["annotations"]] == [[1, 2, 3, 1]]
 
 

@@ -27,7 +27,7 @@ from inference.decoding.landmarks import PredictedPoints
 from inference.outputs.images import PredictedImage
 from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.scoring.points import read_prediction
 from runtime.errors import SettingsError
 from tasks.points import ABSENT, PRESENT
@@ -247,7 +247,7 @@ def test_the_legend_of_points_has_a_square_of_each_color():
 def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
     task = landmarks("markups", "LPS")
     job = tilted_volume_job(tmp_path)
-    writer = PredictionWriter(PointFormat(task), task, (MASK, PROBABILITIES))
+    writer = RequestedOutputs(PointFormat(task), task, (MASK, PROBABILITIES))
     maps = torch.zeros(3, *job.size)
     maps[:, 1, 1, 1] = 9
     assert not writer.is_finished(job)

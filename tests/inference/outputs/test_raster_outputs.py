@@ -42,7 +42,7 @@ from inference.outputs.images import ImageWriter, PredictedImage
 from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.objects import LabelRaster
 from inference.outputs.rasters import free_value, open_mask_raster
-from inference.outputs.writer import PredictionWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predictor import Predictor
 from inference.tiling import planning
 from inference.tiling.stream import stream_logits
@@ -190,7 +190,7 @@ def test_an_image_of_points_has_no_place(tmp_path):
     task = Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels")
     config = UNetConfig(5, 2, base_channels=1, depth=1, preprocess=Preprocess(place=True), task=task.to_config())
     predictor = Predictor(UNet(config))
-    writer = PredictionWriter(new_format(config), predictor.task, (".csv",))
+    writer = RequestedOutputs(new_format(config), predictor.task, (".csv",))
     args = settings_of(model=str(tmp_path), input=[str(path)], output=tmp_path / "out", file=None)
     with mock.patch("inference.work.record_provenance"), mock.patch("inference.work.provenance_of"):
         (job,) = prepare_work(args, predictor, writer).jobs

@@ -1,4 +1,4 @@
-"""The files that a call of prediction writes for images and volumes."""
+"""Which files a call of prediction writes for images and volumes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ Format = TypeVar("Format", bound=PredictionFormat)
 
 
 @dataclass(frozen=True)
-class PredictionWriter(Generic[Format]):
-    """Writes the files of predictions.
+class RequestedOutputs(Generic[Format]):
+    """The files that a call of prediction writes for each input.
 
     Args:
         extensions: the extensions of the files to write; the first file, a mask or points, is finished last.

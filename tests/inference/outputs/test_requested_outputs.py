@@ -25,8 +25,8 @@ from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Im
 from inference.outputs.objects import TABLE, ObjectFormat
 from inference.outputs.overlapping import OverlapFormat
 from inference.outputs.points import PointFormat, PointImageWriter
+from inference.outputs.requested_outputs import RequestedOutputs
 from inference.outputs.volumes import VolumeWriter
-from inference.outputs.writer import PredictionWriter
 from tasks.classes import Classes
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping
@@ -36,7 +36,7 @@ TASK = Classes(CLASSES.names)
 
 
 def test_a_legend_lies_beside_overlays(tmp_path):
-    writer = PredictionWriter(ClassFormat(CLASSES), TASK, (MASK, OVERLAY))
+    writer = RequestedOutputs(ClassFormat(CLASSES), TASK, (MASK, OVERLAY))
     writer.write_legend(tmp_path)
     assert writer.shows_image
     legend = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
@@ -44,21 +44,21 @@ def test_a_legend_lies_beside_overlays(tmp_path):
 
 
 def test_outputs_without_overlays_have_no_legend(tmp_path):
-    writer = PredictionWriter(ClassFormat(CLASSES), TASK, (MASK, PROBABILITIES))
+    writer = RequestedOutputs(ClassFormat(CLASSES), TASK, (MASK, PROBABILITIES))
     writer.write_legend(tmp_path)
     assert not writer.shows_image
     assert not any(tmp_path.iterdir())
 
 
 def test_overlays_of_objects_have_no_legend(tmp_path):
-    PredictionWriter(ObjectFormat(("nothing", "cell")), TASK, (MASK, OVERLAY)).write_legend(tmp_path)
+    RequestedOutputs(ObjectFormat(("nothing", "cell")), TASK, (MASK, OVERLAY)).write_legend(tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-def new_writer(**options) -> PredictionWriter:
+def new_writer(**options) -> RequestedOutputs:
     """A writer of masks and probabilities."""
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
-    return PredictionWriter(output_format, Classes(("a", "b")), (MASK, PROBABILITIES), **options)
+    return RequestedOutputs(output_format, Classes(("a", "b")), (MASK, PROBABILITIES), **options)
 
 
 def write_at(file: Path, seconds: int) -> None:

@@ -61,6 +61,13 @@ def test_one_image_in_four_is_drawn_at_random():
     assert drawn == [3, 7, 11, 15, 19]
 
 
+@pytest.mark.parametrize("names", ["abcdefgh", "hgfedcba"])
+def test_an_image_is_drawn_by_its_name_among_those_that_are_left(names):
+    unsure = [Candidate(name, 0.9, "cell") for name in "xyz"]
+    order = rank([*unsure, *(Candidate(name, index / 10, "cell") for index, name in enumerate(names))])
+    assert names_of(order)[:4] == ["x", "y", "z", "g"]
+
+
 def test_the_order_does_not_depend_on_that_of_the_images():
     assert names_of(rank(CANDIDATES[::-1])) == names_of(rank(CANDIDATES))
 

@@ -280,6 +280,7 @@ def test_a_tiling_says_its_overlap_along_each_axis_where_they_differ():
     tiling = Tiling((32, 64, 64), (8, 16, 16), (4, 8, 8), exact=True)
     assert str(tiling) == "tiles of 32 x 64 x 64 overlapping by 8 x 16 x 16 (equal to the whole image's result)"
     assert "overlapping by 8 x 8 x 16 (" in str(tiling._replace(overlap=(8, 8, 16)))
+    assert "overlapping by 16 x 8 x 16 (" in str(tiling._replace(overlap=(16, 8, 16)))
     assert "overlapping by 16 (" in str(tiling._replace(overlap=(16, 16, 16)))
 
 

@@ -254,8 +254,9 @@ def test_places_of_voxels_are_read_as_signed_numbers():
     assert (read - 2).min() == -2
 
 
-def test_places_of_voxels_are_kept_as_text():
-    assert locations_to_json(np.array([[1, 2, 3], [4, 5, 6]])) == "AQACAAMABAAFAAYA"
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_places_of_voxels_are_kept_as_text(order):
+    assert locations_to_json(np.array([[1, 2, 3], [4, 5, 6]], order=order)) == "AQACAAMABAAFAAYA"
 
 
 def test_masks_smaller_or_larger_than_their_images_are_counted():

@@ -150,6 +150,11 @@ def test_saved_splits_are_those_of_training_and_validation(saved_splits):
     assert [len(split) for split in loaded(saved_splits)] == [3, 2]
 
 
+def test_a_saved_table_of_the_user_may_be_named_by_a_tilde(saved_splits, monkeypatch):
+    monkeypatch.setenv("HOME", str(saved_splits.parent))
+    assert [len(split) for split in loaded("~/splits")] == [3, 2]
+
+
 def test_saved_splits_may_be_named(saved_splits):
     train, val = loaded(saved_splits, train_split="validation", val_split="test")
     assert len(train) == 2

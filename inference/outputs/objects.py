@@ -99,7 +99,9 @@ class ObjectFormat(MaskFormat):
         return job.file(MASK)
 
     def check_inputs(self, jobs: Sequence[Job]) -> None:
-        sources = {Path(name).resolve() for job in jobs for name in job.files}
+        sources: set[Path] = set()
+        for job in jobs:
+            sources.update(Path(name).resolve() for name in job.files)
         for job in jobs:
             large = job.file(LARGE_MASK)
             if isinstance(job, ImageJob) and large.resolve() in sources:

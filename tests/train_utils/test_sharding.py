@@ -167,7 +167,15 @@ def in_bf16() -> Iterator[Accelerator]:
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-@pytest.mark.parametrize("copied", [lambda network: network, copy.deepcopy], ids=["the network", "a copy"])
+def only_copy(network: UNet) -> UNet:
+    """A copy of a network, which itself answers 0 from then on."""
+    own = copy.deepcopy(network)
+    for parameter in network.parameters():
+        torch.nn.init.zeros_(parameter)
+    return own
+
+
+@pytest.mark.parametrize("copied", [lambda network: network, only_copy], ids=["the network", "a copy"])
 def test_fsdp_in_bf16_computes_in_bf16_but_returns_float32(in_bf16, copied):
     images = torch.rand(2, 3, 40, 56)
     network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))

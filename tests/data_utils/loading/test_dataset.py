@@ -271,6 +271,16 @@ def test_samples_are_decoded_in_threads_where_there_are_several(folder, threads,
     assert [place == threading.get_ident() for place in places] == [is_here] * 4
 
 
+def test_batches_are_decoded_by_the_same_threads(folder):
+    dataset = training(folder)
+    dataset.threads = 2
+    read, workers = dataset.read, set()
+    dataset.read = lambda slot: workers.add(threading.current_thread()) or read(slot)
+    for index in range(3):
+        dataset.__getitems__([Slot(index, 0, (20, 32))])
+    assert len(workers) <= 2
+
+
 KEYS = [*itertools.product((0, 1), repeat=3)]
 
 

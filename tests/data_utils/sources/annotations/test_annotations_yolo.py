@@ -129,6 +129,12 @@ SETTINGS = {  # data.yaml -> images and labels of both splits
         "site/{}",
         "val",
     ),
+    "absolute paths of another machine": (
+        "train: /datasets/x/train\nval: /datasets/x/val\n" + LIST,
+        "images/{}",
+        "labels/{}",
+        "val",
+    ),
     "list files": ("train: train.txt\nval: val.txt\n" + LIST, "images/{}", "labels/{}", "val"),
 }
 

@@ -286,6 +286,13 @@ def test_images_are_cut_in_their_layout(layout):
     assert cut.is_contiguous(memory_format=layout)
 
 
+def test_each_volume_is_cut_by_its_own_length():
+    slabs = Slabs(Mesh(2, 1), 2)
+    volumes = [torch.arange(length).view(1, 1, length, 1) for length in (9, 4)]
+    cuts = [slabs.cut(volume).flatten().tolist() for volume in volumes]
+    assert cuts == [[4, 5, 6, 7, 8], [2, 3]]
+
+
 def test_targets_are_cut_as_their_images():
     slabs = Slabs(Mesh(2, 1), 2)
     slabs.cut(torch.rand(1, 3, 9, 1))

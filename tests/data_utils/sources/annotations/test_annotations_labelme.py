@@ -263,6 +263,12 @@ def cells(tmp_path) -> Path:
     return tmp_path
 
 
+def test_the_report_counts_a_damaged_file_as_an_image_without_objects(cells):
+    (cells / "c.json").write_text("{")
+    report, _ = check_data(DataConfig(str(cells)))
+    assert "annotations: labelme; 3 images with objects, 1 without" in report
+
+
 def test_records_reach_loader_processes_in_few_bytes(cells):
     train, _ = loaded(cells)
     assert len(pickle.dumps(train[0]["target"])) < 500

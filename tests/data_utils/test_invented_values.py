@@ -48,10 +48,15 @@ def test_32_scattered_grey_values_are_classes():
     assert len(resolve_classes({7 * value: 10 for value in range(32)}, (), None)) == 32
 
 
-def test_33_scattered_grey_values_are_no_classes():
-    message = r"the masks hold 33 grey values, 0, 7, 14, 21, 28, 35, 42, 49, \.\.\.: smoothed"
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [(range(0, 231, 7), "0, 7, 14, 21, 28, 35, 42, 49"), ([*range(20), *range(21, 34)], "0, 1, 2, 3, 4, 5, 6, 7")],
+    ids=["far apart", "a row without one number"],
+)
+def test_33_scattered_grey_values_are_no_classes(values, shown):
+    message = rf"the masks hold 33 grey values, {shown}, \.\.\.: smoothed"
     with pytest.raises(DataError, match=message):
-        resolve_classes({7 * value: 10 for value in range(33)}, (), None)
+        resolve_classes(dict.fromkeys(values, 10), (), None)
 
 
 def test_many_scattered_grey_values_with_white_are_no_classes():

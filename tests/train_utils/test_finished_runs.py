@@ -130,9 +130,17 @@ def test_a_finished_run_that_the_disk_does_not_let_mark_is_reported(tmp_path, ca
     assert capsys.readouterr().out.startswith("finished.json could not be written")
 
 
-@pytest.mark.parametrize(("flags", "expected"), [("", True), ("--task landmarks", False), ("--no-place", False)])
-def test_flags_that_the_data_decided_need_not_be_typed(tmp_path, flags, expected):
-    mark(tmp_path, replace(unplanned(), task="classes", place=True))
+@pytest.mark.parametrize(
+    ("task", "flags", "expected"),
+    [
+        ("classes", "", True),
+        ("classes", "--task landmarks", False),
+        ("classes", "--no-place", False),
+        ("landmarks", "--task landmarks", True),
+    ],
+)
+def test_flags_that_the_data_decided_need_not_be_typed(tmp_path, task, flags, expected):
+    mark(tmp_path, replace(unplanned(), task=task, place=True))
     assert has_finished(tmp_path, *flags.split()) is expected
 
 

@@ -42,6 +42,12 @@ def test_statistics_are_stored_and_read_again(labeled):
     assert (again.foreground is None) == (labeled == 0)
 
 
+def test_statistics_of_no_volume_are_stored_and_read_again():
+    statistics = VolumeStatistics.from_volumes(np.zeros((0, 3)), [])
+    again = VolumeStatistics.from_json(json.loads(json.dumps(statistics.to_json())))
+    assert again.spacings.shape == (0, 3)
+
+
 @pytest.mark.parametrize(
     ("spacings", "target"),
     [

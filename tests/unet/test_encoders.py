@@ -314,16 +314,17 @@ def test_a_dry_pass_leaves_a_backbone_as_it_is(mode):
 
 
 class Backbone(nn.Module):
-    """Features of strides 2 and 4, and a parameter that they have no use for."""
+    """Features of strides 2 and 4, a parameter of the finer ones alone, and one that they have no use for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.used = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.finer = nn.Parameter(torch.ones(1))
         self.unused = nn.Parameter(torch.ones(1))
 
     def forward(self, images: torch.Tensor) -> Features:
         first = self.used(images)
-        return Features((first, first[:, :, ::2, ::2]))
+        return Features((self.finer * first, first[:, :, ::2, ::2]))
 
 
 def test_parameters_that_the_features_have_no_use_for_are_not_trained(monkeypatch):
@@ -332,7 +333,7 @@ def test_parameters_that_the_features_have_no_use_for_are_not_trained(monkeypatc
     assert encoder.first_level == 1
     assert encoder.channels == [4, 4]
     trained = {name: parameter.requires_grad for name, parameter in encoder.backbone.named_parameters()}
-    assert trained == {"unused": False, "used.weight": True, "used.bias": True}
+    assert trained == {"finer": True, "unused": False, "used.weight": True, "used.bias": True}
 
 
 @pytest.mark.parametrize(("shift", "pixels"), [(-12, 9 + 12), (0, 9), (12, 6 + 12)], ids=["up", "straight", "down"])

@@ -299,6 +299,7 @@ def test_the_record_of_predictions_names_models_without_secrets():
         ("retries exceeded with url: /x?secret (Caused by", "retries exceeded with url: /x (Caused by"),
         ("Retries exceeded with URL: /x?secret (Caused by", "Retries exceeded with URL: /x (Caused by"),
         (str(Path("s3://key:secret@bucket/x?t=secret")), "s3:/bucket/x"),
+        ("see s3://bucket/x#access_token=secret", "see s3://bucket/x"),
     ],
 )
 def test_secrets_of_each_url_are_removed(text, redacted):

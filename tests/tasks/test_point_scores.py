@@ -110,6 +110,12 @@ def test_presence_is_compared_too_where_a_point_is_absent():
     assert scores.comparison == pytest.approx((0 + 0.7 + 1) / 3)
 
 
+def test_presence_of_all_landmarks_is_compared_where_a_point_of_one_is_absent():
+    rows = torch.tensor([[[ABSENT, 0, 100, 100, 0.1], [PRESENT, 10, 100, 100, 0.1]]], dtype=torch.float64)
+    scores = LandmarkScores(["a", "b"], "px", torch.tensor([1]), rows)
+    assert scores.comparison == 0.5  # the second one is not found
+
+
 def test_an_image_of_which_nothing_is_known_compares_as_the_worst():
     scores = score_of("px", [[PRESENT, 10, 100, 100, 0.9], [0, 0, 0, 0, 0]])
     assert scores.image_comparison == pytest.approx([0.9, 0])

@@ -164,14 +164,15 @@ def test_a_mask_of_an_image_of_channels_with_extensions_has_three_axes(tmp_path)
     assert np.array_equal(back.dataobj, LABEL)
 
 
-def test_scaled_values_are_read_and_the_scale_stays_out_of_the_mask(tmp_path):
-    image = nibabel.Nifti1Image(np.arange(24, dtype=np.int16).reshape(2, 3, 4), RAS)
+@pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
+def test_scaled_values_are_read_and_the_scale_stays_out_of_the_mask(tmp_path, name):
+    image = nibabel.Nifti1Image(np.arange(960, dtype=np.int16).reshape(8, 10, 12), RAS)  # more bytes than the header
     image.header.set_slope_inter(2, -1024)
-    nibabel.save(image, tmp_path / "a.nii.gz")
-    voxels, header = read_volume(source(tmp_path / "a.nii.gz"), "a")
+    nibabel.save(image, tmp_path / name)
+    voxels, header = read_volume(source(tmp_path / name), "a")
     assert header.dtype == "float32"
-    assert np.array_equal(voxels[..., 0].T, nibabel.load(tmp_path / "a.nii.gz").get_fdata())
-    written(np.ones((4, 3, 2), np.uint8), source(tmp_path / "a.nii.gz"), tmp_path / "out.nii.gz")
+    assert np.array_equal(voxels[..., 0].T, nibabel.load(tmp_path / name).get_fdata())
+    written(np.ones((12, 10, 8), np.uint8), source(tmp_path / name), tmp_path / "out.nii.gz")
     assert raw_header(tmp_path / "out.nii.gz")["scl_inter"] == 0
 
 

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -372,6 +373,18 @@ def test_arrays_are_kept_in_any_order_of_their_numbers(tmp_path, monkeypatch):
     pixels, target = decode_once(lambda i: turned, 1, ClassTarget, "key", ())[0]
     assert pixels.tolist() == image.T.tolist()
     assert target.mask.tolist() == mask[::-1].T.tolist()
+
+
+def test_an_image_is_not_copied_before_it_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    image = np.zeros((1, 4096, 1024), np.float32)
+    sample = (image, ClassTarget(np.zeros((4, 4), np.uint8)))
+    decode_once(samples_of(1), 1, ClassTarget, "of another image", ())  # imports what is needed
+    tracemalloc.start()  # it knows nothing of the memory of pyarrow
+    decode_once(lambda i: sample, 1, ClassTarget, "key", ())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < image.nbytes // 2
 
 
 def buffer_of(array: np.ndarray) -> object:

@@ -209,6 +209,16 @@ def test_bar_counts_the_steps_of_the_run(tmp_path):
     run.close()
 
 
+def test_bar_in_a_file_has_no_line_for_a_step_but_the_first(tmp_path, capsys):
+    run = new_monitor(tmp_path, RunState(step=2))
+    begun = capsys.readouterr().err
+    for _ in range(3):
+        run.show()
+    assert begun.count("\n") == 1
+    assert capsys.readouterr().err == ""
+    run.close()
+
+
 @pytest.mark.parametrize(("task", "score"), [(CLASSES, "mean IoU"), (POINTS, "closeness")], ids=["classes", "points"])
 def test_bar_shows_the_best_score_from_zero_on(tmp_path, task, score):
     state = RunState(step=2)

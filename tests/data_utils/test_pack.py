@@ -192,9 +192,10 @@ def test_all_splits_are_packed_as_the_flags_say(folder_with_test_split, tmp_path
     ]
 
 
-def test_packing_names_a_damaged_mask_of_any_split(folder_with_test_split, tmp_path):
-    (folder_with_test_split / "test" / "masks" / "cell_01_m.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"1 of 3 pairs cannot be used: cell_01\.png: mask cannot be read"):
+@pytest.mark.parametrize(("split", "pairs"), [("train", 4), ("test", 3)])
+def test_packing_names_a_damaged_mask_of_any_split(folder_with_test_split, tmp_path, split, pairs):
+    (folder_with_test_split / split / "masks" / "cell_01_m.png").write_bytes(b"")
+    with pytest.raises(DataError, match=rf"1 of {pairs} pairs cannot be used: cell_01\.png: mask cannot be read"):
         run_pack(folder_with_test_split, tmp_path / "out", "--mask-suffix", "_m", "--allow-unpaired")
     assert not (tmp_path / "out").exists()
 

@@ -151,6 +151,14 @@ def test_a_hub_folder_gives_the_masks_of_predict_py(config, picture, tmp_path):
     np.testing.assert_array_equal(mask, Predictor(model, tta=False).mask(picture))
 
 
+def test_an_image_processor_that_is_saved_again_names_its_code(tmp_path):
+    _, code = hub_folder(GREY_CONFIG, tmp_path)
+    code.UNetImageProcessor.from_pretrained(tmp_path).save_pretrained(tmp_path / "copy")
+    files = [folder / "preprocessor_config.json" for folder in (tmp_path, tmp_path / "copy")]
+    original, copy = (json.loads(file.read_text()) for file in files)
+    assert copy["auto_map"] == original["auto_map"]
+
+
 def test_the_image_processor_of_a_hub_folder_refuses_colors_where_images_are_grey(tmp_path):
     _, code = hub_folder(GREY_CONFIG, tmp_path)
     processor = code.UNetImageProcessor.from_pretrained(tmp_path)

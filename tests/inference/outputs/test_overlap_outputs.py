@@ -128,6 +128,13 @@ def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_p
     assert np.array_equal(target.truth, bits)
 
 
+def test_a_tiff_of_classes_that_may_overlap_keeps_the_dots_of_its_name(tmp_path, bits):
+    output_format = OverlapFormat(CLASSES).for_file(tmp_path / "my.masks.tif")
+    job = ImageJob(image=tmp_path / "a.png", size=SIZE, output=tmp_path / "my.masks", root=tmp_path)
+    write_strips(output_format, job, bits)
+    assert [file.name for file in tmp_path.iterdir()] == ["my.masks.tif"]
+
+
 def test_an_error_before_the_first_rows_of_a_tiff_of_classes_is_reported(tmp_path):
     output_format = OverlapFormat(CLASSES).for_file(tmp_path / "a.tiff")
     job = image_job(tmp_path, size=SIZE)

@@ -305,7 +305,7 @@ def test_a_setting_stands_in_the_report_once(tmp_path, name):
         "image size 32 48",
         "crop size -",
         "profile: processes 2",
-        "num workers 2",
+        "num workers 0",
         "git commit abc",
         "command train.py",
         "credentials left out dataset",
@@ -316,7 +316,7 @@ def test_a_setting_stands_in_the_report_once(tmp_path, name):
 )
 def test_a_setting_is_reported_as_it_is_typed(tmp_path, row):
     run = SETTINGS["run"] | {"git_commit": "abc"}
-    write_run(tmp_path, [], SETTINGS | {"num_workers": 2, "run": run, "credentials_left_out": ["dataset"]})
+    write_run(tmp_path, [], SETTINGS | {"num_workers": 0, "run": run, "credentials_left_out": ["dataset"]})
     assert row in page_of(tmp_path)
 
 

@@ -50,6 +50,16 @@ def test_classes_are_numbered_by_category_id_in_all_splits(folder):
     assert info.reader.class_pixels[2] == (masks(train)["2.png"] == 2).sum() + (masks(val)["2.png"] == 2).sum()
 
 
+def test_objects_are_kept_with_what_rendering_needs(folder):
+    file = folder / "annotations" / "instances_train2017.json"
+    content = json.loads(file.read_text())
+    for annotation in content["annotations"]:
+        annotation["attributes"] = {"note": "seen by two"}
+    file.write_text(json.dumps(content))
+    train, _ = loaded(folder)
+    assert b"seen by two" not in pickle.dumps([record["target"] for record in train])
+
+
 def test_classes_have_other_names_where_the_flag_gives_them(folder):
     info = load_dataset_info(DataConfig(str(folder), classes="0=nothing,1=a,2=b,3=c"))
     assert info.reader.class_map.names == ("nothing", "a", "b", "c")

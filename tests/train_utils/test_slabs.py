@@ -300,6 +300,12 @@ def test_targets_are_cut_as_their_images():
     assert targets.mask.flatten().tolist() == [4, 5, 6, 7, 8]
 
 
+@pytest.mark.parametrize(("slab", "counts"), [(0, [64, 1, 16, 1, 4, 1]), (1, [0] * 6)], ids=["first", "second"])
+def test_pixels_of_each_level_are_counted_once_in_a_group(slab, counts):
+    criterion = new_step_loss(Classes(("a", "b")), ((2, 2), (2, 2)), Slabs(Mesh(2, slab), 4))
+    assert criterion.counts(ClassTarget(torch.zeros(1, 8, 8, dtype=torch.long))).tolist() == counts
+
+
 @pytest.mark.parametrize(
     ("layer", "axes"),
     [

@@ -76,7 +76,7 @@ def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):
         ("a=1+#010203", "a holds colors"),
         ("a=1;a=2", "two regions are called a"),
         ("whole=1+2;inner=1", "whole and inner would both be written as 1"),
-        ("active=3;core=2+1+3", "active would be written as 3, which core holds too"),
+        ("active=3+4;core=2+1+3", "active would be written as 3, which core holds too"),
         (";".join(f"r{number}={number}" for number in range(1, 33)), "has 32 regions"),
     ],
 )

@@ -30,7 +30,15 @@ def write_tar(file: Path, *names: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "extensions", [("jpg", "png"), ("jpg", "seg.png"), ("image.png", "mask.png"), ("JPG", "label.png", "txt")], ids=str
+    "extensions",
+    [
+        ("jpg", "png"),
+        ("jpg", "seg.png"),
+        ("image.png", "mask.png"),
+        ("JPG", "label.png", "txt"),
+        ("\udcff.jpg", "\udcff.mask.png"),
+    ],
+    ids=str,
 )
 def test_pictures_of_a_tar_are_found_by_their_extensions(tmp_path, extensions):
     assert len(TarRecords.open([write_tar(tmp_path / "a.tar", *(f"x/1.{e}" for e in extensions))], None, None)) == 1

@@ -99,8 +99,13 @@ def test_a_prediction_of_background_alone_scores_zero_on_the_foreground():
 
 @pytest.mark.parametrize(
     ("matrix", "names"),
-    [([[90, 10], [5, 0]], []), ([[0, 90], [0, 5]], ["cell"]), ([[90, 0], [0, 0]], [])],
-    ids=["two are predicted", "one is predicted", "there is no other"],
+    [
+        ([[90, 10], [5, 0]], []),
+        ([[0, 90], [0, 5]], ["cell"]),
+        ([[0, 90], [0, 0]], ["cell"]),
+        ([[90, 0], [0, 0]], []),
+    ],
+    ids=["two are predicted", "one is predicted", "one without pixels is predicted", "there is no other"],
 )
 def test_a_class_is_called_the_only_one_predicted_where_there_are_others(matrix, names):
     summary = summary_line(matrix_scores(torch.tensor(matrix)), ["background", "cell"])
@@ -128,6 +133,11 @@ def test_pixels_that_are_counted_in_parts_add_up(monkeypatch):
     whole = confusion_matrix(preds, masks, 5)
     monkeypatch.setattr("tasks.confusion.PIXELS_AT_ONCE", 77)
     assert torch.equal(confusion_matrix(preds, masks, 5), whole)
+
+
+def test_pixels_of_a_mask_of_8_bits_are_counted_for_many_classes():
+    matrix = confusion_matrix(torch.tensor([3]), torch.tensor([17], dtype=torch.uint8), 18)
+    assert matrix.nonzero().tolist() == [[17, 3]]
 
 
 def test_pixel_accuracy_is_a_share_of_the_true_pixels():

@@ -132,8 +132,6 @@ def reliability_plot(title: str, curve_points: Sequence[Mapping[str, float]]) ->
         axes = figure.add_subplot()
         axes.plot([0, 1], [0, 1], color=TEXT, linewidth=1, linestyle=(0, (4, 4)), gid="calibrated")
         axes.plot(confidence, accuracy, color=SERIES[0], linewidth=2, marker="o", clip_on=False, gid="series-0")
-        axes.set_xlim(0, 1)
-        axes.set_ylim(0, 1)
         axes.set_xlabel("confidence", color=TEXT, fontsize=11)
         axes.set_ylabel("share of right pixels", color=TEXT, fontsize=11)
         return _svg(figure, title)

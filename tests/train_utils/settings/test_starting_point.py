@@ -146,6 +146,14 @@ def test_the_normalization_of_a_model_is_kept_for_as_many_channels():
     assert start.trained_preprocess(1) is None
 
 
+def test_the_normalization_of_a_grey_model_with_an_encoder_is_kept_for_grey_images():
+    preprocess = Preprocess(mean=(1.0, 2.0, 3.0), std=(1.0,) * 3)  # of the encoder's channels
+    config = UNetConfig(in_channels=1, encoder={"num_channels": 3}, preprocess=preprocess)
+    start = StartingPoint(config, trained=config)
+    assert start.trained_preprocess(1) is preprocess
+    assert start.trained_preprocess(3) is None
+
+
 def test_weights_of_another_shape_start_at_random():
     torch.manual_seed(0)
     source = UNet(UNetConfig(3, 2, base_channels=2, depth=1))

@@ -94,19 +94,31 @@ def test_a_case_of_nnlandmark_that_is_in_no_folder_is_named(tmp_path):
         load_records(DataConfig(str(tmp_path)))
 
 
-def test_labels_beside_the_points_of_nnlandmark_need_a_task(tmp_path):
+@pytest.fixture
+def labels_beside_points(tmp_path) -> DataConfig:
     write_volumes(tmp_path, np.eye(4))
     (tmp_path / "labelsTr").mkdir()
     for number in range(3):
         cubes = nibabel.Nifti1Image(np.zeros((20, 16, 12), np.uint8), np.eye(4))
         nibabel.save(cubes, tmp_path / "labelsTr" / f"case.{number}.nii.gz")
-    config = DataConfig(str(tmp_path), val_fraction=0.34)
+    return DataConfig(str(tmp_path), val_fraction=0.34)
+
+
+def test_labels_beside_the_points_of_nnlandmark_need_a_task(tmp_path, labels_beside_points):
+    config = labels_beside_points
     line = rf"^{tmp_path} holds labels, and points in all_landmarks_voxel\.json; give --task"
     with pytest.raises(DataError, match=line):
         load_records(config)
     assert load_records(replace(config, task="landmarks"))[0].metadata.landmarks.names == ("tip", "rim")
     (tmp_path / "spacing.json").unlink()  # of another format than that for volumes without spacing
     assert load_records(replace(config, task="classes"))[0].metadata.landmarks is None
+
+
+def test_labels_above_a_folder_of_points_of_nnlandmark_need_no_task(tmp_path, labels_beside_points):
+    (tmp_path / "spacing.json").unlink()
+    (tmp_path / "points").mkdir()
+    (tmp_path / "all_landmarks_voxel.json").rename(tmp_path / "points" / "all_landmarks_voxel.json")
+    assert load_records(labels_beside_points)[0].metadata.landmarks is None
 
 
 @pytest.mark.parametrize(

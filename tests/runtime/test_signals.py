@@ -145,6 +145,16 @@ def test_a_closed_terminal_does_not_end_a_process_that_was_started_to_outlast_it
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
 
+def test_a_process_that_was_started_to_outlast_its_terminal_ends_on_sigterm(monkeypatch, handlers):
+    monkeypatch.setattr(signals, "_follow_launcher", lambda: None)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signals.exit_on_sigterm()
+    with pytest.raises(SystemExit) as end:
+        signal.raise_signal(signal.SIGTERM)
+    assert end.value.code == 143
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
 @pytest.mark.parametrize(
     ("environment", "follows"),

@@ -307,7 +307,15 @@ def test_slices_of_a_volume_leave_a_corner_empty(slices):
     assert (slices[4:, 5:] == 255).all()
 
 
-@pytest.mark.parametrize(("spacing", "shape"), [((1.0, 1.0, 2.0), (4 + 3, 10 + 3)), ((3.0, 1.5, 3.0), (4 + 6, 10 + 6))])
+@pytest.mark.parametrize(
+    ("spacing", "shape"),
+    [
+        ((1.0, 1.0, 2.0), (4 + 3, 10 + 3)),
+        ((3.0, 1.5, 3.0), (4 + 6, 10 + 6)),
+        ((0.5, 1.0, 2.0), (8 + 3, 20 + 3)),
+    ],
+    ids=["x is coarse", "y is finest", "z is finest"],
+)
 def test_slices_of_a_volume_have_the_pixels_of_its_finest_axis(spacing, shape):
     assert orthogonal_slices(np.zeros((3, 4, 5)), (1, 1, 2), spacing).shape == shape
 

@@ -226,6 +226,12 @@ def test_the_size_of_a_mask_is_that_of_the_image_in_the_file(tmp_path):
     assert LabelmeMask(str(file), "", {"a": 1}).render().shape == SIZE
 
 
+def test_an_image_file_gives_the_size_of_a_mask_although_the_file_holds_another_image(tmp_path):
+    older = png(np.zeros((3, 4, 3), np.uint8))
+    file = write_labelme(tmp_path, "x", [shape("a", BOX, "rectangle")], imageData=older, **NO_SIZE)
+    assert LabelmeMask(str(file), str(tmp_path / "x.png"), {"a": 1}).render().shape == SIZE
+
+
 def test_a_mask_of_a_damaged_image_in_the_file_is_a_one_line_error(tmp_path):
     file = write_labelme(tmp_path, "x", [shape("a", BOX, "rectangle")], imageData="A", **NO_SIZE)
     with pytest.raises(DataError, match=r"x\.json: imageData cannot be read \(Invalid base64"):

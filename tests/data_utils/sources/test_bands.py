@@ -16,6 +16,8 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import BandSource, PageFile, PictureFile
 from data_utils.loading.samples import new_samples
 from data_utils.sources.bands import (
+    BandRecords,
+    PictureRecords,
     SceneRecords,
     as_model_reads,
     as_picture,
@@ -26,6 +28,7 @@ from data_utils.sources.bands import (
     with_bands,
 )
 from data_utils.sources.load import load_records, open_images
+from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 from unet.config import Preprocess
 
@@ -303,3 +306,11 @@ def test_the_suffix_of_masks_of_scenes_is_found_unless_it_is_given(tmp_path, suf
 def test_images_with_masks_in_folders_of_the_same_names_are_no_scenes(tmp_path):
     folders = folders_of_scenes(tmp_path, "images/d/x.tif", "masks/d/x.tif")
     assert find_scenes(*folders, None, None, allow_unpaired=False) is None
+
+
+@pytest.mark.parametrize(
+    "derive", [PictureRecords, lambda records: BandRecords(records, ("1",))], ids=["pictures", "bands"]
+)
+def test_the_classes_that_an_image_is_labeled_for_stay_with_it(derive):
+    record = {"image": "a.tif", "target": "m.png", "name": "a.tif", "labeled": ("car",)}
+    assert derive(ListRecords([record]))[0]["labeled"] == ("car",)

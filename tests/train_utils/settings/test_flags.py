@@ -39,7 +39,7 @@ def marked_flags(folder: Path) -> list[str]:
 
 def test_every_flag_has_a_test():
     flags = [flag for action in all_actions() for flag in action.option_strings]
-    assert set(marked_flags(Path(__file__).parents[2] / "runs")) == set(flags)
+    assert set(marked_flags(Path(__file__).parents[2] / "scripts")) == set(flags)
 
 
 def test_every_flag_says_what_it_takes():

@@ -178,9 +178,7 @@ def open_windowed_file(source: Path | BandSource | PictureFile, page: int = 0) -
 
 def _file_path(source: Path | BandSource | PictureFile) -> Path:
     """The file of an image, or the first one of its bands."""
-    if isinstance(source, Path):
-        return source
-    return Path(source.paths[0] if isinstance(source, BandSource) else source.path)
+    return Path(source_files(source)[0])
 
 
 def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: ExitStack) -> WindowedImage:

@@ -180,26 +180,29 @@ def evaluate(
     sums = torch.zeros(task.terms, device=device)
     counts = torch.zeros(task.terms, device=device)
     reliability = no_counts(device)
+    unreadable = torch.zeros(len(loader.dataset), device=device)
     with gathered_weights(accelerator, model):
         for batch in track(loader, len(loader), "evaluating", unit="batch"):
             sizes = [target.shape for target in batch["targets"]]
             images = predict_strips(model, batch["images"], sizes, config, decoder)
             for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.as_batch()
-                prediction, partial_sums = read_strips(task, decoder, strips, target, reliability)
+                prediction, image_sums, is_finite = read_strips(task, decoder, strips, target, reliability)
                 scores.add(prediction, target, index)
+                unreadable[index] = ~is_finite
                 counts = counts + task.counts(target)
-                sums = sums + task.finish(partial_sums).to(counts.dtype)
+                sums = sums + image_sums.to(counts.dtype)
     model.train()
     sums = accelerator.reduce(sums, "sum")
     counts = accelerator.reduce(counts, "sum")
     scores.sums = accelerator.reduce(scores.sums, "sum")
     scores.by_image = accelerator.reduce(scores.by_image, "sum")
     reliability = accelerator.reduce(reliability, "sum")
+    unreadable = accelerator.reduce(unreadable, "sum")
     loss = (sums / torch.where(counts > 0, counts, 1)).sum()
-    results = download([scores.sums, scores.by_image, reliability, loss])  # one wait for the device
-    scores.sums, scores.by_image, scores.reliability, loss = results
-    return Evaluation(step, loss.item(), scores)
+    results = download([scores.sums, scores.by_image, reliability, loss, unreadable])  # one wait for the device
+    scores.sums, scores.by_image, scores.reliability, loss, unreadable = results
+    return Evaluation(step, loss.item(), scores, unreadable.nonzero().flatten().tolist())
 
 
 def prepare(
@@ -440,6 +443,7 @@ def main() -> None:
         if schedule.is_evaluation_step(state.step):
             with monitor.pause(), average.average_weights(), eager(accelerator):
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
+                evaluation.check(info.val.records, state.best_step)
                 improved = state.update(evaluation)
                 publisher.publish(evaluation, improved)
             model.train()

@@ -23,9 +23,11 @@ import inference.tiling.resizing
 import tasks.classes
 import tasks.confusion
 import train
+from data_utils.sources.records import ListRecords
 from inference.decoding import new_decoder
 from inference.tiling import Tiling
 from inference.tiling.resizing import strips_at_sizes
+from runtime.errors import TrainingError
 from tasks.calibration import no_counts
 from tasks.classes import Classes, ClassScores, ClassTarget
 from tasks.step_loss import StepLoss
@@ -255,8 +257,11 @@ def network() -> UNet:
     return network
 
 
-def evaluated(network: UNet, first: int = 0, processes: int = 1) -> Evaluation:
-    """The evaluation of batches from the `first` on, two labeled images and one without labels, in each process."""
+def evaluated(network: UNet, first: int = 0, processes: int = 1, pixel: float = 0) -> Evaluation:
+    """The evaluation of batches from the `first` on, two labeled images and one without labels, in each process.
+
+    `pixel` is a value in the second image.
+    """
     accelerator = new_accelerator()
     accelerator.unwrap_model = lambda model: model
     accelerator.reduce = lambda values, reduction: values * processes
@@ -265,6 +270,7 @@ def evaluated(network: UNet, first: int = 0, processes: int = 1) -> Evaluation:
         {"images": torch.rand(2, 1, 8, 8), "targets": targets[:2], "indices": [1, 2]},
         {"images": torch.rand(1, 1, 8, 8), "targets": targets[2:], "indices": [0]},
     ]
+    batches[0]["images"][1, 0, 2, 3] = pixel
     return train.evaluate(accelerator, network, Batches(batches[first:]), StepLoss(Classes(("a", "b"), "ce")), 7)
 
 
@@ -290,6 +296,16 @@ def test_an_evaluation_adds_up_what_all_processes_have_counted(network, processe
     assert evaluation.scores.reliability.sum(dim=0)[:2].tolist() == [80 * processes, 16 * processes]
 
 
+@pytest.mark.parametrize("pixel", [math.nan, math.inf, 3e38])
+def test_an_image_without_a_finite_answer_is_named(network, pixel):
+    network.head.conv.weight.data.fill_(1e4)
+    evaluation = evaluated(network, pixel=pixel)
+    assert evaluation.unreadable == [2]
+    records = ListRecords([{"image": name, "target": name, "name": name} for name in ("a.tif", "b.tif", "c.tif")])
+    with pytest.raises(TrainingError, match=r"1 of 3 validation images .*; look at the values of c\.tif"):
+        evaluation.check(records, best_step=0)
+
+
 def test_processes_share_their_statistics_before_they_evaluate(network, monkeypatch):
     shared = []
     monkeypatch.setattr(train, "share_statistics", lambda accelerator, model: shared.append((model, model.training)))
@@ -309,8 +325,8 @@ def test_a_volume_in_exact_tiles_has_the_results_of_the_whole_one(monkeypatch, l
     def evaluated() -> tuple[Tensor, Tensor, int]:
         (strips,) = strips_at_sizes(network, volume, [target.shape[1:]], network.config)
         strips = list(strips)
-        prediction, partial = read_strips(task, new_decoder(task), strips, target, no_counts())
-        return prediction, task.finish(partial), len(strips)
+        prediction, sums, _ = read_strips(task, new_decoder(task), strips, target, no_counts())
+        return prediction, sums, len(strips)
 
     with torch.inference_mode():
         whole, sums, _ = evaluated()

@@ -160,7 +160,8 @@ def describe_annotations(train: Records, val: Records) -> list[str]:
     formats = " and ".join(dict.fromkeys(summary.format for summary in summaries))
     annotated = sum(summary.annotated for summary in summaries)
     empty = sum(summary.empty for summary in summaries)
-    lines = [f"annotations: {formats}; {annotated} images with objects, {empty} without"]
+    images = f"; {annotated} images with objects, {empty} without" if annotated or empty else ""
+    lines = [f"annotations: {formats}{images}"]
     instances: Counter[str] = Counter()
     for summary in summaries:
         instances.update(summary.instances)

@@ -10,6 +10,7 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask
 from data_utils.mask_values import as_grey, value_text
 from data_utils.sources.records import annotation_summaries
+from runtime.console import listing
 from unet.config import IGNORE_INDEX, MaskValue
 
 RARE = 1e-4  # a class with a smaller share of all pixels may be a mistake
@@ -19,6 +20,15 @@ MUCH_IGNORED = 0.2  # a larger share of ignored pixels may be a class
 SMALL_NUMBER = 100  # classes of numbers are below it; grey levels, which are drawn to be looked at, reach 255
 VALUES_IN_MESSAGE = 3
 DEEP_MODES = ("I", "F", "uint16", "uint32", "int", "float")  # how modes of more than 8 bits begin
+SPECK = 4  # the most pixels of an object whose coordinates are taken for much smaller ones: the corner of the image
+# the coordinates that each format of annotations has
+COORDINATES = {
+    "COCO": "pixels from the upper left corner",
+    "labelme": "pixels from the upper left corner",
+    "YOLO": "shares of width and height, 0 to 1",
+    "GeoJSON": "longitude, then latitude, unless the file names its crs",
+    "GeoPackage": "the units of its CRS",
+}
 
 
 def label_warnings(
@@ -42,6 +52,7 @@ def label_warnings(
     if class_map is not None and not ignores_values:
         lines += _mixed_binary_encodings(inspected_splits)
     lines += _crowds(inspected_splits)
+    lines += _objects_without_pixels(inspected_splits, pixels)
     lines += _resized_masks(inspected_splits)
     lines += _mixed_depths(inspected_splits)
     if class_map is not None:
@@ -191,6 +202,41 @@ def _crowds(inspected_splits: InspectedSplits) -> Iterator[str]:
             f"{crowds} of {total} annotated objects are crowds (iscrowd 1), and their pixels count neither in the loss"
             " nor in the scores; some tools write what was painted with a brush as crowds: set iscrowd to 0 there"
         )
+
+
+def _objects_without_pixels(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> Iterator[str]:
+    """Annotated objects that lie outside of their images, or in a corner: their coordinates have another unit."""
+    splits = [records for _, records in inspected_splits]
+    summaries = annotation_summaries(splits)
+    counted = sum(summary.annotated + summary.empty for summary in summaries)
+    has_problems = any(inspection.problems for inspection, _ in inspected_splits)
+    if not summaries or has_problems or counted not in (0, sum(map(len, splits))):  # some objects are left out
+        return
+    instances: Counter[str] = Counter()
+    for summary in summaries:
+        instances.update(summary.instances)
+    texts: list[str] = []
+    for value, name in splits[0].metadata.classes:
+        covered = pixels.get(value, 0)
+        if splits[0].metadata.task is None and covered <= SPECK * instances[name] > 0:
+            texts.append(f"the {instances[name]} annotated objects of class {name} cover {covered} pixels in all")
+    annotated = sum(summary.annotated for summary in summaries if summary.instances)
+    blank = annotated - _images_with_pixels(inspected_splits)
+    if blank > 0:
+        texts.append(f"the masks of {blank} of {annotated} images with objects are empty")
+    if texts:
+        kind = summaries[0].format
+        yield f"{listing(texts)}; coordinates of {kind} are {COORDINATES.get(kind, 'in pixels')}: are these?"
+
+
+def _images_with_pixels(inspected_splits: InspectedSplits) -> int:
+    """How many masks hold any value but 0."""
+    count = 0
+    for inspection, _ in inspected_splits:
+        for content, _, members in inspection.used_contents():
+            if any(content.values):
+                count += len(members)
+    return count
 
 
 def _resized_masks(inspected_splits: InspectedSplits) -> Iterator[str]:

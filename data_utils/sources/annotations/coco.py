@@ -108,7 +108,7 @@ def _summarize(objects: Sequence[list[Entry]], classes: NamedClasses, values: di
     crowds = 0
     counts: Counter[int | None] = Counter()
     for entries in objects:
-        annotated += bool(entries)
+        annotated += any(entry.get("iscrowd") or values.get(entry["category_id"]) for entry in entries)
         for entry in entries:
             if entry.get("iscrowd"):
                 crowds += 1

@@ -238,8 +238,8 @@ def _summarize(files: Sequence[Contents | None], classes: NamedClasses) -> Annot
     annotated = 0
     counts: Counter[str] = Counter()
     for contents in files:
-        if contents is not None and contents.objects:
-            annotated += 1
+        if contents is not None:
+            annotated += not contents.objects.keys() <= set(BACKGROUND_NAMES)
             counts.update(contents.objects)
     instances = {name: counts[name] for value, name in classes if value}
     return AnnotationSummary("labelme", annotated, len(files) - annotated, instances)

@@ -127,14 +127,19 @@ class PolygonRecords(PairedRecords):
 
     @cached_property
     def annotations(self) -> AnnotationSummary:
-        """How many polygons of each class the files hold."""
+        """How many polygons of each class the files hold; a file of all images tells none of them from the others."""
         counts = dict.fromkeys(self.values, 0)
-        files = {self.paths(i)[1] for i in range(len(self))}
-        for file in files:
-            for shape in read_shapes(file, self.column).shapes:
+        files = [self.paths(i)[1] for i in range(len(self))]
+        is_common = len(set(files)) < len(files)
+        annotated = 0
+        for file in set(files):
+            shapes = read_shapes(file, self.column).shapes
+            annotated += not is_common and bool(shapes)
+            for shape in shapes:
                 counts[shape.label] += 1
         kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
-        return AnnotationSummary(kind, len(self), 0, counts)
+        empty = 0 if is_common else len(files) - annotated
+        return AnnotationSummary(kind, annotated, empty, counts)
 
 
 def find_polygons(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:

@@ -143,14 +143,16 @@ class YoloRecords(PairedRecords):
     def annotations(self) -> AnnotationSummary:
         """The counts over all files; errors in them are reported when they are rendered."""
         counts: Counter[str] = Counter()
+        background = {str(index) for index, value in enumerate(self.values) if value == 0}
         annotated = 0
         for i in range(len(self)):
             try:
                 indices = [line.split()[0] for line in read_lines(self.paths(i)[1]) if line.split()]
             except DataError:
                 continue
-            annotated += bool(indices)
-            counts.update(index.lstrip("0") or "0" for index in indices)  # 01 is class 1 too
+            indices = [index.lstrip("0") or "0" for index in indices]  # 01 is class 1 too
+            annotated += not background.issuperset(indices)
+            counts.update(indices)
         names = dict(self.metadata.classes)
         instances = {names[value]: counts[str(index)] for index, value in enumerate(self.values) if value}
         return AnnotationSummary("YOLO", annotated, len(self) - annotated, instances)

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from rasterio.transform import from_origin
+from support.coco_files import CATEGORIES, box, entry, write_coco
 from support.data_sets import load_info
 from support.folders import write_splits
 from support.inspections import records_of, split_of
-from support.rasters import write_raster
+from support.labelme_files import shape, write_labelme
+from support.rasters import feature, scene, square, write_geojson, write_raster
 from support.volumes import CASE_NAMES, LPS, RAS, case, volume_config, write_decathlon, write_nifti
 
 from data_utils.analysis import check_data as check_data_module
@@ -169,10 +171,10 @@ def test_twenty_problems_of_a_kind_are_listed():
 @pytest.fixture
 def six_pairs(tmp_path):
     """A folder of six pairs of images of 8 x 8 and masks of two classes."""
-    for kind, shape in (("images", (8, 8, 3)), ("masks", (8, 8))):
+    for kind, size in (("images", (8, 8, 3)), ("masks", (8, 8))):
         (tmp_path / kind).mkdir()
         for number in range(6):
-            Image.fromarray(np.full(shape, number % 2, np.uint8)).save(tmp_path / kind / f"{number}.png")
+            Image.fromarray(np.full(size, number % 2, np.uint8)).save(tmp_path / kind / f"{number}.png")
     return tmp_path
 
 
@@ -385,3 +387,66 @@ def test_each_image_of_other_channels_than_most_is_a_problem(tmp_path):
     report, problems = check_data(DataConfig(str(tmp_path), val_fraction=0.2))
     assert "number of channels: 2" in report
     assert problems == 2
+
+
+def write_coco_of(folder, *boxes):
+    objects = [entry(number, number, 3, [box(*sides)]) for number, sides in enumerate(boxes, 1)]
+    write_coco(folder / "annotations.json", objects, folder, len(boxes), CATEGORIES)
+
+
+def write_labelme_of(folder, *boxes):
+    for number, (x, y, width, height) in enumerate(boxes):
+        write_labelme(folder, f"{number}", [shape("cat", [[x, y], [x + width, y], [x + width, y + height]])])
+
+
+def write_yolo_of(folder, *boxes):
+    for kind in ("images", "labels"):
+        (folder / kind).mkdir()
+    (folder / "classes.txt").write_text("cat\n")
+    for number, sides in enumerate(boxes):
+        Image.fromarray(np.zeros((50, 50), np.uint8)).save(folder / "images" / f"{number}.png")
+        shares = " ".join(str(side / 50) for side in box(*sides))
+        (folder / "labels" / f"{number}.txt").write_text(f"0 {shares}\n")
+
+
+def write_polygons_of(folder, *boxes, crs: str | None = "EPSG:32633"):
+    for number, (left, top, side, _) in enumerate(boxes):
+        write_raster(folder / "images" / f"{number}.tif", scene(number)[0])
+        write_geojson(folder / "labels" / f"{number}.geojson", [feature(square(left, top, side))], crs)
+
+
+def write_polygons_without_crs(folder, *boxes):
+    write_polygons_of(folder, *boxes, crs=None)
+
+
+INSIDE = (5, 5, 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("write", "other_box", "expected"),
+    [
+        (write_coco_of, (0.1, 0.2, 0.5, 0.5), "pixels from"),
+        (write_labelme_of, (0.1, 0.2, 0.5, 0.5), "pixels from"),
+        (write_labelme_of, (500, 500, 9, 9), "pixels from"),
+        (write_yolo_of, (60, 60, 9, 9), "shares of width and height"),
+        (write_polygons_of, (9e4, 9e4, 9, 9), "longitude, then latitude"),
+        (write_polygons_without_crs, INSIDE, "longitude, then latitude"),
+    ],
+    ids=["shares in COCO", "shares in labelme", "outside", "beyond the shares", "elsewhere", "meters without crs"],
+)
+def test_objects_that_cover_no_pixels_are_to_check(tmp_path, write, other_box, expected):
+    write(tmp_path, *[other_box] * 4)
+    (line,) = [line for line in check_data(DataConfig(str(tmp_path)))[0].splitlines() if "annotated objects" in line]
+    assert line.startswith("to check: the 4 annotated objects of class ")
+    assert expected in line
+
+
+@pytest.mark.parametrize("write", [write_coco_of, write_labelme_of, write_yolo_of, write_polygons_of])
+def test_an_image_whose_objects_lie_outside_is_to_check(tmp_path, write):
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+    write(inside, *[INSIDE] * 4)
+    assert "to check" not in check_data(DataConfig(str(inside)))[0]
+    write(outside, *[INSIDE] * 3, (75, 75, 9, 9))
+    assert "to check: the masks of 1 of 4 images with objects are empty" in check_data(DataConfig(str(outside)))[0]

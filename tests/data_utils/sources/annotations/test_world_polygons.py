@@ -332,7 +332,7 @@ def test_classes_of_polygons_are_in_natural_order(tmp_path, polygons_of_kinds):
 
 def test_polygons_are_counted_once_for_all_images(tmp_path, polygons_of_kinds):
     records = areas_of(tmp_path, label_column="kind")["train"]
-    assert records.annotations == ("GeoJSON", 2, 0, {"0": 1, "2": 1, "2.5": 1, "10": 1}, 0)
+    assert records.annotations == ("GeoJSON", 0, 0, {"0": 1, "2": 1, "2.5": 1, "10": 1}, 0)
     write_geojson(tmp_path / "areas.geojson", [*polygons_of_kinds, polygons_of_kinds[1]])
     again = areas_of(tmp_path, label_column="kind")["train"]
     assert again.annotations.instances == {"0": 1, "2": 2, "2.5": 1, "10": 1}

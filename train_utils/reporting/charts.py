@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -162,17 +163,31 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
 
 
 @contextmanager
+def own_style(style: Mapping[Any, Any] | None = None) -> Iterator[type["Figure"]]:
+    """The class of matplotlib's figures, in a context that no variable or matplotlibrc of the user has changed.
+
+    Args:
+        style: settings that differ from matplotlib's own.
+    """
+    os.environ["MPLBACKEND"] = "agg"  # a notebook names one that may not be installed: the import would fail
+    import matplotlib  # it is imported here: it takes a quarter of a second, and only reports and trackers need it
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(style or {})
+        yield Figure
+
+
+@contextmanager
 def _styled_figure(height: int = HEIGHT, style: Mapping[str, str] | None = None) -> Iterator["Figure"]:
     """A new figure of `height` points, in a context with the style of the page's plots.
 
     Args:
         style: settings of matplotlib in which a plot differs from the others.
     """
-    import matplotlib  # it is imported here: it takes a quarter of a second, and only reports and trackers need it
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(CURVE_STYLE | dict(style or {})):
-        yield Figure(figsize=(WIDTH / 72, height / 72), layout="constrained")
+    with own_style(CURVE_STYLE | dict(style or {})) as figure_class:
+        yield figure_class(figsize=(WIDTH / 72, height / 72), layout="constrained")
 
 
 def thin_points(points: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from train_utils.reporting.charts import shorten_name
+from train_utils.reporting.charts import own_style, shorten_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +35,6 @@ def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
 
     The picture grows with the classes. Beyond LABELED_CLASSES it has no numbers, and only as many names as fit.
     """
-    from matplotlib.figure import Figure
-
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     count = len(names)
     labeled = count <= LABELED_CLASSES
@@ -46,13 +44,13 @@ def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
     else:
         side = min(max(LABEL_PITCH * count, 8), 12)
         interval = math.ceil(LABEL_PITCH * count / side)
-    figure = Figure(figsize=(side, side), dpi=DPI)
-    axes = figure.add_axes((0, 0, 1, 1))  # names are drawn outside: `bbox_inches` includes them
-    _draw_shares(axes, shares, labeled)
-    _name_classes(axes, names, interval, cell=side / count)
     buffer = io.BytesIO()
-    with warnings.catch_warnings():
+    with own_style() as figure_class, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # names in other scripts are boxes
+        figure = figure_class(figsize=(side, side), dpi=DPI)
+        axes = figure.add_axes((0, 0, 1, 1))  # names are drawn outside: `bbox_inches` includes them
+        _draw_shares(axes, shares, labeled)
+        _name_classes(axes, names, interval, cell=side / count)
         figure.savefig(buffer, format="png", bbox_inches="tight", pad_inches=0.15)
     return np.asarray(Image.open(buffer).convert("RGB"))
 

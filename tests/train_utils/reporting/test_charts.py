@@ -4,11 +4,15 @@ Module: train_utils/reporting/charts.py.
 """
 
 import math
+import os
 import re
+import subprocess
+import sys
 
 import matplotlib
 import numpy as np
 import pytest
+from support.launches import ROOT
 
 from train_utils.reporting import charts
 from train_utils.reporting.charts import MAX_POINTS, Curve, curve, error_plot, overlaid, reliability_plot
@@ -323,3 +327,25 @@ def test_an_error_of_0_is_a_dot_on_the_logarithmic_axis():
     dots = re.findall(r'<use [^>]*x="([-\d.]+)"', svg.partition("errors-errors-0")[2])
     assert len(dots) == 3
     assert min(map(float, dots)) > 0
+
+
+DRAW = """
+import numpy, sys
+from train_utils.reporting.charts import curve
+from train_utils.reporting.matrix_picture import matrix_picture
+picture = matrix_picture(numpy.eye(2), ["a$", "b_"])
+sys.stdout.buffer.write(curve("Loss", {"train": [(0, 1), (5, 2)]}).svg.encode() + picture.tobytes())
+"""
+USER_STYLE = "text.usetex: True\nsvg.fonttype: path\nfont.family: Nothing\nsavefig.dpi: 30\nlines.linewidth: 9\n"
+
+
+def test_no_backend_and_no_style_of_the_user_changes_a_figure(tmp_path):
+    def drawn(**variables: str) -> bytes:
+        environment = os.environ | {"PYTHONPATH": str(ROOT)} | variables
+        return subprocess.run(
+            [sys.executable, "-c", DRAW], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, check=True
+        ).stdout
+
+    plain = drawn()
+    (tmp_path / "matplotlibrc").write_text(USER_STYLE)
+    assert drawn(MPLBACKEND="module://matplotlib_inline.backend_inline") == plain

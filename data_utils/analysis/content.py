@@ -65,8 +65,6 @@ def _content(source: ImageSource) -> str:
         if paths:
             return digest(*map(_file_checksum, paths))
         content = cast(Any, source)
-        if isinstance(content, dict):
-            content = content.get("bytes")
         if isinstance(content, EmbeddedImage):
             content = content.read()
         if isinstance(content, RenderedMask):

@@ -9,7 +9,6 @@ import numpy as np
 from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspection import Inspection, Problem
 from data_utils.analysis.problems import lossy_problem, size_problem, value_count_problem
-from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.windowed import WindowedImage, open_if_large, open_windowed, strips
@@ -25,7 +24,7 @@ def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspectio
     """The inspection of a large image, with some pixels of each value of its mask, (n, 2) as (row, column)."""
     name = record["name"]
     with open_if_large(record["image"]) as image:
-        if image is None or _is_in_memory(record["target"]):
+        if image is None or isinstance(record["target"], bytes):
             return inspect_image(record, has_classes=has_classes)
         try:
             with open_windowed(record["target"]) as mask:
@@ -101,7 +100,3 @@ def _thin_samples(samples: list[tuple[int, np.ndarray]]) -> np.ndarray:
     weights = np.concatenate([np.full(len(sampled), count / len(sampled)) for count, sampled in samples])
     rng = np.random.default_rng(0)  # the same on every start
     return rng.choice(pixels, min(len(pixels), LOCATIONS), replace=False, p=weights / weights.sum())
-
-
-def _is_in_memory(source: ImageSource) -> bool:
-    return isinstance(source, dict) and source.get("bytes") is not None

@@ -136,7 +136,6 @@ ImageSource = (
     str
     | Path
     | bytes
-    | dict
     | Image.Image
     | np.ndarray
     | RenderedMask
@@ -180,12 +179,7 @@ def page_file(source: ImageSource) -> PageFile | None:
     """The file of a source that is a file or a page of one; None for all others."""
     if isinstance(source, PageFile):
         return source
-    if isinstance(source, str | Path):
-        return PageFile(source)
-    # a picture of `datasets` that is not decoded
-    if isinstance(source, dict) and source.get("bytes") is None and source.get("path") is not None:
-        return PageFile(source["path"])
-    return None
+    return PageFile(source) if isinstance(source, str | Path) else None
 
 
 def source_files(source: ImageSource) -> tuple[str, ...]:

@@ -84,8 +84,6 @@ def open_source(source: ImageSource | None, name: str, page: int = 0) -> Iterato
 def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) -> Image.Image | np.ndarray | Raster:
     """The file of `open_source`; it stays open as long as `stack` is."""
     content = cast(Any, source)
-    if isinstance(source, dict) and source.get("bytes") is not None:  # `datasets` with Image(decode=False)
-        content = source["bytes"]
     if isinstance(content, EmbeddedImage):
         content = content.read()
     if isinstance(content, RenderedMask):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 IMAGE_COLUMNS = ("image",)
 MASK_COLUMNS = ("mask", "label", "annotation")
+TEXT_TYPES = ("string", "large_string")
+PACK_REMEDY = "`python -m data_utils.pack FOLDER OUT` writes pictures into parquet files"
 HUB_SECONDS = 10  # how long the Hub may take to answer
 
 
@@ -71,7 +73,14 @@ class HFRecords(Records):
         mask = row[self.columns["mask"]]
         path = (image or {}).get("path")
         name = PurePath(path).name if path else f"row {i}"
-        return {"image": image, "target": mask, "name": name}
+        return {"image": self._picture(image, name), "target": self._picture(mask, f"{name}: mask"), "name": name}
+
+    def _picture(self, cell: dict[str, Any] | None, name: str) -> Any:
+        """The bytes of a picture; its file where a data set of the Hub is a folder of pictures."""
+        file = None if cell is None or cell["bytes"] is not None else cell["path"]
+        if file and not self.table_name.path.exists() and _is_download(file):
+            return file
+        return stored_picture(cell, name)
 
     def __getstate__(self) -> dict[str, Any]:
         """Rows are pickled as the paths of their Arrow files, which lie in a cache that machines may not share."""
@@ -116,6 +125,29 @@ class HFRecords(Records):
         )
 
 
+def stored_picture(cell: object, name: str) -> Any:
+    """The picture in a cell of a table: bytes, or a struct of `bytes` and maybe a `path`; None if it is empty.
+
+    Raises DataError, with `name`, for a path or a text: it may name any file of this machine.
+    """
+    picture = cell if isinstance(cell, dict) else {"bytes": cell}
+    content = picture.get("bytes")
+    if content is None and not picture.get("path"):
+        return None
+    if not isinstance(content, bytes):
+        raise DataError(f"{name} is a path or a text in its table, not the bytes of a picture; {PACK_REMEDY}")
+    return content
+
+
+def _is_download(path: str) -> bool:
+    """Whether a file lies in the folders to which data sets of the Hub are downloaded."""
+    import datasets
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    folders = [Path(folder).resolve() for folder in (datasets.config.DOWNLOADED_DATASETS_PATH, HF_HUB_CACHE)]
+    return any(Path(path).resolve().is_relative_to(folder) for folder in folders)
+
+
 def find_columns(features: "Features", image_column: str | None, mask_column: str | None) -> dict[str, str]:
     """{"image": column, "mask": column}, as named or by convention; raises DataError if none holds pictures."""
     return {
@@ -130,14 +162,16 @@ def _find_column(features: "Features", named_column: str | None, flag: str, usua
         if name in features and _holds_pictures(features[name]):
             return name
     columns = ", ".join(f"{name} ({getattr(feature, 'dtype', feature)})" for name, feature in features.items())
-    raise DataError(f"no column {'|'.join(names)} with pictures, only {columns}; choose one with {flag}")
+    has_texts = any(getattr(feature, "dtype", None) in TEXT_TYPES for feature in features.values())
+    remedy = f"; texts are not taken for paths: {PACK_REMEDY}" if has_texts else ""
+    raise DataError(f"no column {'|'.join(names)} with pictures, only {columns}; choose one with {flag}{remedy}")
 
 
 def _holds_pictures(feature: object) -> bool:
-    """Whether a `datasets` column can be cast to pictures: it is one, or a picture's struct, bytes or path."""
+    """Whether a `datasets` column can be cast to pictures: it is one, or a picture's struct or bytes."""
     if isinstance(feature, Mapping):
         return {"bytes", "path"} <= feature.keys()
-    return getattr(feature, "dtype", None) in ("PIL.Image.Image", "binary", "large_binary", "string", "large_string")
+    return getattr(feature, "dtype", None) in ("PIL.Image.Image", "binary", "large_binary")
 
 
 def holds_tables(folder: Path) -> bool:

@@ -190,7 +190,5 @@ def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted
 
 def _path(source: ImageSource) -> str:
     """The file of an image, or the first of a volume's; "" for an image that has none."""
-    if isinstance(source, dict):  # of a table: its name there
-        return source["path"]
     files = source_files(source)
     return files[0] if files else ""

@@ -46,7 +46,7 @@ def test_every_format_is_read_in_its_own_value_range(name, tmp_path):
     np.testing.assert_array_equal(pixels, expected)
     assert pixels.dtype == (expected.dtype if expected.dtype != np.int64 else np.uint8)
     data = (tmp_path / name).read_bytes()
-    for source in (data, {"bytes": data, "path": None}, {"bytes": None, "path": str(tmp_path / name)}, image):
+    for source in (data, str(tmp_path / name), image):
         np.testing.assert_array_equal(read_image(source), expected)
 
 
@@ -245,8 +245,7 @@ def test_a_jpeg_file_that_a_caller_has_opened_is_read_in_all_detail_and_keeps_it
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
     (tmp_path / "a.jpg").write_bytes(jpeg((320, 400), mode=mode))
-    preprocess, sources = Preprocess(image_size=(100, 130)), [tmp_path / "a.jpg", {"path": tmp_path / "a.jpg"}]
-    sources.append((tmp_path / "a.jpg").read_bytes())
+    preprocess, sources = Preprocess(image_size=(100, 130)), [tmp_path / "a.jpg", (tmp_path / "a.jpg").read_bytes()]
     images = [ImageInput.read(source, preprocess, 3).whole() for source in sources]
     for image in images:
         np.testing.assert_array_equal(image, images[0])

@@ -121,7 +121,7 @@ def read_picture(path: Path) -> None:
     """Check it, decode it for training as image and as mask, read it in windows, and find it as predict.py does."""
     source = str(path)
     inspect_image({"image": source, "target": source, "name": path.name})
-    inspect_image({"image": {"bytes": path.read_bytes(), "path": None}, "target": source, "name": path.name})
+    inspect_image({"image": path.read_bytes(), "target": source, "name": path.name})
     with suppress(DataError):
         decode_image(source, path.name, draft_for=PREPROCESS)
     with suppress(DataError):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.sources.hf_datasets import find_columns
+from data_utils.sources.hf_datasets import find_columns, stored_picture
 from data_utils.sources.records import Record, StreamRecords
 from data_utils.sources.streams.remote import file_errors, open_file, retry
 from runtime.errors import DataError
@@ -51,11 +51,11 @@ class ParquetRecords(StreamRecords):
     def __getitem__(self, i: int) -> Record:
         group, row = self._locate(i)
         images, masks = self._group_content(group)
-        image = _as_struct(images[row])
-        mask = _as_struct(masks[row])
-        name = image.get("path") or self._row_name(group, row)
-        # a path in a shard is only a name: the file is not beside it
-        return {"image": image["bytes"], "target": mask["bytes"], "name": name}
+        image = images[row]
+        path = image.get("path") if isinstance(image, dict) else None  # only a name: the file is not beside the shard
+        name = path or self._row_name(group, row)
+        mask = stored_picture(masks[row], f"{name}: mask")
+        return {"image": stored_picture(image, name), "target": mask, "name": name}
 
     def name(self, i: int) -> str:
         group, row = self._locate(i)
@@ -84,16 +84,11 @@ class _Column:
     def __init__(self, values: Any) -> None:
         self.values = values
 
-    def __getitem__(self, row: int) -> dict | bytes | None:
+    def __getitem__(self, row: int) -> Any:
         try:
             return self.values[row].as_py()
         except UnicodeDecodeError as error:
             raise DataError(f"row {row} of a group holds a path that is no text ({error})") from error
-
-
-def _as_struct(value: dict | bytes | None) -> dict[str, Any]:
-    """A picture's struct of its bytes and maybe a path, as a column of structs holds it."""
-    return value if isinstance(value, dict) else {"bytes": value}
 
 
 @retry

@@ -170,7 +170,11 @@ def _read_headers(file: str) -> ShardIndex:
         for member in tar:
             folder, slash, base = member.name.rpartition("/")
             stem, _, extension = base.partition(".")
-            if member.isfile() and stem and member.name.lower().endswith(IMAGE_SUFFIXES):
+            if stem and member.name.lower().endswith(IMAGE_SUFFIXES) and not member.isdir():
+                if not member.isfile():
+                    raise DataError(
+                        f"{file}: {member.name} is a link, not a picture; give tar --dereference --hard-dereference"
+                    )
                 sample = samples.setdefault(f"{folder}{slash}{stem}", len(samples))
                 number = extensions.setdefault(extension.lower(), len(extensions))
                 members.append((sample, number, member.offset_data, member.size))

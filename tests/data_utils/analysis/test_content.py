@@ -119,7 +119,7 @@ def value_key(source: ImageSource) -> str:
 
 
 SOURCES: dict[str, Callable[[np.ndarray], ImageSource]] = {
-    "bytes": lambda pixels: {"bytes": pixels.tobytes(), "path": None},
+    "bytes": lambda pixels: pixels.tobytes(),
     "array": lambda pixels: pixels,
     "picture": Image.fromarray,
     "embedded": lambda pixels: Embedded(pixels.tobytes()),

@@ -113,15 +113,13 @@ def test_objects_of_a_rendered_mask_are_refused_where_it_has_none():
         ("a.png", ("a.png",)),
         (Path("a.png"), ("a.png",)),
         (VolumeFile(("a.nii", "b.nii")), ("a.nii", "b.nii")),
-        ({"path": "a.png", "bytes": None}, ("a.png",)),
-        ({"path": "a.png", "bytes": b"x"}, ()),
-        ({"path": None}, ()),
+        (b"x", ()),
         (PageFile("a.tif", 3), ("a.tif",)),
         (PictureFile("a.tif"), ("a.tif",)),
         (BandSource(("a.tif", "b.tif")), ("a.tif", "b.tif")),
         (np.zeros((2, 2), np.uint8), ()),
     ],
-    ids=["text", "path", "volume", "record", "bytes", "neither", "page", "picture", "bands", "array"],
+    ids=["text", "path", "volume", "bytes", "page", "picture", "bands", "array"],
 )
 def test_the_files_of_a_source_are_named(source, paths):
     assert source_files(source) == paths

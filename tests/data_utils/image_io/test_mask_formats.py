@@ -87,7 +87,6 @@ FORMATS = {
     "npy colors": npy(np.array(COLORS, np.uint8)[INDICES]),
     "array": INDICES,
     "PIL": palette_picture(COLORS),
-    "dict of bytes": {"bytes": encoded(GREY, "png"), "path": None},
 }
 
 
@@ -107,7 +106,7 @@ def test_every_format_gives_the_same_indices(source):
     np.testing.assert_array_equal(result, INDICES)
 
 
-@pytest.mark.parametrize("wrap", [str, lambda path: path, lambda path: {"bytes": None, "path": str(path)}])
+@pytest.mark.parametrize("wrap", [str, lambda path: path])
 @pytest.mark.parametrize("name", ["mask.png", "mask.npy", "MASK.NPY"])
 def test_a_mask_is_read_from_a_path(tmp_path, name, wrap):
     path = tmp_path / name

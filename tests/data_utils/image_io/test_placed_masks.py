@@ -325,18 +325,16 @@ def test_a_true_mask_on_another_grid_is_scored_where_it_lies(tmp_path):
     [
         ("a.tif", ("a.tif", None)),
         (PageFile("a.tif", 2), ("a.tif", 2)),
-        ({"path": "a.tif"}, ("a.tif", None)),
         (BandSource(("b.tif", "c.tif"), page=3), ("b.tif", 3)),
     ],
-    ids=["path", "page", "no page", "bands"],
+    ids=["path", "page", "bands"],
 )
 def test_the_grid_of_a_source_is_that_of_a_page_of_its_file(source, place):
     assert placed_page(source) == place
 
 
-@pytest.mark.parametrize("source", [{"path": "a", "bytes": b"x"}, b"x"], ids=["row", "bytes"])
-def test_a_source_in_memory_has_no_grid(source):
-    assert placed_page(source) is None
+def test_a_source_in_memory_has_no_grid():
+    assert placed_page(b"x") is None
 
 
 def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):

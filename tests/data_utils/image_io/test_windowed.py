@@ -420,9 +420,7 @@ def small_files(tmp_path_factory):
     ("source_of", "has_windows"),
     [
         (lambda folder: str(folder / "array.npy"), True),
-        (lambda folder: {"path": str(folder / "array.npy")}, True),
-        (lambda folder: {"path": str(folder / "array.npy"), "bytes": None}, True),
-        (lambda folder: {"path": str(folder / "array.npy"), "bytes": b"of another image"}, False),
+        (lambda folder: (folder / "array.npy").read_bytes(), False),
         (lambda folder: str(folder / "picture.TIF"), True),
         (lambda folder: PictureFile(str(folder / "picture.TIF")), True),
         (lambda folder: BandSource((str(folder / "raster.tif"),), ("2",)), True),
@@ -430,7 +428,7 @@ def small_files(tmp_path_factory):
         (lambda folder: str(folder / "damaged.tif"), False),
         (lambda folder: PAGES[0], False),
     ],
-    ids=["array", "path", "no bytes", "bytes", "TIFF", "picture", "band", "palette", "damaged", "pixels"],
+    ids=["array", "bytes", "TIFF", "picture", "band", "palette", "damaged", "pixels"],
 )
 def test_a_large_image_is_read_in_windows_where_its_file_has_them(small_files, monkeypatch, source_of, has_windows):
     monkeypatch.setattr(windowed, "LARGE_IMAGE_PIXELS", 12)

@@ -9,8 +9,19 @@ from pathlib import Path
 from threading import Thread
 from unittest.mock import Mock
 
+import pyarrow.parquet
 import pytest
-from support.picture_folders import check_sizes, error_of, flat_folder, loaded, names, pixels_of_values, png, size_of
+from PIL import Image
+from support.picture_folders import (
+    check_sizes,
+    error_of,
+    loaded,
+    names,
+    pixels_of_values,
+    png,
+    size_of,
+    write_pictures,
+)
 
 from data_utils.image_io.reader import read_mask
 from data_utils.sources import hf_datasets, load
@@ -333,8 +344,8 @@ def test_a_struct_of_bytes_or_a_path_alone_is_no_picture(mask):
         find_columns({"image": PICTURE, "mask": mask}, None, None)
 
 
-@pytest.mark.parametrize("dtype", ["binary", "large_binary", "string", "large_string"])
-def test_bytes_or_texts_of_any_length_may_be_pictures(tables, dtype):
+@pytest.mark.parametrize("dtype", ["binary", "large_binary"])
+def test_bytes_of_any_length_may_be_pictures(tables, dtype):
     features = tables.Features({"image": tables.Value(dtype), "mask": tables.Image()})
     assert find_columns(features, None, None) == {"image": "image", "mask": "mask"}
 
@@ -354,18 +365,6 @@ def test_a_table_that_is_here_is_not_loaded_again(tables):
 def test_one_column_of_a_table_may_be_image_or_mask(tables):
     records = records_of(table(tables), "image")
     assert records[2]["target"] == records[2]["image"]
-
-
-def test_columns_may_be_bytes_or_paths(tmp_path, tables):
-    flat_folder(tmp_path / "files", 3)
-    columns = {
-        "image": [str(tmp_path / "files" / "images" / f"{i}.png") for i in range(3)],
-        "mask": [png(i) for i in range(3)],
-    }
-    tables.Dataset.from_dict(columns).to_parquet(tmp_path / "a.parquet")
-    train, val = loaded(tmp_path / "a.parquet")
-    assert check_sizes(train).tolist() == [[4, 6]] * 2
-    assert len(val) == 1
 
 
 def test_bytes_without_a_path_are_called_by_their_row(tmp_path, tables):
@@ -455,3 +454,64 @@ def test_a_row_without_mask_is_named(tmp_path, tables):
 def test_a_row_without_image_is_called_by_its_number(tables):
     rows = table_of_pictures(tables, [picture(0), None, picture(2)], [None, png(0), png(0)])
     assert [record["name"] for record in records_of(rows)] == ["0.jpg", "row 1", "2.jpg"]
+
+
+TEXTS = {
+    "path": str,
+    "path beside no bytes": lambda path: {"bytes": None, "path": path},
+    "path alone": lambda path: {"path": path},
+    "path for bytes": lambda path: {"bytes": path, "path": "a.png"},
+    "list": lambda path: [path],
+}
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["loaded", "streamed"])
+@pytest.mark.parametrize("column", ["image", "mask"])
+@pytest.mark.parametrize("cell_of", TEXTS.values(), ids=TEXTS)
+def test_a_table_opens_no_files_of_this_machine(tmp_path, tables, cell_of, column, streaming):
+    Image.new("L", (6, 4)).save(tmp_path / "private.png")
+    rows = {"image": [png(0)] * 4, "mask": [png(1)] * 4, column: [cell_of(str(tmp_path / "private.png"))] * 4}
+    (tmp_path / "set").mkdir()
+    for split in ("train", "val"):
+        pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "set" / f"{split}.parquet")
+    message = r"texts are not taken for paths|not the bytes of a picture|with pictures, only|empty, not an image"
+    with pytest.raises(DataError, match=message):
+        for split in loaded(tmp_path / "set", streaming=streaming):
+            check_sizes(split)
+
+
+def test_a_saved_table_opens_no_files_of_this_machine(tmp_path, tables):
+    Image.new("L", (6, 4)).save(tmp_path / "private.png")
+    rows = table_of_pictures(tables, [{"bytes": None, "path": str(tmp_path / "private.png")}] * 4, [picture(0)] * 4)
+    file = tmp_path / "saved" / "data-00000-of-00001.arrow"
+    rows.save_to_disk(tmp_path / "saved")
+    embedded = tables.Dataset.from_file(str(file))
+    assert next(iter(records_of(embedded)))["image"] == (tmp_path / "private.png").read_bytes()
+    with tables.arrow_writer.ArrowWriter(features=rows.features, path=str(file)) as writer:
+        writer.write_table(rows.data.table)
+        writer.finalize()
+    with pytest.raises(DataError, match=r"^private\.png is a path or a text in its table, not the bytes of a picture"):
+        loaded(tmp_path / "saved")[0][0]
+
+
+def test_a_later_file_of_a_stream_opens_no_files_of_this_machine(tmp_path):
+    Image.new("L", (6, 4)).save(tmp_path / "private.png")
+    for number, image in enumerate((png(0), str(tmp_path / "private.png"))):
+        rows = pyarrow.table({"image": [image], "mask": [png(0)]})
+        pyarrow.parquet.write_table(rows, tmp_path / f"{number}.parquet")
+    train, val = loaded(tmp_path, streaming=True, val_fraction=0.5)
+    with pytest.raises(DataError, match=r"^1\.parquet row 0 is a path or a text in its table"):
+        names([*train, *val])
+
+
+@pytest.mark.parametrize(
+    "setting", ["datasets.config.DOWNLOADED_DATASETS_PATH", "huggingface_hub.constants.HF_HUB_CACHE"]
+)
+def test_pictures_that_a_hub_data_set_has_downloaded_are_read(tmp_path, tables, monkeypatch, setting):
+    monkeypatch.setattr(setting, str(tmp_path / "downloads"))
+    write_pictures(tmp_path, "downloads/a.png", "private.png")
+    cells = [{"bytes": None, "path": str(tmp_path / name)} for name in ("downloads/a.png", "downloads/../private.png")]
+    records = records_of(table_of_pictures(tables, cells, [picture(0)] * 2))
+    assert records[0] == {"image": cells[0]["path"], "target": png(0), "name": "a.png"}
+    with pytest.raises(DataError, match=r"^private\.png is a path or a text in its table"):
+        records[1]

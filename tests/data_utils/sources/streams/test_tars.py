@@ -83,12 +83,23 @@ def test_samples_of_a_tar_that_lack_a_picture_are_counted_and_one_is_named(tmp_p
     with tarfile.open(file, "w") as tar:
         for name in ("a.jpg", "a.png", "b.jpg", "c.jpg", "c.png", "d.png", "._e.jpg", "f/"):
             tar.addfile(tarfile.TarInfo(name), io.BytesIO())
-        for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE):
-            member = tarfile.TarInfo(f"{kind.decode()}.jpg")
-            member.type = kind
-            tar.addfile(member)
+        member = tarfile.TarInfo("folder.jpg")
+        member.type = tarfile.DIRTYPE
+        tar.addfile(member)
     with pytest.raises(DataError, match=r"^2 of 4 samples lack jpg or png, the first is b$"):
         TarRecords.open([str(file)], None, None)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_a_picture_of_a_tar_is_a_file_in_it(tmp_path, kind):
+    file = write_tar(tmp_path / "a.tar", "a.jpg", "a.png", "b.png")
+    member = tarfile.TarInfo("b.jpg")
+    member.type = kind
+    member.linkname = "/etc/passwd"
+    with tarfile.open(file, "a") as tar:
+        tar.addfile(member)
+    with pytest.raises(DataError, match=r"a\.tar: b\.jpg is a link, not a picture"):
+        TarRecords.open([file], None, None)
 
 
 def test_samples_of_a_tar_are_distinguished_by_their_folders(tmp_path):

@@ -87,11 +87,9 @@ NOT_AT_START = (
     "nibabel",
     "SimpleITK",
     "skimage",
-    "openvino",
     "pyarrow",
     "tensorboard",
 )
-COPIED = "/templates/"  # code that is a part of what is exported, and of no package
 IMPORT_OF_A_TEST = re.compile(r"^\s*(?:import|from)\s+((?:\w+\.)?test_\w+)", re.MULTILINE)
 
 
@@ -105,7 +103,6 @@ def modules(root: Path) -> dict[str, ast.Module]:
     """Path below `root` -> what it says, of the scripts and of all packages."""
     files = [root / script for script in SCRIPTS if (root / script).exists()]
     files += [file for package in ORDER for file in sorted((root / package).rglob("*.py"))]
-    files = [file for file in files if COPIED not in file.as_posix()]
     return {file.relative_to(root).as_posix(): parse(file) for file in files}
 
 

@@ -14,13 +14,12 @@ from inference.decoding import new_decoder
 from inference.export.graph import prepares_images
 from inference.export.proof import TOLERANCE, check_answers, expected_logits, proof_images
 from runtime.errors import ModelError, SettingsError
-from runtime.files import complete_folder, replace_path
+from runtime.files import replace_path
 from tasks import task_of_model
 from unet.config import UNetConfig
 from unet.model import UNet
 
-FLAGS = ("license", "author", "mask")  # the fields of `Options` that are flags
-MASKS_ARE_EQUAL = "its masks are those of predict.py"
+FLAGS = ("license", "author")  # the fields of `Options` that are flags
 
 
 class Options(NamedTuple):
@@ -29,13 +28,11 @@ class Options(NamedTuple):
     Args:
         license: the SPDX identifier of the model's license.
         author: the names of the model's authors.
-        mask: whether the answer is the class of each pixel, and not logits.
         folder: the folder of the model, which may lie in the folder of its run.
     """
 
     license: str | None = None
     author: Sequence[str] | None = None
-    mask: bool | None = None
     folder: Path | None = None
 
 
@@ -44,14 +41,12 @@ class ExportFormat(ABC):
 
     Attributes:
         runtime: the library that opens it, as messages call it.
-        is_folder: whether it is a folder; else it is a file.
         suffix: how the name of its file must end.
         flags: which of FLAGS it takes.
         proof: a text on the check that the runtime has passed.
     """
 
     runtime: ClassVar[str]
-    is_folder: ClassVar[bool] = False
     suffix: ClassVar[str] = ""
     flags: ClassVar[tuple[str, ...]] = ()
     proof: ClassVar[str] = f"its logits agree with torch's to {TOLERANCE:g}"
@@ -105,16 +100,11 @@ def export_proved(export_format: ExportFormat, model: UNet, path: Path, options:
     problem = export_format.problem(model.config)
     if problem is not None:
         raise ModelError(f"the model {problem}")
-    if path.is_dir() and not export_format.is_folder:
+    if path.is_dir():
         raise SettingsError(f"{path}: is a folder, and --to {export_format.name} writes a file")
-    if path.is_file() and export_format.is_folder:
-        raise SettingsError(f"{path}: is a file, and --to {export_format.name} writes a folder")
     model = model.cpu().float().eval()
-    open_output = complete_folder if export_format.is_folder else replace_path
-    with open_output(path) as temporary:
+    with replace_path(path) as temporary:
         export_format.write(model, temporary, options)
-        if path.is_dir() and names_in(path) not in ([], names_in(temporary)):
-            raise SettingsError(f"{path}: is a folder with other files, which would be lost; name a new one")
         try:
             batches = proof_images(model.config)
             expected = export_format.expected_answers(model, batches)
@@ -123,11 +113,6 @@ def export_proved(export_format: ExportFormat, model: UNet, path: Path, options:
         except ModelError as error:
             hint = export_format.hint(model.config)
             raise ModelError(f"{error}; {hint}" if hint else str(error)) from error
-
-
-def names_in(folder: Path) -> list[str]:
-    """The names of all files of a folder."""
-    return sorted(file.name for file in folder.iterdir())
 
 
 def import_package(package: str, install: str) -> ModuleType:

@@ -2,10 +2,12 @@
 
 from inference.export.bioimageio import BioImageIo
 from inference.export.export_format import ExportFormat
-from inference.export.hub import Hub
 from inference.export.onnx import Onnx
-from inference.export.openvino import OpenVino
-from inference.export.torch import Torch
 
-_FORMATS: tuple[ExportFormat, ...] = (Onnx(), Torch(), Hub(), OpenVino(), BioImageIo())
+_FORMATS: tuple[ExportFormat, ...] = (Onnx(), BioImageIo())
 EXPORT_FORMATS: dict[str, ExportFormat] = {export_format.name: export_format for export_format in _FORMATS}
+REMOVED_FORMATS = {  # name -> what to do instead
+    "openvino": "OpenVINO reads the file of --to onnx",
+    "torch": "use --to onnx, or `pip install .` and Predictor",
+    "hub": "use --to onnx, or upload the model folder: Predictor and predict.py open it by its Hub id",
+}

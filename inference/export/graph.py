@@ -1,6 +1,6 @@
 """A network as other programs run it: raw images of any size in, logits of their own size out, without a branch on it.
 
-Sizes are numbers of torch here, so that the same code is traced for ONNX and exported for torch.
+Sizes are tensors here, so that the code can be traced for any size.
 """
 
 from collections.abc import Sequence
@@ -107,7 +107,7 @@ class ExportedNetwork(nn.Module):
                 target = torch.where(side >= least, side, 2 * divisor)
             else:
                 target = (side + least - 1) // least * least
-            border = torch.arange(_length(target, at_least=divisor)).clamp(max=images.shape[axis] - 1)
+            border = torch.arange(_length(target)).clamp(max=images.shape[axis] - 1)
             images = images.index_select(axis, border)
         return images
 
@@ -189,10 +189,8 @@ def _double(length: int | Tensor) -> Tensor:
     return torch.ones(1, dtype=torch.float64) * length
 
 
-def _length(number: Tensor, at_least: int = 1) -> int:
-    """A computed length, which torch may assume to be `at_least` so long; the tracer takes the tensor."""
+def _length(number: Tensor) -> int:
+    """A computed length; the tracer takes the tensor."""
     if torch.jit.is_tracing():
         return number  # type: ignore[return-value]
-    length = number.item()  # a symbol while torch exports
-    torch._check(length >= at_least)
-    return length  # type: ignore[return-value]
+    return int(number)

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-# (B, C, *spatial) pixel values -> (B, num_classes, *spatial) logits, or (B, *spatial) class indices
+# (B, C, *spatial) pixel values -> (B, num_classes, *spatial) logits or probabilities
 Answer = Callable[[np.ndarray], np.ndarray]
 
 
@@ -28,55 +28,6 @@ def open_onnx(path: str) -> Answer:
     def answer(images: np.ndarray) -> np.ndarray:
         (logits,) = session.run(["logits"], {"images": images.astype(np.float32)})
         return logits
-
-    return answer
-
-
-def open_torch(path: str) -> Answer:
-    """A function that answers by torch."""
-    import torch
-
-    program = torch.export.load(path).module()
-
-    def answer(images: np.ndarray) -> np.ndarray:
-        with torch.inference_mode():
-            return program(torch.from_numpy(images.astype(np.float32))).numpy()
-
-    return answer
-
-
-def open_openvino(path: str) -> Answer:
-    """A function that answers by OpenVINO on the CPU in 32 bits; by default OpenVINO takes 16 if the CPU can."""
-    import openvino
-
-    network = openvino.compile_model(f"{path}/model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    kind = network.input(0).get_element_type().to_dtype()
-
-    def answer(images: np.ndarray) -> np.ndarray:
-        return network({"images": images.astype(kind)})[0].copy()
-
-    return answer
-
-
-def open_hub(path: str) -> Answer:
-    """A function that answers masks by a pipeline of transformers."""
-    import transformers
-    from PIL import Image
-
-    transformers.utils.logging.set_verbosity(transformers.logging.CRITICAL)
-    transformers.utils.logging.disable_progress_bar()
-    segment = transformers.pipeline("image-segmentation", path, trust_remote_code=True)
-    indices = segment.model.config.label2id
-
-    def answer(images: np.ndarray) -> np.ndarray:
-        masks = []
-        for pixels in images:
-            image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
-            mask = np.zeros((image.height, image.width), np.int64)
-            for segment_entry in segment(image):
-                mask[np.asarray(segment_entry["mask"]) > 0] = indices[segment_entry["label"]]
-            masks.append(mask)
-        return np.stack(masks)
 
     return answer
 
@@ -117,9 +68,6 @@ def first_error(summary) -> str:
 
 OPENERS: dict[str, Callable[[str], Answer]] = {
     "onnx": open_onnx,
-    "torch": open_torch,
-    "openvino": open_openvino,
-    "hub": open_hub,
     "bioimageio-onnx": partial(open_package, weights="onnx"),
     "bioimageio-torchscript": partial(open_package, weights="torchscript"),
 }

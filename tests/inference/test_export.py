@@ -1,40 +1,32 @@
 """Models for other programs: each format gives the logits of predict.py on any size, or is not written.
 
 Modules: inference/export/__main__.py, inference/export/export_format.py, inference/export/export_formats.py,
-inference/export/graph.py, inference/export/onnx.py, inference/export/openvino.py, inference/export/torch.py,
-inference/onnx_network.py.
+inference/export/graph.py, inference/export/onnx.py, inference/onnx_network.py.
 """
 
-import json
-import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
-import openvino
 import pytest
 import torch
-from openvino import opset13
 from PIL import Image
-from support.exports import KINDS, LITE0, POINTS, PREPROCESS, PREPROCESS_OF_POINTS, UNIT_RANGE
-from support.launches import ROOT, launch, predict
+from support.exports import KINDS, LITE0, PREPROCESS
+from support.launches import launch, predict
 from support.networks import export
 
 from data_utils.image_io.resize import resize_image
 from inference import Predictor
-from inference.export import __main__ as command
 from inference.export import export_format as export_format_module
-from inference.export import opener, proof
-from inference.export.export_format import ExportFormat, Options, export_proved
+from inference.export import proof
+from inference.export.export_format import Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS
-from inference.export.graph import ExportedNetwork, ProbabilityNetwork, resize_bicubic, resize_bytes
-from inference.export.onnx import Onnx, traced_images
-from inference.export.openvino import largest_class
+from inference.export.graph import ExportedNetwork, resize_bicubic, resize_bytes
+from inference.export.onnx import Onnx
 from inference.onnx_network import OnnxNetwork
-from runtime.errors import ModelError, SettingsError, WriteError
+from runtime.errors import ModelError, SettingsError
 from unet import Preprocess, UNet, UNetConfig
 
 
@@ -82,10 +74,6 @@ def test_an_onnx_file_names_the_axes_that_may_have_any_size(onnx_file, side):
     batch, _, *axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
     assert batch == "batch"
     assert axes == ["height", "width"]
-
-
-def test_images_that_are_traced_have_the_channels_of_images_and_odd_sides():
-    assert traced_images(GREY_LITE0).shape == (2, 1, 63, 127)
 
 
 def test_an_onnx_file_says_how_its_logits_are_decoded(onnx_file):
@@ -176,34 +164,6 @@ def test_the_graph_resizes_real_numbers_as_predict_py_does(channels, size, targe
     np.testing.assert_array_equal(resize_bicubic(torch.from_numpy(image).permute(2, 0, 1)[None], target)[0], expected)
 
 
-def test_a_model_that_torch_does_not_export_is_refused_and_keeps_its_layers(tmp_path, monkeypatch):
-    def refuse(*arguments: object, **options: object) -> None:
-        raise RuntimeError("no such\nlayer")
-
-    monkeypatch.setattr(torch.export, "export", refuse)
-    model = UNet(UNetConfig(1, 2, 2, 1)).eval()
-    layers = [type(module) for module in model.modules()]
-    with pytest.raises(ModelError, match=r"^torch\.export takes no such network: no such layer; encoders whose layers"):
-        EXPORT_FORMATS["torch"].write(model, tmp_path / "model.pt2", Options())
-    assert [type(module) for module in model.modules()] == layers
-
-
-@pytest.mark.slow
-def test_a_program_of_torch_takes_raw_images_of_any_size(tmp_path):
-    model = network("batch", "transpose")
-    export_proved(EXPORT_FORMATS["torch"], model, tmp_path / "model.pt2", Options())
-    texts = {"config.json": "", "description.json": ""}
-    program = torch.export.load(tmp_path / "model.pt2", extra_files=texts).module()
-    assert UNetConfig.from_json(json.loads(texts["config.json"])) == model.config
-    assert "largest logit" in json.loads(texts["description.json"])["decoding"]
-    predictor = Predictor(model)
-    for size in ((97, 131), (15, 15), (1, 2)):
-        image = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-        with torch.inference_mode():
-            logits = program(torch.from_numpy(image).permute(2, 0, 1)[None].float())
-        np.testing.assert_array_equal(logits[0].argmax(0), predictor.mask(image))
-
-
 def checked_batches(config: UNetConfig) -> list[np.ndarray]:
     """Images or volumes of several sizes, also of one pixel."""
     sizes = [(2, 37, 53), (1, 3, 40), (1, 32, 8), (1, 12, 13), (1, 1, 1)]
@@ -238,110 +198,12 @@ def test_the_network_that_is_exported_finds_the_unit_range_of_each_image():
     check_exported_network(UNet(config).eval(), [ones, np.concatenate([images[:1], ones[:1]])])
 
 
-def test_the_network_that_is_exported_finds_no_unit_range_of_a_channel_alone():
-    torch.manual_seed(0)
-    config = UNetConfig(2, 2, 4, 2, preprocess=replace(UNIT_RANGE, mean=(200.0,) * 2, std=(3.0,) * 2))
-    images = checked_batches(config)[0]
-    images[:, 1] = 1
-    check_exported_network(UNet(config).eval(), [images])
-
-
-@pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-def test_a_model_keeps_its_layers_when_it_is_exported(config):
-    model = UNet(config).eval()
-    layers = [type(module) for module in model.modules()]
-    proof.expected_logits(model, checked_batches(config)[-1:])
-    assert [type(module) for module in model.modules()] == layers
-
-
-def test_an_image_of_a_unit_range_is_left_as_it_is_where_nothing_is_to_be_prepared():
-    torch.manual_seed(0)
-    model = UNet(KINDS["unit range"]).eval()
-    images = torch.rand(2, 1, 9, 12)
-    with torch.inference_mode():
-        answer = ExportedNetwork(model)(images, torch.tensor(False))
-        torch.testing.assert_close(answer, model(images), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("task", "probabilities_of"),
-    [(None, lambda logits: logits.softmax(dim=1)), ({"name": "overlapping"}, torch.sigmoid)],
-    ids=["classes", "classes that overlap"],
-)
-def test_a_network_that_answers_probabilities_has_those_of_its_task(task, probabilities_of):
-    torch.manual_seed(0)
-    preprocess = Preprocess(class_names=("a", "b", "c"))
-    model = UNet(UNetConfig(1, 3, 4, 2, "group", task=task, preprocess=preprocess)).eval()
-    images = torch.rand(2, 1, 9, 12)
-    with torch.inference_mode():
-        torch.testing.assert_close(ProbabilityNetwork(model)(images), probabilities_of(model(images)))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("config", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("target", ["onnx", "torch"])
-def test_all_kinds_of_models_are_proved(config, target, tmp_path):
+def test_all_kinds_of_models_are_proved(config, tmp_path):
     torch.manual_seed(0)
-    path = tmp_path / f"model{EXPORT_FORMATS[target].suffix}"
-    export_proved(EXPORT_FORMATS[target], UNet(config), path, Options())
-    assert path.is_file()
-
-
-class Empty(ExportFormat):
-    """A format of an empty file."""
-
-    runtime = "nothing"
-    openers = ("onnx", "torch")
-
-    def hint(self, config: UNetConfig) -> str:
-        return "take another" if config.norm == "batch" else ""
-
-    def write(self, model: UNet, path: Path, options: Options) -> None:
-        assert not model.training
-        assert {weight.dtype for weight in model.parameters()} == {torch.float32}
-        path.touch()
-
-
-def test_a_file_is_checked_by_each_opener_of_its_format(tmp_path, monkeypatch):
-    calls = []
-
-    def check_answers(opener: str, runtime: str, path: Path, batches: list, expected: list) -> None:
-        assert path.is_file()
-        calls.append((opener, runtime, len(batches), [len(answer) for answer in expected]))
-
-    monkeypatch.setattr(export_format_module, "check_answers", check_answers)
-    export_proved(Empty(), UNet(UNetConfig(1, 2, 2, 1, dims=3)).half().train(), tmp_path / "a", Options())
-    assert calls == [(name, "nothing", 5, [1, 2, 1, 1, 3]) for name in ("onnx", "torch")]
-    assert (tmp_path / "a").is_file()
-
-
-@pytest.mark.parametrize(
-    ("norm", "line"), [("batch", "its answers differ; take another"), ("group", "its answers differ")]
-)
-def test_a_refusal_of_a_file_says_the_hint_of_its_format(norm, line, tmp_path, monkeypatch):
-    def refuse(*arguments: object) -> None:
-        raise ModelError("its answers differ")
-
-    monkeypatch.setattr(export_format_module, "check_answers", refuse)
-    with pytest.raises(ModelError, match=f"^{line}$"):
-        export_proved(Empty(), UNet(UNetConfig(1, 2, 2, 1, norm, dims=3)), tmp_path / "b", Options())
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("package", ["no_such_package", "json.no_such_package"])
-def test_a_package_that_a_format_needs_is_named_with_its_installation(package):
-    with pytest.raises(ModelError, match=rf"^{package} is not installed: pip install x$"):
-        export_format_module.import_package(package, "pip install x")
-
-
-@pytest.mark.parametrize(("target", "package"), [("onnx", "onnxruntime"), ("openvino", "onnx")])
-def test_a_package_that_only_some_steps_need_is_named_before_anything_is_written(
-    target, package, tmp_path, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ModelError, match=f"^{package} is not installed: "):
-        EXPORT_FORMATS[target].write(UNet(UNetConfig(1, 2, 2, 1)), tmp_path / "model", Options())
-    assert list(tmp_path.iterdir()) == []
+    export(UNet(config), tmp_path / "model.onnx")
+    assert (tmp_path / "model.onnx").is_file()
 
 
 def test_a_package_that_is_installed_but_broken_says_so_itself(tmp_path, monkeypatch):
@@ -351,260 +213,10 @@ def test_a_package_that_is_installed_but_broken_says_so_itself(tmp_path, monkeyp
         export_format_module.import_package("broken_package", "pip install x")
 
 
-@pytest.mark.parametrize(
-    ("target", "kind", "hint"),
-    [
-        ("onnx", "lite0", "encoders with window attention (Swin) cannot be exported"),
-        ("openvino", "unit range", "just as predict.py does: take --to onnx"),
-    ],
-)
-def test_a_format_hints_at_what_its_runtime_does_not_take(target, kind, hint):
-    assert EXPORT_FORMATS[target].hint(KINDS[kind]).endswith(hint)
-
-
-@pytest.mark.parametrize(
-    ("preprocess", "is_resized"),
-    [(Preprocess(), False), (Preprocess(scale=0.5), True), (Preprocess(image_size=(8, 8)), True)],
-    ids=["own size", "scale", "size"],
-)
-def test_openvino_is_not_for_images_that_are_resized(preprocess, is_resized):
-    config = UNetConfig(base_channels=1, depth=1, preprocess=preprocess)
-    assert (EXPORT_FORMATS["openvino"].hint(config) != "") is is_resized
-
-
-@pytest.mark.parametrize(("target", "kind"), [("onnx", "volumes"), ("openvino", "lite0"), ("openvino", "volumes")])
-def test_a_format_hints_at_nothing_where_its_runtime_takes_all(target, kind):
-    assert EXPORT_FORMATS[target].hint(KINDS[kind]) == ""
-
-
-def test_an_exported_file_of_images_says_the_axes_of_what_it_takes():
-    text = EXPORT_FORMATS["onnx"].description(KINDS["lite0"])["images"]
-    assert text == "(batch, channels, height, width), pixel values as they are in image files"
-
-
-def test_an_exported_file_of_volumes_says_how_they_are_to_be_prepared():
-    text = EXPORT_FORMATS["onnx"].description(KINDS["volumes"])["images"]
-    assert text.startswith("(batch, channels, depth, height, width), voxels clipped, standardized and resampled")
-    assert "`preprocess` in the config" in text
-
-
-@pytest.mark.parametrize(
-    ("config", "size"),
-    [
-        (KINDS["lite0"], "of the size of the images"),
-        (KINDS["volumes"], "of the size of the images"),
-        (KINDS["instance"], "of the size of the images"),
-        (UNetConfig(3, 2, 4, 2, task=POINTS), "of the size of the images"),
-        (KINDS["landmarks"], "of the size at which the network sees the images"),
-        (
-            UNetConfig(3, 2, 4, 2, task=POINTS, preprocess=Preprocess(scale=2)),
-            "of the size at which the network sees the images",
-        ),
-    ],
-    ids=["encoder", "volumes", "resized", "points", "resized points", "enlarged points"],
-)
-def test_an_exported_file_says_the_size_of_its_logits(config, size):
-    assert EXPORT_FORMATS["onnx"].description(config)["logits"] == size
-
-
-MODELS = {"runs/x/model": UNetConfig(3, 2, 2, 1), "me/liver": UNetConfig(1, 2, 2, 1, dims=3)}
-
-
-@pytest.fixture
-def run_command(monkeypatch, capsys):
-    """Runs the command on one of MODELS; answers the arguments of `export_proved`, and what was printed."""
-    calls = []
-    monkeypatch.setattr(UNet, "from_pretrained", lambda name: UNet(MODELS[name]))
-    monkeypatch.setattr(command, "export_proved", lambda *arguments: calls.append(arguments))
-
-    def run(*words: str | Path) -> tuple[tuple, str]:
-        monkeypatch.setattr(sys, "argv", ["export", *map(str, words)])
-        command.main()
-        return calls[-1], capsys.readouterr().out
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("name", "flags", "proved"),
-    [
-        ("runs/x/model", [], "in onnxruntime its logits agree with torch's to 0.0001 on 7 image sizes"),
-        ("me/liver", ["--to", "torch"], "in torch its logits agree with torch's to 0.0001 on 5 image sizes"),
-        (
-            "runs/x/model",
-            ["--to", "openvino", "--mask"],
-            "in OpenVINO its masks are those of predict.py on 7 image sizes",
-        ),
-    ],
-    ids=["onnx", "torch", "openvino"],
-)
-def test_the_command_says_what_was_proved(run_command, tmp_path, name, flags, proved):
-    _, printed = run_command(name, tmp_path / "a", *flags)
-    assert printed == f"wrote {tmp_path / 'a'}; {proved}\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "target", "flags", "options"),
-    [
-        ("runs/x/model", "onnx", [], Options(folder=Path("runs/x/model"))),
-        ("me/liver", "torch", ["--to", "torch"], Options(folder=Path("me/liver"))),
-        (
-            "runs/x/model",
-            "openvino",
-            ["--to", "openvino", "--mask"],
-            Options(mask=True, folder=Path("runs/x/model")),
-        ),
-        (
-            "runs/x/model",
-            "bioimageio",
-            ["--to", "bioimageio", "--license", "mit", "--author", "A", "--author", "B"],
-            Options("mit", ["A", "B"], None, Path("runs/x/model")),
-        ),
-    ],
-    ids=["onnx", "torch", "openvino", "bioimageio"],
-)
-def test_the_command_passes_its_flags_on(run_command, tmp_path, name, target, flags, options):
-    (export_format, model, file, given_options), _ = run_command(name, tmp_path / "a", *flags)
-    assert export_format == EXPORT_FORMATS[target]
-    assert model.config == MODELS[name]
-    assert file == tmp_path / "a"
-    assert given_options == options
-
-
-def test_the_command_names_a_file_that_cannot_be_written(run_command, tmp_path, monkeypatch):
-    def full_disk(*arguments: object) -> None:
-        raise OSError(28, "No space left")
-
-    monkeypatch.setattr(command, "export_proved", full_disk)
-    with pytest.raises(WriteError, match=r"a: cannot be written \(\[Errno 28\] No space left\)$"):
-        run_command("runs/x/model", tmp_path / "a")
-
-
-@pytest.mark.parametrize("name", ["model_pt2", "model.zip"])
-def test_a_program_of_torch_needs_the_name_that_torch_asks_for(name, tmp_path):
-    with pytest.raises(SettingsError, match=rf"{name}: the name must end in \.pt2"):
-        export_proved(EXPORT_FORMATS["torch"], UNet(UNetConfig(1, 2, 4, 2, dims=3)), tmp_path / name, Options())
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("target", "options", "line"),
-    [
-        ("onnx", Options(license="mit"), "--license is not for --to onnx"),
-        ("onnx", Options(license=""), "--license is not for --to onnx"),
-        ("hub", Options(license="mit", mask=True), "--mask is not for --to hub"),
-    ],
-    ids=["license", "empty license", "mask beside a license"],
-)
-def test_a_flag_is_refused_where_a_format_has_no_place_for_it(target, options, line, tmp_path):
-    with pytest.raises(SettingsError, match=line):
-        export_proved(EXPORT_FORMATS[target], UNet(UNetConfig(1, 2, 4, 2, dims=3)), tmp_path / "a", options)
-    assert list(tmp_path.iterdir()) == []
-
-
-def write_openvino(model: UNet, folder: Path, options: Options) -> None:
-    """Write a folder of OpenVINO without any proof, which takes seconds."""
-    folder.mkdir()
-    EXPORT_FORMATS["openvino"].write(model, folder, options)
-
-
-def write_proved_openvino(model: UNet, folder: Path, options: Options) -> None:
-    """Write a folder of OpenVINO that is proved."""
-    export_proved(EXPORT_FORMATS["openvino"], model, folder, options)
-
-
-@pytest.mark.parametrize(
-    "write", [write_openvino, pytest.param(write_proved_openvino, marks=pytest.mark.slow)], ids=["plain", "proved"]
-)
-@pytest.mark.parametrize(
-    ("mask", "output", "decode"),
-    [(None, "logits", lambda answer: answer.argmax(0)), (True, "mask", lambda answer: answer)],
-    ids=["logits", "mask"],
-)
-def test_openvino_takes_bytes_and_answers_logits_or_masks(mask, output, decode, write, tmp_path):
-    torch.manual_seed(0)
-    preprocess = Preprocess(mean=(90.0,) * 3, std=(50.0,) * 3, pixel_types=("uint8",))
-    model = UNet(UNetConfig(3, 3, 4, 3, preprocess=preprocess)).eval()
-    write(model, tmp_path / "ir", Options(mask=mask))
-    assert {path.name for path in (tmp_path / "ir").iterdir()} == {"model.xml", "model.bin"}
-    network = openvino.compile_model(tmp_path / "ir" / "model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    image = np.random.default_rng(0).integers(0, 256, (97, 131, 3), dtype=np.uint8)
-    answer = network({"images": image.transpose(2, 0, 1)[None]})[output].copy()
-    del network  # OpenVINO leaves a dead stack for signals where the first of two networks ends first
-    of_proof = opener.OPENERS["openvino"](str(tmp_path / "ir"))
-    np.testing.assert_array_equal(of_proof(image.transpose(2, 0, 1)[None]), answer)
-    np.testing.assert_array_equal(decode(answer[0]), Predictor(model).mask(image))
-
-
-@pytest.mark.parametrize("pixel_types", [("uint16", "uint8"), ()], ids=["mixed", "unknown"])
-def test_openvino_takes_numbers_where_not_all_images_are_known_to_have_bytes(pixel_types, tmp_path):
-    preprocess = Preprocess(pixel_types=pixel_types, class_names=("a", "b"))
-    model = UNet(UNetConfig(3, 2, 2, 1, preprocess=preprocess, task={"name": "overlapping"})).eval()
-    EXPORT_FORMATS["openvino"].write(model, tmp_path, Options())
-    network = openvino.Core().read_model(tmp_path / "model.xml")
-    assert network.input(0).element_type == openvino.Type.f32
-    config = json.loads(network.get_rt_info(["unet_accelerate", "config"]).value)
-    assert UNetConfig.from_json(config) == model.config
-    assert network.get_rt_info(["unet_accelerate", "decoding"]).value == "a pixel has each class whose logit is above 0"
-
-
-def test_the_mask_of_openvino_has_the_first_of_equal_classes_in_32_bits():
-    logits = opset13.parameter([1, 3, 4], np.float32)
-    network = openvino.compile_model(openvino.Model([largest_class(logits)], [logits]), "CPU")
-    mask = network(np.array([[[1, 0, 5, 2], [1, 2, 5, 0], [0, 2, 5, 2]]], np.float32))[0]
-    assert mask.dtype == np.int32
-    assert mask.tolist() == [[0, 1, 0, 0]]
-
-
-def test_openvino_keeps_the_type_of_weights(tmp_path):
-    EXPORT_FORMATS["openvino"].write(UNet(UNetConfig(1, 2, 2, 1)).eval(), tmp_path, Options())
-    operations = openvino.Core().read_model(tmp_path / "model.xml").get_ops()
-    assert openvino.Type.f16 not in {op.output(0).element_type for op in operations if op.get_output_size()}
-
-
-class TwoFiles(Empty):
-    """A format of a folder, which nothing opens."""
-
-    is_folder = True
-    openers = ()
-
-    def write(self, model: UNet, path: Path, options: Options) -> None:
-        for name in ("model.xml", "model.bin"):
-            (path / name).touch()
-
-
-def test_a_folder_with_other_files_is_not_replaced(tmp_path):
-    model = UNet(UNetConfig(3, 3, 4, 2))
-    model.save_pretrained(tmp_path / "model")
-    with pytest.raises(SettingsError, match=r"model: is a folder with other files, which would be lost"):
-        export_proved(TwoFiles(), model, tmp_path / "model", Options())
-    assert list(tmp_path.iterdir()) == [tmp_path / "model"]
-    assert (tmp_path / "model" / "model.safetensors").is_file()
-
-
-def test_a_folder_of_an_earlier_export_is_replaced(tmp_path):
-    (tmp_path / "ir").mkdir()
-    for _ in range(2):
-        export_proved(TwoFiles(), UNet(UNetConfig(3, 3, 4, 2)), tmp_path / "ir", Options())
-    assert {path.name for path in (tmp_path / "ir").iterdir()} == {"model.xml", "model.bin"}
-
-
 def test_a_folder_is_refused_where_a_format_writes_a_file(tmp_path):
     with pytest.raises(SettingsError, match=f"{tmp_path.name}: is a folder, and --to onnx writes a file"):
         export_proved(EXPORT_FORMATS["onnx"], UNet(UNetConfig(3, 3, 4, 2)), tmp_path, Options())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_is_refused_where_a_format_writes_a_folder(tmp_path):
-    (tmp_path / "model.xml").touch()
-    with pytest.raises(SettingsError, match="is a file, and --to openvino writes a folder"):
-        export_proved(EXPORT_FORMATS["openvino"], UNet(UNetConfig(3, 3, 4, 2)), tmp_path / "model.xml", Options())
-
-
-def test_a_mask_is_refused_where_pixels_have_no_single_class(tmp_path):
-    model = UNet(UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS_OF_POINTS, task=POINTS))
-    with pytest.raises(ModelError, match=r"--mask is for models of classes, and the task is landmarks"):
-        export_proved(EXPORT_FORMATS["openvino"], model, tmp_path / "ir", Options(mask=True))
 
 
 @pytest.mark.slow
@@ -666,20 +278,24 @@ def test_a_model_that_is_not_there_is_not_exported(tmp_path, fails_with):
     assert not (tmp_path / "a.onnx").exists()
 
 
-def test_a_file_without_a_name_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["export", "model", ""])
-    with pytest.raises(SystemExit, match="2"):
-        command.main()
-    assert capsys.readouterr().err.endswith("argument output: it is empty\n")
-
-
-@pytest.mark.slow
-def test_onnxruntime_is_imported_only_when_used():
-    code = "import sys, unet, inference; sys.exit('onnxruntime' in sys.modules or 'onnx' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
-
-
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ModelError, match="pip install onnx onnxruntime"):
         OnnxNetwork(Path(tmp_path / "model.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "line"),
+    [
+        (["--license", "mit"], 1, "--license is not for --to onnx"),
+        (["--to", "openvino"], 2, "OpenVINO reads the file of --to onnx"),
+        (["--to", "torch"], 2, "torch is no longer written: use --to onnx"),
+        (["--to", "hub"], 2, "hub is no longer written: use --to onnx"),
+        (["--to", "tflite"], 2, "tflite: take one of onnx, bioimageio"),
+    ],
+    ids=["a flag of another format", "openvino", "torch", "hub", "no format"],
+)
+def test_what_cannot_be_written_is_refused_in_one_line(exported, tmp_path, fails_with, flags, code, line):
+    folder, _ = exported
+    fails_with(launch("-m", "inference.export", folder / "model", tmp_path / "a", *flags), line, code)
+    assert list(tmp_path.iterdir()) == []

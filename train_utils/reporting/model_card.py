@@ -68,7 +68,7 @@ def _front_matter(title: str, dataset: str, section: Section, metrics: Sequence[
             )
             results.append(result)
     return ModelCardData(
-        library_name="unet-accelerate",  # and no pipeline_tag: only an export --to hub opens in a pipeline
+        library_name="unet-accelerate",  # and no pipeline_tag: no pipeline opens a model folder
         tags=["unet", *section.tags, section.pipeline_tag],
         model_name=title if results else None,
         eval_results=results or None,

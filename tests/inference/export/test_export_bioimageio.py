@@ -4,37 +4,28 @@ Modules: inference/export/bioimageio.py.
 """
 
 import hashlib
-import re
 from dataclasses import replace
-from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
 from zipfile import ZipFile
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 import torch
 import yaml
 from PIL import Image
-from support.exports import KINDS
 from support.launches import launch
 
-from data_utils.visualize import palette
 from inference import Predictor
 from inference.export import bioimageio as module
 from inference.export.bioimageio import (
     BioImageIo,
-    answer_names,
-    answer_text,
-    draw_cover,
     input_entry,
     output_entry,
     overlap_text,
     rdf_content,
     read_license,
-    title_and_text,
 )
 from inference.export.export_format import Options, export_proved
 from runtime.errors import ModelError, SettingsError
@@ -108,34 +99,6 @@ def test_a_package_has_the_checksums_of_its_files(package, description):
         assert hashlib.sha256((package / entry["source"]).read_bytes()).hexdigest() == entry["sha256"]
 
 
-def test_a_package_says_what_its_weights_are_of(description):
-    torchscript, onnx = description["weights"]["torchscript"], description["weights"]["onnx"]
-    assert torchscript["pytorch_version"] == torch.__version__.split("+")[0]  # without the name of a build
-    assert onnx["opset_version"] == 17
-    assert onnx["parent"] == "torchscript"
-
-
-def test_weights_for_onnxruntime_name_the_answer_and_its_axes(package):
-    (answer,) = onnx.load(package / "weights.onnx").graph.output
-    batch, _, *axes = [axis.dim_param for axis in answer.type.tensor_type.shape.dim]
-    assert answer.name == "probabilities"
-    assert [batch, *axes] == ["batch", "height", "width"]
-
-
-def test_the_test_tensors_of_a_package_are_of_real_numbers(package):
-    for name in ("test_image.npy", "test_probabilities.npy"):
-        assert np.load(package / name).dtype == np.float32
-
-
-def test_a_package_says_when_it_was_made_in_any_time_zone(description):
-    time = datetime.fromisoformat(description["timestamp"])
-    assert abs(datetime.now(timezone.utc) - time) < timedelta(hours=1)
-
-
-def test_a_package_has_a_cover(package, description):
-    assert Image.open(package / description["covers"][0]).size == (800, 400)
-
-
 def test_a_package_says_how_tiles_are_to_overlap(package, description):
     assert "overlap by" in (package / description["documentation"]).read_text()
 
@@ -177,19 +140,6 @@ def package_of_run(tmp_path_factory) -> Path:
     return run / "cells.zip"
 
 
-def test_a_package_holds_description_card_cover_tests_weights(package_of_run):
-    with ZipFile(package_of_run) as archive:
-        assert archive.namelist() == [
-            "README.md",
-            "cover.jpg",
-            "rdf.yaml",
-            "test_image.npy",
-            "test_probabilities.npy",
-            "weights.onnx",
-            "weights.pt",
-        ]
-
-
 def test_a_package_has_the_card_of_its_model(package_of_run):
     with ZipFile(package_of_run) as archive:
         assert "Mean IoU ≥ 0.9." in archive.read("README.md").decode()
@@ -215,11 +165,6 @@ SCANS_CONFIG = UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS)
 CT_CONFIG = UNetConfig(1, 2, 4, 2, dims=3, preprocess=CT)
 
 
-def test_volumes_of_a_package_may_have_any_value(tensors):
-    assert input_entry(SCANS_CONFIG, tensors)["data"] == {"type": "float32"}
-    assert output_entry(SCANS_CONFIG, tensors)["data"] == {"type": "float32", "range": [0, 1]}
-
-
 @pytest.mark.parametrize(
     ("config", "step"),
     [
@@ -232,23 +177,12 @@ def test_volumes_of_a_package_are_prepared_in_one_step(tensors, config, step):
     assert input_entry(config, tensors)["preprocessing"] == [step]
 
 
-def test_probabilities_of_a_package_have_the_size_of_the_volume(tensors):
-    sizes = [axis.get("size") for axis in output_entry(SCANS_CONFIG, tensors)["axes"][2:]]
-    assert sizes == [{"tensor_id": "image", "axis_id": axis} for axis in "zyx"]
-
-
 @pytest.mark.parametrize("tensor", [input_entry, output_entry])
 def test_axes_of_volumes_have_the_size_of_a_voxel(tensors, tensor):
     axes = tensor(SCANS_CONFIG, tensors)["axes"]
     assert [axis.get("scale") for axis in axes] == [None, None, 2.0, 0.5, 0.5]
     assert [axis["id"] for axis in axes[2:]] == ["z", "y", "x"]
     assert [axis["unit"] for axis in axes[2:]] == ["millimeter"] * 3
-
-
-def test_axes_of_volumes_have_a_name_alone_where_the_size_of_a_voxel_is_not_known(tensors):
-    plain = UNetConfig(1, 2, 4, 2, dims=3, preprocess=Preprocess(**NAMES))
-    size = {"min": 1, "step": 1}
-    assert input_entry(plain, tensors)["axes"][2:] == [{"type": "space", "id": name, "size": size} for name in "zyx"]
 
 
 @pytest.mark.parametrize(
@@ -265,54 +199,6 @@ def test_a_package_cites_the_paper_of_its_network(dims, kind, tag, doi, tensors)
     assert [paper["doi"] for paper in content["cite"]] == [doi]
     assert tag in content["tags"]
     assert content["description"] == f"A U-Net for {kind}: the probability of other, liver"
-
-
-@pytest.mark.parametrize(
-    ("title", "name"), [("CT", "U-Net CT"), ("Cell", "U-Net Cell"), ("Cells", "Cells"), ("Größe", "Gr__e")]
-)
-def test_a_package_has_a_name_of_five_letters_at_least(title, name, tensors):
-    config = UNetConfig(1, 2, 4, 2, preprocess=Preprocess(**NAMES))
-    assert rdf_content(config, title, ["A. Person"], "MIT", tensors)["name"] == name
-
-
-@pytest.mark.parametrize(
-    ("channels", "names"),
-    [
-        (1, ["intensity"]),
-        (3, ["red", "green", "blue"]),
-        (4, ["channel_0", "channel_1", "channel_2", "channel_3"]),
-    ],
-)
-def test_each_channel_of_the_images_has_a_name(channels, names, tensors):
-    image = input_entry(UNetConfig(channels, 2, 4, 2), tensors)
-    assert image["axes"][1] == {"type": "channel", "channel_names": names}
-
-
-@pytest.mark.parametrize(
-    ("pixel_types", "data"),
-    [
-        ((), {"type": "float32", "range": [0, 255]}),
-        (("uint16", "uint8"), {"type": "float32", "range": [0, 65535]}),
-        (("float32",), {"type": "float32"}),
-    ],
-)
-def test_values_of_images_lie_in_the_range_of_their_type(pixel_types, data, tensors):
-    image = input_entry(UNetConfig(1, 2, 4, 2, preprocess=Preprocess(pixel_types=pixel_types)), tensors)
-    assert image["data"] == data
-    assert image["preprocessing"] == []
-
-
-def test_a_package_cuts_a_long_title_or_list_of_classes(tensors):
-    names = tuple(f"class {number}" for number in range(90))
-    config = UNetConfig(1, 90, 4, 2, preprocess=Preprocess(class_names=names, class_values=tuple(range(90))))
-    content = rdf_content(config, "x" * 200, ["A. Person"], "MIT", tensors)
-    assert len(content["name"]) == 128
-    assert len(content["description"]) == 512
-
-
-def test_a_package_says_how_its_probabilities_are_decoded(tensors):
-    content = rdf_content(UNetConfig(1, 2, preprocess=Preprocess(**NAMES)), "Cells", ["A. Person"], "MIT", tensors)
-    assert content["config"]["unet_accelerate"]["decoding"] == "the class of a pixel is the index of its largest logit"
 
 
 def standardized(voxels: np.ndarray) -> np.ndarray:
@@ -341,131 +227,12 @@ def test_probabilities_that_are_expected_are_those_of_prepared_volumes(config, p
     torch.testing.assert_close(answer, expected, rtol=0, atol=1e-5)
 
 
-def test_probabilities_of_classes_that_overlap_are_expected_of_each_alone():
-    torch.manual_seed(0)
-    config = UNetConfig(1, 2, 2, 1, task={"name": "overlapping"}, preprocess=Preprocess(class_names=("a", "b")))
-    model = UNet(config).eval()
-    (answer,) = BioImageIo().expected_answers(model, [np.full((1, 1, 4, 4), 7, np.uint8)])
-    with torch.inference_mode():
-        torch.testing.assert_close(answer, model(torch.full((1, 1, 4, 4), 7.0)).sigmoid())
-
-
 PLAIN_CONFIG = UNetConfig(3, 2, 4, 2)
 
 
 def test_tiles_are_to_overlap_by_what_a_pixel_depends_on():
     half = UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS)
     assert int(overlap_text(half).split()[0]) == 2 * int(overlap_text(PLAIN_CONFIG).split()[0])
-
-
-@pytest.mark.parametrize(
-    "config",
-    [UNetConfig(3, 2, 4, 2, preprocess=Preprocess(image_size=(40, 56))), UNetConfig(1, 2, 4, 2, dims=3)],
-    ids=["one size", "volumes"],
-)
-def test_tiles_are_to_overlap_as_at_scale_1_where_there_is_no_scale(config):
-    assert overlap_text(config) == overlap_text(PLAIN_CONFIG)
-
-
-def test_tiles_are_to_overlap_by_half_where_a_pixel_depends_on_all():
-    assert overlap_text(UNetConfig(3, 2, 4, 2, norm="group")) == "half a tile"
-
-
-@pytest.mark.parametrize(
-    ("kernel", "stride", "text"),
-    [((1, 3, 3), (1, 2, 2), r"0 x [1-9]\d* pixels"), ((3, 1, 1), (2, 1, 1), r"[1-9]\d* x 0 pixels")],
-)
-def test_tiles_of_volumes_are_to_overlap_by_each_axis(kernel, stride, text):
-    axes = {"kernels": (kernel,) * 2, "strides": (stride,)}
-    config = UNetConfig(1, 2, 4, 1, dims=3, preprocess=Preprocess(**NAMES), **axes)
-    assert re.fullmatch(text, overlap_text(config))
-
-
-def test_a_model_of_objects_answers_a_depth_too():
-    objects = {"name": "objects", "classes": ["background", "round-cell"], "smallest": 1}
-    assert answer_text(UNetConfig(3, 3, task=objects)) == "the probability of background, round_cell, depth"
-
-
-def test_a_model_of_regions_answers_no_place_without_any():
-    regions = {"name": "regions", "regions": [["whole", [1, 2]], ["core", [2]]]}
-    preprocess = Preprocess(class_names=("whole", "core"))
-    assert answer_names(UNetConfig(3, 2, task=regions, preprocess=preprocess)) == ["whole", "core"]
-
-
-def test_a_card_has_its_first_line_as_title_and_the_rest_as_description(tmp_path):
-    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n\n# Cells\n\nFinds cells.\n\n## Data\n\nMine.\n")
-    assert title_and_text(UNetConfig(1, 2), tmp_path) == ("Cells", "Finds cells.\n\n## Data\n\nMine.")
-
-
-@pytest.mark.parametrize("has_folder", [False, True], ids=["no folder", "no card in it"])
-def test_a_model_without_a_card_is_described_by_its_classes(tmp_path, has_folder):
-    config = UNetConfig(1, 2, dims=3, preprocess=Preprocess(**NAMES))
-    title, description = title_and_text(config, tmp_path if has_folder else None)
-    assert title == "U-Net"
-    assert description == "A U-Net that gives the probability of other, liver."
-
-
-def test_a_cover_without_a_run_is_the_middle_of_a_test_image_beside_its_answer(tmp_path):
-    answer = torch.zeros(2, 5, 20, 20)
-    answer[1, 2] = 1  # the middle slice is of the second class
-    image = np.zeros((1, 5, 20, 20), np.float32)
-    image[:, 2, :10] = 9
-    picture = np.asarray(draw_cover(image, answer, tmp_path / "model"))
-    assert picture.shape == (400, 800, 3)
-    right = picture[:, 500:700].reshape(-1, 3)
-    assert np.median(right, axis=0).tolist() == palette(2)[1].tolist()
-    left = picture[:, 100:300].mean(axis=2)
-    assert left[100:150].mean() > 200
-    assert left[250:300].mean() < 50
-
-
-def test_a_cover_is_the_first_picture_of_a_run_whole_and_on_white(tmp_path, monkeypatch):
-    folder = tmp_path / "predictions" / "val"
-    folder.mkdir(parents=True)
-    for name in "gfeabcd":
-        color = "red" if name == "a" else "blue"
-        Image.new("RGB", (40, 40), color).convert("P").save(folder / f"{name}.png")
-    (tmp_path / "model").mkdir()
-    monkeypatch.chdir(tmp_path)
-    picture = draw_cover(np.zeros((1, 20, 20), np.float32), torch.zeros(2, 20, 20), Path("model"))
-    assert picture.getpixel((400, 200))[0] > 200
-    assert picture.getpixel((400, 200))[2] < 50
-    assert picture.getpixel((150, 200)) == picture.getpixel((650, 200)) == (255, 255, 255)
-    monkeypatch.chdir(tmp_path / "model")
-    assert draw_cover(np.zeros((1, 20, 20), np.float32), torch.zeros(2, 20, 20), Path()).tobytes() == picture.tobytes()
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        UNetConfig(3, 2, 4, 2, task={"name": "landmarks", "names": ["eye", "ear"], "partners": [0, 1]}),
-        UNetConfig(3, 2, 4, 2, preprocess=PREPROCESS),
-        UNetConfig(1, 2, 4, 2, dims=3, preprocess=SCANS),
-        UNetConfig(1, 2, 4, 2, dims=3, preprocess=CT),
-    ],
-    ids=["points", "resized", "standardized", "clipped"],
-)
-def test_a_package_can_be_made_of_what_is_prepared_in_one_step(config):
-    assert BioImageIo().problem(config) is None
-
-
-@pytest.mark.parametrize(
-    ("config", "hint"),
-    [(KINDS["lite0"], "encoders with window attention (Swin) cannot be exported"), (UNetConfig(3, 2, 4, 2), "")],
-    ids=["encoder", "none"],
-)
-def test_a_package_hints_at_what_onnx_does_not_take(monkeypatch, config, hint):
-    monkeypatch.setattr(module, "version", lambda package: "2.13.9")
-    assert BioImageIo().hint(config) == hint
-
-
-def test_a_model_stays_as_it_is_when_its_program_is_written(tmp_path):
-    model = small_model()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    module.write_torchscript(model, tmp_path / "weights.pt")
-    after = model.state_dict()
-    assert after.keys() == before.keys()
-    assert all(torch.equal(after[name], before[name]) for name in before)
 
 
 def test_a_package_of_points_at_another_size_is_refused(tmp_path):
@@ -494,11 +261,6 @@ def test_a_package_of_what_is_prepared_in_two_steps_is_refused():
 def test_a_package_without_owner_or_license_is_refused(options, line):
     with pytest.raises(SettingsError, match=line):
         read_license(options)
-
-
-def test_a_package_hints_at_the_version_of_pydantic(monkeypatch):
-    monkeypatch.setattr(module, "version", lambda package: "2.14.4")
-    assert "does not go with pydantic 2.14.4: pip install -r" in BioImageIo().hint(small_model().config)
 
 
 @pytest.mark.slow

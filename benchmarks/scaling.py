@@ -2,17 +2,13 @@
 
 python benchmarks/scaling.py                        (2 processes on 2 CPU cores; on a GPU machine as many as there are)
 python benchmarks/scaling.py --processes 2 4 8 --base-channels 64 --batch-size 16 --image-size 512
-python benchmarks/scaling.py --mixed-sizes --steps 40
 python benchmarks/scaling.py --only-project --base-channels 64 --batch-size 8 --image-size 512
-python benchmarks/scaling.py --images 10000000      (start, epoch and memory of a process with so many; nothing else)
 
 Every run is train.py itself under torchrun. On a CPU each process has a core of its own, compared with one process
 while the other cores are busy with the same training, each by itself: cores share caches and memory, so that one on
 an idle machine is no measure for two. Runs take turns, the median of the repeats counts.
 
-With --mixed-sizes there are photographs of 100 sizes about --image-size, those of a step padded to one shape. Runs of
-another batch see other images in their steps, so images/s are then images of the mean size: pixels that are of images,
-over the mean of all images. A second table says where the rest goes. Goal: two processes more than 1.9 times as fast.
+Goal: two processes more than 1.9 times as fast.
 
 The projection is the alpha-beta model of all-reduces (`projection`); on GPUs from the measured step, else from FLOPs.
 """
@@ -32,8 +28,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks import many_images
-from benchmarks.mixed_sizes import SIZES, losses, seen_images, write_photographs
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.throughput import WARMUP_STEPS
 from unet import UNet, UNetConfig
@@ -69,7 +63,7 @@ def start(args: argparse.Namespace, output: Path, processes: int, batch_size: in
     ]
     flags += ["--base-channels", str(args.base_channels), "--norm", "group", "--num-workers", str(args.num_workers)]
     flags += ["--batch-size", str(batch_size)]
-    flags += [] if args.mixed_sizes else ["--image-size", str(args.image_size), str(args.image_size)]
+    flags += ["--image-size", str(args.image_size), str(args.image_size)]
     flags += ["--tracker", "none", *(f"--{kind}-every={10**6}" for kind in ("log", "eval", "checkpoint"))]
     return subprocess.Popen(
         [sys.executable, "-m", *launcher, __file__, "--worker", str(first_core), *flags],
@@ -116,11 +110,8 @@ def measurements(args: argparse.Namespace) -> dict[tuple, list[dict]]:
     repeats_by_key: dict[tuple, list[dict]] = {}
     with tempfile.TemporaryDirectory() as folder:
         args.data = Path(folder) / "data"
-        if args.mixed_sizes:
-            write_photographs(args.data, args.image_size)
-        else:
-            write = [sys.executable, "-m", "data_utils.shapes", str(args.data), "--train", "64", "--val", "4"]
-            subprocess.run(write, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        write = [sys.executable, "-m", "data_utils.shapes", str(args.data), "--train", "64", "--val", "4"]
+        subprocess.run(write, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         for repeat in range(args.repeats):
             for processes in args.processes:
                 alone = 1 if torch.cuda.is_available() else processes
@@ -131,12 +122,6 @@ def measurements(args: argparse.Namespace) -> dict[tuple, list[dict]]:
                     output = Path(folder) / f"{kind}-{repeat}-{processes}"
                     run = start(args, output, *processes_and_batch(args, processes, kind))
                     repeats_by_key.setdefault((processes, kind), []).append(measure(run, output))
-        for key, repeats in repeats_by_key.items() if args.mixed_sizes else ():
-            steps = range(WARMUP_STEPS, WARMUP_STEPS + args.steps)
-            image_values = seen_images(args.data, steps, *processes_and_batch(args, *key))
-            for values in repeats:
-                values |= image_values
-                values["images_per_second"] *= image_values["relative_size"]
     return repeats_by_key
 
 
@@ -148,14 +133,11 @@ def processes_and_batch(args: argparse.Namespace, processes: int, kind: str) -> 
 def main() -> None:
     if sys.argv[1:2] == ["--worker"]:
         return worker(int(sys.argv[2]), sys.argv[3:])
-    if sys.argv[1:2] == ["--process-of-many"]:
-        return many_images.process(int(sys.argv[2]), int(sys.argv[3]))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     machine = torch.cuda.device_count() or len(os.sched_getaffinity(0))
     parser.add_argument("--processes", type=int, nargs="+", default=[2**n for n in range(1, machine.bit_length())])
     parser.add_argument("--batch-size", type=int, default=8, help="of one process")
     parser.add_argument("--image-size", type=int, default=128)
-    parser.add_argument("--mixed-sizes", action="store_true", help=f"photographs of {SIZES} sizes about --image-size")
     parser.add_argument("--base-channels", type=int, default=32)
     parser.add_argument("--num-workers", type=int, default=0)
     parser.add_argument("--steps", type=int, default=10, help="timed ones, after 3 of warm-up")
@@ -164,11 +146,7 @@ def main() -> None:
     parser.add_argument("--gigabytes-per-second", type=float, default=25.0, help="of the slowest link of a GPU")
     parser.add_argument("--teraflops", type=float, default=50.0, help="of a GPU on this network, for the projection")
     parser.add_argument("--only-project", action="store_true", help="measure nothing")
-    parser.add_argument("--images", type=int, help="only see what so many images cost a process")
     args = parser.parse_args()
-    if args.images:
-        return many_images.report(args.images, args.batch_size)
-
     repeats_by_key = measurements(args) if not args.only_project else {}
     network = UNet(UNetConfig(base_channels=args.base_channels, norm="group", num_classes=5))
     gradient_bytes = sum(parameter.numel() * parameter.element_size() for parameter in network.parameters())
@@ -201,7 +179,6 @@ def report(args: argparse.Namespace, repeats_by_key: dict[tuple, list[dict]]) ->
     device = torch.cuda.get_device_name() if on_gpus else "one CPU core for each process"
     print(f"\ntorch {torch.__version__}, {device}, median of {args.repeats} x {args.steps} steps\n")
     print("| processes | run | batch | images/s | efficiency | data wait | compute | communication |\n|" + "---|" * 8)
-    lost = []
     for (processes, kind), repeats in repeats_by_key.items():
         median, alone = medians(repeats), medians(repeats_by_key[processes, "alone"])
         count, batch = processes_and_batch(args, processes, kind)
@@ -209,12 +186,6 @@ def report(args: argparse.Namespace, repeats_by_key: dict[tuple, list[dict]]) ->
         shares = " | ".join(f"{median[name]:.1f}%" for name in SHARES)
         name = "alone, the other cores busy" if kind == "alone" and not on_gpus else kind
         print(f"| {count} | {name} | {batch} | {median['images_per_second']:.2f} | {efficiency:.3f} | {shares} |")
-        if args.mixed_sizes:
-            causes = " | ".join(f"{percent:.1f}%" for percent in losses(median, alone, efficiency).values())
-            lost.append(f"| {count} | {name} | {median['padding']:.1f}% | {count * efficiency:.2f} | {causes} |")
-    if lost:
-        columns = "processes | run | padding | speed-up | lost to padding | data wait | communication | the rest"
-        print("\n".join([f"\n| {columns} |", "|" + "---|" * 8, *lost]))
 
 
 def medians(repeats: list[dict[str, float]]) -> dict[str, float]:

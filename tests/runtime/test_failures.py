@@ -6,7 +6,6 @@ Modules: runtime/distributed.py, runtime/errors.py.
 import gc
 import os
 import pydoc
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from support.forks import ForkedRun, free_port
 from support.in_process import run_train
 from support.launches import PROGRAMS, ROOT, TINY, launch
 
-from benchmarks.chaos import Network
 from runtime import distributed
 
 
@@ -266,35 +264,3 @@ def test_a_process_that_hangs_is_waited_for_in_bounds(tiny_folder, tmp_path):
     os.kill(hanging, signal.SIGSTOP)
     (line,) = errors(run, timeout=100)
     assert "process 0 waited too long for another one, which hangs or has ended" in line
-
-
-def wait_for_file(path: Path) -> None:
-    """Wait for a file, two minutes at most."""
-    deadline = time.monotonic() + 120
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="network namespaces need root and iproute2")
-def test_a_machine_behind_a_cut_cable_is_noticed_without_a_time_limit(tmp_path):
-    network = Network(isolated=True)
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(ROOT)}
-    program = str(PROGRAMS / "wait_for_machine.py")
-    processes = []
-    try:
-        for rank in range(2):
-            arguments = [program, str(rank), network.address, str(tmp_path / "waiting"), "10"]
-            command = [*network.enter(rank), sys.executable, *arguments]
-            processes.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
-        wait_for_file(tmp_path / "waiting")
-        time.sleep(15)
-        assert processes[1].poll() is None, "a machine that answers is waited for, whatever it does"
-        network.cut(0)
-        stderr = processes[1].communicate(timeout=300)[1]
-        assert "process 0 waited too long for another one" in stderr
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        network.close()

@@ -8,7 +8,6 @@ from typing import TypedDict
 import numpy as np
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
-from data_utils.invented_values import REPAIR, describe_invented
 from data_utils.mask_values import (
     MAX_VALUES,
     as_color,
@@ -23,8 +22,6 @@ from data_utils.mask_values import (
 )
 from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
-
-MAX_SCATTERED = 32  # grey values that are not 0, 1, 2, ...: more of them are no classes
 
 
 class ClassFields(TypedDict, total=False):
@@ -211,7 +208,7 @@ def resolve_classes(
         absent = [value for value in ignored if value not in pixels]
         if absent:
             raise DataError(f"--ignore-index {show(absent)} is in no mask; the masks hold {show(mask_values)}")
-        class_map = _map_unnamed(pixels, ignored)
+        class_map = _map_unnamed(mask_values, ignored)
         if len(pixels) == 1:
             raise DataError(
                 f"all pixels of all masks hold {show(mask_values)}: 1 class, expected 2 to {MAX_VALUES};"
@@ -222,18 +219,12 @@ def resolve_classes(
     return class_map
 
 
-def _map_unnamed(pixels: dict[MaskValue, int], ignored: Sequence[MaskValue]) -> ClassMap:
-    """The class map of masks whose values nobody has named."""
-    mask_values = sort_values(pixels)
+def _map_unnamed(mask_values: list[MaskValue], ignored: Sequence[MaskValue]) -> ClassMap:
+    """The class map of masks whose values, in order, nobody has named."""
     consecutive = list(range(len(mask_values) - 1))
     if not ignored and len(mask_values) > 2 and mask_values == [*consecutive, IGNORE_INDEX]:
         ignored = [IGNORE_INDEX]
     values = [value for value in mask_values if value not in ignored]
-    numbers = [value for value in values if isinstance(value, int)]
-    if len(numbers) > MAX_SCATTERED and numbers[-1] - numbers[0] >= len(numbers):
-        origin = describe_invented(pixels)
-        guess = origin or f"smoothed edges or lossy compression? {REPAIR}, or name all classes with --classes"
-        raise DataError(f"the masks hold {len(values)} grey values, {show(values)}: {guess}")
     names = [value_text(value) for value in values]
     if len(values) == 2 and values[0] in (0, (0, 0, 0)):
         names = [BACKGROUND, "foreground"]

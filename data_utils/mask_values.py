@@ -12,6 +12,7 @@ from unet.config import IGNORE_INDEX, MaskValue
 
 MAX_VALUES = 255
 VALUES_IN_MESSAGE = 8
+MANY_VALUES = 32
 
 
 def pack(mask: np.ndarray) -> np.ndarray:
@@ -73,6 +74,12 @@ def is_run(values: Iterable[MaskValue]) -> bool:
     """Whether the values are 0, 1, ..., n, perhaps with the usual ignored value, 255."""
     numbers = set(values) - {IGNORE_INDEX}
     return numbers == set(range(len(numbers)))
+
+
+def is_scattered(values: Iterable[MaskValue]) -> bool:
+    """Whether the values are many numbers with gaps between them, of which 255 may be the usual ignored value."""
+    numbers = [value for value in values if isinstance(value, int) and value != IGNORE_INDEX]
+    return len(numbers) > MANY_VALUES and max(numbers) - min(numbers) >= len(numbers)
 
 
 def as_color(value: MaskValue) -> MaskValue:

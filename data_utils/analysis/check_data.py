@@ -23,6 +23,7 @@ from data_utils.targets import find_named_classes, reader_type
 from data_utils.targets.find import find_task, task_warnings
 from runtime.console import first_few, listing
 from runtime.errors import DataError
+from tasks.classes import Classes
 from unet.config import IGNORE_INDEX, MaskValue
 
 FILES = 20  # files that are named for each kind of problem
@@ -38,6 +39,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     """
     train, val = load_records(replace(config, allow_unpaired=True))
     warnings = task_warnings(train, config)
+    insists = config.task == Classes.name
     config = replace(config, task=find_task(train, config))
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
@@ -58,7 +60,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     lines += describe_neighbors(train, val)
     meaning = MaskMeaning()
     try:
-        meaning = understand_masks(train, val, inspected_splits, config)
+        meaning = understand_masks(train, val, inspected_splits, config, insists=insists)
     except DataError as error:
         # where no mask can be read, each of them is already a problem
         if any(inspection.contents for inspection, _ in inspected_splits):
@@ -107,14 +109,17 @@ class MaskMeaning:
 
 
 def understand_masks(
-    train: Records, val: Records, inspected_splits: InspectedSplits, config: DataConfig
+    train: Records, val: Records, inspected_splits: InspectedSplits, config: DataConfig, *, insists: bool = False
 ) -> MaskMeaning:
-    """The meaning of the masks; masks that make no target become problems. Raises DataError if it is unclear."""
+    """The meaning of the masks; masks that make no target become problems; `insists` is the one of `check_masks`.
+
+    Raises DataError if the meaning is unclear.
+    """
     targets = reader_type(config)
     pixels = total_pixels(inspected_splits)
     classes = find_named_classes(train, config)
     if targets.has_classes and not classes:
-        check_masks(inspected_splits, pixels)
+        check_masks(inspected_splits, pixels, insists=insists)
     reader = targets.from_records(train, pixels, classes, config).with_records(train)
     # the report counts all masks, also the ones that training leaves out
     reader = read_labels(reader.with_pixels(pixels), inspected_splits)

@@ -28,6 +28,7 @@ from data_utils.targets.reader import TargetReader
 from runtime.cache import digest, load_value, store_value
 from runtime.console import listing
 from runtime.errors import DataError
+from tasks.classes import Classes
 from unet.axes import NetworkAxes, level_axes
 from unet.config import IGNORE_INDEX, MaskValue, Preprocess
 
@@ -166,12 +167,13 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     """
     train, val = load_records(config)
     warnings = task_warnings(train, config)
+    insists = config.task == Classes.name
     config = replace(config, task=find_task(train, config))
     targets = reader_type(config)
     classes = find_named_classes(train, config)
     if not train.is_stream:
         try:
-            info = inspect_files(train, val, config, classes)
+            info = inspect_files(train, val, config, classes, insists=insists)
         except DataError as error:
             raise DataError("; ".join([str(error), *warnings])) from error
         return replace(info, content=content_key([train, val]), warnings=warnings + info.warnings)
@@ -182,8 +184,13 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     return replace(info, content=content_key([train, val]))
 
 
-def inspect_files(train: Records, val: Records, config: DataConfig, classes: NamedClasses) -> DatasetInfo:
-    """Inspect files that can be read before training. Raises DataError for settings that do not fit the data."""
+def inspect_files(
+    train: Records, val: Records, config: DataConfig, classes: NamedClasses, *, insists: bool = False
+) -> DatasetInfo:
+    """Inspect files that can be read before training; `insists` is the one of `check_masks`.
+
+    Raises DataError for settings that do not fit the data.
+    """
     targets = reader_type(config)
     limits_values = targets.has_classes and config.outside_rule is None
     train_inspector = choose_inspector(train, has_classes=limits_values, windows=config.may_crop)
@@ -197,7 +204,7 @@ def inspect_files(train: Records, val: Records, config: DataConfig, classes: Nam
         _check(inspection, records, config)
     pixels = total_pixels(inspected_splits)
     if targets.has_classes and not classes:
-        check_masks(inspected_splits, pixels)
+        check_masks(inspected_splits, pixels, insists=insists)
     reader = targets.from_records(train, pixels, classes, config).with_records(train)
     for inspection, records in inspected_splits:
         exclude_unreadable(inspection, records, reader)

@@ -7,14 +7,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from data_utils.analysis.inspection import Content, InspectedSplits, SplitInspection, mask_value_from_json
-from data_utils.class_map import MAX_SCATTERED
 from data_utils.class_names import classes_example
 from data_utils.image_io.formats import VolumeFile, WindowSource
 from data_utils.image_io.reader import decode_mask, is_drawn_in_alpha, read_palette_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.invented_values import REPAIR
-from data_utils.mask_values import count_colors, count_values, has_colors, is_run, pack, show, sort_values, value_text
+from data_utils.mask_values import (
+    MANY_VALUES,
+    count_colors,
+    count_values,
+    has_colors,
+    is_run,
+    is_scattered,
+    pack,
+    show,
+    sort_values,
+    value_text,
+)
 from data_utils.sources.records import Record
 from runtime.cache import JSON, digest, load_or_compute
 from runtime.console import listing
@@ -25,13 +35,15 @@ MASKS = 64  # masks of a split that are read again
 VOLUMES = 8
 MASKS_WITH_VALUE = 4  # masks of each set of values that are read before another set has its second turn
 REACH = 2  # the pixels to each side among which the neighbors of a border lie
+MOST_REPEATED = 16  # times that a row or column is repeated; farther changes are those of large shapes
 INVENTED_SHARE = 0.6  # the least share of an invented value's pixels between two others; the rest are ringing
+NEARLY_ALL = 0.8  # of the values that form no areas: thin classes lie between others by chance, and fewer do
 AREA_SHARE = 0.5  # the least share of a class's pixels in areas at least three pixels thick
 MIN_BORDER_VALUES = 2  # a single value on a border may be a class that somebody drew there
 NAMES_IN_MESSAGE = 3  # masks that a message names
 PALETTES = 8  # masks of a split whose palettes are looked at
 ALONE_SHARE = 0.05  # from this share on, pixels without a neighbor of their color are dots of dithering
-MANY_INVENTED = 8  # the least values on borders that make even a run 0, 1, ..., n doubtful
+MANY_INVENTED = 8  # the least values on borders that make a run 0, 1, ..., n, or very many classes, doubtful
 RARE_SHARE = 0.01  # of all pixels: values that only lie on borders hold less
 MIN_CLASS_SHARE = 0.5  # if classes hold a smaller share of the pixels, the other values are more than borders
 
@@ -57,6 +69,7 @@ class BorderCounts:
 
     def add(self, mask: np.ndarray) -> None:
         """Count the pixels of a mask (H, W), or (H, W, 3) of colors."""
+        mask = without_repetition(mask)
         channels = mask.reshape(*mask.shape[:2], -1)
         is_center = (_extreme(channels, 1, np.minimum) == _extreme(channels, 1, np.maximum)).all(axis=2)
         in_area = _extreme(is_center[:, :, None], 1, np.maximum)[:, :, 0]
@@ -69,21 +82,44 @@ class BorderCounts:
         self.between.update(_count_where(mask, is_between))
         self.areas.update(_count_where(mask, in_area))
 
-    def classes(self) -> list[MaskValue]:
-        """The values that form areas, if at least as many others lie almost only between them; else an empty list."""
+    def classes(self, *, insists: bool = False) -> list[MaskValue]:
+        """The values that form areas, if most others lie almost only between them; else an empty list.
+
+        Where many values have gaps, which no resizing leaves, these others may be fewer than the values of areas.
+
+        Args:
+            insists: whether somebody says that all values are classes, so that nearly all others must lie so.
+        """
         pixels, between, areas = self.pixels, self.between, self.areas
         if has_colors(pixels):  # grey levels, from masks or strips without other colors, are colors too
             pixels, between, areas = map(count_colors, (pixels, between, areas))
-        classes = []
-        invented = 0
-        for value, count in pixels.items():
-            if areas[value] >= AREA_SHARE * count:
-                classes.append(value)
-            elif between[value] >= INVENTED_SHARE * count:
-                invented += 1
-        if len(classes) < 2 or invented < len(classes):
-            return []
-        return classes
+        classes = [value for value, count in pixels.items() if areas[value] >= AREA_SHARE * count]
+        thin = pixels.keys() - set(classes)
+        invented = sum(between[value] >= INVENTED_SHARE * pixels[value] for value in thin)
+        are_most = invented >= len(classes)
+        are_nearly_all = invented >= NEARLY_ALL * len(thin)
+        if insists:
+            is_spoiled = are_most and are_nearly_all
+        elif is_scattered(pixels):
+            is_spoiled = are_most or (invented >= MANY_INVENTED and are_nearly_all)
+        else:
+            is_spoiled = are_most
+        return classes if len(classes) >= 2 and is_spoiled else []
+
+
+def without_repetition(mask: np.ndarray) -> np.ndarray:
+    """A mask (H, W) or (H, W, 3) as it was before its pixels were repeated, which makes thin borders thick.
+
+    Enlarging to the nearest pixel repeats rows and columns: then no two changes lie closer together than the factor.
+    """
+    for axis in (0, 1):
+        lines = np.moveaxis(mask, axis, 0).reshape(mask.shape[axis], -1)
+        changes = np.flatnonzero((lines[1:] != lines[:-1]).any(axis=1)) + 1
+        factor = int(np.diff(changes).min(initial=MOST_REPEATED + 1))
+        if 1 < factor <= MOST_REPEATED:
+            first = (int(changes[0]) + factor // 2) % factor
+            mask = np.take(mask, range(first, mask.shape[axis], factor), axis)
+    return mask
 
 
 def _extreme(channels: np.ndarray, reach: int, extreme: np.ufunc) -> np.ndarray:
@@ -110,39 +146,42 @@ def _count_where(mask: np.ndarray, is_chosen: np.ndarray) -> dict[MaskValue, int
     return count_values(values[:, None])
 
 
-def check_masks(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
+def check_masks(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int], *, insists: bool = False) -> None:
     """Raises DataError if masks whose values are classes without names look spoiled.
 
     Args:
         pixels: how many pixels of the masks hold each value.
+        insists: whether a flag says that the values are classes.
     """
     check_palettes(inspected_splits, pixels)
-    check_borders(inspected_splits, pixels)
+    check_borders(inspected_splits, pixels, insists=insists)
     check_transparency(inspected_splits, pixels)
 
 
-def check_borders(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
+def check_borders(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int], *, insists: bool = False) -> None:
     """Raises DataError if the masks hold values that smoothing, resizing or JPEG has invented on the borders of others.
 
     Args:
         pixels: how many pixels of the masks hold each value; none of them has a name.
+        insists: whether a flag says that the values are classes.
     """
-    is_numbered = is_run(pixels) and len(pixels) <= MAX_SCATTERED
+    is_numbered = is_run(pixels) and len(pixels) <= MANY_VALUES
     if len(pixels) < 2 + MIN_BORDER_VALUES or is_numbered:
         return
-    class_values = _once("borders", inspected_splits, _classes)
-    if class_values:
-        classes = sort_values(map(mask_value_from_json, class_values))
-        raise DataError(_describe(inspected_splits, pixels, classes))
+    likely, certain = _once("values on borders", inspected_splits, _classes)
+    if certain or (likely and not insists):
+        classes = sort_values(map(mask_value_from_json, likely))
+        remedy = "name all of them with --classes" if certain else "give --task classes"
+        raise DataError(f"{_describe(inspected_splits, pixels, classes)}. If all values are classes, {remedy}")
 
 
 def border_warnings(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> tuple[str, ...]:
     """A warning where most values of a run 0, 1, ..., n are rare and lie on borders: `check_borders` lets runs pass."""
     rare = [value for value in pixels if pixels[value] < RARE_SHARE * sum(pixels.values())]
     has_many = len(rare) >= max(MANY_INVENTED, 2 * (len(pixels) - len(rare)))
-    if not is_run(pixels) or len(pixels) > MAX_SCATTERED or not has_many:
+    if not is_run(pixels) or len(pixels) > MANY_VALUES or not has_many:
         return ()
-    class_values = _once("borders of runs", inspected_splits, _classes)
+    class_values, _ = _once("values on borders", inspected_splits, _classes)
     classes = sort_values(map(mask_value_from_json, class_values))
     count = len(pixels) - len(classes)
     if not classes or count < max(MANY_INVENTED, 2 * len(classes)):
@@ -240,14 +279,14 @@ def _sampled_pictures(inspected_splits: InspectedSplits) -> Iterator[Record]:
                 yield record
 
 
-def _classes(inspected_splits: InspectedSplits) -> list[MaskValue]:
-    """The classes that `BorderCounts` finds in some masks of the splits."""
+def _classes(inspected_splits: InspectedSplits) -> tuple[list[MaskValue], list[MaskValue]]:
+    """The classes that `BorderCounts` finds in some masks of the splits, and those that it finds against a flag."""
     counts = BorderCounts.empty()
     for inspection, records in inspected_splits:
         for i in _sample(inspection, VOLUMES if inspection.dims == 3 else MASKS):
             for mask in mask_planes(records[i]):
                 counts.add(mask)
-    return counts.classes()
+    return counts.classes(), counts.classes(insists=True)
 
 
 def _sample(inspection: SplitInspection, most: int) -> list[int]:
@@ -301,12 +340,11 @@ def _describe(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int], c
             f"the masks look spoiled: they hold {len(pixels)} grades from {value_text(ordered[0])} to"
             f" {value_text(ordered[-1])}, as probabilities and blurred outlines do, in {files}. Save what is above a"
             " threshold, such as half of the highest value, as 255 and the rest as 0, see"
-            " docs/preparing-masks.md#no-smoothed-edges. If all values are classes, name all of them with --classes"
+            " docs/preparing-masks.md#no-smoothed-edges"
         )
     return (
         f"the masks look spoiled: {share:.1%} of their pixels hold {show(classes)}; the other values, {show(invented)},"
         f" lie on the borders between them, at most two pixels thick, as smoothing, resizing and JPEG leave them, in"
         f" {files}. {REPAIR}; --check-data --classes"
-        f" {classes_example(classes)} lists these files, and --outside ignore after it trains without the other values."
-        " If all values are classes, name all of them with --classes"
+        f" {classes_example(classes)} lists these files, and --outside ignore after it trains without the other values"
     )

@@ -4,7 +4,6 @@ import pytest
 
 from data_utils.class_map import resolve_classes
 from data_utils.invented_values import describe_invented, excess_values
-from runtime.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -44,29 +43,10 @@ def test_values_of_as_many_pixels_are_not_invented(pixels):
     assert describe_invented(pixels) is None
 
 
-def test_32_scattered_grey_values_are_classes():
-    assert len(resolve_classes({7 * value: 10 for value in range(32)}, (), None)) == 32
-
-
 @pytest.mark.parametrize(
-    ("values", "shown"),
-    [(range(0, 231, 7), "0, 7, 14, 21, 28, 35, 42, 49"), ([*range(20), *range(21, 34)], "0, 1, 2, 3, 4, 5, 6, 7")],
-    ids=["far apart", "a row without one number"],
+    "values",
+    [range(151), range(0, 231, 7), [(value, 0, 0) for value in range(40)]],
+    ids=["numbers in a row", "numbers with gaps", "colors"],
 )
-def test_33_scattered_grey_values_are_no_classes(values, shown):
-    message = rf"the masks hold 33 grey values, {shown}, \.\.\.: smoothed"
-    with pytest.raises(DataError, match=message):
-        resolve_classes(dict.fromkeys(values, 10), (), None)
-
-
-def test_many_scattered_grey_values_with_white_are_no_classes():
-    smoothed = dict.fromkeys([*range(0, 250, 5), 255], 10)
-    with pytest.raises(DataError, match="smoothed edges or lossy compression"):
-        resolve_classes(smoothed, (), None)
-
-
-@pytest.mark.parametrize(
-    "values", [range(151), [(value, 0, 0) for value in range(40)]], ids=["numbers in a row", "colors"]
-)
-def test_many_values_are_classes_unless_they_are_scattered_greys(values):
+def test_many_values_are_classes(values):
     assert len(resolve_classes(dict.fromkeys(values, 10), (), None)) == len(values)

@@ -87,6 +87,11 @@ def half(method: Image.Resampling) -> Spoil:
     return lambda mask: mask.resize((mask.width // 2, mask.height // 2), method)
 
 
+def enlarged(mask: Image.Image, factor: float) -> Image.Image:
+    """A mask enlarged to the nearest pixels."""
+    return mask.resize((round(factor * mask.width), round(factor * mask.height)), Image.Resampling.NEAREST)
+
+
 SPOILED: dict[str, tuple[Sequence[int], Spoil]] = {
     "soft edges of 84": ((84,), half(Image.Resampling.LANCZOS)),
     "0, 64, 128, 191, 255": ((255,), half(Image.Resampling.BOX)),
@@ -101,6 +106,9 @@ SPOILED: dict[str, tuple[Sequence[int], Spoil]] = {
     "JPEG 75 of 84": ((84,), resaved(75)),
     "JPEG 90, several classes": ((50, 100, 200), resaved(90)),
     "WebP": ((255,), resaved(80, "webp")),
+    "JPEG 75, then enlarged": ((255,), lambda mask: enlarged(resaved(75)(mask), 3)),
+    "0, 64, 128, 191, 255, enlarged": ((255,), lambda mask: enlarged(half(Image.Resampling.BOX)(mask), 4)),
+    "enlarged by a fraction": ((255,), lambda mask: enlarged(half(Image.Resampling.BOX)(mask), 2.6)),
     "colors, soft": ((255,), lambda mask: half(Image.Resampling.BOX)(Image.merge("RGB", [mask, mask, shapes(9)]))),
     "colors, JPEG": ((255,), lambda mask: resaved(90)(Image.merge("RGB", [mask, shapes(8), shapes(9)]))),
 }
@@ -184,6 +192,50 @@ THIN: dict[str, list[Image.Image | np.ndarray]] = {
 @pytest.mark.parametrize("masks", THIN.values(), ids=THIN)
 def test_thin_and_rare_classes_pass(tmp_path, masks):
     load_info(write(tmp_path, masks))
+
+
+def regions(seed: int, values: Sequence[int], count: int = 60) -> np.ndarray:
+    """A mask of regions that each hold one of the values."""
+    rng = np.random.default_rng(seed)
+    y, x = rng.integers(0, 2 * SIDE, (2, count))
+    pixels = np.arange(2 * SIDE)
+    distances = (pixels[:, None, None] - y) ** 2 + (pixels[None, :, None] - x) ** 2
+    return np.asarray(values)[rng.integers(0, len(values), count)][distances.argmin(axis=2)]
+
+
+SCATTERED = {
+    "one number missing": [value for value in range(34) if value != 5],
+    "some of 150": [value for value in range(150) if value % 7 != 3],
+    "far apart": [0, 2, 41, *range(1001, 1036), *range(2001, 2036)],
+}
+
+
+@pytest.mark.parametrize("values", SCATTERED.values(), ids=SCATTERED)
+@pytest.mark.parametrize("step", [1, 4])
+def test_many_values_with_gaps_are_classes(tmp_path, values, step):
+    folder = write(tmp_path, [regions(seed, values).astype(np.uint16)[::step, ::step] for seed in range(6)])
+    class_values = load_info(folder).reader.class_map.values
+    assert len(class_values) > 32
+    assert set(class_values) <= set(values)
+
+
+@pytest.mark.parametrize("spoil", [resaved(75), half(Image.Resampling.BILINEAR)], ids=["JPEG 75", "half"])
+def test_many_values_with_gaps_may_be_spoiled_too(tmp_path, spoil):
+    values = [4 * value for value in range(40)]
+    folder = write(tmp_path, [spoil(Image.fromarray(regions(seed, values).astype(np.uint8))) for seed in range(6)])
+    with pytest.raises(DataError, match=r"the masks look spoiled"):
+        load_info(folder)
+
+
+def test_a_flag_says_that_values_on_borders_are_classes_after_all(tmp_path):
+    masks = [regions(seed, range(0, 240, 7)).astype(np.uint8) for seed in range(6)]
+    stripes = np.concatenate([[0] * 6, *[[value, *[238] * 6, *[0] * 6] for value in range(99, 180, 10)]])
+    for mask in masks:
+        mask[:20, : len(stripes)] = stripes
+    folder = write(tmp_path, masks)
+    with pytest.raises(DataError, match="If all values are classes, give --task classes"):
+        load_info(folder)
+    assert len(load_info(folder, task="classes").reader.class_map) > 34
 
 
 def test_a_value_that_is_named_or_ignored_is_no_mistake(tmp_path):
@@ -410,7 +462,7 @@ def test_colors_that_are_not_between_others_in_each_channel_are_on_no_border():
 
 
 def test_values_between_areas_may_be_two_pixels_thick():
-    step = np.uint8([0, 0, 0, 100, 100, 200, 200, 200])[None].repeat(9, axis=0)
+    step = np.uint8([0, 0, 0, 100, 100, 200, 200, 200, 0, 200])[None].repeat(9, axis=0)
     assert counts_of(step).between == {100: 18}
 
 
@@ -446,7 +498,7 @@ def split_of(*masks: Image.Image | np.ndarray, values: Sequence[int] = (0, 1)) -
     ],
 )
 def test_a_run_is_warned_of_from_eight_rare_values_on(monkeypatch, frequent, rare, classes):
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: classes)
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: (classes, classes))
     pixels = dict(enumerate([*frequent, *rare]))
     (line,) = border_warnings([split_of(np.zeros((10, 10), np.uint8))], pixels)
     assert line.startswith(f"{len(rare)} of the {len(pixels)} mask values lie only on the")
@@ -465,19 +517,19 @@ def test_a_run_is_warned_of_from_eight_rare_values_on(monkeypatch, frequent, rar
     ],
 )
 def test_a_run_of_few_rare_values_is_not_warned_of(monkeypatch, frequent, rare, classes):
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: classes)
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: (classes, classes))
     pixels = dict(enumerate([*frequent, *rare]))
     assert border_warnings([split_of(np.zeros((10, 10), np.uint8))], pixels) == ()
 
 
 def test_values_that_do_not_begin_with_0_are_not_warned_of(monkeypatch):
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [1, 2])
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: ([1, 2], []))
     assert border_warnings([], dict(enumerate([500, 500, *[1] * 8], start=1))) == ()
 
 
 def check_borders_of(monkeypatch: pytest.MonkeyPatch, count: int, step: int) -> None:
     """Check a mask of so many values, of which 0 and the second form areas."""
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [0, step])
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: ([0, step], []))
     pixels = {value * step: 10 for value in range(count)}
     check_borders([split_of(np.zeros((10, 10), np.uint8), values=tuple(pixels))], pixels)
 
@@ -516,7 +568,7 @@ def test_a_sample_of_the_masks_of_a_split_is_read_again(monkeypatch, dims, count
 def test_masks_are_read_again_each_time_unless_both_splits_have_a_key(tmp_path, monkeypatch, digest, count):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     looks: list[int] = []
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: looks.append(1) or [])
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: looks.append(1) or ([], []))
     splits = [split_of(np.zeros((10, 10), np.uint8), values=(0, 9, 18, 27)) for _ in range(2)]
     splits[0][1].digest = "first"
     splits[1][1].digest = digest
@@ -527,7 +579,7 @@ def test_masks_are_read_again_each_time_unless_both_splits_have_a_key(tmp_path, 
 
 @pytest.mark.parametrize(("frequent", "words"), [(25, "50.0% of their pixels hold 0, 9"), (24, "4 grades from 0 to 9")])
 def test_values_are_grades_where_classes_hold_less_than_half_of_the_pixels(monkeypatch, frequent, words):
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: [0, 9])
+    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: ([0, 9], [0, 9]))
     good = split_of(np.zeros((10, 10), np.uint8), np.zeros((10, 10), np.uint8), values=(0, 9))
     empty = split_of(np.zeros((10, 10), np.uint8), values=(0,))
     pixels = {0: frequent, 9: frequent, 3: 25, 5: 25}

@@ -8,7 +8,6 @@ On all GPUs:     accelerate launch --multi_gpu predict.py --model runs/cells/mod
 """
 
 import json
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from PIL import Image
 
+from inference.batches import process_share
 from inference.decoding.objects import choose_objects
 from inference.outputs import new_format
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
@@ -27,14 +27,11 @@ from inference.pipeline import PredictionPipeline
 from inference.predict_settings import PredictSettings, parse_args
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
-from inference.ranking import RIVAL, Ranked, find_candidates, rank, write_ranking
-from inference.ranking import TABLE as RANKING
 from inference.scoring.boundary import BoundaryScores, boundary_report
 from inference.scoring.components import area_report, area_table
 from inference.scoring.truth import ScoreError
 from inference.scoring.volume import case_report, case_table
-from inference.tiling.sharing import SharedRows
-from inference.work import divide_work, prepare_work
+from inference.work import prepare_work
 from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.errors import DataError, SettingsError
@@ -46,14 +43,12 @@ from runtime.launch import (
     process_group_options,
     set_launch_environment,
 )
-from runtime.mesh import Mesh
 from runtime.script import run_script
 from runtime.signals import exit_on_sigterm
 from tasks.calibration import calibration_report
 from tasks.task import Scores
 
 WORST_SHOWN = 5  # images with the worst scores that the terminal lists
-NEXT_SHOWN = 10  # images to annotate next that the terminal lists
 
 
 class Failure(NamedTuple):
@@ -127,15 +122,6 @@ def close_output(folder: Path, report: dict | None, *, is_complete: bool) -> Non
             file.write(text.encode())
 
 
-def print_ranking(folder: Path, order: list[Ranked]) -> None:
-    """Print the first images to annotate, and write all of them to rank.csv."""
-    write_ranking(folder, order)
-    say(f"to annotate next, of {len(order)} in {folder / RANKING}:")
-    for ranked in order[:NEXT_SHOWN]:
-        say(f"{ranked.candidate.name}: {ranked.reason}, entropy {ranked.candidate.entropy:.3f}")
-    say(RIVAL)
-
-
 def write_files_of_all(
     args: PredictSettings, jobs: list[Job], requested: RequestedOutputs, report: dict | None, *, is_complete: bool
 ) -> list[str]:
@@ -157,11 +143,6 @@ def write_files_of_all(
     except (OSError, DataError) as error:
         files = "metrics.json, predict.json or a file of all images"
         problems.append(f"{args.output}: {files} cannot be written ({error})")
-    if args.rank:
-        try:
-            print_ranking(args.output, rank(find_candidates(jobs, output_format)))
-        except (OSError, DataError) as error:
-            problems.append(f"{args.output}: the images cannot be ranked ({error})")
     return problems
 
 
@@ -171,10 +152,6 @@ def check_outputs(args: PredictSettings, predictor: Predictor, output_format: Pr
         raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
     if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
         raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
-    if args.rank and not predictor.task.answers_classes:
-        raise SettingsError(
-            "--rank: orders images by the classes of their masks, which this model has not; leave it out"
-        )
     if args.uncertainty and UNCERTAINTY in output_format.unsupported:
         raise SettingsError(f"--uncertainty: {output_format.unsupported[UNCERTAINTY]}; leave the flag out")
     if args.polygons:
@@ -204,7 +181,6 @@ def main() -> None:
     exit_on_sigterm()
     accelerator = Accelerator(kwargs_handlers=[process_group_options()])
     configure_process(accelerator)
-    mesh = Mesh.from_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
 
     # 2. Model: its config.json holds the preprocessing and the values of the classes in masks
@@ -226,20 +202,18 @@ def main() -> None:
     extensions = output_extensions(args, output_format)
     requested = RequestedOutputs(output_format, predictor.task, extensions, args.overwrite, args.boundary)
 
-    # 3. Inputs: one process lists them, each process takes its share; the processes of a group share large inputs
+    # 3. Inputs: one process lists them, each process takes its share
     work = on_main(accelerator, lambda: prepare_work(args, predictor, requested))
-    shared_batches, own_batches = divide_work(work, predictor, mesh, accelerator.num_processes)
+    batches = process_share(work.batches, accelerator.process_index, accelerator.num_processes)
 
     # 4. Predict: reading, computing and writing overlap; a file that fails does not stop the others
     scores = predictor.task.new_scores(1)
     scored: list[ScoredImage] = []
     failures: list[Failure] = []
     pipeline = PredictionPipeline(predictor, requested, work.finished_jobs)
-    image_count = len(shared_batches) * mesh.is_first + sum(len(batch) for batch in own_batches)
-    shared_rows = SharedRows(mesh, predictor.config.num_classes, accelerator.device)
-    results = chain(pipeline.run_together(shared_batches, shared_rows), pipeline.run(own_batches))
+    image_count = sum(len(batch) for batch in batches)
     with accelerator.autocast():
-        for job, result in track(results, image_count, "predicting", unit="image"):
+        for job, result in track(pipeline.run(batches), image_count, "predicting", unit="image"):
             if isinstance(result, Exception):
                 line = f"{job.name}: {result}" if isinstance(result, OSError) else str(result)
                 is_written = isinstance(result, ScoreError)

@@ -22,7 +22,7 @@ from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, InputPages, 
 from runtime.errors import DataError
 
 # files of --output that belong to all inputs together
-FILES_OF_ALL_INPUTS = ("predict.json", "metrics.json", "points.csv", "points.tps", "points.json", "rank.csv")
+FILES_OF_ALL_INPUTS = ("predict.json", "metrics.json", "points.csv", "points.tps", "points.json")
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
 

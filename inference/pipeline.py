@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 
 from inference.kinds import Score
 from inference.network_inputs import NetworkInputs
@@ -10,7 +9,6 @@ from inference.outputs.jobs import ImageJob, Job, RasterJob, VolumeJob
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predictor import Predictor
 from inference.steps import REMEDY, Finish, ImageSteps, Steps, VolumeSteps
-from inference.tiling.sharing import SharedRows
 from runtime.errors import DataError, MemoryShortage
 from runtime.memory import memory_shortage
 from runtime.parallel import default_workers, run_pipeline
@@ -37,28 +35,6 @@ class PredictionPipeline:
         """Each job as it is done, with its score if it has a true mask, or the error that stopped it."""
         threads = min(8, max(2, default_workers(self.predictor.device)))
         return run_pipeline(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
-
-    def run_together(self, batches: list[list[Job]], shared_rows: SharedRows) -> Iterator[JobResult]:
-        """`run` for inputs that the processes of a group predict together; the leader has the results."""
-        jobs = list(chain.from_iterable(batches))
-        with self.predictor.rows_shared(shared_rows):
-            if shared_rows.mesh.is_first:
-                numbers = {job: number for number, job in enumerate(jobs)}
-                compute = partial(self._lead, shared_rows, numbers)
-                yield from run_pipeline(batches, self._read, compute, ERRORS_OF_ONE_FILE, threads=1)
-                shared_rows.end()
-            else:
-                for number in shared_rows.inputs():
-                    job = jobs[number]
-                    remedy = REMEDY.format(job.smaller_tile)
-                    with shared_rows.follow(ERRORS_OF_ONE_FILE), memory_shortage(job.name, remedy):
-                        self._steps[type(job)].follow(job)
-
-    def _lead(self, shared_rows: SharedRows, numbers: dict[Job, int], batch: list[ReadJob]) -> list[Finish]:
-        """`_compute` for the only job of a batch, with the help of the other processes."""
-        ((job, _),) = batch
-        with shared_rows.lead(numbers[job]):
-            return self._compute(batch)
 
     def _read(self, job: Job) -> NetworkInputs | None:
         """Read inputs ahead in a thread. Returns None for jobs that are read while they are computed, or not at all."""

@@ -11,15 +11,15 @@ from runtime import cli as arg
 
 MASK_FILES = (".png", ".tif", ".tiff")  # how the file of the only mask ends
 HINTS = {**arg.LAUNCH_HINTS}  # what to type instead of flags that other programs have
-HINTS |= dict.fromkeys(("image", "images", "source", "i", "img", "data", "dataset"), "did you mean --input FILES?")
-HINTS |= dict.fromkeys(("weights", "checkpoint", "m", "load", "ckpt"), "did you mean --model MODEL?")
-HINTS |= dict.fromkeys(("o", "out", "output-dir", "save-dir", "project", "name"), "did you mean --output DIR?")
-HINTS |= dict.fromkeys(("mask", "masks", "labels", "ground-truth", "gt"), "did you mean --truth DIR?")
-HINTS |= dict.fromkeys(("viz", "v", "visualize", "save-overlay", "show"), "did you mean --overlay?")
+HINTS |= dict.fromkeys(("image", "images", "source"), "did you mean --input FILES?")
+HINTS |= dict.fromkeys(("weights", "checkpoint", "load"), "did you mean --model MODEL?")
+HINTS |= dict.fromkeys(("masks", "labels", "gt"), "did you mean --truth DIR?")
+HINTS |= dict.fromkeys(("viz", "visualize"), "did you mean --overlay?")
 PROBABILITIES_HINT = "each pixel gets its most probable class; --probabilities writes how probable each one is"
-HINTS |= dict.fromkeys(("threshold", "conf", "conf-thres", "confidence", "t", "mask-threshold"), PROBABILITIES_HINT)
-HINTS |= dict.fromkeys(("batch-size", "batch", "workers", "num-workers"), "it is chosen here; leave it out")
-HINTS |= dict.fromkeys(("classes", "image-size", "imgsz"), "the model's config.json says it; leave it out")
+HINTS |= dict.fromkeys(("threshold", "conf"), PROBABILITIES_HINT)
+HINTS |= dict.fromkeys(("batch-size", "num-workers"), "it is chosen here; leave it out")
+HINTS["rank"] = "it is gone: a random order of the images to annotate is as good (docs/reviewing-masks.md)"
+HINTS["processes-per-volume"] = "it is gone from prediction: leave it out, a large input is predicted in tiles"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,6 @@ class PredictSettings:
     # further outputs
     probabilities: bool
     uncertainty: bool
-    rank: bool
     polygons: str | None
     coco: bool
     # objects
@@ -55,7 +54,6 @@ class PredictSettings:
     mask_suffix: str | None
     tile_size: int | None
     overlap: int | None
-    processes_per_volume: int
     scale: float | None
     file: Path | None
 
@@ -69,13 +67,10 @@ def parse_args(description: str) -> PredictSettings:
     args = parser.parse_args()
     if args.boundary and not args.truth:
         parser.error("--boundary needs --truth, the folder of true masks to score against")
-    args.uncertainty |= args.rank  # images are ranked by their uncertainty
     args.file = None
     if args.output.suffix.lower() in MASK_FILES and not args.output.is_dir():
         args.file = args.output
         args.output = args.output.parent
-        if args.rank:
-            parser.error("--rank orders several images; give a folder as --output")
     if args.tile_size == "auto":
         args.tile_size = None
     if args.overlap == "auto":
@@ -103,8 +98,6 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add("--probabilities", action="store_true", help=probabilities)
     unsure = "also write how unsure each pixel is, 0 to 255: <image>.uncertainty.png, .tif or .nii.gz as the masks"
     add("--uncertainty", action="store_true", help=unsure)
-    order = "also write the order in which to annotate the images, rank.csv; for classes"
-    add("--rank", action="store_true", help=order)
     polygons = "also write what is predicted as polygons: <image>.geojson, or .gpkg; needs images with a place"
     add("--polygons", nargs="?", const="geojson", choices=("geojson", "gpkg"), help=polygons)
     add("--coco", action="store_true", help="of objects: also write all of them into one file of COCO, objects.json")
@@ -124,7 +117,5 @@ def _add_advanced_flags(group: argparse._ArgumentGroup) -> None:
     add("--tile-size", type=arg.auto_or(arg.positive_int), default="auto", metavar="PIXELS", help=tile)
     overlap = "of tiles; auto: so much that tiles change nothing, where that is possible"
     add("--overlap", type=arg.auto_or(arg.non_negative_int), default="auto", metavar="PIXELS", help=overlap)
-    shared = "processes that predict each large image or volume together: its tiles are dealt to them (default: 1)"
-    add("--processes-per-volume", type=arg.positive_int, default=1, metavar="S", help=shared)
     scale = "only for a Pytorch-UNet .pth: the --scale that it was trained with (default: 0.5)"
     add("--scale", type=arg.positive_float, metavar="FACTOR", help=scale)

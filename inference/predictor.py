@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,6 @@ from inference.network_inputs import (
 )
 from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits
 from inference.tiling.resizing import resize_logits, resize_strips
-from inference.tiling.sharing import SharedRows
 from runtime.device import full_precision, upload
 from runtime.errors import ModelError
 from tasks import task_of_model
@@ -113,7 +111,6 @@ class Predictor:
             networks.append(network)
         self.networks = [network.eval() for network in networks]
         self.config: UNetConfig = networks[0].config
-        self._shared_rows: SharedRows | None = None
         self.tile_size = tile_size
         self.overlap = overlap
         self.tta = bool(tta)
@@ -145,15 +142,6 @@ class Predictor:
         """Answer as another task of the same outputs does, such as one that leaves out small objects."""
         self.task = task
         self._decoder = self.new_decoder()
-
-    @contextmanager
-    def rows_shared(self, rows: SharedRows) -> Iterator[None]:
-        """A context in which several processes predict each input together, a share of its rows each."""
-        self._shared_rows = rows
-        try:
-            yield
-        finally:
-            self._shared_rows = None
 
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
@@ -251,13 +239,6 @@ class Predictor:
                 tiling = tiling._replace(exact=False)
             tilings.append(tiling)
         return tilings
-
-    def is_shareable(self, size: Size, spacing: Spacing | None = None) -> bool:
-        """Whether several processes can predict an image or volume of `size` together, that is, by rows."""
-        if len(size) == 2 and not self.needs_windows(size):
-            return False
-        has_all_axes = self.config.dims == len(size)
-        return has_all_axes and None not in self.tilings(size, spacing)
 
     def needs_windows(self, size: Size) -> bool:
         """Whether an image of `size` (H, W) is better predicted by `strips` than by `logits_of_batch`."""
@@ -372,8 +353,7 @@ class Predictor:
         elif tiling is None:
             yield self._logits(network, read(0, size[0])[None])[0]
         else:
-            row_forward_for = self._shared_rows.row_forward_for if self._shared_rows else None
-            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels, row_forward_for)
+            yield from stream_logits(partial(self._logits, network), read, size, tiling, pixels)
 
     def _logits(self, network: nn.Module, batch: Tensor) -> Tensor:
         """(B, C, h, w) -> (B, num_classes, h, w) in full precision."""

@@ -42,9 +42,6 @@ class Steps(Protocol):
     def compute(self, batch: Any) -> list[Finish]:
         """Compute the logits of a batch of (job, inputs); returns a function for each job that finishes it."""
 
-    def follow(self, job: Any) -> None:
-        """Help another process, which leads, with a job that both predict together."""
-
 
 class ImageSteps:
     """The steps from an image to its files and score."""
@@ -84,12 +81,6 @@ class ImageSteps:
         for (job, inputs), image_logits in zip(images, logits, strict=True):
             finishes.append(partial(self._finish, job, inputs, image_logits))
         return finishes
-
-    def follow(self, job: ImageJob) -> None:
-        """Help another process with an image that it predicts in windows."""
-        with open_windowed_file(job.source, job.page) as picture:
-            for _ in self.predictor.strips(picture, job.name):
-                pass
 
     def _predict_in_windows(self, job: ImageJob) -> Score | None:
         with open_windowed_file(job.source, job.page) as picture:
@@ -142,11 +133,6 @@ class VolumeSteps:
         if job.truth is None:
             return [lambda: None]
         return [partial(self._score, job, mask)]
-
-    def follow(self, job: VolumeJob) -> None:
-        """Help another process with a volume."""
-        for _ in self.predictor.strips(job.volume, job.name):
-            pass
 
     def _score(self, job: VolumeJob, mask: np.ndarray) -> Score:
         try:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from inference.batches import group_jobs, process_share
+from inference.batches import group_jobs
 from inference.inputs import FILES_OF_ALL_INPUTS, InputRules, find_jobs, named_job
 from inference.kinds import new_output_kind
 from inference.outputs.disk import check_disk
@@ -20,7 +20,6 @@ from inference.tiling import Tiling
 from runtime.console import say
 from runtime.errors import DataError
 from runtime.files import remove_leftovers
-from runtime.mesh import Mesh
 from unet.config import UNetConfig
 
 INPUTS = {2: "images", 3: "volumes"}  # number of axes -> their name
@@ -135,23 +134,3 @@ def _batches(jobs: Sequence[Job], predictor: Predictor) -> list[list[Job]]:
         return predictor.batch_key(size)
 
     return group_jobs(jobs, batch_key)
-
-
-def divide_work(
-    work: Work, predictor: Predictor, mesh: Mesh, processes: int
-) -> tuple[list[list[Job]], list[list[Job]]]:
-    """The batches that this process's group predicts together, one by one, and those of this process alone."""
-    together: list[list[Job]] = []
-    alone: list[list[Job]] = []
-    for batch in work.batches:
-        if mesh.size > 1 and batch[0] not in work.finished_jobs and _is_shareable(batch[0], predictor):
-            together.append(batch)
-        else:
-            alone.append(batch)
-    shared_batches = process_share(together, mesh.group, processes // mesh.size)
-    own_batches = process_share(alone, mesh.slab_rank(mesh.slab), processes)
-    return shared_batches, own_batches
-
-
-def _is_shareable(job: Job, predictor: Predictor) -> bool:
-    return job.size is not None and predictor.is_shareable(job.size, job.spacing)

@@ -22,10 +22,9 @@ _DEVICES = (
 )
 _FP16 = "the launcher chooses the precision: accelerate launch --mixed_precision fp16 {script}"
 _COMPILER = "the launcher compiles: accelerate launch --dynamo_backend inductor {script}"
-LAUNCH_HINTS = {"bf16": _FP16.replace("fp16", "bf16"), "bfloat16": _FP16.replace("fp16", "bf16"), "compile": _COMPILER}
-LAUNCH_HINTS |= dict.fromkeys(("amp", "fp16", "half", "use-amp", "precision"), _FP16)
-LAUNCH_HINTS |= dict.fromkeys(("gpus", "gpu", "num-gpus", "n-gpus", "ngpu", "device", "devices", "cuda"), _DEVICES)
-LAUNCH_HINTS |= dict.fromkeys(("no-cuda", "accelerator", "nproc-per-node", "num-nodes", "strategy", "ddp"), _DEVICES)
+LAUNCH_HINTS = {"bf16": _FP16.replace("fp16", "bf16"), "compile": _COMPILER}
+LAUNCH_HINTS |= dict.fromkeys(("amp", "fp16"), _FP16)
+LAUNCH_HINTS |= dict.fromkeys(("gpus", "gpu", "device", "cuda"), _DEVICES)
 
 LONG_DASHES = ("\u2013", "\u2014", "\u2212")  # word processors turn two dashes into these
 

@@ -1,6 +1,6 @@
 """Logits of tiles, put together row by row of tiles."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import EllipsisType
 from typing import NamedTuple
@@ -44,7 +44,6 @@ def stream_logits(
     size: Sequence[int],
     tiling: Tiling,
     pixels: int,
-    row_forward_for: Callable[[Forward, int], Forward] | None = None,
 ) -> Iterator[Tensor]:
     """Logits of an image from top to bottom, (num_classes, n, W), or of a volume, (num_classes, n, H, W).
 
@@ -55,7 +54,6 @@ def stream_logits(
             would be as large as its logits.
         size: (H, W) or (D, H, W) of the network's input.
         pixels: how many pixels share a forward pass.
-        row_forward_for: (forward, number) -> the forward function for a row, if several processes share the rows.
 
     Memory: W (x H) x the first side of a tile x classes, and the memory of one batch of tiles.
     """
@@ -63,19 +61,7 @@ def stream_logits(
     rows_ahead = 1 if len(size) == 2 else 0
     inputs = map_ahead(lambda span: read(*span), cuts.rows, ahead=rows_ahead)
     rows = (TileRow(row_pixels, cuts, number) for number, row_pixels in enumerate(inputs))
-    yield from cuts.strips(_row_sums(forward, rows, pixels, row_forward_for))
-
-
-def _row_sums(
-    forward: Forward,
-    rows: Iterable[TileRow],
-    pixels: int,
-    row_forward_for: Callable[[Forward, int], Forward] | None,
-) -> Iterator[Tensor]:
-    """The sums of each row, one after another."""
-    for row in rows:
-        row_forward = forward if row_forward_for is None else row_forward_for(forward, row.number)
-        yield _sums(row_forward, [row], pixels)[0]
+    yield from cuts.strips(_sums(forward, [row], pixels)[0] for row in rows)
 
 
 def batch_logits(

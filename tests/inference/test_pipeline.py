@@ -5,7 +5,6 @@ Modules: inference/pipeline.py, inference/steps.py.
 
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ import torch
 from PIL import Image
 from support.prediction import network_of, touch, volume_job, writer_of
 
-from data_utils.image_io.formats import BandSource, PageFile
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.windowed import WindowedArray
 from data_utils.visualize import to_rgb
 from inference import Predictor
@@ -32,35 +31,6 @@ from inference.steps import ImageSteps, VolumeSteps, track_progress
 from runtime.errors import ImageError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
-
-
-@pytest.mark.parametrize(("bands", "values"), [((), [20, 21, 22]), (("3", "1"), [20, 22])], ids=["all bands", "two"])
-def test_a_process_that_helps_reads_the_page_of_the_image(tmp_path, bands, values):
-    file = tmp_path / "a.tif"
-    with tifffile.TiffWriter(file) as tiff:
-        for page in range(3):
-            tiff.write(np.tile(np.arange(3, dtype=np.uint8) + 10 * page, (8, 9, 1)), photometric="rgb")
-    stored = BandSource((str(file),), bands, 2) if bands else None
-    pictures = []
-
-    def strips(picture, name):
-        pictures.append((name, np.unique(picture.read(0, 8)).tolist()))
-        return iter(())
-
-    predictor = Predictor(network_of())
-    steps = ImageSteps(predictor, writer_of(predictor))
-    steps.predictor = SimpleNamespace(strips=strips)
-    steps.follow(ImageJob(image=file, size=(8, 9), output=tmp_path / "a", page=2, stored=stored))
-    assert pictures == [(f"{file} page 3", values)]
-
-
-def test_a_process_that_helps_computes_every_strip_of_a_volume():
-    computed = []
-    predictor = Predictor(network_of())
-    steps = VolumeSteps(predictor, writer_of(predictor))
-    steps.predictor = SimpleNamespace(strips=lambda volume, name: map(computed.append, range(3)))
-    steps.follow(SimpleNamespace(volume=None, name="a"))
-    assert computed == [0, 1, 2]
 
 
 @pytest.fixture
@@ -188,40 +158,6 @@ def test_each_image_of_a_batch_has_its_mask(tmp_path):
     assert all(job.file(".png").exists() for job in jobs)
 
 
-class Rows:
-    """Stands in for the rows that processes share; notes the inputs that this one leads, and problems with others."""
-
-    def __init__(self, is_first: bool, inputs: int = 0) -> None:
-        self.mesh = SimpleNamespace(is_first=is_first)
-        self.inputs = lambda: range(inputs)
-        self.has_ended = False
-        self.led: list[int] = []
-        self.problems: list[str] = []
-
-    @contextmanager
-    def lead(self, number: int) -> Iterator[None]:
-        self.led.append(number)
-        yield
-
-    @contextmanager
-    def follow(self, errors: tuple[type[Exception], ...]) -> Iterator[None]:
-        try:
-            yield
-        except errors as error:
-            self.problems.append(str(error))
-
-    def end(self) -> None:
-        self.has_ended = True
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_rows_are_shared_until_the_process_that_leads_has_ended(is_first):
-    predictor = Predictor(network_of())
-    rows = Rows(is_first)
-    assert list(PredictionPipeline(predictor, writer_of(predictor), set()).run_together([], rows)) == []
-    assert rows.has_ended is is_first
-
-
 def test_logits_of_a_tall_image_are_written_a_strip_at_a_time(tmp_path, monkeypatch):
     heights = []
 
@@ -270,20 +206,6 @@ def test_an_image_that_does_not_fit_while_it_is_written_is_told_a_tile_that_does
     predictor = Predictor(network_of())
     ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]])
     assert str(outcome).startswith(f"{job.name}: does not fit into memory; give --tile-size 512")
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_an_input_that_does_not_fit_ends_no_other_that_processes_share(tmp_path, full_memory, is_first):
-    jobs = [picture_job(tmp_path), volume_job(tmp_path, None)]
-    rows = Rows(is_first, inputs=2)
-    outcomes = list(
-        PredictionPipeline(full_memory, writer_of(full_memory), set()).run_together([[job] for job in jobs], rows)
-    )
-    lines = [str(problem) for _, problem in outcomes] or rows.problems
-    assert [job for job, _ in outcomes] == jobs[: 2 * is_first]
-    assert rows.led == [0, 1][: 2 * is_first]
-    for job, line in zip(jobs, lines, strict=True):
-        assert line.startswith(f"{job.name}: does not fit into memory; give --tile-size {job.smaller_tile}")
 
 
 def picture_job(folder: Path, **options) -> ImageJob:

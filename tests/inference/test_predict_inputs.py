@@ -383,7 +383,7 @@ def test_inputs_without_a_true_mask_are_counted_with_the_first(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["predict.json", "metrics.json", "points.csv", "points.tps", "points.json", "rank.csv", "legend.overlay.png"],
+    ["predict.json", "metrics.json", "points.csv", "points.tps", "points.json", "legend.overlay.png"],
 )
 def test_no_input_writes_what_is_written_of_all(tmp_path, name):
     stem, _, extension = name.partition(".")

@@ -1,7 +1,6 @@
 """The Predictor: what it predicts in windows or in batches, what it returns, and which models are an ensemble."""
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -246,30 +245,6 @@ def test_objects_are_those_of_the_task_that_was_changed_last(object_predictor):
     object_predictor.change_task(replace(object_predictor.task, smallest=20 * 30 + 1))
     assert not object_predictor.mask(image).any()
     assert not object_predictor(image).mask.any()
-
-
-class NotedRows:
-    """Stands in for the rows of several processes; this process computes and notes all of them."""
-
-    def __init__(self) -> None:
-        self.numbers: list[int] = []
-
-    def row_forward_for(self, forward: Callable, row: int) -> Callable:
-        self.numbers.append(row)
-        return forward
-
-
-def test_rows_are_shared_until_their_context_ends_with_an_error():
-    predictor = Predictor(network_of(), tile_size=8, overlap=2)
-    image = WindowedArray(np.zeros((32, 8, 1), np.uint8))
-    rows = NotedRows()
-    with pytest.raises(ImageError), predictor.rows_shared(rows):
-        list(predictor.strips(image))
-        raise ImageError("the next image cannot be read")
-    shared = list(rows.numbers)
-    list(predictor.strips(image))
-    assert len(shared) > 1
-    assert rows.numbers == shared
 
 
 def landmark_network(task: Landmarks, **options) -> UNet:

@@ -375,24 +375,6 @@ def test_an_image_that_no_sample_holds_has_no_mask(run, samples, tmp_path):
     assert "has no mask for 1 inputs, the first is photo9" in missing.stderr
 
 
-@pytest.mark.slow
-def test_objects_that_two_processes_predict_are_byte_for_byte_those_of_one(run, shared_folder, tmp_path):
-    images = tmp_path / "images"
-    shutil.copytree(shared_folder, images)
-    tile = picture(discs((170, 180), 60, seed=9), 9)
-    Image.fromarray(np.tile(tile, (10, 10))).save(images / "large.png")  # both processes predict it, in bands
-    script = ["predict.py", "--model", run.folder / "model", "--input", images, "--tile-size", "256", "--overlay"]
-    script.append("--coco")
-    assert launch(*script, "--output", tmp_path / "alone").returncode == 0
-    flags = ["--output", tmp_path / "together", "--processes-per-volume", "2"]
-    together = launch(*script, *flags, profile="multi_cpu", options=["--num_processes", "2"])
-    assert together.returncode == 0, together.stderr
-    files = [file.relative_to(tmp_path / "alone") for file in (tmp_path / "alone").rglob("*") if file.is_file()]
-    assert len(files) == 4 * 3 + 3
-    for file in files:
-        assert (tmp_path / "alone" / file).read_bytes() == (tmp_path / "together" / file).read_bytes(), file
-
-
 def write_spheres(folder: Path, count: int) -> None:
     """Volumes of bright spheres, some of which touch, and their label volumes."""
     nibabel = pytest.importorskip("nibabel")

@@ -29,7 +29,6 @@ from predict import Failure, check_outputs, output_extensions
 from runtime.errors import ImageError, ModelError, SettingsError
 from runtime.launch import compile_networks
 from tasks.objects import Objects
-from tasks.overlapping import Overlapping
 from unet import Preprocess, UNet, UNetConfig
 
 
@@ -497,7 +496,6 @@ def test_an_output_that_is_there_is_a_file_or_folder_as_it_is(tmp_path):
     [
         (["--tile-size", "64"], "tile_size", 64),
         (["--overlap", "0"], "overlap", 0),
-        (["--rank"], "uncertainty", True),
         (["--polygons"], "polygons", "geojson"),
         (["--boundary", "--truth", "t"], "boundary", True),
         (["--boundary", "--truth", "t"], "truth", Path("t")),
@@ -513,11 +511,9 @@ def test_flags_are_settings(flags, name, value):
         "--scale 0",
         "--overlap -1",
         "--tile-size 0",
-        "--processes-per-volume 0",
         "--min-size 0",
         "--polygons shp",
         "--boundary",
-        "--rank --output out/mask.png",
     ],
 )
 def test_flags_that_cannot_be_are_refused(flags):
@@ -544,7 +540,6 @@ def test_a_mask_of_an_earlier_run_stays_where_none_was_written(is_written, has_m
 
 
 OBJECTS = Objects().to_config()
-NO_RANK = "--rank: orders images by the classes of their masks, which this model has not"
 NO_COCO = "--coco: is for models of objects in images, which this is not"
 
 
@@ -558,7 +553,7 @@ def check_flags(flags: str, options: dict) -> None:
     ("options", "flags"),
     [
         ({}, "--boundary --truth t"),
-        ({}, "--rank --uncertainty"),
+        ({}, "--uncertainty"),
         ({}, "--polygons"),
         ({"task": OBJECTS}, "--coco --uncertainty"),
     ],
@@ -572,9 +567,7 @@ def test_a_flag_of_what_a_model_has_is_taken(options, flags):
     [
         ({}, "--coco", NO_COCO),
         ({"task": OBJECTS, "dims": 3}, "--coco", NO_COCO),
-        ({"task": OBJECTS}, "--rank", NO_RANK),
         ({"task": OBJECTS}, "--boundary --truth t", "--boundary: boundaries are not scored for objects"),
-        ({"task": Overlapping(("a", "b", "c")).to_config()}, "--rank", NO_RANK),
         (
             {"task": {"name": "landmarks", "names": ["a", "b", "c"], "partners": [0, 1, 2]}},
             "--uncertainty",
@@ -625,7 +618,6 @@ def test_settings_without_flags_ask_for_nothing():
         "overwrite": False,
         "probabilities": False,
         "uncertainty": False,
-        "rank": False,
         "polygons": None,
         "coco": False,
         "min_size": None,
@@ -636,7 +628,6 @@ def test_settings_without_flags_ask_for_nothing():
         "mask_suffix": None,
         "tile_size": None,
         "overlap": None,
-        "processes_per_volume": 1,
         "scale": None,
         "file": None,
     }
@@ -661,7 +652,6 @@ def test_the_help_says_what_each_flag_takes(help_text):
         "--overwrite",
         "--probabilities",
         "--uncertainty",
-        "--rank",
         "--polygons [{geojson,gpkg}]",
         "--coco",
         "--min-size PIXELS",
@@ -672,13 +662,12 @@ def test_the_help_says_what_each_flag_takes(help_text):
         "--mask-suffix SUFFIX",
         "--tile-size PIXELS",
         "--overlap PIXELS",
-        "--processes-per-volume S",
         "--scale FACTOR",
     ]
 
 
 def test_the_help_explains_each_flag(help_text):
-    assert len(re.findall(r"^  --.+?(?:  |\n {20}) *[a-z]", help_text, re.MULTILINE)) == 21
+    assert len(re.findall(r"^  --.+?(?:  |\n {20}) *[a-z]", help_text, re.MULTILINE)) == 19
 
 
 def test_the_help_says_which_flags_are_chosen_from_the_input(help_text):
@@ -690,12 +679,12 @@ def test_the_help_says_which_flags_are_chosen_from_the_input(help_text):
     [
         ("--images", "did you mean --input FILES?"),
         ("--weights", "did you mean --model MODEL?"),
-        ("--save-dir", "did you mean --output DIR?"),
-        ("--ground-truth", "did you mean --truth DIR?"),
+        ("--labels", "did you mean --truth DIR?"),
         ("--visualize", "did you mean --overlay?"),
         ("--threshold", "each pixel gets its most probable class; --probabilities writes how probable each one is"),
         ("--batch-size", "it is chosen here; leave it out"),
-        ("--imgsz", "the model's config.json says it; leave it out"),
+        ("--rank", "a random order of the images to annotate is as good"),
+        ("--processes-per-volume", "it is gone from prediction: leave it out"),
     ],
 )
 def test_flags_of_other_programs_are_answered_with_what_to_type(capsys, flag, hint):

@@ -272,8 +272,6 @@ def write_all(monkeypatch):
             writer.note(f"closed {folder} {report} {is_complete}")
 
         monkeypatch.setattr("predict.close_output", close_output)
-        monkeypatch.setattr("predict.find_candidates", lambda jobs, output_format: writer.note("candidates") or [])
-        monkeypatch.setattr("predict.print_ranking", lambda folder, order: writer.note("ranking"))
         return write_files_of_all(settings_of(*flags, **changes), [], writer, None, is_complete=is_complete)
 
     return write_all
@@ -284,9 +282,9 @@ def write_all(monkeypatch):
     [
         ([], {}, ["closed out None False", "legend", "joined"]),
         (
-            ["--coco", "--rank"],
+            ["--coco"],
             {"is_complete": True},
-            ["closed out None True", "legend", "joined", "coco", "candidates", "ranking"],
+            ["closed out None True", "legend", "joined", "coco"],
         ),
         ([], {"file": Path("a.png")}, ["closed out None False", "legend"]),
     ],
@@ -301,13 +299,6 @@ def test_files_of_all_images_are_those_that_were_asked_for(write_all, flags, cha
 @pytest.mark.parametrize("error", [OSError("disk full"), DataError("damaged")])
 def test_a_file_of_all_images_that_cannot_be_written_is_a_line(write_all, error):
     writer = Writer("legend", error)
-    (line,) = write_all(writer, "--rank")
+    (line,) = write_all(writer)
     assert line.startswith("out: ")
     assert line.endswith(f"cannot be written ({error})")
-    assert writer.written[1:] == ["candidates", "ranking"]
-
-
-@pytest.mark.parametrize("failing", ["candidates", "ranking"])
-@pytest.mark.parametrize("error", [OSError("disk full"), DataError("damaged")])
-def test_a_ranking_that_cannot_be_written_is_a_line(write_all, failing, error):
-    assert write_all(Writer(failing, error), "--rank") == [f"out: the images cannot be ranked ({error})"]

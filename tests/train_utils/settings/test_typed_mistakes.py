@@ -9,7 +9,6 @@ import pytest
 from support.in_process import parsed, process_state_kept
 
 from inference.predict_settings import parse_args as parse_predict_args
-from train_utils.settings.hints import HINTS
 from train_utils.settings.train_settings import flag_of
 
 GPUS = "accelerate launch --multi_gpu --num_processes N train.py --dataset D for N GPUs"
@@ -20,8 +19,8 @@ MISTAKES = {
     "--amp": "accelerate launch --mixed_precision fp16 train.py --dataset D",
     "--fp16": "accelerate launch --mixed_precision fp16 train.py --dataset D",
     "--bf16": "accelerate launch --mixed_precision bf16 train.py --dataset D",
-    "--pretrained": "--encoder lite0 is a pretrained encoder (docs/encoders.md), --init-from a model",
-    "--model unet": "the network is a U-Net: --encoder chooses a pretrained encoder",
+    "--pretrained": "--encoder lite0 is a pretrained encoder, --init-from a model",
+    "--model unet": "the network is a U-Net: --encoder, --base-channels and --depth",
     "--mixed_precision bf16": "before the script: accelerate launch --mixed_precision bf16 train.py --dataset D",
     "--num_processes 2": "before the script: accelerate launch --num_processes 2 train.py --dataset D",
     "--multi_gpu": "before the script: accelerate launch --multi_gpu train.py --dataset D",
@@ -133,7 +132,7 @@ def test_settings_that_may_be_open_may_be_0():
     assert [type(value) for value in values] == [int] * 7 + [float] * 4
 
 
-PREDICT_MISTAKES = dict.fromkeys(("--source y", "--images y", "-i y"), "did you mean --input FILES?")
+PREDICT_MISTAKES = dict.fromkeys(("--source y", "--images y"), "did you mean --input FILES?")
 PREDICT_MISTAKES |= dict.fromkeys(("--threshold 0.5", "--conf 0.5"), "--probabilities writes how probable each one is")
 
 
@@ -157,42 +156,3 @@ def test_a_run_without_data_says_first_that_it_trains_on_generated_shapes(capsys
     assert capsys.readouterr().out.startswith("no --dataset: this run trains on generated shapes")
     parsed("--dataset", "shapes")
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("flag", "habits"),
-    [
-        ("--dataset DATA", "data-dir root images mask-dir labels train-dir val-dir i"),
-        ("--encoder chooses", "arch net model-name"),
-        ("--encoder lite0", "imagenet backbone encoder-name"),
-        ("found in the data", "nc in-channels num-channels"),
-        ("--init-from MODEL", "checkpoint load f model-path"),
-        ("--image-size H W", "img-size size resize resolution width"),
-        ("--learning-rate?", "l lr0 base-lr"),
-        ("--epochs?", "num-epochs max-epochs num-train-epochs"),
-        ("--max-steps?", "steps iterations max-iters"),
-        ("--max-minutes?", "time minutes hours"),
-        ("--batch-size?", "bs batch train-batch-size"),
-        ("--num-workers?", "j n-workers num-threads"),
-        ("--weight-decay?", "wd l2"),
-        ("--output-dir?", "o out save-dir project logdir"),
-        ("--val-fraction?", "v validation val-percent"),
-        ("--augment?", "aug augmentations flip"),
-        ("--optimizer?", "optim opt"),
-        ("--schedule?", "scheduler lr-scheduler"),
-        ("--loss?", "criterion dice loss-fn"),
-        ("--patience?", "early-stopping early-stop"),
-        ("--crop-size?", "crop patch-size tile-size"),
-        ("--micro-batch-size?", "grad-accum accumulation-steps"),
-        ("--class-weights auto?", "class-weight weighted"),
-        ("--seed?", "random-seed manual-seed"),
-        ("--norm?", "batch-norm batchnorm"),
-        ("predict.py has this flag", "overlay ensemble boundary truth"),
-        ("--mixed_precision bf16", "bf16 bfloat16"),
-        ("--mixed_precision fp16", "half use-amp precision"),
-        ("--multi_gpu", "gpu num-gpus n-gpus cuda no-cuda nproc-per-node strategy ddp"),
-        ("--dynamo_backend", "compile"),
-    ],
-)
-def test_flags_of_other_programs_lead_to_ours(flag, habits):
-    assert [name for name in habits.split() if flag not in HINTS[name]] == []

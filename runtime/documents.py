@@ -1,5 +1,7 @@
-"""JSON and YAML of unknown origin: any file gives either a value or a ValueError with the reason."""
+"""JSON, YAML and CSV of unknown origin: any file gives either a value or a ValueError with the reason."""
 
+import csv
+import io
 import json
 import os
 import re
@@ -87,6 +89,28 @@ def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = Fals
     if HALF_CHARACTER.search(text):
         json.dumps(value, ensure_ascii=False).encode()  # a UnicodeEncodeError is a ValueError
     return value
+
+
+def parse_csv(text: str, delimiter: str = ",", *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Each row that is not empty, with the number of the line that it begins in. Raises ValueError with a line.
+
+    Args:
+        strict: whether quotes that are misplaced or never closed are an error.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=strict)
+    line = 1
+    try:
+        for row in reader:
+            if any(row):
+                yield line, row
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"line {line}: {error}") from error
+
+
+def text_lines(text: str) -> list[str]:
+    """The lines of a text as an editor shows them; other signs than line breaks end none, as in `str.splitlines`."""
+    return [line.rstrip("\n") for line in io.StringIO(text, newline=None)]
 
 
 def as_json(value: Any) -> Any:

@@ -25,6 +25,11 @@ TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp", re.DOTALL)  # the names of t
 WRITE_ERRORS = (OSError, SafetensorError)  # the errors of a disk that is full, read-only or gone
 
 
+def user_path(text: str) -> Path:
+    """The path that a user typed; `~` and `~name` stand for home folders unless something is there of that name."""
+    return Path(text if os.path.exists(text) else os.path.expanduser(text))
+
+
 @contextmanager
 def replace_path(path: Path) -> Iterator[Path]:
     """Yields a temporary path; on leaving without an error, the file written there replaces `path`.

@@ -1,7 +1,5 @@
 """What `classes.csv` and `classes.txt` say: the classes that images are labeled for."""
 
-import csv
-import io
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.records import LabelSet
 from data_utils.sources.walk import walk
 from runtime.console import listing
-from runtime.documents import read_bytes
+from runtime.documents import parse_csv, read_bytes
 from runtime.errors import DataError, one_line
 
 SUFFIXES = tuple(sorted((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES), key=len, reverse=True))
@@ -102,19 +100,18 @@ def read_table(file: Path) -> Table:
         raise DataError(
             f"{file}: its first line is {title.strip()[:LENGTH]!r}, {EXPECTED}; if it holds something else, rename it"
         )
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: dict[str, Row] = {}
     try:
-        titles = _strip(next(reader))
-        _check_titles(file, titles)
-        for cells in reader:
-            if any(cells):
-                row = _row(titles, _strip(cells), f"{file}: line {reader.line_num}", reader.line_num)
-                first = rows.setdefault(_stem(row.image), row)
-                if first is not row:
-                    raise DataError(f"{file}: lines {first.line} and {row.line} both speak of {row.image[:LENGTH]!r}")
-    except csv.Error as error:
-        raise DataError(f"{file}: line {reader.line_num} is no line of a table ({one_line(error)})") from error
+        (_, first_cells), *others = parse_csv(text, delimiter, strict=True)
+    except ValueError as error:
+        raise DataError(f"{file} is no table ({one_line(error)})") from error
+    titles = _strip(first_cells)
+    _check_titles(file, titles)
+    for line, cells in others:
+        row = _row(titles, _strip(cells), f"{file}: line {line}", line)
+        first = rows.setdefault(_stem(row.image), row)
+        if first is not row:
+            raise DataError(f"{file}: lines {first.line} and {row.line} both speak of {row.image[:LENGTH]!r}")
     if not rows:
         raise DataError(f"{file} names no image; remove it, or write a row for each")
     return Table(file, rows)

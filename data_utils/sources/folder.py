@@ -108,7 +108,7 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
         has_masks_beside = not children(folder.parent).keys().isdisjoint(MASK_FOLDERS)
         is_half = folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and has_masks_beside
         remedy = f"; did you mean --dataset {folder.parent}?" if is_half else format_remedy(names)
-        raise DataError(
+        raise NoFolderError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
             f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/, for {ANNOTATIONS}, and for volumes in imagesTr"
             f" beside labelsTr; found {name_list}{remedy}"
@@ -116,6 +116,10 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
     if images.samefile(masks):
         raise DataError(f"{images} and {masks} are the same folder")
     return images, masks
+
+
+class NoFolderError(DataError):
+    """A folder without one of images or one of masks."""
 
 
 class PageRow(NamedTuple):

@@ -13,6 +13,7 @@ from data_utils.image_io.formats import format_remedy
 from data_utils.sources.records import Record, Records
 from runtime.cache import digest
 from runtime.errors import DataError, one_line
+from runtime.files import user_path
 
 if TYPE_CHECKING:
     from datasets import Dataset, Features
@@ -39,7 +40,7 @@ class TableName(NamedTuple):
     @property
     def path(self) -> Path:
         """The data set's path, unless it is a Hub id."""
-        return Path(self.dataset).expanduser()
+        return user_path(self.dataset)
 
 
 class HFRecords(Records):
@@ -216,7 +217,7 @@ def _names_beside(path: Path) -> list[str]:
 
 def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
     """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id. Raises DataError if there is none."""
-    path = Path(dataset).expanduser()
+    path = user_path(dataset)
     is_parquet_file = path.is_file() and path.suffix == ".parquet"
     if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
         raise _missing_data_set_error(dataset, path)

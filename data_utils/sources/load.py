@@ -13,13 +13,20 @@ from data_utils.sources.bands import BandRecords, PictureRecords, find_scenes
 from data_utils.sources.blocks import hold_out_blocks
 from data_utils.sources.class_volumes import divide_by_channel, find_class_volumes
 from data_utils.sources.excluded import leave_out
-from data_utils.sources.folder import find_splits, pair_files
+from data_utils.sources.folder import NoFolderError, find_splits, pair_files
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
 from data_utils.sources.placed import with_places
-from data_utils.sources.points.find import are_annotations, check_task, find_points, lacks_masks, open_points
+from data_utils.sources.points.find import (
+    are_annotations,
+    check_task,
+    find_points,
+    lacks_masks,
+    open_points,
+    other_csv_files,
+)
 from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Records, SplitOpeners, Subset
 from data_utils.sources.shapes import VAL_FIRST, Shapes
@@ -28,7 +35,9 @@ from data_utils.sources.streams.remote import file_kind, find_files
 from data_utils.sources.streams.webdataset import TarRecords
 from data_utils.sources.volume_slices import SliceRecords
 from data_utils.sources.volumes import open_volumes
+from runtime.console import listing
 from runtime.errors import DataError
+from runtime.files import user_path
 from tasks.landmarks import Landmarks
 
 SHAPES_LENGTHS = (240, 48)
@@ -45,7 +54,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     slices of volumes are the images; all slices of a volume are in one split. Raises DataError for data that are
     missing, unpaired or ambiguous.
     """
-    train, val = read_label_files(_load_splits(config), Path(config.dataset).expanduser())
+    train, val = read_label_files(_load_splits(config), user_path(config.dataset))
     if config.bands and not train.metadata.bands:
         train = BandRecords(train, config.bands)
         val = BandRecords(val, config.bands)
@@ -78,7 +87,7 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     if config.dataset == "shapes":
         _check_folds(config, "its own validation images")
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
-    path = Path(config.dataset).expanduser()
+    path = user_path(config.dataset)
     if config.val_blocks is not None and not path.is_dir():
         raise DataError(f"--val-blocks cuts images of a folder that have a place, but {config.dataset} is no folder")
     if config.streaming or "://" in config.dataset or path.suffix == ".tar" or _holds_tars(path):
@@ -99,7 +108,21 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
 
 
 def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, from a folder of volumes or images with targets of any kind."""
+    """Split -> a function that opens its records, from a folder of volumes or images with targets of any kind.
+
+    Raises NoFolderError, with what is wrong with CSV files that may be meant as points, if there is nothing to read.
+    """
+    try:
+        return _find_targets(path, config)
+    except NoFolderError as error:
+        lines = other_csv_files(path)
+        if not lines:
+            raise
+        raise NoFolderError(f"{listing(lines, separator='; ')}; and {error}") from error
+
+
+def _find_targets(path: Path, config: DataConfig) -> SplitOpeners:
+    """Split -> a function that opens its records, with the first kind of targets that a folder has."""
     named_splits = _named_splits(config)
     points = look_for_points(path, named_splits, config)
     if points:  # points replace masks
@@ -150,7 +173,10 @@ def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig)
     if not explicit and not lacks_masks(path, named_splits):
         check_task(path)
         return {}
-    return find_points(path, named_splits, explicit=explicit)
+    points = find_points(path, named_splits, explicit=explicit)
+    if explicit and not points and other_csv_files(path):
+        raise DataError(f"--task {config.task}: {listing(other_csv_files(path), separator='; ')}")
+    return points
 
 
 def open_folder(

@@ -351,8 +351,8 @@ def test_columns_of_fcsv_are_those_that_it_names(tmp_path):
     table = files.read(file)
     assert table.names == ("one", "2")
     assert table.positions[0].tolist() == [[1, 2, 3], [4, 5, 6]]
-    file.write_text("1,1,2\n")
-    with pytest.raises(DataError, match="point 1 has 3 cells, expected 14; is the file cut off"):
+    file.write_text("# by hand\n\n1,1,2\n")
+    with pytest.raises(DataError, match="line 3 has 3 cells, expected 14; is the file cut off"):
         files.read(file)
 
 

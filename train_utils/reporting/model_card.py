@@ -6,6 +6,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from runtime.files import user_path
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.rendering import render
 from train_utils.reporting.section import Metric, Section
@@ -83,7 +84,7 @@ def _remove_path(value: object) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(_remove_path, value))
     text = str(value).removeprefix("file://")
-    path = Path(text).expanduser()
+    path = user_path(text)
     if os.path.exists(path):
         return path.resolve().name
     is_local = any(os.path.exists(folder) for folder in path.parents if folder != Path("."))

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import SplitPaths, holds_pictures
-from data_utils.sources.folder import find_splits
+from data_utils.sources.folder import detect_suffix, files_by_stem, find_splits, masks_by_image
 from data_utils.sources.records import SplitOpeners
 from runtime.errors import DataError
 
@@ -18,6 +18,7 @@ FORMATS = {
     "Cityscapes": (cityscapes.find, cityscapes.load),
     "one mask for each object": (one_object_masks.find, one_object_masks.load),
 }
+ANNOTATION_SUFFIXES = (".json", ".txt", ".xml")
 
 
 def find_annotations(root: Path, named_splits: Sequence[str], allow_unpaired: bool) -> SplitOpeners | None:
@@ -50,4 +51,19 @@ def holds_masks(root: Path, named_splits: Sequence[str], suffixes: tuple[str, ..
         folders = find_splits(root, named_splits)
     except DataError:
         return False
-    return any(holds_pictures(masks, suffixes) for _, masks in folders.values())
+    return any(_are_masks(images, masks, suffixes) for images, masks in folders.values())
+
+
+def _are_masks(images: Path, masks: Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether a folder holds masks; pictures beside files of annotations are masks if one has the name of an image."""
+    if not holds_pictures(masks, suffixes):
+        return False
+    if not any(is_visible_file(path.name, ANNOTATION_SUFFIXES) for path in masks.iterdir()):
+        return True
+    try:
+        image_files = files_by_stem(images, "images", suffixes)
+        mask_files = files_by_stem(masks, "masks", suffixes)
+    except DataError:  # it is raised again when they are read
+        return True
+    suffix = detect_suffix(image_files, mask_files)
+    return not image_files.keys().isdisjoint(masks_by_image(mask_files, suffix))

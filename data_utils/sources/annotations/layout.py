@@ -12,7 +12,7 @@ from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.records import image_without_mask
 from data_utils.sources.walk import walk
 from runtime.console import listing
-from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
+from runtime.documents import MOST_BYTES_OF_DATA, read_bytes, text_lines
 from runtime.errors import DataError, one_line
 from unet.config import IGNORE_INDEX
 
@@ -114,7 +114,7 @@ def read_lines(file: str | Path) -> list[str]:
     if not file:
         return []
     try:
-        return read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig").splitlines()
+        return text_lines(read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig"))
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read as text ({one_line(error)})") from error
 

@@ -13,16 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data_utils.sources.points.table import EMPTY_CELL, Certainty, PointTable, TableBuilder, number
-from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
+from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes
 from runtime.errors import DataError, one_line
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
-Rows = list[list[str]]
+Rows = list[tuple[int, list[str]]]  # each with its line in the file
 IMAGE_TITLES = ("image", "filename", "file", "file_name", "image_name", "image_id", "img", "path", "name")
 LANDMARK_TITLES = ("landmark", "landmark_name", "point", "keypoint", "bodypart", "label")
 STATES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 STATE_NAMES = {state: name for name, state in STATES.items()} | {EMPTY_CELL: ""}
+CLASS_TITLES = {"class", "label", "category", "classname", "classid", "labelname", "categoryid"}
+EXPECTED = "image,landmark,x,y, or image and NAME_x,NAME_y of each point, or the three first lines of DeepLabCut"
 MISSING_VALUES = ("", "nan", "na", "n/a", "none", "null")
 DIALECTS = ",;\t"
 AXES = "xyz"
@@ -31,55 +35,97 @@ COLUMN_NAME = re.compile(r"(.+)[_ .-]([xyzv]|confidence|presence)")  # nose_x
 PREDICTED_TITLES = Certainty._fields  # further columns of a prediction
 
 
+class NoPointsError(DataError):
+    """A file that is no table of points."""
+
+
 def read_rows(file: str | Path) -> Rows:
-    """The rows of a CSV file that are not empty. Raises DataError for a file that cannot be read as text."""
+    """The rows of a CSV file that are not empty. Raises NoPointsError for a file that cannot be read as text."""
     try:
         text = read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig")
         first_line = text.partition("\n")[0]
         separator = max(DIALECTS, key=first_line.count)
-        return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if any(row)]
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"{file} cannot be read as CSV ({one_line(error)})") from error
+        return list(parse_csv(text, separator))
+    except (OSError, ValueError) as error:
+        raise NoPointsError(f"{file} cannot be read as CSV ({one_line(error)}); save it as UTF-8") from error
 
 
 def find_layout(rows: Rows) -> str | None:
     """The layout of a table of points; None for other tables."""
     if not rows:
         return None
-    titles = [title.strip().lower() for title in rows[0]]
+    _, first_row = rows[0]
+    titles = [title.strip().lower() for title in first_row]
     if titles[0] == "scorer":
         return "deeplabcut"
-    if not set(titles) & set(IMAGE_TITLES):
+    if not set(titles) & set(IMAGE_TITLES) or _are_boxes(rows):
         return None
     if set(titles) & set(LANDMARK_TITLES) and {"x", "y"} <= set(titles):
         return "long"
-    columns = _wide_columns(rows[0])
-    has_places = any(axis == "x" for _, axis in columns.values())
-    return "wide" if has_places and titles[0] in IMAGE_TITLES else None
+    columns = _wide_columns(first_row).values()
+    has_points = any((name, "y") in columns for name, axis in columns if axis == "x")
+    return "wide" if has_points and titles[0] in IMAGE_TITLES else None
+
+
+def _are_boxes(rows: Rows) -> bool:
+    """Whether a table lists boxes for detection: corners or sides that look like the coordinates of points."""
+    (_, first_row), *others = rows
+    titles = [re.sub(r"[\W_]", "", title.lower()) for title in first_row]
+    if {"x", "y", "w", "h"} <= set(titles) or any(title.startswith("bbox") for title in titles):
+        return True
+
+    def numbers(*names: str) -> np.ndarray:
+        """(n, 4), the cells of four columns; empty unless all are there and hold numbers."""
+        try:
+            columns = [titles.index(name) for name in names]
+            cells = [row[column] for _, row in others for column in columns]
+            return np.array(cells, np.float64).reshape(-1, 4)
+        except (ValueError, IndexError):
+            return np.zeros((0, 4))
+
+    sides = numbers("x", "y", "width", "height")
+    if (sides[:, :2] > sides[:, 2:]).any():  # a point lies inside of its image
+        return True
+    corners = numbers("x1", "y1", "x2", "y2")
+    images = [row[0] for _, row in others]
+    has_class = not CLASS_TITLES.isdisjoint(titles) or len(set(images)) < len(images)
+    are_two = len(corners) > 0 and "x3" not in titles
+    return are_two and has_class and bool((corners[:, :2] < corners[:, 2:]).all())
 
 
 def read(file: str | Path) -> PointTable | None:
     """The points of a file; None if it is no table of points."""
+    try:
+        return read_table(file)
+    except NoPointsError:
+        return None
+
+
+def read_table(file: str | Path) -> PointTable:
+    """The points of a file. Raises NoPointsError, with the reason, if it is no table of points."""
     rows = read_rows(file)
     layout = find_layout(rows)
+    if layout is None and rows and _are_boxes(rows):
+        raise NoPointsError(f"{file} lists boxes, which are for detection; areas need masks or polygons")
     if layout is None:
-        return None
+        titles = ", ".join(rows[0][1]) if rows else ""
+        raise NoPointsError(f"{file}: its columns are {titles[:80]!r}, points have {EXPECTED}")
     table = READERS[layout](rows, str(file))
     if not table.images:
-        raise DataError(f"{file}: lists no points")
+        raise NoPointsError(f"{file}: lists no points")
     return table
 
 
 def _read_long(rows: Rows, file: str) -> PointTable:
-    titles = [title.strip().lower() for title in rows[0]]
+    titles = [title.strip().lower() for title in rows[0][1]]
     image_column = _column(titles, IMAGE_TITLES)
     name_column = _column(titles, LANDMARK_TITLES)
     state_column = titles.index("state") if "state" in titles else None
     axes = [titles.index(axis) for axis in AXES if axis in titles]
     column_by_title = {title: column for column, title in enumerate(titles)}
     builder = TableBuilder("long", len(axes))
-    for line, row in enumerate(rows[1:], 2):
-        location = f"{file}, row {line}"
+    for line, row in rows[1:]:
+        location = f"{file}, line {line}"
         _check_length(row, len(titles), location)
         state, position = _point([row[column] for column in axes], location)
         if state_column is not None and row[state_column].strip():
@@ -98,21 +144,20 @@ def _read_long(rows: Rows, file: str) -> PointTable:
 
 
 def _read_wide(rows: Rows, file: str) -> PointTable:
-    columns = _wide_columns(rows[0])
+    titles = rows[0][1]
+    columns = _wide_columns(titles)
     points: dict[str, dict[str, int]] = {}  # the column of each axis, and of the visibility
     for column, (name, axis) in columns.items():
         points.setdefault(name, {})[axis] = column
     points = {name: axis_columns for name, axis_columns in points.items() if {"x", "y"} <= axis_columns.keys()}
-    if not points:
-        raise DataError(f"{file}: no point has a column x and a column y")
     counts = {len(axis_columns.keys() & set(AXES)) for axis_columns in points.values()}
     if len(counts) != 1:
         raise DataError(f"{file}: some points have a z and others have none")
     axes = counts.pop()
     builder = TableBuilder("wide", axes)
-    for line, row in enumerate(rows[1:], 2):
-        location = f"{file}, row {line}"
-        _check_length(row, len(rows[0]), location)
+    for line, row in rows[1:]:
+        location = f"{file}, line {line}"
+        _check_length(row, len(titles), location)
         image = row[0].strip()
         for name, axis_columns in points.items():
             cells = [row[axis_columns[axis]] for axis in AXES if axis in axis_columns]
@@ -138,7 +183,7 @@ def _wide_columns(titles: Sequence[str]) -> dict[int, tuple[str, str]]:
 
 
 def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
-    headings = {row[0].strip().lower(): row for row in rows[:3]}
+    headings = {row[0].strip().lower(): row for _, row in rows[:3]}
     if "individuals" in headings:
         raise DataError(f"{file}: has several individuals in an image, which is not supported; give one table for each")
     if "bodyparts" not in headings or "coords" not in headings:
@@ -159,8 +204,8 @@ def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
     # newer versions split the path into columns
     first = min((min(axis_columns.values()) for axis_columns in points.values()), default=1)
     builder = TableBuilder("deeplabcut", axes)
-    for line, row in enumerate(rows[3:], 4):
-        location = f"{file}, row {line}"
+    for line, row in rows[3:]:
+        location = f"{file}, line {line}"
         _check_length(row, len(bodyparts), location)
         image = "/".join(cell.strip() for cell in row[:first] if cell.strip())
         for name, axis_columns in points.items():

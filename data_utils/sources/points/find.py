@@ -11,13 +11,14 @@ from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import holds_masks
 from data_utils.sources.annotations.layout import check_unpaired, find_file, list_problems
 from data_utils.sources.folder import IMAGE_FOLDERS, children, wanted_splits
-from data_utils.sources.points import files, nnlandmark
+from data_utils.sources.points import csv_tables, files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.nnlandmark import ALL_CASES
 from data_utils.sources.points.table import FIRST_CHANNEL, PointRecords, PointTable, join_tables
 from data_utils.sources.records import SplitOpeners
+from runtime.console import listing
 from runtime.errors import DataError
 
 FOLDERS = ("points", "landmarks", "markups", "fiducials")  # folders with a file of points for each volume
@@ -119,6 +120,19 @@ def _read_all(candidates: Sequence[Path]) -> list[PointTable]:
     return [table for table in tables if table is not None]
 
 
+def other_csv_files(path: Path) -> list[str]:
+    """For each CSV file that is no table of points, a line that says why: the file itself, or those of a folder."""
+    candidates = sorted([*path.glob("*.csv"), *path.glob("*/*.csv")]) if path.is_dir() else [path]
+    lines: list[str] = []
+    for file in candidates:
+        if file.suffix.lower() == ".csv" and not file.name.startswith("."):
+            try:
+                csv_tables.read_table(file)
+            except csv_tables.NoPointsError as error:
+                lines.append(str(error))
+    return lines
+
+
 def open_points(root: Path, splits: dict[str, PointTable], absent: str | None, allow_unpaired: bool) -> SplitOpeners:
     """Split -> a function that opens its records."""
     return {split: partial(_open_split, root, table, absent, allow_unpaired) for split, table in splits.items()}
@@ -211,5 +225,7 @@ def read_truth(path: Path, absent: str) -> PointTable:
         tables = _read_all([path])
         table = tables[0] if tables else None
     if table is None:
-        raise DataError(f"{path}: no file there lists points (docs/landmarks.md)")
+        other_tables = other_csv_files(path)
+        reasons = f"; {listing(other_tables, separator='; ')}" if other_tables else ""
+        raise DataError(f"{path}: no file there lists points (docs/landmarks.md){reasons}")
     return table.with_absence(absent)

@@ -11,7 +11,7 @@ from typing import Any
 
 from data_utils.sources.points.spaces import SIGNS
 from data_utils.sources.points.table import PointTable, TableBuilder, number, read_note, written_note
-from runtime.documents import MOST_BYTES, read_bytes, read_json
+from runtime.documents import MOST_BYTES, parse_csv, read_bytes, read_json, text_lines
 from runtime.errors import DataError, one_line
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
@@ -91,17 +91,22 @@ def read_fcsv(file: Path) -> PointTable | None:
         text = read_bytes(file, MOST_BYTES).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         raise DataError(f"{file} cannot be read as text ({one_line(error)})") from error
-    comments = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
+    lines = text_lines(text)
+    comments = [line.lstrip("# ") for line in lines if line.startswith("#")]
     settings = dict(line.split(" = ", 1) for line in comments if " = " in line)
     space = _space(settings.get("CoordinateSystem", "RAS").strip(), file)
     titles = [title.strip() for title in settings.get("columns", COLUMNS).split(",")]
     if not {"x", "y", "z"} <= set(titles):
         raise DataError(f"{file}: its columns {', '.join(titles)} hold no x, y and z")
-    lines = [line.removeprefix(NOT_THERE) for line in text.splitlines()]
-    rows = csv.reader(io.StringIO("\n".join(line for line in lines if line and line[0] != "#")))
+    lines = [line.removeprefix(NOT_THERE) for line in lines]
+    content = "\n".join("" if line.startswith("#") else line for line in lines)  # comments are empty lines
+    try:
+        rows = list(parse_csv(content))
+    except ValueError as error:
+        raise DataError(f"{file} cannot be read as CSV ({one_line(error)})") from error
     builder = TableBuilder("fcsv", 3)
-    for index, row in enumerate(rows, 1):
-        location = f"{file}: point {index}"
+    for index, (line, row) in enumerate(rows, 1):
+        location = f"{file}, line {line}"
         if len(row) <= titles.index("z"):
             raise DataError(f"{location} has {len(row)} cells, expected {len(titles)}; is the file cut off?")
         cells = dict(zip(titles, row, strict=False))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from data_utils.sources.points.spaces import PIXELS_UPWARD
 from data_utils.sources.points.table import Certainty, PointTable, TableBuilder, number, read_note, written_note
-from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
+from runtime.documents import MOST_BYTES_OF_DATA, read_bytes, text_lines
 from runtime.errors import DataError, one_line
 from tasks.points import PRESENT, UNKNOWN
 
@@ -67,7 +67,7 @@ def read_tps(file: Path) -> PointTable | None:
 
 def _specimens(text: str, file: Path) -> Iterator[Specimen]:
     """The entry of each image in a file."""
-    lines: Lines = iter([(index, line) for index, line in enumerate(text.splitlines(), 1) if line.strip()])
+    lines: Lines = iter([(index, line) for index, line in enumerate(text_lines(text), 1) if line.strip()])
     specimen: Specimen | None = None
     for index, line in lines:
         title, _, value = (part.strip() for part in line.partition("="))

@@ -82,6 +82,14 @@ def test_a_folder_of_the_user_may_be_named_by_a_tilde(tmp_path, monkeypatch):
     assert val.label_set(0) == ("0",)
 
 
+def test_a_folder_may_have_the_name_of_a_home_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("~data", "~root"):
+        flat_folder(tmp_path / name, 4)
+        assert len(loaded(name)[0]) == 3
+    assert error_of("~nobody/x").startswith("--dataset ~nobody/x is not there")
+
+
 def test_folds_are_refused_where_shapes_have_validation_images():
     line = "--fold 1/2 cuts the training images into folds, but shapes has its own validation images; leave --fold out"
     assert error_of("shapes", fold=(1, 2)).startswith(line)

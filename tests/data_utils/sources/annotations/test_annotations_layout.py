@@ -246,3 +246,34 @@ def test_a_folder_holds_masks_where_one_of_its_splits_does(tmp_path, splits, nam
     for split in splits:
         save(tmp_path / split / "masks" / "a.png", rows(0))
     assert holds_masks(tmp_path, named) is expected
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Alter;Gr\xf6\xdfe\n1;2\n".encode("cp1252"),
+        "image,a_x,a_y\n1.png,1,2\n".encode("utf-16"),
+        b"ImageId,EncodedPixels\n1.png," + b"1 2 " * 40_000 + b"\n",
+        b"\x89PNG\x00\xff\n",
+        b"",
+        b"image,x1,y1,x2,y2,class\n1.png,1,2,8,9,cat\n",
+        b"image,landmark,x,y\n",
+    ],
+    ids=["cp1252", "UTF-16", "run lengths", "bytes", "empty", "boxes", "a heading alone"],
+)
+def test_a_table_that_lists_no_points_is_left_alone_beside_annotations(tmp_path, content):
+    write_coco(tmp_path / "result.json", OBJECTS, tmp_path / "images")
+    (tmp_path / "notes.csv").write_bytes(content)
+    assert len(masks([*loaded(tmp_path)[0], *loaded(tmp_path)[1]])) == 3
+
+
+@pytest.mark.parametrize("picture", ["panoptic_default/1.png", "overview.png"])
+def test_pictures_beside_annotations_are_no_masks_unless_they_have_names_of_images(tmp_path, picture):
+    write_coco(tmp_path / "annotations" / "instances_default.json", OBJECTS, tmp_path / "images")
+    (tmp_path / "annotations" / picture).parent.mkdir(exist_ok=True)
+    Image.new("L", SIZE[::-1], 9).save(tmp_path / "annotations" / picture)
+    assert {mask.max() for mask in masks(loaded(tmp_path)[0]).values()} <= {0, 1, 2, 3}
+    for number in (1, 2, 3):
+        Image.new("L", SIZE[::-1], 9).save(tmp_path / "annotations" / f"{number}.png")
+    (tmp_path / "annotations" / picture).unlink()
+    assert {mask.max() for mask in masks(loaded(tmp_path)[0]).values()} == {9}

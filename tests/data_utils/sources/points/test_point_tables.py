@@ -173,20 +173,20 @@ def test_a_table_of_deeplabcut_may_have_a_column_for_each_part_of_a_path(deeplab
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("image,landmark,x,y\na.png,one,1e300,2\n", "row 2: coordinate 1e300 is not within"),
+        ("image,landmark,x,y\na.png,one,1e300,2\n", "line 2: coordinate 1e300 is not within"),
         ("image,landmark,x,y\na.png,one,inf,2\n", "coordinate inf is not within"),
         ("image,landmark,x,y\na.png,one,left,2\n", "'left' is no coordinate"),
         ("image,landmark,x,y\na.png,one,1,\n", "has only some of the coordinates"),
         ("image,landmark,x,y\na.png,one,1,2\na.png,one,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y,state\na.png,one,1,2,maybe\n", "state 'maybe' is none of present, absent, unknown"),
-        ("image,landmark,x,y,state\na.png,one,,,present\n", "row 2: a point that is present has no coordinates"),
-        ("image,landmark,x,y\n,one,1,2\n", "row 2: has no image or no landmark"),
-        ("image,landmark,x,y\na.png,,1,2\n", "row 2: has no image or no landmark"),
+        ("image,landmark,x,y,state\na.png,one,,,present\n", "line 2: a point that is present has no coordinates"),
+        ("image,landmark,x,y\n,one,1,2\n", "line 2: has no image or no landmark"),
+        ("image,landmark,x,y\na.png,,1,2\n", "line 2: has no image or no landmark"),
         ("image,a_x,a_y,a_z,b_x,b_y\na.png,1,2,3,4,5\n", "some points have a z and others have none"),
-        ("image,a_x,b_y\na.png,1,2\n", "points.csv: no point has a column x and a column y"),
-        ("image,landmark,x,y\na.png,one,1\n", "row 2: has 3 cells, the heading 4; is the file cut off?"),
-        ("image,a_x,a_y\na.png,1\n", "row 2: has 2 cells, the heading 3; is the file cut off?"),
-        ("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1\n", "row 4: has 2 cells, the heading 3; is the file"),
+        ("image,a_x,b_y\na.png,1,2\n", "points.csv: its columns are .*, points have image,landmark,x,y"),
+        ("image,landmark,x,y\na.png,one,1\n", "line 2: has 3 cells, the heading 4; is the file cut off?"),
+        ("image,a_x,a_y\na.png,1\n", "line 2: has 2 cells, the heading 3; is the file cut off?"),
+        ("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1\n", "line 4: has 2 cells, the heading 3; is the file"),
         ("image,a_x,a_y\na.png,1,2\na.png,3,4\n", "several animals or persons in an image"),
         ("image,landmark,x,y\nb.png,one,1,2\n", "b.png: listed in points.csv, but the file is missing"),
         ("image,landmark,x,y\na,one,1,2\na.png,one,3,4\n", "points.csv: lists 1 images more than once: .*a.png"),
@@ -231,8 +231,9 @@ def test_lines_of_a_table_may_end_in_any_way(tmp_path, end):
 @pytest.mark.parametrize("name", ["latin.csv", "none.csv"], ids=["not UTF-8", "not there"])
 def test_a_table_that_cannot_be_read_is_named(tmp_path, name):
     (tmp_path / "latin.csv").write_bytes(b"image,nose_x,nose_y\n\xe9,1,2\n")
+    assert files.read(tmp_path / name) is None
     with pytest.raises(DataError, match=rf"{name} cannot be read as CSV \("):
-        files.read(tmp_path / name)
+        csv_tables.read_table(tmp_path / name)
 
 
 def test_the_ending_of_a_table_may_be_in_capitals(tmp_path):
@@ -302,9 +303,12 @@ def test_points_of_deeplabcut_of_which_some_have_a_z_lie_in_an_image(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("image,landmark,x,y\na.png,one,1,2,3\n", "row 2: has 5 cells, the heading 4"),
-        ("image,a_x,a_y\na.png,1,2\nb.png,1,z\n", "row 3, a: 'z' is no coordinate"),
-        ("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,z\n", "row 4, a: 'z' is no coordinate"),
+        ("image,landmark,x,y\na.png,one,1,2,3\n", "line 2: has 5 cells, the heading 4"),
+        ("image,a_x,a_y\na.png,1,2\nb.png,1,z\n", "line 3, a: 'z' is no coordinate"),
+        ("scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,z\n", "line 4, a: 'z' is no coordinate"),
+        ("image,a_x,a_y\n\n,,\na.png,1,2\n\n\nb.png,1,z\n", "line 7, a: 'z' is no coordinate"),
+        ('image,landmark,x,y\na.png,"one\n\ntwo",1,2\nb.png,one,z,2\n', "line 5: 'z' is no coordinate"),
+        ("image,landmark,x,y\na.png,one\u2028\x0btwo,1,2\nb.png,one,z,2\n", "line 3: 'z' is no coordinate"),
         ("image,landmark,x,y\na.png,one,-10000001,2\n", "coordinate -10000001 is not within 10,000,000"),
         ("image,landmark,x,y\na.png,one,10000000.5,2\n", "coordinate 10000000.5 is not within 10,000,000"),
     ],
@@ -623,6 +627,31 @@ def test_a_table_of_something_else_lists_no_points(tmp_path, titles):
     assert files.read(tmp_path / "a.csv") is None
     (tmp_path / "a.csv").write_text("\n\n")
     assert files.read(tmp_path / "a.csv") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,px,py\na.png,1,2\n", "points.csv: its columns are 'file, px, py', points have image,landmark,x,y"),
+        ("image,left_x,top_y\na.png,1,2\n", "points.csv: its columns are 'image, left_x, top_y'"),
+        ("path,x1,y1,x2,y2,class\na.png,1,2,5,9,car\n", "points.csv lists boxes, which are for detection"),
+        ("image,x1,y1,x2,y2\na.png,1,2,5,9\na.png,4,2,5,9\n", "points.csv lists boxes"),
+        ("image,label,x,y,w,h\na.png,car,1,2,5,9\n", "points.csv lists boxes"),
+        ("image,label,x,y,width,height\na.png,car,9,2,5,9\na.png,cat,9,2,5,9\n", "points.csv lists boxes"),
+        ("image,bbox_x,bbox_y,bbox_width,bbox_height\na.png,1,2,5,9\n", "points.csv lists boxes"),
+        ("Alter;Gr\N{LATIN SMALL LETTER O WITH DIAERESIS}sse\n1;2\n", "points.csv cannot be read as CSV"),
+    ],
+)
+def test_a_table_that_is_not_understood_is_named_with_what_is_expected(tmp_path, text, message):
+    folder = write_table(tmp_path, "")
+    (folder / "points.csv").write_bytes(text.encode("cp1252"))
+    with pytest.raises(DataError, match=message):
+        points_of_folder(folder)
+
+
+@pytest.mark.parametrize("text", ["filename,X1,Y1,X2,Y2\na,1,2,3,4\n", "image,label,x,y,width,height\na,eye,1,2,9,9\n"])
+def test_points_beside_the_size_of_their_image_and_two_points_alone_are_no_boxes(tmp_path, text):
+    assert table_of(tmp_path, text).states.min() == PRESENT
 
 
 def test_a_table_of_something_else_is_read_once(tmp_path):

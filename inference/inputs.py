@@ -17,12 +17,10 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES, Spacing
 from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import read_spacing
-from inference.input_files import StemmedFile, files_of_patterns
-from inference.outputs.jobs import LEGEND, MASK, OVERLAY, ImageJob, InputPages, Job, RasterJob, Truth, VolumeJob
+from inference.input_files import StemmedFile, files_of_patterns, stem_of
+from inference.outputs.jobs import MASK, ImageJob, InputPages, Job, RasterJob, Truth, VolumeJob
 from runtime.errors import DataError
 
-# files of --output that belong to all inputs together
-FILES_OF_ALL_INPUTS = ("predict.json", "metrics.json", "points.csv", "points.tps", "points.json")
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
 
 
@@ -61,72 +59,46 @@ class InputKey(NamedTuple):
 
 
 def find_jobs(
-    patterns: Iterable[str],
-    output: Path,
-    extensions: Sequence[str],
-    rules: InputRules = InputRules(),
-    truth: Truth | None = None,
+    patterns: Iterable[str], output: Path, rules: InputRules = InputRules(), truth: Truth | None = None
+) -> list[Job]:
+    """The jobs of all files that the patterns name, as `jobs_of_files` and `files_of_patterns` find them."""
+    return jobs_of_files(files_of_patterns(patterns, output, in_sets=rules.in_sets), output, rules, truth)
+
+
+def jobs_of_files(
+    files: Sequence[StemmedFile], output: Path, rules: InputRules, truth: Truth | None = None
 ) -> list[Job]:
     """Every input as a job, with outputs <relative stem><extension>, or <relative stem>_<page> for TIFFs of many pages.
 
-    Raises DataError if an input is missing or has no true mask, or if an output would overwrite another output, an
-    input or the legend.
+    Raises DataError if an input has no true mask.
     """
-    files = files_of_patterns(patterns, output, in_sets=rules.in_sets)
     files_by_input = _grouped_files(files, rules)
     with ThreadPoolExecutor() as pool:  # only headers are read, so threads wait for the disk
         read_input = partial(_read_input, output=output, rules=rules)
         inputs = list(pool.map(read_input, files_by_input, files_by_input.values()))
-    jobs = list(chain.from_iterable(pages.jobs for pages in inputs))
     if truth is not None:
-        jobs = truth.with_truths(inputs)
-    _check_outputs(jobs, output, extensions, {file.path.resolve() for file in files})
-    return jobs
+        return truth.with_truths(inputs)
+    return list(chain.from_iterable(pages.jobs for pages in inputs))
 
 
-def named_job(jobs: Sequence[Job], file: Path, overwrite: bool, extensions: Sequence[str] = ()) -> Job:
-    """The only job, its mask in `file`, its files of other `extensions` beside it.
+def named_job(jobs: Sequence[Job], file: Path, mask_extension: str = MASK) -> Job:
+    """The only job, its mask in `file`, its other files beside it; `mask_extension` is the one of masks of images.
 
-    Raises DataError for several jobs, for a volume, if `file` is taken, or if a file beside it is an input.
+    Raises DataError for several jobs, and for a file whose name ends otherwise than the mask of the job.
     """
     if len(jobs) > 1:
         raise DataError(f"--output {file}: is one file, but there are {len(jobs)} inputs; give a folder")
-    job = replace(jobs[0], output=file.with_suffix(""), root=file.parent)
-    if isinstance(job, VolumeJob):
-        raise DataError(f"--output {file}: the mask of a volume is no {file.suffix}; give a folder")
-    if isinstance(job, RasterJob) and file.suffix == MASK:  # a picture is asked for
+    job = jobs[0]
+    ending = file.name[len(stem_of(file).name) :].lower().replace(".tiff", ".tif")
+    if isinstance(job, RasterJob) and ending == MASK:  # a picture is asked for
         values = vars(job).copy()
         del values["place"]
         job = ImageJob(**values)
-    sources = {Path(name).resolve() for name in job.files}
-    if file.resolve() in sources:
-        raise DataError(f"--output {file}: is the input, not to be overwritten; choose another name")
-    for beside in map(job.file, extensions):
-        if beside.resolve() in sources:
-            raise DataError(f"--output {file}: {beside.name} beside it is the input; choose another name")
-    if file.exists() and not overwrite:
-        raise DataError(f"--output {file}: is there already; --overwrite replaces it")
-    return job
-
-
-def _check_outputs(jobs: Sequence[Job], output: Path, extensions: Sequence[str], sources: set[Path]) -> None:
-    """Raises DataError if an output would overwrite another one, a source or a file that belongs to all inputs."""
-    job_by_file: dict[Path, Job] = {}
-    for job in jobs:
-        for file in map(job.file, extensions):
-            first = job_by_file.setdefault(file, job)
-            if first is not job:
-                raise DataError(f"--input: {first.name} and {job.name} would both write {file}; give one of them")
-            if file.resolve() in sources:
-                raise DataError(f"--output {output}: {file} is an input, not to be overwritten; choose another folder")
-    legend = output / LEGEND
-    if OVERLAY in extensions and legend in job_by_file:
-        name = job_by_file[legend].name
-        raise DataError(f"--input: {name} would write {legend}, the legend of the overlays; rename it")
-    for name in FILES_OF_ALL_INPUTS:
-        file = output / name
-        if file in job_by_file:
-            raise DataError(f"--input: {job_by_file[file].name} would write {file}, which is of all inputs; rename it")
+    extension = MASK if isinstance(job, VolumeJob) else mask_extension
+    expected = job.file(extension).name[len(job.output.name) :].lower().replace(".tiff", ".tif")
+    if ending != expected:
+        raise DataError(f"--output {file}: the mask of {job.name} is a {expected} file; give one, or a folder")
+    return replace(job, output=stem_of(file), root=file.parent, named=file)
 
 
 def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[InputKey, list[Path]]:

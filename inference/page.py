@@ -15,7 +15,7 @@ from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
 from inference.outputs import new_format
-from inference.outputs.jobs import MASK, OVERLAY, Job, VolumeJob
+from inference.outputs.jobs import OVERLAY, Job, VolumeJob
 from inference.outputs.prediction_format import LegendEntry, MaskFormat, PredictionFormat
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
@@ -110,7 +110,7 @@ def page_job(file: Path) -> Job:
     remedy = f"this page takes up to {LIMITS}; use predict.py for larger images"
     if file.stat().st_size > MAX_BYTES:
         raise ImageError(f"{file.name}: has {file.stat().st_size / 1e6:,.1f} MB, {remedy}")
-    job = find_jobs([str(file)], file.parent / "mask", [MASK])[0]
+    job = find_jobs([str(file)], file.parent / "mask")[0]
     if isinstance(job, VolumeJob):
         raise ImageError(f"{file.name}: is a volume, but this page takes images; use predict.py for it")
     height, width = job.size or read_header(file, f"{file.name}: image")[0]

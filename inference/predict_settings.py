@@ -7,9 +7,12 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_utils.image_io.formats import IMAGE_SUFFIXES, REMEDIES
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from runtime import cli as arg
 
-MASK_FILES = (".png", ".tif", ".tiff")  # how the file of the only mask ends
+MASK_FILES = (".png", ".tif", ".tiff", ".nii.gz")  # how the file of the only mask ends
+TABLES = (".csv", ".json", ".geojson", ".gpkg", ".tps", ".pts")  # which are written into a folder only
 HINTS = {**arg.LAUNCH_HINTS}  # what to type instead of flags that other programs have
 HINTS |= dict.fromkeys(("image", "images", "source"), "did you mean --input FILES?")
 HINTS |= dict.fromkeys(("weights", "checkpoint", "load"), "did you mean --model MODEL?")
@@ -68,9 +71,12 @@ def parse_args(description: str) -> PredictSettings:
     if args.boundary and not args.truth:
         parser.error("--boundary needs --truth, the folder of true masks to score against")
     args.file = None
-    if args.output.suffix.lower() in MASK_FILES and not args.output.is_dir():
+    file_name = "" if args.output.is_dir() else args.output.name.lower()
+    if file_name.endswith(MASK_FILES):
         args.file = args.output
         args.output = args.output.parent
+    elif file_name.endswith((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES, *REMEDIES, *TABLES)):
+        parser.error(f"--output {args.output}: a mask is a file .png, .tif or .nii.gz; give one of these, or a folder")
     if args.tile_size == "auto":
         args.tile_size = None
     if args.overlap == "auto":
@@ -84,7 +90,7 @@ def _add_first_flags(group: argparse._ArgumentGroup) -> None:
     add("--model", required=True, help=models)
     files = "files, folders (with their subfolders) or patterns such as 'scans/*.tif'"
     add("--input", required=True, nargs="+", metavar="FILES", help=files)
-    masks = "for the masks: <image>.png, .tif where the image has a place, .nii.gz of volumes; or one file .png or .tif"
+    masks = "for the masks: <image>.png, .tif where the image has a place, .nii.gz of volumes; or one such file"
     add("--output", required=True, type=arg.non_empty_path, metavar="DIR", help=masks)
     add("--overlay", action="store_true", help="also draw each mask on its image: <image>.overlay.png")
     truth = "folder of true masks: print the scores and write metrics.json"

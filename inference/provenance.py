@@ -36,16 +36,18 @@ def record_provenance(output: Path, provenance: dict, overwrite: bool) -> None:
     With `overwrite` the folder holds old and new masks for a while: the record is not `complete` until all new masks
     are written.
     """
-    try:
-        earlier_essence = _essence(read_json(output / RECORD))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # there is no record, or not one of ours
-        earlier_essence = None
+    earlier_essence = _recorded_essence(output)
     if earlier_essence and not overwrite and earlier_essence != _essence(provenance):
         raise DataError(
             f"--output {output}: holds masks of another model or other settings (see {RECORD}), or of an --overwrite"
             " that did not finish; choose another folder, or give --overwrite"
         )
     _record(output, provenance | {"complete": not overwrite})
+
+
+def is_recorded(output: Path) -> bool:
+    """Whether the files of a folder are those of earlier calls, which have recorded their provenance."""
+    return _recorded_essence(output) is not None
 
 
 def complete_provenance(output: Path) -> None:
@@ -58,6 +60,14 @@ def _record(output: Path, provenance: dict) -> None:
     # FileNotFoundError: another run may write the record at the same moment
     with suppress(FileNotFoundError), replace_file(output / RECORD) as file:
         file.write((json.dumps(provenance, indent=2) + "\n").encode())
+
+
+def _recorded_essence(output: Path) -> dict | None:
+    """The essence of the record in a folder; None if there is no record, or not one of ours."""
+    try:
+        return _essence(read_json(output / RECORD))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def _essence(provenance: dict) -> dict:

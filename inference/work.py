@@ -7,18 +7,19 @@ from functools import cache
 from pathlib import Path
 
 from inference.batches import group_jobs
-from inference.inputs import FILES_OF_ALL_INPUTS, InputRules, find_jobs, named_job
+from inference.input_files import files_of_patterns
+from inference.inputs import InputRules, jobs_of_files, named_job
 from inference.kinds import new_output_kind
 from inference.outputs.disk import check_disk
-from inference.outputs.jobs import MASK, Job, RasterJob
+from inference.outputs.jobs import Job, RasterJob
 from inference.outputs.polygons import check_places
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predict_settings import PredictSettings
 from inference.predictor import Predictor
 from inference.provenance import provenance_of, record_provenance
 from inference.tiling import Tiling
+from inference.written_files import check_unfinished, check_written
 from runtime.console import say
-from runtime.errors import DataError
 from runtime.files import remove_leftovers
 from unet.config import UNetConfig
 
@@ -44,8 +45,9 @@ def prepare_work(args: PredictSettings, predictor: Predictor, requested: Request
     """Find the inputs, check the output folder, and print how images are tiled and which masks exist already."""
     jobs = _jobs_of_call(args, predictor.config, requested)
     _remove_leftovers(jobs, requested)
-    finished_jobs = {job for job in jobs if requested.is_finished(job)}
+    finished_jobs = {job for job in jobs if args.file is None and requested.is_finished(job)}
     unfinished = [job for job in jobs if job not in finished_jobs]
+    check_unfinished(args, unfinished, requested)
     _say_tilings(unfinished, predictor)
     check_disk(args.output, _bytes_to_write(unfinished, args, predictor.config.num_classes))
     if args.file is None:
@@ -73,16 +75,12 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     )
     truth = None
     if args.truth:
-        outputs = [args.output, *(args.output / name for name in FILES_OF_ALL_INPUTS)]
-        if args.file is None and args.truth.resolve() in [path.resolve() for path in outputs]:
-            raise DataError(f"--output {args.output}: --truth {args.truth} would be overwritten; choose another folder")
         truth = new_output_kind(requested).truth(args.truth, args.mask_suffix, reads_places=reads_places)
-    jobs = find_jobs(args.input, args.file or args.output, requested.extensions, rules, truth)
+    files = files_of_patterns(args.input, args.file or args.output, in_sets=rules.in_sets)
+    jobs = jobs_of_files(files, args.file or args.output, rules, truth)
     if args.file is not None:
-        jobs = [named_job(jobs, args.file, args.overwrite, requested.extensions)]
-        if output_format.writes_rasters and jobs[0].file(MASK).suffix != args.file.suffix:
-            raise DataError(f"--output {args.file}: the image has no place in the world; give a file .png")
-    output_format.check_inputs(jobs)
+        jobs = [named_job(jobs, args.file, output_format.mask_extensions[0])]
+    check_written(args, jobs, [file.path for file in files], requested)
     if args.polygons:
         check_places(jobs, f".{args.polygons}")
     return jobs

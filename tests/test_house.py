@@ -40,7 +40,7 @@ ROOMS = {
         "outputs",
         "scoring",
         "input_files batches provenance predict_settings ranking",
-        "true_masks",
+        "true_masks written_files",
         "kinds inputs",
         "work steps",
         "pipeline",

@@ -42,6 +42,7 @@ class Job(ABC):
         root: the folder of all outputs; None for the folder of `output`.
         truth: its true mask, or its true points, if there are some.
         spacing: (z, y, x) in mm; only volumes have one.
+        named: the file of its mask, if the user has named it.
 
     Attributes:
         extensions: {extension of an output: its extension for jobs of this kind}.
@@ -56,6 +57,7 @@ class Job(ABC):
     root: Path | None = None
     truth: MaskFile | PointRow | None = None
     spacing: Spacing | None = None
+    named: Path | None = None
 
     extensions: ClassVar[dict[str, str]] = {}
     disk_copies: ClassVar[int]
@@ -87,6 +89,8 @@ class Job(ABC):
 
     def file(self, extension: str) -> Path:
         """One of its outputs; an extension `class/.png` stands for a file in a folder `class` of all outputs."""
+        if self.named is not None and extension == MASK:
+            return self.named
         folder, _, ending = extension.rpartition("/")
         root = self.root or self.output.parent
         name = self.output.name + self.extensions.get(ending, ending)

@@ -26,7 +26,6 @@ from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image
 from inference.outputs.prediction_format import LegendEntry, MaskFormat, MaskSink, Properties
 from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.console import say
-from runtime.errors import DataError
 from runtime.files import replace_file, replace_path
 from tasks.matching import label_numbers
 from tasks.objects import Objects
@@ -47,6 +46,7 @@ class ObjectFormat(MaskFormat):
     """
 
     extensions = (TABLE,)
+    joined_files = (JOINED,)
     has_objects = True
 
     def __init__(self, names: Sequence[str], shades: np.ndarray | None = None) -> None:
@@ -98,16 +98,12 @@ class ObjectFormat(MaskFormat):
             return large
         return job.file(MASK)
 
-    def check_inputs(self, jobs: Sequence[Job]) -> None:
-        sources: set[Path] = set()
-        for job in jobs:
-            sources.update(Path(name).resolve() for name in job.files)
-        for job in jobs:
-            large = job.file(LARGE_MASK)
-            if isinstance(job, ImageJob) and large.resolve() in sources:
-                raise DataError(
-                    f"--output {large.parent}: {large} is an input, not to be overwritten; choose another folder"
-                )
+    def files(self, job: Job, extensions: Sequence[str]) -> list[Path]:
+        files = [job.file(extension) for extension in extensions]
+        large = job.file(LARGE_MASK)
+        if isinstance(job, ImageJob) and large not in files:
+            files.append(large)
+        return files
 
     def written_mask(self, job: Job) -> MaskFile:
         if self.has_one_class:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import numpy as np
 
 from data_utils.image_io.class_masks import ClassFile, ClassMasks, layered_label
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import TIFF_SUFFIXES, VolumeFile
 from data_utils.image_io.volumes import write_volume
 from data_utils.image_io.writers import MASK_LEVEL, PngWriter, write_pages
 from data_utils.targets.overlapping import OverlapReader
@@ -58,7 +58,7 @@ class OverlapFormat(BitFormat):
         return rows
 
     def for_file(self, file: Path) -> MaskFormat:
-        if file.suffix.lower() == MASK:
+        if file.suffix.lower() not in TIFF_SUFFIXES:
             raise SettingsError(
                 f"--output {file}: classes that may overlap have a mask each; give a folder, or a file .tif, which gets"
                 " a page for each class"

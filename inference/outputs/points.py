@@ -45,6 +45,8 @@ class PointFormat(PredictionFormat):
         self.colors = point_colors(len(task.names))
         self.extension = files.FORMATS[task.layout].extension
         self.mask_extensions = (self.extension,)
+        if files.FORMATS[task.layout].holds_several:
+            self.joined_files = (f"{JOINED}{self.extension}",)
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> PointFormat:
@@ -101,13 +103,13 @@ class PointFormat(PredictionFormat):
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write a table of the points of all images, for formats that hold points of several images."""
         written_jobs = [job for job in jobs if job.file(self.extension).exists()]
-        if len(jobs) < MIN_TABLE_IMAGES or not written_jobs or not files.FORMATS[self.task.layout].holds_several:
+        if len(jobs) < MIN_TABLE_IMAGES or not written_jobs or not self.joined_files:
             return
         tables = []
         for job in written_jobs:
             table = files.read_written(job.file(self.extension), self.task.layout)
             tables.append(table.with_names(self.names).rename_images((job.relative_name,)))
-        with replace_file(folder / f"{JOINED}{self.extension}") as file:
+        with replace_file(folder / self.joined_files[0]) as file:
             file.write(files.content(join_tables(tables)))
 
 

@@ -19,11 +19,8 @@ from data_utils.visualize import legend, overlay
 from inference.decoding.decoder import Decoder
 from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
 from inference.outputs.rasters import open_mask_raster
-from runtime.errors import SettingsError
 from runtime.files import replace_file
 from unet.config import MaskValue, UNetConfig
-
-RASTER = RasterJob.extensions[MASK]
 
 
 class MaskSink(Protocol):
@@ -56,6 +53,7 @@ class PredictionFormat(ABC):
         colors: (N, 3) uint8, one for each name.
         mask_extensions: the extensions of an image's files for `Job.file`; most formats have one file.
         class_folders: the folder of each class's masks, if each class has its own masks.
+        joined_files: the names of the files that join the results of all images.
     """
 
     outputs: ClassVar[str]
@@ -65,6 +63,7 @@ class PredictionFormat(ABC):
     unsupported: ClassVar[Mapping[str, str]] = {}
     mask_extensions: Sequence[str] = (MASK,)
     class_folders: Sequence[str] = ()
+    joined_files: Sequence[str] = ()
     names: Sequence[str]
     colors: np.ndarray
 
@@ -73,9 +72,9 @@ class PredictionFormat(ABC):
     def from_config(cls, config: UNetConfig) -> PredictionFormat:
         """The format that the config.json of a model calls for."""
 
-    @abstractmethod
     def for_file(self, file: Path) -> PredictionFormat:
         """The format of the only image, in this file. Raises SettingsError if such a file cannot hold it."""
+        return self
 
     @property
     def channel_names(self) -> Sequence[str]:
@@ -95,13 +94,13 @@ class PredictionFormat(ABC):
         """The path of a file of a job."""
         return self.mask_file(job) if extension == MASK else job.file(extension)
 
+    def files(self, job: Job, extensions: Sequence[str]) -> list[Path]:
+        """The paths of all files that may be written or removed for a job, given their extensions."""
+        return [self.file(job, extension) for extension in extensions]
+
     def legend(self) -> Image.Image | None:
         """The meaning of the colors of overlays; None if they have no meaning."""
         return legend(self.names, self.colors)
-
-    def check_inputs(self, jobs: Sequence[Job]) -> None:
-        """Raises DataError if a file that a mask may replace, beside those of `file`, is an input."""
-        return
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write the file that joins the results of all images, after each image has its own file."""
@@ -122,12 +121,6 @@ class MaskFormat(PredictionFormat):
     @abstractmethod
     def mask_values(self, rows: np.ndarray) -> np.ndarray:
         """A prediction (H, W) or (D, H, W) -> mask values; colors have a last axis of 3."""
-
-    def for_file(self, file: Path) -> MaskFormat:
-        """The format of the only mask, in this file. Raises SettingsError if such a file cannot hold it."""
-        if file.suffix not in (MASK, RASTER):
-            raise SettingsError(f"--output {file}: masks of this model are PNG files; give a folder, or a file .png")
-        return self
 
     def written_mask(self, job: Job) -> MaskFile:
         """The reader of a mask that was written."""

@@ -90,7 +90,7 @@ def test_a_tiff_whose_pages_never_end_is_refused(tmp_path):
     (tags,) = struct.unpack_from("<H", content, directory)
     struct.pack_into("<I", content, directory + 2 + 12 * tags, directory)  # the next page is this one
     (tmp_path / "circle.tif").write_bytes(content)
-    (job,) = find_jobs([str(tmp_path / "circle.tif")], tmp_path / "out", [".png"])
+    (job,) = find_jobs([str(tmp_path / "circle.tif")], tmp_path / "out")
     with pytest.raises(ImageError, match="the directory of one page is that of an earlier one again"):
         steps_of(Preprocess(), 1, ".png").read(job)
 
@@ -130,7 +130,7 @@ def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, 
     assert 0.1 < expected.mean() < 0.9
     assert (predictor.mask(pages[1 - page]) != expected).any()
     monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 100)
-    job = find_jobs([str(tmp_path / name)], tmp_path / "out", [".png"])[page]
+    job = find_jobs([str(tmp_path / name)], tmp_path / "out")[page]
     writer = writer_of(predictor)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")  # a process says it of the images that it predicts
@@ -152,7 +152,7 @@ def test_inputs_are_read_ahead_by_two_to_eight_threads(monkeypatch, workers, thr
 
 def test_each_image_of_a_batch_has_its_mask(tmp_path):
     touch(tmp_path, "a.png", "b.png", "c.png")
-    jobs = find_jobs([f"{tmp_path}/*.png"], tmp_path / "out", [".png"])
+    jobs = find_jobs([f"{tmp_path}/*.png"], tmp_path / "out")
     predictor = Predictor(network_of())
     assert list(PredictionPipeline(predictor, writer_of(predictor), set()).run([jobs])) == [(job, None) for job in jobs]
     assert all(job.file(".png").exists() for job in jobs)

@@ -21,7 +21,7 @@ from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import group_jobs, process_share
-from inference.inputs import InputRules, find_jobs, named_job
+from inference.inputs import InputRules, find_jobs
 from inference.network_inputs import open_input, read_inputs
 from inference.outputs.jobs import ImageJob, MaskFile
 from inference.true_masks import TruthFolder
@@ -60,7 +60,11 @@ def test_outputs_never_lie_among_inputs(model, two_images, fails_with):
 def test_outputs_never_take_the_place_of_the_legend(model, tmp_path, fails_with):
     legend = tmp_path / "legend.png"
     Image.new("RGB", (8, 8)).save(legend)
-    fails_with(predict(model, [legend], tmp_path / "out", "--overlay"), "the legend of the overlays; rename it", 1)
+    fails_with(
+        predict(model, [legend], tmp_path / "out", "--overlay"),
+        "legend.overlay.png, which is of all inputs; rename it",
+        1,
+    )
     assert predict(model, [legend], tmp_path / "out").returncode == 0
 
 
@@ -72,7 +76,7 @@ def test_outputs_of_an_earlier_call_are_no_inputs(model, two_images):
 @pytest.mark.parametrize("pattern", ["*", "**/*.*g"])
 def test_outputs_of_an_earlier_call_are_no_inputs_of_a_pattern(two_images, pattern):
     touch(two_images, "masks/a.png", "masks/a.overlay.png")
-    jobs = find_jobs([f"{two_images}/{pattern}"], two_images / "masks", [".png"])
+    jobs = find_jobs([f"{two_images}/{pattern}"], two_images / "masks")
     assert {job.image for job in jobs} == {two_images / "a.jpg", two_images / "a.overlay.png"}
 
 
@@ -192,7 +196,7 @@ def test_names_of_any_bytes_are_predicted_and_named_in_one_line(tmp_path, model)
 def outputs(folder: Path, *patterns: str, channels: int = 1, **options) -> dict[str, tuple[str, ...]]:
     """The outputs of inputs below `folder`, each with the files that are read for it."""
     inputs = [str(folder / pattern) for pattern in patterns]
-    jobs = find_jobs(inputs, folder / "out", [".png"], InputRules(channels), **options)
+    jobs = find_jobs(inputs, folder / "out", InputRules(channels), **options)
     relative = {}
     for job in jobs:
         files = tuple(str(Path(file).relative_to(folder)) for file in job.files)
@@ -223,7 +227,7 @@ def test_a_folder_holds_pictures_and_volumes_but_no_hidden_files(tmp_path, patte
 )
 def test_a_folder_for_each_image_holds_no_inputs_but_images_to_a_model_of_objects(tmp_path, in_sets, names):
     touch(tmp_path, *(f"in/{name}.png" for name in ("one/images/x", "one/masks/1", "two/images/y", "two/masks/1")))
-    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"], InputRules(in_sets=in_sets))
+    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", InputRules(in_sets=in_sets))
     assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == names
 
 
@@ -231,7 +235,7 @@ def test_inputs_are_named_below_the_folder_that_is_given(tmp_path):
     touch(tmp_path, "in/a.png", "in/sub/a.png", "in/sub/b.nii.gz")
     (tmp_path / "in" / "sub" / "c.png").write_bytes(b"no picture")
     tifffile.imwrite(tmp_path / "in" / "sub" / "d.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
-    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"])
+    jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out")
     pages = ["sub/d.tif", "sub/d.tif page 2"]
     assert [job.relative_name for job in jobs] == ["a.png", "sub/a.png", "sub/b.nii.gz", "sub/c.png", *pages]
 
@@ -243,12 +247,6 @@ BOTH_CHANNELS = ("two/a_0000.nii.gz", "two/a_0001.nii.gz")
 def test_channels_of_a_case_are_joined_where_the_model_takes_several(tmp_path, patterns):
     touch(tmp_path, *BOTH_CHANNELS)
     assert outputs(tmp_path, *patterns, channels=2) == {"a": BOTH_CHANNELS}
-
-
-def test_channels_of_cases_in_two_folders_are_not_joined(tmp_path):
-    touch(tmp_path, *BOTH_CHANNELS, "more/a_0000.nii.gz", "more/a_0001.nii.gz")
-    with pytest.raises(DataError, match=r"two/a_0000\.nii\.gz and .*more/a_0000\.nii\.gz would both write .*out/a\."):
-        outputs(tmp_path, "two", "more", channels=2)
 
 
 def test_channels_of_a_case_are_volumes_where_the_model_takes_one(tmp_path):
@@ -283,7 +281,7 @@ def stack_file(tmp_path) -> Path:
 
 def jobs_of(file: Path, rules: InputRules | None = None) -> list[ImageJob]:
     """The jobs of a file."""
-    return find_jobs([str(file)], file.parent / "out", [".png"], rules or InputRules())
+    return find_jobs([str(file)], file.parent / "out", rules or InputRules())
 
 
 def test_pages_are_images_that_are_numbered_from_one(stack_file):
@@ -319,36 +317,10 @@ def test_pages_have_bands_to_a_model_of_bands(stack_file):
     assert [job.source for job in jobs] == [BandSource((str(stack_file),), ("1",), page) for page in range(3)]
 
 
-def test_two_inputs_that_would_write_one_file_are_refused(tmp_path):
-    touch(tmp_path, "in/a.png", "in/a.tif")
-    with pytest.raises(DataError, match=r"in/a\.png and .*in/a\.tif would both write .*out/a\.png; give one of them"):
-        find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"])
-
-
-def test_an_input_that_would_be_overwritten_is_refused(tmp_path):
-    touch(tmp_path, "in/a.png")
-    with pytest.raises(DataError, match=r"in/a\.png is an input, not to be overwritten; choose another folder"):
-        find_jobs([str(tmp_path / "in" / "a.png")], tmp_path / "in", [".png"])
-
-
 def test_masks_that_would_lie_among_images_are_refused(tmp_path):
     touch(tmp_path, "in/a.png")
     with pytest.raises(DataError, match="is a folder of inputs; masks must not lie among images"):
-        find_jobs([str(tmp_path / "in")], tmp_path / "in", [".png"])
-
-
-def test_an_input_that_is_called_as_the_legend_is_refused_where_there_is_one(tmp_path):
-    touch(tmp_path, "in/legend.png")
-    inputs = [str(tmp_path / "in" / "legend.png")]
-    with pytest.raises(DataError, match=r"legend\.overlay\.png, the legend of the overlays; rename it"):
-        find_jobs(inputs, tmp_path / "out", [".png", ".overlay.png"])
-    assert len(find_jobs(inputs, tmp_path / "out", [".png"])) == 1
-
-
-def test_an_input_that_is_called_as_the_table_of_all_is_refused(tmp_path):
-    touch(tmp_path, "points.png")
-    with pytest.raises(DataError, match=r"points\.png would write .*points\.json, which is of all inputs; rename it"):
-        find_jobs([str(tmp_path / "points.png")], tmp_path / "out", [".json"])
+        find_jobs([str(tmp_path / "in")], tmp_path / "in")
 
 
 @pytest.mark.parametrize(
@@ -365,32 +337,20 @@ def test_inputs_that_cannot_be_are_a_one_line_error(tmp_path, pattern, line):
     (tmp_path / "unread" / "sub").mkdir(parents=True)
     (tmp_path / "unread" / "sub" / "b.HEIC").write_bytes(b"heic")
     with pytest.raises(DataError, match=line):
-        find_jobs([pattern.replace("FOLDER", str(tmp_path))], tmp_path / "out", [".png"])
+        find_jobs([pattern.replace("FOLDER", str(tmp_path))], tmp_path / "out")
 
 
 def test_files_that_are_not_read_are_counted_where_others_are(tmp_path, capsys):
     touch(tmp_path, "phone/a.png")
     (tmp_path / "phone" / "b.HEIC").write_bytes(b"heic")
-    assert len(find_jobs([f"{tmp_path}/phone"], tmp_path / "out", [".png"])) == 1
+    assert len(find_jobs([f"{tmp_path}/phone"], tmp_path / "out")) == 1
     assert "left out 1 files that are not read, the first is b.HEIC; convert HEIC" in capsys.readouterr().out
 
 
 def test_inputs_without_a_true_mask_are_counted_with_the_first(tmp_path):
     touch(tmp_path, "in/a.png", "in/b.png", "in/c.png", "truth/b.png")
     with pytest.raises(DataError, match=r"has no mask for 2 inputs, the first is a; if the masks have a suffix"):
-        find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["predict.json", "metrics.json", "points.csv", "points.tps", "points.json", "legend.overlay.png"],
-)
-def test_no_input_writes_what_is_written_of_all(tmp_path, name):
-    stem, _, extension = name.partition(".")
-    touch(tmp_path, f"{stem}.png", f"sub/{stem}.png")
-    with pytest.raises(DataError, match=rf"{stem}\.png would write .*{stem}\.\w+.*rename it"):
-        find_jobs([str(tmp_path / f"{stem}.png")], tmp_path / "out", [f".{extension}"])
-    assert len(find_jobs([f"{tmp_path}/*/{stem}.png"], tmp_path / "out", [f".{extension}"])) == 1  # in a subfolder
+        find_jobs([str(tmp_path / "in")], tmp_path / "out", truth=TruthFolder(tmp_path / "truth"))
 
 
 @pytest.fixture
@@ -403,18 +363,7 @@ def linked(tmp_path) -> Path:
 
 def test_a_folder_of_inputs_is_known_by_another_name(linked):
     with pytest.raises(DataError, match="link: is a folder of inputs; masks must not lie among images"):
-        find_jobs([str(linked / "in")], linked / "link", [".png"])
-
-
-def test_an_input_is_known_by_another_name_of_its_folder(linked):
-    with pytest.raises(DataError, match=r"a\.png is an input, not to be overwritten; choose another folder"):
-        find_jobs([str(linked / "in" / "a.png")], linked / "link", [".png"])
-
-
-def test_the_only_input_is_known_by_another_name_of_its_folder(linked):
-    jobs = find_jobs([str(linked / "in" / "a.png")], linked / "out", [".png"])
-    with pytest.raises(DataError, match=r"a\.png: is the input, not to be overwritten"):
-        named_job(jobs, linked / "link" / "a.png", overwrite=True)
+        find_jobs([str(linked / "in")], linked / "link")
 
 
 def test_an_image_of_two_folders_that_are_given_has_an_output_below_each(tmp_path):
@@ -427,13 +376,13 @@ def test_inputs_of_a_deep_pattern_keep_their_folders(linked):
 
 
 def test_inputs_of_a_pattern_leave_out_the_folder_of_outputs(linked):
-    jobs = find_jobs([str(linked / "*")], linked / "out", [".png"])
+    jobs = find_jobs([str(linked / "*")], linked / "out")
     assert [job.output.name for job in jobs] == ["a", "b", "a", "b"]  # in in/, and in link/
 
 
 @pytest.mark.parametrize("pattern", ["*/*.png", ""], ids=["pattern", "folder"])
 def test_inputs_leave_out_the_folder_of_outputs(linked, pattern):
-    jobs = find_jobs([str(linked / pattern)], linked / "out", [".png"])
+    jobs = find_jobs([str(linked / pattern)], linked / "out")
     assert "a" in {job.output.name for job in jobs}
     assert "notes" not in {job.output.name for job in jobs}
 
@@ -445,51 +394,14 @@ def test_masks_of_an_earlier_call_are_no_inputs_by_any_name(tmp_path, pattern, o
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "in").symlink_to(tmp_path / "in")
     (tmp_path / "other" / "out").symlink_to(tmp_path / "in" / "x" / "out")
-    jobs = find_jobs([str(tmp_path / pattern)], tmp_path / output, [".png"])
+    jobs = find_jobs([str(tmp_path / pattern)], tmp_path / output)
     assert [job.image.name for job in jobs] == ["a.png"]
-
-
-@pytest.mark.parametrize("name", ["new.png", "new.v2.png"])
-def test_mask_of_one_image_may_be_a_file(tmp_path, name):
-    touch(tmp_path, "a.png")
-    job = named_job(jobs_of(tmp_path / "a.png"), tmp_path / name, overwrite=False)
-    assert job.file(".png") == tmp_path / name
-
-
-def test_mask_of_one_image_may_overwrite_a_file(tmp_path):
-    touch(tmp_path, "a.png", "old.png")
-    assert named_job(jobs_of(tmp_path / "a.png"), tmp_path / "old.png", overwrite=True).output == tmp_path / "old"
-
-
-@pytest.mark.parametrize(
-    ("inputs", "name", "overwrite", "line"),
-    [
-        (["v.nii.gz"], "new.png", True, "the mask of a volume is no .png; give a folder"),
-        (["a.png", "b.png"], "new.png", True, "is one file, but there are 2 inputs; give a folder"),
-        (["a.png"], "a.png", True, "is the input, not to be overwritten"),
-        (["a.png"], "old.png", False, "is there already; --overwrite replaces it"),
-    ],
-    ids=["volume", "two images", "the input", "there already"],
-)
-def test_a_file_that_cannot_be_the_only_mask_is_refused(tmp_path, inputs, name, overwrite, line):
-    touch(tmp_path, "a.png", "b.png", "v.nii.gz", "old.png")
-    jobs = find_jobs([str(tmp_path / file) for file in inputs], tmp_path / "out", [".png"])
-    with pytest.raises(DataError, match=line):
-        named_job(jobs, tmp_path / name, overwrite=overwrite)
-
-
-@pytest.mark.parametrize("name", ["B1.tif", "B2.tif"])
-def test_the_only_mask_is_no_band_of_its_image(tmp_path, name):
-    touch(tmp_path, "s/B1.tif", "s/B2.tif")
-    jobs = find_jobs([str(tmp_path / "s")], tmp_path / "out", [".png"], InputRules(bands=("B1", "B2")))
-    with pytest.raises(DataError, match="is the input, not to be overwritten"):
-        named_job(jobs, tmp_path / "s" / name, overwrite=True)
 
 
 @pytest.mark.parametrize("name", ["v.nii.gz", "v.png"])
 def test_an_input_in_a_folder_has_the_true_mask_in_the_folder_of_that_name(tmp_path, name):
     touch(tmp_path, f"in/sub/{name}", f"truth/sub/{name}", f"truth/{name}")
-    (job,) = find_jobs([str(tmp_path / "in")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
+    (job,) = find_jobs([str(tmp_path / "in")], tmp_path / "out", truth=TruthFolder(tmp_path / "truth"))
     assert job.truth == PageFile(tmp_path / "truth" / "sub" / name)
 
 
@@ -502,7 +414,7 @@ def true_masks(tmp_path) -> Path:
 
 def truth_of(folder: Path, truth: TruthFolder) -> MaskFile:
     """The true mask of the image."""
-    (job,) = find_jobs([str(folder / "a.png")], folder / "out", [".png"], truth=truth)
+    (job,) = find_jobs([str(folder / "a.png")], folder / "out", truth=truth)
     return job.truth
 
 
@@ -527,7 +439,7 @@ def test_a_true_mask_is_refused_where_objects_have_classes(true_masks):
 def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
     touch(tmp_path, "truth/s_0001_mask.png", "truth/s_0002_mask.png")
-    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", [".png"], truth=TruthFolder(tmp_path / "truth"))
+    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", truth=TruthFolder(tmp_path / "truth"))
     assert [job.truth for job in jobs] == [PageFile(tmp_path / f"truth/s_000{page}_mask.png") for page in (1, 2)]
 
 
@@ -568,7 +480,7 @@ def test_networks_that_need_other_detail_of_a_photograph_each_have_their_own(tmp
 def test_an_input_that_is_named_twice_is_predicted_once(tmp_path):
     touch(tmp_path, "a.png", "v.nii.gz")
     patterns = [str(tmp_path / "*"), str(tmp_path / "a.png"), str(tmp_path / "v.nii.gz")]
-    image, volume = find_jobs(patterns, tmp_path / "out", [".png"])
+    image, volume = find_jobs(patterns, tmp_path / "out")
     assert image.image == tmp_path / "a.png"
     assert volume.image == tmp_path / "v.nii.gz"
     assert volume.volume.paths == (str(tmp_path / "v.nii.gz"),)

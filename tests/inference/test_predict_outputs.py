@@ -20,7 +20,6 @@ from PIL import Image
 from support.forks import ForkedRun
 from support.launches import ROOT, predict
 
-from inference.inputs import find_jobs, named_job
 from inference.outputs import disk
 from inference.outputs.disk import check_disk
 from inference.provenance import complete_provenance, provenance_of, record_provenance
@@ -233,42 +232,13 @@ def test_a_killed_run_leaves_whole_files_from_which_it_is_taken_up_again(model, 
     assert len(list(out.iterdir())) == 49  # predict.json, and nothing temporary
 
 
-def test_the_output_of_one_image_may_be_a_file(model, photos, tmp_path):
-    file = tmp_path / "masks" / "one.png"
+@pytest.mark.parametrize("name", ["one.png", "one.PNG"])
+def test_the_output_of_one_image_may_be_a_file(model, photos, tmp_path, name):
+    file = tmp_path / "masks" / name
     result = predict(model, [photos / "b.jpg"], file, "--overlay")
     assert result.returncode == 0, result.stderr
     assert f"1 of 1 masks in {file}" in result.stdout
     assert Image.open(file).size == Image.open(photos / "b.jpg").size
     left = {path.name for path in file.parent.iterdir()}
-    assert {"one.png", "one.overlay.png"} <= left
+    assert {name, "one.overlay.png"} <= left
     assert "predict.json" not in left
-
-
-def test_the_file_of_a_mask_ends_as_it_will_be_called(model, photos, tmp_path, fails_with):
-    result = predict(model, [photos / "b.jpg"], tmp_path / "one.PNG")
-    fails_with(result, "one.PNG: masks of this model are PNG files; give a folder, or a file .png", 1)
-
-
-@pytest.fixture
-def photo_jobs(photos, tmp_path) -> list:
-    """The job of one photograph."""
-    return find_jobs([str(photos / "b.jpg")], tmp_path / "one", [".png"])
-
-
-def test_file_of_an_output_replaces_nothing_unasked(photo_jobs, tmp_path):
-    file = tmp_path / "one.png"
-    assert named_job(photo_jobs, file, False).file(".png") == file
-    file.write_bytes(b"")
-    with pytest.raises(DataError, match="is there already; --overwrite replaces it"):
-        named_job(photo_jobs, file, False)
-    assert named_job(photo_jobs, file, True).file(".png") == file
-
-
-def test_file_of_an_output_is_for_one_image(photo_jobs, tmp_path):
-    with pytest.raises(DataError, match="is one file, but there are 2 inputs; give a folder"):
-        named_job(photo_jobs * 2, tmp_path / "one.png", True)
-
-
-def test_file_of_an_output_is_not_its_input(photo_jobs, photos):
-    with pytest.raises(DataError, match="is the input, not to be overwritten"):
-        named_job(photo_jobs, photos / "b.jpg", True)

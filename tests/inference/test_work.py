@@ -97,17 +97,6 @@ def test_slices_of_a_volume_are_reported_as_images(tmp_path, monkeypatch, capsys
     assert "1 images in tiles of 16 x 16" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", [None, "a.png"], ids=["a folder", "a file"])
-def test_an_image_is_no_place_for_the_mask_of_its_many_objects(tmp_path, name):
-    tifffile.imwrite(tmp_path / "a.tif", np.zeros((8, 9), np.uint8))
-    file = name and tmp_path / name
-    args = settings_of(output=tmp_path, file=file, input=[str(tmp_path / "a.tif")])
-    objects = {"name": "objects", "classes": ["background", "cell"], "smallest": 1}
-    predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, task=objects)))
-    with pytest.raises(DataError, match=r"a\.tif is an input, not to be overwritten; choose another folder"):
-        prepare_work(args, predictor, writer_of(predictor))
-
-
 @pytest.fixture
 def overlapping_predictor() -> Predictor:
     """A predictor of two classes that may overlap, each of which has a folder."""
@@ -166,24 +155,6 @@ def test_the_only_mask_may_have_the_name_of_the_folder_of_its_image(tmp_path, re
     writer = replace(writer, output_format=writer.output_format.for_file(file))
     (job,) = prepare_work(args, overlapping_predictor, writer).jobs
     assert job.output == tmp_path / "in"
-
-
-def test_a_file_that_is_there_is_not_replaced(tmp_path, recorded, overlapping_predictor):
-    file = tmp_path / "out" / "mask.tif"
-    file.write_bytes(b"mask")
-    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")], file=file)
-    writer = writer_of(overlapping_predictor, ("field/.png", "wood/.png"))
-    writer = replace(writer, output_format=writer.output_format.for_file(file))
-    with pytest.raises(DataError, match="is there already; --overwrite replaces it"):
-        prepare_work(args, overlapping_predictor, writer)
-
-
-def test_no_file_beside_the_only_mask_takes_the_place_of_the_input(tmp_path):
-    np.save(tmp_path / "a.npy", np.zeros((3, 4), np.uint8))
-    args = settings_of(output=tmp_path, input=[str(tmp_path / "a.npy")], file=tmp_path / "a.png")
-    predictor = Predictor(network_of())
-    with pytest.raises(DataError, match=r"a\.png: a\.npy beside it is the input; choose another name"):
-        prepare_work(args, predictor, writer_of(predictor, (".png", ".npy")))
 
 
 def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
@@ -249,15 +220,6 @@ def test_a_volume_has_the_channels_that_the_model_takes(tmp_path, monkeypatch):
     args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
     (job,) = prepare_work(args, predictor, writer_of(predictor)).jobs
     assert job.files == (str(tmp_path / "in" / "a_0000.nii.gz"), str(tmp_path / "in" / "a_0001.nii.gz"))
-
-
-@pytest.mark.parametrize("truth", ["truth", "truth/points.csv"], ids=["masks", "points"])
-def test_outputs_do_not_take_the_place_of_the_truth(tmp_path, scored_args, truth):
-    (tmp_path / "link").symlink_to(tmp_path / "truth")
-    args = replace(scored_args, output=tmp_path / "link", truth=tmp_path / truth)
-    predictor = Predictor(network_of())
-    with pytest.raises(DataError, match=rf"link: --truth .*{truth} would be overwritten; choose another folder"):
-        prepare_work(args, predictor, writer_of(predictor))
 
 
 def objects_network(*classes: str) -> UNet:

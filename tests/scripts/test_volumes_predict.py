@@ -512,7 +512,7 @@ def channel_files(tmp_path) -> Path:
 
 
 def test_files_of_channels_are_one_case_where_the_model_takes_several(channel_files, tmp_path):
-    jobs = find_jobs([str(channel_files)], tmp_path / "out", [MASK], InputRules(channels=2))
+    jobs = find_jobs([str(channel_files)], tmp_path / "out", InputRules(channels=2))
     assert [job.file(MASK).name for job in jobs] == ["a.nii.gz", "b.nii.gz"]
     assert [Path(path).name for path in jobs[0].volume.paths] == ["a_0000.nii.gz", "a_0001.nii.gz"]
     assert jobs[0].size == (12, 18, 20)
@@ -535,7 +535,7 @@ def test_files_of_channels_are_predicted_as_one_file_of_all(channel_files, tmp_p
     ids=["several numbers", "0000 everywhere"],
 )
 def test_number_of_a_channel_is_a_part_of_the_name_where_the_model_takes_one(channel_files, tmp_path, pattern, names):
-    jobs = find_jobs([f"{channel_files}/{pattern}"], tmp_path / "out", [MASK])
+    jobs = find_jobs([f"{channel_files}/{pattern}"], tmp_path / "out")
     assert [job.output.name for job in jobs] == names
 
 

@@ -29,7 +29,7 @@ from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference.outputs import objects as objects_module
 from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import MASK, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob, VolumeJob
+from inference.outputs.jobs import MASK, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
 from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, value_indices
 from inference.outputs.object_tables import VOLUME_COLUMNS
 from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
@@ -304,13 +304,6 @@ def test_the_mask_of_a_volume_is_no_tiff_that_lies_beside_it(tmp_path):
     job.output.parent.mkdir()
     job.output.with_suffix(".tif").write_bytes(b"of an image")
     assert CELLS.mask_file(job) == job.output.with_name("v.nii.gz")
-
-
-def test_images_that_no_mask_replaces_may_lie_beside_their_masks(tmp_path):
-    image = ImageJob(image=tmp_path / "a.png", size=SIZE, output=tmp_path / "out" / "a")
-    volume = VolumeFile((str(tmp_path / "v.tif"),))
-    stack = VolumeJob(image=tmp_path / "v.tif", size=(2, *SIZE), output=tmp_path / "v", volume=volume)
-    CELLS.check_inputs([image, stack])
 
 
 @pytest.mark.parametrize("height", [63, 65, 128, 150])

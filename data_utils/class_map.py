@@ -12,6 +12,7 @@ from data_utils.mask_values import (
     MAX_VALUES,
     as_color,
     as_grey,
+    number_type,
     pack,
     parse_values,
     show,
@@ -138,8 +139,7 @@ class ClassMap:
             raise ImageError(
                 f"mask values {min(numbers)} to {max(numbers)} cannot be written: a PNG mask holds 0 to 65535"
             )
-        dtype = np.uint8 if max(numbers) < 256 else np.uint16
-        return np.array(numbers, dtype)[indices]
+        return np.array(numbers, number_type(numbers))[indices]
 
     def encode(self, mask: np.ndarray, name: str) -> np.ndarray:
         """Mask values as `read_mask` gives them -> (H, W) uint8 class indices, 255 where ignored.

@@ -70,6 +70,11 @@ def show(values: Iterable[MaskValue]) -> str:
     return listing(texts, VALUES_IN_MESSAGE)
 
 
+def number_type(values: Iterable[int]) -> type[np.uint8 | np.uint16]:
+    """The smaller type that holds the numbers."""
+    return np.uint8 if max(values, default=0) <= np.iinfo(np.uint8).max else np.uint16
+
+
 def is_run(values: Iterable[MaskValue]) -> bool:
     """Whether the values are 0, 1, ..., n, perhaps with the usual ignored value, 255."""
     numbers = set(values) - {IGNORE_INDEX}

@@ -113,7 +113,11 @@ class ObjectReader(MaskReader):
         source = record["target"]
         if not isinstance(source, RenderedMask):
             return self, record
-        return replace(self, reads_labels=True), {**record, "target": ObjectLabels(source)}
+        index_by_value = {0: 0, IGNORE_INDEX: IGNORE_INDEX}
+        for index, (value, _) in enumerate(self.classes, 1):
+            index_by_value[value] = index
+        labels = ObjectLabels(source, index_by_value, self.outside)
+        return replace(self, reads_labels=True), {**record, "target": labels}
 
     def target_from_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
         if self.reads_labels:
@@ -121,13 +125,8 @@ class ObjectReader(MaskReader):
         return self._target(pack(values), name)
 
     def _target_from_labels(self, labels: np.ndarray) -> ObjectTarget:
-        """The target of labels: number and mask value."""
-        index_by_value = np.full(256, self.outside, np.uint8)
-        index_by_value[0] = 0
-        index_by_value[IGNORE_INDEX] = IGNORE_INDEX
-        for index, (value, _) in enumerate(self.classes, 1):
-            index_by_value[value] = index
-        mask = index_by_value[label_classes(labels)]
+        """The target of labels: number and class."""
+        mask = label_classes(labels).astype(np.uint8)
         is_object = (mask > 0) & (mask != IGNORE_INDEX)
         return ObjectTarget(mask, np.where(is_object, label_numbers(labels), 0).astype(np.int32))
 
@@ -187,13 +186,21 @@ class ObjectReader(MaskReader):
 
 @dataclass(frozen=True)
 class ObjectLabels(RenderedMask):
-    """Labels of rendered objects, number and mask value, as `tasks.matching.pack_labels` makes them."""
+    """Labels of rendered objects, number and class, as `tasks.matching.pack_labels` makes them.
+
+    Args:
+        index_by_value: the index of each mask value's class.
+        outside: the index for all other values.
+    """
 
     source: RenderedMask
+    index_by_value: dict[int, int]
+    outside: int
 
     def render(self) -> np.ndarray:
         numbers, values = self.source.render_objects()
-        return pack_labels(numbers, values[numbers])
+        indices = [self.index_by_value.get(value, self.outside) for value in values.tolist()]
+        return pack_labels(numbers, np.array(indices)[numbers])
 
 
 class ObjectCensus:

@@ -39,8 +39,10 @@ def value_indices(classes: Sequence[tuple[object, str]], names: Sequence[str]) -
 
     Names do not matter for a model of one class.
     """
-    indices = [0] * (IGNORE_INDEX + 1)
-    for value, name in classes or ((1, names[0]),):
+    classes = classes or ((1, names[0]),)
+    highest = max(value for value, _ in classes if isinstance(value, int))
+    indices = [0] * (max(highest, IGNORE_INDEX) + 1)
+    for value, name in classes:
         if not isinstance(value, int) or value in (0, IGNORE_INDEX):
             continue
         if len(names) == 1:

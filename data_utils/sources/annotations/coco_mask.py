@@ -14,6 +14,7 @@ import numpy as np
 
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.reader import read_header
+from data_utils.mask_values import number_type
 from data_utils.sources.annotations.polygons import check_rendered_size, clip_polygon, read_points
 from runtime.errors import DataError
 from tasks.overlapping import pack_bits
@@ -59,7 +60,7 @@ class CocoMask(LayeredMask):
     def render(self) -> np.ndarray:
         """The mask: crowds first, as 255, so that objects marked one by one stay; then objects, smaller ones on top."""
         size = self._size()
-        mask = np.zeros(size, np.uint8, order="F")  # pycocotools stores masks in this order
+        mask = np.zeros(size, number_type(self.values.values()), order="F")  # pycocotools stores masks in this order
         # neighbors of one class are decoded as one
         for value, group in groupby(self._layers(size), key=attrgetter("value")):
             merged = rle_code().merge([layer.runs for layer in group])
@@ -73,7 +74,7 @@ class CocoMask(LayeredMask):
         for number, layer in enumerate(self._layers(size), 1):
             numbers[rle_code().decode(layer.runs).astype(bool)] = number
             values.append(layer.value)
-        return np.ascontiguousarray(numbers), np.array(values, np.uint8)
+        return np.ascontiguousarray(numbers), np.array(values)
 
     def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
         size = self._size()

@@ -14,6 +14,7 @@ from PIL import Image, ImageDraw
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.formats import image_errors, open_picture
 from data_utils.image_io.reader import read_header
+from data_utils.mask_values import number_type
 from data_utils.sources.annotations.polygons import check_rendered_size, fill, read_points
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
@@ -37,17 +38,17 @@ class LabelmeMask(LayeredMask):
     values: dict[str, int]
 
     def render(self) -> np.ndarray:
-        """(H, W) uint8, in the size that the file gives, else in the image's size."""
+        """(H, W), in the size that the file gives, else in the image's size."""
         content = read_labelme(self.file)
         picture = self._empty_picture(content)
         for value, shape, location in self._shapes(content):
             render_shape(picture, shape, value, location)
-        return np.asarray(picture)
+        return np.asarray(picture).astype(number_type(self.values.values()))
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         """The objects: shapes of one label and group are one object; background erases shapes below it."""
         content = read_labelme(self.file)
-        picture = self._empty_picture(content, mode="I")
+        picture = self._empty_picture(content)
         values = [0]
         number_by_group: dict[tuple[int, str], int] = {}
         for value, shape, location in self._shapes(content):
@@ -60,7 +61,7 @@ class LabelmeMask(LayeredMask):
                 values.append(value)
                 number_by_group[value, str(group)] = number
             render_shape(picture, shape, number, location)
-        return np.asarray(picture), np.array(values, np.uint8)
+        return np.asarray(picture), np.array(values)
 
     def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
         """The bits of `LayeredMask`; background removes all classes, and an ignored value makes all classes unknown."""
@@ -92,8 +93,8 @@ class LabelmeMask(LayeredMask):
                 raise DataError(f"{location} is called {label!r}, which labels.txt does not list")
             yield self.values[label], shape, f"{location} ({label})"
 
-    def _empty_picture(self, content: dict[str, Any], mode: str = "L") -> Image.Image:
-        """A picture to render on, in the size that the file gives, else in the image's size."""
+    def _empty_picture(self, content: dict[str, Any]) -> Image.Image:
+        """A picture of int32 to render on, in the size that the file gives, else in the image's size."""
         size = self._picture_size(content)
         width = content.get("imageWidth")
         height = content.get("imageHeight")
@@ -101,7 +102,7 @@ class LabelmeMask(LayeredMask):
             check_rendered_size((height, width), size, self.file)
             size = height, width
         height, width = size
-        return Image.new(mode, (width, height))
+        return Image.new("I", (width, height))
 
     def _picture_size(self, content: dict[str, Any]) -> tuple[int, int]:
         """(H, W) of the image from its header, in the image's own file or in this file."""

@@ -78,19 +78,17 @@ def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> 
 def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, list[int]]:
     """((0, background), (1, first name), ...), and the mask value of each of `names`.
 
-    A class that is called background is the background. Raises DataError, with `location`, for too many names and for a
-    name that occurs twice.
+    A class that is called background is the background, and none has 255, which is ignored. Raises DataError, with
+    `location`, for a name that occurs twice.
     """
     objects = [name for name in names if not is_background(name)]
     repeated = [name for name, count in Counter(objects).items() if count > 1]
     if repeated:
         raise DataError(f"{location}: two classes are called {repeated[0]}; give them different names")
-    if len(objects) >= IGNORE_INDEX:
-        raise DataError(
-            f"{location}: {len(objects)} classes; a mask has room for {IGNORE_INDEX - 1} beside the background"
-        )
-    value_by_name = {name: value for value, name in enumerate(objects, 1)}
-    classes = tuple(enumerate([BACKGROUND, *objects]))
+    value_by_name: dict[str, int] = {BACKGROUND: 0}
+    for number, name in enumerate(objects, 1):
+        value_by_name[name] = number if number < IGNORE_INDEX else number + 1
+    classes = tuple((value, name) for name, value in value_by_name.items())
     return classes, [value_by_name.get(name, 0) for name in names]
 
 

@@ -14,6 +14,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_file
 from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.image_io.rasterize import fill_polygon
+from data_utils.mask_values import number_type
 from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.annotations.shape_files import GEOPACKAGE, SUFFIXES, read_shapes, shapes_in
@@ -54,7 +55,7 @@ class PolygonMask(RenderedMask):
     def render_part(self, rows: tuple[int, int], columns: tuple[int, int]) -> np.ndarray:
         size = (rows[1] - rows[0], columns[1] - columns[0])
         check_memory(size[0] * size[1], "the mask")
-        mask = np.zeros(size, np.uint8)
+        mask = np.zeros(size, number_type(dict(self.values).values()))
         first = np.array([columns[0], rows[0]], float)
         for rings, value in self._shapes_near(_grid(self.image), first, size):
             fill_polygon(mask, rings, value)

@@ -19,6 +19,7 @@ from data_utils.class_names import NamedClasses
 from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header
+from data_utils.mask_values import number_type
 from data_utils.sources.annotations.layout import (
     SplitPaths,
     check_unpaired,
@@ -60,14 +61,15 @@ class YoloMask(LayeredMask):
     values: tuple[int, ...]
 
     def render(self) -> np.ndarray:
-        """(H, W) uint8 of the image's size; objects of less area on top, filled by Pillow."""
+        """(H, W) of the image's size; objects of less area on top, filled by Pillow."""
         size, outlines = self._sorted_outlines()
-        return _fill_outlines(size, "L", outlines, [outline.value for outline in outlines])
+        mask = _fill_outlines(size, outlines, [outline.value for outline in outlines])
+        return mask.astype(number_type(self.values))
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         size, outlines = self._sorted_outlines()
         values = [0, *(outline.value for outline in outlines)]
-        return _fill_outlines(size, "I", outlines, range(1, len(values))), np.array(values, np.uint8)
+        return _fill_outlines(size, outlines, range(1, len(values))), np.array(values)
 
     def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
         size = read_header(self.image, self.image)[0]
@@ -77,7 +79,7 @@ class YoloMask(LayeredMask):
                 outlines[bit_by_value[outline.value]].append(outline)
         truth = np.zeros(size, np.int64)
         for bit, class_outlines in outlines.items():
-            inside = _fill_outlines(size, "L", class_outlines, [1] * len(class_outlines))
+            inside = _fill_outlines(size, class_outlines, [1] * len(class_outlines))
             truth |= inside.astype(np.int64) << bit
         return pack_bits(truth, np.zeros_like(truth))
 
@@ -98,9 +100,9 @@ class YoloMask(LayeredMask):
         return objects
 
 
-def _fill_outlines(size: tuple[int, int], mode: str, outlines: Sequence[Outline], values: Sequence[int]) -> np.ndarray:
-    """A picture of (H, W) with a value for each object, later ones on top."""
-    picture = Image.new(mode, size[::-1])
+def _fill_outlines(size: tuple[int, int], outlines: Sequence[Outline], values: Sequence[int]) -> np.ndarray:
+    """A picture of (H, W) with a value for each object, int32, later ones on top."""
+    picture = Image.new("I", size[::-1])
     pen = ImageDraw.Draw(picture)
     for outline, value in zip(outlines, values, strict=True):
         fill(pen, outline.points, value)

@@ -12,11 +12,11 @@ from support.objects import picture, write_discs
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import RenderedMask
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import TrainingDataset
 from data_utils.targets.objects import ObjectReader
 from runtime.errors import DataError, SettingsError
-from tasks.matching import pack_labels
 
 COUNTS = [3, 5, 8, 9, 12, 14, 17]
 TWO_CLASSES = ((9, "a"), (7, "b"))  # the values of a mask, in the order of the classes
@@ -81,10 +81,20 @@ def test_a_color_is_no_number_to_be_ignored():
         ObjectReader.from_values({}, (), DataConfig(ignore_index="#ff0000"))
 
 
+class DrawnObjects(RenderedMask):
+    """Objects of the mask values 7, 9, 300 and 255, a pixel each."""
+
+    def render(self) -> np.ndarray:
+        return np.array([[7, 9, 300, 0, 255]])
+
+    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array([[1, 2, 3, 0, 4]]), np.array([0, 7, 9, 300, 255])
+
+
 @pytest.mark.parametrize("outside", [0, 255], ids=["background", "ignored"])
 def test_objects_of_other_classes_are_none(outside):
-    labels = pack_labels(np.array([[1, 2, 3, 0, 4]]), np.array([[7, 9, 8, 0, 255]]))
-    target = ObjectReader(classes=TWO_CLASSES, outside=outside, reads_labels=True).target_from_mask(labels, "mask")
+    record = {"image": "", "target": DrawnObjects(), "name": "mask"}
+    target = ObjectReader(classes=TWO_CLASSES, outside=outside).read(record, (1, 5))
     assert target.mask.tolist() == [[2, 1, outside, 0, 255]]
     assert target.ids.tolist() == [[1, 2, 0, 0, 0]]
 

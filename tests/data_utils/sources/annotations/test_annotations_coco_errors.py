@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 from support.annotations import error_of, loaded, masks
-from support.coco_files import CATEGORIES, OBJECTS, SIZE, VALUES, box, entry, write_coco, write_splits
+from support.coco_files import CATEGORIES, OBJECTS, SIZE, box, entry, write_coco, write_splits
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from runtime.errors import DataError
+from tasks.classes import Classes
+from tasks.objects import Objects
 
 
 @pytest.fixture
@@ -147,10 +149,17 @@ def test_a_name_of_two_categories_is_refused(folder):
     assert "two classes are called cat" in error_of(folder)
 
 
-def test_more_categories_than_a_mask_has_room_for_are_refused(folder):
-    categories = [{"id": i, "name": f"c{i}"} for i in range(300) if i not in VALUES] + CATEGORIES
-    write_coco(folder / "annotations/instances_train2017.json", [], categories=categories)
-    assert "300 classes; a mask has room for 254" in error_of(folder)
+def test_more_categories_than_a_model_may_have_are_refused_unless_some_are_chosen(tmp_path):
+    categories = [{"id": number, "name": f"c{number}"} for number in range(1, 301)]
+    objects = [entry(1, 1, 290, [box(1, 1, 9, 9)]), entry(2, 1, 5, [box(20, 1, 9, 9)])]
+    write_coco(tmp_path / "annotations.json", objects, tmp_path, categories=categories)
+    assert "301 classes, expected 2 to 255; choose some with --classes NAME,..." in error_of(tmp_path)
+    for task in (Classes, Objects):
+        info = load_dataset_info(DataConfig(str(tmp_path), classes="c290,c1", task=task.name))
+        record = next(record for record in [*info.train.records, *info.val.records] if record["name"] == "1.png")
+        target = info.reader.read(record, SIZE)
+        assert (target.main == 1).sum() == 81
+        assert (target.main > 0).sum() == 81
 
 
 def test_two_files_with_the_name_of_one_split_are_refused(folder):

@@ -180,13 +180,10 @@ def test_a_folder_is_the_first_of_the_names_in_any_case(tmp_path):
     assert folder_in(tmp_path, ("c",)) is None
 
 
-def test_a_mask_has_room_for_254_classes_beside_the_background():
-    names = [f"c{number}" for number in range(255)]
-    classes, values = number_classes([*names[:254], "background"], "a.json")
-    assert values == [*range(1, 255), 0]
-    assert classes[-1] == (254, "c253")
-    with pytest.raises(DataError, match=r"a\.json: 255 classes; a mask has room for 254 beside the background"):
-        number_classes(names, "a.json")
+def test_no_class_has_the_ignored_value():
+    classes, values = number_classes([*[f"c{number}" for number in range(300)], "background"], "a.json")
+    assert values == [*range(1, 255), *range(256, 302), 0]
+    assert classes[254:256] == ((254, "c253"), (256, "c254"))
 
 
 def test_lines_of_a_text_file_may_have_a_mark_before_them(tmp_path):

@@ -5,6 +5,12 @@ python app.py --model runs/x/model
 It needs an environment of its own, with requirements-app.txt. A Hugging Face Space can run it without changes.
 """
 
+if __name__ == "__main__":  # first of all: the imports below take seconds
+    from runtime.interrupts import end_at_interrupt
+
+    end_at_interrupt()
+
+
 import argparse
 import os
 from pathlib import Path

@@ -7,6 +7,12 @@ With scores:     python predict.py --model runs/cells/model --input photos --out
 On all GPUs:     accelerate launch --multi_gpu predict.py --model runs/cells/model --input 'scans/*.tif' --output masks
 """
 
+if __name__ == "__main__":  # first of all: the imports below take seconds
+    from runtime.interrupts import end_at_interrupt
+
+    end_at_interrupt()
+
+
 import json
 from pathlib import Path
 from typing import NamedTuple

@@ -5,6 +5,12 @@ One run:       python review.py --runs runs/cells, its validation images alone
 How sure:      python review.py --runs runs/cells --calibrate
 """
 
+if __name__ == "__main__":  # first of all: the imports below take seconds
+    from runtime.interrupts import end_at_interrupt
+
+    end_at_interrupt()
+
+
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -7,6 +7,12 @@ One GPU:         accelerate launch train.py --dataset DATA --output-dir runs/cel
 All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py --dataset DATA --output-dir runs/cells
 """
 
+if __name__ == "__main__":  # first of all: the imports below take seconds
+    from runtime.interrupts import end_at_interrupt
+
+    end_at_interrupt()
+
+
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 

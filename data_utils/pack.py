@@ -4,6 +4,12 @@ python -m data_utils.pack FOLDER OUT writes OUT/data/<split>-00000-of-00004.parq
 pages of a TIFF become files of their own, masks are rendered from annotations, whose names go to OUT/classes.json.
 """
 
+if __name__ == "__main__":  # first of all: the imports below take seconds
+    from runtime.interrupts import end_at_interrupt
+
+    end_at_interrupt()
+
+
 import json
 import os
 from collections import Counter

@@ -57,15 +57,21 @@ class Arguments(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]  # callers cannot pass a namespace
         self, args: list[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
-        words = sys.argv[1:] if args is None else args
-        for word in words:
-            if word.startswith(LONG_DASHES):
-                flag = f"--{word.lstrip('-' + ''.join(LONG_DASHES))}"
-                self.error(f"{word} begins with a long dash, as word processors write it; type {flag}")
         parsed, unknown = self.parse_known_args(args)
         if unknown:
             self.error(self._unknown_message(unknown[0]))
         return parsed
+
+    def parse_known_args(  # type: ignore[override]  # callers cannot pass a namespace
+        self, args: list[str] | None = None, namespace: None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        for word in sys.argv[1:] if args is None else args:
+            if word.startswith(LONG_DASHES):
+                flag = f"--{word.lstrip('-' + ''.join(LONG_DASHES))}"
+                self.error(f"{word} begins with a long dash, as word processors write it; type {flag}")
+            if word.startswith("-") and word.partition("=")[2] == "--":  # argparse would make it an empty list
+                self.error(f"{word} has no value; for a file of the name -- type ./--")
+        return super().parse_known_args(args)
 
     def error(self, message: str) -> NoReturn:
         hints = [self._mistyped_flag(message), self._missing_values(message), self._joined_sides(message)]

@@ -18,6 +18,7 @@ Result = TypeVar("Result")
 
 BATCHES_AHEAD = 2  # batches read, and parts of a large item finished, while another one is computed
 CHUNK = 32  # small items in one task of a thread
+WORKERS_PER_CPU = 4  # loader processes that a CPU can use, since some of them wait for a disk or a network
 
 
 def available_cpus() -> int:
@@ -27,9 +28,19 @@ def available_cpus() -> int:
     return os.cpu_count() or 1
 
 
+def cpu_share() -> int:
+    """The number of CPUs for each process of this machine, which may be 0."""
+    return available_cpus() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def most_workers() -> int:
+    """The largest number of loader processes that this process can use; thousands would stop the machine."""
+    return WORKERS_PER_CPU * max(1, cpu_share())
+
+
 def default_workers(device: torch.device) -> int:
     """The number of loader processes: this process's share of the CPUs; at most one if the CPU also computes."""
-    share = available_cpus() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    share = cpu_share()
     if device.type == "cpu":
         return 1 if share > 1 else 0
     return max(1, min(share, 16))

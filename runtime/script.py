@@ -12,6 +12,7 @@ from types import TracebackType
 
 from runtime.console import flush_streams, leave_closed_streams, open_streams, say_error
 from runtime.errors import UserError, UserWarningLine
+from runtime.interrupts import raise_at_interrupt
 from runtime.redact import redact
 
 _PLAIN = warnings.formatwarning
@@ -20,6 +21,7 @@ _PLAIN = warnings.formatwarning
 def run_script(main: Callable[[], None]) -> None:
     """Run `main`, then end the process; a UserError prints one line and sets the exit code, a bug a traceback."""
     code = 0
+    raise_at_interrupt()
     open_streams()
     warnings.formatwarning = warning_line
     sys.excepthook = _print_bug

@@ -99,16 +99,21 @@ def build_loaders(
         num_workers: None for this process's share of the CPUs. A stream gets as many of STREAM_WORKERS as fit into
             it, and threads for the others.
     """
-    if num_workers is None:
-        num_workers = default_workers(device)
     train = TrainingDataset(info.train, info, config.preprocess)
     val = EvaluationDataset(info.val, info, config.preprocess)
     records = info.train.records
+    train_sampler = TrainingSampler(shapes.train, batch_split, info.config.seed, steps, records.group_sizes)
+    pixels = pixels_per_batch(device) if val.samples.share_batches else 1
+    val_sampler = EvaluationSampler(shapes.val, pixels, batch_split.world_size)
+    if num_workers is None:
+        num_workers = default_workers(device)
     if isinstance(records, StreamRecords):  # every lane of this process, and each lane's groups side by side
         records.open_groups = batch_split.micro_batch_size * batch_split.accumulation * SIDE_BY_SIDE
         processes = max(count for count in STREAM_WORKERS if count <= num_workers)
         train.threads = val.threads = max(1, num_workers // max(1, processes))
         num_workers = processes
+    # a process without a batch would only wait
+    num_workers = min(num_workers, max(len(steps) * batch_split.accumulation, len(val_sampler)))
     if isinstance(info.val.records, StreamRecords):
         info.val.records.is_scattered = True  # the batches of an evaluation go round among all processes
     if num_workers:
@@ -116,9 +121,6 @@ def build_loaders(
     if info.config.cache or train.samples.are_cached:
         train.cache()
         val.cache()
-    train_sampler = TrainingSampler(shapes.train, batch_split, info.config.seed, steps, records.group_sizes)
-    pixels = pixels_per_batch(device) if val.samples.share_batches else 1
-    val_sampler = EvaluationSampler(shapes.val, pixels, batch_split.world_size)
     train_loader = _loader(train, train_sampler, collate_training, num_workers, device)
     val_loader = _loader(val, val_sampler, collate_evaluation, num_workers, device)
     return train_loader, val_loader

@@ -384,6 +384,10 @@ def test_a_flag_with_a_long_dash_is_answered_with_two_short_ones(parse, dashes):
     assert parse("--input", "a", f"{dashes}rate", "1").endswith("as word processors write it; type --rate")
 
 
+def test_two_dashes_are_no_value_of_a_flag(parse):
+    assert "./--" in parse("--input=--")
+
+
 def test_words_of_a_caller_are_read_in_place_of_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["prog.py", "\N{EN DASH}y"])
     parser = Arguments("A program.")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runtime.console import shorten
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -51,8 +53,6 @@ CURVE_STYLE: dict[Any, Any] = {
     "xtick.bottom": False,
     "ytick.left": False,
 }
-
-MAX_NAME = 24  # characters of a name beside a picture
 
 Points = Sequence[tuple[float, float]]
 
@@ -156,7 +156,7 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
         axes.xaxis.set_major_locator(LogLocator(subs=ERROR_TICKS))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_yticks(range(len(errors)), [shorten_name(name) for name in errors], parse_math=False)
+        axes.set_yticks(range(len(errors)), [shorten(name) for name in errors], parse_math=False)
         axes.set_ylim(len(errors) - 0.5, -0.5)
         axes.set_xlabel(f"error in {unit}", color=TEXT, fontsize=11)
         return _svg(figure, title, height)
@@ -213,11 +213,3 @@ def _svg(figure: "Figure", title: str, height: int = HEIGHT) -> str:
     for placeholder, variable in PAGE_COLORS.items():
         content = content.replace(placeholder, f"var({variable})")
     return content
-
-
-def shorten_name(name: str) -> str:
-    """The name in at most MAX_NAME characters, without its middle: names that begin alike often differ at their end."""
-    if len(name) <= MAX_NAME:
-        return name
-    half = MAX_NAME // 2
-    return f"{name[: half - 1]}…{name[-half:]}"

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from train_utils.reporting.charts import own_style, shorten_name
+from runtime.console import shorten
+from train_utils.reporting.charts import own_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +83,7 @@ def _name_classes(axes: "Axes", names: Sequence[str], interval: int, cell: float
     """Write every `interval`-th class name at its row and its column; a cell is `cell` inches wide."""
     size = FONT if len(names) <= LABELED_CLASSES else SMALL_FONT
     indices = range(0, len(names), interval)
-    labels = [shorten_name(names[index]) for index in indices]
+    labels = [shorten(names[index]) for index in indices]
     longest = max(map(len, labels)) * 0.65 * size / 72  # inches; 0.65: about the width of a letter by its height
     rotation: dict[str, Any] = {}
     if longest >= cell:

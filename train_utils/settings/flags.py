@@ -11,6 +11,7 @@ from data_utils.loading.augmentation import STRENGTHS
 from runtime import cli as arg
 from runtime.console import say
 from runtime.launch import COMM_HOOKS
+from runtime.parallel import most_workers
 from runtime.redact import redact
 from tasks import TASKS
 from tasks.overlapping import Overlapping
@@ -87,6 +88,10 @@ def _with_implied_values(args: TrainSettings) -> TrainSettings:
         args = replace(args, task=Regions.name)
     if args.encoder_source and args.encoder_weights is None:
         args = replace(args, encoder_weights="pretrained")
+    workers = most_workers()
+    if args.num_workers is not None and args.num_workers > workers:
+        say(f"--num-workers {args.num_workers}: lowered to {workers}, since the processors of this machine use no more")
+        args = replace(args, num_workers=workers)
     if args.like or args.init_from:  # a recorded run and a model have settings of their own
         args = replace(args, plan="none")
     return Plan().fill(args) if args.plan == "none" else args

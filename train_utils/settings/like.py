@@ -1,13 +1,14 @@
 """--like: the flags of a recorded run are repeated on the command line of a new run."""
 
 import argparse
+import json
 import sys
-from pathlib import Path
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 from runtime import cli as arg
-from runtime.console import say
-from runtime.documents import read_json
+from runtime.console import say, shorten
+from runtime.documents import as_json, read_json
 from runtime.redact import redact_all
 from train_utils.settings.record import (
     CREDENTIALS,
@@ -42,10 +43,7 @@ class RecordedFlags(NamedTuple):
 
 def read_record(parser: arg.Arguments) -> RecordedFlags:
     """Read the run.json that --like names, as a file or by its folder."""
-    like_parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    like_parser.add_argument("--like", type=Path, nargs="?")  # the real parser reports a missing value
-    known_args, _ = like_parser.parse_known_args()
-    path = known_args.like
+    path = parser.parse_known_args()[0].like
     if path is None:
         return RecordedFlags({}, {}, [])
     try:
@@ -58,24 +56,47 @@ def read_record(parser: arg.Arguments) -> RecordedFlags:
     if not isinstance(record.get("flags"), dict):
         parser.error(f"--like {path} is no record of a run: it holds no flags; give the run.json of an output folder")
     flags = UNRECORDED_FLAGS | record["flags"]
-    unknown = sorted(flags.keys() - {action.dest for action in parser._actions})
+    unknown = sorted(flags.keys() - {entry.name for entry in fields(TrainSettings)})
     if unknown:
         parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
     if flags.get("max_minutes"):  # the number of steps that the run measured decides what it computed
         flags |= {"max_minutes": None, "max_steps": record.get("total_steps")}
+    for action in parser._actions:
+        fault = _fault(parser, action, flags.get(action.dest))
+        if fault:
+            parser.error(f"--like {path}: {action.dest} is {shorten(json.dumps(flags[action.dest]), 60)}: {fault}")
     environment = record.get("run")
     if not isinstance(environment, dict):
         environment = {}
     credentials = record.get(CREDENTIALS)
     if not isinstance(credentials, list):
         credentials = []
-    return RecordedFlags(flags, environment, credentials)
+    return RecordedFlags(flags, environment, [name for name in credentials if name in flags])
+
+
+def _fault(parser: arg.Arguments, action: argparse.Action, value: Any) -> str | None:
+    """Why no run has recorded this value of a flag, as JSON holds it; None if one may have."""
+    if value is None or (value == action.const and action.nargs == "?"):
+        return None
+    if action.nargs == 0:
+        return None if isinstance(value, bool) else "expected true or false"
+    takes_list = action.nargs not in (None, "?")
+    if isinstance(value, list) != takes_list or value == []:
+        return "expected a list" if takes_list else "expected one value"
+    words = [str(item) for item in value] if takes_list else [str(value)]
+    try:
+        is_recorded = as_json(parser._get_values(action, words)) == value
+    except argparse.ArgumentError as error:
+        return str(error)
+    return None if is_recorded else "no run records it so"
 
 
 def repeated_arguments(parser: arg.Arguments, record: RecordedFlags) -> list[str]:
     """A recorded run's flags as arguments, without NOT_REPEATED and without flags that the command line replaces."""
     typed_flags = {word.partition("=")[0] for word in sys.argv[1:]}
     typed_names = {action.dest for action in parser._actions if typed_flags.intersection(action.option_strings)}
+    if parser.parse_known_args()[0].folder is not None:  # the data set, typed without its flag
+        typed_names.add("dataset")
     dropped_names = set(NOT_REPEATED)
     for group in ALTERNATIVES:
         if group & typed_names:

@@ -111,6 +111,11 @@ def stream_info(info):
     return replace(info, train=replace(info.train, records=train), val=replace(info.val, records=val))
 
 
+def test_no_process_is_started_that_would_have_no_batch(info):
+    batch_split = BatchSplit(4, groups=1, micro_batch_size=2, accumulation=2)
+    assert [loader.num_workers for loader in loaders_of(info, batch_split, steps=3, num_workers=5000)] == [6, 6]
+
+
 STREAM_SPLIT = BatchSplit(8, groups=2, micro_batch_size=2, accumulation=2)
 
 
@@ -202,6 +207,6 @@ def test_images_are_decoded_once_only_with_a_flag(
     monkeypatch.setattr(loaders, "default_workers", lambda device: 3)
     chosen = replace(info, config=replace(info.config, cache=is_cached))
     batch_split = BatchSplit(4, groups=1, micro_batch_size=4, accumulation=1)
-    both_loaders = loaders_of(chosen, batch_split, num_workers=num_workers)
+    both_loaders = loaders_of(chosen, batch_split, steps=3, num_workers=num_workers)
     assert [loader.num_workers for loader in both_loaders] == [processes] * 2
     assert decoded_splits == names

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.launches import ROOT
 
+from runtime.console import shorten
 from train_utils.reporting import charts
 from train_utils.reporting.charts import MAX_POINTS, Curve, curve, error_plot, overlaid, reliability_plot
 
@@ -247,7 +248,7 @@ def test_the_best_step_is_a_line_within_the_steps_of_the_curve(best_step, lines)
     ids=["24 characters", "25", "26"],
 )
 def test_a_class_name_of_more_than_24_characters_keeps_its_two_ends(name, shown):
-    assert charts.shorten_name(name) == shown
+    assert shorten(name) == shown
 
 
 def dot_rows(svg: str) -> list[list[tuple[float, float]]]:

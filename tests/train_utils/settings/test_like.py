@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.in_process import parsed
 
+from runtime.parallel import most_workers
 from train_utils.settings.record import flags_as_json
 
 
@@ -139,3 +140,42 @@ def test_damaged_entries_beside_the_recorded_flags_are_left_out(tmp_path, capsys
     capsys.readouterr()
     assert parsed("--like", str(tmp_path)).dataset == "data"
     assert capsys.readouterr().out == f"like {tmp_path}, without a change\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("cache", [1]),
+        ("cache", "yes"),
+        ("place", 1),
+        ("seed", [0]),
+        ("seed", {"a": 1}),
+        ("seed", "1"),
+        ("loss", "none of ours"),
+        ("crop_size", [16, "a"]),
+        ("crop_size", [[16, 16]]),
+        ("bands", []),
+        ("learning_rate", True),
+        ("dataset", ["a", "b"]),
+        ("epochs", 2.5),
+    ],
+)
+def test_a_recorded_value_that_no_run_has_is_named(tmp_path, capsys, name, value):
+    flags = flags_as_json(parsed("--dataset", "data", "--plan", "none")) | {name: value}
+    (tmp_path / "run.json").write_text(json.dumps({"flags": flags}))
+    with pytest.raises(SystemExit) as ended:
+        parsed("--like", str(tmp_path), "--loss", "ce")
+    assert ended.value.code == 2
+    assert f"--like {tmp_path}: {name} is {json.dumps(value)}: " in capsys.readouterr().err
+
+
+def test_more_processes_than_the_processors_can_use_are_lowered_in_a_line(like, capsys):
+    workers = most_workers()
+    assert like(("--loss", "ce"), "--num-workers", "5000").num_workers == workers
+    assert f"--num-workers 5000: lowered to {workers}" in capsys.readouterr().out
+
+
+def test_data_typed_without_their_flag_need_no_recorded_password(tmp_path):
+    flags = flags_as_json(parsed("--dataset", "s3://bucket/data", "--plan", "none"))
+    (tmp_path / "run.json").write_text(json.dumps({"flags": flags, "credentials_left_out": ["dataset", 3]}))
+    assert parsed("here", "--like", str(tmp_path)).dataset == "here"

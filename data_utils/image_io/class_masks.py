@@ -15,6 +15,8 @@ from runtime.errors import DataError
 from tasks.overlapping import pack_bits
 from unet.config import MaskValue
 
+CLASS_NUMBERS = 32  # whole numbers below it are classes; smoothed edges have brightness
+
 
 class LayeredMask(RenderedMask):
     """A mask that is rendered from objects; several objects may cover a pixel."""
@@ -181,8 +183,11 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
         else:
             texts = [f"{key:g}" for key in distinct_keys]
         distinct = listing(texts, limit=8)
+        guess = "smoothed edges or JPEG (export it again as PNG)"
+        if not has_colors and all(key in range(CLASS_NUMBERS) for key in distinct_keys):
+            guess = "several classes (3D Slicer's layers: export one labelmap, or a file for each segment)"
         raise DataError(
-            f"{name}: mask of one class holds {distinct}, expected 0 and one other value; smoothed edges or JPEG"
-            " (export it again as PNG), or a value for unknown pixels (give it with --ignore-index)?"
+            f"{name}: mask of one class holds {distinct}, expected 0 and one other value; {guess}, or a value for"
+            " unknown pixels (give it with --ignore-index)?"
         )
     return inside, is_ignored

@@ -292,6 +292,8 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
         if other_endings:
             endings = f"only {', '.join(sorted(other_endings)[:NAMES_IN_MESSAGE])}"
         hint = f" (or {ANNOTATIONS})" if kind == "masks" else ""
+        if kind == "masks" and ".txt" in other_endings:
+            hint += "; text files of YOLO need a data.yaml or a classes.txt above them that names the classes"
         hint += format_remedy(sorted(other_endings))
         raise DataError(f"no {kind} in {folder}; found {endings}, looked for {', '.join(suffixes)}{hint}")
     stems: dict[str, str] = {}

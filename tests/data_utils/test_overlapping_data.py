@@ -243,7 +243,9 @@ def test_a_value_to_ignore_is_unknown_for_its_class_alone(folders):
     mask = true_masks(4, 0)[1][0].astype(np.uint8)
     mask[:5] = 9
     write_mask(folders / "train" / "masks" / "blue", "01.png", mask)
-    assert "01.png: mask of one class holds 0, 1, 9, expected 0 and one other value" in error_of(folders)
+    assert "01.png: mask of one class holds 0, 1, 9, expected 0 and one other value; several classes" in error_of(
+        folders
+    )
     known_bits = targets_of(folders, ignore_index="9")[1].known
     assert (known_bits[:5] == 0b110).all()
     assert (known_bits[5:] == 7).all()

@@ -533,3 +533,8 @@ def test_a_list_of_names_beside_images_alone_is_not_yolos(tmp_path):
     write(tmp_path, "images", "images", {"a": TREE})
     (tmp_path / "classes.txt").write_text("car\n")
     assert yolo.find(tmp_path, ()) == {}
+
+
+def test_text_files_without_a_file_that_names_their_classes_are_told_what_is_missing(folder):
+    (folder / "data.yaml").rename(folder / "coco8-seg.yaml")
+    assert "text files of YOLO need a data.yaml or a classes.txt above them" in error_of(folder)

@@ -53,12 +53,11 @@ from train_utils.compilation import compile_blocks, compile_loss, compile_recolo
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation, read_strips
 from train_utils.gradient_buckets import rebuild_buckets
-from train_utils.kernel_tuning import KernelTuning
+from train_utils.kernel_tuning import tune_kernels
 from train_utils.memory.estimate import largest_validation
 from train_utils.memory.preflight import Preflight
 from train_utils.memory.step_memory import StepMemory
 from train_utils.micro_batches import MicroBatch, split_from_args, steps_ahead
-from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.pace import Pace
@@ -237,7 +236,6 @@ def rehearse(
     rehearsal: Rehearsal,
     *,
     slabs: Slabs,
-    tuning: KernelTuning,
     memory: StepMemory,
 ) -> int:
     """Train, evaluate and save a copy of the model for a moment; return how many steps fit into --max-minutes."""
@@ -254,18 +252,17 @@ def rehearse(
     def make_step(item: tuple[list[MicroBatch], list[int]]) -> None:
         """Make a step as a run makes it."""
         micro_batches, indices = item
-        with tuning.for_shape(micro_batches[0].images.shape[2:]):
-            train_step(
-                accelerator,
-                model,
-                optimizer,
-                criterion,
-                micro_batches,
-                max_grad_norm=args.max_grad_norm,
-                guard=guard,
-                memory=memory,
-                communication=nullcontext(),
-            )
+        train_step(
+            accelerator,
+            model,
+            optimizer,
+            criterion,
+            micro_batches,
+            max_grad_norm=args.max_grad_norm,
+            guard=guard,
+            memory=memory,
+            communication=nullcontext(),
+        )
         guard.end_step(indices)
         guard.settle(everything=accelerator.device.type == "cpu")
 
@@ -348,15 +345,13 @@ def main() -> None:
     if shapes.differ:
         grow_segments(device)
     total_steps = run.total_steps(args)
-    tuning = KernelTuning.from_args(args, device, shapes.train, total_steps)
-    with tuning.for_shape(shapes.largest):
-        batch_split = preflight.fit_batch_split(largest_shape, batch_split)
+    tune_kernels(args, device, shapes)
+    batch_split = preflight.fit_batch_split(largest_shape, batch_split)
     preflight.check_evaluation(largest_validation(info, shapes, model.config, device))
     memory = StepMemory(accelerator, run.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders
     criterion = new_step_loss(task, model.head_strides, slabs)
-    compile_gain = CompileGain(accelerator)
     compile_loss(accelerator, criterion)
     state = run.checkpoint.run_state()
     minutes = run.minutes_to_fill(args)
@@ -371,7 +366,7 @@ def main() -> None:
             batch_split=batch_split,
             output_dir=run.output_dir,
         )
-        steps_that_fit = rehearse(accelerator, criterion, rehearsal, slabs=slabs, tuning=tuning, memory=memory)
+        steps_that_fit = rehearse(accelerator, criterion, rehearsal, slabs=slabs, memory=memory)
         total_steps = run.steps_before + steps_that_fit
         release_memory()  # with autocast the model's copy is part of a reference cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
@@ -422,9 +417,8 @@ def main() -> None:
     micro_batches, indices = next(steps, ([], []))
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
-        with memory.shortage_recorded(state.step + 1), tuning.for_shape(micro_batches[0].images.shape[2:]):
+        with memory.shortage_recorded(state.step + 1):
             seed_step(args.seed, state.step, mesh.group)  # for dropout
-            compile_gain.add_step(micro_batches)
             is_made = train_step(
                 accelerator,
                 model,
@@ -466,10 +460,7 @@ def main() -> None:
     log_saved = run_log.is_saved()
     all_saved = checkpoints_saved and log_saved
     if accelerator.is_main_process:
-        notes = [monitor.bottleneck()]
-        if schedule.is_over(state):  # a run that was stopped ends at once
-            notes.append(compile_gain.sentence(network, criterion))
-        publisher.write_results(state, notes)
+        publisher.write_results(state, [monitor.bottleneck()])
         finish_run(args, run.output_dir, schedule, state, checkpoints.best_model, all_saved)
     run_log.finish()
     if not all_saved:

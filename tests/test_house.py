@@ -39,7 +39,7 @@ ROOMS = {
         "predictor",
         "outputs",
         "scoring",
-        "input_files batches provenance predict_settings ranking",
+        "input_files batches provenance predict_settings",
         "true_masks written_files",
         "kinds inputs",
         "work steps",

@@ -38,7 +38,6 @@ from runtime.launch import (
     set_launch_environment,
 )
 from runtime.launch_profile import LaunchProfile
-from train_utils.kernel_tuning import tune_kernels
 
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 HAS_GPU = torch.accelerator.is_available()
@@ -481,20 +480,6 @@ def test_deterministic_kernels_tell_cublas_unless_the_user_has(launched, given):
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == given
     set_launch_environment(True)
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (given or ":4096:8")
-
-
-@pytest.mark.parametrize(
-    ("device", "enabled", "tuned"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, False)]
-)
-@pytest.mark.parametrize("before", [False, True])
-def test_kernels_are_tuned_within_on_cuda_alone(device, enabled, tuned, before):
-    with torch.backends.cudnn.flags(benchmark=before):
-        with tune_kernels(torch.device(device), enabled):
-            assert torch.backends.cudnn.benchmark == tuned
-        assert torch.backends.cudnn.benchmark == before
-        with pytest.raises(KeyError), tune_kernels(torch.device(device), enabled):
-            raise KeyError
-        assert torch.backends.cudnn.benchmark == before
 
 
 class Scaled(torch.nn.Module):

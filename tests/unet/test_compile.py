@@ -1,10 +1,9 @@
 """A profile's dynamo_backend compiles the blocks of the network that trains, the loss, and the colors of augmentation.
 
-Modules: train_utils/compilation.py, train_utils/monitoring/compile_gain.py.
+Modules: train_utils/compilation.py.
 """
 
 import copy
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -28,7 +27,6 @@ from tasks.classes import ClassTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
 from train_utils.compilation import compile_blocks, compile_loss, compile_recolor, eager, not_compiled_whole
-from train_utils.monitoring.compile_gain import CompileGain
 from train_utils.settings.encoder import load_encoder
 from unet import UNet, UNetConfig
 
@@ -111,12 +109,6 @@ def test_evaluation_takes_the_network_as_it_is(compiled_run):
 
 def test_the_gain_of_compiling_is_measured_without_compiling(compiled_run):
     assert compiled_run.graphs == compiled_run.evaluations[-1][0]
-
-
-def test_output_with_report_say_what_compiling_has_gained(compiled_run):
-    pattern = r"ompiling took \S+ s; forward and backward pass take \S+ s compiled, \S+ s not compiled: 4 steps lost"
-    assert re.search("c" + pattern, compiled_run.run.output)
-    assert re.search("C" + pattern, (compiled_run.run.folder / "report.html").read_text())
 
 
 def test_a_run_that_compiles_nothing_says_nothing_of_it(plain_run):
@@ -220,35 +212,6 @@ def color_inputs(size: tuple[int, int]) -> tuple[torch.Tensor, ...]:
     numbers = torch.rand(2, 2, 3, 1, 1, generator=generator).unbind()
     statistics = torch.rand(2, 3, 1, 1, generator=generator).unbind()
     return images, *numbers, *statistics
-
-
-@pytest.mark.parametrize(
-    ("plain", "compiled_seconds", "said"),
-    [
-        (1.0, 0.4, "10 steps gained 0.05 minutes"),  # 10 x 0.6 s, less 3 s
-        (1.0, 0.9, "10 steps lost 0.033 minutes; it pays from about 30 steps on"),
-        (1.0, 2.0, "10 steps lost 0.22 minutes; without dynamo_backend this run is faster"),
-    ],
-)
-def test_a_run_says_whether_compiling_has_paid(monkeypatch, plain, compiled_seconds, said):
-    gain = CompileGain(ACCELERATOR)
-    gain.seconds = 3.0
-    gain.steps = 10
-    gain.passes[2, 3, 8, 8] = 10
-    monkeypatch.setattr(gain, "pass_seconds", lambda network, criterion: (plain, compiled_seconds))
-    sentence = gain.sentence(None, None)
-    assert sentence.startswith("compiling took 3 s; ")
-    assert sentence.endswith(said)
-
-
-def test_a_gain_that_cannot_be_measured_fails_no_run(monkeypatch):
-    def fails(network: UNet, criterion: StepLoss):
-        raise RuntimeError("out of memory")
-
-    gain = CompileGain(ACCELERATOR)
-    gain.steps = 1
-    monkeypatch.setattr(gain, "pass_seconds", fails)
-    assert gain.sentence(None, None) == "compiling took 0 s; what it gains could not be measured (out of memory)"
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -423,42 +422,3 @@ def test_nothing_of_the_rehearsal_stays_in_memory(data, tmp_path, monkeypatch):
     assert run.exit_code == 0, run.output
     assert "in bf16 a step takes" not in run.output  # all of them are
     assert freed == [True]
-
-
-@pytest.fixture
-def volumes(monkeypatch) -> SimpleNamespace:
-    """A rehearsal of one step of volumes: the `stand_in` of what times it, its `guard`, `shapes` and `norms`."""
-    shapes, norms = [], []
-    step = [SimpleNamespace(images=torch.zeros(2, 1, 4, 5, 6))], [0, 1]
-    network = torch.nn.Identity().eval()
-    monkeypatch.setattr(train, "prepare", lambda *arguments: (network, "optimizer", None, None))
-    for name in ("StepGuard", "steps_ahead", "compile_recolor", "eager"):
-        monkeypatch.setattr(train, name, mock.MagicMock())
-    monkeypatch.setattr(train, "train_step", lambda *arguments, max_grad_norm, **options: norms.append(max_grad_norm))
-    stand_in = mock.MagicMock(args=SimpleNamespace(max_grad_norm=0.7), tries_bf16=False)
-    stand_in.time_steps.side_effect = lambda make_step, steps: make_step(step)
-    tuning = SimpleNamespace(for_shape=lambda shape: nullcontext(shapes.append(tuple(shape))))
-    accelerator = SimpleNamespace(unwrap_model=lambda model: model, device=torch.device("cpu"))
-    train.rehearse(accelerator, None, stand_in, slabs=None, tuning=tuning, memory=None)
-    guard = train.StepGuard.return_value
-    return SimpleNamespace(stand_in=stand_in, network=network, guard=guard, shapes=shapes, norms=norms)
-
-
-def test_a_rehearsed_step_of_volumes_is_tuned_and_clipped_as_in_a_run(volumes):
-    assert volumes.shapes == [(4, 5, 6)]
-    assert volumes.norms == [0.7]
-
-
-def test_a_rehearsed_step_is_judged_before_the_next_one(volumes):
-    assert volumes.guard.method_calls == [mock.call.end_step([0, 1]), mock.call.settle(everything=True)]
-
-
-def test_a_rehearsal_times_steps_an_evaluation_and_a_save(volumes):
-    timed = [name for name, *_ in volumes.stand_in.method_calls if name.startswith("time_")]
-    assert timed == ["time_steps", "time_evaluation", "time_steps_again", "time_save"]
-    volumes.stand_in.time_save.assert_called_once_with(volumes.network, "optimizer")
-
-
-def test_a_rehearsal_trains_the_network_at_the_rate_of_the_first_step(volumes):
-    assert volumes.network.training
-    volumes.stand_in.schedule.set_learning_rate.assert_called_once_with("optimizer", step=0)

@@ -15,12 +15,18 @@ from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.files import replace_file
 
 JSON = Any  # a value that json can write and read
-FORMAT = 3  # the format of the stored values; changing the number makes all stored values unused
+FORMAT = 3  # stands in all keys and in the fingerprints of data sets
+READING = 2  # how files are read; changing the number makes all stored values unused
 
 
 def cache_folder() -> Path:
     """$XDG_CACHE_HOME/unet-accelerate, by default in ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unet-accelerate"
+
+
+def cache_file(key: str, ending: str) -> Path:
+    """The file of the cache that holds the value of a key."""
+    return cache_folder() / f"{key}-{READING}{ending}"
 
 
 def digest(*parts: object) -> str:
@@ -64,20 +70,20 @@ def load_value(key: str | None) -> JSON:
     """The value that is stored under a key. Raises OSError if there is none, ValueError if it is damaged."""
     if key is None:
         raise FileNotFoundError("no value is stored without a key")
-    return json.loads(_load(cache_folder() / f"{key}.json"))
+    return json.loads(_load(cache_file(key, ".json")))
 
 
 def store_value(key: str | None, value: JSON) -> None:
     """Store a value under a key, unless it is None or the cache cannot be written."""
     if key is not None:
-        _store(cache_folder() / f"{key}.json", json.dumps(value).encode())
+        _store(cache_file(key, ".json"), json.dumps(value).encode())
 
 
 def load_or_compute_arrays(key: str | None, compute: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """`load_or_compute` for a dictionary of arrays."""
     if key is None:
         return compute()
-    file = cache_folder() / f"{key}.npz"
+    file = cache_file(key, ".npz")
     try:
         with np.load(io.BytesIO(_load(file)), allow_pickle=False) as arrays:
             return dict(arrays)

@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -104,13 +105,13 @@ class PageFile(NamedTuple):
 
 
 class PictureFile(NamedTuple):
-    """A TIFF that is read as the picture that Pillow makes of it, wherever it lies in the world.
+    """A TIFF whose place in the world is not read: a file, or the bytes of one.
 
     Args:
         page: the page of the file; None for the page that the caller asks for.
     """
 
-    path: str
+    path: str | bytes
     page: int | None = None
 
 
@@ -165,6 +166,8 @@ TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap heigh
 # the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
 PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
 UNCHECKED_BYTES = 2**27  # up to so many bytes are allocated without asking how much memory is free
+STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
+WHITE_OF_RAWMODES = {"L;2": 3, "L;4": 15}  # Pillow's names for how grey of 2 and 4 bits is stored
 COPIES = 3  # copies of a picture that are in memory while it is decoded, converted and resized
 TOO_LARGE_MESSAGE = (
     " To train on it, give --crop-size without --cache, and store it as .npy, or as TIFF of 8 bits, or grey of 16 bits"
@@ -187,7 +190,7 @@ def source_files(source: ImageSource) -> tuple[str, ...]:
     if isinstance(source, VolumeFile | BandSource):
         return source.paths
     if isinstance(source, PictureFile):
-        return (source.path,)
+        return (source.path,) if isinstance(source.path, str) else ()
     file = page_file(source)
     return () if file is None else (str(file.path),)
 
@@ -233,6 +236,14 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     return Image.open(file, formats=PILLOW_FORMATS)
 
 
+def open_binary(file: str | Path | bytes) -> BinaryIO:
+    """A file on the disk, or in memory, to read."""
+    if isinstance(file, bytes):
+        return BytesIO(file)
+    check_regular(file)
+    return open(file, "rb")
+
+
 def check_regular(path: str | Path) -> None:
     """Raises ValueError for a pipe or a device, which would be read for ever."""
     if not stat.S_ISREG(os.stat(path).st_mode):
@@ -249,9 +260,23 @@ def check_memory(size: int, name: str) -> None:
 def decode(picture: Image.Image) -> None:
     """Decode a picture by Pillow, which also turns TIFFs. Raises ValueError if it does not fit into memory."""
     check_decoding(picture)
+    white = _stored_white(picture)
+    if white is not None:
+        picture.info[STORED_WHITE] = white
     if isinstance(picture, TiffImageFile) and picture.tag_v2.get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS:
         picture.filename = ""  # else Pillow would map the pixels of the file, as rows of the turned picture's length
     picture.load()
+
+
+def _stored_white(picture: Image.Image) -> int | None:
+    """The number that white has in the file, if Pillow scales grey so that white is another; known until decoding."""
+    if picture.mode not in ("L", "I") or not getattr(picture, "tile", None):
+        return None
+    decoder, _, _, arguments = picture.tile[0]  # type: ignore[attr-defined]
+    if decoder.startswith("ppm"):
+        return arguments[1]
+    rawmode = arguments if isinstance(arguments, str) else arguments[0]
+    return WHITE_OF_RAWMODES.get(rawmode[:3])
 
 
 def check_decoding(picture: Image.Image) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import reduce
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,22 +11,24 @@ import numpy as np
 import tifffile
 
 from data_utils.image_io.band_names import band_indices, stored_band_names
-from data_utils.image_io.formats import BandSource, check_regular, open_picture
+from data_utils.image_io.formats import BandSource, check_regular
 from data_utils.image_io.places import Place, has_place_tags, read_place
-from data_utils.image_io.tiff import is_tiff
+from data_utils.image_io.tiff import ALPHA_SAMPLES, is_tiff, open_page, reads_right
 from data_utils.image_io.tiff_segments import Range, Segments, is_photograph, read_nodata, sample_index
 from runtime.console import listing
 from runtime.errors import ImageError
 
-ALPHA_SAMPLES = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
-PILLOW_SAMPLES = (3, 4)  # how many samples pictures in color have
 # the types that Pillow converts pixel types to, so that a file is read alike with and without a place
 PILLOW_TYPES = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
 
 
 class RasterFile:
     """A TIFF page whose samples are bands.
+
+    Args:
+        file: its file, or the bytes of it.
+        knows_missing: whether pixels may hold no data; else all values are numbers, as in grey pictures.
 
     Attributes:
         size: (H, W).
@@ -35,11 +38,14 @@ class RasterFile:
         alpha: the sample that says how opaque pixels are; None if there is none.
     """
 
-    def __init__(self, path: Path, page: tifffile.TiffPage, mask: tifffile.TiffPage | None) -> None:
-        self.path = path
-        self.nodata = read_nodata(page)
-        self.pixels = Segments(path, page, fill_value=0 if self.nodata is None else self.nodata)
-        self.mask = None if mask is None else Segments(path, mask, fill_value=0)
+    def __init__(
+        self, file: Path | bytes, page: tifffile.TiffPage, mask: tifffile.TiffPage | None, *, knows_missing: bool
+    ) -> None:
+        self.path = Path("image") if isinstance(file, bytes) else file
+        self.knows_missing = knows_missing
+        self.nodata = read_nodata(page) if knows_missing else None
+        self.pixels = Segments(file, page, fill_value=0 if self.nodata is None else self.nodata)
+        self.mask = None if mask is None else Segments(file, mask, fill_value=0)
         self.size = self.pixels.size
         self.sample_count = self.pixels.sample_count
         self.place = read_place(page)
@@ -56,13 +62,13 @@ class RasterFile:
     def may_lack_data(self) -> bool:
         """Whether some pixels may hold no data."""
         has_value = self.nodata is not None or self.pixels.dtype.kind == "f"
-        return has_value or self.alpha is not None or self.mask is not None
+        return (self.knows_missing and has_value) or self.alpha is not None or self.mask is not None
 
     def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
         """Values (n, m, C) of some bands, and a mask of that shape, true where data are missing; None if none are."""
         values = self.pixels.read(rows, columns, samples)
         reasons = []
-        if values.dtype.kind == "f":
+        if values.dtype.kind == "f" and self.knows_missing:
             reasons.append(np.isnan(values))
         if self.nodata is not None:
             reasons.append(values == self.nodata)
@@ -160,22 +166,27 @@ class Raster:
         return self.read((0, height), (0, width))
 
 
-def open_raster(path: str | Path, stack: ExitStack, page: int = 0) -> Raster | None:
-    """The raster of a file, open as long as `stack` is; None for a file that is read as a picture.
+def open_raster(
+    file: str | Path | bytes, stack: ExitStack, page: int = 0, *, reads_place: bool = True
+) -> Raster | None:
+    """The raster of a file, or of its bytes, open as long as `stack` is; None for a file that is read as a picture.
 
-    A TIFF is a raster if it has a place, or if Pillow does not open it. Any other TIFF is read as Pillow reads it, even
-    if Pillow reads only the first of several bands.
+    A TIFF is a raster if it has a place that is read, or if Pillow does not read it right.
     """
-    if not is_tiff(path):
+    if not is_tiff(file):
         return None
-    file = _open_file(Path(path), page, stack, is_chosen=False)
-    return None if file is None else Raster([file], _visible_bands([file]))
+    if isinstance(file, str):
+        file = Path(file)
+    raster = _open_file(file, page, stack, is_chosen=False, reads_place=reads_place)
+    return None if raster is None else Raster([raster], _visible_bands([raster]))
 
 
 def open_bands(source: BandSource, stack: ExitStack) -> Raster:
     """The raster of bands of files, open as long as `stack` is. Raises ImageError for bands that are not there."""
     files = []
     for path in source.paths:
+        if not is_tiff(path):
+            raise ImageError(f"{path}: --bands chooses bands of TIFF files; leave it out, or convert the image")
         file = _open_file(Path(path), source.page, stack, is_chosen=True)
         assert file is not None
         files.append(file)
@@ -193,47 +204,38 @@ def _visible_bands(files: Sequence[RasterFile]) -> list[Band]:
     return [band for band in _all_bands(files) if band.sample != files[band.file_index].alpha]
 
 
-def _open_file(path: Path, number: int, stack: ExitStack, *, is_chosen: bool) -> RasterFile | None:
+def _open_file(
+    file: Path | bytes, number: int, stack: ExitStack, *, is_chosen: bool, reads_place: bool = True
+) -> RasterFile | None:
     """The page of a TIFF as a raster; None if it is a picture."""
-    check_regular(path)
-    if not is_tiff(path):
-        raise ImageError(f"{path}: --bands chooses bands of TIFF files; leave it out, or convert the image")
+    if isinstance(file, Path):
+        check_regular(file)
     try:
-        tiff = stack.enter_context(tifffile.TiffFile(path))
-        page = tiff.pages[number].aspage()
-        is_raster = _has_bands(page) and (is_chosen or has_place_tags(page) or _is_no_picture(path, page))
+        tiff = stack.enter_context(tifffile.TiffFile(BytesIO(file) if isinstance(file, bytes) else file))
+        tiff.pages[0].aspage()
     except Exception:
         if is_chosen:
             raise
         return None  # Pillow reads more of a damaged file than tifffile, and reports the damage
-    if not is_raster:
-        if is_chosen:
-            raise ImageError(f"{path}: bands cannot be chosen of a TIFF of palettes, of single bits or of video colors")
+    page = open_page(tiff, number)
+    has_place = reads_place and has_place_tags(page)
+    if reads_right(page) and not is_chosen and not (has_place and _has_bands(page)):
         return None
-    return RasterFile(path, page, _mask_page(tiff, page))
+    if not _has_bands(page):
+        if is_chosen:
+            raise ValueError("bands cannot be chosen of a TIFF of palettes, of single bits or of video colors")
+        raise ValueError(f"pixels of type {page.dtype} are read upright, and not if they are complex; store them so")
+    knows_missing = is_chosen or has_place or page.samplesperpixel > 1
+    return RasterFile(file, page, _mask_page(tiff, page), knows_missing=knows_missing)
 
 
 def _has_bands(page: tifffile.TiffPage) -> bool:
     """Whether the samples of a page are numbers that can be bands."""
     is_upright = page.tags.valueof("Orientation", default=1) == 1
-    is_number = page.dtype is not None and np.dtype(page.dtype).kind in "uif" and page.bitspersample % 8 == 0
-    is_color = page.photometric in COLORS or is_photograph(page)
+    is_number = page.dtype is not None and np.dtype(page.dtype).kind in "uif"
+    is_plain = page.photometric in COLORS and page.bitspersample % 8 == 0
+    is_color = is_plain or is_photograph(page) or not reads_right(page)
     return is_upright and is_number and is_color and page.imagedepth == 1
-
-
-def _is_no_picture(path: Path, page: tifffile.TiffPage) -> bool:
-    """Whether a page without a place has more bands or other numbers than Pillow takes for a picture."""
-    if page.samplesperpixel == 1 or (page.samplesperpixel == 2 and _alpha(page) is not None):
-        return False
-    is_rgb = page.photometric == tifffile.PHOTOMETRIC.RGB
-    if is_rgb and page.samplesperpixel in PILLOW_SAMPLES and str(page.dtype) in ("uint8", "uint16"):
-        return False
-    try:
-        with open_picture(path) as picture:
-            picture.seek(page.index)
-    except Exception:  # Pillow raises many kinds of errors
-        return True
-    return False
 
 
 def _mask_page(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tifffile.TiffPage | None:

@@ -12,6 +12,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from data_utils.image_io.formats import (
     COPIES,
+    STORED_WHITE,
     TURNED_ORIENTATIONS,
     BandSource,
     EmbeddedImage,
@@ -35,9 +36,7 @@ from unet.config import IGNORE_INDEX, Preprocess
 
 Side = TypeVar("Side", int, float)
 GREY_MODES = ("L", "I", "F")
-BITS_PER_SAMPLE, SAMPLE_FORMAT = 258, 339  # tags of TIFFs
-UNSIGNED_FORMAT = (1,)
-WHITE = 255
+WHITE = {"L": 255, "I": 65535}  # what Pillow makes of white, where it scales grey
 
 
 class DecodedImage(NamedTuple):
@@ -91,7 +90,7 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
     if isinstance(content, Image.Image | np.ndarray):
         return content
     if isinstance(content, bytes):
-        return _open_bytes(content, page, stack)
+        return _open_bytes(content, page, stack, reads_place=True)
     if isinstance(content, BandSource):
         return open_bands(content, stack)
     file = content if isinstance(content, PictureFile) else page_file(content)
@@ -100,23 +99,22 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
     return _open_file(file, page if file.page is None else file.page, stack)
 
 
-def _open_bytes(content: bytes, page: int, stack: ExitStack) -> Image.Image | np.ndarray:
-    """The picture or array of a file in memory."""
+def _open_bytes(content: bytes, page: int, stack: ExitStack, *, reads_place: bool) -> Image.Image | np.ndarray | Raster:
+    """The picture, raster or array of a file in memory."""
     if content.startswith(b"\x93NUMPY"):
         return np.lib.format.read_array(BytesIO(content), allow_pickle=False)
-    return _open_page(BytesIO(content), page, stack)
+    return open_raster(content, stack, page, reads_place=reads_place) or _open_page(BytesIO(content), page, stack)
 
 
 def _open_file(file: PageFile | PictureFile, page: int, stack: ExitStack) -> Image.Image | np.ndarray | Raster:
-    """The picture, raster or array of a file on the disk."""
+    """The picture, raster or array of a file."""
+    reads_place = isinstance(file, PageFile)
+    if isinstance(file.path, bytes):
+        return _open_bytes(file.path, page, stack, reads_place=reads_place)
     if str(file.path).lower().endswith(".npy"):
         check_regular(file.path)
         return np.lib.format.open_memmap(file.path, mode="r")
-    if isinstance(file, PageFile):
-        raster = open_raster(file.path, stack, page)
-        if raster is not None:
-            return raster
-    return _open_page(file.path, page, stack)
+    return open_raster(file.path, stack, page, reads_place=reads_place) or _open_page(file.path, page, stack)
 
 
 def _open_page(file: str | Path | BinaryIO, page: int, stack: ExitStack) -> Image.Image:
@@ -267,18 +265,15 @@ def decode_mask(source: ImageSource, name: str) -> DecodedMask:
 def _stored_values(picture: Image.Image) -> np.ndarray:
     """All pixels of a mask as stored: (H, W), or (H, W, 3 or 4) uint8."""
     is_gif = picture.format == "GIF"
-    is_unsigned = _is_unsigned(picture)
-    factor = _brightness_factor(picture)
     picture = _upright(picture)
     mode = picture.mode
     if mode in ("LA", "La", "PA"):
         return np.asarray(picture)[:, :, 0]
-    if is_unsigned:  # Pillow has no mode for numbers of 32 bits without sign
-        return np.asarray(picture).view(np.uint32)
-    if mode == "L":
-        return np.asarray(picture) // factor
+    white = picture.info.get(STORED_WHITE)
+    if white:
+        return np.rint(np.asarray(picture) * (white / WHITE[mode])).astype(np.uint16)
     is_palette = mode == "P" and not is_gif
-    if not (is_palette or mode in ("1", "I", "F", "RGB", "RGBA") or mode.startswith("I;16")):
+    if not (is_palette or mode in ("1", "L", "I", "F", "RGB", "RGBA") or mode.startswith("I;16")):
         picture = picture.convert("RGB")
     return np.asarray(picture)
 
@@ -300,21 +295,6 @@ def is_drawn_in_alpha(source: ImageSource, name: str) -> bool:
             return False
         lowest, highest = _upright(picture).getchannel("A").getextrema()
         return lowest != highest
-
-
-def _is_unsigned(picture: Image.Image) -> bool:
-    """Whether a TIFF holds numbers of 32 bits without sign."""
-    tags = getattr(picture, "tag_v2", None)  # other formats have none, and copies
-    return picture.mode == "I" and tags is not None and tags.get(SAMPLE_FORMAT, UNSIGNED_FORMAT) == UNSIGNED_FORMAT
-
-
-def _brightness_factor(picture: Image.Image) -> int:
-    """What Pillow multiplies the numbers of a TIFF of 2 or 4 bits by, so that the largest is white; else 1."""
-    if picture.mode != "L":
-        return 1
-    tags = getattr(picture, "tag_v2", {})  # other formats have none, and copies
-    bits = tags.get(BITS_PER_SAMPLE, (8,))[0]
-    return WHITE // (2**bits - 1)
 
 
 def _mask_values(array: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
-"""TIFF pages: which of them count, and which can be read in windows."""
+"""TIFF pages: which of them count, which Pillow reads right, and which can be read in windows."""
 
+import copy
 import logging
 import struct
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import tifffile
 
 from data_utils.image_io.formats import TIFF_SUFFIXES, TURNED_ORIENTATIONS, check_regular, image_errors
 from data_utils.image_io.places import has_place_tags
-from runtime.errors import ImageError
+from runtime.errors import ImageError, one_line
 
 MOST_TAGS = 4096  # tifffile takes a directory with more of them for damaged and stops
 SEGMENT_BYTES = 2**28  # a compressed strip larger than this cannot be read in windows
@@ -24,6 +25,10 @@ PLAIN_LAYOUTS = {  # photometric interpretation, samples and type of pixels that
     (RGB, 3, "uint8"),
     (RGB, 4, "uint8"),
 }
+STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+NO_DIRECTORY = 0  # the offset of a slice that has no directory
+NUMBERS = (MINISBLACK, tifffile.PHOTOMETRIC.MINISWHITE, RGB)  # other pages hold colors that Pillow converts
+ALPHA_SAMPLES = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
 
 logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # the ImageError has its message
 
@@ -32,9 +37,11 @@ class EndlessPages(ImageError):
     """A TIFF whose pages would be read for ever, or for hours."""
 
 
-def is_tiff(path: str | Path) -> bool:
-    """Whether the name ends like that of a TIFF."""
-    return str(path).lower().endswith(TIFF_SUFFIXES)
+def is_tiff(file: str | Path | bytes) -> bool:
+    """Whether a name ends like that of a TIFF, or bytes begin like one."""
+    if isinstance(file, bytes):
+        return file.startswith(STARTS)
+    return str(file).lower().endswith(TIFF_SUFFIXES)
 
 
 def page_numbers(path: Path) -> list[int]:
@@ -64,9 +71,57 @@ def _open_file(path: Path) -> tifffile.TiffFile:
     return tifffile.TiffFile(path)
 
 
+def open_page(tiff: tifffile.TiffFile, number: int) -> tifffile.TiffPage:
+    """A page of a TIFF by its number, as `page_numbers` gives it."""
+    first = tiff.pages[0].aspage()
+    if _slice_count(tiff, first) > 1:
+        return _slice_page(first, number)
+    return tiff.pages[number].aspage()
+
+
+def _slice_count(tiff: tifffile.TiffFile, first: tifffile.TiffPage) -> int:
+    """How many slices a stack has whose only directory describes the first of them; 1 for any other file.
+
+    ImageJ writes stacks above 4 GB so, MetaMorph all, tifffile those with `truncate`.
+    """
+    for side in (first.imagelength, first.imagewidth):
+        if not isinstance(side, int) or side < 1:  # a damaged header may hold anything
+            raise ValueError(f"a side of it is {one_line(ValueError(side))}")
+    is_stack = first.is_imagej or first.is_shaped or first.is_stk or first.imagedepth > 1
+    if not is_stack or tiff.pages.is_multipage:
+        return 1
+    count = tiff.series[0].nbytes // _slice_bytes(first)
+    if count > 1 and not first.is_contiguous:
+        raise ValueError(f"it holds {count} slices in one page, compressed or in tiles; store a page for each")
+    claimed = (tiff.imagej_metadata or {}).get("images", 1)
+    held = (tiff.filehandle.size - first.dataoffsets[0]) // _slice_bytes(first)
+    if count == 1 < held < claimed:
+        raise ValueError(f"it ends after {held} of the {claimed} slices that it claims")
+    return count
+
+
+def _slice_page(first: tifffile.TiffPage, number: int) -> tifffile.TiffPage:
+    """A slice of a stack that lie one behind the other, made from the first one's page."""
+    page = copy.copy(first)
+    page.offset = NO_DIRECTORY
+    page.imagedepth = 1
+    page.dataoffsets = (first.dataoffsets[0] + number * _slice_bytes(first),)
+    page.databytecounts = (_slice_bytes(first),)
+    return page
+
+
+def _slice_bytes(page: tifffile.TiffPage) -> int:
+    return page.imagelength * page.imagewidth * page.samplesperpixel * np.dtype(page.dtype).itemsize
+
+
 def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPage]]:
     """The pages of a TIFF with their numbers, without small copies and without the masks of pages with a place."""
     _check_directories(tiff)
+    count = _slice_count(tiff, tiff.pages[0].aspage()) if len(tiff.pages) else 0
+    if count > 1:
+        for number in range(count):
+            yield number, open_page(tiff, number)
+        return
     for number, frame in enumerate(tiff.pages):
         page = frame.aspage()
         is_mask = page.is_mask and has_place_tags(tiff.pages[0].aspage())
@@ -117,6 +172,24 @@ def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:
     if page.tags.valueof("Orientation", default=1) in TURNED_ORIENTATIONS:
         return width, height
     return height, width
+
+
+def reads_right(page: tifffile.TiffPage) -> bool:
+    """Whether Pillow gives the numbers of a page; of others it swaps bytes, cuts bits, drops bands, or opens none."""
+    if page.offset == NO_DIRECTORY:
+        return False
+    if page.photometric not in NUMBERS or page.dtype is None:
+        return True
+    samples = page.samplesperpixel
+    kind = str(page.dtype)
+    if page.bitspersample <= 8 and kind in ("bool", "uint8"):
+        has_alpha = samples == 2 and page.extrasamples[0] in ALPHA_SAMPLES
+        return samples == 1 or has_alpha or (page.photometric == RGB and samples in (3, 4))
+    if samples > 1 or page.photometric != MINISBLACK:
+        return False
+    if kind in ("int16", "int32", "float32"):
+        return page.parent.byteorder == "<" or page.compression == tifffile.COMPRESSION.NONE
+    return kind == "uint16"
 
 
 def has_windows(page: tifffile.TiffPage) -> bool:

@@ -11,10 +11,9 @@ import numpy as np
 import tifffile
 from PIL import Image
 
-from data_utils.image_io.formats import check_memory, open_picture
+from data_utils.image_io.formats import check_memory, open_binary, open_picture
 from data_utils.image_io.places import NODATA, has_place_tags
-from data_utils.image_io.tiff import SEGMENT_BYTES, has_codec
-from runtime.errors import ImageError
+from data_utils.image_io.tiff import SEGMENT_BYTES, has_codec, reads_right
 
 CACHED_BYTES = 3 * 2**26  # decoded tiles that are kept: a row of them is read again for each strip of rows
 Range = tuple[int, int]  # first and last pixel along a side, the last one left out
@@ -24,12 +23,15 @@ class Segments:
     """The tiles or strips of a TIFF page.
 
     Args:
+        file: its file, or the bytes of it.
         fill_value: the value of pixels in tiles that the file leaves out.
         keeps_decoded: whether the last decoded ones are kept in memory.
     """
 
-    def __init__(self, path: Path, page: tifffile.TiffPage, fill_value: float, *, keeps_decoded: bool = True) -> None:
-        self.path = path
+    def __init__(
+        self, file: Path | bytes, page: tifffile.TiffPage, fill_value: float, *, keeps_decoded: bool = True
+    ) -> None:
+        self.file = file
         self.page = page
         self.fill_value = fill_value
         self.keeps_decoded = keeps_decoded
@@ -65,7 +67,7 @@ class Segments:
         """A window (n, m, C) of some samples."""
         shape = (rows[1] - rows[0], columns[1] - columns[0], len(samples))
         check_memory(int(np.prod(shape, dtype=np.int64)) * self.dtype.itemsize, "a part of the image")
-        with self.path.open("rb") as file:
+        with open_binary(self.file) as file:
             if self.page.is_contiguous:
                 return self._read_stored(file, rows, columns, samples)
             if not self._has_codec:
@@ -138,15 +140,17 @@ class Segments:
     @cached_property
     def _picture(self) -> np.ndarray:
         """All pixels (H, W, C) of a page whose codec only Pillow has."""
-        remedy = "pip install -r requirements-geo.txt"
+        codec = getattr(self.page.compression, "name", self.page.compression)
+        missing_codec = f"it is compressed by {codec}, which needs a library; pip install -r requirements-geo.txt"
+        if not reads_right(self.page):
+            raise ValueError(missing_codec)
         try:
-            with open_picture(self.path) as picture:
+            with open_binary(self.file) as file, open_picture(file) as picture:
                 picture.seek(self.page.index)
                 is_video = picture.mode == "YCbCr"
                 pixels = np.asarray(picture.convert("RGB") if is_video else picture)
         except (Image.UnidentifiedImageError, EOFError, KeyError) as error:
-            codec = getattr(self.page.compression, "name", self.page.compression)
-            raise ImageError(f"{self.path}: is compressed by {codec}, which needs a library; {remedy}") from error
+            raise ValueError(missing_codec) from error
         if pixels.ndim == 2:
             pixels = pixels[:, :, None]
         if pixels.shape != (*self.size, self.sample_count):

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.image_io.formats import TIFF_SUFFIXES, check_memory, check_regular
+from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile, check_memory, check_regular
 from data_utils.image_io.meta_image import check_meta_image
 from data_utils.image_io.nrrd import check_nrrd
-from data_utils.image_io.reader import read_image
+from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from runtime.errors import ImageError
 
@@ -54,6 +54,10 @@ class StoredVolume(ABC):
     @abstractmethod
     def read(self) -> np.ndarray:
         """The voxels (x, y, z, C), as they lie in memory or in the file."""
+
+    def read_labels(self) -> np.ndarray:
+        """The voxels (x, y, z, 1) of a label."""
+        return self.read()
 
 
 class NiftiVolume(StoredVolume):
@@ -208,6 +212,15 @@ class StackVolume(StoredVolume):
                 raise ValueError(f"page {page + 1} has another size or type than the first; a stack has one for all")
             plane[:] = pixels
         return voxels.transpose(2, 1, 0, 3)
+
+    def read_labels(self) -> np.ndarray:
+        if not self.pages:
+            return self.read()
+        check_memory(prod(self.shape) * self.dtype.itemsize, "the volume")
+        planes = [read_mask(PageFile(self.path, page), self.path) for page in self.pages]
+        if {plane.shape for plane in planes} != {self.shape[1::-1]}:
+            raise ValueError("its pages differ in size; a stack has one for all")
+        return np.stack(planes)[..., None].transpose(2, 1, 0, 3)
 
 
 def open_stored(path: str, spacing: Spacing | None) -> StoredVolume:

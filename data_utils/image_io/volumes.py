@@ -99,7 +99,7 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
     if header.channels != 1:
         raise DataError(f"{name}: label has {header.channels} channels, expected one number for each voxel")
     with image_errors(f"{name}: label"):
-        values = _upright(stored_volumes[0].read(), header)[..., 0]
+        values = _upright(stored_volumes[0].read_labels(), header)[..., 0]
     lowest = values.min()
     highest = values.max()
     is_below_range = lowest < 0

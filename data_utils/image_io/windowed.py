@@ -29,7 +29,7 @@ from data_utils.image_io.rasters import Raster, open_bands, open_raster
 from data_utils.image_io.reader import decode_image, read_image, size_as_seen
 from data_utils.image_io.tiff import has_windows, is_tiff
 from data_utils.image_io.tiff_segments import Segments
-from runtime.errors import ImageError, one_line
+from runtime.errors import ImageError
 from unet.config import Preprocess
 
 LARGE_IMAGE_PIXELS = 2**24  # pixels: a larger image is read in windows to take a crop
@@ -90,12 +90,13 @@ class WindowedTiff(WindowedImage):
     """Windows of a TIFF page."""
 
     def __init__(self, path: Path, page: tifffile.TiffPage) -> None:
+        self.path = path
         self.segments = Segments(path, page, fill_value=0, keeps_decoded=False)
         self.size = self.extent = self.segments.size
         self.samples = range(min(page.samplesperpixel, 3))  # without alpha
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        with image_errors(str(self.segments.path)):
+        with image_errors(str(self.path)):
             return self.segments.read((top, bottom), self._columns(left, right), self.samples)
 
 
@@ -184,12 +185,13 @@ def _file_path(source: Path | BandSource | PictureFile) -> Path:
 def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: ExitStack) -> WindowedImage:
     """The image of `open_windowed_file`; its file stays open as long as `stack` is."""
     path = _file_path(source)
-    if isinstance(source, PictureFile):
-        page = page if source.page is None else source.page
-    else:
-        raster = open_bands(source, stack) if isinstance(source, BandSource) else open_raster(source, stack, page)
-        if raster is not None:
-            return WindowedRaster(raster)
+    if isinstance(source, BandSource):
+        return WindowedRaster(open_bands(source, stack))
+    if isinstance(source, PictureFile) and source.page is not None:
+        page = source.page
+    raster = open_raster(path, stack, page, reads_place=not isinstance(source, PictureFile))
+    if raster is not None:
+        return WindowedRaster(raster)
     check_regular(path)
     if path.suffix.lower() == ".npy":
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -198,9 +200,6 @@ def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: Ex
         return WindowedArray(array)
     if is_tiff(path):
         tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
-        for side in (tiff_page.imagelength, tiff_page.imagewidth):
-            if not isinstance(side, int) or side < 1:  # a damaged header may hold anything
-                raise ValueError(f"a side of it is {one_line(ValueError(side))}")
         if has_windows(tiff_page):
             return WindowedTiff(path, tiff_page)
     picture = stack.enter_context(open_picture(path))

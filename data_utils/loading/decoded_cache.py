@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from runtime.cache import cache_folder, digest
+from runtime.cache import cache_file, digest
 from runtime.console import say, track
 from runtime.errors import DataError
 from runtime.files import checksum, replace_file
@@ -74,7 +74,7 @@ def decode_once(
     """
     if key is None:
         raise DataError("--cache works with local files only; leave it out for shapes and streams")
-    file = cache_folder() / f"{digest('decoded', 'targets', key)}.arrow"
+    file = cache_file(digest("decoded", "targets", key), ".arrow")
 
     def attempt(i: int) -> Sample | str:
         try:

@@ -35,6 +35,9 @@ def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
 
 def as_picture(source: ImageSource) -> ImageSource:
     """The source of an image or a mask that is read as a picture, whatever its place in the world."""
+    content = source.get("bytes") if isinstance(source, dict) else source
+    if isinstance(content, bytes) and is_tiff(content):
+        return PictureFile(content)
     file = page_file(source)
     if file is not None and is_tiff(file.path):
         return PictureFile(str(file.path), file.page)

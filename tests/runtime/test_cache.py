@@ -76,7 +76,7 @@ def test_the_key_of_a_link_changes_with_the_file_that_it_leads_to(tmp_path):
 
 def test_a_value_with_a_key_is_computed_once(count, tmp_path):
     assert [load_or_compute("k", count), load_or_compute("k", count), load_or_compute("other", count)] == [0, 0, 1]
-    assert sorted(os.listdir(tmp_path / "unet-accelerate")) == ["k.json", "other.json"]
+    assert sorted(os.listdir(tmp_path / "unet-accelerate")) == ["k-2.json", "other-2.json"]
 
 
 def test_a_value_without_a_key_is_computed_each_time(count, tmp_path):
@@ -125,7 +125,7 @@ def test_arrays_are_computed_once(calls, arrays):
 
 def test_arrays_are_computed_again_where_their_file_is_damaged(arrays, tmp_path):
     load_or_compute_arrays("k", arrays)
-    file = tmp_path / "unet-accelerate" / "k.npz"
+    file = tmp_path / "unet-accelerate" / "k-2.npz"
     file.write_bytes(file.read_bytes()[:-3])
     assert load_or_compute_arrays("k", arrays)["a"].tolist() == [1, 2, 3, 4]
     assert load_or_compute_arrays("k", arrays)["a"].tolist() == [1, 2, 3, 4]

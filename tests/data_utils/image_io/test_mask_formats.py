@@ -2,6 +2,8 @@
 
 import io
 import random
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -104,6 +106,40 @@ def test_every_format_gives_the_same_indices(source):
     result = class_map.encode(read_mask(source, "mask"), "mask")
     assert result.dtype == np.uint8
     np.testing.assert_array_equal(result, INDICES)
+
+
+def grey_png(values: np.ndarray, bits: int) -> bytes:
+    """A grey PNG of 2 or 4 bits, which Pillow does not write."""
+    few_bits = np.unpackbits(values.astype(np.uint8)[:, :, None], axis=2)[:, :, -bits:]
+    rows = np.packbits(few_bits.reshape(len(values), -1), axis=1)
+    unfiltered = np.pad(rows, ((0, 0), (1, 0)))
+    height, width = values.shape
+    content = b"\x89PNG\r\n\x1a\n"
+    header = struct.pack(">IIBBBBB", width, height, bits, 0, 0, 0, 0)
+    for kind, chunk in ((b"IHDR", header), (b"IDAT", zlib.compress(unfiltered.tobytes())), (b"IEND", b"")):
+        content += struct.pack(">I", len(chunk)) + kind + chunk + struct.pack(">I", zlib.crc32(kind + chunk))
+    return content
+
+
+def pgm(values: np.ndarray, white: int, *, is_plain: bool) -> bytes:
+    height, width = values.shape
+    content = " ".join(map(str, values.ravel())).encode() if is_plain else values.astype(">u2").tobytes()
+    if white < 256 and not is_plain:
+        content = values.astype(np.uint8).tobytes()
+    return b"P%d %d %d %d\n" % (2 if is_plain else 5, width, height, white) + content
+
+
+@pytest.mark.parametrize("white", [1, 3, 15, 100, 255, 1000, 65535])
+def test_grey_of_any_number_of_levels_is_read_as_stored(tmp_path, white):
+    values = np.random.default_rng(0).integers(0, white + 1, (20, 30))
+    files = {"a.pgm": pgm(values, white, is_plain=False), "b.pgm": pgm(values, white, is_plain=True)}
+    if white in (3, 15):
+        files["c.png"] = grey_png(values, white.bit_length())
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        assert np.array_equal(read_mask(content, name), values)
+        with open_windowed_file(tmp_path / name) as image:
+            assert np.array_equal(read_mask(image.read(3, 17, 2, 29), name), values[3:17, 2:29])
 
 
 @pytest.mark.parametrize("wrap", [str, lambda path: path])

@@ -124,13 +124,13 @@ def test_bands_of_a_further_page_are_read_though_pillow_knows_the_first_alone(tm
     assert np.array_equal(read_image(tmp_path / "a.tif", page=1), bands)
 
 
-def test_planes_without_place_are_bands_only_where_these_are_chosen(tmp_path):
+def test_planes_without_place_are_bands(tmp_path):
     planes = np.random.default_rng(0).integers(0, 256, (3, 20, 30), np.uint8)
     path = tmp_path / "a.tif"
     options = {"photometric": "minisblack", "planarconfig": "separate", "compression": "zlib", "metadata": None}
     tifffile.imwrite(path, planes, extrasamples=["unspecified"] * 2, **options)
     bands = np.moveaxis(planes, 0, 2)
-    assert np.array_equal(read_image(path), bands[:, :, :1])  # Pillow reads one band
+    assert np.array_equal(read_image(path), bands)
     assert np.array_equal(read_image(BandSource((str(path),), ("1", "2", "3"))), bands)
     assert np.array_equal(read_image(BandSource((str(path),), ("3", "1"))), bands[:, :, [2, 0]])
 
@@ -149,7 +149,7 @@ def test_a_raster_with_a_side_of_zero_pixels_is_refused(tag, layout, tmp_path):
     path = write_raster(tmp_path / "a.tif", np.ones((1, 20, 30), np.uint8), **layout)
     with tifffile.TiffFile(path, mode="r+b") as file:
         file.pages[0].tags[tag].overwrite(0)
-    with pytest.raises(ImageError, match="a side of it, or of a tile of it, is 0"):
+    with pytest.raises(ImageError, match=r"a side of it.* is 0"):
         read_header(path, "a")
 
 
@@ -349,14 +349,6 @@ def test_a_further_page_is_read_by_pillow_where_its_codec_is_missing(tmp_path):
             page = np.full((8, 9), value, np.uint8)
             tiff.write(page, photometric="minisblack", compression="zlib", extratags=PLACED)
     assert (read_image(tmp_path / "a.tif", page=1) == 4).all()
-
-
-@pytest.mark.usefixtures("no_codec")
-def test_bands_of_which_pillow_reads_fewer_are_refused_where_their_codec_is_missing(tmp_path):
-    options = {"extrasamples": ["unspecified"], "planarconfig": "contig", "compression": "zlib"}
-    path = written_raster(tmp_path / "a.tif", np.ones((8, 9, 2), np.uint8), **options)
-    with pytest.raises(ImageError, match=r"it is of shape \(8, 9, 1\) as decoded"):
-        read_image(path)
 
 
 @pytest.mark.usefixtures("no_codec")
@@ -814,11 +806,11 @@ def test_a_page_that_is_to_be_turned_is_a_picture_whatever_its_place(tmp_path):
     assert np.array_equal(read_image(path)[:, :, 0], np.rot90(pixels, -1))
 
 
-def test_a_page_of_several_layers_is_no_raster_whatever_its_place(tmp_path):
+def test_a_page_of_several_slices_in_tiles_is_refused(tmp_path):
     options = {"volumetric": True, "tile": (16, 16, 16)}
-    path = written_raster(tmp_path / "a.tif", np.zeros((16, 16, 16), np.uint8), **options)
-    with ExitStack() as stack:
-        assert open_raster(path, stack) is None
+    path = written_raster(tmp_path / "a.tif", np.zeros((32, 32, 32), np.uint8), **options)
+    with pytest.raises(ImageError, match="it holds 32 slices in one page"):
+        read_image(path)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,10 @@ import tifffile
 from support.rasters import write_raster
 
 from data_utils.image_io import tiff as tiff_module
-from data_utils.image_io.reader import read_image
+from data_utils.image_io.formats import PageFile, PictureFile, VolumeFile
+from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.tiff import has_codec, has_windows, is_tiff, page_numbers, tiff_pages
+from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.image_io.windowed import WindowedTiff, open_windowed_file
 from runtime.errors import ImageError
 
@@ -62,6 +64,73 @@ def test_a_tiff_whose_side_is_no_number_above_zero_is_an_image_error(tmp_path, t
         open_windowed_file(tmp_path / "a.tif"),
     ):
         pass
+
+
+TYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+PLANES = [(1, "contig"), *itertools.product((2, 3, 4, 6), ("contig", "separate"))]
+STORAGE = [(None, {}), ("zlib", {"rowsperstrip": 5}), ("lzw", {"tile": (16, 16)}), ("packbits", {}), ("zstd", {})]
+
+
+def write_pages(path: Path, pages: np.ndarray, planes: str, **options) -> None:
+    """A TIFF of pages (N, H, W, C)."""
+    samples = pages.shape[-1]
+    layout = {"photometric": "rgb" if samples in (3, 4) else "minisblack", "metadata": None}
+    if samples > 1:
+        layout["planarconfig"] = planes
+    with tifffile.TiffWriter(path, byteorder=options.pop("byteorder")) as tiff:
+        for page in pages:
+            pixels = np.moveaxis(page, 2, 0) if planes == "separate" else page
+            tiff.write(pixels if samples > 1 else page[:, :, 0], **layout, **options)
+
+
+@pytest.mark.parametrize("byteorder", "<>")
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_reader_gives_the_numbers_that_are_stored(tmp_path, dtype, byteorder):
+    path = tmp_path / "a.tif"
+    for (samples, planes), (compression, layout) in itertools.product(PLANES, STORAGE):
+        pages = np.random.default_rng(0).integers(0, 120, (2, 20, 30, samples)).astype(dtype)
+        write_pages(path, pages, planes, byteorder=byteorder, compression=compression, **layout)
+        colors = pages[..., :3] if samples == 4 else pages  # without alpha
+        for source in (path, path.read_bytes(), PictureFile(str(path))):
+            assert np.array_equal(read_image(source, page=1), colors[1])
+        with open_windowed_file(path, 1) as image:
+            assert np.array_equal(read_image(image.read(3, 17, 2, 29)), colors[1, 3:17, 2:29])
+        stack = VolumeFile((str(path),))
+        assert np.array_equal(read_volume(stack, "a")[0], colors)
+        if samples == 1:
+            assert np.array_equal(read_mask(PageFile(path, 1), "a"), pages[1, :, :, 0])
+            assert np.array_equal(read_label_volume(stack, "a")[0], pages[..., 0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"imagej": True, "truncate": True},
+        {"imagej": True, "truncate": True, "byteorder": ">"},
+        {"photometric": "minisblack", "truncate": True},
+        {"photometric": "minisblack", "volumetric": True},
+    ],
+    ids=["ImageJ", "ImageJ, big-endian", "tifffile", "ImageDepth"],
+)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_a_stack_has_all_its_slices_though_it_has_one_directory(tmp_path, dtype, options):
+    slices = np.random.default_rng(0).integers(0, 200, (5, 20, 30)).astype(dtype)
+    tifffile.imwrite(tmp_path / "a.tif", slices, **options)
+    assert tiff_pages(tmp_path / "a.tif") == [(number, (20, 30)) for number in range(5)]
+    stack = VolumeFile((str(tmp_path / "a.tif"),))
+    assert np.array_equal(read_volume(stack, "a")[0][..., 0], slices)
+    assert np.array_equal(read_label_volume(stack, "a")[0], slices)
+    with open_windowed_file(tmp_path / "a.tif", 3) as image:
+        assert np.array_equal(read_image(image.read(2, 9))[:, :, 0], slices[3, 2:9])
+
+
+def test_a_stack_of_one_directory_that_is_cut_off_is_one_line(tmp_path):
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((5, 20, 30), np.uint8), imagej=True, truncate=True)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        start = tiff.pages[0].dataoffsets[0]
+    (tmp_path / "a.tif").write_bytes((tmp_path / "a.tif").read_bytes()[: start + 3 * 600])
+    with pytest.raises(ImageError, match=r"a\.tif cannot be read \(it ends after 3 of the 5 slices that it claims\)"):
+        page_numbers(tmp_path / "a.tif")
 
 
 SIDES = (45, 70)

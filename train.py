@@ -29,7 +29,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
 from inference.decoding.views import predict_strips
-from runtime.console import say, track
+from runtime.console import counted, say, track
 from runtime.device import download
 from runtime.distributed import first_on_each_machine, on_main, seed_step
 from runtime.errors import WriteError
@@ -370,6 +370,8 @@ def main() -> None:
         total_steps = run.steps_before + steps_that_fit
         release_memory()  # with autocast the model's copy is part of a reference cycle, which only a collection frees
     schedule = Schedule.from_args(args, len(info.train), total_steps)
+    if total_steps and schedule.total_steps < total_steps:
+        say(f"time: --epochs {args.epochs} comes first: the run has {counted(schedule.total_steps, 'step')}")
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(
             info,
@@ -409,7 +411,7 @@ def main() -> None:
     guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
     monitor = Monitor(accelerator, model, schedule, state, run_log, flops=flops, task=task)
     publisher = Publisher(accelerator, network, checkpoints.best_model, monitor, run_log, info, task, section)
-    pace = Pace(minutes, schedule.remaining_steps(state))
+    pace = Pace(minutes, schedule.remaining_steps(state), run.resume_line(flags))
     model.train()
     if state.step > 0:
         rebuild_buckets(model, network)
@@ -460,8 +462,9 @@ def main() -> None:
     log_saved = run_log.is_saved()
     all_saved = checkpoints_saved and log_saved
     if accelerator.is_main_process:
-        publisher.write_results(state, [monitor.bottleneck()])
-        finish_run(args, run.output_dir, schedule, state, checkpoints.best_model, all_saved)
+        resume = None if schedule.is_over(state) else run.resume_line(flags)
+        publisher.write_results(state, schedule, resume, [monitor.bottleneck()])
+        finish_run(args, run.output_dir, schedule, state, checkpoints.best_model, resume=resume, all_saved=all_saved)
     run_log.finish()
     if not all_saved:
         raise WriteError(f"{run.output_dir} is incomplete: files could not be written, see the lines above")

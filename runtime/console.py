@@ -78,7 +78,8 @@ def say_error(line: str, *, seen_by_all: bool = False) -> None:
         time.sleep(5)  # torchrun ends all processes as soon as one has ended: the first one needs time to print
     else:
         try:
-            print(printable(redact(line)), file=sys.stderr, flush=True)
+            tqdm.write(printable(redact(line)), file=sys.stderr)
+            sys.stderr.flush()
         except BrokenPipeError:
             _leave(sys.stderr)
 
@@ -134,6 +135,11 @@ def shorten(text: str, limit: int = MAX_NAME) -> str:
         return text
     half = limit // 2
     return f"{text[: half - 1]}…{text[-half:]}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `1,200 steps`: a number with its noun, whose plural ends in s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def first_few(texts: Sequence[str], count: int) -> list[str]:

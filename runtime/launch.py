@@ -3,11 +3,15 @@
 import os
 import re
 import shlex
+import shutil
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from accelerate.utils import (
@@ -26,6 +30,7 @@ from runtime.errors import LaunchError
 from runtime.launch_profile import LaunchProfile
 from runtime.memory import keep_freed_memory
 from runtime.mesh import COLLECTIVE_TIMEOUT
+from runtime.redact import redact
 
 SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # these spread a model's state over all processes
 COMM_HOOKS = {
@@ -246,6 +251,24 @@ def bf16_launch_line(processes: int) -> str:
         launcher += ["--config_file", "accelerate_configs/multi_cpu.yaml", "--num_processes", str(processes)]
         variable = "ACCELERATE_USE_CPU=true "
     return variable + shlex.join([*launcher, "--mixed_precision", "bf16", *sys.argv])
+
+
+def command_line(added: Sequence[str] = ()) -> str:
+    """The command that started this program, with its launcher and with further flags, quoted for a shell."""
+    flags = sys.argv[1:]  # redacted, unlike the words of a process
+    commands = [sys.orig_argv]
+    if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
+        with suppress(psutil.Error):
+            commands.insert(0, psutil.Process(os.getppid()).cmdline())
+    for words in commands:
+        program = words[: len(words) - len(flags)]
+        if program and list(map(redact, words[len(program) :])) == flags:
+            break
+    else:
+        program = ["python", sys.argv[0]]
+    if len(program) > 1 and shutil.which(Path(program[1]).name) == program[1]:  # python /usr/bin/accelerate
+        program[:2] = [Path(program[1]).name]
+    return shlex.join([*program, *flags, *added])
 
 
 def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) -> None:

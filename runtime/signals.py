@@ -8,6 +8,8 @@ import time
 from threading import Thread
 from types import FrameType
 
+from runtime.console import is_first_process, say_error
+
 STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP")  # not every system has all of them
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 HANG_UP = getattr(signal, "SIGHUP", None)  # the terminal was closed; Windows has no such signal
@@ -26,7 +28,7 @@ class StopRequest:
         for number in stop_signals():
             if not _outlasts_terminal(number):
                 signal.signal(number, self._remember)
-        _end_at_second_interrupt()
+        _answer_signals()
         _follow_launcher()
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
@@ -60,16 +62,24 @@ def _outlasts_terminal(number: int) -> bool:
     return number == HANG_UP and signal.getsignal(number) == signal.SIG_IGN
 
 
-def _end_at_second_interrupt() -> None:
-    """Watch for the second Ctrl-C in a thread, since Python's own handlers wait until a backward pass is over."""
+def _answer_signals() -> None:
+    """Answer the first signal with a line, and end at a second Ctrl-C.
+
+    A thread does it, since Python's own handlers wait until a backward pass is over.
+    """
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
     def watch() -> None:
+        is_answered = False
         first: float | None = None
         while True:
-            if os.read(reading, 1) != bytes([signal.SIGINT]):
+            (number,) = os.read(reading, 1)
+            if number in stop_signals() and number != HANG_UP and not is_answered and is_first_process():
+                is_answered = True
+                say_error("stopping after this step, then the run is saved; a second Ctrl-C ends it at once, unsaved")
+            if number != signal.SIGINT:
                 continue
             now = time.monotonic()
             first = first or now

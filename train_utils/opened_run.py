@@ -12,6 +12,7 @@ from inference.models import load_model
 from runtime.console import say
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import remove_leftovers
+from runtime.launch import command_line
 from runtime.lock import lock_folder
 from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint
 from train_utils.finished_run import finished_line
@@ -109,7 +110,7 @@ class OpenedRun:
         if self.checkpoint.state is None:
             return None
         flags = self.checkpoint.state.settings.flags
-        plan = Plan(**{name: flags[name] for name in Plan.names()})
+        plan = Plan(**{name: flags[name] for name in Plan.names() if flags[name] is not None})
         if args.encoder == NO_ENCODER:  # if the run has an encoder, a later check of --resume refuses this
             plan = replace(plan, encoder_weights=None, freeze_encoder=None)
         return plan
@@ -123,6 +124,13 @@ class OpenedRun:
         preprocess = None if self.initial_model is None else self.initial_model.config.preprocess
         return patch_size(info, run_length(args.max_minutes), preprocess)
 
+    def resume_line(self, args: TrainSettings) -> str:
+        """The command that goes on with this run, quoted for a shell."""
+        added = [] if args.output_dir else ["--output-dir", str(self.output_dir)]
+        if args.resume != "auto":
+            added += ["--resume", "auto"]
+        return command_line(added)
+
     @property
     def largest_micro_batch(self) -> int | None:
         """The largest micro-batch that has fitted before, if any."""
@@ -134,10 +142,7 @@ class OpenedRun:
 
 def _say_plan(plan: Plan, args: TrainSettings) -> None:
     """Print the decisions of the plan that the flags leave open."""
-    decided = plan.decide(args)
-    if args.max_steps or args.max_minutes:  # these flags decide the length of the run
-        decided.pop("epochs", None)
-    say(f"plan: {as_flags(decided)}")
+    say(f"plan: {as_flags(plan.decide(args))}")
 
 
 def open_run(args: TrainSettings) -> OpenedRun:

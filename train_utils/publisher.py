@@ -92,17 +92,19 @@ class Publisher:
         with tolerate_write_errors(IMAGE_SCORES):
             write_image_scores(self.run_log.output_dir, self.info, self.task.compared_by, best.scores.image_comparison)
 
-    def write_results(self, state: RunState, speed_notes: Sequence[str | None]) -> None:
+    def write_results(
+        self, state: RunState, schedule: Schedule, resume: str | None, speed_notes: Sequence[str | None]
+    ) -> None:
         """Write the best model's pictures and table, and the report of the run; call it on the main process.
 
         Args:
+            resume: the command that goes on with a run that was stopped.
             speed_notes: sentences on the speed of the run, without full stops; None entries are left out.
         """
         output_dir = self.run_log.output_dir
-        notes = [note for note in speed_notes if note]
         best = state.best_evaluation(self.task) if self.best_model.is_saved() else None
         views = {}
-        judgement: list[str] = []
+        remarks: list[str] = []
         if best is not None:
             self._save_image_scores(best)  # once more: a resumed run may have lost the file
             model = UNet.from_pretrained(self.best_model.folder)
@@ -111,12 +113,18 @@ class Publisher:
                 with tolerate_write_errors("predictions/"):
                     save_pictures(output_dir / "predictions", sample_panels(self.info, predictor, self.section))
                 views = worst_and_best(self.info, predictor, self.section, best.scores.image_comparison)
-            with tolerate_write_errors("report.html"):
-                judgement = judge(read_log(output_dir), facts(state, best, self.info, self.section, model))
             say(best.scores.table())
             say(f"best model in {self.best_model.folder}, report in {output_dir / 'report.html'}")
+        with tolerate_write_errors("report.html"):
+            run_facts = facts(state, schedule, resume, best, self.info, self.section, self.network)
+            remarks = judge(read_log(output_dir), run_facts)
+        for note in filter(None, speed_notes):
+            remarks.append(f"{note[0].upper()}{note[1:]}.")
         extent = {
+            f"steps made, of {schedule.total_steps:,}": f"{state.step:,}",
+            "epochs done": f"{schedule.epoch(state.step):.1f}",
             "training images": f"{len(self.info.train):,}",
+            "validation images": f"{len(self.info.val):,}",
             "minutes since the last start": f"{seconds_since_start() / 60:.3g}",
         }
         with tolerate_write_errors("report.html"):
@@ -126,23 +134,35 @@ class Publisher:
                 self.section,
                 self.task.compared_by,
                 views=views,
-                speed_notes=notes,
-                judgement=judgement,
+                remarks=remarks,
                 extent=extent,
             )
-        for sentence in [*notes, *judgement]:
-            say(sentence)
+        for remark in remarks:
+            say(remark)
 
 
-def facts(state: RunState, best: Evaluation, info: DatasetInfo, section: Section, model: UNet) -> Facts:
-    """The facts that the judgement of a run needs beside its log."""
+def facts(
+    state: RunState,
+    schedule: Schedule,
+    resume: str | None,
+    best: Evaluation | None,
+    info: DatasetInfo,
+    section: Section,
+    network: UNet,
+) -> Facts:
+    """The facts that the remarks on a run need beside its log; `resume` is the command that goes on with it."""
     return Facts(
         steps=state.step,
+        total_steps=schedule.total_steps,
+        resume=resume,
         validation_images=len(info.val),
-        unfound=section.unfound(best.scores),
-        lacks_encoder=_lacks_encoder(info, section, model),
+        unfound=[] if best is None else section.unfound(best.scores),
+        lacks_encoder=_lacks_encoder(info, section, network),
         is_generated=info.config.dataset == DataConfig.dataset,
+        is_good=best is not None and best.scores.comparison >= section.good,
         score=section.compared[0],
+        answers=info.reader.answers,
+        examples="volume" if info.val.records.dims == 3 else "image",
     )
 
 
@@ -154,11 +174,21 @@ def _lacks_encoder(info: DatasetInfo, section: Section, model: UNet) -> bool:
 
 
 def finish_run(
-    args: TrainSettings, output_dir: Path, schedule: Schedule, state: RunState, best_model: BestModel, all_saved: bool
+    args: TrainSettings,
+    output_dir: Path,
+    schedule: Schedule,
+    state: RunState,
+    best_model: BestModel,
+    *,
+    resume: str | None,
+    all_saved: bool,
 ) -> None:
-    """Publish the best model if asked to, and mark the run as finished; print how to continue one that was stopped."""
-    if not schedule.is_over(state):
+    """Publish the best model if asked to, and mark the run as finished; print how to continue one that was stopped.
+
+    `resume` is the command that goes on with the run, or None if it has ended.
+    """
+    if resume:
         saved = "all is saved" if all_saved else "not all is saved, see above"
-        say(f"stopped after step {state.step} of {schedule.total_steps}; {saved}; continue with --resume auto")
+        say(f"stopped after step {state.step:,} of {schedule.total_steps:,}; {saved}; continue with: {resume}")
     elif best_model.is_saved() and push_to_hub(best_model.folder, args.push_to_hub) and all_saved:
         mark_finished(output_dir, args, schedule, state.step)

@@ -39,11 +39,14 @@ class Schedule:
 
         Args:
             images: the number of training images.
-            total_steps: None for --epochs.
+            total_steps: the steps of --max-steps, or those that fit into --max-minutes; None for --epochs.
         """
-        assert args.epochs is not None, "the plan decides it"
         steps_per_epoch = math.ceil(images / args.planned_batch_size)
-        total_steps = total_steps or args.epochs * steps_per_epoch
+        if total_steps is None:
+            assert args.epochs is not None, "the plan decides it"
+            total_steps = args.epochs * steps_per_epoch
+        elif args.epochs and args.max_minutes:  # whichever comes first
+            total_steps = min(total_steps, args.epochs * steps_per_epoch)
         default_factor = 1.0 if args.encoder_weights == "random" else 0.1
         return cls(
             steps_per_epoch,

@@ -46,6 +46,7 @@ class PointReader(TargetReader):
     sides_line: str = ""
 
     target = PointTarget
+    answers = "points"
     takes_points = True
     at_network_size = True
 

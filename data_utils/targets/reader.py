@@ -34,6 +34,7 @@ class TargetReader(ABC):
         may_shrink: whether the plan may have images resized to fewer pixels.
         class_map: the mask value of each class; None if values are no classes.
         class_pixels: how many pixels of each class the masks hold; empty if values are no classes.
+        answers: what a model of these targets draws, in messages.
         takes_points: whether the reader reads points, from records that hold them, instead of masks.
         at_network_size: whether targets always have the size of the network's input, in evaluation too.
         mirrors: whether a mirrored image has a valid target, so that augmentation may mirror.
@@ -44,6 +45,7 @@ class TargetReader(ABC):
     may_shrink: ClassVar[bool] = True
     class_map: ClassMap | None = None
     class_pixels: tuple[int, ...] = ()
+    answers: ClassVar[str] = "masks"
     takes_points: ClassVar[bool] = False
     at_network_size: ClassVar[bool] = False
     mirrors: bool = True

@@ -29,6 +29,7 @@ from runtime.launch import (
     bf16_launch_line,
     check_launch,
     check_processes,
+    command_line,
     compile_networks,
     configure_process,
     describe_profile,
@@ -407,6 +408,32 @@ def test_the_line_for_bf16_is_whole(monkeypatch):
         "ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate_configs/multi_cpu.yaml --num_processes 2"
         " --mixed_precision bf16 train.py --dataset 'my data'"
     )
+
+
+@pytest.mark.parametrize(
+    ("own", "parent", "line"),
+    [
+        ("python train.py", None, "python train.py"),
+        ("/other/python -m unet_accelerate.train", None, "/other/python -m unet_accelerate.train"),
+        ("/bin/python BIN/unet-train", None, "unet-train"),
+        ("python -u train.py", "python BIN/accelerate launch --cpu train.py", "accelerate launch --cpu train.py"),
+        ("python train.py", "bash", "python train.py"),
+    ],
+)
+def test_a_run_knows_the_command_that_started_it(monkeypatch, tmp_path, own, parent, line):
+    for name in ("accelerate", "unet-train"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    flags = ["--dataset", "s3://me:secret@host/my data"]
+    monkeypatch.setattr("sys.argv", ["train.py", "--dataset", "s3://host/my data"])  # redacted
+    monkeypatch.setattr("sys.orig_argv", [*own.replace("BIN", str(tmp_path)).split(), *flags])
+    if parent:
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+        launcher = SimpleNamespace(cmdline=lambda: [*parent.replace("BIN", str(tmp_path)).split(), *flags])
+        monkeypatch.setattr("psutil.Process", lambda number: launcher)
+    if parent == "bash":
+        flags.clear()
+    assert command_line(["--resume", "auto"]) == f"{line} --dataset 's3://host/my data' --resume auto"
 
 
 def test_a_start_without_advice_says_nothing(launched, monkeypatch, capsys):

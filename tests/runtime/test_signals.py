@@ -31,7 +31,12 @@ time.sleep(60)
 @pytest.fixture
 def process():
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", PROGRAM],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         watchdog = threading.Timer(60, process.kill)  # no line is waited for without end
         watchdog.start()
@@ -49,6 +54,7 @@ def test_a_ctrl_c_that_is_delivered_twice_is_one(process):
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 128 + signal.SIGINT  # long before the program would end
+    assert process.stderr.read().count("stopping after this step") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])

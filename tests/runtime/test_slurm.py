@@ -64,7 +64,7 @@ def test_two_nodes_that_are_asked_to_stop_are_requeued(tiny_folder, tmp_path):
     stdout, stderr = run.communicate(timeout=100)
     assert run.returncode == 0, stderr
     assert "profile: processes 2, machines 2" in stdout
-    assert "all is saved; continue with --resume auto" in stdout
+    assert "all is saved; continue with: " in stdout
     assert stdout.splitlines()[-1] == f"scontrol requeue {job}"
     newest = sorted((output / "checkpoints").glob("step-*"))[-1]
     assert newest.name > "step-00000000"

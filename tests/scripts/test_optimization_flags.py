@@ -71,6 +71,16 @@ def test_max_minutes_are_filled_with_steps(measured):
     assert measured.settings["flags"]["max_minutes"] == 9
 
 
+def test_of_minutes_and_epochs_the_shorter_ends_the_run(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(rehearsal, "steps_that_fit", lambda *_: 9)
+    monkeypatch.setattr(rehearsal, "MOST_STEPS", 0)
+    flags = ["--dataset", run.data, *WITHOUT_LENGTH, "--batch-size", "4", "--max-minutes", "9", "--epochs"]
+    by_epochs = run_train(tmp_path / "epochs", *flags, "2")
+    assert by_epochs.steps("train/loss") == [1, 2, 3, 4]
+    assert "--epochs 2 comes first: the run has 4 steps" in by_epochs.output
+    assert run_train(tmp_path / "minutes", *flags, "9").steps("train/loss")[-1] == 9
+
+
 @pytest.mark.flags("--like")
 def test_like_repeats_the_settings_of_a_run(measured):
     args = parsed("--like", measured.folder / "run.json", "--seed", "5")
@@ -87,7 +97,9 @@ def test_batch_size_is_a_share_of_an_epoch(run):
 
 @pytest.mark.flags("--max-steps")
 def test_max_steps_stand_instead_of_epochs(run):
-    assert run.fresh("--max-steps", "3", "--epochs", "2").steps("train/loss") == [1, 2, 3]
+    stopped_by_steps = run.fresh("--max-steps", "3", "--epochs", "2")
+    assert stopped_by_steps.steps("train/loss") == [1, 2, 3]
+    assert "--epochs 2 has no effect" in stopped_by_steps.output
 
 
 @pytest.mark.flags("--epochs")

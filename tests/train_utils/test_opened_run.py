@@ -6,6 +6,7 @@ Module: train_utils/opened_run.py.
 import atexit
 import json
 import math
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -179,6 +180,23 @@ def test_the_length_of_a_new_run_is_that_of_its_steps(tmp_path):
     run = opened_run(tmp_path)
     assert run.total_steps(unplanned("--max-steps", "7")) == 7
     assert run.steps_before == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "added"),
+    [
+        ([], "--output-dir 'runs/a b' --resume auto"),
+        (["--output-dir", "runs/a b"], "--resume auto"),
+        (["--resume", "runs/a b/checkpoints/step-00000002"], "--output-dir 'runs/a b' --resume auto"),
+        (["--output-dir", "runs/a b", "--resume", "auto"], ""),
+    ],
+)
+def test_a_run_goes_on_with_its_own_command_in_its_own_folder(monkeypatch, flags, added):
+    args = parsed(*flags)
+    monkeypatch.setattr("sys.argv", ["train.py", *flags])
+    monkeypatch.setattr("sys.orig_argv", ["python", "train.py", *flags])
+    line = opened_run(Path("runs/a b")).resume_line(args)
+    assert line == " ".join(filter(None, [shlex.join(["python", "train.py", *flags]), added]))
 
 
 @pytest.mark.parametrize("flag", ["--epochs", "--max-minutes"])

@@ -66,7 +66,8 @@ def finish(folder: Path, best_model: BestModel, *flags: str, all_saved: bool = T
     """Finish a run of 20 steps that has this state."""
     settings = unplanned(*flags)
     schedule = Schedule.from_args(settings, 12, 20)
-    finish_run(settings, folder, schedule, RunState(**state), best_model, all_saved)
+    resume = None if schedule.is_over(RunState(**state)) else "python train.py"
+    finish_run(settings, folder, schedule, RunState(**state), best_model, resume=resume, all_saved=all_saved)
 
 
 @pytest.mark.parametrize(("all_saved", "is_marked"), [(True, True), (False, False)])
@@ -106,7 +107,7 @@ def test_a_best_model_is_published_though_not_all_is_saved(tmp_path, monkeypatch
 @pytest.mark.parametrize(("all_saved", "words"), [(True, "all is saved"), (False, "not all is saved, see above")])
 def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, words):
     finish(tmp_path, BestModel(tmp_path / "model"), all_saved=all_saved, step=7)
-    line = f"stopped after step 7 of 20; {words}; continue with --resume auto\n"
+    line = f"stopped after step 7 of 20; {words}; continue with: python train.py\n"
     assert capsys.readouterr().out == line
     assert not (tmp_path / "finished.json").exists()
 
@@ -114,7 +115,13 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, w
 def facts_of(info: DatasetInfo, config: UNetConfig = SMALL_MODEL) -> Facts:
     """The facts of a run of 70 steps on color images, or of others."""
     evaluation = Evaluation(60, None, scores_of(0, 0, 0))
-    return facts(RunState(step=70), evaluation, info, new_section(info), SimpleNamespace(config=config))
+    network = SimpleNamespace(config=config)
+    return facts(RunState(step=70), schedule_of(700), None, evaluation, info, new_section(info), network)
+
+
+def schedule_of(total_steps: int) -> Schedule:
+    """The schedule of a run of so many steps, three of them an epoch."""
+    return Schedule.from_args(unplanned("--batch-size", "2"), 6, total_steps)
 
 
 def test_facts_of_a_run_are_its_steps_its_images_with_its_score():
@@ -286,8 +293,7 @@ class Report(NamedTuple):
     section: Section
     compared_by: str
     views: dict
-    speed_notes: list[str]
-    judgement: list[str]
+    remarks: list[str]
     extent: dict[str, str]
 
 
@@ -330,7 +336,7 @@ def last_state() -> RunState:
 
 
 def test_the_report_has_the_best_evaluation_in_the_words_of_its_task(saved, reports, tmp_path):
-    saved.write_results(last_state(), [])
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
     (report,) = reports
     assert report.folder == tmp_path
     assert report.best.step == 600
@@ -340,18 +346,21 @@ def test_the_report_has_the_best_evaluation_in_the_words_of_its_task(saved, repo
 
 def test_the_report_has_the_extent_of_the_run(saved, reports, monkeypatch):
     monkeypatch.setattr(publisher_module, "seconds_since_start", lambda: 754.2)
-    saved.write_results(last_state(), [])
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
+    assert reports[0].extent["steps made, of 1,400"] == "700"
+    assert reports[0].extent["epochs done"] == "233.3"
     assert reports[0].extent["training images"] == "6"
+    assert reports[0].extent["validation images"] == "3"
     assert reports[0].extent["minutes since the last start"] == "12.6"
 
 
 def test_the_report_shows_the_worst_images_first(saved, reports):
-    saved.write_results(last_state(), [])
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
     assert [name.split(":")[0] for name in reports[0].views] == ["i1", "i0", "i2"]
 
 
 def test_the_predictions_of_the_best_model_are_saved(saved, reports, tmp_path):
-    saved.write_results(last_state(), [])
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
     assert sorted(path.name for path in (tmp_path / "predictions").iterdir()) == ["i0.png", "i1.png", "i2.png"]
     saved.accelerator.autocast.assert_called_once_with()
 
@@ -361,79 +370,80 @@ def test_the_predictions_are_those_of_the_model_that_was_saved(saved, reports, t
     pictures = set()
     for bias in ([50.0, 0.0], [0.0, 50.0]):  # by the last network all is a, then all is b
         saved.network.head.conv.bias.data = torch.tensor(bias)
-        saved.write_results(last_state(), [])
+        saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
         pictures.add(file.read_bytes())
     assert len(pictures) == 1
 
 
 def test_the_scores_of_images_are_saved_again_at_the_end(saved, reports, tmp_path):
     """A resumed run may have lost the file."""
-    saved.write_results(last_state(), [])
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
     assert (tmp_path / "images.csv").exists()
 
 
-def test_the_judgement_of_a_run_stands_in_report_and_output(saved, reports, capsys):
-    saved.write_results(last_state(), [])
-    first = reports[0].judgement[0]
-    assert first.startswith("No pixel of b was found")
-    assert first in capsys.readouterr().out
+def test_the_remarks_on_a_run_stand_in_report_and_output(saved, reports, capsys):
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
+    printed = capsys.readouterr().out
+    few_images, unfound = reports[0].remarks
+    assert few_images.startswith("The score is measured on 3 images only")
+    assert unfound.startswith("Nothing of b was found")
+    assert f"{few_images}\n{unfound}\n" in printed
 
 
 def test_the_end_of_a_run_says_its_scores_with_the_places_of_its_files(saved, reports, tmp_path, capsys):
-    saved.write_results(last_state(), [])
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
     printed = capsys.readouterr().out
     assert SCORES.table() in printed
     assert f"best model in {tmp_path / 'model'}, report in {tmp_path / 'report.html'}" in printed
 
 
 def test_notes_on_the_speed_stand_in_report_and_output(saved, reports, capsys):
-    saved.write_results(last_state(), ["it was fast", None])
-    assert reports[0].speed_notes == ["it was fast"]
-    assert "it was fast\n" in capsys.readouterr().out
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", ["it was fast", None])
+    assert reports[0].remarks[-1] == "It was fast."
+    assert "It was fast.\n" in capsys.readouterr().out
 
 
 def test_predictions_that_the_disk_refuses_leave_the_report_its_views(saved, reports, tmp_path, capsys):
     (tmp_path / "predictions").touch()
-    saved.write_results(last_state(), [])
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
     assert "predictions/ could not be written" in capsys.readouterr().out
     assert len(reports[0].views) == 3
 
 
-def test_a_log_that_cannot_be_read_leaves_a_report_without_judgement(saved, reports, tmp_path, capsys):
+def test_a_log_that_cannot_be_read_leaves_a_report_without_remarks(saved, reports, tmp_path, capsys):
     (tmp_path / "metrics.jsonl").unlink()
     (tmp_path / "metrics.jsonl").mkdir()
-    saved.write_results(last_state(), [])
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
     assert "report.html could not be written" in capsys.readouterr().out
-    assert reports[0].judgement == []
+    assert reports[0].remarks == []
     assert len(reports[0].views) == 3
 
 
 def test_the_report_shows_no_best_model_that_was_not_saved(unsaved, reports):
-    unsaved.write_results(last_state(), ["it was fast", None])
+    unsaved.write_results(last_state(), schedule_of(1400), "train.py again", ["it was fast", None])
     (report,) = reports
     assert report.best is None
     assert report.views == {}
-    assert report.judgement == []
-    assert report.speed_notes == ["it was fast"]
+    assert report.remarks[-1] == "It was fast."
 
 
 def test_the_end_of_a_run_says_no_scores_of_a_model_that_was_not_saved(unsaved, reports, capsys):
-    unsaved.write_results(last_state(), ["it was fast"])
+    unsaved.write_results(last_state(), schedule_of(1400), "train.py again", ["it was fast"])
     printed = capsys.readouterr().out
     assert SCORES.table() not in printed
     assert "best model" not in printed
-    assert "it was fast\n" in printed
+    assert "It was fast.\n" in printed
 
 
 def test_a_model_that_was_not_saved_leaves_neither_predictions_nor_scores(unsaved, reports, tmp_path):
-    unsaved.write_results(last_state(), [])
+    unsaved.write_results(last_state(), schedule_of(1400), "train.py again", [])
     assert not (tmp_path / "images.csv").exists()
     assert not (tmp_path / "predictions").exists()
 
 
 def test_a_report_that_the_disk_refuses_costs_no_note_on_the_speed(unsaved, monkeypatch, capsys):
     monkeypatch.setattr(publisher_module, "write_report", Mock(side_effect=OSError(28, "No space left")))
-    unsaved.write_results(last_state(), ["it was fast"])
+    unsaved.write_results(last_state(), schedule_of(1400), "train.py again", ["it was fast"])
     printed = capsys.readouterr().out
     assert printed.startswith("report.html could not be written")
-    assert printed.endswith("it was fast\n")
+    assert printed.endswith("It was fast.\n")

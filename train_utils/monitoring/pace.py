@@ -23,11 +23,13 @@ class Pace:
     Args:
         minutes: the minutes that the rehearsal filled; None if no limit was set.
         steps: the steps to make.
+        resume: the command that goes on with the run.
     """
 
-    def __init__(self, minutes: float | None, steps: range) -> None:
+    def __init__(self, minutes: float | None, steps: range, resume: str) -> None:
         self.minutes = minutes
         self.steps = steps
+        self.resume = resume
         self.begin = time.monotonic()
 
     def check(self, step: int) -> None:
@@ -41,7 +43,6 @@ class Pace:
         if minutes > LATE_SHARE * self.minutes:
             say(
                 f"time: steps are slower than in the rehearsal, so the run will end after {minutes:.3g} minutes instead"
-                f" of {self.minutes:g}; is the machine busy? Ctrl-C saves, and the same command with --resume auto goes"
-                " on"
+                f" of {self.minutes:g}; is the machine busy? Ctrl-C saves, and this goes on: {self.resume}"
             )
             self.minutes = None  # once is enough

@@ -21,7 +21,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from data_utils.loading.dataset import EvaluationBatch
 from data_utils.loading.loaders import NetworkShapes, build_loaders
-from runtime.console import say
+from runtime.console import counted, say
 from runtime.device import wait_for
 from runtime.distributed import first_on_each_machine, on_main
 from runtime.errors import SettingsError
@@ -119,7 +119,7 @@ class Rehearsal:
         self.folder = output_dir / "checkpoints" / FOLDER
         self.model = copy.deepcopy(model)
         self.state = RunState()
-        self.schedule = replace(Schedule.from_args(args, len(info.train), None), peak=0.0)
+        self.schedule = replace(Schedule.from_args(args, len(info.train), total_steps=1), peak=0.0)
         sampler = TrainingSampler(shapes.train, batch_split, args.seed, range(0), info.train.records.group_sizes)
         step_shapes = [batch.shape for batch in sampler.batches(epoch=0)]
         warm_up, timed = rehearsed_steps(step_shapes, is_slow_at_first(accelerator))
@@ -141,7 +141,7 @@ class Rehearsal:
         self._bf16_step: float | None = None
         self._can_use_bf16 = accelerator.mixed_precision == "no" and has_bf16_instructions(accelerator.device)
         self.seconds = 60 * args.max_minutes
-        say(f"time: measuring some steps, to fill {args.max_minutes:g} minutes")
+        say(f"time: measuring some steps, to fill --max-minutes {args.max_minutes:g}")
 
     def time_steps(self, make_step: Callable[[Item], None], steps: Iterator[Item]) -> None:
         """Make the same number of steps on all processes; the steps that warm up are not timed.
@@ -225,7 +225,7 @@ class Rehearsal:
         times = self.times
         say(
             f"time: a step takes {times.step:.3g} s, an evaluation {times.evaluation:.3g} s, a save {times.save:.3g} s:"
-            f" {steps} steps fit (the same as --max-steps {steps})"
+            f" time for {counted(steps, 'step')} (the same as --max-steps {steps})"
         )
         if self._bf16_step is not None and self._bf16_step < BF16_FASTER * times.step:
             say(
@@ -235,8 +235,8 @@ class Rehearsal:
         if steps < FEW_STEPS:
             minutes = math.ceil(GOOD_STEPS * times.step / 60 / PLANNED_SHARE)
             say(
-                f"time: {steps} steps are few and may give poor masks; {GOOD_STEPS:,} steps take at least"
-                f" {minutes} minutes here"
+                f"time: below {FEW_STEPS} steps the {self.info.reader.answers} are often poor; {GOOD_STEPS:,} steps"
+                f" take at least {counted(minutes, 'minute')} here"
             )
 
     def _steps_left(self) -> int:

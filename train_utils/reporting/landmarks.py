@@ -33,6 +33,7 @@ class LandmarkSection(Section[LandmarkScores]):
     }
     gains_from_encoder = False
     compared = ("eval/closeness", "eval/mean_radial_error", "eval/loss")
+    good = 0.98  # closeness: errors of a fiftieth of the diagonal
     views_hint = "Rings are true points, discs predicted ones; a line joins both."
 
     reader: PointReader

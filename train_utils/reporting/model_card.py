@@ -28,8 +28,6 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
     names = [*DATA_FLAGS, *section.flags, *OPTIMIZER_FLAGS, *NETWORK_FLAGS]
     if settings.encoder:
         names.extend(ENCODER_FLAGS)
-    if flags.get("max_steps") or flags.get("max_minutes"):  # these flags replace --epochs
-        names.remove("epochs")
     training = {}
     for name in names:
         if flags.get(name) is not None:

@@ -44,8 +44,7 @@ def write_report(
     compared_by: str,
     *,
     views: dict[str, dict[str, np.ndarray]],
-    speed_notes: Sequence[str] = (),
-    judgement: Sequence[str] = (),
+    remarks: Sequence[str] = (),
     extent: Mapping[str, str] | None = None,
 ) -> None:
     """Write folder/report.html, at most MAX_PAGE bytes, from its run.json and metrics.jsonl and the best evaluation.
@@ -55,9 +54,8 @@ def write_report(
         section: the part of the page that depends on the task.
         compared_by: the name of the score that models and images are compared by.
         views: {title: {label: (H, W, 3) uint8}}, in their order; they are shown as large as the page has room for.
-        speed_notes: sentences on the speed of the run, without full stops.
-        judgement: sentences on the meaning of the run's numbers.
-        extent: the extent of the training, by label; the epochs are in the log.
+        remarks: sentences on the meaning of the run's numbers, and on its speed.
+        extent: the extent of the training, by label.
     """
     settings = RunSettings.from_json(read_json(folder / "run.json"))
     records = read_log(folder)
@@ -65,13 +63,12 @@ def write_report(
         "name": folder.resolve().name,
         "dataset": settings.flags["dataset"],
         "started": settings.environment["started"],
-        "judgement": judgement,
-        "extent": dict(extent or {}) | _epochs(records),
+        "remarks": remarks,
+        "extent": extent,
         "compared_by": compared_by,
         "views_hint": section.views_hint,
         "speed": _speed(records, int(settings.profile["processes"])),
         "shares": _shares(records),
-        "speed_notes": [_upper_first(note) for note in speed_notes],
         "flags": _readable(_flags(settings)),
         "resolved": _readable(_resolved_settings(settings)),
         "machine": _machine(),
@@ -94,7 +91,7 @@ def _best_content(best: Evaluation | None, section: Section, records: Sequence[L
             "curves": _curves(records, section, best_step=None),
         }
     return {
-        "best_tiles": _tiles(best, section, records),
+        "best_tiles": _tiles(best, section),
         "task_sections": section.html(best.scores),
         "calibration": _calibration(best),
         "curves": _curves(records, section, best.step),
@@ -121,19 +118,14 @@ def _embed_views(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str
     return embedded
 
 
-def _tiles(best: Evaluation, section: Section, records: Sequence[LogRecord]) -> dict[str, str]:
+def _tiles(best: Evaluation, section: Section) -> dict[str, str]:
     """The means of the best evaluation, and its step."""
     tiles = {_lower_first(metric.label): score_text(metric.value) for metric in section.metrics(best.scores)}
-    last_step = records[-1]["step"] if records else best.step  # somebody may have removed the log
-    return tiles | {f"best step, of {last_step:,}": f"{best.step:,}"}
+    return tiles | {"best step": f"{best.step:,}"}
 
 
 def _lower_first(text: str) -> str:
     return text[:1].lower() + text[1:] if text[1:2].islower() else text  # AP@0.5 and F1 stay
-
-
-def _upper_first(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _median(records: Sequence[LogRecord], key: str) -> float | None:
@@ -183,18 +175,10 @@ def _curves(records: Sequence[LogRecord], section: Section, best_step: int | Non
     return charts
 
 
-def _epochs(records: Sequence[LogRecord]) -> dict[str, str]:
-    epochs = [record["epoch"] for record in records if record.get("epoch") is not None]
-    return {"epochs done": f"{epochs[-1]:.1f}"} if epochs else {}
-
-
 def _flags(settings: RunSettings) -> dict[str, Any]:
     """The flags, without those among the resolved settings, which show the values that the run really used."""
     resolved = _resolved_settings(settings)
-    flags = {name: value for name, value in settings.flags.items() if name not in resolved}
-    if flags.get("max_minutes") or flags.get("max_steps"):  # these flags replace --epochs
-        flags.pop("epochs", None)
-    return flags
+    return {name: value for name, value in settings.flags.items() if name not in resolved}
 
 
 def _resolved_settings(settings: RunSettings) -> dict[str, Any]:

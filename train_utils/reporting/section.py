@@ -55,6 +55,7 @@ class Section(ABC, Generic[OwnScores]):
         gains_from_encoder: whether pretrained encoders have helped with photographs.
         curves: title -> {label: record}, at most two in one chart.
         compared: the records that TensorBoard shows beside the hyper-parameters.
+        good: the score, of those that models are compared by, from which on a model is good.
         views_hint: a sentence on the pictures of the worst and best images.
     """
 
@@ -67,6 +68,7 @@ class Section(ABC, Generic[OwnScores]):
     gains_from_encoder: ClassVar[bool] = True
     curves: ClassVar[dict[str, dict[str, str]]]
     compared: ClassVar[Sequence[str]]
+    good: ClassVar[float] = 0.9
     views_hint: ClassVar[str]
 
     def __init__(self, reader: TargetReader) -> None:

@@ -53,6 +53,8 @@ def parse_args(description: str) -> TrainSettings:
         say("no --dataset: this run trains on generated shapes, to try the program; for your images: --dataset DATA")
     if args.like:
         say_differences(args, record)
+    elif args.max_steps and args.epochs:
+        say(f"--epochs {args.epochs} has no effect: --max-steps {args.max_steps} says how long the run is")
     return args
 
 
@@ -109,7 +111,7 @@ def _add_first_flags(group: Group) -> None:
     add("--output-dir", type=Path, metavar="DIR", help="for model, report and checkpoints (default: runs/<time>)")
     resume = "auto: continue the run in --output-dir, or start it; or the path of a checkpoint"
     add("--resume", metavar="auto|CHECKPOINT", help=resume)
-    minutes = "as many steps as fit into this time, from the start of the program; instead of --epochs"
+    minutes = "as many steps as fit into this time, from the start of the program; with --epochs, those at most"
     add("--max-minutes", type=arg.positive_float, metavar="MINUTES", help=minutes)
     add("--epochs", type=arg.positive_int, metavar="N", help="passes over the images (default: 2,000 steps or more)")
     add(

@@ -58,8 +58,11 @@ class Plan:
         return tuple(field.name for field in fields(cls))
 
     def decide(self, args: TrainSettings) -> dict[str, Any]:
-        """The values of the flags that `args` leave open."""
-        return {name: getattr(self, name) for name in self.names() if getattr(args, name) is None}
+        """The values of the flags that `args` leave open; --epochs stays open beside another length of the run."""
+        decided = {name: getattr(self, name) for name in self.names() if getattr(args, name) is None}
+        if args.max_steps or args.max_minutes:
+            decided.pop("epochs", None)
+        return decided
 
     def fill(self, args: TrainSettings) -> TrainSettings:
         """The settings, with the plan's values for the flags that were open."""
@@ -84,9 +87,6 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
     batch_size = args.batch_size or (VOLUME_BATCH_SIZE if is_volumes else length.batch_size)
     # class weights are chosen only for images: their gain has not been measured for volumes
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
-    epochs = Plan.epochs
-    if not (args.max_steps or args.max_minutes):
-        epochs = max(epochs, math.ceil(FEWEST_STEPS * batch_size / len(info.train)))
     eval_every = args.eval_every
     if eval_every is None:
         eval_every = _eval_every(info, scale, args.image_size, crop_size, batch_size)
@@ -102,7 +102,7 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
         batch_size=batch_size,
         optimizer="muon" if info.reader.takes_points else Plan.optimizer,
         class_weights=("auto",) if is_unbalanced else None,
-        epochs=epochs,
+        epochs=max(Plan.epochs, math.ceil(FEWEST_STEPS * batch_size / len(info.train))),
         eval_every=eval_every,
         checkpoint_every=eval_every,
     )

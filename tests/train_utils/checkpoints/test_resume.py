@@ -189,7 +189,7 @@ def test_run_asked_to_stop_resumes_as_if_nothing_had_been(tiny_folder, uninterru
     with at_step(7, lambda: os.kill(os.getpid(), number)):
         stopped = run_here(tiny_folder, output)
     assert stopped.exit_code == 0
-    assert "all is saved; continue with --resume auto" in stopped.output
+    assert "all is saved; continue with: " in stopped.output
     assert records(output)[-1]["step"] == int(last_checkpoint(output).name[5:]) == 8
     resumed = run_here(tiny_folder, output, "--resume", "auto")
     assert resumed.exit_code == 0, resumed.output
@@ -238,7 +238,7 @@ def test_run_ends_by_a_signal_from_outside_as_if_nothing_had_been(tiny_folder, l
     process.wait(timeout=60)
     stdout, stderr = process.communicate()
     assert process.returncode == 0, stderr
-    assert "all is saved; continue with --resume auto" in stdout
+    assert "all is saved; continue with: " in stdout
     assert "Traceback" not in stderr
     assert wait_for_checkpoint(output) < 30
     result = resume_when_free(*arguments)

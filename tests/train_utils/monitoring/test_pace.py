@@ -26,7 +26,7 @@ def clock(monkeypatch) -> Clock:
     ],
 )
 def test_a_run_is_late_where_it_takes_a_twentieth_more(clock, capsys, steps, step, seconds, is_said):
-    pace = Pace(10, range(0, steps))
+    pace = Pace(10, range(0, steps), "train.py again")
     clock.takes(seconds)
     for _ in range(2):
         pace.check(step)
@@ -34,24 +34,25 @@ def test_a_run_is_late_where_it_takes_a_twentieth_more(clock, capsys, steps, ste
 
 
 def test_a_run_without_minutes_is_never_late(clock, capsys):
-    pace = Pace(None, range(0, 300))
+    pace = Pace(None, range(0, 300), "train.py again")
     clock.takes(9999)
     pace.check(200)
     assert capsys.readouterr().out == ""
 
 
 def test_a_run_that_will_be_late_is_told_so_once_with_its_minutes(clock, capsys):
-    pace = Pace(2.25, range(50, 350))
+    pace = Pace(2.25, range(50, 350), "train.py again")
     for step in range(51, 200):
         clock.takes(0.7)  # 300 steps in 210 s
         pace.check(step)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("time: steps are slower than in the rehearsal, so the run will end after")
     assert "minutes instead of 2.25;" in line
+    assert line.endswith("this goes on: train.py again")
 
 
 def test_a_run_in_time_is_not_told_anything(clock, capsys):
-    pace = Pace(2.0, range(50, 350))
+    pace = Pace(2.0, range(50, 350), "train.py again")
     for step in range(51, 200):
         clock.takes(0.35)  # 300 steps in 105 s
         pace.check(step)
@@ -59,7 +60,7 @@ def test_a_run_in_time_is_not_told_anything(clock, capsys):
 
 
 def test_the_pace_of_a_resumed_run_is_that_of_its_own_steps(clock, capsys):
-    pace = Pace(10, range(900, 1000))
+    pace = Pace(10, range(900, 1000), "train.py again")
     clock.takes(100)
     pace.check(950)  # 100 seconds are left
     assert capsys.readouterr().out == ""
@@ -79,7 +80,7 @@ def test_the_pace_of_a_resumed_run_is_that_of_its_own_steps(clock, capsys):
 )
 def test_pace_counts_the_time_before_the_first_step(clock, monkeypatch, capsys, seconds, minutes):
     monkeypatch.setattr(pace_module, "PROCESS_START", clock.now - 60)
-    pace = Pace(10.0, range(100))
+    pace = Pace(10.0, range(100), "train.py again")
     clock.takes(seconds)
     pace.check(20)
     line = f"the run will end after {minutes} minutes instead of 10;"

@@ -55,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def schedule(*flags: str, images: int = 100) -> Schedule:
     """The schedule of a run on so many images, ten in a step."""
-    return Schedule.from_args(parsed("--plan", "none", "--batch-size", "10", *flags), images, None)
+    return Schedule.from_args(parsed("--plan", "none", "--batch-size", "10", *flags), images, 1)
 
 
 def test_the_steps_that_fit_fill_the_time():
@@ -93,8 +93,11 @@ def runs(data, tmp_path_factory):
 
 def test_a_measured_run_says_how_many_steps_fit(runs):
     measured, _ = runs
-    assert re.search(r"time: a step takes .* s, .*: 7 steps fit \(the same as --max-steps 7\)\n", measured.output)
-    assert re.search(r"time: 7 steps are few .*; 1,000 steps take at least \d+ minutes here\n", measured.output)
+    assert re.search(r"time: a step takes .* s, .*: time for 7 steps \(the same as --max-steps 7\)\n", measured.output)
+    assert re.search(
+        r"time: below 500 steps the masks are often poor; 1,000 steps take at least \d+ minutes? here\n",
+        measured.output,
+    )
 
 
 @pytest.mark.parametrize("kind", ["model", "optimizer", "average"])
@@ -170,7 +173,7 @@ def prolonged(data, runs, tmp_path_factory) -> tuple[Run, float]:
 def test_a_finished_run_fills_the_minutes_that_are_added(prolonged):
     run, seconds = prolonged
     assert 60 < seconds <= rehearsal.PLANNED_SHARE * 120
-    assert "time: measuring some steps, to fill 2 minutes" in run.output
+    assert "time: measuring some steps, to fill --max-minutes 2" in run.output
 
 
 def test_a_finished_run_goes_on_for_the_steps_that_fit(prolonged):
@@ -287,7 +290,7 @@ def test_everything_is_decoded_before_the_steps_are_counted(data, tmp_path, monk
     before, after = run.output.split("time: measuring")
     assert before.count("decoding for the cache: 100%") == 2
     assert "decoding" not in after
-    assert "time: 1 steps are few" in after
+    assert "time for 1 step (the same as --max-steps 1)" in after
     assert run.settings["total_steps"] == 1
 
 

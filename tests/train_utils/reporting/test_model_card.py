@@ -178,7 +178,7 @@ def test_the_card_leaves_out_what_is_no_setting_of_training():
 
 
 def test_the_card_lists_these_settings_in_this_order():
-    flags = {"max_steps": 40, "batch_size": 4, "image_size": [32, 48], "scale": 0.5, "crop_size": [16, 24]}
+    flags = {"epochs": 3, "max_steps": 40, "batch_size": 4, "image_size": [32, 48], "scale": 0.5, "crop_size": [16, 24]}
     flags |= {"augment": "basic", "loss": "ce", "class_weights": "auto", "optimizer": "adamw"}
     flags |= {"learning_rate": 0.01, "weight_decay": 0.05, "schedule": "cosine", "warmup_steps": 7, "max_grad_norm": 1}
     flags |= {"seed": 0, "init_from": "me/model", "base_channels": 8, "depth": 2, "norm": "group"}
@@ -193,15 +193,6 @@ def test_the_card_lists_these_settings_in_this_order():
 
 def test_the_card_ends_with_the_table_of_settings():
     assert card().endswith(" |\n")
-
-
-@pytest.mark.parametrize(
-    ("flags", "row"),
-    [({}, "epochs | 10"), ({"max_steps": 40}, "max steps | 40"), ({"max_minutes": 2.5}, "max minutes | 2.5")],
-)
-def test_the_card_names_epochs_unless_steps_or_minutes_ended_the_training(flags, row):
-    text = card({"epochs": 10, "max_minutes": None} | flags)
-    assert re.findall(r"\| ((?:epochs|max \w+) \| [\d.]+) \|", text) == [row]
 
 
 def test_the_card_names_the_step_of_its_weights_with_the_versions():

@@ -171,9 +171,9 @@ def test_pictures_have_what_room_the_rest_of_the_page_leaves(tmp_path, monkeypat
 
     monkeypatch.setattr(report_module, "embed_all", embed_all)
     write_run(tmp_path, [])
-    for speed_note, names in (("a", "b"), (note, labels)):
+    for remark, names in (("a", "b"), (note, labels)):
         views = {"image": dict.fromkeys(names, noise(4, 6))}
-        write_report(tmp_path, None, class_section("a"), "mean IoU", views=views, speed_notes=[speed_note])
+        write_report(tmp_path, None, class_section("a"), "mean IoU", views=views, remarks=[remark])
     page_size = (tmp_path / "report.html").stat().st_size
     assert rooms[0] - rooms[1] == less
     assert 4_000_000 - page_size - 3_000 < rooms[1] < 4_000_000 - 2_000
@@ -201,7 +201,7 @@ def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
 
 
 def test_the_page_names_the_best_step(tmp_path):
-    assert "30 best step, of 40" in text_line(report(tmp_path))
+    assert "30 best step" in text_line(report(tmp_path))
 
 
 def test_the_matrix_shown_has_the_percents_of_its_rows(tmp_path):
@@ -228,8 +228,8 @@ def test_the_most_frequent_confusion_comes_first(tmp_path):
     assert pairs.index(" 10 ") < pairs.index(" 5 ")
 
 
-def test_the_report_begins_with_its_judgement(tmp_path):
-    text = Page(report(tmp_path, pictures={}, judgement=["Only <5> steps were made.", "Second."])).text
+def test_the_report_begins_with_its_remarks(tmp_path):
+    text = Page(report(tmp_path, pictures={}, remarks=["Only <5> steps were made.", "Second."])).text
     assert text.index("Only <5> steps were made.") < text.index("Best model")
     assert "Second." in text
 
@@ -246,20 +246,6 @@ def page_of(folder: Path, best: Evaluation | None = None) -> str:
     best = best or Evaluation(30, None, class_scores("ab", torch.tensor([[6, 2], [1, 1]])))
     write_report(folder, best, class_section("ab"), Classes.compared_by, views={})
     return text_line((folder / "report.html").read_text())
-
-
-@pytest.mark.parametrize(("epoch", "text"), [(2.46, "2.5 epochs done"), (0.0, "0.0 epochs done")])
-def test_the_report_says_how_many_epochs_were_done(tmp_path, epoch, text):
-    write_run(tmp_path, [{"step": 1000, "epoch": epoch / 2}, {"step": 2500, "epoch": epoch}, {"step": 2500}])
-    assert text in page_of(tmp_path)
-    assert "30 best step, of 2,500" in page_of(tmp_path)
-
-
-def test_epochs_stand_behind_what_else_is_said_of_the_training(tmp_path):
-    write_run(tmp_path, [{"step": 1, "epoch": 0.5}])
-    extent = {"training images": "7"}
-    write_report(tmp_path, None, class_section("ab"), Classes.compared_by, views={}, extent=extent)
-    assert "7 training images 0.5 epochs done" in text_line((tmp_path / "report.html").read_text())
 
 
 def test_a_report_names_its_run_by_the_folder(tmp_path, monkeypatch):
@@ -287,8 +273,7 @@ def test_a_report_without_a_log_has_the_scores_of_its_section(tmp_path, monkeypa
     monkeypatch.setattr(ClassSection, "metrics", lambda section, scores: means)
     write_run(tmp_path, [])
     text = page_of(tmp_path)
-    assert "0.5000 AP@0.5 0.2500 F1 n/a mean x 30 best step, of 30" in text
-    assert "epochs done" not in text
+    assert "0.5000 AP@0.5 0.2500 F1 n/a mean x 30 best step" in text
 
 
 @pytest.mark.parametrize("name", ["num workers", "micro batch size", "encoder"])
@@ -324,14 +309,6 @@ def test_the_identity_of_a_run_is_not_told(tmp_path):
     """It holds no flag of training, nor one that came out otherwise."""
     write_run(tmp_path / "run", [])
     assert "identity" not in page_of(tmp_path / "run").removeprefix(tmp_path.name)
-
-
-@pytest.mark.parametrize(("flag", "row"), [("max_steps", "max steps 40"), ("max_minutes", "max minutes 40")])
-def test_steps_or_minutes_stand_for_epochs(tmp_path, flag, row):
-    write_run(tmp_path, [], SETTINGS | {"flags": SETTINGS["flags"] | {flag: 40}})
-    text = page_of(tmp_path)
-    assert row in text
-    assert "epochs 3" not in text
 
 
 def speed_page(folder: Path, *records: dict[str, float], processes: int = 2) -> str:
@@ -411,13 +388,6 @@ def test_a_run_that_ended_before_its_first_evaluation_has_the_curves_of_its_log(
     assert "Loss training 4 " in text_line(html)
     assert "Learning rate learning rate 0.5 " in text_line(html)
     assert "best-step" not in html
-
-
-def test_the_report_says_what_limited_the_run(tmp_path):
-    notes = ["waiting for <data> 43% of the time", "compiling for the GPU took 3 s"]
-    text = Page(report(tmp_path, speed_notes=notes)).text
-    assert "Waiting for <data> 43% of the time." in text
-    assert "Compiling for the GPU took 3 s." in text
 
 
 def test_the_legend_of_the_page_says_the_last_value(tmp_path):

@@ -100,7 +100,7 @@ def test_processes_that_share_a_volume_are_not_repeated(like):
         ("--val-split dusk", "--fold 2/3", "val_split", None),
         ("--max-steps 9", "--max-minutes 3", "max_steps", None),
         ("--max-steps 9", "--epochs=3", "max_steps", None),
-        ("--epochs 9", "--max-steps 3", "epochs", 10),
+        ("--epochs 9", "--max-steps 3", "epochs", None),
     ],
 )
 def test_a_recorded_flag_gives_way_to_one_that_is_typed_instead_of_it(like, recorded, typed, name, value):

@@ -312,8 +312,8 @@ def test_few_images_are_seen_often_enough(tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--max-steps", "--max-minutes"])
-def test_a_run_of_steps_or_minutes_has_the_default_of_epochs(few, flag):
-    assert planned(few, flag, "9")["epochs"] == 10
+def test_a_run_of_steps_or_minutes_has_no_planned_epochs(few, flag):
+    assert "epochs" not in planned(few, flag, "9")
 
 
 def test_many_images_are_seen_ten_times(few):

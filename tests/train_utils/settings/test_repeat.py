@@ -162,7 +162,9 @@ def test_run_whose_upload_failed_is_finished_once_it_is_uploaded(data, tmp_path)
 def test_run_that_was_stopped_is_not_finished(tmp_path):
     state, schedule = mock.Mock(step=3), mock.Mock(total_steps=4)
     schedule.is_over.return_value = False
-    publisher_module.finish_run(parsed(*FLAGS), tmp_path, schedule, state, mock.Mock(), True)
+    publisher_module.finish_run(
+        parsed(*FLAGS), tmp_path, schedule, state, mock.Mock(), resume="train.py", all_saved=True
+    )
     assert not (tmp_path / "finished.json").exists()
 
 

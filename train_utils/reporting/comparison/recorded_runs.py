@@ -37,7 +37,8 @@ class RecordedRun:
         score: the score of the best evaluation, by which models are compared.
         best_step: the step of the best evaluation.
         image_scores: the score of each validation image at that step; empty if the run has not saved them.
-        is_finished: whether the run has made all its steps.
+        steps: how many steps the run has made.
+        is_finished: whether these are all its steps.
     """
 
     name: str
@@ -47,6 +48,7 @@ class RecordedRun:
     score: float
     best_step: int
     image_scores: Mapping[str, float]
+    steps: int
     is_finished: bool
 
     @property
@@ -113,10 +115,10 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
         raise DataError("the run has no evaluation yet")
     best_step, score = max(evaluations, key=_score)  # the first of equal ones, as the run itself keeps it
     is_finished = (folder / FINISHED_FILE).is_file()
+    steps = _steps_made(folder, records)
     if not is_finished:
-        last_step = records[-1]["step"]
         remarks.append(
-            f"the run has not finished (step {last_step:,} of {settings.total_steps:,}); it is shown, and left out of"
+            f"the run has not finished (step {steps:,} of {settings.total_steps:,}); it is shown, and left out of"
             " the differences"
         )
     image_scores: Mapping[str, float] = {}
@@ -126,7 +128,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
         remarks.append(f"there is no {IMAGE_SCORES}, as in runs of earlier versions; its images cannot be compared")
     except (OSError, ValueError) as error:
         remarks.append(f"{IMAGE_SCORES} cannot be read ({_reason(error)}); its images cannot be compared")
-    run = RecordedRun(str(folder), folder, settings, records, score, best_step, image_scores, is_finished)
+    run = RecordedRun(str(folder), folder, settings, records, score, best_step, image_scores, steps, is_finished)
     return run, remarks
 
 
@@ -160,6 +162,13 @@ def _evaluations(records: Sequence[LogRecord], key: str) -> list[tuple[int, floa
         if score is not None and 0 <= score <= 1:
             evaluations.append((record["step"], score))
     return evaluations
+
+
+def _steps_made(folder: Path, records: Sequence[LogRecord]) -> int:
+    """The last step of the log or, since not every step is logged, the step of a newer checkpoint."""
+    steps = [records[-1]["step"]]
+    steps += [int(path.name[5:]) for path in folder.glob("checkpoints/step-*") if path.name[5:].isdecimal()]
+    return max(steps)
 
 
 def _score(evaluation: tuple[int, float]) -> float:

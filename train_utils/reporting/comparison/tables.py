@@ -15,7 +15,7 @@ def recipe_rows(recipes: Sequence[Recipe]) -> list[dict[str, str]]:
     rows = []
     for recipe in recipes:
         counts = _distinct([_image_count(run) for run in recipe.runs])
-        steps = _distinct([f"{run.best_step:,} of {run.settings.total_steps:,}" for run in recipe.runs])
+        steps = _distinct([f"{run.best_step:,} of {run.steps:,}" for run in recipe.runs])
         cells = (
             recipe.label,
             str(len(recipe.runs)) if recipe.is_finished else "unfinished",

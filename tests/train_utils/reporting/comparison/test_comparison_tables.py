@@ -48,7 +48,7 @@ def lines(tmp_path) -> list[str]:
         (1, "A|unfinished|mean IoU 0.5000|n/a|0.5000|0.5000|n/a|40 of 40|seed 7|runs/c"),
         (
             2,
-            "B|2|mean IoU 0.3375|0.1945|0.2000|0.4750|4, 1,003|40 of 40, 1,005 of 5,000"
+            "B|2|mean IoU 0.3375|0.1945|0.2000|0.4750|4, 1,003|40 of 40, 1,005 of 1,009"
             "|fold 3/5, seed 0, fold 2/5, seed 0|runs/a, runs/b",
         ),
     ],

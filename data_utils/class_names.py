@@ -1,5 +1,6 @@
 """The names of classes: those of --classes, of the data set's own files, and of a background."""
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -133,11 +134,9 @@ def _read_classes(path: str) -> list[tuple[str, str]]:
 
 
 def classes_example(values: Sequence[MaskValue]) -> str:
-    """An example of --classes for these values."""
-    if len(values) == 2:
-        return f"{value_text(values[0])}=background,{value_text(values[1])}=foreground"
-    texts = []
-    for number, value in enumerate(values):
-        name = f"class{number}" if number else "background"
-        texts.append(f"{value_text(value)}={name}")
-    return ",".join(texts)
+    """An example of --classes for these values, as a shell takes it: behind a bare # it would read nothing."""
+    names = ["background", "foreground"]
+    if len(values) != 2:
+        names = [f"class{number}" if number else "background" for number in range(len(values))]
+    texts = [f"{value_text(value)}={name}" for value, name in zip(values, names, strict=True)]
+    return shlex.quote(",".join(texts))

@@ -12,6 +12,7 @@ if __name__ == "__main__":  # first of all: the imports below take seconds
 
 import json
 import os
+import shlex
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
@@ -141,7 +142,7 @@ def main() -> None:
     if classes:
         file = args.out / "classes.json"
         file.write_text(json.dumps(classes, indent=2), encoding="utf-8")
-        say(f"{len(classes)} classes; train with --classes {file}")
+        say(f"{len(classes)} classes; train with --classes {shlex.quote(str(file))}")
 
 
 if __name__ == "__main__":

@@ -230,7 +230,7 @@ def say_profile(profile: LaunchProfile) -> None:
         gpus = torch.cuda.device_count()
         idle = gpus - profile.processes // profile.machines
         if idle > 0:
-            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * profile.machines} {sys.argv[0]}"
+            remedy = f"accelerate launch --multi_gpu --num_processes {gpus * profile.machines} {_script()}"
             say(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: {remedy}")
         if profile.mixed_precision == "no" and torch.cuda.is_bf16_supported(including_emulation=False):
             option = "accelerate launch --mixed_precision bf16"
@@ -292,4 +292,9 @@ def launcher_options() -> set[str]:
 def _launch_line(profile: str) -> str:
     """The command that starts this script with one of the repository's profiles."""
     variable = "ACCELERATE_USE_CPU=true " if profile == "multi_cpu" else ""
-    return f"{variable}accelerate launch --config_file accelerate_configs/{profile}.yaml {sys.argv[0]}"
+    return f"{variable}accelerate launch --config_file accelerate_configs/{profile}.yaml {_script()}"
+
+
+def _script() -> str:
+    """This script, as a shell takes it."""
+    return shlex.quote(sys.argv[0])

@@ -95,6 +95,8 @@ class PixelsAndRegions(Task):
     terms = 2
 
     def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise ValueError(f"loss {self.loss!r} is none of {', '.join(LOSSES)}")
         weights = torch.ones(len(self.names)) if self.weights is None else self.weights.float()
         object.__setattr__(self, "weights", weights)
 

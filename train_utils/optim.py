@@ -7,6 +7,7 @@ from torch import nn
 from runtime.errors import SettingsError
 from runtime.launch import SHARDING
 from train_utils.muon import Muon
+from train_utils.settings.train_settings import OPTIMIZERS
 from unet.blocks import OutConv
 
 DECAYED_LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
@@ -28,8 +29,11 @@ def build_optimizer(
     The optimizer is fused if possible: one kernel updates all weights, or none if a flag on the device forbids it
     (`StepGuard`).
 
-    Raises SettingsError for `muon` if the weights are spread over processes: Muon needs whole weights.
+    Raises SettingsError for `muon` if the weights are spread over processes: Muon needs whole weights; ValueError for
+    an unknown name.
     """
+    if name not in OPTIMIZERS:
+        raise ValueError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}")
     if name == "muon" and distributed_type in SHARDING:
         raise SettingsError(
             "--optimizer muon: needs whole weights, and this launch profile spreads them over the processes; give"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch.optim import Optimizer
 
 from train_utils.run_state import RunState
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import SCHEDULES, TrainSettings
 
 FEW_STEPS = 500  # with fewer steps the masks are poor
 
@@ -109,7 +109,10 @@ def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, s
     """The rate of optimizer step `step` (from 0): linear warm-up, then `cosine`, `poly` (power 0.9) or `constant`.
 
     The rate depends on the step alone: no state needs to be saved, and no scheduler advances once for each process.
+    Raises ValueError for another schedule.
     """
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule {schedule!r} is none of {', '.join(SCHEDULES)}")
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))

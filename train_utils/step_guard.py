@@ -169,9 +169,9 @@ class StepGuard:
                 f"step {result.step}: the gradient is not finite, and DeepSpeed has made the step with it; start again"
                 " with --resume auto and a lower --learning-rate"
             )
+        self.state.skipped += 1
         if self.accelerator.scaler is not None and math.isfinite(result.loss):
             return  # in fp16 the scaler meets infinite gradients while it finds its scale
-        self.state.skipped += 1
         self._in_a_row += 1
         # the name of a stream's record is known only by reading it: so few images are named, and only of refused steps
         distinct = list(dict.fromkeys(gather_object(indices)))  # several processes may share an image

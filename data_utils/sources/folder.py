@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -107,7 +108,7 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
             lacking.append("masks")
         has_masks_beside = not children(folder.parent).keys().isdisjoint(MASK_FOLDERS)
         is_half = folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and has_masks_beside
-        remedy = f"; did you mean --dataset {folder.parent}?" if is_half else format_remedy(names)
+        remedy = f"; did you mean --dataset {shlex.quote(str(folder.parent))}?" if is_half else format_remedy(names)
         raise NoFolderError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
             f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/, for {ANNOTATIONS}, and for volumes in imagesTr"

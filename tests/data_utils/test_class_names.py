@@ -124,7 +124,7 @@ def test_a_mistake_in_a_file_of_classes_is_one_clear_line(tmp_path, content, rea
     ("values", "example"),
     [
         ([0, 7], "0=background,7=foreground"),
-        ([(0, 0, 0), (9, 9, 9), (1, 2, 3)], "#000000=background,#090909=class1,#010203=class2"),
+        ([(0, 0, 0), (9, 9, 9), (1, 2, 3)], "'#000000=background,#090909=class1,#010203=class2'"),
     ],
 )
 def test_an_example_of_the_flag_names_the_values(values, example):

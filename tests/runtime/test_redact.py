@@ -229,7 +229,7 @@ def test_trackers_that_send_the_command_line_find_no_secret_in_it(store, monkeyp
 
 def test_the_recorded_command_has_no_secret(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--dataset", "s3://key:secret@bucket/x", "--val-group", "a?b=c"])
-    assert describe_environment()["command"] == "train.py --dataset s3://bucket/x --val-group a?b=c"
+    assert describe_environment()["command"] == "train.py --dataset s3://bucket/x --val-group 'a?b=c'"
 
 
 def test_warnings_beside_the_traceback_of_a_bug_show_no_secret():

@@ -23,6 +23,11 @@ def steps_of(predicate: Callable[[int], bool], last: int = 12) -> list[int]:
     return [step for step in range(1, last + 1) if predicate(step)]
 
 
+def test_an_unknown_schedule_is_an_error():
+    with pytest.raises(ValueError, match="schedule 'linear' is none of cosine, poly, constant"):
+        learning_rate(0, 100, peak=0.5, warmup_steps=10, schedule="linear")
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_learning_rate_warms_up_to_its_peak_and_ends_low(schedule):
     rates = [learning_rate(step, 100, peak=0.5, warmup_steps=10, schedule=schedule) for step in range(100)]

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,7 +104,7 @@ class StepMemory:
             self._record(limit)
             remedy = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
             raise MemoryShortage(
-                f"{line}; run the same command with --output-dir {self.folder} --resume auto"
+                f"{line}; run the same command with --output-dir {shlex.quote(str(self.folder))} --resume auto"
                 f" to continue with {remedy} ({reason})"
             ) from error
 

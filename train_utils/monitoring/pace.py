@@ -2,14 +2,16 @@
 
 import time
 
+import psutil
+
 from runtime.console import say
 
 PACE_STEPS = 20  # before this many steps the pace of a run is not known
 EARLY_SHARE = 0.1  # before this share of its steps the pace is not known either
 LATE_SHARE = 1.05  # a run that takes more than this share of its time is late
 FINISH_SECONDS = 4.0  # for charts and the report, without their pictures (2 to 4 s measured on one core)
-# when the process began, on a monotonic clock: so far the process has done hardly anything but import modules
-PROCESS_START = time.monotonic() - time.process_time()
+# when the process began, on a monotonic clock
+PROCESS_START = time.monotonic() - max(0.0, time.time() - psutil.Process().create_time())
 
 
 def seconds_since_start() -> float:

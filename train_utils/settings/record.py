@@ -2,6 +2,7 @@
 
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -179,7 +180,7 @@ def describe_environment() -> dict[str, str]:
     except OSError:  # no git here
         git = ""
     return {
-        "command": " ".join(map(redact, sys.argv)),
+        "command": shlex.join(map(redact, sys.argv)),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -1,5 +1,6 @@
 """The flags of train.py with their types."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ def _as_flag(name: str, value: Any) -> str:
     words = [flag]
     values = value if isinstance(value, tuple) else (value,)
     for item in values:
-        words.append(f"{item:g}" if isinstance(item, float) else str(item))
+        words.append(f"{item:g}" if isinstance(item, float) else shlex.quote(str(item)))
     return " ".join(words)
 
 

@@ -1,7 +1,8 @@
 """A folder of images with masks or annotations as parquet shards, for the Hub, an object store, or fewer files.
 
 python -m data_utils.pack FOLDER OUT writes OUT/data/<split>-00000-of-00004.parquet, the files' bytes as they are;
-pages of a TIFF become files of their own, masks are rendered from annotations, whose names go to OUT/classes.json.
+pages of a TIFF become files of their own; masks are rendered from annotations, whose names go to OUT/classes.json, and
+where they lie on another grid than their image.
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
@@ -28,13 +29,15 @@ from data_utils.image_io.formats import (
     ImageSource,
     RenderedMask,
     image_errors,
-    open_picture,
     page_file,
     source_files,
 )
+from data_utils.image_io.rasters import page_as_file
+from data_utils.image_io.writers import write_pages
 from data_utils.mask_values import value_text
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import open_folder
+from data_utils.sources.placed import with_places
 from data_utils.sources.records import Records
 from runtime import cli
 from runtime.console import say
@@ -97,19 +100,29 @@ def _stored_picture(source: ImageSource, name: str) -> dict:
         source = source.read()
     if isinstance(source, bytes):
         return {"bytes": source, "path": name}
-    buffer = BytesIO()
     if isinstance(source, RenderedMask):
-        Image.fromarray(source.render()).save(buffer, "PNG")
-        return {"bytes": buffer.getvalue(), "path": str(Path(name).with_suffix(".png"))}
+        return _stored_values(source.render(), name)
     file = page_file(source)
     assert file is not None
     path = Path(file.path)
-    if file.page is not None:  # a page becomes a file
-        with image_errors(name), open_picture(path) as picture:
-            picture.seek(file.page)
-            picture.save(buffer, "TIFF", compression="tiff_adobe_deflate")
-    content = buffer.getvalue() or path.read_bytes()
+    if file.page is None:
+        content = path.read_bytes()
+    else:
+        with image_errors(name):
+            content = page_as_file(path, file.page)
     return {"bytes": content, "path": str(Path(name).with_suffix(path.suffix))}
+
+
+def _stored_values(mask: np.ndarray, name: str) -> dict:
+    """A mask (H, W) as PNG; as TIFF if it has numbers above 65,535."""
+    buffer = BytesIO()
+    suffix = ".png"
+    if mask.dtype.itemsize <= 2:
+        Image.fromarray(mask).save(buffer, "PNG")
+    else:
+        suffix = ".tif"
+        write_pages(buffer, [mask])
+    return {"bytes": buffer.getvalue(), "path": str(Path(name).with_suffix(suffix))}
 
 
 def main() -> None:
@@ -123,7 +136,7 @@ def main() -> None:
     pairing = {"mask_suffix": args.mask_suffix, "allow_unpaired": args.allow_unpaired}
     config = DataConfig(str(args.folder), task=Classes.name, **pairing)
     folders = open_folder(args.folder, ["test"], config, points={})
-    splits = {name: open_split() for name, open_split in folders.items()}
+    splits = {name: with_places(open_split()) for name, open_split in folders.items()}
     if any(records.metadata.bands for records in splits.values()):
         raise DataError(f"{args.folder}: bands are files here, and shards hold one file for each image; join them")
     for records in read_label_files([*splits.values()], args.folder):

@@ -11,8 +11,8 @@ import numpy as np
 import tifffile
 
 from data_utils.image_io.band_names import band_indices, stored_band_names
-from data_utils.image_io.formats import BandSource, check_regular
-from data_utils.image_io.places import Place, has_place_tags, read_place
+from data_utils.image_io.formats import BandSource, check_regular, open_picture
+from data_utils.image_io.places import NODATA, PLACE_TAGS, Place, has_place_tags, read_place
 from data_utils.image_io.tiff import ALPHA_SAMPLES, is_tiff, open_page, reads_right
 from data_utils.image_io.tiff_segments import Range, Segments, is_photograph, read_nodata, sample_index
 from runtime.console import listing
@@ -197,6 +197,34 @@ def open_bands(source: BandSource, stack: ExitStack) -> Raster:
             raise ImageError(f"{first.path} and {file.path}: bands of {sizes} (height x width); store them at one size")
     bands = _choose(_all_bands(files), source) if source.bands else _visible_bands(files)
     return Raster(files, bands)
+
+
+def page_as_file(path: Path, number: int) -> bytes:
+    """A page of a TIFF as a file of its own, with all its samples, its place and its value without data."""
+    check_regular(path)
+    content = BytesIO()
+    with tifffile.TiffFile(path) as tiff:
+        page = open_page(tiff, number)
+        if not _has_bands(page):  # Pillow keeps palettes and turned pictures
+            with open_picture(path) as picture:
+                picture.seek(number)
+                picture.save(content, "TIFF", compression="tiff_adobe_deflate")
+            return content.getvalue()
+        samples = Segments(path, page, fill_value=read_nodata(page) or 0)
+        height, width = samples.size
+        pixels = samples.read((0, height), (0, width), range(samples.sample_count))
+        tags = [page.tags[code] for code in (*PLACE_TAGS, NODATA) if code in page.tags]
+        tifffile.imwrite(
+            content,
+            pixels if samples.sample_count > 1 else pixels[:, :, 0],
+            photometric=page.photometric,
+            planarconfig="contig" if samples.sample_count > 1 else None,
+            extrasamples=page.extrasamples,
+            compression="zlib",
+            metadata=None,
+            extratags=[(tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags],
+        )
+    return content.getvalue()
 
 
 def _visible_bands(files: Sequence[RasterFile]) -> list[Band]:

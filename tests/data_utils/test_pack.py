@@ -9,15 +9,19 @@ import pyarrow.parquet
 import pytest
 import tifffile
 from PIL import Image
+from rasterio import Affine
 from support.data_sets import load_info
 from support.folders import write_folder, write_splits
 from support.launches import launch
+from support.rasters import NORTH_UP, scene, write_raster
 
 from data_utils import pack as pack_module
+from data_utils.config import DataConfig
 from data_utils.image_io.formats import EmbeddedImage, PageFile
-from data_utils.image_io.reader import read_image
+from data_utils.image_io.reader import read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
+from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 
@@ -68,6 +72,40 @@ def test_a_page_is_packed_as_a_compressed_tiff(tmp_path, pages, page):
     with tifffile.TiffFile(io.BytesIO(row["image"]["bytes"])) as tiff:
         assert np.array_equal(tiff.asarray(), pages[page])
         assert tiff.pages[0].aspage().compression.name == "ADOBE_DEFLATE"
+
+
+@pytest.mark.parametrize("truncate", [False, True], ids=["pages", "slices of one directory"])
+@pytest.mark.parametrize(("dtype", "samples"), [("uint16", 1), ("uint8", 3), ("uint16", 3)])
+def test_a_page_of_any_type_is_packed_with_its_numbers(tmp_path, truncate, dtype, samples):
+    pages = np.random.default_rng(0).integers(0, 250, (4, 8, 10, samples)).astype(dtype)
+    photometric = "rgb" if samples == 3 else "minisblack"
+    tifffile.imwrite(tmp_path / "a.tif", pages.squeeze(), photometric=photometric, truncate=truncate)
+    row = packed_row(tmp_path, 2, b"")
+    assert np.array_equal(read_image(row["image"]["bytes"]), pages[2])
+
+
+def test_packed_rasters_are_read_like_their_files(tmp_path):
+    """Six bands, some pixels without data, a mask on a grid twice as coarse, and one of large numbers a row below."""
+    bands, mask = scene(0, channels=6)
+    bands[:, :4] = 7
+    for name in "ab":
+        write_raster(tmp_path / f"data/images/{name}.tif", bands, nodata=7)
+    coarse = NORTH_UP * Affine.scale(2)
+    write_raster(tmp_path / "data/masks/a.tif", mask[None, ::2, ::2], transform=coarse)
+    shifted = NORTH_UP * Affine.translation(0, 1)
+    write_raster(tmp_path / "data/masks/b.tif", mask[None].astype(np.uint32) * 70_000, transform=shifted)
+    assert run_pack(tmp_path / "data", tmp_path / "packed") == 0
+    folder = load_records(DataConfig(str(tmp_path / "data"), val_fraction=0.5))
+    packed = load_records(DataConfig(str(tmp_path / "packed"), val_fraction=0.5))
+    for own, copied in zip(folder, packed, strict=True):
+        name = own[0]["name"]
+        assert copied[0]["name"] == name
+        image = read_image(own[0]["image"])
+        assert image.shape == (40, 56, 6)
+        packed_image = read_image(copied[0]["image"])
+        assert np.array_equal(packed_image.data, image.data)
+        assert packed_image.mask.sum() == (image.mask & packed_image.mask).sum() == 4 * 56 * 6
+        assert np.array_equal(read_mask(own[0]["target"], name), read_mask(copied[0]["target"], name))
 
 
 @pytest.mark.usefixtures("pages")

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,9 @@ from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Record, Records, annotation_summaries
 from data_utils.targets import find_named_classes, reader_type
+from data_utils.targets.classes import ClassReader
 from data_utils.targets.find import find_task, task_warnings
+from data_utils.targets.palettes import with_palette_colors
 from runtime.console import first_few, listing
 from runtime.errors import DataError
 from tasks.classes import Classes
@@ -41,6 +44,10 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     warnings = task_warnings(train, config)
     insists = config.task == Classes.name
     config = replace(config, task=find_task(train, config))
+    with suppress(DataError):  # the error is reported where the masks are understood
+        if reader_type(config) is ClassReader:
+            train, val, palette_lines = with_palette_colors(train, val, find_named_classes(train, config))
+            warnings += palette_lines
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
         problems[UNPAIRED] += sorted({*train.metadata.unpaired, *val.metadata.unpaired})

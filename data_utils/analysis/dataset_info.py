@@ -23,7 +23,9 @@ from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
 from data_utils.targets import find_named_classes, reader_type
+from data_utils.targets.classes import ClassReader
 from data_utils.targets.find import find_task, task_warnings
+from data_utils.targets.palettes import with_palette_colors
 from data_utils.targets.reader import TargetReader
 from runtime.cache import digest, load_value, store_value
 from runtime.console import listing
@@ -171,6 +173,9 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     config = replace(config, task=find_task(train, config))
     targets = reader_type(config)
     classes = find_named_classes(train, config)
+    if targets is ClassReader:
+        train, val, lines = with_palette_colors(train, val, classes)
+        warnings += lines
     if not train.is_stream:
         try:
             info = inspect_files(train, val, config, classes, insists=insists)

@@ -287,6 +287,23 @@ def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
         return np.asarray(_upright(picture).convert("RGB"))
 
 
+def read_colors(source: ImageSource, name: str) -> np.ndarray:
+    """Mask values as `read_mask` gives them, but the colors (H, W, 3) of a mask that is stored with a palette."""
+    colors = read_palette_mask(source, name)
+    return read_mask(source, name) if colors is None else colors
+
+
+def stored_palette(source: ImageSource, name: str) -> tuple[str, bytes] | None:
+    """How the palette of a mask of indices is stored, and its bytes, from the header alone; None for any other mask."""
+    location = f"{name}: mask"
+    if isinstance(source, RenderedMask | WindowSource):
+        return None
+    with open_source(source, location) as picture, image_errors(location):
+        if not isinstance(picture, Image.Image) or picture.mode != "P" or picture.format == "GIF":
+            return None
+        return None if picture.palette is None else picture.palette.getdata()
+
+
 def is_drawn_in_alpha(source: ImageSource, name: str) -> bool:
     """Whether the pixels of a mask differ in how transparent they are."""
     location = f"{name}: mask"

@@ -11,7 +11,7 @@ import torch
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
-from data_utils.image_io.reader import read_mask
+from data_utils.image_io.reader import read_colors, read_mask
 from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.image_input import hide_missing
@@ -77,10 +77,12 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
     else:
         assert not isinstance(mask, VolumeFile)
         name = str(mask.path)
+    has_colors = reader.class_map is not None and reader.class_map.has_colors
+    read_values = read_colors if has_colors else read_mask
     with open_windowed(mask) as picture:
 
         def read(top: int, bottom: int) -> Target:
-            rows = read_mask(picture.read(top, bottom), name)
+            rows = read_values(picture.read(top, bottom), name)
             return reader.target_from_mask(rows, name)
 
         yield MaskRows(name, picture.size, read)

@@ -1,6 +1,7 @@
 """The files that predict.py reads: those of patterns, which are files, folders and globs."""
 
 import glob
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -8,8 +9,13 @@ from typing import NamedTuple
 from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
 from data_utils.image_io.volumes import is_volume, volume_stem
 from data_utils.sources.annotations.one_object_masks import find_object_images
+from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS
 from runtime.console import say
 from runtime.errors import DataError
+
+# name of a folder of masks -> names of the folder of their images beside it
+IMAGES_OF = dict.fromkeys(MASK_FOLDERS, IMAGE_FOLDERS) | {"labelstr": ("imagestr",), "labelsts": ("imagests",)}
+MASK_ENDING = "[ _.-](?:masks?|labels?|seg|segmentation|gt|annotations?)"  # of the names of masks beside images
 
 
 class StemmedFile(NamedTuple):
@@ -19,18 +25,54 @@ class StemmedFile(NamedTuple):
     path: Path
 
 
-def files_of_patterns(patterns: Iterable[str], output: Path, *, in_sets: bool) -> list[StemmedFile]:
+def files_of_patterns(
+    patterns: Iterable[str], output: Path, *, in_sets: bool, mask_suffix: str | None = None
+) -> list[StemmedFile]:
     """The images and volumes that the patterns name, each once. Raises DataError for a pattern without any.
+
+    Masks are left out where they lie beside their images.
 
     Args:
         output: the folder of outputs, which are no inputs.
         in_sets: whether only the images are taken from a folder that holds a folder for each image and its masks.
+        mask_suffix: the end of a mask's stem, which the stem of its image lacks; None for the usual ones.
     """
     files: list[StemmedFile] = []
     for pattern in patterns:
         set_images = _set_images(Path(pattern)) if in_sets else []
         files += set_images or _matches(pattern, output)
-    return list(dict.fromkeys(files))
+    return _without_masks(list(dict.fromkeys(files)), mask_suffix)
+
+
+def _without_masks(files: Sequence[StemmedFile], suffix: str | None) -> list[StemmedFile]:
+    """The files that are no masks of others: by the folder they lie in, or by the end of their names."""
+    ending = re.escape(suffix) if suffix else MASK_ENDING
+    name = re.compile(f"(.+?){ending}", re.DOTALL if suffix else re.DOTALL | re.IGNORECASE)
+    in_mask_folder = mask_folder_test([path for _, path in files])
+    stems = {stem_of(path) for _, path in files}
+
+    def is_mask(path: Path) -> bool:
+        stem = stem_of(path)
+        match = name.fullmatch(stem.name)
+        return in_mask_folder(path) or (match is not None and stem.with_name(match[1]) in stems)
+
+    masks = {path: None for _, path in files if is_mask(path)}
+    if masks:
+        say(f"left out {len(masks)} masks that lie beside their images, the first is {next(iter(masks))}")
+    return [file for file in files if file.path not in masks]
+
+
+def mask_folder_test(paths: Iterable[Path]) -> Callable[[Path], bool]:
+    """A test for files in a folder of masks, if some of `paths` lie in the folder of images beside it."""
+    folders: set[Path] = set()
+    for folder in {path.parent for path in paths}:
+        folders.update((folder, *folder.parents))
+    named = {(folder.parent, folder.name.lower()) for folder in folders}
+    masks = set()
+    for folder in folders:
+        if any((folder.parent, name) in named for name in IMAGES_OF.get(folder.name.lower(), ())):
+            masks.add(folder)
+    return lambda path: not masks.isdisjoint(path.parents)
 
 
 def _matches(pattern: str, output: Path) -> list[StemmedFile]:

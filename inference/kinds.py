@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from inference.outputs.classes import ClassFormat
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import Truth
 from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
@@ -74,8 +75,11 @@ class MaskKind(OutputKind):
         self.volume_scorer = VolumeScorer(output_format, requested.task, requested.boundary)
 
     def truth(self, path: Path, mask_suffix: str | None, *, reads_places: bool) -> TruthFolder:
-        object_classes = self.output_format.object_classes
-        return TruthFolder(path, mask_suffix, self.output_format.class_folders, object_classes, reads_places)
+        output_format = self.output_format
+        class_map = output_format.class_map if isinstance(output_format, ClassFormat) else None
+        return TruthFolder(
+            path, mask_suffix, output_format.class_folders, output_format.object_classes, class_map, reads_places
+        )
 
 
 class PointKind(OutputKind):

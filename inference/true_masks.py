@@ -1,22 +1,26 @@
 """Finding the true mask of each input."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
+from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, layered_label
 from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
-from data_utils.sources.annotations.find import find_annotations
+from data_utils.sources.annotations.find import find_annotations, holds_masks
 from data_utils.sources.folder import detect_suffix
-from data_utils.sources.records import Records
-from inference.input_files import files_below, pictures_among, stem_of
+from data_utils.sources.records import Record, Records
+from inference.input_files import IMAGES_OF, files_below, mask_folder_test, pictures_among, stem_of
 from inference.outputs.jobs import ImageJob, InputPages, Job, MaskFile, RasterJob
-from inference.outputs.object_masks import AnnotatedObjects, value_indices
+from inference.outputs.object_masks import AnnotatedClasses, AnnotatedObjects, value_indices
 from runtime.errors import DataError
 
+FOLDERS_OF_A_KIND = {*IMAGES_OF, *chain.from_iterable(IMAGES_OF.values())}  # names of folders of images or masks
 TEST_SPLITS = ("test", "testing")  # beside the splits that training reads
 
 
@@ -28,6 +32,7 @@ class TruthFolder:
         mask_suffix: the end of a mask's stem, which the stem of its input lacks; None to detect it.
         class_folders: the folder of each class, if classes may overlap.
         object_classes: the classes of a model of objects, else empty.
+        class_map: the classes of a model of classes, else None.
         reads_places: whether georeferenced masks are laid on the grids of their images; else they are pictures.
     """
 
@@ -35,6 +40,7 @@ class TruthFolder:
     mask_suffix: str | None = None
     class_folders: Sequence[str] = ()
     object_classes: Sequence[str] = ()
+    class_map: ClassMap | None = None
     reads_places: bool = True
 
     def with_truths(self, inputs: Sequence[InputPages]) -> list[Job]:
@@ -42,11 +48,14 @@ class TruthFolder:
         stems = [pages.stem for pages in inputs]
         for pages in inputs:
             stems += pages.page_stems
-        truths = open_true_masks(self.folder, self.mask_suffix, stems, self.class_folders, self.object_classes)
+        files = {Path(name).resolve() for pages in inputs for job in pages.jobs for name in job.files}
+        truths = open_true_masks(
+            self.folder, self.mask_suffix, stems, self.class_folders, self.object_classes, self.class_map, files
+        )
         jobs: list[Job] = []
         for pages in inputs:
             for number, (job, page_stem) in enumerate(zip(pages.jobs, pages.page_stems, strict=True)):
-                mask = truths.find(pages.stem, page_stem, number, len(pages.jobs))
+                mask = truths.find(pages.stem, page_stem, number, len(pages.jobs), job.image)
                 jobs.append(
                     replace(job, truth=_place_on_image(mask, job) if self.reads_places else _as_picture(mask, job))
                 )
@@ -77,11 +86,14 @@ def _as_picture(mask: MaskFile | None, job: Job) -> MaskFile | None:
     return mask
 
 
-def masks_below(folder: Path) -> dict[Path, Path]:
-    """True masks by their stems."""
+def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]:
+    """True masks by their stems; `inputs`, resolved paths, and images that have a folder of masks are left out."""
     if not folder.is_dir():
         raise DataError(f"--truth {folder}: is not a folder")
-    return dict(pictures_among(files_below(folder), folder))
+    pictures = pictures_among(files_below(folder), folder)
+    in_mask_folder = mask_folder_test([picture.path for picture in pictures])
+    masks = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
+    return {stem: path for stem, path in masks if not inputs or path.resolve() not in inputs}
 
 
 def open_true_masks(
@@ -90,20 +102,42 @@ def open_true_masks(
     stems: Sequence[Path],
     class_folders: Sequence[str],
     objects: Sequence[str] = (),
-) -> "TrueMasks | ClassTruths | ObjectTruths":
-    """The true masks of inputs with these stems, in a folder; `objects` are the classes of a model of objects."""
+    class_map: ClassMap | None = None,
+    inputs: Collection[Path] = (),
+) -> "TrueMasks | ClassTruths | AnnotatedTruths":
+    """The true masks of `inputs` with these stems, in a folder.
+
+    Args:
+        objects: the classes of a model of objects.
+        class_map: the classes of a model of classes.
+    """
     if objects and folder.is_dir():
-        annotations = find_annotations(folder, TEST_SPLITS, allow_unpaired=True)
+        annotations = _annotations(folder)
         if annotations:
-            return ObjectTruths([open_split() for open_split in annotations.values()], objects)
+            return AnnotatedTruths(annotations, partial(_true_objects, objects))
         if len(objects) > 1:
             raise DataError(
                 f"--truth {folder}: masks do not say the classes of objects; give a folder of COCO or labelme"
             )
-    files = masks_below(folder)
+    if class_map is not None and suffix is None and folder.is_dir() and not holds_masks(folder, TEST_SPLITS):
+        annotations = _annotations(folder)
+        if annotations and all(records.metadata.task is None for records in annotations):
+            return AnnotatedTruths(annotations, partial(_true_classes, class_map))
+    files = masks_below(folder, inputs)
     if class_folders:
         return ClassTruths(files, suffix, stems, class_folders)
     return TrueMasks(files, suffix, stems)
+
+
+def _annotations(folder: Path) -> list[Records]:
+    """The annotated images of all splits of a folder; empty if it holds no annotations."""
+    openers = find_annotations(folder, TEST_SPLITS, allow_unpaired=True) or {}
+    return [open_split() for open_split in openers.values()]
+
+
+def _plain(stem: Path) -> Path:
+    """A stem without the folder that tells images from masks: images/a and masks/a are a."""
+    return Path(*(part for part in stem.parent.parts if part.lower() not in FOLDERS_OF_A_KIND), stem.name)
 
 
 class TrueMasks:
@@ -114,19 +148,29 @@ class TrueMasks:
 
     def __init__(self, files: Mapping[Path, Path], suffix: str | None, stems: Iterable[Path]) -> None:
         self.files = files
+        self._plain_files: dict[Path, Path | None] = {}  # None where several files have one name
+        for stem, file in files.items():
+            plain = _plain(stem)
+            self._plain_files[plain] = None if plain in self._plain_files else file
         if suffix is None and self.files:
-            suffix = detect_suffix(map(Path.as_posix, stems), [stem.as_posix() for stem in self.files])
+            plain_stems = [_plain(stem).as_posix() for stem in stems]
+            suffix = detect_suffix(plain_stems, [stem.as_posix() for stem in self._plain_files])
         self.suffix = suffix or ""
         self.missing: list[str] = []
 
-    def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> PageFile | None:
+    def _file(self, stem: Path) -> Path | None:
+        """The mask of an input of this stem."""
+        mask_stem = stem.with_name(stem.name + self.suffix)
+        return self.files.get(mask_stem) or self._plain_files.get(_plain(mask_stem))
+
+    def find(self, stem: Path, page_stem: Path, number: int, pages: int, image: Path | None = None) -> PageFile | None:
         """The true mask of page `number` of an input. Returns None if there is none, and notes it in `missing`."""
-        mask_stem = page_stem.with_name(page_stem.name + self.suffix)
-        if mask_stem in self.files:
-            return PageFile(self.files[mask_stem])
-        stack = self.files.get(stem.with_name(stem.name + self.suffix))
+        mask = self._file(page_stem)
+        if mask is not None:
+            return PageFile(mask)
+        stack = self._file(stem)
         if stack is None or not is_tiff(stack):
-            self.missing.append(str(mask_stem))
+            self.missing.append(str(page_stem.with_name(page_stem.name + self.suffix)))
             return None
         page_numbers = [index for index, _ in tiff_pages(stack)]
         if len(page_numbers) != pages:
@@ -134,36 +178,51 @@ class TrueMasks:
         return PageFile(stack, page_numbers[number])
 
 
-class ObjectTruths:
-    """True objects from annotations, or from a folder of masks for each image.
+class AnnotatedTruths:
+    """The truth of annotated images: of the input's own file, or of the image at the same path below the folder.
 
     Args:
-        objects: the model's classes of objects.
+        as_truth: makes the truth of a record of these records.
     """
 
-    def __init__(self, splits: Sequence[Records], objects: Sequence[str]) -> None:
+    def __init__(self, splits: Sequence[Records], as_truth: Callable[[Records, Record], MaskFile]) -> None:
         self.missing: list[str] = []
-        self.objects = objects
-        self._records: dict[str, tuple[Records, int] | None] = {}  # None for names that several images have
+        self.as_truth = as_truth
+        self._by_stem: dict[Path, tuple[Records, int] | None] = {}  # None for paths that several images have
+        self._by_file: dict[Path, tuple[Records, int]] = {}
         for records in splits:
             for index in range(len(records)):
                 record = records[index]
-                path = stem_of(Path(record["name"]))
-                for name in {path.as_posix(), path.name, Path(str(record["image"])).stem}:
-                    self._records[name] = None if name in self._records else (records, index)
+                stem = stem_of(Path(record["name"]))
+                self._by_stem[stem] = None if stem in self._by_stem else (records, index)
+                if isinstance(record["image"], str | Path):
+                    self._by_file[Path(record["image"]).resolve()] = (records, index)
 
-    def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> AnnotatedObjects | None:
-        """The true objects of an input. Returns None if there are none, and notes it in `missing`."""
-        # if each image has a folder, the folders' names identify the images
-        for name in (page_stem.as_posix(), page_stem.name, *reversed(page_stem.parent.parts)):
-            entry = self._records.get(name)
-            if entry is not None:
-                records, index = entry
-                source = records[index]["target"]
-                assert isinstance(source, RenderedMask)
-                return AnnotatedObjects(source, value_indices(records.metadata.classes, self.objects))
-        self.missing.append(str(page_stem))
-        return None
+    def find(self, stem: Path, page_stem: Path, number: int, pages: int, image: Path | None = None) -> MaskFile | None:
+        """The truth of an input. Returns None if there is none, and notes it in `missing`."""
+        entry = self._by_file.get(image.resolve()) if image is not None else None
+        entry = entry or self._by_stem.get(page_stem)
+        if entry is None:
+            self.missing.append(str(page_stem))
+            return None
+        records, index = entry
+        return self.as_truth(records, records[index])
+
+
+def _true_objects(objects: Sequence[str], records: Records, record: Record) -> AnnotatedObjects:
+    """The true objects of a record, given the model's classes of objects."""
+    source = record["target"]
+    assert isinstance(source, RenderedMask)
+    return AnnotatedObjects(source, value_indices(records.metadata.classes, objects))
+
+
+def _true_classes(class_map: ClassMap, records: Records, record: Record) -> MaskFile:
+    """The true classes of a record, for a model of the classes in `class_map`."""
+    source = record["target"]
+    if isinstance(source, RenderedMask):
+        return AnnotatedClasses.from_names(source, record["name"], records.metadata.classes, class_map)
+    assert isinstance(source, str | Path)
+    return PageFile(source)
 
 
 class ClassTruths:
@@ -190,7 +249,7 @@ class ClassTruths:
             self.joined_masks = TrueMasks(files, suffix, stems)
             self.missing = self.joined_masks.missing
 
-    def find(self, stem: Path, page_stem: Path, number: int, pages: int) -> MaskFile | None:
+    def find(self, stem: Path, page_stem: Path, number: int, pages: int, image: Path | None = None) -> MaskFile | None:
         """The true masks of all classes for a page, found as in `TrueMasks.find`; a class without a mask is unknown."""
         bits = tuple(range(len(self.class_folders)))
         if self.joined_masks is not None:

@@ -76,7 +76,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     truth = None
     if args.truth:
         truth = new_output_kind(requested).truth(args.truth, args.mask_suffix, reads_places=reads_places)
-    files = files_of_patterns(args.input, args.file or args.output, in_sets=rules.in_sets)
+    files = files_of_patterns(args.input, args.file or args.output, in_sets=rules.in_sets, mask_suffix=args.mask_suffix)
     jobs = jobs_of_files(files, args.file or args.output, rules, truth)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.mask_extensions[0])]

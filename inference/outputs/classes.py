@@ -8,11 +8,14 @@ from data_utils.class_map import ClassMap
 from data_utils.class_names import is_background
 from data_utils.mask_values import value_text
 from data_utils.targets.classes import ClassReader
+from data_utils.targets.reader import MaskReader
 from data_utils.visualize import class_colors, outlined_overlay
 from inference.decoding.decoder import Decoder
+from inference.outputs.jobs import MaskFile
+from inference.outputs.object_masks import AnnotatedClasses
 from inference.outputs.prediction_format import MaskFormat, Properties
 from runtime.errors import ImageError
-from unet.config import MaskValue, UNetConfig
+from unet.config import IGNORE_INDEX, MaskValue, UNetConfig
 
 
 class ClassFormat(MaskFormat):
@@ -30,6 +33,11 @@ class ClassFormat(MaskFormat):
 
     def mask_values(self, rows: np.ndarray) -> np.ndarray:
         return self.class_map.decode(rows)
+
+    def reader_for(self, mask: MaskFile) -> MaskReader:
+        if not isinstance(mask, AnnotatedClasses):
+            return self.reader
+        return ClassReader(ClassMap(self.class_map.names, tuple(range(len(self.names))), IGNORE_INDEX))
 
     @property
     def written_values(self) -> Sequence[MaskValue]:

@@ -3,7 +3,7 @@
 import math
 from abc import ABC
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -55,7 +55,7 @@ class Job(ABC):
     size: tuple[int, ...] | None
     output: Path
     root: Path | None = None
-    truth: MaskFile | PointRow | None = None
+    truth: MaskFile | PointRow | None = field(default=None, hash=False)  # annotations hold dictionaries
     spacing: Spacing | None = None
     named: Path | None = None
 

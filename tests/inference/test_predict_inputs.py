@@ -21,6 +21,7 @@ from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import group_jobs, process_share
+from inference.input_files import files_of_patterns
 from inference.inputs import InputRules, find_jobs
 from inference.network_inputs import open_input, read_inputs
 from inference.outputs.jobs import ImageJob, MaskFile
@@ -222,13 +223,31 @@ def test_a_folder_holds_pictures_and_volumes_but_no_hidden_files(tmp_path, patte
 
 @pytest.mark.parametrize(
     ("in_sets", "names"),
-    [(True, ["one", "two"]), (False, ["one/images/x", "one/masks/1", "two/images/y", "two/masks/1"])],
+    [(True, ["one", "two"]), (False, ["one/images/x", "two/images/y"])],
     ids=["objects", "classes"],
 )
-def test_a_folder_for_each_image_holds_no_inputs_but_images_to_a_model_of_objects(tmp_path, in_sets, names):
+def test_a_folder_for_each_image_holds_no_inputs_but_images(tmp_path, in_sets, names):
     touch(tmp_path, *(f"in/{name}.png" for name in ("one/images/x", "one/masks/1", "two/images/y", "two/masks/1")))
     jobs = find_jobs([str(tmp_path / "in")], tmp_path / "out", InputRules(in_sets=in_sets))
     assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == names
+
+
+@pytest.mark.parametrize(
+    ("files", "suffix", "inputs"),
+    [
+        (["d/a.png", "d/a_mask.png", "d/b_mask.png"], None, ["d/a", "d/b_mask"]),
+        (["d/a.jpg", "d/a-Label.png", "d/a_1.png"], None, ["d/a", "d/a_1"]),
+        (["d/a.png", "d/a_x.png", "d/a_mask.png"], "_x", ["d/a", "d/a_mask"]),
+        (["d/images/a.png", "d/Masks/a.png", "masks/b.png"], None, ["d/images/a", "masks/b"]),
+        (["imgs/train/a.png", "labels/train/a.png"], None, ["imgs/train/a"]),
+        (["imagesTr/a.nii.gz", "labelsTr/a.nii.gz", "imagesTs/b.nii.gz"], None, ["imagesTr/a", "imagesTs/b"]),
+    ],
+)
+def test_masks_beside_their_images_are_no_inputs(tmp_path, capsys, files, suffix, inputs):
+    touch(tmp_path, *(f"in/{file}" for file in files))
+    found = files_of_patterns([str(tmp_path / "in")], tmp_path / "out", in_sets=False, mask_suffix=suffix)
+    assert sorted(file.stem.as_posix() for file in found) == inputs
+    assert f"left out {len(files) - len(inputs)} masks that lie beside their images" in capsys.readouterr().out
 
 
 def test_inputs_are_named_below_the_folder_that_is_given(tmp_path):

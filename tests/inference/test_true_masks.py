@@ -11,12 +11,11 @@ from support.prediction import touch
 from support.written_files import PLACE
 
 from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
-from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, RenderedMask, VolumeFile
+from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
-from data_utils.sources.records import Metadata
 from inference.input_files import files_below, pictures_among
 from inference.outputs.jobs import ImageJob, InputPages, MaskFile, RasterJob, VolumeJob
-from inference.true_masks import ObjectTruths, TrueMasks, TruthFolder, open_true_masks
+from inference.true_masks import AnnotatedTruths, TrueMasks, TruthFolder, open_true_masks
 from runtime.errors import DataError
 
 
@@ -161,49 +160,36 @@ def test_the_volume_of_all_classes_has_a_channel_for_each(tmp_path):
     assert volume == VolumeFile((str(tmp_path / "v.nii.gz"),), layers=ClassLayers((0, 1)))
 
 
-class Drawn(RenderedMask):
-    """A mask that is told from others by being another one."""
-
-    def render(self) -> np.ndarray:
-        return np.zeros((3, 4), np.uint8)
-
-
 class Annotated(list):
     """Records of annotated images."""
 
-    metadata = Metadata(classes=((1, "cell"),))
-
     def __init__(self, *names: tuple[str, str]) -> None:
-        super().__init__({"name": name, "image": image, "target": Drawn()} for name, image in names)
+        super().__init__({"name": name, "image": image} for name, image in names)
 
 
-FIRST_SPLIT = Annotated(
-    ("sub/a.png", "/images/sub/x.png"), ("b", "/images/b/picture.png"), ("sub/only.png", "/images/sub/z.png")
-)
-SECOND_SPLIT = Annotated(("other/a.png", "/images/other/y.png"), ("c", "/images/c/picture.png"))
+SPLITS = [
+    Annotated(("sub/a.png", "/images/sub/x.png"), ("b", "/images/b/picture.png"), ("twice.png", "/1.png")),
+    Annotated(("other/a.png", "/images/other/y.png"), ("twice.png", "/2.png")),
+]
 
 
 @pytest.mark.parametrize(
-    ("name", "record"),
+    ("name", "image", "file"),
     [
-        ("sub/a", FIRST_SPLIT[0]),
-        ("other/a", SECOND_SPLIT[0]),
-        ("x", FIRST_SPLIT[0]),
-        ("elsewhere/only", FIRST_SPLIT[2]),
-        ("anywhere/y", SECOND_SPLIT[0]),
-        ("c/b/picture", FIRST_SPLIT[1]),
+        ("sub/a", "/elsewhere/a.png", "/images/sub/x.png"),
+        ("b", "/elsewhere/b.png", "/images/b/picture.png"),
+        ("picture", "/images/b/../b/picture.png", "/images/b/picture.png"),
+        ("twice", "/2.png", "/2.png"),
+        ("twice", "/elsewhere/twice.png", None),
+        ("third/a", "/third/a.png", None),
+        ("a", "/third/a.png", None),
     ],
-    ids=["folder", "other folder", "file", "record", "file of the second split", "folder next to the file"],
+    ids=["path", "folder", "same file", "file of two", "path of two", "name in another folder", "name"],
 )
-def test_true_objects_are_found_by_the_names_of_images_or_folders(name, record):
-    masks = ObjectTruths([FIRST_SPLIT, SECOND_SPLIT], ("cell",))
-    assert masks.find(Path(name), Path(name), 0, 1).source is record["target"]
-
-
-def test_true_objects_are_missing_where_a_name_is_that_of_two():
-    masks = ObjectTruths([FIRST_SPLIT, SECOND_SPLIT], ("cell",))
-    assert masks.find(Path("deep/a"), Path("deep/a"), 0, 1) is None
-    assert masks.missing == ["deep/a"]
+def test_annotations_are_those_of_the_same_file_or_path(name, image, file):
+    truths = AnnotatedTruths(SPLITS, lambda records, record: PageFile(record["image"]))
+    assert truths.find(Path(name), Path(name), 0, 1, Path(image)) == (file and PageFile(file))
+    assert truths.missing == ([] if file else [name])
 
 
 @pytest.fixture

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from support.data_sets import load_info
+from support.in_process import run_predict
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
@@ -24,6 +26,8 @@ from inference.outputs.objects import ObjectFormat
 from inference.true_masks import open_true_masks
 from runtime.errors import DataError
 from tasks.matching import label_classes, label_numbers
+from unet import UNet
+from unet.config import Preprocess, UNetConfig
 
 SIZE = (20, 30)
 # two cats that touch, and a dog: (left, top, right, bottom)
@@ -201,6 +205,81 @@ def test_a_prediction_without_annotations_is_missing_its_truth(annotated):
     truths = open_true_masks(annotated, None, [Path("a")], (), ("dog", "cat"))
     assert truths.find(Path("z"), Path("z"), 0, 1) is None
     assert truths.missing == ["z"]
+
+
+def saved(folder: Path, task: dict | None, outputs: int, **preprocess) -> Path:
+    """A model that answers at random."""
+    torch.manual_seed(0)
+    config = UNetConfig(1, outputs, base_channels=2, depth=1, task=task, preprocess=Preprocess(**preprocess))
+    UNet(config).save_pretrained(folder)
+    return folder
+
+
+def confusion(model: Path, root: Path, output: Path, truth: Path) -> list[list[int]]:
+    """The confusion matrix of the images of a data set."""
+    images = root / "images" if (root / "images").is_dir() else root
+    result = run_predict("--model", model, "--input", images, "--output", output, "--truth", truth)
+    assert result.returncode == 0, result.stderr
+    report = json.loads((output / "metrics.json").read_text())
+    assert report["images"] == len(NAMES)
+    return report["confusion_matrix"]
+
+
+def test_annotations_score_a_model_of_classes_as_masks_do(annotated, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scored")
+    names, values = ("dog", "background", "cat"), (7, 0, 9)  # in another order than in the annotations
+    model = saved(folder / "model", None, 3, class_names=names, class_values=values)
+    own_values = load_records(DataConfig(dataset=str(annotated)))[0][0]["target"].render()
+    mask = np.array([0, 9, 7], np.uint8)[own_values]
+    for name in NAMES:
+        (folder / "masks").mkdir(exist_ok=True)
+        Image.fromarray(mask).save(folder / "masks" / name)
+    by_masks = confusion(model, annotated, folder / "a", folder / "masks")
+    assert confusion(model, annotated, folder / "b", annotated) == by_masks
+    assert sum(map(sum, by_masks)) == len(NAMES) * mask.size
+
+
+@pytest.mark.parametrize("names", [("dog", "cat"), ("animal",)], ids=["two classes", "one class"])
+def test_annotations_score_a_model_of_objects(annotated, tmp_path_factory, names):
+    folder = tmp_path_factory.mktemp("scored")
+    task = {"name": "objects", "classes": ["background", *names], "smallest": 1}
+    model = saved(folder / "model", task, len(names) + 2)
+    images = annotated / "images" if (annotated / "images").is_dir() else annotated
+    result = run_predict("--model", model, "--input", images, "--output", folder / "out", "--truth", annotated)
+    assert result.returncode == 0, result.stderr
+    assert json.loads((folder / "out" / "metrics.json").read_text())["images"] == len(NAMES)
+
+
+def test_a_class_that_the_model_does_not_know_is_named(annotated, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("scored")
+    model = saved(folder / "model", None, 3, class_names=("background", "cat", "cow"), class_values=(0, 1, 2))
+    images = annotated / "images" if (annotated / "images").is_dir() else annotated
+    result = run_predict("--model", model, "--input", images, "--output", folder / "out", "--truth", annotated)
+    assert result.returncode == 1
+    assert result.stderr.count("is annotated with dog, which is no class of the model") == len(NAMES), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("image", "mask", "truth_flags"),
+    [("", "_mask", []), ("", "_mask", ["--mask-suffix", "_mask"]), ("images/", "masks/", [])],
+    ids=["suffix", "suffix that is typed", "folders"],
+)
+def test_masks_beside_their_images_are_their_truth(tmp_path, image, mask, truth_flags):
+    model = saved(tmp_path / "model", None, 2, class_names=("background", "cell"), class_values=(0, 255))
+    data = tmp_path / "data"
+    write_images(data / image)
+    values = np.zeros(SIZE, np.uint8)
+    values[:7] = 255
+    for name in NAMES:
+        file = data / (mask + name if image else name.replace(".", f"{mask}."))
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(values).save(file)
+    flags = ["--input", data, "--output", tmp_path / "out", "--truth", data, *truth_flags]
+    result = run_predict("--model", model, *flags)
+    assert result.returncode == 0, result.stderr
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*.png")) == list(NAMES)
+    report = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert sum(report["confusion_matrix"][1]) == len(NAMES) * 7 * SIZE[1]
 
 
 def test_masks_that_do_not_say_classes_are_no_truth_of_several(tmp_path):

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -162,18 +161,23 @@ class TruePoints:
         rows: dict[str, list[int]] = {}
         for row, image in enumerate(table.images):
             rows.setdefault(_stem(image), []).append(row)
-        jobs = []
-        missing = []
-        for job in chain.from_iterable(pages.jobs for pages in inputs):
-            stem = _stem(str(job.image))
-            candidates = rows.get(stem) or rows.get(case_name(stem), [])
-            if not candidates:
-                missing.append(str(job.image))
-                continue
-            best = max(candidates, key=lambda row: _shared_end(table.images[row], job.image))
-            jobs.append(replace(job, truth=PointRow(self.path, best)))
+        jobs: list[Job] = []
+        missing: list[str] = []
+        image_by_row: dict[int, Path] = {}
+        for pages in inputs:
+            for job in pages.jobs:
+                stem = _stem(str(job.image))
+                candidates = rows.get(stem) or rows.get(case_name(stem), [])
+                found = _find_row(table.images, candidates, job.image, pages.stem.parent.parts)
+                if found is None or image_by_row.setdefault(found, job.image) != job.image:
+                    missing.append(str(job.image))
+                else:
+                    jobs.append(replace(job, truth=PointRow(self.path, found)))
         if missing:
-            raise DataError(f"--truth {self.path}: lists no points of {len(missing)} inputs, the first is {missing[0]}")
+            raise DataError(
+                f"--truth {self.path}: lists no points of {len(missing)} inputs, the first is {missing[0]}; images are"
+                " found by their names and folders"
+            )
         return jobs
 
 
@@ -181,12 +185,30 @@ def _stem(image: str) -> str:
     return volume_stem(image.replace("\\", "/").rpartition("/")[2])
 
 
-def _shared_end(image: str, path: Path) -> int:
+def _find_row(images: Sequence[str], rows: Sequence[int], path: Path, folders: Sequence[str]) -> int | None:
+    """The row of an image among `rows` of its name; None where its folders are others or those of several rows.
+
+    A table may list images by more folders than the input has below the folder that was given, or by fewer.
+
+    Args:
+        images: the listed image of each row.
+        folders: the folders of the input below the given one.
+    """
+    shared_parts: dict[int, tuple[int, bool]] = {}
+    for row in rows:
+        *listed_folders, name = images[row].replace("\\", "/").removeprefix("./").split("/")
+        shared = _shared_end(listed_folders, path.resolve().parent.parts)
+        if shared == len(listed_folders) or _shared_end(listed_folders, folders) == len(folders):
+            shared_parts[row] = shared, name == path.name
+    best = [row for row, parts in shared_parts.items() if parts == max(shared_parts.values())]
+    return best[0] if len(best) == 1 else None
+
+
+def _shared_end(first: Sequence[str], second: Sequence[str]) -> int:
     """The number of parts at the end of two paths that agree."""
     count = 0
-    parts = image.replace("\\", "/").split("/")
-    for first, second in zip(reversed(parts), reversed(path.resolve().parts), strict=False):
-        if first != second:
+    for one, other in zip(reversed(first), reversed(second), strict=False):
+        if one != other:
             break
         count += 1
     return count

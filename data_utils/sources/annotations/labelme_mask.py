@@ -124,6 +124,10 @@ def read_labelme(file: str) -> dict[str, Any]:
     shapes = content.get("shapes")
     if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
         raise DataError(f"{file} is no labelme file: it has no list of shapes")
+    for number, shape in enumerate(shapes, 1):
+        if not isinstance(shape.get("shape_type") or "", str):
+            kind = str(shape["shape_type"])[:40]
+            raise DataError(f"{file} says that shape {number} is of shape_type {kind}, expected a name")
     return content
 
 

@@ -211,10 +211,13 @@ def read_settings(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as YAML ({one_line(error)})") from error
     names = content.get("names")
-    if isinstance(names, dict) and sorted(names) == list(range(len(names))):
+    if isinstance(names, dict) and {*map(type, names)} <= {int} and names.keys() == {*range(len(names))}:
         names = [names[index] for index in range(len(names))]
     if not isinstance(names, list) or not names:
         raise DataError(f"{path} has no `names`: expected a list of the classes, or 0: name, 1: name, ...")
+    for index, name in enumerate(names):
+        if type(name) not in (str, int, float):  # YAML takes `no` and `2020-01-01` for a truth value and a date
+            raise DataError(f"{path}: the name of class {index} is {str(name)[:40]}, expected a text; put it in quotes")
     return content | {"names": [str(name) for name in names]}
 
 

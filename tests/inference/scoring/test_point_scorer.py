@@ -25,8 +25,9 @@ from tasks.points import ABSENT, PRESENT, UNKNOWN
 TASK = landmarks("long", "pixels")
 
 
-def with_truths(jobs: list[Job], path: Path, task: Landmarks) -> list[Job]:
-    return TruePoints(path, task).with_truths([InputPages(Path(), jobs, ())])
+def with_truths(jobs: list[Job], path: Path, task: Landmarks, stem: str = "") -> list[Job]:
+    """The jobs with their truths, as pages of an input of this stem below the given folder."""
+    return TruePoints(path, task).with_truths([InputPages(Path(stem), jobs, ())])
 
 
 def write_noses(file: Path, *images: str) -> None:
@@ -53,7 +54,6 @@ def noses(tmp_path) -> Path:
     [
         ("day2/a.png", 1),
         ("day1/a.png", 0),
-        ("day3/a.png", 0),
         ("other/b.tif", 2),
         ("case_7_0000.nii.gz", 3),
         ("case_8_0000.nii.gz", 4),
@@ -62,6 +62,36 @@ def noses(tmp_path) -> Path:
 def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path, noses, path, row):
     (job,) = with_truths([image_at(tmp_path, path)], noses, replace(TASK, names=("nose", "tail")))
     assert job.truth == (noses, row)
+
+
+@pytest.mark.parametrize(
+    ("path", "stem", "row"),
+    [
+        ("photos/day1/a.png", "day1/a", 0),
+        ("photos/day1/a.png", "photos/day1/a", 0),
+        ("photos/day1/a.png", "a", 0),
+        ("photos/day3/a.png", "day3/a", None),
+        ("photos/day3/a.png", "a", None),  # of day1 or day2
+        ("photos/x/b.png", "x/b", 2),
+        ("photos/c/d.png", "c/d", None),
+        ("d.png", "d", 6),
+    ],
+)
+def test_points_are_the_truth_of_the_image_in_their_folder_alone(tmp_path, path, stem, row):
+    images = ("day1/a.png", "day2/a.png", "b.jpg", "case_7", "case_8_0000", "case_8", "/home/me/e/d.png")
+    write_noses(tmp_path / "t.csv", *images)
+    if row is None:
+        with pytest.raises(DataError, match=f"lists no points of 1 inputs, the first is .*{path}"):
+            with_truths([image_at(tmp_path, path)], tmp_path / "t.csv", TASK, stem)
+    else:
+        (job,) = with_truths([image_at(tmp_path, path)], tmp_path / "t.csv", TASK, stem)
+        assert job.truth == (tmp_path / "t.csv", row)
+
+
+def test_points_are_the_truth_of_one_image(tmp_path):
+    write_noses(tmp_path / "t.csv", "a.png")
+    with pytest.raises(DataError, match=r"lists no points of 1 inputs, the first is .*day2/a\.png"):
+        with_truths([image_at(tmp_path, name) for name in ("day1/a.png", "day2/a.png")], tmp_path / "t.csv", TASK)
 
 
 def test_true_points_are_those_of_the_path_that_agrees_from_its_end_on(tmp_path):
@@ -79,7 +109,7 @@ def test_true_points_are_found_where_a_relative_path_leaves_out_the_folder(tmp_p
 
 def test_true_points_that_are_missing_are_counted_with_the_first_image(tmp_path, noses):
     jobs = [image_at(tmp_path, name) for name in ("b.tif", "x.png", "y.png")]
-    with pytest.raises(DataError, match=r"lists no points of 2 inputs, the first is .*/x\.png$"):
+    with pytest.raises(DataError, match=r"lists no points of 2 inputs, the first is .*/x\.png;"):
         with_truths(jobs, noses, TASK)
 
 

@@ -192,6 +192,10 @@ def test_files_without_partner_are_named_where_they_are_all_there_is(tmp_path):
         ('{"a": 1}', "is no labelme file"),
         ('{"shapes": [{}, 5]}', "is no labelme file"),
         ("[]", "cannot be read as JSON"),
+        (
+            '{"shapes": [{"label": "cell", "shape_type": ["polygon"]}]}',
+            "says that shape 1 is of shape_type ['polygon']",
+        ),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, content, message):

@@ -4,7 +4,8 @@
     python3 bootstrap.py accelerate launch --config_file accelerate_configs/cpu.yaml train.py
     python3 bootstrap.py pytest
 
-The environment is .venv beside this file. It holds requirements-dev.txt, and is updated when that changes.
+The environment is .venv beside this file. It holds requirements.txt; the commands that test and check (pytest, mypy,
+ruff, pre-commit) add requirements-dev.txt. It is updated when these change.
 It needs uv, or a Python that can put pip into it, or one that has pip itself (Debian without python3-venv).
 """
 
@@ -29,7 +30,9 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 PYTHON = BIN / ("python.exe" if os.name == "nt" else "python")
 STAMP = VENV / "bootstrap-stamp"  # where the environment was made, and, written last, what it holds
-REQUIREMENTS = ROOT / "requirements-dev.txt"
+TEST_COMMANDS = ("pytest", "mypy", "ruff", "pre-commit")
+RUNS = "requirements.txt"
+TESTS = "requirements-dev.txt"  # with all other requirements
 
 
 def main(args: list[str]) -> int:
@@ -37,7 +40,7 @@ def main(args: list[str]) -> int:
     if not args or args[0] in ("-h", "--help"):
         print(__doc__.strip())
         return 0 if args else 2
-    prepare_environment()
+    prepare_environment(requirements_of(args))
     if args[0].endswith(".py"):
         args = ["python", *args]
     command = shutil.which(args[0], path=str(BIN))
@@ -55,27 +58,43 @@ def fail(message: str) -> NoReturn:
     sys.exit(f"bootstrap: {message}")
 
 
-def prepare_environment() -> None:
+def requirements_of(args: list[str]) -> str:
+    """The name of the requirements that a command needs."""
+    command = args[2] if args[:2] == ["python", "-m"] and len(args) > 2 else args[0]
+    return TESTS if command in TEST_COMMANDS else RUNS
+
+
+def prepare_environment(requirements: str) -> None:
     """Bring .venv up to date with the requirements; an install that was interrupted is done again."""
-    digest = hashlib.sha256()
-    for path in sorted(ROOT.glob("requirements*.txt")):
-        digest.update(path.read_bytes())
-    expected_stamp = [str(VENV), digest.hexdigest()]
-    if read_stamp() == expected_stamp and PYTHON.exists():
+    if has_installed(requirements):
         return
     with open(ROOT / ".venv.lock", "w") as lock:
         wait_for_lock(lock)
-        stamp = read_stamp()  # again: another process may have finished the work while this one waited
-        if stamp == expected_stamp and PYTHON.exists():
+        if has_installed(requirements):  # another process may have finished the work while this one waited
             return
-        if stamp[:1] != expected_stamp[:1] or not PYTHON.exists():
+        stamp = read_stamp()
+        if stamp[:1] != [str(VENV)] or not PYTHON.exists():
             # The scripts of an environment that was moved, or lost its Python, point nowhere: start over.
             make_venv(clear=bool(stamp) or not PYTHON.exists())
         pip = [] if shutil.which("uv") else find_pip()
-        STAMP.write_text(expected_stamp[0] + "\n", encoding="utf-8")
-        if pip or not install_with_uv():
-            install_requirements(pip or find_pip())
-        STAMP.write_text("\n".join(expected_stamp) + "\n", encoding="utf-8")
+        STAMP.write_text(f"{VENV}\n", encoding="utf-8")
+        if pip or not install_with_uv(requirements):
+            install_requirements(pip or find_pip(), requirements)
+        STAMP.write_text(f"{VENV}\n{checksum(requirements)}\n", encoding="utf-8")
+
+
+def has_installed(requirements: str) -> bool:
+    """Whether the environment is whole, and holds these requirements or those of the tests, which include them."""
+    stamps = [[str(VENV), checksum(name)] for name in (requirements, TESTS)]
+    return PYTHON.exists() and read_stamp() in stamps
+
+
+def checksum(requirements: str) -> str:
+    """The name of the requirements with the checksum of their files."""
+    digest = hashlib.sha256()
+    for path in sorted(ROOT.glob("requirements*.txt" if requirements == TESTS else requirements)):
+        digest.update(path.read_bytes())
+    return f"{requirements} {digest.hexdigest()}"
 
 
 def read_stamp() -> list[str]:
@@ -119,17 +138,17 @@ def pip_version(python: str) -> tuple[int, int]:
     return (int(version[1]), int(version[2])) if version else (0, 0)
 
 
-def install_with_uv() -> bool:
-    """Install requirements-dev.txt by uv, which is several times as fast; returns whether it could."""
-    print(f"bootstrap: installing {REQUIREMENTS.name} with uv", file=sys.stderr)
-    command = ["uv", "pip", "install", "--python", str(PYTHON), "-r", str(REQUIREMENTS)]
+def install_with_uv(requirements: str) -> bool:
+    """Install requirements by uv, which is several times as fast; returns whether it could."""
+    print(f"bootstrap: installing {requirements} with uv", file=sys.stderr)
+    command = ["uv", "pip", "install", "--python", str(PYTHON), "-r", str(ROOT / requirements)]
     return subprocess.run(command, stdout=sys.stderr).returncode == 0
 
 
-def install_requirements(pip: list[str]) -> None:
-    """Install requirements-dev.txt into the environment."""
-    print(f"bootstrap: installing {REQUIREMENTS.name}", file=sys.stderr)
-    command = [*pip, "install", "--disable-pip-version-check", "-r", str(REQUIREMENTS)]
+def install_requirements(pip: list[str], requirements: str) -> None:
+    """Install requirements into the environment."""
+    print(f"bootstrap: installing {requirements}", file=sys.stderr)
+    command = [*pip, "install", "--disable-pip-version-check", "-r", str(ROOT / requirements)]
     # Standard output belongs to the command that runs afterwards.
     code = subprocess.run(command, stdout=sys.stderr).returncode
     if code != 0:

@@ -30,6 +30,7 @@ from runtime.errors import LaunchError
 from runtime.launch_profile import LaunchProfile
 from runtime.memory import keep_freed_memory
 from runtime.mesh import COLLECTIVE_TIMEOUT
+from runtime.parallel import available_cpus
 from runtime.redact import redact
 
 SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # these spread a model's state over all processes
@@ -39,6 +40,7 @@ COMM_HOOKS = {
     "bf16": DDPCommunicationHookType.BF16,
 }
 MOST_GRAPHS = 1024  # compiled graphs: all blocks of a class share their code, and each block may get 16 shapes
+BUSY_SECONDS = 0.3  # in which the load of the CPUs is measured; this process does nothing meanwhile
 CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # the names in torch.cpu.get_capabilities, for x86 and Arm
 
 
@@ -226,6 +228,8 @@ def say_profile(profile: LaunchProfile) -> None:
     """Print the launch settings, and hints that would make the next run on this machine faster."""
     texts = [f"{name} {value}" for name, value in profile.to_json().items()]
     say("profile: " + ", ".join(texts))
+    if profile.device == "cpu":
+        _say_busy_cpus(profile)
     if profile.device == "cuda":
         gpus = torch.cuda.device_count()
         idle = gpus - profile.processes // profile.machines
@@ -235,6 +239,22 @@ def say_profile(profile: LaunchProfile) -> None:
         if profile.mixed_precision == "no" and torch.cuda.is_bf16_supported(including_emulation=False):
             option = "accelerate launch --mixed_precision bf16"
             say(f"precision: this GPU computes in bf16 too, usually faster; next time start with {option}")
+
+
+def _say_busy_cpus(profile: LaunchProfile) -> None:
+    """Print a line if torch computes with more threads than CPUs are free, where each step waits for the slowest."""
+    threads = torch.get_num_threads()
+    if "OMP_NUM_THREADS" in os.environ or threads == 1:
+        return
+    count = psutil.cpu_count() or 1
+    idle = count * (1 - psutil.cpu_percent(BUSY_SECONDS) / 100)
+    free = max(1, round(min(idle, available_cpus())))
+    processes = profile.processes // profile.machines
+    if threads * processes > free:
+        say(
+            f"processors: the run computes with {threads} threads, and about {free} of {count} processors are free for"
+            f" it; with OMP_NUM_THREADS={max(1, free // processes)} in the environment its steps may be faster"
+        )
 
 
 def has_bf16_instructions(device: torch.device) -> bool:

@@ -1,5 +1,6 @@
 """Threads and processes: their number, and computing ahead while earlier results are used."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from runtime import control_group
+
 Item = TypeVar("Item")
 Data = TypeVar("Data")
 Result = TypeVar("Result")
@@ -22,10 +25,9 @@ WORKERS_PER_CPU = 4  # loader processes that a CPU can use, since some of them w
 
 
 def available_cpus() -> int:
-    """The number of CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The number of CPUs that this process may use, also in a container or a cluster's job."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.floor(min(count, control_group.cpus() or math.inf)))
 
 
 def cpu_share() -> int:

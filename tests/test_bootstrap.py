@@ -92,7 +92,7 @@ class TestWithoutEnsurepip:
             wheel.writestr(f"{dist_info}/METADATA", "Metadata-Version: 2.1\nName: marker\nVersion: 1.0\n")
             wheel.writestr(f"{dist_info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{dist_info}/RECORD", "")
-        (repository / "requirements-dev.txt").write_text(f"--find-links {package.as_posix()}\nmarker==1.0\n")
+        (repository / "requirements.txt").write_text(f"--find-links {package.as_posix()}\nmarker==1.0\n")
         process = bootstrap(repository, "python", "-c", "import marker; print(marker.__file__)")
         assert process.returncode == 0, process.stderr
         assert Path(process.stdout.strip()).is_relative_to(repository / ".venv")
@@ -118,19 +118,29 @@ class TestEnvironment:
     def test_the_first_run_makes_the_environment(self, repository):
         check_first_and_second_run(repository)
 
-    @pytest.mark.parametrize("file", ["requirements.txt", pytest.param("requirements-dev.txt", marks=pytest.mark.slow)])
-    def test_changed_requirements_are_installed_into_the_same_environment(self, repository, file):
+    def test_changed_requirements_are_installed_into_the_same_environment(self, repository):
         bootstrap(repository, "python", "-c", "")
         marker = repository / ".venv" / "kept"
         marker.touch()
-        with open(repository / file, "a") as requirements:
+        with open(repository / "requirements.txt", "a") as requirements:
             requirements.write("# changed\n")
         assert "installing" in bootstrap(repository, "python", "-c", "").stderr
         assert bootstrap(repository, "python", "-c", "").stderr == ""
         assert marker.exists()
 
+    def test_tests_add_what_they_need_to_the_same_environment(self, repository):
+        assert "installing requirements.txt\n" in bootstrap(repository, "python", "-c", "").stderr
+        marker = repository / ".venv" / "kept"
+        marker.touch()
+        first = bootstrap(repository, "pytest", "--version").stderr
+        assert "installing requirements-dev.txt\n" in first
+        assert "no command 'pytest'" in first  # the requirements of this repository are empty
+        for command in (["python", "-c", ""], ["python", "-m", "mypy"], ["python", "-m", "platform"]):
+            assert "installing" not in bootstrap(repository, *command).stderr
+        assert marker.exists()
+
     def test_an_install_that_failed_is_done_again(self, repository):
-        requirements = repository / "requirements-dev.txt"
+        requirements = repository / "requirements.txt"
         good = requirements.read_text()
         requirements.write_text("no-such-package-anywhere==1.0\n")
         for _ in range(2):
@@ -211,7 +221,7 @@ def test_requirements_are_installed_by_uv_where_it_is_there(repository, tmp_path
     assert process.returncode == 0, process.stderr
     arguments = (tmp_path / "arguments").read_text().split()
     assert arguments[:3] == ["pip", "install", "--python"]
-    assert arguments[-2:] == ["-r", str(repository / "requirements-dev.txt")]
+    assert arguments[-2:] == ["-r", str(repository / "requirements.txt")]
     assert process.stderr.count("bootstrap: installing") == installs
 
 
@@ -323,27 +333,27 @@ def test_an_environment_that_cannot_be_made_ends_with_what_to_install(commands, 
         script_of_bootstrap.make_venv(clear)
 
 
-REQUIREMENTS = str(ROOT / "requirements-dev.txt")
+REQUIREMENTS = str(ROOT / "requirements.txt")
 
 
 def test_requirements_are_installed_by_pip(commands, capsys):
-    script_of_bootstrap.install_requirements(["a", "pip"])
+    script_of_bootstrap.install_requirements(["a", "pip"], "requirements.txt")
     assert commands.made == [["a", "pip", "install", "--disable-pip-version-check", "-r", REQUIREMENTS]]
-    assert capsys.readouterr().err == "bootstrap: installing requirements-dev.txt\n"
+    assert capsys.readouterr().err == "bootstrap: installing requirements.txt\n"
 
 
 def test_a_pip_that_fails_ends_the_script(commands):
     commands.answer = lambda command: (3, "")
     with pytest.raises(SystemExit, match="bootstrap: pip ended with exit code 3, its reason stands above"):
-        script_of_bootstrap.install_requirements(["pip"])
+        script_of_bootstrap.install_requirements(["pip"], "requirements.txt")
 
 
 @pytest.mark.parametrize(("code", "is_done"), [(0, True), (3, False)])
 def test_requirements_are_installed_by_uv(commands, capsys, code, is_done):
     commands.answer = lambda command: (code, "")
-    assert script_of_bootstrap.install_with_uv() is is_done
+    assert script_of_bootstrap.install_with_uv("requirements.txt") is is_done
     assert commands.made == [["uv", "pip", "install", "--python", OWN_PYTHON, "-r", REQUIREMENTS]]
-    assert capsys.readouterr().err == "bootstrap: installing requirements-dev.txt with uv\n"
+    assert capsys.readouterr().err == "bootstrap: installing requirements.txt with uv\n"
 
 
 @pytest.fixture
@@ -363,7 +373,7 @@ def made(monkeypatch, tmp_path):
         python.parent.mkdir(parents=True, exist_ok=True)
         python.touch()
 
-    def install(pip: list[str]) -> None:
+    def install(pip: list[str], requirements: str) -> None:
         steps.done.append(f"install by {' '.join(pip)}, stamp of {len(script_of_bootstrap.read_stamp())}")
         if steps.fails:
             sys.exit(1)
@@ -378,10 +388,10 @@ def made(monkeypatch, tmp_path):
 INSTALL = "install by own pip, stamp of 1"
 
 
-def steps_of_preparing(made: SimpleNamespace) -> list[str]:
+def steps_of_preparing(made: SimpleNamespace, requirements: str = "requirements.txt") -> list[str]:
     """What is done to prepare the environment once more."""
     made.done.clear()
-    script_of_bootstrap.prepare_environment()
+    script_of_bootstrap.prepare_environment(requirements)
     return list(made.done)
 
 
@@ -391,41 +401,42 @@ def test_an_environment_is_made_once(made):
 
 
 def test_a_stamp_holds_the_folder_before_the_checksum_of_the_requirements(made):
-    script_of_bootstrap.prepare_environment()
+    script_of_bootstrap.prepare_environment("requirements.txt")
     folder, checksum = made.stamp.read_text().splitlines()
     assert folder == str(made.root / ".venv")
-    assert len(checksum) == 64
+    assert len(checksum) == len("requirements.txt ") + 64
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
 def test_changed_requirements_are_installed_once(made, name):
-    script_of_bootstrap.prepare_environment()
+    script_of_bootstrap.prepare_environment(name)
     (made.root / name).write_text("c")
-    assert steps_of_preparing(made) == [INSTALL]
-    assert steps_of_preparing(made) == []
+    assert steps_of_preparing(made, name) == [INSTALL]
+    assert steps_of_preparing(made, name) == []
+    assert steps_of_preparing(made) == []  # those of the tests hold the others
 
 
 def test_an_environment_without_a_stamp_is_completed(made):
-    script_of_bootstrap.prepare_environment()
+    script_of_bootstrap.prepare_environment("requirements.txt")
     made.stamp.unlink()
     assert steps_of_preparing(made) == ["make False", INSTALL]
 
 
 def test_an_environment_without_its_python_is_made_anew(made):
-    script_of_bootstrap.prepare_environment()
+    script_of_bootstrap.prepare_environment("requirements.txt")
     made.python.unlink()
     assert steps_of_preparing(made) == ["make True", INSTALL]
 
 
 def test_an_environment_of_another_folder_is_made_anew(made):
-    script_of_bootstrap.prepare_environment()
+    script_of_bootstrap.prepare_environment("requirements.txt")
     _, checksum = made.stamp.read_text().splitlines()
     made.stamp.write_text(f"/elsewhere/.venv\n{checksum}\n")
     assert steps_of_preparing(made) == ["make True", INSTALL]
 
 
 def test_an_install_that_did_not_end_is_done_again(made):
-    script_of_bootstrap.prepare_environment()
+    script_of_bootstrap.prepare_environment("requirements.txt")
     made.stamp.write_text(f"{made.root / '.venv'}\n")
     made.fails = True
     for _ in range(2):
@@ -437,11 +448,11 @@ def test_an_install_that_did_not_end_is_done_again(made):
 def test_pip_is_asked_where_uv_fails(made, monkeypatch):
     succeeds = [True, False]
     monkeypatch.setattr(script_of_bootstrap.shutil, "which", lambda name: f"/bin/{name}")
-    monkeypatch.setattr(script_of_bootstrap, "install_with_uv", lambda: made.done.append("uv") or succeeds.pop(0))
-    script_of_bootstrap.prepare_environment()
+    monkeypatch.setattr(script_of_bootstrap, "install_with_uv", lambda name: made.done.append("uv") or succeeds.pop(0))
+    script_of_bootstrap.prepare_environment("requirements.txt")
     assert made.done == ["make True", "uv"]
     (made.root / "requirements.txt").write_text("c")
-    script_of_bootstrap.prepare_environment()
+    script_of_bootstrap.prepare_environment("requirements.txt")
     assert made.done[2:] == ["uv", "install by own pip, stamp of 1"]
 
 

@@ -55,6 +55,24 @@ def test_a_group_that_does_not_count_its_cache_has_none(tmp_path):
     assert free(tmp_path, "0::/\n") == 300
 
 
+@pytest.mark.parametrize(
+    ("group", "files", "cpus"),
+    [
+        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "250000 100000"}, 2.5),
+        ("0::/a/b", {"a/b/cpu.max": "50000 100000", "a/cpu.max": "250000 100000"}, 0.5),
+        ("4:cpu,cpuacct:/a", {"cpu/a/cpu.cfs_quota_us": "300000", "cpu/a/cpu.cfs_period_us": "100000"}, 3.0),
+        ("4:cpu,cpuacct:/a", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, None),
+        ("4:memory:/a", {"cpu/a/cpu.cfs_quota_us": "300000", "cpu/a/cpu.cfs_period_us": "100000"}, None),
+    ],
+)
+def test_a_container_has_the_cpus_of_the_tightest_group_around_it(tmp_path, group, files, cpus):
+    (tmp_path / "cgroup").write_text(f"{group}\n")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert control_group.cpus(tmp_path / "cgroup", tmp_path) == cpus
+
+
 def test_groups_that_cannot_be_read_say_nothing(tmp_path):
     assert control_group.free_bytes(tmp_path / "absent", tmp_path) is None
     assert control_group.free_bytes(tmp_path, tmp_path) is None  # a folder

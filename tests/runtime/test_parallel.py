@@ -212,7 +212,12 @@ def test_the_end_of_a_process_that_is_ended_is_no_loss(monkeypatch, ended_childr
 def test_the_cpus_are_those_that_this_process_may_use(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 9} if process == 0 else set(), raising=False)
+    monkeypatch.setattr(parallel.control_group, "cpus", lambda: None)
     assert parallel.available_cpus() == 3
+    for limit, count in ((5.0, 3), (2.5, 2), (0.5, 1)):
+        monkeypatch.setattr(parallel.control_group, "cpus", lambda limit=limit: limit)
+        assert parallel.available_cpus() == count
+    monkeypatch.setattr(parallel.control_group, "cpus", lambda: None)
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
     assert parallel.available_cpus() == 64
     monkeypatch.setattr(os, "cpu_count", lambda: None)

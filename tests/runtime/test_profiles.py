@@ -436,6 +436,32 @@ def test_a_run_knows_the_command_that_started_it(monkeypatch, tmp_path, own, par
     assert command_line(["--resume", "auto"]) == f"{line} --dataset 's3://host/my data' --resume auto"
 
 
+@pytest.mark.parametrize(
+    ("threads", "processes", "busy", "available", "line"),
+    [
+        (4, 1, 0, 4, None),
+        (4, 1, 80, 4, "about 1 of 4 processors are free for it; with OMP_NUM_THREADS=1 "),
+        (4, 1, 0, 2, "about 2 of 4 processors are free for it; with OMP_NUM_THREADS=2 "),
+        (2, 2, 0, 4, None),
+        (2, 2, 50, 4, "about 2 of 4 processors are free for it; with OMP_NUM_THREADS=1 "),
+        (1, 1, 100, 4, None),
+    ],
+)
+def test_threads_beyond_the_free_processors_are_a_line(monkeypatch, capsys, threads, processes, busy, available, line):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
+    monkeypatch.setattr("psutil.cpu_percent", lambda seconds: busy)
+    monkeypatch.setattr("runtime.launch.available_cpus", lambda: available)
+    say_profile(LaunchProfile(processes, 1, "MULTI_CPU", "cpu", "no"))
+    printed = capsys.readouterr().out
+    assert (line or "\n") in printed
+    assert ("processors: " in printed) is (line is not None)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    say_profile(LaunchProfile(processes, 1, "MULTI_CPU", "cpu", "no"))
+    assert "processors: " not in capsys.readouterr().out  # the user has chosen
+
+
 def test_a_start_without_advice_says_nothing(launched, monkeypatch, capsys):
     launched(gpus=0)
     allocator_settings = []

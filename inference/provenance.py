@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from inference.predict_settings import PredictSettings
-from runtime.documents import read_json
+from runtime.documents import open_regular, read_json
 from runtime.errors import DataError
 from runtime.files import replace_file
 from runtime.redact import redact
@@ -85,7 +85,7 @@ def _checksum(model: Path) -> str | None:
         return None
     checksum = 0
     for path in files:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             while chunk := file.read(CHUNK):
                 checksum = zlib.crc32(chunk, checksum)
     return f"{checksum:08x}"

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 Root = type | tuple[type, ...]
 
+NOT_REGULAR = "it is not a regular file"
 MOST_BYTES = 2**26  # the largest file with settings or descriptions
 MOST_BYTES_OF_DATA = 2**32  # the largest file that holds a data set, such as the annotations of all images
 MOST_BYTES_OF_YAML = 2**20
@@ -25,15 +26,21 @@ ROOT_NAMES: dict[type, str] = {dict: "an object", list: "a list", tuple: "a list
 
 @contextmanager
 def open_regular(file: str | Path) -> Iterator[BinaryIO]:
-    """Open a file to read from. Raises ValueError for a pipe or a device, which may never end."""
+    """Open a file of somebody else to read from. Raises OSError for a pipe or a device, which may never end."""
     with open(file, "rb", opener=_open_without_waiting) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise ValueError("it is not a regular file")
+            raise OSError(NOT_REGULAR)
         yield stream
 
 
+def check_regular(file: str | Path) -> None:
+    """Raises OSError for a pipe or a device; for files that a library opens by their name."""
+    if not stat.S_ISREG(os.stat(file).st_mode):
+        raise OSError(NOT_REGULAR)
+
+
 def read_bytes(file: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """The content of a regular file. Raises ValueError for other kinds of files, and for more than `most_bytes`."""
+    """The content of a regular file. Raises OSError for other kinds of files, ValueError for more than `most_bytes`."""
     with open_regular(file) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size > most_bytes:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 from safetensors import SafetensorError
 
 from runtime.console import say
+from runtime.documents import open_regular
 
 try:
     import fcntl
@@ -140,7 +141,7 @@ def tolerate_write_errors(output: str) -> Iterator[None]:
 def checksum(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()

@@ -1,5 +1,7 @@
 """Damaged files of others end in a result or in one line: the scripts read them here, changed at random by a seed.
 
+So do pipes in the place of files, for which nothing writes.
+
 FUZZ_SEED and FUZZ_COUNT in the environment choose other inputs: `FUZZ_SEED=7 FUZZ_COUNT=100 pytest tests/test_fuzz.py`
 makes 100 of each kind. A failure names the kind and the seed, which make the same input again.
 """
@@ -8,8 +10,10 @@ import json
 import os
 import random
 import shutil
+import signal
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -168,3 +172,27 @@ def test_a_damaged_file_ends_in_a_result_or_in_one_line(kind, number, tmp_path):
         read(tmp_path / "good")
     except UserError as error:
         assert len(str(error).splitlines()) == 1
+
+
+@pytest.fixture
+def bounded():
+    """Ends a test that waits for a file, after a minute without another one."""
+    yield partial(signal.alarm, 60)
+    signal.alarm(0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(kind, tmp_path, bounded):
+    write, _, read = KINDS[kind]
+    write(tmp_path / "good")
+    files = [file.relative_to(tmp_path / "good") for file in sorted((tmp_path / "good").rglob("*")) if file.is_file()]
+    for number, file in enumerate(files):
+        folder = tmp_path / str(number) / "piped"
+        shutil.copytree(tmp_path / "good", folder)
+        (folder / file).unlink()
+        os.mkfifo(folder / file)
+        bounded()
+        try:
+            read(folder)
+        except UserError as error:
+            assert len(str(error).splitlines()) == 1

@@ -43,7 +43,7 @@ class WeightAverage:
     def restore(self, checkpoint: Path) -> None:
         """Continue from the averages in a checkpoint or, if it has none, from the model's weights."""
         file = checkpoint / "average.safetensors"
-        saved = load_file(file) if file.exists() else self._live
+        saved = load_file(file) if file.is_file() else self._live
         for name, value in self.tensors.items():
             value.copy_(shard_like(saved[name], value))
 

@@ -11,7 +11,7 @@ from PIL import Image
 from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, source_files
 from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest
-from runtime.errors import DataError
+from runtime.documents import open_regular
 
 SAMPLES = 16  # records of a split whose names make its fingerprint, and whose content is read
 WHOLE_BYTES = 64 * 2**20  # bytes that are read of a larger file, in blocks from its start to its end
@@ -73,7 +73,7 @@ def _content(source: ImageSource) -> str:
             array = np.asarray(content)
             return digest(array.shape, array.dtype.str, array.tobytes())
         return digest(content)
-    except (OSError, DataError) as error:
+    except (OSError, ValueError) as error:
         return type(error).__name__
 
 
@@ -81,7 +81,7 @@ def _file_checksum(path: str) -> bytes:
     """The SHA-256 of a file; for a large file, of its size and of evenly spaced blocks."""
     size = os.stat(path).st_size
     checksum = hashlib.sha256(str(size).encode())
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         for start in _block_starts(size):
             checksum.update(_block(file, start))
     return checksum.digest()

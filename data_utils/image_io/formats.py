@@ -1,7 +1,5 @@
 """The formats of pictures, and one error for files that cannot be opened or decoded."""
 
-import os
-import stat
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
@@ -14,6 +12,7 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
+from runtime.documents import check_regular
 from runtime.errors import DataError, ImageError, UserError, one_line
 from runtime.memory import available_bytes
 from unet.config import MaskValue
@@ -242,12 +241,6 @@ def open_binary(file: str | Path | bytes) -> BinaryIO:
         return BytesIO(file)
     check_regular(file)
     return open(file, "rb")
-
-
-def check_regular(path: str | Path) -> None:
-    """Raises ValueError for a pipe or a device, which would be read for ever."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise ValueError("it is not a regular file")
 
 
 def check_memory(size: int, name: str) -> None:

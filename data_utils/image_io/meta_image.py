@@ -7,6 +7,7 @@ from math import isfinite, prod
 from pathlib import Path
 
 from data_utils.image_io.formats import check_memory
+from runtime.documents import open_regular
 
 HEADER_BYTES = 2**16  # within which a header ends
 LAST_FIELD = "ElementDataFile"  # the voxels begin behind this field
@@ -64,7 +65,7 @@ def check_meta_image(path: str) -> None:
 
 def _read_fields(path: str) -> dict[str, str]:
     """Name -> text of each line of the header, up to the one that says where the voxels are."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         head = file.read(HEADER_BYTES)
     fields = {}
     for line in head.split(b"\n"):

@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 
 from data_utils.image_io.formats import check_memory
+from runtime.documents import open_regular
 
 HEADER_BYTES = 2**16  # within which a header ends
 MOST_AXES = 16
@@ -67,7 +68,7 @@ def check_nrrd(path: str) -> None:
 
 def _read_fields(path: str) -> tuple[dict[str, str], int]:
     """Name -> text of each field of the header, and how many bytes the header has."""
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         head = file.read(HEADER_BYTES)
     end = re.search(rb"\r?\n\r?\n", head)
     header_bytes = end.end() if end else len(head)

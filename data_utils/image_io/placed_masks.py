@@ -13,12 +13,12 @@ from data_utils.image_io.formats import (
     PageFile,
     RenderedMask,
     check_memory,
-    check_regular,
     page_file,
 )
 from data_utils.image_io.places import Place, read_place
 from data_utils.image_io.reader import read_mask
 from data_utils.image_io.tiff import is_tiff
+from runtime.documents import check_regular
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 

@@ -11,11 +11,12 @@ import numpy as np
 import tifffile
 
 from data_utils.image_io.band_names import band_indices, stored_band_names
-from data_utils.image_io.formats import BandSource, check_regular, open_picture
+from data_utils.image_io.formats import BandSource, open_picture
 from data_utils.image_io.places import NODATA, PLACE_TAGS, Place, has_place_tags, read_place
 from data_utils.image_io.tiff import ALPHA_SAMPLES, is_tiff, open_page, reads_right
 from data_utils.image_io.tiff_segments import Range, Segments, is_photograph, read_nodata, sample_index
 from runtime.console import listing
+from runtime.documents import check_regular
 from runtime.errors import ImageError
 
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)

@@ -22,7 +22,6 @@ from data_utils.image_io.formats import (
     RenderedMask,
     WindowSource,
     check_memory,
-    check_regular,
     decode,
     image_errors,
     open_picture,
@@ -31,6 +30,7 @@ from data_utils.image_io.formats import (
 from data_utils.image_io.rasters import Raster, open_bands, open_raster
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.tiff import check_pages, is_tiff
+from runtime.documents import check_regular
 from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, Preprocess
 

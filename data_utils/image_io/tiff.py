@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import TIFF_SUFFIXES, TURNED_ORIENTATIONS, check_regular, image_errors
+from data_utils.image_io.formats import TIFF_SUFFIXES, TURNED_ORIENTATIONS, image_errors
 from data_utils.image_io.places import has_place_tags
+from runtime.documents import check_regular
 from runtime.errors import ImageError, one_line
 
 MOST_TAGS = 4096  # tifffile takes a directory with more of them for damaged and stops

@@ -18,7 +18,6 @@ from data_utils.image_io.formats import (
     PictureFile,
     RenderedMask,
     WindowSource,
-    check_regular,
     decode,
     image_errors,
     open_picture,
@@ -29,6 +28,7 @@ from data_utils.image_io.rasters import Raster, open_bands, open_raster
 from data_utils.image_io.reader import decode_image, read_image, size_as_seen
 from data_utils.image_io.tiff import has_windows, is_tiff
 from data_utils.image_io.tiff_segments import Segments
+from runtime.documents import check_regular
 from runtime.errors import ImageError
 from unet.config import Preprocess
 

@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from runtime.cache import cache_file, digest
 from runtime.console import say, track
+from runtime.documents import read_bytes
 from runtime.errors import DataError
 from runtime.files import checksum, replace_file
 from runtime.parallel import available_cpus, map_ahead
@@ -121,13 +122,13 @@ def _checksum_file(file: Path) -> Path:
 
 def _is_whole(file: Path) -> bool:
     """Whether a file of decoded samples is there as it was written; only a machine's first process looks inside."""
-    if not file.exists():
+    if not file.is_file():
         return False
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return True
     try:
-        expected = _checksum_file(file).read_bytes()
-    except FileNotFoundError:
+        expected = read_bytes(_checksum_file(file))
+    except OSError:
         expected = b""
     if expected != checksum(file).encode():
         say(f"{file} is damaged; its samples are decoded again")

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_utils.image_io.formats import format_remedy
 from data_utils.sources.records import Record, Records
+from data_utils.sources.streams.remote import file_errors
 from runtime.cache import digest
+from runtime.documents import check_regular
 from runtime.errors import DataError, one_line
 from runtime.files import user_path
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 IMAGE_COLUMNS = ("image",)
 MASK_COLUMNS = ("mask", "label", "annotation")
+TABLE_SUFFIXES = (".parquet", ".arrow", ".json")  # of the files that `datasets` writes
 TEXT_TYPES = ("string", "large_string")
 PACK_REMEDY = "`python -m data_utils.pack FOLDER OUT` writes pictures into parquet files"
 HUB_SECONDS = 10  # how long the Hub may take to answer
@@ -218,6 +221,10 @@ def _names_beside(path: Path) -> list[str]:
 def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
     """Splits of a .parquet file, a folder that `datasets` wrote, or a Hub id. Raises DataError if there is none."""
     path = user_path(dataset)
+    for file in (path, *path.rglob("*")):
+        if file.suffix in TABLE_SUFFIXES and file.exists() and not file.is_dir():
+            with file_errors(str(file)):
+                check_regular(file)
     is_parquet_file = path.is_file() and path.suffix == ".parquet"
     if not (path.is_dir() or is_parquet_file or is_hub_id(dataset)):
         raise _missing_data_set_error(dataset, path)

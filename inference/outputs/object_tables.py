@@ -1,6 +1,7 @@
 """The table of the objects of an image: its columns, its cells, and how it is read again."""
 
 import csv
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from data_utils.image_io.volumes import VolumeHeader
 from inference.decoding.finder import DetectedObject
+from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
 from runtime.errors import DataError, one_line
 
 IMAGE_COLUMNS = ("number", "class", "area", "center_y", "center_x", "top", "left", "bottom", "right", "score")
@@ -19,19 +21,19 @@ REMEDY = "--overwrite makes it anew"
 
 def table_rows(table: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
     """The rows of the table of an image. Raises DataError if somebody has made it unreadable."""
-    with table.open(newline="", encoding="utf-8", errors="replace") as file:
-        rows = csv.reader(file)
-        try:
-            if next(rows, None) != list(columns):
-                raise ValueError("expected the columns " + ", ".join(columns))
-            for cells in rows:
-                row = dict(zip(columns, cells, strict=True))
-                for name in WHOLE:
-                    int(row.get(name, "0"))
-                float(row["score"])
-                yield row
-        except (ValueError, csv.Error) as error:
-            raise DataError(f"{table}: is not as prediction wrote it ({one_line(error)}); {REMEDY}") from error
+    try:
+        text = read_bytes(table, MOST_BYTES_OF_DATA).decode(errors="replace")
+        rows = csv.reader(io.StringIO(text, newline=""))
+        if next(rows, None) != list(columns):
+            raise ValueError("expected the columns " + ", ".join(columns))
+        for cells in rows:
+            row = dict(zip(columns, cells, strict=True))
+            for name in WHOLE:
+                int(row.get(name, "0"))
+            float(row["score"])
+            yield row
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"{table}: is not as prediction wrote it ({one_line(error)}); {REMEDY}") from error
 
 
 def image_cells(detected: DetectedObject) -> list[str]:

@@ -35,7 +35,7 @@ def test_a_pipe_is_no_picture(tmp_path, name):
 
 @pytest.mark.parametrize("kind", [str, Path])
 def test_a_folder_is_no_picture(tmp_path, kind):
-    with pytest.raises(ValueError, match="not a regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         open_picture(kind(tmp_path))
 
 

@@ -120,12 +120,12 @@ def test_yaml_of_a_data_set_is_read(tmp_path):
 
 def test_a_pipe_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="not a regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         read_bytes(tmp_path / "pipe")
 
 
 def test_a_device_is_not_read():
-    with pytest.raises(ValueError, match="not a regular file"):
+    with pytest.raises(OSError, match="not a regular file"):
         read_bytes(os.devnull)
 
 

@@ -182,6 +182,8 @@ def _lines_up_to(log: Path, step: int) -> list[bytes]:
         if step:
             say(f"{log} is gone: it begins again behind step {step}")
         return []
+    except OSError as error:
+        raise WriteError(f"{log} cannot be read ({one_line(error)}); move it away") from error
     earlier = []
     for line, record in lines:
         if not is_record(record):

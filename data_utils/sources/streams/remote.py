@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from runtime.cache import digest
+from runtime.documents import check_regular
 from runtime.errors import DataError, UserError, one_line
 from runtime.redact import redact
 
@@ -80,6 +81,8 @@ def open_file(file: str, block: int = 0) -> Any:
     import fsspec
 
     system, path = fsspec.core.url_to_fs(file)
+    if isinstance(system, fsspec.implementations.local.LocalFileSystem):
+        check_regular(path)
     if block:
         return system.open(path, "rb", block_size=block, cache_type="readahead")
     return system.open(path, "rb", cache_type="none")

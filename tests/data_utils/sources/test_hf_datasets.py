@@ -456,6 +456,18 @@ def test_a_row_without_image_is_called_by_its_number(tables):
     assert [record["name"] for record in records_of(rows)] == ["0.jpg", "row 1", "2.jpg"]
 
 
+@pytest.mark.parametrize("streaming", [False, True], ids=["loaded", "streamed"])
+@pytest.mark.parametrize("name", ["train.parquet", "train.tar", "state.json", "data-00000-of-00001.arrow"])
+def test_a_pipe_is_no_file_of_a_data_set(tmp_path, tables, name, streaming):
+    if not name.startswith("train"):
+        table(tables).save_to_disk(tmp_path)
+        (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    path = tmp_path / name if name.startswith("train") else tmp_path
+    message = "holds no .parquet or .tar" if streaming and path == tmp_path else "it is not a regular file"
+    assert message in error_of(path, streaming=streaming)
+
+
 TEXTS = {
     "path": str,
     "path beside no bytes": lambda path: {"bytes": None, "path": path},

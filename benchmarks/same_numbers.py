@@ -4,17 +4,16 @@ python benchmarks/same_numbers.py record numbers.json                  writes th
 python benchmarks/same_numbers.py compare numbers.json                 this checkout against the recorded numbers
 python benchmarks/same_numbers.py compare ../other-checkout            this checkout against another one
 
-Each case is a few tiny runs of train.py, predict.py and the ONNX export, on generated images and volumes. All numbers
-of metrics.jsonl count but speeds; files count by their decoded content. A comparison prints what differs and ends with
-exit code 1 if anything does. Numbers are of one processor and one version of torch: record and compare on one machine.
+Each case is a few tiny runs of train.py, predict.py, review.py, compare.py and the ONNX export, on the generated data
+sets of benchmarks/tiny_sets.py. All numbers of metrics.jsonl count but speeds; files count by their decoded content. A
+comparison prints what differs and ends with exit code 1 if anything does. Numbers are of one processor and one version
+of torch: record and compare on one machine.
 """
 
-import argparse
 import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,13 +27,21 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-ROOT = Path(__file__).resolve().parent.parent
-Numbers = dict[str, dict[str, str]]  # case -> what was computed -> its digest
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import tiny_sets
+from benchmarks.recorded import Numbers, record_or_compare
 
 IMAGES = "train.py --dataset {data}/images --tracker none --log-every 1 --seed 3"
 TINY = "--plan none --base-channels 4 --num-workers 0 --batch-size 4"
 VOLUMES = "train.py --dataset {data}/volumes --tracker none --log-every 1 --base-channels 4 --num-workers 0"
+LEARN = "--max-steps 24 --learning-rate 0.01 --eval-every 12 --checkpoint-every 12"  # enough for masks of some shape
+SMALL = f"--tracker none --log-every 1 --seed 3 {TINY} --depth 2 {LEARN} --output-dir {{out}}"
 PREDICT = "predict.py --output {out}/masks --overwrite"
+EVERYTHING = "--probabilities --overlay --uncertainty"
+NAMES = "--classes 0=ground,100=bright,200=dark"
+PRINTED = ("review.py", "compare.py")  # whose terminal output counts as well
+PLACE_TAGS = ("ModelPixelScaleTag", "ModelTiepointTag", "GeoKeyDirectoryTag", "GDAL_NODATA")
 
 
 @dataclass(frozen=True)
@@ -122,8 +129,73 @@ CASES = (
         "stream",
         (
             "train.py --dataset {data}/tars --streaming --tracker none --log-every 1 --output-dir {out}"
-            " --classes 0=ground,100=bright,200=dark --crop-size 32 32"
+            f" {NAMES} --crop-size 32 32"
             f" {TINY} --depth 2 --max-steps 4",
+        ),
+    ),
+    Case(
+        "stream of parquet files",
+        (f"train.py --dataset {{data}}/parquet --streaming {NAMES} --crop-size 32 32 {SMALL}",),
+    ),
+    Case(
+        "objects",
+        (
+            f"train.py --dataset {{data}}/objects --task objects --crop-size 48 48 {SMALL}",
+            f"{PREDICT} --model {{out}}/model --input {{data}}/objects/images --truth {{data}}/objects/masks"
+            f" {EVERYTHING} --coco --min-size 1",
+        ),
+    ),
+    Case(
+        "landmarks",
+        (
+            f"train.py --dataset {{data}}/points --augment basic {SMALL}",
+            f"{PREDICT} --model {{out}}/model --input {{data}}/points/images --truth {{data}}/points"
+            " --probabilities --overlay",
+        ),
+    ),
+    Case(
+        "landmarks in volumes",
+        (
+            "train.py --dataset {data}/point_volumes --tracker none --log-every 1 --base-channels 4 --num-workers 0"
+            f" --val-fraction 0.3 {LEARN} --output-dir {{out}}",
+            f"{PREDICT} --model {{out}}/model --input {{data}}/point_volumes/images --truth {{data}}/point_volumes",
+        ),
+    ),
+    Case(
+        "classes that overlap",
+        (
+            f"train.py --dataset {{data}}/overlapping {SMALL}",
+            f"{PREDICT} --model {{out}}/model --input {{data}}/overlapping/images --truth {{data}}/overlapping/masks"
+            f" {EVERYTHING}",
+        ),
+    ),
+    Case(
+        "regions",
+        (
+            f"train.py --dataset {{data}}/images --regions whole=100+200;core=200 {SMALL}",
+            f"{PREDICT} --model {{out}}/model --input {{data}}/photos --truth {{data}}/truth {EVERYTHING}",
+        ),
+    ),
+    Case(
+        "partly labeled",
+        (f"train.py --dataset {{data}}/partly_labeled {NAMES} --val-fraction 0.2 --class-weights auto {SMALL}",),
+    ),
+    Case(
+        "rasters with a place",
+        (
+            f"train.py --dataset {{data}}/rasters --val-blocks 64 --bands 4 2 1 --crop-size 32 32 {SMALL}",
+            f"{PREDICT} --model {{out}}/model --input {{data}}/rasters/images --truth {{data}}/rasters/masks"
+            f" {EVERYTHING} --polygons",
+            f"train.py --dataset {{data}}/fields --label-column crop {SMALL}/fields",
+        ),
+    ),
+    Case(
+        "folds and their ensemble",
+        (
+            f"train.py --dataset {{data}}/images/train --fold 1/2 {SMALL}/1",
+            f"train.py --dataset {{data}}/images/train --fold 2/2 {SMALL}/2",
+            f"{PREDICT} --model {{out}}/1/model --ensemble {{out}}/2/model --input {{data}}/photos"
+            f" --truth {{data}}/truth {EVERYTHING}",
         ),
     ),
     Case(
@@ -173,6 +245,17 @@ CASES = (
         (f"{IMAGES} --output-dir {{out}} --init-from {{after}}/model --num-workers 0 --batch-size 4 --max-steps 3",),
         after="images",
     ),
+    Case(
+        "review, calibration and comparison",
+        (
+            f"train.py --dataset {{data}}/images/train --fold 1/2 --augment strong {SMALL}",
+            "review.py --runs {after}/1 {after}/2 --output {out}/review",
+            "review.py --runs {out} --calibrate",
+            f"{PREDICT} --model {{out}}/model --input {{data}}/photos --probabilities",
+            "compare.py {after}/1 {after}/2 {out} --output {out}/comparison.html",
+        ),
+        after="folds and their ensemble",
+    ),
 )
 
 
@@ -181,126 +264,53 @@ def case_named(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
-def write_images(folder: Path, count: int, size: tuple[int, int], seed: int) -> None:
-    """`count` noisy photographs, each with a bright and a dark box, and masks of the values 0, 100 and 200."""
-    rng = np.random.default_rng(seed)
-    for kind in ("images", "masks"):
-        (folder / kind).mkdir(parents=True)
-    for number in range(count):
-        image = rng.integers(60, 160, (*size, 3), dtype=np.uint8)
-        mask = np.zeros(size, np.uint8)
-        for value, change in ((100, 90), (200, -60)):
-            top, left = (int(rng.integers(0, side // 2)) for side in size)
-            box = np.s_[top : top + size[0] // 3, left : left + size[1] // 4]
-            image[box] = np.clip(image[box].astype(int) + change, 0, 255).astype(np.uint8)
-            mask[box] = value
-        Image.fromarray(image).save(folder / "images" / f"photo_{number:02}.png")
-        Image.fromarray(mask).save(folder / "masks" / f"photo_{number:02}.png")
-
-
-def write_volumes(folder: Path, count: int) -> None:
-    """`count` scans of uneven spacing with a bright box each, in the Medical Segmentation Decathlon's layout."""
-    import nibabel
-
-    affine = np.diag([1.0, 1.0, 2.5, 1.0])
-    training = []
-    for number in range(count):
-        rng = np.random.default_rng(number)
-        image = rng.integers(0, 100, (20, 24, 12)).astype(np.int16)
-        label = np.zeros(image.shape, np.uint8)
-        corner = rng.integers(2, 8, 3)
-        box = tuple(slice(start, start + side) for start, side in zip(corner, (8, 9, 4), strict=True))
-        image[box] += 150
-        label[box] = 1
-        names = {}
-        for key, kind, voxels in (("image", "imagesTr", image), ("label", "labelsTr", label)):
-            (folder / kind).mkdir(parents=True, exist_ok=True)
-            nibabel.save(nibabel.Nifti1Image(voxels, affine), folder / kind / f"scan_{number:02}.nii.gz")
-            names[key] = f"./{kind}/scan_{number:02}.nii.gz"
-        training.append(names)
-    content = {"modality": {"0": "MRI"}, "labels": {"0": "background", "1": "box"}, "training": training}
-    (folder / "dataset.json").write_text(json.dumps(content))
-
-
-def write_coco(folder: Path, count: int) -> None:
-    """`count` images with two polygons each."""
-    write_images(folder, count, (48, 40), seed=5)
-    shutil.rmtree(folder / "masks")
-    images, annotations = [], []
-    for number in range(count):
-        images.append({"id": number, "file_name": f"photo_{number:02}.png", "height": 48, "width": 40})
-        for category in (1, 2):
-            left, top = 4 * category + number, 6 * category
-            polygon = [left, top, left + 15.5, top + 2, left + 9, top + 17.5]
-            entry = {"id": 2 * number + category, "image_id": number, "category_id": category}
-            annotations.append(entry | {"segmentation": [polygon], "iscrowd": 0})
-    categories = [{"id": 1, "name": "cell"}, {"id": 2, "name": "nucleus"}]
-    content = {"images": images, "annotations": annotations, "categories": categories}
-    (folder / "_annotations.coco.json").write_text(json.dumps(content))
-
-
-def write_tars(folder: Path, source: Path) -> None:
-    """The training images of `source` in two tar files, and its validation images in one."""
-    import tarfile
-
-    folder.mkdir()
-    for split, shards in (("train", 2), ("val", 1)):
-        names = sorted(path.stem for path in (source / split / "images").iterdir())
-        for shard in range(shards):
-            with tarfile.open(folder / f"{split}-{shard:02}.tar", "w") as tar:
-                for name in names[shard::shards]:
-                    tar.add(source / split / "images" / f"{name}.png", f"{name}.image.png")
-                    tar.add(source / split / "masks" / f"{name}.png", f"{name}.mask.png")
-
-
-def write_encoder(folder: Path) -> None:
-    """A tiny ResNet of transformers with random weights."""
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.ResNetConfig(
-        embedding_size=8, layer_type="basic", hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 2, 1]
-    )
-    settings = json.loads(config.to_json_string(use_diff=False))
-    backbone = transformers.AutoBackbone.from_config(transformers.AutoConfig.for_model(**settings))
-    backbone.save_pretrained(folder)
-
-
 def write_data(folder: Path) -> None:
     """All data sets and inputs of the cases."""
     import tifffile
 
     # multiples of most batches: what fills a short step may change more often than other numbers
-    write_images(folder / "images" / "train", 12, (48, 64), seed=0)
-    write_images(folder / "images" / "val", 5, (48, 64), seed=1)
-    write_images(folder / "mixed", 3, (61, 75), seed=2)
+    tiny_sets.write_images(folder / "images" / "train", 12, (48, 64), seed=0)
+    tiny_sets.write_images(folder / "images" / "val", 5, (48, 64), seed=1)
+    tiny_sets.write_images(folder / "mixed", 3, (61, 75), seed=2)
     (folder / "mixed" / "images").rename(folder / "photos")
     (folder / "mixed" / "masks").rename(folder / "truth")
     pixels = np.random.default_rng(7).integers(0, 256, (700, 90, 3), dtype=np.uint8)
     tifffile.imwrite(folder / "tall.tif", pixels, photometric="rgb", tile=(64, 64), compression="zlib")
-    write_volumes(folder / "volumes", 6)
-    write_coco(folder / "coco", 16)
-    write_tars(folder / "tars", folder / "images")
-    write_encoder(folder / "encoder")
+    tiny_sets.write_volumes(folder / "volumes", 6)
+    tiny_sets.write_coco(folder / "coco", 16)
+    tiny_sets.write_tars(folder / "tars", folder / "images")
+    tiny_sets.write_encoder(folder / "encoder")
+    tiny_sets.write_objects(folder / "objects", 12)
+    tiny_sets.write_points(folder / "points", 12)
+    tiny_sets.write_point_volumes(folder / "point_volumes", 6)
+    tiny_sets.write_overlapping(folder / "overlapping", 12)
+    tiny_sets.write_partly_labeled(folder / "partly_labeled", 15)
+    tiny_sets.write_rasters(folder / "rasters", 8)
+    tiny_sets.write_rasters(folder / "fields", 8, polygons=True)
+    tiny_sets.write_parquet(folder / "parquet", folder / "images")
 
 
 def command_line(checkout: Path, words: list[str], processes: int) -> list[str]:
     """The command of one line of a case."""
-    if words[0] == "export":
+    script, *flags = words
+    if script == "export":
         module = "inference.export" if (checkout / "inference" / "export").is_dir() else "unet.export"
-        return [sys.executable, "-m", module, *words[1:]]
+        return [sys.executable, "-m", module, *flags]
+    command = [str(checkout / script), *flags]
     if processes == 1:
-        return [sys.executable, *words]
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/multi_cpu.yaml"]
-    return [*launch, "--main_process_port", "0", "--num_processes", str(processes), *words]
+        return [sys.executable, *command]
+    profile = checkout / "accelerate_configs" / "multi_cpu.yaml"
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(profile)]
+    return [*launch, "--main_process_port", "0", "--num_processes", str(processes), *command]
 
 
 def run_case(case: Case, checkout: Path, folder: Path) -> None:
     """Run the commands of a case in its folder; a command that fails ends the program."""
-    out = case.folder(folder / "cases")
-    places = {"data": str(folder / "data"), "out": str(out)}
+    cases = Path("cases")  # paths in what is written do not depend on the folder, which the commands run in
+    out = folder / case.folder(cases)
+    places = {"data": "data", "out": str(case.folder(cases))}
     if case.after is not None:
-        places["after"] = str(case_named(case.after).folder(folder / "cases"))
+        places["after"] = str(case_named(case.after).folder(cases))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
     environment |= {"PYTHONPATH": str(checkout), "XDG_CACHE_HOME": str(folder / "cache")}
     for command in case.commands:
@@ -308,9 +318,11 @@ def run_case(case: Case, checkout: Path, folder: Path) -> None:
         if words[0] == "export":
             out.mkdir(parents=True, exist_ok=True)
         line = command_line(checkout, words, case.processes)
-        process = subprocess.run(line, cwd=checkout, env=environment, capture_output=True, text=True, timeout=600)
+        process = subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
         if process.returncode != 0:
             raise SystemExit(f"{checkout}: {' '.join(words)} ended with {process.returncode}:\n{process.stderr}")
+        if words[0] in PRINTED:
+            (out / f"printed_by_{Path(words[0]).stem}.txt").write_text(process.stdout)
 
 
 def digest(value: bytes) -> str:
@@ -344,9 +356,17 @@ def file_numbers(path: Path) -> Iterator[tuple[str, str]]:
             yield name, array_digest(tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy())
     elif path.suffix == ".npy":
         yield "values", array_digest(np.load(path))
-    elif path.suffix in (".png", ".tif"):
+    elif path.suffix == ".png":
         with Image.open(path) as picture:
             yield "pixels", array_digest(np.asarray(picture))
+    elif path.suffix == ".tif":
+        yield from tiff_numbers(path)
+    elif path.suffix == ".geojson" or path.name in ("objects.json", "points.json"):
+        yield "content", digest(json.dumps(json.loads(path.read_text()), sort_keys=True).encode())
+    elif path.name.startswith("printed_by_"):
+        yield "numbers", digest(" ".join(re.findall(r"\d+\.\d+", path.read_text())).encode())
+    elif path.suffix in (".csv", ".txt"):
+        yield "lines", digest(path.read_bytes())
     elif path.name.endswith(".nii.gz"):
         import nibabel
 
@@ -355,12 +375,23 @@ def file_numbers(path: Path) -> Iterator[tuple[str, str]]:
         yield "affine", array_digest(volume.affine)
 
 
+def tiff_numbers(path: Path) -> Iterator[tuple[str, str]]:
+    """The pixels of a TIFF, and its place in the world if it has one."""
+    import tifffile
+
+    with tifffile.TiffFile(path) as file:
+        yield "pixels", array_digest(file.asarray())
+        place = [(name, file.pages[0].tags[name].value) for name in PLACE_TAGS if name in file.pages[0].tags]
+    if place:
+        yield "place", digest(repr(place).encode())
+
+
 def case_numbers(folder: Path) -> dict[str, str]:
     """All numbers of the files of a case; pictures of the report are drawn anew with each version, and left out."""
     numbers = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if path.is_file() and not name.startswith(("predictions/", "tensorboard/")):
+        if path.is_file() and not {"predictions", "tensorboard"} & {*path.parts}:
             numbers |= {f"{name}: {what}": value for what, value in file_numbers(path)}
     return numbers
 
@@ -381,31 +412,8 @@ def measure(checkout: Path, names: list[str]) -> Numbers:
         return {case.name: case_numbers(case.folder(folder / "cases")) for case in selected_cases}
 
 
-def differences(here: Numbers, there: Numbers) -> Iterator[str]:
-    """A line for each number that differs, or that one side alone has."""
-    for case in here:
-        for name in sorted(here[case].keys() | there.get(case, {}).keys()):
-            values = here[case].get(name, "missing"), there.get(case, {}).get(name, "missing")
-            if values[0] != values[1]:
-                yield f"{case}: {name}: {values[0]} here, {values[1]} there"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("record", "compare"))
-    parser.add_argument("other", type=Path, help="the file to write, or the file or checkout to compare with")
-    parser.add_argument("--checkout", type=Path, default=ROOT, help="the checkout that is measured (default: this one)")
-    parser.add_argument("--only", nargs="+", default=[], metavar="CASE", choices=[case.name for case in CASES])
-    args = parser.parse_args()
-    here = measure(args.checkout.resolve(), args.only)
-    if args.action == "record":
-        args.other.write_text(json.dumps(here, indent=1) + "\n")
-        print(f"{sum(map(len, here.values()))} numbers of {len(here)} cases written to {args.other}")
-        return
-    there = measure(args.other.resolve(), args.only) if args.other.is_dir() else json.loads(args.other.read_text())
-    difference_lines = list(differences(here, there))
-    print("\n".join(difference_lines) or f"equal: {sum(map(len, here.values()))} numbers of {len(here)} cases")
-    raise SystemExit(1 if difference_lines else 0)
+    record_or_compare(__doc__, measure, [case.name for case in CASES])
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from benchmarks import recorded, same_numbers
 from benchmarks.data import bench_memory, write_pairs
 from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_seconds, other_bytes
 from benchmarks.sets import prepare
@@ -122,3 +123,12 @@ def test_the_limit_has_every_convolution_in_both_layouts():
     times = layout_seconds(UNet(SMALL), (2, 3, 32, 48), torch.float32, repeats=1)
     assert len(times) == 2 * 5 + 2 + 1  # two in each of five blocks, two transposed ones, the last
     assert all(len(layouts) == 2 and min(layouts) > 0 for layouts in times)
+
+
+def test_a_number_that_differs_is_named():
+    (here,) = same_numbers.measure(recorded.ROOT, ["partly labeled"]).values()
+    assert "metrics.jsonl: train/loss at step 24" in here
+    there = here | {"metrics.jsonl: eval/loss at step 24": "0.5"}
+    (line,) = recorded.differences({"case": here}, {"case": there})
+    assert line.startswith("case: metrics.jsonl: eval/loss at step 24: ")
+    assert line.endswith("0.5 there")

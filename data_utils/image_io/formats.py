@@ -269,7 +269,7 @@ def _stored_white(picture: Image.Image) -> int | None:
     if decoder.startswith("ppm"):
         return arguments[1]
     rawmode = arguments if isinstance(arguments, str) else arguments[0]
-    return WHITE_OF_RAWMODES.get(rawmode[:3])
+    return WHITE_OF_RAWMODES.get(str(rawmode)[:3])  # a number of bits in a GIF
 
 
 def check_decoding(picture: Image.Image) -> None:

@@ -13,6 +13,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from runtime.errors import UsageError
+from runtime.redact import PASSWORD, redact
 from runtime.script import print_error
 
 # hints for flags of other programs that choose devices; {script} is the script with the other arguments
@@ -69,6 +70,11 @@ class Arguments(argparse.ArgumentParser):
             if word.startswith(LONG_DASHES):
                 flag = f"--{word.lstrip('-' + ''.join(LONG_DASHES))}"
                 self.error(f"{word} begins with a long dash, as word processors write it; type {flag}")
+            if PASSWORD.search(word):
+                self.error(
+                    f"{redact(word)} was given with a password, which others could read in the command and its"
+                    " records; leave it out of the URL, and give it in the environment (docs/data.md)"
+                )
             if word.startswith("-") and word.partition("=")[2] == "--":  # argparse would make it an empty list
                 self.error(f"{word} has no value; for a file of the name -- type ./--")
         return super().parse_known_args(args)

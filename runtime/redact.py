@@ -1,7 +1,7 @@
 """Redaction of texts for files and messages.
 
-The user, the password and the query of URLs are removed, since they may give access to data. Characters that a terminal
-acts on or cannot print, which names of files may hold, are escaped.
+The query of URLs is removed, since it may give access to data, and so are passwords, which no command takes. Characters
+that a terminal acts on or cannot print, which names of files may hold, are escaped.
 """
 
 import re
@@ -9,12 +9,12 @@ from typing import Any
 
 # A scheme has at least two letters, since C:/ is a drive. A Path shortens two slashes to one.
 SCHEME = r"\b(?P<scheme>[a-z][a-z0-9+.-]{1,20}):/{1,2}"
-USER = re.compile(
+PASSWORD = re.compile(
     SCHEME
-    + r"""(?P<user>
+    + r"""(?:
     [^\s/?\#:@]*:[^/?\#\n]*@                              # user:password@
-    | [^\s/?\#]*@                                         # user@
     | [^\s/?\#:@\[]*:(?!:|\d*(?:[/\\?\#\s]|$))\S*@        # a password with / ? or #: what follows the colon is no port
+    | (?<=http://|ttps://)[^\s/?\#]*@                      # a token in place of a user of the web
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -24,7 +24,6 @@ QUERY = re.compile(
     re.IGNORECASE,
 )
 NAMED_URL = "url: "
-NAMED_BEFORE_AT = ("abfs", "abfss", "az", "file", "hf")  # a container, folder or repository; a password has a colon
 
 
 # control characters, ends of lines, and surrogates, which stand for bytes of a name that is not UTF-8
@@ -42,12 +41,12 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def redact(text: str) -> str:
-    """The text without the user, password and query of each URL in it; all other text is unchanged.
+    """The text without the query, and without `user:password@`, of each URL in it; all other text is unchanged.
 
-    `scheme://user:password@host/path?query` becomes `scheme://host/path`. The `@` in a path or behind a name of the Hub
-    stays, and so does the `?` of a file pattern.
+    `https://host/path?query` becomes `https://host/path`. The `@` in a path or behind a name of the Hub stays, and so
+    does the `?` of a file pattern.
     """
-    return QUERY.sub(_remove_query, USER.sub(_remove_user, text))
+    return QUERY.sub(_remove_query, PASSWORD.sub(r"\g<scheme>://", text))
 
 
 def redact_all(value: Any) -> Any:
@@ -59,12 +58,6 @@ def redact_all(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: redact_all(item) for key, item in value.items()}
     return value
-
-
-def _remove_user(match: re.Match[str]) -> str:
-    if match["scheme"].lower() in NAMED_BEFORE_AT and ":" not in match["user"]:
-        return match[0]
-    return match[0].removesuffix(match["user"])
 
 
 def _remove_query(match: re.Match[str]) -> str:

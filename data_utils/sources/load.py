@@ -38,6 +38,7 @@ from data_utils.sources.volumes import open_volumes
 from runtime.console import listing
 from runtime.errors import DataError
 from runtime.files import user_path
+from runtime.redact import PASSWORD
 from tasks.landmarks import Landmarks
 
 SHAPES_LENGTHS = (240, 48)
@@ -244,6 +245,8 @@ def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
     """Both splits of parquet or tar files that stay where they are; if there is one split, whole files are held out."""
     dataset = config.dataset
+    if PASSWORD.search(dataset):
+        raise DataError(f"--dataset {dataset} was given with a password; give it in the environment (docs/data.md)")
     if config.fold is not None:
         raise DataError(f"--fold cannot be used: {dataset} is a stream; copy it to a folder, or leave --fold out")
     if path.exists():

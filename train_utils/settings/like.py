@@ -33,7 +33,7 @@ class RecordedFlags(NamedTuple):
     Args:
         flags: the values by name; empty without --like.
         environment: the versions that the run was recorded with.
-        credentials: the flags whose URL had a user, password or query; these parts are not recorded.
+        credentials: the flags whose URL had a query, which is not recorded.
     """
 
     flags: dict[str, Any]
@@ -114,8 +114,8 @@ def repeated_arguments(parser: arg.Arguments, record: RecordedFlags) -> list[str
             flag = action.option_strings[-1]  # it begins with --no-
         if action.dest in record.credentials and action.dest not in typed_names:
             parser.error(
-                f"--like: the URL of {flag} {value} had a user, password or query, which a run does not record;"
-                f" give {flag} again, with them"
+                f"--like: the URL of {flag} {value} had a query, which a run does not record; give {flag} again, with"
+                " its query"
             )
         if isinstance(value, list):
             arguments.append(flag)

@@ -85,7 +85,7 @@ class RunSettings:
         profile: the settings of the launch profile.
         encoder: Hub id or folder name, with its license.
         environment: versions, platform, command and time; the entry `run` of run.json.
-        credentials_left_out: the flags whose URL had a user, password or query.
+        credentials_left_out: the flags whose URL had a query.
     """
 
     flags: dict[str, Any] = field(default_factory=dict)
@@ -195,12 +195,12 @@ def flags_as_json(args: TrainSettings) -> dict[str, Any]:
 
 
 def flags_with_credentials(args: TrainSettings) -> list[str]:
-    """The flags with a URL that has a user, password or query, which are never written to a file."""
+    """The flags with a URL that has a query, which is never written to a file."""
     return [name for name, value in _unredacted_settings(args).items() if redact_all(value) != value]
 
 
 def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credentials: Sequence[str]) -> None:
-    """Print, for recorded flags whose URL had a user, password or query, where these come from now."""
+    """Print, for recorded flags whose URL had a query, where it comes from now."""
     flags = flags_as_json(args)
     credentials_here = flags_with_credentials(args)
     for name in credentials:
@@ -208,11 +208,11 @@ def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credent
         if flags[name] != recorded_flags[name]:  # another URL
             continue
         if name in credentials_here:
-            say(f"{flag}: user, password and query of the URL are those of this command; a run does not record them")
+            say(f"{flag}: the query of the URL is that of this command; a run does not record it")
         else:
             say(
-                f"{flag}: the run began with a user, password or query in the URL, which it has not recorded;"
-                " give them again if the data cannot be read"
+                f"{flag}: the run began with a query in the URL, which it has not recorded; give it again if the data"
+                " cannot be read"
             )
 
 

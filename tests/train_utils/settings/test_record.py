@@ -211,30 +211,30 @@ def test_credentials_in_a_record_of_an_earlier_version_are_redacted():
     assert settings.flags["dataset"] == "s3://host/d"
 
 
-URL = "https://me:secret@example.org/data.parquet"
+URL = "https://example.org/data.parquet?t=secret"
 RECORDED = {"dataset": "https://example.org/data.parquet"}
 
 
 def test_credentials_of_a_command_are_said_but_not_shown(capsys):
     say_credentials(parsed("--dataset", URL), RECORDED, ["dataset"])
     text = capsys.readouterr().out
-    assert text.startswith("--dataset: user, password and query of the URL are those of this command")
+    assert text.startswith("--dataset: the query of the URL is that of this command")
     assert "secret" not in text
 
 
 def test_credentials_that_a_command_lacks_are_asked_for(capsys):
     say_credentials(parsed("--dataset", RECORDED["dataset"]), RECORDED, ["dataset"])
-    assert capsys.readouterr().out.startswith("--dataset: the run began with a user, password or query in the URL")
+    assert capsys.readouterr().out.startswith("--dataset: the run began with a query in the URL")
 
 
 def test_each_flag_with_credentials_is_compared_with_its_own_record(capsys):
     model = "https://example.org/model.pth"
     say_credentials(parsed("other", "--init-from", model), RECORDED | {"init_from": model}, ["dataset", "init_from"])
-    assert capsys.readouterr().out.startswith("--init-from: the run began with a user, password or query in the URL")
+    assert capsys.readouterr().out.startswith("--init-from: the run began with a query in the URL")
     say_credentials(parsed(URL, "--init-from", model), RECORDED | {"init_from": model}, ["dataset", "init_from"])
     first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("--dataset: user, password and query of the URL are those of this command")
-    assert second.startswith("--init-from: the run began with a user, password or query in the URL")
+    assert first.startswith("--dataset: the query of the URL is that of this command")
+    assert second.startswith("--init-from: the run began with a query in the URL")
 
 
 @pytest.mark.parametrize(

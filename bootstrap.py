@@ -107,7 +107,10 @@ def wait_for_lock(lock: TextIO) -> None:
     if os.name != "nt":
         import fcntl
 
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:  # Lustre and some NFS have no locks
+            print(f"bootstrap: no lock ({error.strerror}): let one machine install first", file=sys.stderr)
 
 
 def make_venv(clear: bool) -> None:

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from io import TextIOWrapper
 from typing import TextIO, TypeVar
 
@@ -70,6 +71,12 @@ def say(message: str, *, every_process: bool = False) -> None:
             tqdm.write(printable(redact(message), keep="\n"))
         except BrokenPipeError:
             _leave(sys.stdout)
+
+
+@cache
+def say_once(message: str) -> None:
+    """`say` a line, unless this process has said it already."""
+    say(message)
 
 
 def say_error(line: str, *, seen_by_all: bool = False) -> None:

@@ -1,5 +1,6 @@
 """Files and folders that are written completely or not at all, and write errors of disks."""
 
+import errno
 import hashlib
 import os
 import re
@@ -12,7 +13,7 @@ from typing import BinaryIO
 
 from safetensors import SafetensorError
 
-from runtime.console import say
+from runtime.console import say, say_once
 from runtime.documents import open_regular
 
 try:
@@ -24,6 +25,10 @@ except ImportError:  # on Windows
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp", re.DOTALL)  # the names of temporary files
 WRITE_ERRORS = (OSError, SafetensorError)  # the errors of a disk that is full, read-only or gone
+# what file systems answer that have no locks (Lustre, some NFS) or cannot flush a folder (CIFS, VirtualBox, FUSE)
+UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
+WITHOUT_LOCKS = "this file system has no locks: two programs that write into one folder at once are not stopped"
+WITHOUT_FLUSH = "this file system does not say when files are on its disk: a power failure may lose the last ones"
 
 
 def user_path(text: str) -> Path:
@@ -54,7 +59,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
             _lock(descriptor)
             yield file
             file.flush()
-            os.fsync(descriptor)
+            _flush(descriptor)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -92,11 +97,14 @@ def _private_folder(path: Path) -> Iterator[Path]:
     """Yields a new folder beside `path` and removes it on leaving; first it removes the folders of killed runs."""
     for entry in os.scandir(path.parent):
         if _is_temporary(entry.name, path):
-            shutil.rmtree(entry, ignore_errors=True)
+            with suppress(OSError), _locked(entry) as is_locked:  # a writer that lives has locked its own
+                if is_locked:
+                    shutil.rmtree(entry, ignore_errors=True)
     temporary = _temporary_path(path)
     try:
         temporary.mkdir()
-        yield temporary
+        with _locked(temporary):
+            yield temporary
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -118,15 +126,39 @@ def remove_leftovers(folder: Path) -> None:
         return
     for entry in os.scandir(folder):
         if TEMPORARY.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-            with suppress(OSError), open(entry, "rb") as file:  # its writer may have renamed it meanwhile
-                _lock(file.fileno())
-                os.unlink(entry)
+            with suppress(OSError), _locked(entry) as is_locked:  # its writer may have renamed it meanwhile
+                if is_locked:
+                    os.unlink(entry)
 
 
-def _lock(descriptor: int) -> None:
-    """Lock an open file until it is closed or its process ends. Raises BlockingIOError if another process holds it."""
-    if fcntl is not None:
+@contextmanager
+def _locked(path: str | os.PathLike) -> Iterator[bool]:
+    """A context in which a file or folder is locked; whether it is, as of `_lock`."""
+    if fcntl is None:
+        yield False
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock an open file until it is closed or its process ends; False where that cannot be had.
+
+    Raises BlockingIOError if another writer holds it.
+    """
+    if fcntl is None:
+        return False
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        say_once(WITHOUT_LOCKS)
+        return False
+    return True
 
 
 @contextmanager
@@ -148,9 +180,20 @@ def checksum(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or a folder's list of files, to the disk (fsync)."""
+    """Flush a file, or a folder's list of files, to the disk (fsync), where the file system can."""
+    if os.name == "nt" and path.is_dir():  # Windows opens no folders
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _flush(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _flush(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        say_once(WITHOUT_FLUSH)

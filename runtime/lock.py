@@ -9,7 +9,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from runtime.console import say_once
 from runtime.errors import SettingsError
+from runtime.files import UNSUPPORTED, WITHOUT_LOCKS
 
 LOCK = ".lock"  # the file in the folder; its text names the holder
 _held: list[FileLock] = []
@@ -24,17 +26,45 @@ def lock_folder(folder: Path) -> None:
     file = folder / LOCK
     lock = FileLock(file, fallback_to_soft=False)  # a soft lock would outlast a kill
     try:
-        lock.acquire(timeout=0)
+        is_held = _acquire(lock, seconds=0)
     except Timeout:
         raise SettingsError(
             f"--output-dir {folder} is in use by {_read_owner(file)}; wait until that run has ended, or choose another"
         ) from None
     except OSError:
         return
+    if not is_held:
+        return
     _held.append(lock)
     with suppress(OSError):
         owner = f"process {os.getpid()} on {socket.gethostname()}, started {time.strftime('%Y-%m-%d %H:%M:%S')}"
         file.write_text(owner + "\n")
+
+
+@contextmanager
+def file_lock(file: Path, seconds: float = -1) -> Iterator[bool]:
+    """A context that holds a lock file, if the file system has locks; whether it does.
+
+    Raises Timeout if another process holds it for so many seconds, of which -1 is any number.
+    """
+    lock = FileLock(file, fallback_to_soft=False)
+    is_held = _acquire(lock, seconds)
+    try:
+        yield is_held
+    finally:
+        lock.release()
+
+
+def _acquire(lock: FileLock, seconds: float) -> bool:
+    """Whether the lock is held; False for a file system without locks. Raises Timeout if another process holds it."""
+    try:
+        lock.acquire(timeout=seconds)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        say_once(WITHOUT_LOCKS)
+        return False
+    return True
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from support.launches import PROGRAMS, ROOT
@@ -188,6 +189,12 @@ class TestEnvironment:
         command = [PYTHON, str(repository / "bootstrap.py"), "python", "-c", "import os; print(os.getpid())"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert int(process.communicate(timeout=60)[0]) == process.pid
+
+    @pytest.mark.skipif(os.name == "nt", reason="no lock on Windows")
+    def test_a_file_system_without_locks_is_a_line(self, monkeypatch, capsys):
+        monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(37, "No locks available")))
+        script_of_bootstrap.wait_for_lock(sys.stdin)
+        assert capsys.readouterr().err == "bootstrap: no lock (No locks available): let one machine install first\n"
 
     @pytest.mark.skipif(os.name == "nt", reason="no lock on Windows")
     def test_processes_that_start_together_install_once(self, repository):

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from runtime.cache import cache_file, digest
 from runtime.console import say, track
 from runtime.documents import read_bytes
 from runtime.errors import DataError
 from runtime.files import checksum, replace_file
+from runtime.lock import file_lock
 from runtime.parallel import available_cpus, map_ahead
 from tasks.target import Target
 
@@ -86,7 +87,7 @@ def decode_once(
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         _clear(file.parent)
-        with FileLock(file.with_suffix(".lock")):  # another run may be writing the file
+        with file_lock(file.with_suffix(".lock")):  # another run may be writing the file
             if not _is_whole(file):
                 # no more volumes in memory than threads need
                 decoded = map_ahead(attempt, range(count), ahead=available_cpus(), threads=available_cpus())
@@ -141,8 +142,9 @@ def _clear(folder: Path) -> None:
     for temporary in folder.glob(".*.arrow.*.tmp"):
         key = temporary.name.removeprefix(".").partition(".arrow.")[0]
         lock = folder / f"{key}.lock"
-        with suppress(Timeout), FileLock(lock, timeout=0):
-            temporary.unlink(missing_ok=True)
+        with suppress(Timeout), file_lock(lock, seconds=0) as is_held:
+            if is_held:
+                temporary.unlink(missing_ok=True)
 
 
 def _row(sample: Sample | str) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Files and folders that are there whole or not at all, and checksums of files."""
 
+import errno
 import hashlib
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from inference.provenance import complete_provenance
 from predict import close_output
 from runtime import files
 from runtime.cache import load_or_compute
+from runtime.console import say_once
 from runtime.files import checksum
 
 
@@ -150,6 +153,43 @@ def test_a_folder_in_the_making_stays_while_another_one_is_made_beside_it(tmp_pa
             with files.complete_folder(tmp_path / name) as second:
                 (second / "a").write_text("2")
     assert [(tmp_path / name / "a").read_text() for name in ("step-10", "step-1", "step-2")] == ["1", "2", "2"]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF])
+def test_folders_that_cannot_be_flushed_are_kept_with_a_line_once(tmp_path, monkeypatch, capsys, number):
+    flush = os.fsync
+
+    def refuse_folders(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        flush(descriptor)
+
+    monkeypatch.setattr("os.fsync", refuse_folders)
+    say_once.cache_clear()
+    for _ in range(2):
+        with files.complete_folder(tmp_path / "step") as folder:
+            (folder / "a").write_bytes(b"a")
+    assert (tmp_path / "step" / "a").read_bytes() == b"a"
+    assert capsys.readouterr().out.splitlines() == [files.WITHOUT_FLUSH]
+
+
+@pytest.mark.parametrize("write", [files.replace_path, files.complete_folder])
+def test_a_writer_leaves_what_another_one_is_writing(tmp_path, write):
+    with write(tmp_path / "a") as first:
+        with write(tmp_path / "a") as second:
+            _write_into(second, b"second")
+        _write_into(first, b"first")
+    assert _content(tmp_path / "a") == b"first"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def _write_into(path: Path, content: bytes) -> None:
+    """Write a file, or a file of a folder."""
+    (path / "file" if path.is_dir() else path).write_bytes(content)
+
+
+def _content(path: Path) -> bytes:
+    return (path / "file" if path.is_dir() else path).read_bytes()
 
 
 def test_files_of_a_folder_are_replaced_beside_others(tmp_path):

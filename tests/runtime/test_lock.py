@@ -12,8 +12,10 @@ import pytest
 from filelock import FileLock
 from support.launches import ROOT
 
+from runtime.console import say_once
 from runtime.errors import SettingsError
-from runtime.lock import LOCK, lock_folder, locks_released
+from runtime.files import WITHOUT_LOCKS, complete_folder, replace_file
+from runtime.lock import LOCK, file_lock, lock_folder, locks_released
 
 HOLDER = """
 import sys, time
@@ -80,14 +82,23 @@ def test_an_error_frees_the_folder_for_others(tmp_path):
         assert not any(tmp_path.iterdir())
 
 
-def test_a_file_system_without_locks_has_none(tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_on_a_file_system_without_locks_all_goes_on_with_a_line_once(tmp_path, monkeypatch, capsys, number):
     def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", refuse)
+    say_once.cache_clear()
     with locks_released():
         lock_folder(tmp_path)
         lock_folder(tmp_path)
+    with file_lock(tmp_path / "lock"), replace_file(tmp_path / "a") as file:
+        file.write(b"a")
+    with complete_folder(tmp_path / "folder") as folder:
+        (folder / "b").write_bytes(b"b")
+    assert (tmp_path / "a").read_bytes() == b"a"
+    assert (tmp_path / "folder" / "b").read_bytes() == b"b"
+    assert capsys.readouterr().out.splitlines() == [WITHOUT_LOCKS]
 
 
 def test_all_folders_are_free_again_also_one_whose_lock_was_removed(tmp_path):

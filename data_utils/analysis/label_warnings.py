@@ -52,7 +52,7 @@ def label_warnings(
     if class_map is not None and not ignores_values:
         lines += _mixed_binary_encodings(inspected_splits)
     lines += _crowds(inspected_splits)
-    lines += _objects_without_pixels(inspected_splits, pixels)
+    lines += _objects_without_pixels(inspected_splits, pixels, has_flag)
     lines += _resized_masks(inspected_splits)
     lines += _mixed_depths(inspected_splits)
     if class_map is not None:
@@ -204,7 +204,9 @@ def _crowds(inspected_splits: InspectedSplits) -> Iterator[str]:
         )
 
 
-def _objects_without_pixels(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> Iterator[str]:
+def _objects_without_pixels(
+    inspected_splits: InspectedSplits, pixels: dict[MaskValue, int], has_flag: bool
+) -> Iterator[str]:
     """Annotated objects that lie outside of their images, or in a corner: their coordinates have another unit."""
     splits = [records for _, records in inspected_splits]
     summaries = annotation_summaries(splits)
@@ -215,11 +217,18 @@ def _objects_without_pixels(inspected_splits: InspectedSplits, pixels: dict[Mask
     instances: Counter[str] = Counter()
     for summary in summaries:
         instances.update(summary.instances)
+    covered_pixels = {f"class {name}": pixels.get(value, 0) for value, name in splits[0].metadata.classes}
+    counts = {f"class {name}": count for name, count in instances.items()}
+    if splits[0].metadata.task is not None:  # masks of several classes, which may be some of the annotated ones alone
+        if has_flag:
+            return
+        covered_pixels = {"all classes": sum(count for value, count in pixels.items() if value)}
+        counts = {"all classes": sum(instances.values())}
     texts: list[str] = []
-    for value, name in splits[0].metadata.classes:
-        covered = pixels.get(value, 0)
-        if splits[0].metadata.task is None and covered <= SPECK * instances[name] > 0:
-            texts.append(f"the {instances[name]} annotated objects of class {name} cover {covered} pixels in all")
+    for name, covered in covered_pixels.items():
+        count = counts.get(name, 0)
+        if covered <= SPECK * count > 0:
+            texts.append(f"the {count} annotated objects of {name} cover {covered} pixels in all")
     annotated = sum(summary.annotated for summary in summaries if summary.instances)
     blank = annotated - _images_with_pixels(inspected_splits)
     if blank > 0:

@@ -156,7 +156,7 @@ def _read_text(file: Path) -> str:
     try:
         return read_bytes(file).decode("utf-8-sig")
     except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read as text ({one_line(error)})") from error
+        raise DataError(f"{file} cannot be read as text ({one_line(error)}); save it as UTF-8, or rename it") from error
 
 
 def _split_names(text: str) -> LabelSet:

@@ -22,6 +22,9 @@ IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
 SPLIT_FOLDERS = ("train", "training", "val", "validation", "valid")  # test is a split only if the user names it
 ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what else a folder may hold
+YOLO_LAYOUT = (
+    "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt of class names above them"
+)
 NAMES_IN_MESSAGE = 5  # files, or endings of files, that a message names
 
 
@@ -109,6 +112,8 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
         has_masks_beside = not children(folder.parent).keys().isdisjoint(MASK_FOLDERS)
         is_half = folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and has_masks_beside
         remedy = f"; did you mean --dataset {shlex.quote(str(folder.parent))}?" if is_half else format_remedy(names)
+        if any(f"{os.path.splitext(name)[0]}.txt" in names for name in names if name.lower().endswith(IMAGE_SUFFIXES)):
+            remedy += f"; {YOLO_LAYOUT}"
         raise NoFolderError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
             f"{'|'.join(MASK_FOLDERS)}, here or in train/ and val/, for {ANNOTATIONS}, and for volumes in imagesTr"
@@ -294,7 +299,7 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
             endings = f"only {', '.join(sorted(other_endings)[:NAMES_IN_MESSAGE])}"
         hint = f" (or {ANNOTATIONS})" if kind == "masks" else ""
         if kind == "masks" and ".txt" in other_endings:
-            hint += "; text files of YOLO need a data.yaml or a classes.txt above them that names the classes"
+            hint += f"; {YOLO_LAYOUT}"
         hint += format_remedy(sorted(other_endings))
         raise DataError(f"no {kind} in {folder}; found {endings}, looked for {', '.join(suffixes)}{hint}")
     stems: dict[str, str] = {}

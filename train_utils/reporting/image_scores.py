@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.sources.excluded import shown_name
-from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
+from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes
 from runtime.files import replace_file
 
 IMAGE_SCORES = "images.csv"
@@ -42,16 +42,13 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
 def read_image_scores(folder: Path) -> dict[str, float]:
     """The score of each image by name. Raises OSError, and ValueError for a file that is no such table."""
     text = read_bytes(folder / IMAGE_SCORES, MOST_BYTES_OF_DATA).decode()
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = parse_csv(text, strict=True)
+    _, header = next(rows, (1, []))
+    if len(header) != 2 or header[0] != COLUMN:
+        raise ValueError(f"its first line is not {COLUMN!r} and a score")
     scores: dict[str, float] = {}
-    try:
-        header = next(rows, [])
-        if len(header) != 2 or header[0] != COLUMN:
-            raise ValueError(f"its first line is not {COLUMN!r} and a score")
-        for number, row in enumerate(rows, start=2):
-            if len(row) != 2 or not 0 <= float(row[1]) <= 1:
-                raise ValueError(f"line {number} is not a name and a score from 0 to 1")
-            scores[row[0]] = float(row[1])
-    except csv.Error as error:
-        raise ValueError(str(error)) from error
+    for line, row in rows:
+        if len(row) != 2 or not 0 <= float(row[1]) <= 1:
+            raise ValueError(f"line {line} is not a name and a score from 0 to 1")
+        scores[row[0]] = float(row[1])
     return scores

@@ -71,7 +71,9 @@ def _are_boxes(rows: Rows) -> bool:
     """Whether a table lists boxes for detection: corners or sides that look like the coordinates of points."""
     (_, first_row), *others = rows
     titles = [re.sub(r"[\W_]", "", title.lower()) for title in first_row]
-    if {"x", "y", "w", "h"} <= set(titles) or any(title.startswith("bbox") for title in titles):
+    if {"x", "y", "w", "h"} <= set(titles) or {"xmin", "ymin", "xmax", "ymax"} <= set(titles):
+        return True
+    if any(title.startswith("bbox") for title in titles):
         return True
 
     def numbers(*names: str) -> np.ndarray:

@@ -441,6 +441,13 @@ def test_objects_that_cover_no_pixels_are_to_check(tmp_path, write, other_box, e
     assert expected in line
 
 
+def test_objects_that_cover_no_pixels_are_to_check_where_classes_overlap(tmp_path):
+    write_coco_of(tmp_path, *[(0.1, 0.2, 0.5, 0.5)] * 4)
+    report, _ = check_data(DataConfig(str(tmp_path), task="overlapping"))
+    assert "to check: the 4 annotated objects of all classes cover 4 pixels in all" in report
+    assert "in all" not in check_data(DataConfig(str(tmp_path), task="overlapping", classes="bee"))[0]
+
+
 @pytest.mark.parametrize("write", [write_coco_of, write_labelme_of, write_yolo_of, write_polygons_of])
 def test_an_image_whose_objects_lie_outside_is_to_check(tmp_path, write):
     inside, outside = tmp_path / "inside", tmp_path / "outside"

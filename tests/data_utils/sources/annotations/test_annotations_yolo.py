@@ -544,4 +544,9 @@ def test_a_list_of_names_beside_images_alone_is_not_yolos(tmp_path):
 
 def test_text_files_without_a_file_that_names_their_classes_are_told_what_is_missing(folder):
     (folder / "data.yaml").rename(folder / "coco8-seg.yaml")
-    assert "text files of YOLO need a data.yaml or a classes.txt above them" in error_of(folder)
+    assert "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt" in error_of(folder)
+
+
+def test_text_files_beside_images_are_told_where_to_lie(tmp_path):
+    write(tmp_path, "", "", {"a": TREE, "b": TREE})
+    assert "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt" in error_of(tmp_path)

@@ -638,6 +638,7 @@ def test_a_table_of_something_else_lists_no_points(tmp_path, titles):
         ("image,x1,y1,x2,y2\na.png,1,2,5,9\na.png,4,2,5,9\n", "points.csv lists boxes"),
         ("image,label,x,y,w,h\na.png,car,1,2,5,9\n", "points.csv lists boxes"),
         ("image,label,x,y,width,height\na.png,car,9,2,5,9\na.png,cat,9,2,5,9\n", "points.csv lists boxes"),
+        ("filename,width,height,class,xmin,ymin,xmax,ymax\na.png,9,9,car,1,2,5,9\n", "points.csv lists boxes"),
         ("image,bbox_x,bbox_y,bbox_width,bbox_height\na.png,1,2,5,9\n", "points.csv lists boxes"),
         ("Alter;Gr\N{LATIN SMALL LETTER O WITH DIAERESIS}sse\n1;2\n", "points.csv cannot be read as CSV"),
     ],

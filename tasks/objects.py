@@ -67,19 +67,21 @@ class Objects(Task):
         smallest: the least number of pixels of a predicted object; smaller predictions are left out.
         fills_holes: whether a predicted object includes its holes, except pixels of other objects.
         drops_border: whether predicted objects that touch the border of the image are left out.
+        in_pieces: whether masks tell objects apart as their connected pieces, not by numbers.
     """
 
     classes: Classes = field(default_factory=lambda: Classes((BACKGROUND, OBJECT)))
     smallest: int = 1
     fills_holes: bool = False
     drops_border: bool = False
+    in_pieces: bool = False
 
     name = "objects"
     compared_by = "AP@0.5"
     target = ObjectTarget
     terms = Classes.terms + 1
     needs_exact_tiles = True
-    measured_fields = ("smallest", "fills_holes")
+    measured_fields = ("smallest", "fills_holes", "in_pieces")
 
     @property
     def outputs(self) -> int:
@@ -117,18 +119,24 @@ class Objects(Task):
         return replace(self, classes=self.classes.to(device))
 
     def to_config(self) -> dict[str, Any]:
-        return {
+        values = {
             "name": self.name,
             "classes": list(self.classes.names),
             "smallest": self.smallest,
             "fills_holes": self.fills_holes,
         }
+        return values | {"in_pieces": True} if self.in_pieces else values
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Objects":
         assert config.task is not None
         task = config.task
-        return cls(Classes(tuple(task["classes"])), int(task["smallest"]), bool(task.get("fills_holes", False)))
+        return cls(
+            Classes(tuple(task["classes"])),
+            int(task["smallest"]),
+            bool(task.get("fills_holes", False)),
+            in_pieces=bool(task.get("in_pieces", False)),
+        )
 
 
 def close_gaps(ids: np.ndarray) -> np.ndarray:

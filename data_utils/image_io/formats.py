@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -19,7 +19,13 @@ from unet.config import MaskValue
 
 
 class RenderedMask(ABC):
-    """A mask that is rendered from annotations whenever it is read: a small object that can be pickled."""
+    """A mask that is rendered from annotations whenever it is read: a small object that can be pickled.
+
+    Attributes:
+        is_drawn: whether its values are the classes of annotations; else those of the file that it is made from.
+    """
+
+    is_drawn: ClassVar[bool] = True
 
     @abstractmethod
     def render(self) -> np.ndarray:
@@ -146,6 +152,12 @@ ImageSource = (
     | PageFile
     | PictureFile
 )
+
+
+def is_drawn(source: ImageSource) -> bool:
+    """Whether a mask is drawn from annotations, whose values are classes; else its values are those of a file."""
+    return isinstance(source, RenderedMask) and source.is_drawn
+
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")

@@ -45,6 +45,8 @@ class PlacedMask(RenderedMask):
         image_grid: the grid of the image.
     """
 
+    is_drawn = False
+
     source: ImageSource
     name: str
     mask_grid: Grid

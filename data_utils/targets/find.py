@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import RenderedMask, VolumeFile
+from data_utils.image_io.formats import VolumeFile, is_drawn
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
@@ -60,7 +60,7 @@ def task_warnings(records: Records, config: DataConfig) -> tuple[str, ...]:
 def _reading(records: Records, config: DataConfig) -> str:
     """The task that the numbers in masks call for, or AMBIGUOUS_READING."""
     are_classes = config.classes or config.ignore_index or records.metadata.classes or records.is_stream
-    if are_classes or not len(records) or isinstance(records[0]["target"], RenderedMask):
+    if are_classes or not len(records) or is_drawn(records[0]["target"]):
         return Classes.name
     key = records.digest and digest("reading of masks", records.digest)
     return load_or_compute(key, partial(_reading_of_masks, records))

@@ -1,5 +1,6 @@
 """The objects of an image, from a mask that numbers them."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,10 +13,10 @@ from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.holes import has_hole
-from data_utils.image_io.formats import RenderedMask, VolumeFile
+from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
-from data_utils.mask_values import pack
+from data_utils.mask_values import pack, value_key
 from data_utils.sources.records import Record, Records, spread_indices
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.reader import MaskReader, MaskWindows
@@ -35,6 +36,7 @@ SMALL_PERCENT = 1  # percentile of the sizes of objects that limits how small a 
 FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
 SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
 LARGEST_NUMBER = 2**31 - 1
+SPECK_SHARE = 0.1  # of the largest piece of a mask: smaller ones may be specks
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class ObjectReader(MaskReader):
             images, which have none, one class.
         outside: the meaning of objects of other classes: no object, or, with 255, ignored pixels.
         smallest, fills_holes: see `tasks.objects.Objects`.
-        reads_labels: whether values are the labels of `ObjectLabels`.
+        reads_labels: whether values are the labels of `ObjectLabels` or `ObjectPieces`.
+        in_pieces: whether each connected piece of a mask is an object.
     """
 
     ignored: tuple[int, ...] = ()
@@ -57,6 +60,7 @@ class ObjectReader(MaskReader):
     fills_holes: bool = False
     class_pixels: tuple[int, ...] = ()
     reads_labels: bool = False
+    in_pieces: bool = False
 
     target = ObjectTarget
     may_shrink = False  # the gap between two objects may be a pixel wide
@@ -73,6 +77,17 @@ class ObjectReader(MaskReader):
             return cls(ignored)
         outside = IGNORE_INDEX if config.outside_rule == "ignore" else 0
         return cls(ignored, tuple(object_classes), outside)
+
+    @classmethod
+    def from_records(
+        cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
+    ) -> "ObjectReader":
+        reader = cls.from_values(pixels, classes, config)
+        values = {value_key(value) for value in pixels} - {0, *reader.ignored}
+        if len(values) != 1 or (len(records) and is_drawn(records[0]["target"])):
+            return reader
+        key = records.digest and digest("pieces of masks", records.digest, reader.key)
+        return replace(reader, in_pieces=load_or_compute(key, partial(lie_in_pieces, records, reader)))
 
     def with_pixels(self, pixels: dict[MaskValue, int]) -> "ObjectReader":
         counted_values = {value: count for value, count in pixels.items() if value not in self.ignored}
@@ -92,14 +107,19 @@ class ObjectReader(MaskReader):
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Objects:
         weights = class_weight_tensor(class_weights, self.class_pixels)
         names = [name for _, name in self.classes]
-        return Objects(Classes((BACKGROUND, *names), loss, weights), self.smallest, self.fills_holes)
+        classes = Classes((BACKGROUND, *names), loss, weights)
+        return Objects(classes, self.smallest, self.fills_holes, in_pieces=self.in_pieces)
 
     @property
     def key(self) -> tuple:
-        return Objects.name, self.ignored, self.classes, self.outside
+        key = (Objects.name, self.ignored, self.classes, self.outside)
+        return (*key, "pieces") if self.in_pieces else key
 
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
         reader, record = self._reader_and_record(record)
+        if self.in_pieces:  # pieces are told apart before the mask is resized
+            record = {**record, "target": ObjectPieces(record["target"], record["name"], self)}
+            reader = replace(self, reads_labels=True)
         return MaskReader.read(reader, record, image_size, size)
 
     @contextmanager
@@ -111,8 +131,9 @@ class ObjectReader(MaskReader):
     def _reader_and_record(self, record: Record) -> tuple["ObjectReader", Record]:
         """This reader and the record; if annotations tell objects apart, versions of both with `ObjectLabels`."""
         source = record["target"]
-        if not isinstance(source, RenderedMask):
+        if not is_drawn(source):
             return self, record
+        assert isinstance(source, RenderedMask)
         index_by_value = {0: 0, IGNORE_INDEX: IGNORE_INDEX}
         for index, (value, _) in enumerate(self.classes, 1):
             index_by_value[value] = index
@@ -143,7 +164,7 @@ class ObjectReader(MaskReader):
             is_ignored = np.isin(ids, self.ignored)
             mask[is_ignored] = IGNORE_INDEX
             ids[is_ignored] = 0
-        return ObjectTarget(mask, ids)
+        return ObjectTarget(mask, connected_pieces(ids) if self.in_pieces else ids)
 
     def find_problem(self, values: Sequence[MaskValue]) -> str | None:
         for value in values:
@@ -154,7 +175,17 @@ class ObjectReader(MaskReader):
     def to_preprocess(self) -> ClassFields:
         return {}
 
+    def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
+        if not self.in_pieces:
+            return ()
+        return (
+            "all masks hold one value, most of it in several pieces: each connected piece is an object. Number the"
+            " objects in the masks if some touch; if all pieces of an image are one object, give --task classes",
+        )
+
     def describe(self) -> str:
+        if self.in_pieces:
+            return "objects, the connected pieces of the masks"
         if len(self.classes) == 1:
             return "numbered objects"
         return "numbered objects of the classes " + ", ".join(name for _, name in self.classes)
@@ -201,6 +232,41 @@ class ObjectLabels(RenderedMask):
         numbers, values = self.source.render_objects()
         indices = [self.index_by_value.get(value, self.outside) for value in values.tolist()]
         return pack_labels(numbers, np.array(indices)[numbers])
+
+
+@dataclass(frozen=True)
+class ObjectPieces(RenderedMask):
+    """Labels of the objects that a reader finds in the connected pieces of a mask, as `ObjectLabels` gives them."""
+
+    source: ImageSource
+    name: str
+    reader: ObjectReader
+
+    def render(self) -> np.ndarray:
+        target = self.reader.target_from_mask(decode_mask(self.source, self.name).values, self.name)
+        return pack_labels(target.ids, target.mask)
+
+
+def connected_pieces(ids: np.ndarray) -> np.ndarray:
+    """The connected pieces of objects (*spatial), numbered from 1, int32; pixels touch through sides or corners."""
+    from skimage.measure import label
+
+    return label(ids, connectivity=ids.ndim).astype(np.int32)
+
+
+def lie_in_pieces(records: Records, reader: ObjectReader) -> bool:
+    """Whether most pixels of objects lie in masks with several pieces, specks left aside."""
+    count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
+    pixels = Counter({True: 0, False: 0})
+    for index in spread_indices(len(records), count):
+        try:
+            ids = reader.ids(records[index])
+        except DataError:  # the error is reported where all masks are read
+            continue
+        sizes = np.bincount(connected_pieces(ids).ravel())[1:]
+        has_several = (sizes >= SPECK_SHARE * sizes.max(initial=1)).sum() > 1
+        pixels[bool(has_several)] += int(sizes.sum())
+    return pixels[True] > pixels[False]
 
 
 class ObjectCensus:

@@ -23,6 +23,8 @@ SAMPLED_MASKS = 20  # masks that are looked at first: if none of them has a pale
 class PaletteMask(RenderedMask):
     """A mask that is read as the colors of its palette; unchanged if it has none."""
 
+    is_drawn = False
+
     source: ImageSource
     name: str
 

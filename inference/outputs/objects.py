@@ -43,21 +43,23 @@ class ObjectFormat(MaskFormat):
 
     Args:
         shades: the color of each number; None if colors are computed from the whole label image.
+        in_pieces: whether the objects of true masks are their connected pieces.
     """
 
     extensions = (TABLE,)
     joined_files = (JOINED,)
     has_objects = True
 
-    def __init__(self, names: Sequence[str], shades: np.ndarray | None = None) -> None:
-        self.reader = ObjectReader()
+    def __init__(self, names: Sequence[str], shades: np.ndarray | None = None, *, in_pieces: bool = False) -> None:
+        self.reader: ObjectReader = ObjectReader(in_pieces=in_pieces)
         self.names = tuple(names)
         self.colors = COLORS
         self._shades = shades
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "ObjectFormat":
-        return cls(Objects.from_config(config).classes.names)
+        task = Objects.from_config(config)
+        return cls(task.classes.names, in_pieces=task.in_pieces)
 
     @property
     def channel_names(self) -> Sequence[str]:
@@ -70,7 +72,7 @@ class ObjectFormat(MaskFormat):
     def for_prediction(self, decoder: Decoder) -> "ObjectFormat":
         shades = np.zeros(len(decoder.objects) + 1, np.uint8)
         shades[1:] = [detected.shade for detected in decoder.objects]
-        return ObjectFormat(self.names, shades)
+        return ObjectFormat(self.names, shades, in_pieces=self.reader.in_pieces)
 
     def mask_values(self, rows: np.ndarray) -> np.ndarray:
         return label_numbers(rows)

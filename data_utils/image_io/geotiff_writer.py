@@ -170,7 +170,7 @@ class GeoTiffWriter:
                 kind = ASCII
             tags.append(Tag(code, kind, values))
         if self.nodata is not None:
-            tags.append(Tag(NODATA, ASCII, f"{self.nodata:g}"))
+            tags.append(Tag(NODATA, ASCII, f"{self.nodata:.17g}"))
         return sorted(tags)
 
     def _write_directory(self, tags: list[Tag]) -> None:

@@ -43,6 +43,7 @@ class PlacedMask(RenderedMask):
         name: the name of the mask in messages.
         mask_grid: the grid of the mask's file.
         image_grid: the grid of the image.
+        unknown: the value of pixels beyond the mask's file.
     """
 
     is_drawn = False
@@ -51,6 +52,7 @@ class PlacedMask(RenderedMask):
     name: str
     mask_grid: Grid
     image_grid: Grid
+    unknown: int = IGNORE_INDEX
 
     def render(self) -> np.ndarray:
         height, width = self.image_grid.size
@@ -63,7 +65,7 @@ class PlacedMask(RenderedMask):
             raise DataError(f"{self.name}: is a color mask on another grid than its image; store it as numbers")
         size = (rows[1] - rows[0], columns[1] - columns[0])
         check_memory(size[0] * size[1] * values.itemsize, "the mask")
-        placed = np.full(size, IGNORE_INDEX, values.dtype)
+        placed = np.full(size, self.unknown, np.promote_types(values.dtype, np.min_scalar_type(self.unknown)))
         column_centers = np.arange(*columns) + 0.5
         for top in range(0, size[0], ROWS):
             row_centers = np.arange(rows[0] + top, min(rows[0] + top + ROWS, rows[1]))[:, None] + 0.5

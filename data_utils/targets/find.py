@@ -11,6 +11,7 @@ from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
 from data_utils.sources.records import Record, Records, spread_indices
+from data_utils.targets.objects import with_unknown
 from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
@@ -118,13 +119,13 @@ def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
 
 def _values(record: Record) -> np.ndarray | None:
     """(H, W) or (D, H, W) numbers; only the first rows of a large mask. None for colors, which are classes."""
-    source = record["target"]
+    source = with_unknown(record["target"])
     if isinstance(source, VolumeFile):
         return read_label_volume(source, record["name"])[0]
     with open_if_large(source) as image:
         picture = source if image is None else next(strips(image))[1]
         values = decode_mask(picture, record["name"]).values
-    return values if values.ndim == 2 else None
+    return np.maximum(values, 0) if values.ndim == 2 else None
 
 
 def count_pieces(values: np.ndarray) -> tuple[int, int]:

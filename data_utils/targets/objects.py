@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,12 +13,14 @@ from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
 from data_utils.holes import has_hole
 from data_utils.image_io.formats import ImageSource, RenderedMask, VolumeFile, is_drawn
+from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.scene_windows import SceneWindow
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.mask_values import pack, value_key
 from data_utils.sources.records import Record, Records, spread_indices
 from data_utils.targets.classes import class_weight_tensor
-from data_utils.targets.reader import MaskReader, MaskWindows
+from data_utils.targets.reader import MaskReader
 from data_utils.visualize_objects import touching_pairs
 from runtime.cache import digest, load_or_compute
 from runtime.console import listing
@@ -27,7 +28,6 @@ from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.matching import label_classes, label_numbers, pack_labels
 from tasks.objects import BACKGROUND, OBJECT, Objects, ObjectTarget, close_gaps
-from tasks.target import Target
 from unet.config import IGNORE_INDEX, MaskValue
 
 SAMPLED_MASKS = 64  # masks whose objects are measured
@@ -36,6 +36,7 @@ SMALL_PERCENT = 1  # percentile of the sizes of objects that limits how small a 
 FEW_HOLES = 0.05  # share of the objects that may have holes, by mistake, where predictions have none
 SMALLEST_SHARE = 0.5  # smaller predictions, as a share of the size of such an object, are left out
 LARGEST_NUMBER = 2**31 - 1
+UNKNOWN = -1  # the number of pixels of which a mask says nothing
 SPECK_SHARE = 0.1  # of the largest piece of a mask: smaller ones may be specks
 
 
@@ -84,7 +85,10 @@ class ObjectReader(MaskReader):
     ) -> "ObjectReader":
         reader = cls.from_values(pixels, classes, config)
         values = {value_key(value) for value in pixels} - {0, *reader.ignored}
-        if len(values) != 1 or (len(records) and is_drawn(records[0]["target"])):
+        first = records[0]["target"]
+        if len(values) > 1 and with_unknown(first) is not first:
+            values.discard(IGNORE_INDEX)  # what lies beyond the files of masks
+        if len(values) != 1 or is_drawn(first):
             return reader
         key = records.digest and digest("pieces of masks", records.digest, reader.key)
         return replace(reader, in_pieces=load_or_compute(key, partial(lie_in_pieces, records, reader)))
@@ -115,30 +119,22 @@ class ObjectReader(MaskReader):
         key = (Objects.name, self.ignored, self.classes, self.outside)
         return (*key, "pieces") if self.in_pieces else key
 
-    def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
-        reader, record = self._reader_and_record(record)
-        if self.in_pieces:  # pieces are told apart before the mask is resized
-            record = {**record, "target": ObjectPieces(record["target"], record["name"], self)}
-            reader = replace(self, reads_labels=True)
-        return MaskReader.read(reader, record, image_size, size)
-
-    @contextmanager
-    def open_window(self, record: Record) -> Iterator[MaskWindows]:
-        reader, record = self._reader_and_record(record)
-        with MaskReader.open_window(reader, record) as windows:
-            yield windows
-
-    def _reader_and_record(self, record: Record) -> tuple["ObjectReader", Record]:
-        """This reader and the record; if annotations tell objects apart, versions of both with `ObjectLabels`."""
-        source = record["target"]
-        if not is_drawn(source):
-            return self, record
-        assert isinstance(source, RenderedMask)
-        index_by_value = {0: 0, IGNORE_INDEX: IGNORE_INDEX}
-        for index, (value, _) in enumerate(self.classes, 1):
-            index_by_value[value] = index
-        labels = ObjectLabels(source, index_by_value, self.outside)
-        return replace(self, reads_labels=True), {**record, "target": labels}
+    def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
+        if self.reads_labels:
+            return source, self
+        if is_drawn(source):
+            assert isinstance(source, RenderedMask)
+            index_by_value = {0: 0, IGNORE_INDEX: IGNORE_INDEX}
+            for index, (value, _) in enumerate(self.classes, 1):
+                index_by_value[value] = index
+            return ObjectLabels(source, index_by_value, self.outside), replace(self, reads_labels=True)
+        reader = self
+        placed = with_unknown(source)
+        if placed is not source:
+            source, reader = placed, replace(self, ignored=(*self.ignored, UNKNOWN))
+        if self.in_pieces and whole:  # pieces are told apart before a mask is resized or divided
+            return ObjectPieces(source, name, reader), replace(reader, reads_labels=True)
+        return source, reader
 
     def target_from_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
         if self.reads_labels:
@@ -155,20 +151,19 @@ class ObjectReader(MaskReader):
         return self._target(values, name)
 
     def _target(self, numbers: np.ndarray, name: str) -> ObjectTarget:
+        is_ignored = np.isin(numbers, self.ignored) if self.ignored else np.zeros(numbers.shape, bool)
+        numbers = np.where(is_ignored, 0, numbers)
         problem = self.find_problem([int(numbers.min()), int(numbers.max())])
         if problem is not None:
             raise DataError(f"{name}: {problem}")
         ids = numbers.astype(np.int32)
         mask = (ids > 0).astype(np.uint8)
-        if self.ignored:
-            is_ignored = np.isin(ids, self.ignored)
-            mask[is_ignored] = IGNORE_INDEX
-            ids[is_ignored] = 0
+        mask[is_ignored] = IGNORE_INDEX
         return ObjectTarget(mask, connected_pieces(ids) if self.in_pieces else ids)
 
     def find_problem(self, values: Sequence[MaskValue]) -> str | None:
         for value in values:
-            if isinstance(value, int) and not 0 <= value <= LARGEST_NUMBER:
+            if isinstance(value, int) and value not in self.ignored and not 0 <= value <= LARGEST_NUMBER:
                 return f"mask holds {value:,}, but the numbers of objects are 1 to {LARGEST_NUMBER:,}, and 0 is none"
         return None
 
@@ -211,8 +206,10 @@ class ObjectReader(MaskReader):
         name = record["name"]
         if isinstance(source, VolumeFile):
             return self.target_from_volume(read_label_volume(source, name)[0], name).ids
-        reader, record = self._reader_and_record(record)
-        return reader.target_from_mask(decode_mask(record["target"], name).values, name).ids
+        source, reader = self.prepared(source, name)
+        target = reader.target_from_mask(decode_mask(source, name).values, name)
+        assert isinstance(target, ObjectTarget)
+        return target.ids
 
 
 @dataclass(frozen=True)
@@ -245,6 +242,13 @@ class ObjectPieces(RenderedMask):
     def render(self) -> np.ndarray:
         target = self.reader.target_from_mask(decode_mask(self.source, self.name).values, self.name)
         return pack_labels(target.ids, target.mask)
+
+
+def with_unknown(source: ImageSource) -> ImageSource:
+    """A mask with `UNKNOWN` beyond the file of a mask on another grid; any other mask is unchanged."""
+    if isinstance(source, SceneWindow) and isinstance(source.source, PlacedMask):
+        return replace(source, source=with_unknown(source.source))
+    return replace(source, unknown=UNKNOWN) if isinstance(source, PlacedMask) else source
 
 
 def connected_pieces(ids: np.ndarray) -> np.ndarray:

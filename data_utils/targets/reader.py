@@ -12,7 +12,7 @@ import numpy as np
 from data_utils.class_map import ClassFields, ClassMap
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import check_sizes, decode_mask, read_mask
 from data_utils.image_io.resize import Window, nearest_pixels, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, volume_size_mismatch
@@ -235,6 +235,14 @@ class MaskReader(TargetReader):
         Raises DataError, with `name`, for values that cannot be turned into a target.
         """
 
+    def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
+        """What to decode in place of a mask, and its reader; both are unchanged if values alone make the target.
+
+        Args:
+            whole: whether the mask is read whole; else in windows.
+        """
+        return source, self
+
     def target_for_record(self, target: Target, record: Record) -> Target:
         """The target of a record's mask, with the labels that the record is limited to."""
         return target
@@ -247,11 +255,12 @@ class MaskReader(TargetReader):
 
     def read(self, record: Record, image_size: tuple[int, int], size: tuple[int, ...] | None = None) -> Target:
         name = record["name"]
-        values = decode_mask(record["target"], name).values
+        source, reader = self.prepared(record["target"], name)
+        values = decode_mask(source, name).values
         check_sizes(name, image_size, values.shape[:2])
         if size is not None:  # the nearest pixels first: the fewer to look up
             values = resize_mask(values, size)
-        return self.target_for_record(self.target_from_mask(values, name), record)
+        return reader.target_for_record(reader.target_from_mask(values, name), record)
 
     def read_volume(self, record: Record, header: VolumeHeader, size: tuple[int, ...] | None = None) -> Target:
         name = record["name"]
@@ -267,5 +276,6 @@ class MaskReader(TargetReader):
 
     @contextmanager
     def open_window(self, record: Record) -> Iterator[MaskWindows]:
-        with open_windowed(record["target"]) as picture:
-            yield MaskWindows(self, picture, record)
+        source, reader = self.prepared(record["target"], record["name"], whole=False)
+        with open_windowed(source) as picture:
+            yield MaskWindows(reader, picture, record)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,6 @@ from data_utils.image_io.reader import read_colors, read_mask
 from data_utils.image_io.resize import nearest, same_proportions
 from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.image_input import hide_missing
-from data_utils.targets.objects import ObjectPieces, ObjectReader
 from data_utils.targets.reader import MaskReader
 from inference.outputs.jobs import ImageJob, MaskFile, PointRow
 from inference.outputs.prediction_format import MaskFormat
@@ -80,9 +79,8 @@ def open_mask_rows(mask: MaskFile, reader: MaskReader) -> Iterator[MaskRows]:
         name = str(mask.path)
     has_colors = reader.class_map is not None and reader.class_map.has_colors
     read_values = read_colors if has_colors else read_mask
-    if isinstance(reader, ObjectReader) and reader.in_pieces and not isinstance(mask, RenderedMask):
-        mask, reader = ObjectPieces(mask, name, reader), replace(reader, reads_labels=True)
-    with open_windowed(mask) as picture:
+    source, reader = reader.prepared(mask, name)
+    with open_windowed(source) as picture:
 
         def read(top: int, bottom: int) -> Target:
             rows = read_values(picture.read(top, bottom), name)

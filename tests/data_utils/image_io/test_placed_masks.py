@@ -16,6 +16,7 @@ from support.rasters import NORTH_UP, UTM, class_config, scene, write_raster
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.config import DataConfig
 from data_utils.image_io import placed_masks
 from data_utils.image_io.formats import BandSource, PageFile
 from data_utils.image_io.placed_masks import (
@@ -28,7 +29,7 @@ from data_utils.image_io.placed_masks import (
     read_source_grid,
 )
 from data_utils.image_io.places import Crs, Place
-from data_utils.image_io.reader import read_mask
+from data_utils.image_io.reader import read_header, read_mask
 from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.load import load_records
 from data_utils.sources.placed import place_warnings, with_places
@@ -75,6 +76,31 @@ def test_a_mask_on_another_grid_is_placed_as_gdal_places_it(tmp_path, transform,
     info = load_dataset_info(class_config(tmp_path))
     assert info.reader.class_map.ignore_value in (None, 255)
     assert info.train.sizes.tolist() == [[40, 56]] * 2
+
+
+@pytest.mark.parametrize("task", [None, "objects"])
+@pytest.mark.parametrize("val_blocks", [None, 20.0])
+def test_numbered_objects_on_another_grid_are_objects(tmp_path, task, val_blocks):
+    for number in range(4):
+        ids = np.zeros((80, 160), np.uint16)
+        numbers = np.random.default_rng(number).permutation(np.arange(250, 270 + number))
+        for index, value in enumerate(numbers):
+            row, column = divmod(index, 10)
+            ids[20 * row + 2 : 20 * row + 18, 10 * column + 1 : 10 * column + 9] = value
+        write_raster(tmp_path / "images" / f"{number}.tif", np.full((1, 40, 96), 7, np.uint8))
+        write_raster(
+            tmp_path / "masks" / f"{number}.tif", ids[None], transform=NORTH_UP @ Affine.scale(0.5), nodata=None
+        )
+    info = load_dataset_info(DataConfig(str(tmp_path), task=task, val_blocks=val_blocks))
+    assert info.config.task == "objects"
+    for record in info.train.records:
+        size = read_header(record["image"], "a")[0]
+        target = info.reader.read(record, size)
+        values = read_mask(record["target"], "a")
+        is_known = np.indices(size)[1] < 80 if val_blocks is None else target.mask != 255
+        assert (target.mask[~is_known] == 255).all()
+        assert (target.ids[is_known] == values[is_known]).all()
+        assert (target.ids == 255).any() == ((values == 255) & is_known).any()
 
 
 def test_the_grid_of_a_file_that_was_written_again_is_its_new_one(tmp_path):

@@ -34,6 +34,14 @@ def test_numbers_that_no_object_has_are_refused(values, message):
         ObjectReader().target_from_mask(values, "a.tif")
 
 
+def test_numbers_that_are_ignored_may_be_those_of_no_object():
+    reader = ObjectReader((2**32 - 1,))
+    target = reader.target_from_mask(np.array([[0, 2**32 - 1, 5]]), "a")
+    assert target.ids.tolist() == [[0, 0, 5]]
+    assert target.mask.tolist() == [[0, 255, 1]]
+    assert reader.find_problem([0, 5, 2**32 - 1]) is None
+
+
 def test_numbers_may_have_gaps():
     target = ObjectReader().target_from_mask(np.array([[0, 70_000, 5]]), "a")
     assert target.ids.tolist() == [[0, 70_000, 5]]

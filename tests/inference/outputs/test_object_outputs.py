@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import rasterio
 import tifffile
 import torch
 from PIL import Image
@@ -333,6 +334,8 @@ def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects,
     written = tifffile.imread(tmp_path / "out.tif")
     assert written.dtype == dtype
     assert written.tolist() == [[nodata, 1], [2, objects]]
+    with rasterio.open(tmp_path / "out.tif") as file:
+        assert file.nodata == nodata
 
 
 def random_logits(size: tuple[int, ...], seed: int) -> tuple[torch.Tensor, np.ndarray]:

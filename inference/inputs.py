@@ -106,11 +106,9 @@ def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[Inpu
 
     The bands of an image are files if its folder holds a TIFF that is named after each band.
 
-    Volumes CASE_0000, CASE_0001, ... are the channels of CASE if the model takes several channels. If it takes one,
-    `_0000` is dropped from the names if all volumes have it.
+    Volumes CASE_0000, CASE_0001, ... are the channels of CASE if there are as many as the model takes.
     """
-    channel_matches = {file.path: CHANNEL.fullmatch(file.stem.name) for file in files if is_volume(file.path)}
-    are_cases = rules.channels > 1 or all(match and match[2] == "0000" for match in channel_matches.values())
+    cases = _cases(files, rules.channels)
     groups: dict[InputKey, list[Path]] = {}
     scenes = _scenes(files, rules.bands)
     for stem, path in files:
@@ -119,12 +117,27 @@ def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[Inpu
             scene_stem = stem.parent if stem.parent.name else Path(folder.name)
             groups[InputKey(folder, scene_stem)] = scenes[folder]
             continue
-        match = channel_matches.get(path)
-        key = InputKey(path, stem)
-        if match and are_cases:
-            key = InputKey(folder, stem.with_name(match[1]))
-        groups.setdefault(key, []).append(path)
+        groups.setdefault(cases.get(path, InputKey(path, stem)), []).append(path)
     return groups
+
+
+def _cases(files: Sequence[StemmedFile], channels: int) -> dict[Path, InputKey]:
+    """{file: its case} of volumes that are numbered from 0000 to the last channel, or are all numbered 0000."""
+    volumes = [file for file in files if is_volume(file.path)]
+    numbered: dict[InputKey, list[tuple[str, Path]]] = {}
+    for stem, path in volumes:
+        match = CHANNEL.fullmatch(stem.name)
+        if match:
+            key = InputKey(path.parent, stem.with_name(match[1]))
+            numbered.setdefault(key, []).append((match[2], path))
+    expected = [f"{channel:04}" for channel in range(channels)]
+    numbers = {key: sorted(number for number, _ in entries) for key, entries in numbered.items()}
+    are_first = len(numbers) == len(volumes) and all(found == ["0000"] for found in numbers.values())
+    cases = {}
+    for key, entries in numbered.items():
+        if are_first or (channels > 1 and numbers[key] == expected):
+            cases.update((path, key) for _, path in entries)
+    return cases
 
 
 def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, list[Path]]:

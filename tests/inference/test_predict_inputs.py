@@ -285,6 +285,14 @@ def test_channels_of_a_case_keep_their_number_where_others_have_none(tmp_path):
     assert outputs(tmp_path, "x") == {"a_0000": ("x/a_0000.nii.gz",), "b": ("x/b.nii.gz",)}
 
 
+@pytest.mark.parametrize("numbers", [(1, 2, 3), (0, 1, 2), (0, 2), (1,)], ids=str)
+def test_volumes_whose_numbers_do_not_fit_the_channels_are_inputs_of_their_own(tmp_path, numbers):
+    names = ["other", *(f"scan_{number:04}" for number in numbers)]
+    touch(tmp_path, *(f"in/{name}.nii.gz" for name in names))
+    expected = {name: (f"in/{name}.nii.gz",) for name in names}
+    assert outputs(tmp_path, "in", channels=2) == expected
+
+
 def test_pictures_with_the_numbers_of_channels_are_not_joined(tmp_path):
     files = ("pictures/a_0000.png", "pictures/a_0001.png")
     touch(tmp_path, *files)

@@ -133,7 +133,7 @@ def _cases(files: Sequence[StemmedFile], channels: int) -> dict[Path, InputKey]:
     expected = [f"{channel:04}" for channel in range(channels)]
     numbers = {key: sorted(number for number, _ in entries) for key, entries in numbered.items()}
     are_first = len(numbers) == len(volumes) and all(found == ["0000"] for found in numbers.values())
-    cases = {}
+    cases: dict[Path, InputKey] = {}
     for key, entries in numbered.items():
         if are_first or (channels > 1 and numbers[key] == expected):
             cases.update((path, key) for _, path in entries)

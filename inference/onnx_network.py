@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from runtime.documents import parse_json
 from runtime.errors import ModelError, one_line
+from runtime.memory import is_out_of_memory
 from unet.config import UNetConfig
 
 PREPARE = "prepare"  # the input, true by default, that says whether images are resized in the graph
@@ -18,6 +19,7 @@ class OnnxNetwork(nn.Module):
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
+        self.path = path
         try:
             import onnxruntime
         except ModuleNotFoundError as error:
@@ -47,7 +49,18 @@ class OnnxNetwork(nn.Module):
         self.register_buffer("mean", torch.zeros(()))  # inputs are moved to its device, as in UNet
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, *spatial) raw pixel values of any numeric type -> logits (B, num_classes, *spatial) float32."""
+        """(B, C, *spatial) raw pixel values of any numeric type -> logits (B, num_classes, *spatial) float32.
+
+        Raises ModelError if the file does not compute them.
+        """
         feeds = self.feeds | {"images": images.float().contiguous().numpy()}
-        (logits,) = self.session.run(["logits"], feeds)
+        try:
+            (logits,) = self.session.run(["logits"], feeds)
+        except Exception as error:  # onnxruntime may raise any exception for a foreign file
+            if is_out_of_memory(error):
+                raise
+            raise ModelError(f"{self.path}: cannot be computed: {one_line(error)}") from error
+        shape = (len(images), self.config.num_classes, *images.shape[2:])
+        if logits.shape != shape:
+            raise ModelError(f"{self.path}: answers {logits.shape} for images {tuple(images.shape)}, expected {shape}")
         return torch.from_numpy(logits)

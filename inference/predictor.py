@@ -161,7 +161,7 @@ class Predictor:
     @torch.inference_mode()
     def slices(self, volume: VolumeFile, name: str = "volume") -> Iterator[np.ndarray]:
         """The probabilities (num_classes, H, W) of each slice of a volume, from below; few are in memory at a time."""
-        for strip in self.new_decoder().read(self.strips(volume, name), probabilities=True):
+        for strip in self.new_decoder().read(self.strips(volume, name), name, probabilities=True):
             assert strip.probabilities is not None  # they were requested
             yield from strip.probabilities.swapaxes(0, 1)
 
@@ -203,7 +203,7 @@ class Predictor:
         else:
             size = read_volume_header(volume, name).size
             logits = self.strips(volume, name)
-        return list(decoder.read(logits, probabilities=probabilities)), size
+        return list(decoder.read(logits, name, probabilities=probabilities)), size
 
     def new_decoder(self) -> Decoder:
         """A new decoder, which reads the prediction of one image from its logits."""

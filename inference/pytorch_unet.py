@@ -18,7 +18,7 @@ from torch import Tensor
 from runtime.errors import ModelError
 from unet.config import MaskValue, Preprocess, UNetConfig
 from unet.model import UNet
-from unet.model_files import weights_problem
+from unet.model_files import check_numbers, weights_problem
 
 SUFFIXES = (".pth", ".pt", ".safetensors")
 RENAMED = {  # Pytorch-UNet's name -> our name; the numbers of down1... and up1... change too
@@ -125,6 +125,7 @@ def _from_pytorch_unet(weights: dict[str, Tensor], mask_values: object, scale: f
             class_values=_class_values(mask_values, num_classes),
         ),
     )
+    check_numbers(weights)
     problem = weights_problem(UNet, config, weights)
     if problem:
         raise ValueError(f"is not a Pytorch-UNet checkpoint: it {problem} (our names)")

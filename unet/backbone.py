@@ -90,9 +90,11 @@ class Encoder(nn.Module):
         """Load a backbone's weights.
 
         If the images have another number of channels, the channels of the first filters are repeated, and scaled so
-        that the filters' outputs keep their magnitude.
+        that the filters' outputs keep their magnitude. Raises ModelError if weights are missing.
         """
         for name, target in self.backbone.state_dict().items():
+            if name not in weights:
+                raise ModelError(f"the weights of the encoder lack {name}; give those of the same backbone")
             have = weights[name].shape
             want = target.shape
             if have != want:
@@ -104,7 +106,7 @@ class Encoder(nn.Module):
 
 def encoder_name(config: dict[str, Any]) -> str:
     """The Hub id or folder name of an encoder, with its license if that is known."""
-    name = config["_name_or_path"]
+    name = config.get("_name_or_path", config["model_type"])
     license = config.get("license")
     return f"{name} ({license})" if license else name
 

@@ -52,11 +52,20 @@ def read_config(file: Path) -> UNetConfig:
 
 
 def read_weights(file: Path) -> dict[str, Tensor]:
-    """The weights in a file. Raises ValueError if the file is damaged."""
+    """The weights in a file. Raises ValueError if the file is damaged, or holds values that are no numbers."""
     try:
-        return load_file(file)
+        weights = load_file(file)
     except SafetensorError as error:
         raise ValueError(f"{WEIGHTS_NAME} is damaged ({error})") from error
+    check_numbers(weights)
+    return weights
+
+
+def check_numbers(weights: dict[str, Tensor]) -> None:
+    """Raises ValueError for values that are not finite, as a run that diverged leaves them."""
+    names = [name for name, values in weights.items() if not bool(values.isfinite().all())]
+    if names:
+        raise ValueError(f"is damaged: {len(names)} weights are no finite numbers, such as {names[0]}")
 
 
 def weights_problem(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from runtime.device import download
+from runtime.errors import ImageError
 from tasks.task import Task
 
 OwnTask = TypeVar("OwnTask", bound=Task)
@@ -30,6 +31,16 @@ class Strip(NamedTuple):
     rows: np.ndarray | None
     probabilities: np.ndarray | None = None
     extras: Mapping[str, np.ndarray] = NO_EXTRAS
+
+
+def check_finite(logits: Tensor, name: str) -> Tensor:
+    """The logits. Raises ImageError, with `name`, if some are no numbers, which would pass as a sure answer."""
+    if not bool(logits.isfinite().all()):
+        raise ImageError(
+            f"{name}: the network's answers are not finite numbers; the model is damaged, or the image has values far"
+            " beyond those of training"
+        )
+    return logits
 
 
 def download_strip(rows: Tensor | None, probabilities: Tensor | None, extras: Mapping[str, Tensor]) -> Strip:
@@ -139,10 +150,10 @@ class Decoder(ABC, Generic[OwnTask]):
         """The rest of the prediction, after all strips were read."""
         return iter(())
 
-    def read(self, strips: Iterable[Tensor], *, probabilities: bool) -> Iterator[Strip]:
-        """The prediction of an image from all of its strips."""
+    def read(self, strips: Iterable[Tensor], name: str, *, probabilities: bool) -> Iterator[Strip]:
+        """The prediction of an image from all of its strips. Raises ImageError as `check_finite` does."""
         for logits in strips:
-            yield self.add(logits, probabilities=probabilities)
+            yield self.add(check_finite(logits, name), probabilities=probabilities)
         yield from self.finish()
 
     @property

@@ -16,7 +16,7 @@ from data_utils.loading.image_input import missing_pixels
 from data_utils.sources.records import spread_indices
 from data_utils.visualize import to_rgb, value_limits
 from inference.decoding import new_decoder
-from inference.decoding.decoder import Decoder, Strip
+from inference.decoding.decoder import Decoder, Strip, check_finite
 from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
 from inference.outputs.polygons import POLYGONS, PolygonSink, open_polygons
 from inference.outputs.prediction_format import MaskFormat, MaskSink
@@ -158,6 +158,7 @@ class StripWriter:
 
     def write(self, logits: Tensor) -> None:
         """Append logits (outputs, n, W)."""
+        check_finite(logits, self.image.job.name)
         extras = {}
         if self.writers.uncertainty:
             extras["uncertainty"] = uncertainty_levels(self.decoder, logits)

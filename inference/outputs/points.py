@@ -126,7 +126,7 @@ class PointImageWriter:
         job = image.job
         size = image.size
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
+        prediction = read_prediction(job.name, self.task, strips, self.output_format.maps_file(job, self.extensions))
         points = PredictedPoints.from_prediction(prediction)
         pixel_positions = points.positions(size)
         picture = None
@@ -151,7 +151,7 @@ class PointVolumeWriter:
     def write(self, job: VolumeJob, size: tuple[int, ...], strips: Iterable[Tensor]) -> np.ndarray:
         """Write the points of a volume from logits (K, n, h, w) of the network's input; returns the prediction."""
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(self.task, strips, self.output_format.maps_file(job, self.extensions))
+        prediction = read_prediction(job.name, self.task, strips, self.output_format.maps_file(job, self.extensions))
         header = read_volume_header(job.volume, job.name)
         points = PredictedPoints.from_prediction(prediction)
         voxel_positions = points.positions(size)
@@ -164,9 +164,9 @@ class PointVolumeWriter:
         return prediction
 
 
-def read_prediction(task: Task, strips: Iterable[Tensor], maps_file: Path | None) -> np.ndarray:
-    """The prediction (K, n + 2) of an image, whose maps (K, *spatial) are written to a file, if one is given."""
-    *map_strips, last = new_decoder(task).read(strips, probabilities=maps_file is not None)
+def read_prediction(name: str, task: Task, strips: Iterable[Tensor], maps_file: Path | None) -> np.ndarray:
+    """The prediction (K, n + 2) of the image `name`, whose maps (K, *spatial) go to a file, if one is given."""
+    *map_strips, last = new_decoder(task).read(strips, name, probabilities=maps_file is not None)
     assert last.rows is not None, "the points are read from whole maps"
     if maps_file is not None:
         maps = [strip.probabilities for strip in map_strips if strip.probabilities is not None]

@@ -54,7 +54,7 @@ class VolumeWriter:
             uncertainty = np.empty(size, np.uint8) if UNCERTAINTY in files else None
             if uncertainty is not None:
                 strips = _note_uncertainty(strips, decoder, uncertainty)
-            for strip in decoder.read(strips, probabilities=probabilities is not None):
+            for strip in decoder.read(strips, job.name, probabilities=probabilities is not None):
                 if strip.rows is not None:
                     start = mask_stop
                     mask_stop += len(strip.rows)

@@ -5,6 +5,7 @@ inference/export/graph.py, inference/export/onnx.py, inference/onnx_network.py.
 """
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 import torch
 from PIL import Image
 from support.exports import KINDS, LITE0, PREPROCESS
+from support.in_process import run_predict
 from support.launches import launch, predict
 from support.networks import export
 
@@ -269,6 +271,37 @@ def test_an_onnx_file_whose_metadata_are_no_text_is_refused(tmp_path, small_onnx
     (tmp_path / "no_text.onnx").write_bytes(content.replace(b'"in_channels"', b'"in_ch\xffnnels"'))
     with pytest.raises(ModelError, match=r"no_text\.onnx: its metadata are no text"):
         OnnxNetwork(tmp_path / "no_text.onnx")
+
+
+def changed(file: Path, change: Callable[[np.ndarray], np.ndarray], kinds: tuple[int, ...]) -> None:
+    """Change the last constant or weight of these kinds in the file of a network."""
+    content = onnx.load(file)
+    constants = [node.attribute[0].t for node in content.graph.node if node.op_type == "Constant"]
+    tensors = [tensor for tensor in [*content.graph.initializer, *constants] if tensor.data_type in kinds]
+    values = onnx.numpy_helper.to_array(tensors[-1])
+    tensors[-1].CopyFrom(onnx.numpy_helper.from_array(change(values), tensors[-1].name))
+    onnx.save(content, file)
+
+
+def test_an_onnx_file_of_damaged_indices_is_a_one_line_error(tmp_path, small_onnx_file, fails_with):
+    Image.new("RGB", (41, 37)).save(tmp_path / "a.png")
+    file = tmp_path / "damaged.onnx"
+    file.write_bytes(small_onnx_file.read_bytes())
+    changed(file, lambda values: np.full_like(values, 9_999), (onnx.TensorProto.INT64,))
+    result = run_predict("--model", file, "--input", tmp_path / "a.png", "--output", tmp_path / "out")
+    fails_with(result, "damaged.onnx: ", 1)
+
+
+def test_answers_that_are_no_numbers_fail_with_their_image(tmp_path, small_onnx_file):
+    Image.new("RGB", (41, 37)).save(tmp_path / "a.png")
+    file = tmp_path / "nan.onnx"
+    file.write_bytes(small_onnx_file.read_bytes())
+    changed(file, lambda values: values * np.nan, (onnx.TensorProto.FLOAT,))
+    result = run_predict("--model", file, "--input", tmp_path / "a.png", "--output", tmp_path / "out", "--uncertainty")
+    assert result.returncode == 1
+    assert "0 of 1 masks" in result.stdout
+    assert f"{tmp_path / 'a.png'}: the network's answers are not finite numbers" in result.stderr
+    assert not list((tmp_path / "out").glob("*.png"))
 
 
 def test_a_model_that_is_not_there_is_not_exported(tmp_path, fails_with):

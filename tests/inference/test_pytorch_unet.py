@@ -345,6 +345,7 @@ def test_a_damaged_file_ends_in_a_one_line_error(tmp_path, zipped):
         ),
         (lambda w: {}, "is not a Pytorch-UNet checkpoint: it lacks inc.double_conv.0.weight"),
         (lambda w: w | {"epoch": 3}, "holds 'epoch', which is not a weight"),
+        (lambda w: w | {"outc.conv.bias": torch.full((2,), torch.nan)}, "weights are no finite numbers"),
         (lambda w: w | {"extra": torch.zeros(3)}, "has unknown extra"),
         (lambda w: {k: v for k, v in w.items() if k != "up1.up.bias"}, "lacks ups.0.up.bias"),
         (lambda w: w | {"up1.up.bias": torch.zeros(3)}, "has other shapes in ups.0.up.bias"),

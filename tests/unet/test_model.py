@@ -302,6 +302,14 @@ def test_damaged_weights_are_refused(saved):
     check_refused(saved, "model.safetensors is damaged")
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_weight_that_is_no_finite_number_is_refused(saved, value):
+    model = UNet.from_pretrained(saved)
+    model.head.conv.weight.data[0, 0] = value
+    model.save_pretrained(saved)
+    check_refused(saved, r"is damaged: 1 weights are no finite numbers, such as head\.conv\.weight")
+
+
 def test_missing_weights_are_refused(saved):
     (saved / "model.safetensors").unlink()
     check_refused(saved, "has no model.safetensors")

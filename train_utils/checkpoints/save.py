@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.optim import Optimizer
 
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout, on_main
+from runtime.errors import CheckpointError, one_line
 from runtime.files import WRITE_ERRORS, complete_folder
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.checkpoints.checkpoint_state import CheckpointState
@@ -120,13 +122,20 @@ class Checkpoints:
     def restore(self, path: Path, state: CheckpointState) -> None:
         """Restore the model, its optimizer, averages and scaler; every process must call it."""
         live = self.network.state_dict()
-        weights = load_file(path / "model.safetensors")
-        self.network.load_state_dict({name: shard_like(value, live[name]) for name, value in weights.items()})
-        saved = load_file(path / "optimizer.safetensors")
-        restore_optimizer(self.accelerator, self.network, self.optimizer, saved)
+        try:
+            weights = load_file(path / "model.safetensors")
+            if {name: value.shape for name, value in weights.items()} != {name: live[name].shape for name in live}:
+                raise ValueError("its weights are those of another network")
+            self.network.load_state_dict({name: shard_like(value, live[name]) for name, value in weights.items()})
+            saved = load_file(path / "optimizer.safetensors")
+            restore_optimizer(self.accelerator, self.network, self.optimizer, saved)
+            self.average.restore(path)
+        except CheckpointError:
+            raise
+        except (SafetensorError, LookupError, ValueError) as error:  # the manifest agrees, but may be forged
+            raise CheckpointError(f"{path}: is damaged ({one_line(error)})") from error
         if self.accelerator.is_main_process:
             self._set_aside_newer(path)
-        self.average.restore(path)
         if self.accelerator.scaler is not None and state.scaler:
             self.accelerator.scaler.load_state_dict(state.scaler)
 

@@ -13,7 +13,7 @@ from runtime.errors import ModelError, one_line
 from train_utils.settings import lite0
 from unet.backbone import SIDE, dry_pass, encoder_name, feature_level, import_transformers, random_backbone
 from unet.config import Preprocess
-from unet.model_files import layer_counts
+from unet.model_files import check_numbers, layer_counts
 
 MOST_LAYERS = 1000  # the stages of the deepest known encoders have 36
 # entries of a backbone's config that are not kept
@@ -134,7 +134,12 @@ def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> d
     missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
     if missing:
         raise ModelError(f"--encoder {source}: its file lacks {len(missing)} of the weights, such as {missing[0]}")
-    return model.state_dict()
+    weights = model.state_dict()
+    try:
+        check_numbers(weights)
+    except ValueError as error:
+        raise ModelError(f"--encoder {source}: {error}") from error
+    return weights
 
 
 def read_normalization(source: str, family: str) -> tuple[tuple[float, ...], tuple[float, ...]]:

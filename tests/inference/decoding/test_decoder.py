@@ -106,7 +106,7 @@ DTYPES = pytest.mark.parametrize(("task", "dtype"), [(SIDED, torch.int32), (Clas
 @DTYPES
 def test_strips_hold_the_rows_that_were_read(task, dtype, two_images):
     logits, _ = two_images
-    first, second = new_decoder(task).read([logits[:, :1], logits[:, 1:]], probabilities=False)
+    first, second = new_decoder(task).read([logits[:, :1], logits[:, 1:]], "a", probabilities=False)
     assert first.rows.shape == (1, 5)
     assert second.rows.shape == (3, 5)
     assert first.rows.dtype == str(dtype).removeprefix("torch.")
@@ -118,7 +118,7 @@ def test_strips_hold_the_rows_that_were_read(task, dtype, two_images):
 def test_strips_hold_probabilities_where_they_are_asked_for(task, dtype, wants, two_images):
     decoder = new_decoder(task)
     logits, _ = two_images
-    strips = list(decoder.read([logits[:, :1], logits[:, 1:]], probabilities=wants))
+    strips = list(decoder.read([logits[:, :1], logits[:, 1:]], "a", probabilities=wants))
     strips.append(decoder.add(logits, probabilities=wants))
     assert [strip.probabilities is not None for strip in strips] == [wants] * 3
 
@@ -155,7 +155,7 @@ def test_objects_are_the_same_from_strips_and_on_the_device():
     logits[0] = 0.0
     pieces = [decoder.add_on_device(piece[None]) for piece in logits.split(4, dim=1)]
     labels = decoder.finish_on_device(pieces)[0]
-    strips = list(decoder.read(logits.split(4, dim=1), probabilities=False))
+    strips = list(decoder.read(logits.split(4, dim=1), "a", probabilities=False))
     rows = [strip.rows for strip in strips if strip.rows is not None]
     assert np.array_equal(np.concatenate(rows), labels.numpy())
     assert [detected.size for detected in decoder.objects] == [6]

@@ -291,7 +291,7 @@ def test_the_score_of_an_object_is_how_surely_it_is_no_background():
     decoder = ObjectDecoder(Objects(Classes(("background", "cell", "dirt"))))
     logits = torch.tensor([0.2, 0.5, 0.3]).log().tolist()
     answer = torch.tensor([*logits, 10.0]).view(4, 1, 1).expand(4, 6, 8)  # deep in an object
-    list(decoder.read(iter([answer]), probabilities=False))
+    list(decoder.read(iter([answer]), "a", probabilities=False))
     (detected,) = decoder.objects
     assert detected.class_index == 1
     assert detected.score == pytest.approx(0.8, abs=0.5 / 255)

@@ -24,8 +24,9 @@ from support.saved_checkpoints import SETTINGS, evaluation, first_checkpoints, n
 
 import train
 from runtime import files
+from runtime.errors import CheckpointError
 from train_utils.checkpoints import save
-from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint, peek
+from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint, fingerprint, peek
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
@@ -433,6 +434,24 @@ def test_a_checkpoint_that_fails_late_is_not_saved_whenever_one_asks(checkpoints
     assert checkpoints.wait_until_saved() is False
     assert steps(checkpoints) == []
     assert checkpoints.wait() is False
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("model", b"weights"), ("model", b"\x08\0\0\0\0\0\0\0{}      "), ("optimizer", b""), ("optimizer", b"weights")],
+    ids=["model", "model without weights", "empty optimizer", "optimizer"],
+)
+def test_a_damaged_file_of_a_forged_manifest_is_a_one_line_error(checkpoints, name, content):
+    save_all(checkpoints, (1, None))
+    folder = checkpoints.folder / "step-00000001"
+    file = folder / f"{name}.safetensors"
+    file.write_bytes(content)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest[file.name] = fingerprint(file)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    with pytest.raises(CheckpointError, match=rf"^{folder}: is damaged \("):
+        checkpoints.restore(checkpoint.path, checkpoint.state)
 
 
 @pytest.fixture

@@ -323,6 +323,8 @@ def test_secrets_of_each_url_are_removed(text, redacted):
         "https://[::1]:8080/a@b/x.tar",
         "https://host/x.tar: which of a, b are image and mask? Give them",
         "file:///data/me@work/x.tar",
+        "file:///data/run#lr=0.1/x.tar",
+        "file:/data/a:b@c/what?a=b.tar",
         "C:/data/me@work/x.tar",
         r"C:\data\me@work\x.tar",
         "data/me@work/what?a=b.tar",

@@ -7,8 +7,8 @@ that a terminal acts on or cannot print, which names of files may hold, are esca
 import re
 from typing import Any
 
-# A scheme has at least two letters, since C:/ is a drive. A Path shortens two slashes to one. Files of this machine have
-# neither a query nor a password, but their names may have any of these characters.
+# A scheme has at least two letters, since C:/ is a drive. A Path shortens two slashes to one. Files of this machine
+# have no query and no password: their names may have any of these characters.
 SCHEME = r"\b(?!(?:file|local):)(?P<scheme>[a-z][a-z0-9+.-]{1,20}):/{1,2}"
 PASSWORD = re.compile(
     SCHEME

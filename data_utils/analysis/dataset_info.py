@@ -20,6 +20,7 @@ from data_utils.analysis.volume_statistics import target_spacing
 from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
+from data_utils.sources.holdout import leak_warnings
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords, Records
 from data_utils.targets import find_named_classes, reader_type
@@ -169,6 +170,8 @@ def load_dataset_info(config: DataConfig) -> DatasetInfo:
     """
     train, val = load_records(config)
     warnings = task_warnings(train, config)
+    if config.val_group is None and config.val_blocks is None:
+        warnings += leak_warnings(train, val)
     insists = config.task == Classes.name
     config = replace(config, task=find_task(train, config))
     targets = reader_type(config)

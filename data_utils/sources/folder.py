@@ -197,6 +197,9 @@ class FolderRecords(Records):
             "name": f"{stem}_{row.number + 1:04}{extension}",
         }
 
+    def file_numbers(self) -> np.ndarray:
+        return self.rows[:, 0]
+
     def image_folders(self) -> set[tuple[str, str]]:
         return folder_pairs(self.folders[0], self.files[0])
 

@@ -1,12 +1,14 @@
 """The validation images of a data set that has no validation split: drawn by the seed, the same everywhere."""
 
 import heapq
+import os
 import re
 
 import numpy as np
 
 from data_utils.image_io.placed_masks import read_source_grid
-from data_utils.sources.records import Records, StreamRecords, Subset
+from data_utils.sources.records import Records, StreamRecords, Subset, with_sources
+from runtime.console import listing
 from runtime.errors import DataError
 
 Groups = str | np.ndarray | None  # an expression that names have in common, or (N,) the number of each record's group
@@ -16,7 +18,8 @@ def hold_out(records: Records, fraction: float, seed: int, group: Groups) -> tup
     """Training and validation part in the order of `records`; at least one record in each.
 
     Records of one group stay together: slices of one volume must not be on both sides. If `group` is a regular
-    expression, the records of a group have names that agree in its first bracket, or in the whole match.
+    expression, the records of a group have names that agree in its first bracket, or in the whole match; if it is None,
+    they are the pages of one file, unless all are.
     """
     if len(records) < 2:
         has_place = len(records) == 1 and read_source_grid(records[0]["image"]) is not None
@@ -55,6 +58,8 @@ def hold_out_fold(records: Records, fold: tuple[int, int], seed: int, group: Gro
     if len(sizes) < count:
         kind = "volumes" if records.dims == 3 else "images"
         things = kind if group is None else f"groups of {kind}"
+        if group is None and len(sizes) < len(records):
+            things = "files, whose pages stay together"
         if isinstance(group, np.ndarray):
             things = "blocks"
         raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {things}, and each fold needs one")
@@ -76,11 +81,12 @@ def _divide(records: Records, held_out: np.ndarray) -> tuple[Records, Records]:
 
 
 def _groups(records: Records, pattern: Groups) -> np.ndarray:
-    """(N,) number of each record's group, by first appearance; without a pattern each record is its own group."""
+    """(N,) number of each record's group, by first appearance; without a pattern each file is a group."""
     if isinstance(pattern, np.ndarray):
         return pattern
     if pattern is None:
-        return np.arange(len(records))
+        files = records.file_numbers()
+        return files if files.any() else np.arange(len(records))
     try:
         expression = re.compile(pattern)
     except re.error as error:
@@ -97,6 +103,30 @@ def _groups(records: Records, pattern: Groups) -> np.ndarray:
     if len(numbers) < 2:
         raise DataError(f"--val-group {pattern!r} puts all samples into one group, {next(iter(numbers))!r}")
     return groups
+
+
+def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
+    """A line if both parts, drawn from one sequence, may show the same thing."""
+    sources = [id(records) for records in with_sources(train)]
+    whole = next((records for records in with_sources(val) if id(records) in sources), None)
+    if whole is None:
+        return ()
+    if len(whole) > 1 and not whole.file_numbers().any():
+        return (
+            f"all {len(whole)} images are pages of one file; neighbors of training pages validate, so the scores are"
+            " too good: give a second file, or a validation split",
+        )
+    if len({below for _, below in whole.image_folders()}) < 2:
+        return ()
+    folders = [{os.path.dirname(part.name(i)) for i in range(len(part))} for part in (train, val)]
+    shared = sorted(folders[0] & folders[1] - {""})
+    if not shared:
+        return ()
+    pattern = "^(.*/)?" if "" in folders[0] | folders[1] else "^(.*/)"
+    return (
+        f"images of one folder train and validate ({listing(shared)}); if a folder holds one patient or scene, keep it"
+        f" together: --val-group '{pattern}'",
+    )
 
 
 def hold_out_shards(records: StreamRecords, fraction: float, seed: int) -> tuple[Records, Records]:

@@ -132,6 +132,10 @@ class Records(ABC):
         """The classes that an image is labeled for; None if these are all."""
         return None
 
+    def file_numbers(self) -> np.ndarray:
+        """(N,) int, the number of the file that each record is a part of, from 0."""
+        return np.arange(len(self))
+
     def image_folders(self) -> set[tuple[str, str]]:
         """Pairs of the images' folder and each folder below it with images; empty if they are not local files."""
         return set()

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 from support.data_sets import load_info
 from support.folders import write_folder
-from support.picture_folders import names
+from support.picture_folders import names, write_pictures
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
@@ -32,6 +33,7 @@ def names_of(info: DatasetInfo) -> tuple[list[str], list[str]]:
 
 
 def volumes_of(names: list[str]) -> set[str]:
+    """The part of each name before its last number."""
     return {name.split("_")[0] for name in names}
 
 
@@ -53,6 +55,58 @@ def test_groups_are_held_out_whole(tmp_path, group, seed):
 def test_a_group_that_cannot_split_is_a_one_line_error(tmp_path, group, message):
     with pytest.raises(DataError, match=message):
         load_info(write_folder(tmp_path, 5, seed=0), val_group=group)
+
+
+def write_stacks(folder: Path, files: int, pages: int) -> Path:
+    """Stacks 0.tif, 1.tif, ... of images and masks."""
+    stack = np.arange(pages, dtype=np.uint8)[:, None, None].repeat(8, axis=1).repeat(8, axis=2) % 2
+    for kind in ("images", "masks"):
+        (folder / kind).mkdir(parents=True)
+        for number in range(files):
+            tifffile.imwrite(folder / kind / f"{number}.tif", stack, photometric="minisblack", metadata=None)
+    return folder
+
+
+def test_pages_of_one_file_are_held_out_together(tmp_path):
+    info = load_info(write_stacks(tmp_path, 6, 5), val_fraction=0.1)
+    train, val = names_of(info)
+    assert (len(train), len(val)) == (25, 5)
+    assert not volumes_of(train) & volumes_of(val)
+    folds = [names_of(load_info(tmp_path, fold=(number, 3)))[1] for number in (1, 2, 3)]
+    assert [len(volumes_of(fold)) for fold in folds] == [2, 2, 2]
+    assert len({name for fold in folds for name in fold}) == 30
+    with pytest.raises(DataError, match="there are only 6 files, whose pages stay together, and each fold needs one"):
+        load_info(tmp_path, fold=(1, 7))
+
+
+def test_pages_of_the_only_file_are_divided_with_a_line(tmp_path):
+    info = load_info(write_stacks(tmp_path, 1, 10), val_fraction=0.2)
+    assert (len(info.train), len(info.val)) == (8, 2)
+    (line,) = [line for line in info.warnings if "pages of one file" in line]
+    assert line.startswith("all 10 images are pages of one file;")
+
+
+FOLDERS = {
+    "patients": (["p1/a.png", "p1/b.png", "p2/a.png", "p2/b.png"], True),
+    "one beside": (["p1/a.png", "p1/b.png", "c.png", "d.png"], True),
+    "one image a folder": (["p1/a.png", "p2/a.png", "p3/a.png", "p4/a.png"], False),
+    "one folder": (["p1/a.png", "p1/b.png", "p1/c.png", "p1/d.png"], False),
+}
+
+
+@pytest.mark.parametrize(("files", "has_line"), FOLDERS.values(), ids=FOLDERS)
+def test_images_of_one_folder_on_both_sides_are_a_line_with_the_flag_that_mends_it(tmp_path, files, has_line):
+    write_pictures(tmp_path, *(f"{kind}/{file}" for kind in ("images", "masks") for file in files))
+    for seed in range(9):  # not every seed divides a folder
+        info = load_info(tmp_path, val_fraction=0.5, seed=seed, classes="0=a,1=b")
+        lines = [line for line in info.warnings if "--val-group" in line]
+        if lines:
+            break
+    assert bool(lines) == has_line
+    if has_line:
+        pattern = lines[0].split("'")[1]
+        train, val = names_of(load_info(tmp_path, val_fraction=0.5, seed=seed, classes="0=a,1=b", val_group=pattern))
+        assert not {Path(name).parent for name in train} & {Path(name).parent for name in val}
 
 
 FOLDS = [(None, 5, 4), (r"^([a-z]+)_", 5, 9), (r"([a-z]+)_\d+", 2, 11)]

@@ -354,6 +354,7 @@ def main() -> None:
     criterion = new_step_loss(task, model.head_strides, slabs)
     compile_loss(accelerator, criterion)
     state = run.checkpoint.run_state()
+    state.best_evaluation(task)  # scores that are damaged end the run now, and not when its report is written
     minutes = run.minutes_to_fill(args)
     if minutes:
         timed_args = replace(args, max_minutes=minutes)

@@ -15,7 +15,6 @@ from runtime.redact import printable, redact
 Item = TypeVar("Item")
 
 LINE_EVERY_SECONDS = 10.0
-MAX_NAME = 24  # characters of a name beside a picture
 PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 
 
@@ -134,14 +133,6 @@ def track(iterable: Iterable[Item], total: int, description: str, *, unit: str =
         for item in iterable:
             yield item
             bar.update()
-
-
-def shorten(text: str, limit: int = MAX_NAME) -> str:
-    """The text in at most `limit` characters, without its middle: names that begin alike often differ at their end."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    return f"{text[: half - 1]}…{text[-half:]}"
 
 
 def counted(count: int, noun: str) -> str:

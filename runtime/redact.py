@@ -29,6 +29,7 @@ NAMED_URL = "url: "
 
 # control characters, ends of lines, and surrogates, which stand for bytes of a name that is not UTF-8
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+MAX_NAME = 24  # characters of a name beside a picture
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -39,6 +40,14 @@ def printable(text: str, keep: str = "") -> str:
         return character if character in keep else character.encode("unicode_escape").decode()
 
     return UNPRINTABLE.sub(escaped, text)
+
+
+def shorten(text: str, limit: int = MAX_NAME) -> str:
+    """The text in at most `limit` characters, without its middle: names that begin alike often differ at their end."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[: half - 1]}…{text[-half:]}"
 
 
 def redact(text: str) -> str:

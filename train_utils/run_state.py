@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from runtime.documents import check_types
+from runtime.errors import CheckpointError
 from tasks.task import Task
 from train_utils.evaluation import Evaluation
 from unet.config import NEWER_VERSION
@@ -25,7 +27,7 @@ class RunState:
     best_step: int = 0
     best_scores: dict[str, Any] = field(default_factory=dict)
     evaluations_since_best: int = 0
-    window: dict[str, Any] = field(default_factory=lambda: {"total": 0.0, "steps": 0})
+    window: dict[str, float] = field(default_factory=lambda: {"total": 0.0, "steps": 0})
     skipped: int = 0
 
     @classmethod
@@ -37,6 +39,9 @@ class RunState:
         unknown = sorted(value.keys() - {entry.name for entry in fields(cls)})
         if unknown:
             raise ValueError(f"its run holds {', '.join(unknown)}, {NEWER_VERSION}")
+        check_types(value, cls)
+        if value.get("window", {}).keys() - {"total", "steps"}:
+            raise ValueError(f"its window holds {', '.join(value['window'])}, expected total and steps")
         return cls(**value)
 
     def update(self, evaluation: Evaluation) -> bool:
@@ -58,10 +63,17 @@ class RunState:
         self.evaluations_since_best = 0
 
     def best_evaluation(self, task: Task) -> Evaluation | None:
-        """The best evaluation so far, but for its loss; None before the first."""
+        """The best evaluation so far, but for its loss; None before the first.
+
+        Raises CheckpointError if the scores in the checkpoint are not those of the task.
+        """
         if self.best < 0:
             return None
-        scores = task.scores_from_json(self.best_scores)
-        if "reliability" in self.best_scores:  # which checkpoints of earlier versions do not have
-            scores.add_reliability(torch.tensor(self.best_scores["reliability"]))
+        try:
+            scores = task.scores_from_json(self.best_scores)
+            if "reliability" in self.best_scores:  # which checkpoints of earlier versions do not have
+                scores.add_reliability(torch.tensor(self.best_scores["reliability"]))
+            scores.record()
+        except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise CheckpointError(f"the state.json of the checkpoint: its best_scores are damaged ({error})") from error
         return Evaluation(self.best_step, None, scores)

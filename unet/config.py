@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from runtime.documents import check_types
 from unet.axes import Axes
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
@@ -228,10 +229,8 @@ class UNetConfig:
         unknown_fields = sorted(content.keys() - known_fields)
         if unknown_fields:
             raise ValueError(f"the config holds {', '.join(unknown_fields)}, {NEWER_VERSION}")
-        try:
-            return cls(**content)
-        except TypeError as error:  # a number where a list is expected, or the other way round
-            raise ValueError(f"the config has a value of a wrong type ({error})") from error
+        check_types(content, cls)
+        return cls(**content)
 
     def to_json(self) -> dict[str, Any]:
         """The content of config.json; entries of later versions are left out if they have their default."""

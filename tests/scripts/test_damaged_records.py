@@ -7,6 +7,7 @@ import pytest
 from support.folders import write_folder
 from support.in_process import run_train
 
+from runtime.errors import CheckpointError
 from train_utils.checkpoints.find import find_checkpoint, fingerprint
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
 from train_utils.run_state import RunState
@@ -87,10 +88,15 @@ def test_a_manifest_of_another_shape_means_the_checkpoint_before(output, content
     [
         (None, {"wings": 2}, "holds wings, which this version does not know"),
         ("model", {"wings": 2}, "holds wings, which this version does not know"),
-        ("model", {"kernels": 3}, "a value of a wrong type"),
+        ("model", {"kernels": 3}, "its kernels is 3"),
+        ("run", {"step": -1}, "its step is -1, expected int"),
+        ("run", {"best": "high"}, 'its best is "high"'),
+        ("run", {"window": {"sums": 1}}, "its window holds sums"),
+        ("flags", {"crop_size": 64}, "its crop_size is 64"),
+        (None, {"micro_batch_size": 2.5}, "its micro_batch_size is 2.5"),
     ],
 )
-def test_a_checkpoint_of_a_newer_version_is_passed_over(output, part, change, line):
+def test_a_checkpoint_of_a_newer_version_or_with_impossible_values_is_passed_over(output, part, change, line):
     path = output / "checkpoints/step-00000004"
     state = json.loads((path / "state.json").read_text())
     changed = change if part is None else {part: state[part] | change}
@@ -100,6 +106,17 @@ def test_a_checkpoint_of_a_newer_version_is_passed_over(output, part, change, li
     checkpoint = find_checkpoint("auto", output / "checkpoints")
     assert checkpoint.path.name == "step-00000002"
     assert line in checkpoint.passed_over[0]
+
+
+def test_damaged_scores_of_the_best_model_end_a_run_before_its_first_step(output):
+    path = output / "checkpoints/step-00000004"
+    state = json.loads((path / "state.json").read_text())
+    state["run"]["best_scores"] = {"sums": "many"}
+    (path / "state.json").write_text(json.dumps(state))
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"state.json": fingerprint(path / "state.json")}))
+    with pytest.raises(CheckpointError, match=r"state\.json .* best_scores are damaged"):
+        resume(output)
 
 
 def test_a_run_state_of_a_newer_version_is_refused(output):

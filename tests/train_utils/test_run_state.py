@@ -106,7 +106,7 @@ def test_the_best_evaluation_keeps_its_reliability():
 
 
 def test_a_state_survives_its_file(state):
-    state.window = {"sums": [0.5], "steps": 2}
+    state.window = {"total": 0.5, "steps": 2}
     state.skipped = 1
     assert RunState.from_json(json.loads(json.dumps(asdict(state)))) == state
 

@@ -30,7 +30,7 @@ class LossWindow:
         total, steps: the values that `saved` gave to a checkpoint.
     """
 
-    def __init__(self, total: float = 0.0, steps: int = 0) -> None:
+    def __init__(self, total: float = 0.0, steps: float = 0) -> None:
         self._total = total
         self._steps = steps
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runtime.console import shorten
+from runtime.redact import shorten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from runtime.console import shorten
+from runtime.redact import shorten
 from train_utils.reporting.charts import own_style
 
 if TYPE_CHECKING:

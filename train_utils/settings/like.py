@@ -7,9 +7,9 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from runtime import cli as arg
-from runtime.console import say, shorten
+from runtime.console import say
 from runtime.documents import as_json, read_json
-from runtime.redact import redact_all
+from runtime.redact import redact_all, shorten
 from train_utils.settings.record import (
     CREDENTIALS,
     PACKAGES,

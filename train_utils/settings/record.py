@@ -15,7 +15,7 @@ from typing import Any
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
-from runtime.documents import as_json
+from runtime.documents import as_json, check_types
 from runtime.launch_profile import LaunchProfile
 from runtime.redact import redact, redact_all
 from tasks.classes import Classes
@@ -101,9 +101,14 @@ class RunSettings:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunSettings":
-        """The settings from the content of run.json or of a checkpoint, whose other entries are ignored."""
+        """The settings from the content of run.json or of a checkpoint, whose other entries are ignored.
+
+        Raises ValueError for a value that no run records.
+        """
+        check_types(value, cls)
         values = {name: value[entry] for name, entry in cls.entries().items() if entry in value}
         values["flags"] = UNRECORDED_FLAGS | redact_all(values.get("flags", {}))
+        check_types(values["flags"], TrainSettings)
         values["identity"] = RunIdentity(UNRECORDED | values.get("identity", {}))
         return cls(**values)
 

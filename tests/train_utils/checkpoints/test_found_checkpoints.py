@@ -242,7 +242,7 @@ def test_a_state_may_be_as_large_as_the_scores_of_all_images(checkpoints, monkey
 @pytest.fixture
 def saved(checkpoints) -> tuple[RunState, FoundCheckpoint]:
     """The state of a run that was best at its first of three evaluations, and its checkpoint."""
-    state = RunState(step=4, skipped=1, window={"sums": [0.5], "steps": 2})
+    state = RunState(step=4, skipped=1, window={"total": 0.5, "steps": 2})
     for step, mean_iou in ((4, 0.6), (5, 0.6), (6, 0.5)):
         state.update(evaluation(step, mean_iou))
     checkpoints.save(state, evaluation(4, 0.6))

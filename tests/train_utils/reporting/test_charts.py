@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support.launches import ROOT
 
-from runtime.console import shorten
+from runtime.redact import shorten
 from train_utils.reporting import charts
 from train_utils.reporting.charts import MAX_POINTS, Curve, curve, error_plot, overlaid, reliability_plot
 

@@ -1,5 +1,6 @@
 """Runs grouped by recipe, and the settings in which recipes differ."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -139,11 +140,19 @@ def _planned_settings(run: RecordedRun) -> set[str]:
     if run.settings.flags.get("plan") != "auto":
         return set()
     typed_names = set()
-    for word in str(run.settings.environment.get("command", "")).split():
+    for word in _words(str(run.settings.environment.get("command", ""))):
         if word.startswith("--"):
             flag = word.partition("=")[0].removeprefix("--no-")
             typed_names.add(flag.lstrip("-").replace("-", "_"))
     return set(Plan.names()) - typed_names
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command; earlier versions have recorded it without quotes."""
+    try:
+        return shlex.split(command)
+    except ValueError:  # a quote that nothing closes
+        return command.split()
 
 
 def _join_values(values: Sequence[Any]) -> str:

@@ -147,10 +147,13 @@ def read_settings(folder: Path) -> RunSettings:
             raise DataError(f"run.json is damaged: its {name} is no object")
     if type(value.get("total_steps")) is not int:
         raise DataError("run.json is damaged: its total_steps is no whole number")
-    settings = RunSettings.from_json(value)
-    task = settings.identity.task
-    if not isinstance(task, str) or task not in TASKS:
-        raise DataError(f"its task {task!r} is not known to this version")
+    try:
+        settings = RunSettings.from_json(value)
+    except ValueError as error:
+        raise DataError(f"run.json is damaged: {error}") from error
+    for task in (settings.identity.task, settings.flags["task"]):
+        if not isinstance(task, str) or task not in TASKS:
+            raise DataError(f"its task {task!r} is not known to this version")
     return settings
 
 

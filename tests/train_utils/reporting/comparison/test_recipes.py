@@ -83,9 +83,9 @@ def test_a_plan_has_chosen_all_settings_of_a_run_that_records_no_command(tmp_pat
 
 def test_settings_without_effect_on_the_numbers_belong_to_no_recipe(tmp_path):
     first = write_run(tmp_path / "a")
-    switches = dict.fromkeys(("activation_checkpointing", "cache", "deterministic"), True)
+    switches = dict.fromkeys(("activation_checkpointing", "cache", "deterministic", "check_data"), True)
     intervals = dict.fromkeys(("checkpoint_every", "keep_checkpoints", "log_every", "num_workers", "trace_steps"), 7)
-    places = dict.fromkeys(("tracker", "like", "output_dir", "resume", "push_to_hub", "check_data"), "x")
+    places = dict.fromkeys(("tracker", "like", "output_dir", "resume", "push_to_hub"), "x")
     second = write_run(tmp_path / "b", **switches, **intervals, **places, processes_per_volume=2)
     (recipe,) = recipes_of([first, second])
     assert len(recipe.runs) == 2
@@ -114,7 +114,7 @@ def test_differing_settings_have_a_value_for_each_recipe(of_other_versions):
 
 
 def test_differing_settings_within_a_recipe_are_those_of_its_runs_in_their_order(tmp_path):
-    runs = [write_run(tmp_path / name, seed=name) for name in "abc"]
+    runs = [write_run(tmp_path / str(seed), seed=seed) for seed in range(3)]
     runs.append(write_run(tmp_path / "d", [0.0] * 4, crop_size=[32, 48], epochs=9))
     for run, commit in zip(runs, (None, "z", "y", None), strict=True):
         change_record(run, "run", git_commit=commit)

@@ -88,6 +88,18 @@ def test_a_record_without_a_whole_number_of_steps_is_refused(tmp_path, total_ste
         read_run(folder)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("micro_batch_size", -1), ("encoder", ["a"]), ("profile", {"device": [1]}), ("num_workers", "9")],
+)
+def test_a_record_with_an_impossible_value_is_refused(tmp_path, name, value):
+    folder = write_run(tmp_path / "a")
+    record = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(record | {name: value}))
+    with pytest.raises(DataError, match=rf"^run\.json is damaged: its {name} is "):
+        read_run(folder)
+
+
 def test_a_run_without_its_log_is_refused(tmp_path):
     folder = write_run(tmp_path / "a")
     (folder / "metrics.jsonl").unlink()

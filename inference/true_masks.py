@@ -193,7 +193,7 @@ class AnnotatedTruths:
         for records in splits:
             for index in range(len(records)):
                 record = records[index]
-                stem = stem_of(Path(record["name"]))
+                stem = stem_of(Path(records.listed_name(index)))
                 self._by_stem[stem] = None if stem in self._by_stem else (records, index)
                 if isinstance(record["image"], str | Path):
                     self._by_file[Path(record["image"]).resolve()] = (records, index)

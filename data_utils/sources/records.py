@@ -128,6 +128,10 @@ class Records(ABC):
         """The name of a record; its pictures are not read if that can be avoided."""
         return self[i]["name"]
 
+    def listed_name(self, i: int) -> str:
+        """The name of a record with the folders that its file of annotations lists."""
+        return self.name(i)
+
     def label_set(self, i: int) -> LabelSet | None:
         """The classes that an image is labeled for; None if these are all."""
         return None
@@ -270,6 +274,9 @@ class DerivedRecords(Records):
     def name(self, i: int) -> str:
         return self.records.name(i)
 
+    def listed_name(self, i: int) -> str:
+        return self.records.listed_name(i)
+
     def label_set(self, i: int) -> LabelSet | None:
         return self.records.label_set(i)
 
@@ -310,6 +317,9 @@ class Subset(DerivedRecords):
 
     def name(self, i: int) -> str:
         return self.records.name(int(self.indices[i]))
+
+    def listed_name(self, i: int) -> str:
+        return self.records.listed_name(int(self.indices[i]))
 
     def label_set(self, i: int) -> LabelSet | None:
         return self.records.label_set(int(self.indices[i]))

@@ -1,5 +1,6 @@
 """Scoring predicted points against true ones, at the image's own size."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import torch
 
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume_header, volume_stem
+from data_utils.sources.annotations.layout import without_image_roots
 from data_utils.sources.points.files import read_written
 from data_utils.sources.points.find import read_truth
 from data_utils.sources.points.nnlandmark import case_name
@@ -168,7 +170,8 @@ class TruePoints:
             for job in pages.jobs:
                 stem = _stem(str(job.image))
                 candidates = rows.get(stem) or rows.get(case_name(stem), [])
-                found = _find_row(table.images, candidates, job.image, pages.stem.parent.parts)
+                folders = without_image_roots(pages.stem.parent.parts)
+                found = _find_row(table.images, candidates, job.image, folders)
                 if found is None or image_by_row.setdefault(found, job.image) != job.image:
                     missing.append(str(job.image))
                 else:
@@ -188,7 +191,7 @@ def _stem(image: str) -> str:
 def _find_row(images: Sequence[str], rows: Sequence[int], path: Path, folders: Sequence[str]) -> int | None:
     """The row of an image among `rows` of its name; None where its folders are others or those of several rows.
 
-    A table may list images by more folders than the input has below the folder that was given, or by fewer.
+    A table may list an image by more folders than it has below the folder that was given, or by fewer.
 
     Args:
         images: the listed image of each row.
@@ -198,7 +201,12 @@ def _find_row(images: Sequence[str], rows: Sequence[int], path: Path, folders: S
     for row in rows:
         *listed_folders, name = images[row].replace("\\", "/").removeprefix("./").split("/")
         shared = _shared_end(listed_folders, path.resolve().parent.parts)
-        if shared == len(listed_folders) or _shared_end(listed_folders, folders) == len(folders):
+        is_absolute = bool(re.match(r"/|\\|[a-zA-Z]:", images[row]))  # maybe of another machine
+        if folders or is_absolute:
+            is_below = _shared_end(listed_folders, folders) == len(folders)
+        else:
+            is_below = not without_image_roots(listed_folders)
+        if is_below or 0 < shared == len(listed_folders):
             shared_parts[row] = shared, name == path.name
     best = [row for row, parts in shared_parts.items() if parts == max(shared_parts.values())]
     return best[0] if len(best) == 1 else None

@@ -166,6 +166,9 @@ class Annotated(list):
     def __init__(self, *names: tuple[str, str]) -> None:
         super().__init__({"name": name, "image": image} for name, image in names)
 
+    def listed_name(self, i: int) -> str:
+        return self[i]["name"]
+
 
 SPLITS = [
     Annotated(("sub/a.png", "/images/sub/x.png"), ("b", "/images/b/picture.png"), ("twice.png", "/1.png")),
@@ -208,6 +211,27 @@ def two_splits(tmp_path) -> Path:
 def test_true_objects_are_those_of_all_splits(two_splits, name, is_found):
     masks = open_true_masks(two_splits, None, stems("train", "test"), (), ("cell",))
     assert (masks.find(Path(name), Path(name), 0, 1) is not None) is is_found
+
+
+@pytest.mark.parametrize(
+    ("listed", "name", "is_found"),
+    [
+        ("b/1.png", "b/1", True),
+        ("b/1.png", "a/1", False),
+        ("b/1.png", "1", False),
+        ("images/b/1.png", "b/1", True),
+        ("C:\\x\\b\\1.png", "b/1", True),
+        ("images/0.png", "0", True),
+        ("0.png", "b/0", False),
+    ],
+)
+def test_true_objects_are_those_of_an_image_in_the_folder_that_their_file_lists(tmp_path, listed, name, is_found):
+    touch(tmp_path, "images/a/1.png", "images/b/1.png", "images/0.png")
+    content = {"images": [{"id": 1, "file_name": listed}], "categories": [{"id": 1, "name": "cell"}]}
+    content["annotations"] = [{"image_id": 1, "category_id": 1, "segmentation": [[0, 0, 2, 0, 2, 2]]}]
+    (tmp_path / "annotations.json").write_text(json.dumps(content))
+    masks = open_true_masks(tmp_path, None, stems("a", "b"), (), ("cell",))
+    assert (masks.find(Path(name), Path(name), 0, 1, tmp_path / "elsewhere" / "1.png") is not None) is is_found
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from data_utils.sources.annotations.layout import (
     check_unpaired,
     find_file,
     list_problems,
+    without_image_roots,
 )
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
@@ -56,6 +58,7 @@ class CocoRecords(Records):
         self.values = values
         self.folder = os.path.commonpath([os.path.dirname(path) for path in paths])
         self.names = np.array([os.fsencode(os.path.relpath(path, self.folder)) for path in paths])
+        self.listed_names = np.array([os.fsencode(_listed_name(*pair)) for pair in zip(paths, images, strict=True)])
         sizes = [(image.get("height") or 0, image.get("width") or 0) for image in images]
         self.sizes = np.array(sizes, np.int32)
         objects = [file.objects.get(image["id"], []) for image in images]
@@ -78,6 +81,9 @@ class CocoRecords(Records):
             "name": name,
         }
 
+    def listed_name(self, i: int) -> str:
+        return os.fsdecode(self.listed_names[i].item())
+
     def image_folders(self) -> set[tuple[str, str]]:
         return folder_pairs(self.folder, self.names)
 
@@ -89,6 +95,20 @@ class CocoRecords(Records):
             paths.append(os.path.join(self.folder, os.fsdecode(name.item())))
         classes = repr(("COCO", self.metadata.classes)).encode()
         return digest_of_files(paths, b"/".join([classes, *self.names]))
+
+
+def _listed_name(path: str, image: Entry) -> str:
+    """The end of an image's path that its file lists, without the folder of all images or of a split.
+
+    The file may list more folders, of another machine.
+    """
+    parts: list[str] = []
+    listed_parts = unquote(str(image["file_name"]).replace("\\", "/")).split("/")
+    for part, listed_part in zip(reversed(Path(path).parts), reversed(listed_parts), strict=False):
+        if unquote(part) != listed_part:
+            break
+        parts.insert(0, part)
+    return "/".join([*without_image_roots(parts[:-1]), parts[-1]])
 
 
 def _encode_objects(entries: list[Entry]) -> bytes:

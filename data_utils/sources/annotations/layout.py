@@ -1,8 +1,10 @@
 """How folders of annotations are laid out: splits, names of image files, classes and their mask values."""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import dropwhile
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -18,6 +20,10 @@ from unet.config import IGNORE_INDEX
 
 # split -> the two paths that it is read from; their meaning depends on the format
 SplitPaths = dict[str, tuple[Path, Path]]
+# folders of all images, or of those of a split
+IMAGE_ROOT = re.compile(
+    r"images?|imgs|imagestr|data|jpegimages|(?:train|val|test)[a-z]*(?:[-_]?20\d\d)?", re.IGNORECASE
+)
 LONGEST_PATH = 4096  # characters
 
 
@@ -64,6 +70,11 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
                 if os.path.isfile(path):
                     return path
     return None
+
+
+def without_image_roots(folders: Sequence[str]) -> Sequence[str]:
+    """The folders of an image without those at their beginning that hold all images, or all of a split."""
+    return list(dropwhile(IMAGE_ROOT.fullmatch, folders))
 
 
 def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> bool:

@@ -72,13 +72,28 @@ def test_true_points_are_those_of_the_path_that_agrees_most(tmp_path, noses, pat
         ("photos/day1/a.png", "a", 0),
         ("photos/day3/a.png", "day3/a", None),
         ("photos/day3/a.png", "a", None),  # of day1 or day2
-        ("photos/x/b.png", "x/b", 2),
+        ("photos/b.png", "b", 2),
+        ("photos/images/b.png", "images/b", 2),
+        ("photos/x/b.png", "x/b", None),
         ("photos/c/d.png", "c/d", None),
+        ("photos/e.png", "e", None),  # of y
+        ("photos/f.png", "f", 8),
+        ("photos/g/f.png", "g/f", None),
         ("d.png", "d", 6),
     ],
 )
 def test_points_are_the_truth_of_the_image_in_their_folder_alone(tmp_path, path, stem, row):
-    images = ("day1/a.png", "day2/a.png", "b.jpg", "case_7", "case_8_0000", "case_8", "/home/me/e/d.png")
+    images = (
+        "day1/a.png",
+        "day2/a.png",
+        "b.jpg",
+        "case_7",
+        "case_8_0000",
+        "case_8",
+        "/home/me/e/d.png",
+        "y/e.png",
+        "images/f.png",
+    )
     write_noses(tmp_path / "t.csv", *images)
     if row is None:
         with pytest.raises(DataError, match=f"lists no points of 1 inputs, the first is .*{path}"):
@@ -90,8 +105,9 @@ def test_points_are_the_truth_of_the_image_in_their_folder_alone(tmp_path, path,
 
 def test_points_are_the_truth_of_one_image(tmp_path):
     write_noses(tmp_path / "t.csv", "a.png")
-    with pytest.raises(DataError, match=r"lists no points of 1 inputs, the first is .*day2/a\.png"):
-        with_truths([image_at(tmp_path, name) for name in ("day1/a.png", "day2/a.png")], tmp_path / "t.csv", TASK)
+    jobs = [image_at(tmp_path, name) for name in ("a.png", "a.tif")]
+    with pytest.raises(DataError, match=r"lists no points of 1 inputs, the first is .*a\.tif"):
+        with_truths(jobs, tmp_path / "t.csv", TASK)
 
 
 def test_true_points_are_those_of_the_path_that_agrees_from_its_end_on(tmp_path):

@@ -13,6 +13,7 @@ from unet.config import IGNORE_INDEX, MaskValue
 MAX_VALUES = 255
 VALUES_IN_MESSAGE = 8
 MANY_VALUES = 32
+ROUNDING_ERROR = 1e-3  # numbers that lie so close to a whole one are that number, stored with a scale or as float
 
 
 def pack(mask: np.ndarray) -> np.ndarray:
@@ -68,6 +69,16 @@ def show(values: Iterable[MaskValue]) -> str:
     """The first few values as a user writes them: 0, 1, #804080, ..."""
     texts = [value_text(value) for value in values]
     return listing(texts, VALUES_IN_MESSAGE)
+
+
+def round_numbers(values: np.ndarray, location: str) -> np.ndarray:
+    """Numbers of any shape as int64. Raises DataError, with `location`, for fractions and what int64 does not hold."""
+    with np.errstate(invalid="ignore"):  # NaN and infinity differ from whatever they are cast to
+        whole = np.rint(values).astype(np.int64) if values.dtype.kind == "f" else values.astype(np.int64)
+        is_other = ~(np.abs(whole - values) <= ROUNDING_ERROR) if values.dtype.kind == "f" else whole != values
+    if is_other.any():
+        raise DataError(f"{location} holds {values[is_other][0]:.9g}, expected whole numbers")
+    return whole
 
 
 def number_type(values: Iterable[int]) -> type[np.uint8 | np.uint16]:

@@ -181,7 +181,7 @@ def binary(values: np.ndarray, name: str, ignored: Sequence[MaskValue] = ()) -> 
         if has_colors:
             texts = [value_text(unpack(key)) for key in distinct_keys]
         else:
-            texts = [f"{key:g}" for key in distinct_keys]
+            texts = [str(key) for key in distinct_keys]
         distinct = listing(texts, limit=8)
         guess = "smoothed edges or JPEG (export it again as PNG)"
         if not has_colors and all(key in range(CLASS_NUMBERS) for key in distinct_keys):

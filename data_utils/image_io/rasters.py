@@ -19,6 +19,8 @@ from runtime.console import listing
 from runtime.documents import check_regular
 from runtime.errors import ImageError
 
+HUGE_NODATA = 1e30
+HUGE_TOLERANCE = 0.01
 COLORS = (tifffile.PHOTOMETRIC.MINISBLACK, tifffile.PHOTOMETRIC.RGB)
 # the types that Pillow converts pixel types to, so that a file is read alike with and without a place
 PILLOW_TYPES = {"int8": "int32", "int16": "int32", "float16": "float32", "float64": "float32"}
@@ -72,7 +74,7 @@ class RasterFile:
         if values.dtype.kind == "f" and self.knows_missing:
             reasons.append(np.isnan(values))
         if self.nodata is not None:
-            reasons.append(values == self.nodata)
+            reasons.append(self._is_nodata(values))
         outside = self._outside(rows, columns, samples)
         if outside is not None:
             reasons.append(np.broadcast_to(outside, values.shape))
@@ -80,6 +82,13 @@ class RasterFile:
         if any(reason.any() for reason in reasons):
             is_missing = reduce(np.logical_or, reasons)
         return values.astype(self.dtype, copy=False), is_missing
+
+    def _is_nodata(self, values: np.ndarray) -> np.ndarray:
+        """Where values say that there are no data; -3.4e38, the lowest number of float32, is written in many ways."""
+        assert self.nodata is not None
+        if abs(self.nodata) < HUGE_NODATA:
+            return values == self.nodata
+        return np.isclose(values, self.nodata, rtol=HUGE_TOLERANCE, atol=0)
 
     def _outside(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray | None:
         """Where alpha or the file's mask marks no data, (n, m, 1) bool; None if the file has neither."""

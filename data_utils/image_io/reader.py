@@ -30,12 +30,14 @@ from data_utils.image_io.formats import (
 from data_utils.image_io.rasters import Raster, open_bands, open_raster
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.tiff import check_pages, is_tiff
+from data_utils.mask_values import round_numbers
 from runtime.documents import check_regular
 from runtime.errors import DataError, ImageError
 from unet.config import IGNORE_INDEX, Preprocess
 
 Side = TypeVar("Side", int, float)
 GREY_MODES = ("L", "I", "F")
+LARGEST_NUMBER = 2**53  # whole numbers of float64 are exact up to it
 WHITE = {"L": 255, "I": 65535}  # what Pillow makes of white, where it scales grey
 
 
@@ -315,10 +317,11 @@ def is_drawn_in_alpha(source: ImageSource, name: str) -> bool:
 
 
 def _mask_values(array: np.ndarray) -> np.ndarray:
-    """The values of a mask in an array. In a masked array NaN becomes unknown; other values without data stay."""
+    """The values of a mask in an array. Of those without data, NaN and -3.4e38 become unknown, others stay numbers."""
     values = np.array(array)
     if isinstance(array, np.ma.MaskedArray) and values.dtype.kind == "f":
-        values[np.isnan(values)] = IGNORE_INDEX
+        is_number = np.abs(values) < LARGEST_NUMBER
+        values[np.ma.getmaskarray(array) & ~is_number] = IGNORE_INDEX
     return values
 
 
@@ -326,13 +329,10 @@ def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
     """(H, W) numbers as uint8 or uint16 where they fit, else int64."""
     if mask.dtype in (np.uint8, np.uint16):
         return mask
-    with np.errstate(invalid="ignore"):  # what int64 does not hold, as NaN, is cast to a number that differs from it
-        whole = mask.astype(np.int64)
-    if (whole != mask).any():
-        raise DataError(
-            f"{name}: mask holds {mask[whole != mask][0]:g}, expected whole numbers; of probabilities save what is"
-            " above 0.5 as 1"
-        )
+    try:
+        whole = round_numbers(mask, f"{name}: mask")
+    except DataError as error:
+        raise DataError(f"{error}; of probabilities save what is above 0.5 as 1") from error
     if whole.min() < 0 or whole.max() > 65535:
         return whole
     return whole.astype(np.uint8 if whole.max() < 256 else np.uint16)

@@ -17,6 +17,7 @@ from data_utils.image_io.volume_formats import (
     load_nibabel,
     open_stored,
 )
+from data_utils.mask_values import round_numbers
 from runtime.errors import DataError, ImageError
 
 GZIP_LEVEL = 6  # the default of `gzip`
@@ -100,24 +101,24 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
         raise DataError(f"{name}: label has {header.channels} channels, expected one number for each voxel")
     with image_errors(f"{name}: label"):
         values = _upright(stored_volumes[0].read_labels(), header)[..., 0]
-    lowest = values.min()
-    highest = values.max()
+    is_float = values.dtype.kind == "f"
+    lowest = np.rint(values.min()) if is_float else values.min()
+    highest = np.rint(values.max()) if is_float else values.max()
     is_below_range = lowest < 0
     if is_below_range or not highest < 2**63:  # or NaN
         extreme = lowest if is_below_range else highest
-        raise DataError(f"{name}: label holds {extreme:g}, expected 0 and above")
+        raise DataError(f"{name}: label holds {extreme:.9g}, expected 0 and above")
     if highest < 256:
         dtype: type[np.generic] = np.uint8
     elif highest < 65536:
         dtype = np.uint16
     else:
         dtype = np.int64
-    whole_numbers = values.astype(dtype, copy=False)
-    if values.dtype.kind == "f":
-        for plane, whole_plane in zip(values, whole_numbers, strict=True):
-            fractions = plane[plane != whole_plane]
-            if fractions.size:
-                raise DataError(f"{name}: label holds {fractions[0]:g}, expected whole numbers")
+    if not is_float:
+        return values.astype(dtype, copy=False), header
+    whole_numbers = np.empty(values.shape, dtype)
+    for plane, whole_plane in zip(values, whole_numbers, strict=True):
+        whole_plane[:] = round_numbers(plane, f"{name}: label")
     return whole_numbers, header
 
 
@@ -130,7 +131,8 @@ def _read_layers(source: VolumeFile, layers: ClassLayers, name: str) -> tuple[np
         if header.channels != len(layers.bits):
             raise DataError(f"{name}: label has {header.channels} channels, others have {len(layers.bits)}")
         for channel, bit in enumerate(layers.bits):
-            masks.append(ClassMask(_flat(voxels[..., channel]), bit, f"{name}: label channel {channel + 1}"))
+            location = f"{name}: label channel {channel + 1}"
+            masks.append(ClassMask(round_numbers(_flat(voxels[..., channel]), location), bit, location))
     else:
         header = read_volume_header(plain_source._replace(paths=source.paths[:1]), f"{name}: label")
         for path, bit in zip(source.paths, layers.bits, strict=True):

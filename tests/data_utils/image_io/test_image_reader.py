@@ -82,6 +82,20 @@ def test_mask_values_take_the_smallest_type_that_holds_them(value, dtype):
     assert decode_mask(np.array([[0, value]]), "a").values.dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numbers_that_are_nearly_whole_are_whole(tmp_path, dtype):
+    values = np.array([[0.9999999, 2.0004, -0.0003, 299.9998]], dtype)
+    np.save(tmp_path / "a.npy", values)
+    tifffile.imwrite(tmp_path / "a.tif", values)
+    for file in ("a.npy", "a.tif"):
+        assert read_mask(str(tmp_path / file), "a").tolist() == [[1, 2, 0, 300]]
+
+
+def test_what_a_mask_holds_is_named_with_its_digits():
+    with pytest.raises(DataError, match=r"mask holds 0\.99\d+, expected whole numbers"):
+        decode_mask(np.array([[0.998]]), "a")
+
+
 def test_mask_values_of_16_bits_keep_their_type():
     assert decode_mask(np.array([[0, 7]], np.uint16), "a").values.dtype == np.uint16
 
@@ -241,7 +255,7 @@ def test_a_page_may_be_in_bytes(three_pages):
         ),
         (
             np.array([[0, 2**64 - 1]], np.uint64),
-            "a: mask holds 1.84467e+19, expected whole numbers; of probabilities save what is above 0.5 as 1",
+            "a: mask holds 1.84467441e+19, expected whole numbers; of probabilities save what is above 0.5 as 1",
         ),
         (
             np.array([[0, np.nan]]),

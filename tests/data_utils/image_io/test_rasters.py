@@ -906,3 +906,12 @@ def test_a_mask_with_a_place_is_unknown_where_it_holds_no_number(tmp_path):
     values = np.array([[[1, 0], [np.nan, 7]]], np.float32)
     path = write_raster(tmp_path / "a.tif", values, nodata=np.nan)
     assert read_mask(str(path), "a").tolist() == [[1, 0], [255, 7]]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("text", ["-3.4028234663852886e+38", "-3.40282e+38", "-3.4e+38"])
+def test_the_lowest_number_of_float32_is_no_data_however_it_is_written(tmp_path, text, dtype):
+    values = np.array([[1, 0], [np.finfo(np.float32).min, 7]], dtype)
+    path = written_raster(tmp_path / "a.tif", values, (42113, "s", 0, text, False))
+    assert read_mask(str(path), "a").tolist() == [[1, 0], [255, 7]]
+    assert read_image(path)[:, :, 0].mask.tolist() == [[False, False], [True, False]]

@@ -12,10 +12,10 @@ from data_utils.image_io.formats import ImageSource, VolumeFile
 from data_utils.image_io.reader import decode_image
 from data_utils.image_io.resize import Size
 from data_utils.image_io.volume_formats import Spacing
-from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume
+from data_utils.image_io.volumes import VOLUME_SUFFIXES, is_volume, read_volume, read_volume_header
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from data_utils.loading.image_input import ImageInput, missing_pixels
-from data_utils.loading.volume_input import SliceInput, VolumeInput
+from data_utils.loading.volume_input import SliceInput, VolumeInput, check_header
 from data_utils.sources.bands import as_model_reads
 from runtime.errors import ImageError
 from unet.config import UNetConfig
@@ -111,8 +111,7 @@ def open_input(
     """The size of an image, or the size and spacing of a volume, and the input of each network."""
     if isinstance(image, WindowedImage):
         return image.size, None, [_open_image(image, config, name) for config in configs]
-    voxels, header = read_volume(image, name)
-    inputs: list[NetworkInput] = []
+    header = read_volume_header(image, name)
     for config in configs:
         # a grey photo can replace a photo in color, but a scan that lacks channels cannot replace one that has them
         if config.dims == 3 and header.channels != config.in_channels:
@@ -123,11 +122,12 @@ def open_input(
                 f"{name}: is a volume, but the model was trained on color images of 8 bits, such as photographs;"
                 " give a model that was trained on volumes"
             )
+        check_header(header, config.preprocess, config.in_channels, name)
+    voxels, header = read_volume(image, name)
+    inputs: list[NetworkInput] = []
+    for config in configs:
         volume = VolumeInput(voxels, header, config.preprocess, config.in_channels, name)
-        if config.dims == 2:
-            inputs.append(SliceInput(volume))
-        else:
-            inputs.append(volume)
+        inputs.append(SliceInput(volume) if config.dims == 2 else volume)
     return header.size, header.spacing, inputs
 
 

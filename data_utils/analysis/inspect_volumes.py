@@ -15,6 +15,7 @@ from data_utils.image_io.volumes import (
     VolumeHeader,
     read_label_volume,
     read_volume,
+    read_volume_header,
     same_grid,
     volume_size_mismatch,
 )
@@ -91,16 +92,24 @@ def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspect
     assert isinstance(image, VolumeFile)
     assert isinstance(label, VolumeFile)
     try:
-        voxels, header = read_volume(image, name)
+        header = read_volume_header(image, name)
     except DataError as error:
         return Problem("image cannot be read", str(error))
     try:
-        values, label_header = read_label_volume(label, name)
+        label_header = read_volume_header(label._replace(paths=label.paths[:1]), f"{name}: label")
     except DataError as error:
         return Problem("label cannot be read", str(error))
-    problem = _mismatch(name, header, label_header)
+    problem = _mismatch(name, header, label_header)  # before any voxel is read
     if problem:
         return problem
+    try:
+        voxels, _ = read_volume(image, name)
+    except DataError as error:
+        return Problem("image cannot be read", str(error))
+    try:
+        values, _ = read_label_volume(label, name)
+    except DataError as error:
+        return Problem("label cannot be read", str(error))
     plane_counts = [count_values(plane) for plane in values]
     pixels: Counter[MaskValue] = Counter()
     for counts in plane_counts:

@@ -13,7 +13,7 @@ import tifffile
 from data_utils.image_io.band_names import band_indices, stored_band_names
 from data_utils.image_io.formats import BandSource, open_picture
 from data_utils.image_io.places import NODATA, PLACE_TAGS, Place, has_place_tags, read_place
-from data_utils.image_io.tiff import ALPHA_SAMPLES, is_tiff, open_page, reads_right
+from data_utils.image_io.tiff import ALPHA_SAMPLES, check_segments, is_tiff, open_page, reads_right
 from data_utils.image_io.tiff_segments import Range, Segments, is_photograph, read_nodata, sample_index
 from runtime.console import listing
 from runtime.documents import check_regular
@@ -258,6 +258,7 @@ def _open_file(
     page = open_page(tiff, number)
     has_place = reads_place and has_place_tags(page)
     if reads_right(page) and not is_chosen and not (has_place and _has_bands(page)):
+        check_segments(page)
         return None
     if not _has_bands(page):
         if is_chosen:

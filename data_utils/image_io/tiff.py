@@ -193,6 +193,13 @@ def reads_right(page: tifffile.TiffPage) -> bool:
     return kind == "uint16"
 
 
+def check_segments(page: tifffile.TiffPage) -> None:
+    """Raises ValueError for a page with fewer tiles or strips than its size needs, of which Pillow makes zeros."""
+    is_slice = page.offset == NO_DIRECTORY or page.is_stk
+    if not is_slice and len(page.dataoffsets) < np.prod(page.chunked):
+        raise ValueError("it has fewer tiles or strips than its size needs")
+
+
 def has_windows(page: tifffile.TiffPage) -> bool:
     """Whether windows of a page can be read: values need no conversion, segments are small, the codec is known."""
     layout = (page.photometric, page.samplesperpixel, str(page.dtype))

@@ -13,7 +13,7 @@ from PIL import Image
 
 from data_utils.image_io.formats import check_memory, open_binary, open_picture
 from data_utils.image_io.places import NODATA, has_place_tags
-from data_utils.image_io.tiff import SEGMENT_BYTES, has_codec, reads_right
+from data_utils.image_io.tiff import SEGMENT_BYTES, check_segments, has_codec, reads_right
 
 CACHED_BYTES = 3 * 2**26  # decoded tiles that are kept: a row of them is read again for each strip of rows
 Range = tuple[int, int]  # first and last pixel along a side, the last one left out
@@ -43,6 +43,7 @@ class Segments:
             self.segment_size = (_side(page.tilelength), _side(page.tilewidth))
         else:
             self.segment_size = (min(_side(page.rowsperstrip), self.size[0]), self.size[1])
+        check_segments(page)
         self._decoded: OrderedDict[int, np.ndarray | None] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
@@ -96,9 +97,6 @@ class Segments:
         segments_across = -(-self.size[1] // width)
         segments_down = -(-self.size[0] // height)
         segments = segments_across * segments_down
-        planes = self.sample_count if self.is_planar else 1
-        if len(self.page.dataoffsets) < segments * planes:
-            raise ValueError("it has fewer tiles or strips than its size needs")
         window = np.empty(shape, self.dtype)
         for row in range(rows[0] // height, -(-rows[1] // height)):
             for column in range(columns[0] // width, -(-columns[1] // width)):

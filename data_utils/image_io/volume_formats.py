@@ -32,6 +32,7 @@ MM = {"unknown": 1.0, "mm": 1.0, "meter": 1e3, "micron": 1e-3}  # mm in each of 
 NIFTI2_BYTES = 540  # the length of a NIfTI-2 header, which is longer than the other
 MOST_EXTENSIONS = 2**24  # bytes of a NIfTI header with its extensions
 PIECE_BYTES = 2**22  # as much is decompressed at once
+MOST_INFLATION = 1032  # bytes that a byte of deflate can become
 ENDS_EARLY = "the file ends before its voxels do"
 
 Spacing = tuple[float, float, float]
@@ -98,7 +99,11 @@ class NiftiVolume(StoredVolume):
     def _decompress(self) -> np.ndarray:
         """The voxels of a compressed file, decompressed in pieces into one array; nibabel would hold them twice."""
         dtype = self.image.header.get_data_dtype()
-        check_memory(prod(self.image.shape) * dtype.itemsize, "the volume")
+        claimed = prod(self.image.shape) * dtype.itemsize
+        check_memory(claimed, "the volume")
+        most = MOST_INFLATION * os.path.getsize(self.path)
+        if claimed > most:
+            raise EOFError(f"its header claims {claimed:,} bytes of voxels, and it can hold {most:,} at most")
         voxels = np.empty(prod(self.image.shape), dtype)
         missing = voxels.view(np.uint8).data
         with gzip.open(self.path) as file:

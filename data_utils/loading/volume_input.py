@@ -1,17 +1,34 @@
 """From the file of a volume to a network's input: clipped, standardized and resampled, whole or strip by strip."""
 
+from math import prod
+
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import ImageSource, check_memory, image_errors
+from data_utils.image_io.formats import UNCHECKED_BYTES, ImageSource, check_memory, image_errors
 from data_utils.image_io.resize import bicubic, linear, resize_image
-from data_utils.image_io.volumes import VolumeHeader, read_volume
+from data_utils.image_io.volumes import VolumeHeader, read_volume, read_volume_header
 from runtime.errors import ImageError
 from unet.config import Preprocess
 
+MOST_GROWTH = 4096  # times as many voxels as a file has: 16 along each axis
 CHUNK = 8  # slices that are resampled together
 # times the finest spacing: a coarser axis is resampled linearly, since cubic resampling would ring along it
 COARSE_SPACING_FACTOR = 3
+
+
+def check_header(header: VolumeHeader, preprocess: Preprocess, channels: int, name: str) -> None:
+    """Raises ImageError for a volume of other channels, or that would be resampled to far more than it holds."""
+    if header.channels not in (1, channels):
+        raise ImageError(f"{name}: has {header.channels} channels, the model takes {channels}")
+    voxels = prod(preprocess.resampled_size(header.size, header.spacing))
+    sides = " x ".join(f"{side:g}" for side in header.spacing)
+    claim = f"the volume, whose header gives its voxels {sides} mm (z, y, x), resampled,"
+    with image_errors(name):
+        growth = voxels / prod(header.size)
+        if growth > MOST_GROWTH and 4 * channels * voxels > UNCHECKED_BYTES:
+            raise ValueError(f"{claim} has {growth:,.0f} times as many voxels, the most are {MOST_GROWTH:,} times")
+        check_memory(4 * channels * voxels, claim)
 
 
 class VolumeInput:
@@ -28,19 +45,14 @@ class VolumeInput:
     def __init__(
         self, voxels: np.ndarray, header: VolumeHeader, preprocess: Preprocess, channels: int, name: str = "volume"
     ) -> None:
-        """Voxels are (D, H, W, C), as `read_volume` gives them. Raises ImageError unless C is `channels` or 1."""
-        if header.channels not in (1, channels):
-            raise ImageError(f"{name}: has {header.channels} channels, the model takes {channels}")
+        """Voxels are (D, H, W, C), as `read_volume` gives them. Raises ImageError as `check_header` does."""
+        check_header(header, preprocess, channels, name)
         self.voxels = voxels
         self.header = header
         self.preprocess = preprocess
         self.channels = channels
         depth, height, width = preprocess.resampled_size(header.size, header.spacing)
         self.size = (depth, height, width)
-        sides = " x ".join(f"{side:g}" for side in header.spacing)
-        with image_errors(name):
-            claimed = 4 * channels * depth * height * width
-            check_memory(claimed, f"the volume, whose header gives its voxels {sides} mm (z, y, x), resampled,")
         finest = min(header.spacing)
         is_coarse = [side > COARSE_SPACING_FACTOR * finest for side in header.spacing]
         # along y and x, within a slice
@@ -60,7 +72,8 @@ class VolumeInput:
 
     @classmethod
     def read(cls, source: ImageSource, preprocess: Preprocess, channels: int, name: str = "volume") -> "VolumeInput":
-        """The volume of a file. Raises ImageError, with `name`, if it cannot be read or has other channels."""
+        """The volume of a file. Raises ImageError, with `name`, if it cannot be read, or as `check_header` does."""
+        check_header(read_volume_header(source, name), preprocess, channels, name)
         return cls(*read_volume(source, name), preprocess, channels, name)
 
     def whole(self) -> np.ndarray:

@@ -3,7 +3,9 @@
 import json
 import logging
 import os
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -200,6 +202,7 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
         raise DataError(f"{file}: to read GeoPackages: pip install -r requirements-geo.txt") from error
     logging.getLogger("pyogrio").addHandler(logging.NullHandler())  # the error has GDAL's message
     try:
+        _check_views(file)
         layer = _only_layer(pyogrio.list_layers(file), file)
         names = pyogrio.read_info(file, layer=layer)["fields"].tolist()
         columns = [column] if column in names else []
@@ -220,6 +223,18 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
     crs = meta["crs"]
     is_number = isinstance(crs, str) and crs.startswith(EPSG) and crs[len(EPSG) :].isdecimal()
     return Shapes(tuple(shapes), int(crs[len(EPSG) :]) if is_number else crs)
+
+
+def _check_views(file: str) -> None:
+    """Raises DataError for a GeoPackage with layers that are computed as they are read, maybe without end."""
+    with closing(sqlite3.connect(f"{Path(file).absolute().as_uri()}?mode=ro", uri=True)) as database:
+        views = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
+        tables = [view for view in views if view.lower().startswith("gpkg_")]
+        if views and not tables:
+            layers = {str(name).lower() for (name,) in database.execute("SELECT table_name FROM gpkg_contents")}
+            tables = [view for view in views if view.lower() in layers]
+    if tables:
+        raise DataError(f"{file}: {tables[0]} is a view in it, which may never end; store it as a table")
 
 
 def _only_layer(layers: np.ndarray, file: str) -> str:

@@ -1,4 +1,7 @@
-"""Small files that claim vast sizes: measured before anything is decoded, inflated or drawn."""
+"""Small files that claim vast sizes: measured before anything is decoded, inflated or drawn.
+
+Modules: data_utils/image_io/png.py.
+"""
 
 import gzip
 import json
@@ -20,12 +23,13 @@ from data_utils.image_io import formats
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.meta_image import check_meta_image
 from data_utils.image_io.nrrd import check_nrrd
-from data_utils.image_io.reader import read_image, read_mask
+from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.volumes import read_volume
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.volume_input import VolumeInput
+from inference.network_inputs import open_input
 from runtime.errors import DataError, ImageError
-from unet.config import Preprocess
+from unet.config import Preprocess, UNetConfig
 
 
 def write_coco(folder: Path, size: tuple[int, int], polygon: list[float]) -> Path:
@@ -115,11 +119,63 @@ def png_without_pixels(width: int, height: int) -> bytes:
     return content
 
 
+@pytest.mark.parametrize("read", [read_image, read_mask, read_header])
+@pytest.mark.parametrize(("suffix", "sides"), [("jpeg", ">HH"), ("gif", "<HH"), ("bmp", "<ii"), ("png", None)])
+def test_a_file_cannot_hold_the_pixels_that_its_header_claims(tmp_path, read, suffix, sides, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    content = png_without_pixels(30_000, 30_000)
+    if sides is not None:
+        Image.new("L", (77, 77)).save(tmp_path / f"a.{suffix}")
+        content = (tmp_path / f"a.{suffix}").read_bytes()
+        content = content.replace(struct.pack(sides, 77, 77), struct.pack(sides, 30_000, 30_000))
+    (tmp_path / f"a.{suffix}").write_bytes(content)
+    with pytest.raises(DataError, match=r"claims 30,000 x 30,000 pixels, more than 16,384 for each byte"):
+        read(str(tmp_path / f"a.{suffix}"), "a")
+
+
+def short_png(rows: int, *, interlaced: bool = False, level: int = 9) -> bytes:
+    """A PNG that claims 300 rows of 20 grey pixels, all 80, and ends after some (38 if interlaced)."""
+    content = b"\x89PNG\r\n\x1a\n"
+    row = b"\0" + bytes([80] * (3 if interlaced else 20))
+    pixels = zlib.compress(row * rows, level)
+    header = struct.pack(">IIBBBBB", 20, 300, 8, 0, 0, 0, interlaced)
+    for kind, data in ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")):
+        content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return content
+
+
+@pytest.mark.parametrize("level", [0, 9])
+@pytest.mark.parametrize("read", [read_image, read_mask])
+def test_a_png_that_ends_early_is_one_line(read, level):
+    assert (read(short_png(300, level=level), "a") == 80).all()
+    with pytest.raises(DataError, match=r"a: .* cannot be read \(its pixels end after 6,279 of 6,300 bytes\)"):
+        read(short_png(299, level=level), "a")
+    with pytest.raises(DataError, match=r"its pixels end after 152 of 6,563 bytes"):
+        read(short_png(38, interlaced=True, level=level), "a")
+
+
+def test_the_header_of_a_small_png_that_ends_early_is_one_line():
+    assert read_header(short_png(300), "a")[0] == (300, 20)
+    with pytest.raises(ImageError, match=r"a cannot be read \(its pixels end after 210 of 6,300 bytes\)"):
+        read_header(short_png(10), "a")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16"])
+@pytest.mark.parametrize("compression", [None, "zlib", "packbits"])
+def test_a_tiff_of_too_few_strips_is_one_line(tmp_path, dtype, compression):
+    options = {"photometric": "rgb", "compression": compression, "rowsperstrip": 10}
+    tifffile.imwrite(tmp_path / "a.tif", np.ones((10, 20, 3), dtype), **options)
+    with tifffile.TiffFile(tmp_path / "a.tif", mode="r+b") as file:
+        file.pages[0].tags["ImageLength"].overwrite(300)
+    with pytest.raises(ImageError, match="it has fewer tiles or strips than its size needs"):
+        read_image(tmp_path / "a.tif")
+
+
 @pytest.fixture
 def bomb(tmp_path, little_memory, monkeypatch) -> Path:
     """A PNG file that claims 40,000 x 40,000 pixels, where Pillow does not mind."""
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
-    (tmp_path / "bomb.png").write_bytes(png_without_pixels(40_000, 40_000))
+    (tmp_path / "bomb.png").write_bytes(png_without_pixels(40_000, 40_000) + bytes(100_000))
     return tmp_path / "bomb.png"
 
 
@@ -192,6 +248,31 @@ def test_extensions_of_a_nifti_are_measured_in_each_byte_order(tmp_path, kind, b
     (tmp_path / "a.nii").write_bytes(header.binaryblock + bytes(4))
     with pytest.raises(ImageError, match="its voxels begin behind 1,000,000,000 bytes"):
         read_volume(VolumeFile((str(tmp_path / "a.nii"),)), "a")
+
+
+def test_a_compressed_nifti_cannot_hold_what_its_header_claims(tmp_path):
+    short = nifti(tmp_path / "short.nii.gz", (200, 200, 200), 1)
+    with pytest.raises(ImageError, match=r"claims 8,000,000 bytes of voxels, and it can hold [0-9,]+ at most"):
+        read_volume(VolumeFile((str(short),)), "short")
+
+
+def test_a_volume_is_not_resampled_to_far_more_than_it_holds(tmp_path):
+    volume = nifti(tmp_path / "far.nii.gz", (4, 4, 4), 100, bytes(64))
+    source = VolumeFile((str(volume),))
+    assert VolumeInput.read(source, Preprocess(spacing=(10, 10, 10)), 1).size == (40, 40, 40)
+    with pytest.raises(
+        ImageError, match=r"100 x 100 x 100 mm .* has 1,000,000 times as many voxels, the most are 4,096"
+    ):
+        VolumeInput.read(source, Preprocess(spacing=(1, 1, 1)), 1)
+
+
+def test_a_volume_that_a_model_does_not_take_is_not_unpacked(tmp_path):
+    volume = VolumeFile((str(nifti(tmp_path / "a.nii.gz", (4, 4, 4), 1, bytes(10))),))
+    photographs = UNetConfig(in_channels=3, preprocess=Preprocess(pixel_types=("uint8",)))
+    channels = UNetConfig(in_channels=2, dims=3)
+    for config, line in ((photographs, "is a volume, but"), (channels, "has 1 channels, the model takes 2")):
+        with pytest.raises(ImageError, match=line):
+            open_input(volume, [config], "a")
 
 
 def test_a_volume_is_measured_before_it_is_resampled(tmp_path, little_memory):

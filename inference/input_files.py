@@ -26,7 +26,12 @@ class StemmedFile(NamedTuple):
 
 
 def files_of_patterns(
-    patterns: Iterable[str], output: Path, *, in_sets: bool, mask_suffix: str | None = None
+    patterns: Iterable[str],
+    output: Path,
+    *,
+    in_sets: bool,
+    truth: Path | None = None,
+    mask_suffix: str | None = None,
 ) -> list[StemmedFile]:
     """The images and volumes that the patterns name, each once. Raises DataError for a pattern without any.
 
@@ -35,12 +40,17 @@ def files_of_patterns(
     Args:
         output: the folder of outputs, which are no inputs.
         in_sets: whether only the images are taken from a folder that holds a folder for each image and its masks.
+        truth: a folder of true masks, which may lie below a folder of inputs.
         mask_suffix: the end of a mask's stem, which the stem of its image lacks; None for the usual ones.
     """
     files: list[StemmedFile] = []
     for pattern in patterns:
         set_images = _set_images(Path(pattern)) if in_sets else []
-        files += set_images or _matches(pattern, output)
+        found = set_images or _matches(pattern, output)
+        if truth is not None and not Path(pattern).is_file():
+            is_true_mask = _below_test(_start_of_glob(Path(pattern)), truth)
+            found = [file for file in found if not is_true_mask(file.path)] or found
+        files += found
     return _without_masks(list(dict.fromkeys(files)), mask_suffix)
 
 
@@ -111,7 +121,7 @@ def _set_images(folder: Path) -> list[StemmedFile]:
 def _glob_matches(pattern: str, output: Path) -> list[StemmedFile]:
     """The files that a glob matches, and each picture below the folders that it matches."""
     start = _start_of_glob(Path(pattern))
-    is_output = _output_test(start, output)
+    is_output = _below_test(start, output)
     matches = []
     for path in map(Path, sorted(glob.glob(pattern, recursive=True))):
         base = path.relative_to(start)
@@ -128,6 +138,8 @@ def _glob_matches(pattern: str, output: Path) -> list[StemmedFile]:
 
 def _start_of_glob(path: Path) -> Path:
     """The part of a glob before its first wildcard: a folder."""
+    if path.is_dir():
+        return path
     for index, part in enumerate(path.parts):
         if glob.has_magic(part):
             return Path(*path.parts[:index])
@@ -139,27 +151,27 @@ def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
     if output.resolve() == folder.resolve():
         raise DataError(f"--output {output}: is a folder of inputs; masks must not lie among images, choose another")
     files = files_below(folder)
-    _say_unread(folder, files)
-    return pictures_among(files, folder, _output_test(folder, output))
+    is_output = _below_test(folder, output)
+    pictures = pictures_among(files, folder, is_output)
+    _say_unread(folder, set(files) - {picture.path for picture in pictures}, is_output)
+    return pictures
 
 
-def _say_unread(folder: Path, files: Sequence[Path]) -> None:
-    """Print a line on the files of a folder that are left out because their formats are not supported."""
-    unread_names = [file.name for file in files if format_remedy([file.name])]
-    if unread_names:
-        first = unread_names[0]
-        say(
-            f"{folder}: left out {len(unread_names)} files that are not read, the first is"
-            f" {first}{format_remedy([first])}"
-        )
+def _say_unread(folder: Path, others: Iterable[Path], is_output: Callable[[Path], bool]) -> None:
+    """Print a line on the files of a folder that are no pictures, one with a remedy first."""
+    unread = [file for file in others if not _is_hidden(file.relative_to(folder)) and not is_output(file)]
+    names = sorted(file.name for file in unread if not file.is_dir())
+    if names:
+        first = next((name for name in names if format_remedy([name])), names[0])
+        say(f"{folder}: left out {len(names)} files that are not read, the first is {first}{format_remedy([first])}")
 
 
-def _output_test(folder: Path, output: Path) -> Callable[[Path], bool]:
-    """A test for files that are found only because `output` lies below the `folder` of inputs."""
-    outputs = output.resolve()
-    if folder.resolve() not in outputs.parents:
+def _below_test(folder: Path, other: Path) -> Callable[[Path], bool]:
+    """A test for files that are found only because the folder `other` lies below the `folder` of inputs."""
+    others = other.resolve()
+    if folder.resolve() not in others.parents:
         return lambda file: False  # then no links of files need to be resolved
-    return lambda file: outputs in file.resolve().parents
+    return lambda file: others in file.resolve().parents
 
 
 def files_below(folder: Path) -> list[Path]:
@@ -177,11 +189,15 @@ def pictures_among(
     pictures = []
     for file in files:
         relative = file.relative_to(folder)
-        is_hidden = any(part.startswith(".") for part in relative.parts)
         is_picture = file.suffix.lower() in IMAGE_SUFFIXES or is_volume(file)
-        if is_picture and not is_hidden and file.is_file() and not is_output(file):
+        if is_picture and not _is_hidden(relative) and file.is_file() and not is_output(file):
             pictures.append(StemmedFile(stem_of(relative), file))
     return pictures
+
+
+def _is_hidden(relative: Path) -> bool:
+    """Whether a path below a folder, or a folder on the way to it, is hidden."""
+    return any(part.startswith(".") for part in relative.parts)
 
 
 def stem_of(file: Path) -> Path:

@@ -76,8 +76,9 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     truth = None
     if args.truth:
         truth = new_output_kind(requested).truth(args.truth, args.mask_suffix, reads_places=reads_places)
-    files = files_of_patterns(args.input, args.file or args.output, in_sets=rules.in_sets, mask_suffix=args.mask_suffix)
-    jobs = jobs_of_files(files, args.file or args.output, rules, truth)
+    output = args.file or args.output
+    files = files_of_patterns(args.input, output, in_sets=rules.in_sets, truth=args.truth, mask_suffix=args.mask_suffix)
+    jobs = jobs_of_files(files, output, rules, truth)
     if args.file is not None:
         jobs = [named_job(jobs, args.file, output_format.mask_extensions[0])]
     check_written(args, jobs, [file.path for file in files], requested)

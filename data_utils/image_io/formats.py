@@ -163,7 +163,7 @@ def is_drawn(source: ImageSource) -> bool:
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 IMAGE_SUFFIXES: tuple[str, ...] = (".bmp", ".gif", ".jp2", ".jpeg", ".jpg", ".npy", ".pbm", ".pgm", ".png", ".pnm")
-IMAGE_SUFFIXES += (".ppm", ".tga", *TIFF_SUFFIXES, ".webp")
+IMAGE_SUFFIXES += (".ppm", ".tga", *TIFF_SUFFIXES, ".webp", ".avif", ".dib", ".j2k", ".jfif", ".jpe", ".jpx")
 VIDEO_REMEDY = "take the frames out of videos: ffmpeg -i VIDEO frame_%06d.png"
 MICROSCOPY_REMEDY = "export them as TIFF, as from Fiji or QuPath"
 REMEDIES = {  # what to do with files of other formats, by their extension

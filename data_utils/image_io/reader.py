@@ -97,6 +97,11 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
     if isinstance(content, BandSource):
         return open_bands(content, stack)
     file = content if isinstance(content, PictureFile) else page_file(content)
+    if content is not None and not isinstance(content, PictureFile | PageFile | dict | str | Path):
+        raise ImageError(
+            f"{name} is a {type(content).__name__}; give a path, bytes, a PIL image, or a NumPy array (H, W) or"
+            " (H, W, C), as tensor.permute(1, 2, 0).numpy() makes it of a tensor (C, H, W)"
+        )
     if file is None:
         raise ImageError(f"{name} is missing")
     return _open_file(file, page if file.page is None else file.page, stack)

@@ -12,6 +12,7 @@ import pytest
 import tifffile
 import torch
 from PIL import Image
+from support.in_process import run_predict
 from support.launches import predict
 from support.prediction import touch
 
@@ -368,10 +369,23 @@ def test_inputs_that_cannot_be_are_a_one_line_error(tmp_path, pattern, line):
 
 
 def test_files_that_are_not_read_are_counted_where_others_are(tmp_path, capsys):
-    touch(tmp_path, "phone/a.png")
-    (tmp_path / "phone" / "b.HEIC").write_bytes(b"heic")
-    assert len(find_jobs([f"{tmp_path}/phone"], tmp_path / "out")) == 1
-    assert "left out 1 files that are not read, the first is b.HEIC; convert HEIC" in capsys.readouterr().out
+    touch(tmp_path, "phone/a.png", "phone/out/predicted.png")
+    for name in ("a.txt", "b.HEIC", ".hidden", "out/predict.json"):
+        (tmp_path / "phone" / name).write_bytes(b"")
+    assert len(find_jobs([f"{tmp_path}/phone"], tmp_path / "phone" / "out")) == 1
+    assert "left out 2 files that are not read, the first is b.HEIC; convert HEIC" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("ending", "kind"),
+    [("jfif", "jpeg"), ("JPE", "jpeg"), ("avif", "avif"), ("dib", "bmp"), ("j2k", "jpeg2000"), ("jpx", "jpeg2000")],
+)
+def test_pictures_are_predicted_by_every_name_that_their_formats_have(tmp_path, model, ending, kind):
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", (20, 16), (90, 50, 10)).save(tmp_path / "in" / f"a.{ending}", kind)
+    result = run_predict("--model", model, "--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    assert Image.open(tmp_path / "out" / "a.png").size == (20, 16)
 
 
 def test_inputs_without_a_true_mask_are_counted_with_the_first(tmp_path):

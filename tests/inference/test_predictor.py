@@ -634,3 +634,12 @@ def test_probabilities_are_those_of_the_page_that_is_asked_for(tmp_path, pages, 
 def test_an_error_at_an_image_has_the_name_that_was_given(call):
     with pytest.raises(ImageError, match=r"^my picture: "):
         getattr(Predictor(network_of()), call)(b"no picture", "my picture")
+
+
+@pytest.mark.parametrize("image", [torch.zeros(3, 8, 8), [[0, 1], [1, 0]], 3], ids=["tensor", "list", "number"])
+def test_what_is_no_image_is_told_what_an_image_is(image):
+    predictor = Predictor(UNet(UNetConfig(3, 2, base_channels=1, depth=1)))
+    with pytest.raises(
+        ImageError, match=rf"is a {type(image).__name__}; give a path, bytes, a PIL image, or a NumPy array"
+    ):
+        predictor(image)

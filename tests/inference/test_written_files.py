@@ -51,8 +51,8 @@ def call(tmp_path) -> Path:
     touch(tmp_path, "points.png", "v.nii.gz", "in/a.png", "in/b.png", "in/c.tif", "truth/a.png", "truth/sub/x.png")
     np.save(tmp_path / "in" / "n.npy", np.zeros((3, 4), np.uint8))
     (tmp_path / "m.onnx").write_bytes(b"model")
-    (tmp_path / "in" / "notes").mkdir()
-    (tmp_path / "in" / "notes" / "metrics.json").write_text("{}")
+    (tmp_path / "truth" / "notes").mkdir()
+    (tmp_path / "truth" / "notes" / "metrics.json").write_text("{}")
     (tmp_path / "link").symlink_to("in")
     (tmp_path / "to-truth").symlink_to("truth")
     (tmp_path / "hard").mkdir()
@@ -68,10 +68,16 @@ def call(tmp_path) -> Path:
         (CLASSES, "in/a.png", "hard", "", r"hard/a\.png is an input"),
         (CLASSES, "in/a.png", "link/a.png", "", r"link/a\.png is an input"),
         (CLASSES, "in/n.npy", "in/n.png", "--probabilities", r"in/n\.npy is an input"),
-        (CLASSES, "in/b.png", "truth/a.png", "--truth in", r"truth/a\.png is there already"),
+        (CLASSES, "in/b.png", "truth/a.png", "", r"truth/a\.png is there already"),
         (CLASSES, "in/a.png", "truth/a.png", "--truth truth --overwrite", r"truth/a\.png is a file of --truth"),
         (CLASSES, "in/a.png", "to-truth/a.png", "--truth truth --overwrite", r"to-truth/a\.png is a file of --truth"),
-        (CLASSES, "in/a.png", "in/notes/b.png", "--truth in --overwrite", r"notes/metrics\.json is a file of --truth"),
+        (
+            CLASSES,
+            "in/a.png",
+            "truth/notes/b.png",
+            "--truth truth --overwrite",
+            r"notes/metrics\.json is a file of --truth",
+        ),
         (CLASSES, "in/a.png", "to-truth", "--truth truth", "--truth truth would be overwritten"),
         (CLASSES, "in/a.png in/a.png", "truth/sub/x.png", "--truth truth --overwrite", "is a file of --truth"),
         (OBJECTS, "in/c.tif", "in", "", r"in/c\.tif is an input"),
@@ -102,6 +108,15 @@ def test_no_file_is_lost_to_a_prediction(call, config, inputs, output, flags, li
     with pytest.raises(DataError, match=line):
         prepare(call, config, inputs, output, flags)
     assert {path: path.read_bytes() for path in call.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("output", ["one.jpg", "one.JPEG", "one.nii", "one.zip", "points.csv", "one.geojson"])
+def test_a_file_that_no_mask_can_be_is_no_folder(call, output, capsys):
+    with pytest.raises(SystemExit) as end:
+        prepare(call, CLASSES, "in/a.png", output)
+    assert end.value.code == 2
+    assert f"--output {output}: a mask is a file .png, .tif or .nii.gz; give one of these" in capsys.readouterr().err
+    assert not (call / output).exists()
 
 
 @pytest.mark.parametrize("output", ["new.png", "new.v2.PNG", "in/new.png", "in.png", "new.v2.nii.gz"])

@@ -16,7 +16,7 @@ from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import RasterJob
 from inference.outputs.volumes import VolumeWriter
-from runtime.errors import ImageError, SettingsError
+from runtime.errors import ImageError
 from tasks.classes import Classes
 from unet.config import Preprocess, UNetConfig
 
@@ -95,12 +95,6 @@ def test_a_volume_of_classes_of_colors_is_refused(tmp_path):
 )
 def test_areas_of_a_class_have_its_name_beside_its_value(output_format, number, properties):
     assert output_format.area_properties(0, number, None) == properties
-
-
-@pytest.mark.parametrize("suffix", [".PNG", ".jpg"])
-def test_a_mask_of_classes_is_not_named_as_a_picture(tmp_path, suffix):
-    with pytest.raises(SettingsError, match="masks of this model are PNG files; give a folder"):
-        FORMAT.for_file(tmp_path / f"a{suffix}")
 
 
 @pytest.mark.parametrize(

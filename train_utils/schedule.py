@@ -1,21 +1,24 @@
-"""The schedule of a run by step: learning rate, logging, evaluation, checkpoints, the end."""
+"""The schedule of a run: learning rate, logging, evaluation, checkpoints, the end."""
 
 import math
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
 
+from train_utils.clock import Clock
 from train_utils.run_state import RunState
 from train_utils.settings.train_settings import SCHEDULES, TrainSettings
 
-FEW_STEPS = 500  # with fewer steps the masks are poor
+ENDLESS = 2**40  # steps that are offered to a run by the clock
+WARMUP_SHARE = 20  # the learning rate rises in this part of the run
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A run as a function of its step; nothing of it needs to be saved.
+    """A run as a function of its progress: of its step, or of the time.
 
     Args:
+        total_steps: 0 if the clock alone decides.
         kind: how the learning rate falls, one of SCHEDULES.
         log_every, eval_every, checkpoint_every: steps; all three happen at the last step too.
         patience: evaluations without a better score before the run stops; None never stops it.
@@ -32,45 +35,55 @@ class Schedule:
     checkpoint_every: int
     patience: int | None
     encoder_factor: float
+    clock: Clock
 
     @classmethod
-    def from_args(cls, args: TrainSettings, images: int, total_steps: int | None) -> "Schedule":
+    def from_args(cls, args: TrainSettings, images: int, max_steps: int | None, clock: Clock) -> "Schedule":
         """The schedule that the flags ask for.
 
         Args:
             images: the number of training images.
-            total_steps: the steps of --max-steps, or those that fit into --max-minutes; None for --epochs.
+            max_steps: the steps of --max-steps, or of a checkpoint; None for --epochs and runs by the clock.
         """
         steps_per_epoch = math.ceil(images / args.planned_batch_size)
-        if total_steps is None:
-            assert args.epochs is not None, "the plan decides it"
-            total_steps = args.epochs * steps_per_epoch
-        elif args.epochs and args.max_minutes:  # whichever comes first
-            total_steps = min(total_steps, args.epochs * steps_per_epoch)
+        total_steps = max_steps or (args.epochs or 0) * steps_per_epoch
+        assert total_steps or clock.budget, "the plan decides the epochs"
         default_factor = 1.0 if args.encoder_weights == "random" else 0.1
         return cls(
             steps_per_epoch,
             total_steps,
             peak=args.learning_rate,
-            warmup_steps=total_steps // 20 if args.warmup_steps is None else args.warmup_steps,
+            warmup_steps=total_steps // WARMUP_SHARE if args.warmup_steps is None else args.warmup_steps,
             kind=args.schedule,
             log_every=args.log_every or steps_per_epoch,
             eval_every=args.eval_every or steps_per_epoch,
             checkpoint_every=args.checkpoint_every or steps_per_epoch,
             patience=args.patience,
             encoder_factor=args.encoder_lr_factor or default_factor,
+            clock=clock,
         )
 
     def set_learning_rate(self, optimizer: Optimizer, step: int) -> float:
         """Give the optimizer the learning rate of step `step` (from 0), and return it."""
-        rate = learning_rate(step, self.total_steps, self.peak, self.warmup_steps, self.kind)
+        rate = self._learning_rate(step)
         for group in optimizer.param_groups:
             group["lr"] = rate * (self.encoder_factor if group["of_encoder"] else 1)
         return rate
 
+    def _learning_rate(self, step: int) -> float:
+        by_step = learning_rate(step, self.total_steps, self.peak, self.warmup_steps, self.kind)
+        clock = self.clock
+        if not clock.budget:
+            return by_step
+        if step < self.warmup_steps:
+            return by_step
+        warmup = 0 if self.warmup_steps else clock.total // WARMUP_SHARE
+        by_time = learning_rate(clock.done, clock.total, self.peak, warmup, self.kind)
+        return min(by_step, by_time) if self.total_steps else by_time  # whichever comes first
+
     def remaining_steps(self, state: RunState) -> range:
-        """The steps that are still to be made."""
-        return range(state.step, self.total_steps)
+        """The steps that are still to be made; in a run by the clock more than it will make."""
+        return range(state.step, self.total_steps or ENDLESS)
 
     def epoch(self, step: int) -> float:
         """The number of epochs in `step` steps."""
@@ -78,7 +91,7 @@ class Schedule:
 
     def is_last(self, step: int) -> bool:
         """Whether nothing is left to do after `step` steps."""
-        return step >= self.total_steps
+        return self.clock.is_over or 0 < self.total_steps <= step
 
     def is_over(self, state: RunState) -> bool:
         """Whether a run with this state has made all its steps, or has run out of patience."""
@@ -94,7 +107,7 @@ class Schedule:
 
     def is_evaluation_step(self, step: int) -> bool:
         """Whether the model is evaluated after `step` steps."""
-        return step % self.eval_every == 0 or self.is_last(step)
+        return step % self.eval_every == 0 or self.is_last(step) or self.clock.needs_evaluation(self.epoch(step))
 
     def is_checkpoint_step(self, step: int) -> bool:
         """Whether a checkpoint is due after `step` steps."""
@@ -108,6 +121,8 @@ class Schedule:
 def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, schedule: str) -> float:
     """The rate of optimizer step `step` (from 0): linear warm-up, then `cosine`, `poly` (power 0.9) or `constant`.
 
+    The rate depends on the progress alone: no state needs to be saved, and no scheduler advances once for each process.
+    In a run by the clock all numbers are milliseconds.
     The rate depends on the step alone: no state needs to be saved, and no scheduler advances once for each process.
     Raises ValueError for another schedule.
     """

@@ -20,15 +20,23 @@ from train_utils.run_state import RunState
 
 MAX_IN_A_ROW = 5
 MOST_NAMES = 8  # the most images that a message names
+TIME_BASE = 65_536  # milliseconds
 
 
 class StepResult(NamedTuple):
-    """The result of an optimizer step: loss and gradient norm over all processes, and whether any was asked to stop."""
+    """The result of an optimizer step.
+
+    Args:
+        loss, grad_norm: over all processes.
+        is_stop_requested: whether any process was asked to stop.
+        began: when the step began, in milliseconds of the main process's clock.
+    """
 
     step: int
     loss: float
     grad_norm: float
     is_stop_requested: bool
+    began: int = 0
 
     @property
     def is_made(self) -> bool:
@@ -41,7 +49,7 @@ class PendingStep(NamedTuple):
 
     Args:
         indices: the indices of the records of this process in the step.
-        values: loss, gradient norm and stop requests, once they have arrived.
+        values: loss, gradient norm and the message, once they have arrived.
     """
 
     number: int
@@ -62,7 +70,6 @@ class StepGuard:
             others the host waits.
         state: the state of the run, which counts the skipped steps.
         records: the training records; the images of a refused step are looked up there.
-        listens: whether a signal asks the run to stop; otherwise signals end the process.
     """
 
     def __init__(
@@ -72,8 +79,6 @@ class StepGuard:
         optimizer: AcceleratedOptimizer,
         state: RunState,
         records: Records,
-        *,
-        listens: bool = True,
     ) -> None:
         self.accelerator = accelerator
         self.state = state
@@ -87,10 +92,10 @@ class StepGuard:
                 by_type.setdefault(buffer.dtype, []).append(buffer)
         self._buffers = list(by_type.values())
         self._buffers_before: list[Tensor]  # the running statistics when the step began; `begin_step` sets it
-        self._values: Tensor  # (3,): loss, gradient norm and stop requests of the step; `judge` sets it
+        self._values: Tensor  # (5,): loss, gradient norm and the message of the step; `judge` sets it
         self._pending: list[PendingStep] = []
         self._in_a_row = 0
-        self._stop = StopRequest() if listens else None
+        self._stop = StopRequest()
         self._optimizer = optimizer.optimizer  # ours, without accelerate's wrapper
         self._found_inf = torch.zeros((), dtype=torch.float32, device=accelerator.device)  # kernels want this type
         self._is_fused = not self._is_deepspeed and bool(self._optimizer.defaults["fused"])
@@ -98,9 +103,18 @@ class StepGuard:
             self._optimizer.register_step_pre_hook(partial(_set_found_inf, self._found_inf))
             _start_momentum(self._optimizer)
 
-    def stop_request(self, like: Tensor) -> Tensor:
-        """Whether this process was asked to stop, as a (1,) tensor with the type and device of `like`."""
-        return like.new_full((1,), self._stop is not None and self._stop.is_asked)
+    def message(self, like: Tensor, now: int) -> Tensor:
+        """What this process tells the others in a step, (3,), to be added up; with the type and device of `like`.
+
+        These are whether it was asked to stop, and, of the main process, the time. Two numbers hold the time, since
+        float32 counts to 16 million only.
+
+        Args:
+            now: milliseconds.
+        """
+        high, low = divmod(now if self.accelerator.is_main_process else 0, TIME_BASE)
+        # filled on the device: a copy from the host would wait
+        return torch.cat([like.new_full((1,), number) for number in (self._stop.is_asked, high, low)])
 
     def begin_step(self) -> None:
         """Copy the running statistics; call it before the forward pass."""
@@ -112,16 +126,16 @@ class StepGuard:
         for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
             _split_into(buffers, before)
 
-    def judge(self, loss: Tensor, grad_norm: Tensor, stop_requests: Tensor) -> Tensor:
+    def judge(self, loss: Tensor, grad_norm: Tensor, message: Tensor) -> Tensor:
         """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
 
         All arguments are values over all processes.
 
         Args:
             grad_norm: the norm before clipping.
-            stop_requests: how many processes were asked to stop.
+            message: (3,), the sum of all processes' messages.
         """
-        self._values = torch.stack([loss.detach(), grad_norm, stop_requests])
+        self._values = torch.cat([torch.stack([loss.detach(), grad_norm]), message])
         is_made = self._values[:2].isfinite().all()
         self._found_inf.copy_(~is_made)
         for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
@@ -150,8 +164,9 @@ class StepGuard:
         self._pending = self._pending[count:]
         values = LateRead.read([step.values for step in steps])
         results = []
-        for step, (loss, grad_norm, stop_requests) in zip(steps, values, strict=True):
-            result = StepResult(step.number, loss, grad_norm, bool(stop_requests))
+        for step, (loss, grad_norm, stop_requests, high, low) in zip(steps, values, strict=True):
+            began = int(TIME_BASE * high + low)
+            result = StepResult(step.number, loss, grad_norm, bool(stop_requests), began)
             results.append(result)
             self._count(result, step.indices)
         if any(result.is_stop_requested for result in results):

@@ -1,0 +1,125 @@
+"""The clock of a run with --max-minutes: how far the run is, and when it has to stop."""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import psutil
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast
+
+from runtime.console import say
+from train_utils.step_guard import StepResult
+
+FINISH = 4000  # milliseconds for charts and the report, without their pictures (2 to 4 s measured on one core)
+RESERVE = 1.25  # the last evaluation and save get so many times what the longest ones took
+RECENT_STEPS = 5  # the longest of these says how long the next step may take
+FIRST_EVALUATION = 10  # at the latest this part of the time is over when the first evaluation begins
+FEW_STEPS = 500  # with fewer steps masks are often poor
+# when the process began, on the monotonic clock: it has imported modules before this line
+PROCESS_START = time.monotonic() - (time.time() - psutil.Process().create_time())
+
+
+def milliseconds_since_start() -> int:
+    """The time since this process began."""
+    return int(1000 * (time.monotonic() - PROCESS_START))
+
+
+class Clock:
+    """The progress of a run by time, `done` of `total` milliseconds, the same numbers on all processes.
+
+    The main process's time travels with the exchange of each step, so no process waits for it. `total` is the part of
+    the run's minutes that is for training: the last evaluation, the last save and the report come after it. In a run
+    without minutes nothing here does anything.
+
+    Args:
+        minutes: the length of the run; None if its steps are counted.
+        before: milliseconds that the run had used when its checkpoint was saved.
+        report_images: how many validation images the report predicts.
+    """
+
+    def __init__(self, accelerator: Accelerator, minutes: float | None, before: int, report_images: int) -> None:
+        self.accelerator = accelerator
+        self.budget = int(60_000 * (minutes or 0))
+        self.before = before
+        self.report_images = report_images
+        self.done = 0
+        self.total = self.budget
+        self.is_over = False  # whether the next step would cross the end; only `note` changes it
+        self.has_evaluated = False
+        self.has_saved = False
+        self._evaluation = 0  # milliseconds, of the longest one
+        self._picture = 0.0
+        self._save = 0
+        self._last: StepResult | None = None  # the last step, unless there was a pause behind it
+        self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
+
+    def now(self) -> int:
+        """Milliseconds that the run has used, on this process's own clock."""
+        return self.before + milliseconds_since_start()
+
+    def note(self, results: Iterable[StepResult], step: int) -> None:
+        """Take over the times at which steps began, after `step` steps; all processes have the same results."""
+        if not self.budget:
+            return
+        for result in results:
+            if self._last is not None:
+                self._steps.append((result.began - self._last.began) / (result.step - self._last.step))
+            self._last = result
+            self.done = max(self.done, result.began)
+            # the steps after this one are made or queued, and the next one comes behind them
+            steps_ahead = step - result.step + 2
+            self.is_over = result.began + steps_ahead * self._longest_step > self.total
+
+    @contextmanager
+    def evaluating(self, images: int) -> Iterator[None]:
+        """A context for an evaluation, in which this process has `images` images; every process must enter it."""
+        begin = self.now()
+        yield
+        duration = self.now() - begin
+        if duration > self._evaluation:
+            self._evaluation = duration
+            self._picture = duration / max(1, images)
+        self.has_evaluated = True
+        self.synchronize()
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """A context for a save; every process must enter it."""
+        begin = self.now()
+        yield
+        self._save = max(self._save, self.now() - begin)
+        self.has_saved = True
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        """Take over the main process's time, and what it keeps for the end of the run; every process must call it."""
+        if not self.budget:
+            return
+        end = int(RESERVE * (self._evaluation + self._save + self.report_images * self._picture)) + FINISH
+        times = torch.tensor([self.now(), self.budget - end], device=self.accelerator.device)
+        now, total = broadcast(times).tolist()
+        self.done = max(self.done, now)
+        self.total = max(1, min(self.total, total))
+        self._last = None
+
+    def needs_evaluation(self, epochs: float) -> bool:
+        """Whether an epoch or a tenth of the time has passed without any evaluation: nobody knows how long one takes."""
+        is_late = epochs >= 1 or FIRST_EVALUATION * self.done >= self.total
+        return bool(self.budget) and not self.has_evaluated and is_late
+
+    def say_forecast(self, step: int, eval_every: int) -> None:
+        """Print about how many steps the run will have; call it after its first evaluation."""
+        if not self.budget or not self._steps:
+            return
+        steps = step + int((self.total - self.done) / (self._longest_step + self._evaluation / eval_every))
+        durations = f"a step takes {self._longest_step / 1000:.3g} s, an evaluation {self._evaluation / 1000:.3g} s"
+        say(f"time: {durations}: about {steps:,} steps fit")
+        if steps < FEW_STEPS:
+            say(f"time: below {FEW_STEPS} steps a model is often poor; give more --max-minutes")
+
+    @property
+    def _longest_step(self) -> float:
+        return max(self._steps, default=0.0)

@@ -19,7 +19,7 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator, DataLoaderConfiguration
-from accelerate.utils import release_memory, set_seed
+from accelerate.utils import set_seed
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -29,7 +29,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import build_loaders, network_shapes
 from inference.decoding import new_decoder
 from inference.decoding.views import predict_strips
-from runtime.console import counted, say, track
+from runtime.console import say, track
 from runtime.device import download
 from runtime.distributed import first_on_each_machine, on_main, seed_step
 from runtime.errors import WriteError
@@ -49,6 +49,7 @@ from runtime.script import run_script
 from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
 from train_utils.checkpoints.save import Checkpoints
+from train_utils.clock import Clock
 from train_utils.compilation import compile_blocks, compile_loss, compile_recolor, eager, not_compiled_whole
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation, read_strips
@@ -60,14 +61,13 @@ from train_utils.memory.step_memory import StepMemory
 from train_utils.micro_batches import MicroBatch, split_from_args, steps_ahead
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
-from train_utils.monitoring.pace import Pace
-from train_utils.monitoring.rehearsal import Rehearsal
 from train_utils.monitoring.run_log import RunLog, available_tracker
 from train_utils.opened_run import open_run
 from train_utils.optim import build_optimizer
 from train_utils.publisher import Publisher, finish_run
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
+from train_utils.reporting.samples import PICTURES, evaluation_pictures
 from train_utils.reporting.sections import new_section
 from train_utils.schedule import Schedule
 from train_utils.settings.data_checks import check_scale
@@ -143,12 +143,11 @@ def train_step(
         Whether the step is made, a bool on the device.
     """
     # The loss is divided by the counts of all micro-batches on all processes, so that it does not depend on their
-    # number. The same exchange tells all processes whether one of them was asked to stop.
+    # number. The same exchange tells all processes whether one of them was asked to stop, and what time it is.
     own_counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)
-    exchanged = torch.cat([own_counts, guard.stop_request(like=own_counts)])
+    exchanged = torch.cat([own_counts, guard.message(like=own_counts)])
     # these are views, which contain the sums when the exchange is over
-    counts = exchanged[:-1]
-    stop_requests = exchanged[-1]
+    counts, message = exchanged.split([len(own_counts), len(exchanged) - len(own_counts)])
     reduction = dist.all_reduce(exchanged, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
     while True:  # a single pass, unless memory runs out
@@ -164,7 +163,7 @@ def train_step(
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), max_grad_norm or torch.inf)
     grad_norm = gather_tensor(torch.as_tensor(grad_norm, device=accelerator.device))  # DeepSpeed's is a Python number
-    is_made = guard.judge(loss, grad_norm, stop_requests)
+    is_made = guard.judge(loss, grad_norm, message)
     optimizer.step()
     optimizer.zero_grad()
     return is_made
@@ -228,53 +227,6 @@ def prepare(
     compile_blocks(accelerator, model)
     with not_compiled_whole(accelerator):
         return accelerator.prepare(model, optimizer, *loaders)
-
-
-def rehearse(
-    accelerator: Accelerator,
-    criterion: StepLoss,
-    rehearsal: Rehearsal,
-    *,
-    slabs: Slabs,
-    memory: StepMemory,
-) -> int:
-    """Train, evaluate and save a copy of the model for a moment; return how many steps fit into --max-minutes."""
-    args = rehearsal.args
-    prepared = prepare(accelerator, args, rehearsal.model, rehearsal.batch_split, slabs, rehearsal.loaders)
-    model, optimizer, train_loader, val_loader = prepared
-    network = accelerator.unwrap_model(model)
-    records = rehearsal.info.train.records
-    guard = StepGuard(accelerator, network, optimizer, rehearsal.state, records, listens=False)
-    rehearsal.schedule.set_learning_rate(optimizer, step=0)
-    model.train()
-    steps = steps_ahead(train_loader, compile_recolor(accelerator))
-
-    def make_step(item: tuple[list[MicroBatch], list[int]]) -> None:
-        """Make a step as a run makes it."""
-        micro_batches, indices = item
-        train_step(
-            accelerator,
-            model,
-            optimizer,
-            criterion,
-            micro_batches,
-            max_grad_norm=args.max_grad_norm,
-            guard=guard,
-            memory=memory,
-            communication=nullcontext(),
-        )
-        guard.end_step(indices)
-        guard.settle(everything=accelerator.device.type == "cpu")
-
-    rehearsal.time_steps(make_step, steps)
-    with eager(accelerator):
-        rehearsal.time_evaluation(lambda batches: evaluate(accelerator, model, batches, criterion, step=0), val_loader)
-    rehearsal.time_steps_again(make_step, steps)
-    rehearsal.time_save(network, optimizer)
-    if rehearsal.tries_bf16:
-        with torch.autocast("cpu", torch.bfloat16):
-            rehearsal.time_bf16_steps(make_step, steps)
-    return rehearsal.finish()
 
 
 @locks_released()
@@ -344,7 +296,6 @@ def main() -> None:
     preflight = Preflight.from_args(accelerator, model, task, args)
     if shapes.differ:
         grow_segments(device)
-    total_steps = run.total_steps(args)
     tune_kernels(args, device, shapes)
     batch_split = preflight.fit_batch_split(largest_shape, batch_split)
     preflight.check_evaluation(largest_validation(info, shapes, model.config, device))
@@ -355,24 +306,10 @@ def main() -> None:
     compile_loss(accelerator, criterion)
     state = run.checkpoint.run_state()
     state.best_evaluation(task)  # scores that are damaged end the run now, and not when its report is written
-    minutes = run.minutes_to_fill(args)
-    if minutes:
-        timed_args = replace(args, max_minutes=minutes)
-        rehearsal = Rehearsal(
-            accelerator,
-            timed_args,
-            model,
-            info=info,
-            shapes=shapes,
-            batch_split=batch_split,
-            output_dir=run.output_dir,
-        )
-        steps_that_fit = rehearse(accelerator, criterion, rehearsal, slabs=slabs, memory=memory)
-        total_steps = run.steps_before + steps_that_fit
-        release_memory()  # with autocast the model's copy is part of a reference cycle, which only a collection frees
-    schedule = Schedule.from_args(args, len(info.train), total_steps)
-    if total_steps and schedule.total_steps < total_steps:
-        say(f"time: --epochs {args.epochs} comes first: the run has {counted(schedule.total_steps, 'step')}")
+    max_steps = run.max_steps(args)
+    minutes = None if max_steps else args.max_minutes
+    clock = Clock(accelerator, minutes, run.minutes_used(args), report_images=3 * PICTURES)
+    schedule = Schedule.from_args(args, len(info.train), max_steps, clock)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(
             info,
@@ -409,15 +346,16 @@ def main() -> None:
     run_log = RunLog(accelerator, run.output_dir, args.tracker, settings, section.compared, state.step)
 
     # 7. Train: step; log; evaluate and keep the best; save
-    guard = StepGuard(accelerator, network, optimizer, state, info.train.records)
+    guard = StepGuard(accelerator, network, optimizer, state, clock, info.train.records)
     monitor = Monitor(accelerator, model, schedule, state, run_log, flops=flops, task=task)
     publisher = Publisher(accelerator, network, checkpoints.best_model, monitor, run_log, info, task, section)
-    pace = Pace(minutes, schedule.remaining_steps(state), run.resume_line(flags))
     model.train()
     if state.step > 0:
         rebuild_buckets(model, network)
     steps = steps_ahead(train_loader, compile_recolor(accelerator), monitor.data_ready)
     micro_batches, indices = next(steps, ([], []))
+    clock.start()
+    predictions = len(val_loader.dataset) // accelerator.num_processes + evaluation_pictures(info)
     while not (guard.stopping or schedule.is_over(state)):
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
         with memory.shortage_recorded(state.step + 1):
@@ -438,24 +376,33 @@ def main() -> None:
             monitor.end_step(len(info.train) / schedule.steps_per_epoch)
             guard.end_step(indices)
             micro_batches, indices = next(steps, ([], []))  # while the device computes
-        monitor.add(guard.settle(everything=device.type == "cpu" or schedule.needs_results(state.step)))
+        results = guard.settle(everything=device.type == "cpu")
+        clock.note(results, state.step)
+        if schedule.needs_results(state.step):
+            results += guard.settle(everything=True)
+        monitor.add(results)
         if schedule.is_log_step(state.step):
             monitor.log_training(learning_rate)
         evaluation = None
         improved = False
         if schedule.is_evaluation_step(state.step):
-            with monitor.pause(), average.average_weights(), eager(accelerator):
+            is_first = not clock.has_evaluated
+            with monitor.pause(), clock.evaluating(predictions), average.average_weights(), eager(accelerator):
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
                 evaluation.check(info.val.records, state.best_step)
                 improved = state.update(evaluation)
                 publisher.publish(evaluation, improved)
             model.train()
+            if is_first:
+                clock.say_forecast(state.step, schedule.eval_every)
         monitor.show()
-        pace.check(state.step)
         if schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping:
-            with monitor.pause():
+            with monitor.pause(), clock.saving():
                 state.window = monitor.window.saved_state()
+                state.elapsed = clock.elapsed
                 checkpoints.save(state, evaluation)
+                if not clock.has_saved:
+                    checkpoints.wait()  # so that the clock knows how long a save takes
 
     # 8. Finish: report, card, Hub; a line for each file that could not be written
     monitor.close()
@@ -464,6 +411,8 @@ def main() -> None:
     all_saved = checkpoints_saved and log_saved
     if accelerator.is_main_process:
         resume = None if schedule.is_over(state) else run.resume_line(flags)
+        if clock.budget and not resume:
+            run_log.record_length(state.step)
         publisher.write_results(state, schedule, resume, [monitor.bottleneck()])
         finish_run(args, run.output_dir, schedule, state, checkpoints.best_model, resume=resume, all_saved=all_saved)
     run_log.finish()

@@ -136,12 +136,10 @@ def run_program(program: str, data: Path, folder: Path, args: argparse.Namespace
 def train_ours() -> None:
     """train.py, whose --max-minutes are of processor time."""
     import train
-    from train_utils.monitoring import pace, rehearsal
+    from train_utils import clock
 
-    processor_clock = SimpleNamespace(monotonic=time.process_time)
-    rehearsal.time = processor_clock
-    pace.time = processor_clock
-    pace.PROCESS_START = 0.0
+    clock.time = SimpleNamespace(monotonic=time.process_time)
+    clock.PROCESS_START = 0.0
     sys.argv = ["train.py", *sys.argv[2:]]
     train.main()
 

@@ -41,7 +41,6 @@ COMM_HOOKS = {
 }
 MOST_GRAPHS = 1024  # compiled graphs: all blocks of a class share their code, and each block may get 16 shapes
 BUSY_SECONDS = 0.3  # in which the load of the CPUs is measured; this process does nothing meanwhile
-CPU_BF16 = ("avx512_bf16", "amx_bf16", "bf16")  # the names in torch.cpu.get_capabilities, for x86 and Arm
 
 
 def set_launch_environment(deterministic: bool = False) -> None:
@@ -255,22 +254,6 @@ def _say_busy_cpus(profile: LaunchProfile) -> None:
             f"processors: the run computes with {threads} threads, and about {free} of {count} processors are free for"
             f" it; with OMP_NUM_THREADS={max(1, free // processes)} in the environment its steps may be faster"
         )
-
-
-def has_bf16_instructions(device: torch.device) -> bool:
-    """Whether the device is a CPU with instructions for bf16."""
-    instructions = torch.cpu.get_capabilities() if device.type == "cpu" else {}
-    return any(instructions.get(name) for name in CPU_BF16)
-
-
-def bf16_launch_line(processes: int) -> str:
-    """The command that starts this script again, in bf16."""
-    launcher = ["accelerate", "launch"]
-    variable = ""
-    if processes > 1:
-        launcher += ["--config_file", "accelerate_configs/multi_cpu.yaml", "--num_processes", str(processes)]
-        variable = "ACCELERATE_USE_CPU=true "
-    return variable + shlex.join([*launcher, "--mixed_precision", "bf16", *sys.argv])
 
 
 def command_line(added: Sequence[str] = ()) -> str:

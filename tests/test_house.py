@@ -49,7 +49,7 @@ ROOMS = {
     "train_utils": (
         "settings",
         "gradient_buckets compilation metrics_log micro_batches memory schedule kernel_tuning muon optim ema step_guard"
-        " sharding slabs slab_layers sync_batchnorm evaluation run_state",
+        " clock step_result sharding slabs slab_layers sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",

@@ -11,9 +11,9 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast
 
 from runtime.console import say
-from train_utils.step_guard import StepResult
+from train_utils.step_result import StepResult
 
-FINISH = 4000  # milliseconds for charts and the report, without their pictures (2 to 4 s measured on one core)
+FINISH = 3000  # milliseconds for charts and the report, without their pictures (2 to 4 s on one busy core)
 RESERVE = 1.25  # the last evaluation and save get so many times what the longest ones took
 RECENT_STEPS = 5  # the longest of these says how long the next step may take
 FIRST_EVALUATION = 10  # at the latest this part of the time is over when the first evaluation begins
@@ -36,15 +36,18 @@ class Clock:
 
     Args:
         minutes: the length of the run; None if its steps are counted.
-        before: milliseconds that the run had used when its checkpoint was saved.
+        minutes_used: what the run had used of them when its checkpoint was saved.
         report_images: how many validation images the report predicts.
     """
 
-    def __init__(self, accelerator: Accelerator, minutes: float | None, before: int, report_images: int) -> None:
+    def __init__(
+        self, accelerator: Accelerator, minutes: float | None, minutes_used: float, report_images: int
+    ) -> None:
         self.accelerator = accelerator
         self.budget = int(60_000 * (minutes or 0))
-        self.before = before
+        self.before = int(60_000 * minutes_used)
         self.report_images = report_images
+        self.begin = 0  # of the first step of this process
         self.done = 0
         self.total = self.budget
         self.is_over = False  # whether the next step would cross the end; only `note` changes it
@@ -59,6 +62,11 @@ class Clock:
     def now(self) -> int:
         """Milliseconds that the run has used, on this process's own clock."""
         return self.before + milliseconds_since_start()
+
+    @property
+    def elapsed(self) -> int:
+        """What a checkpoint keeps of the clock."""
+        return self.now() if self.budget else 0
 
     def note(self, results: Iterable[StepResult], step: int) -> None:
         """Take over the times at which steps began, after `step` steps; all processes have the same results."""
@@ -75,7 +83,7 @@ class Clock:
 
     @contextmanager
     def evaluating(self, images: int) -> Iterator[None]:
-        """A context for an evaluation, in which this process has `images` images; every process must enter it."""
+        """A context for an evaluation that predicts `images` images on this process; every process must enter it."""
         begin = self.now()
         yield
         duration = self.now() - begin
@@ -94,11 +102,17 @@ class Clock:
         self.has_saved = True
         self.synchronize()
 
+    def start(self) -> None:
+        """Begin the training; every process must call it."""
+        self.synchronize()
+        self.begin = self.done
+
     def synchronize(self) -> None:
         """Take over the main process's time, and what it keeps for the end of the run; every process must call it."""
         if not self.budget:
             return
-        end = int(RESERVE * (self._evaluation + self._save + self.report_images * self._picture)) + FINISH
+        report = FINISH + self.report_images * self._picture
+        end = int(RESERVE * (self._evaluation + self._save) + report)
         times = torch.tensor([self.now(), self.budget - end], device=self.accelerator.device)
         now, total = broadcast(times).tolist()
         self.done = max(self.done, now)
@@ -106,8 +120,8 @@ class Clock:
         self._last = None
 
     def needs_evaluation(self, epochs: float) -> bool:
-        """Whether an epoch or a tenth of the time has passed without any evaluation: nobody knows how long one takes."""
-        is_late = epochs >= 1 or FIRST_EVALUATION * self.done >= self.total
+        """Whether an epoch or a tenth of the time has passed without any evaluation, whose length nobody knows yet."""
+        is_late = epochs >= 1 or FIRST_EVALUATION * (self.done - self.begin) >= self.total - self.begin
         return bool(self.budget) and not self.has_evaluated and is_late
 
     def say_forecast(self, step: int, eval_every: int) -> None:

@@ -58,7 +58,8 @@ class FinishedRun:
 
 def mark_finished(folder: Path, args: TrainSettings, schedule: Schedule, step: int) -> None:
     """Mark the run as finished; call it when all is written and published."""
-    run = FinishedRun(step, schedule.total_steps, schedule.steps_per_epoch, flags_as_json(args))
+    total_steps = step if schedule.clock.budget else schedule.total_steps
+    run = FinishedRun(step, total_steps, schedule.steps_per_epoch, flags_as_json(args))
     with tolerate_write_errors(FINISHED_FILE), replace_file(folder / FINISHED_FILE) as file:
         file.write(json.dumps(asdict(run), indent=2).encode())
 

@@ -52,26 +52,30 @@ class OpenedRun:
             return None
         return load_model(self.init_from)
 
-    def total_steps(self, args: TrainSettings) -> int | None:
-        """The steps of --max-steps or, with --max-minutes, the number that a resumed run measured; None if unknown."""
+    def max_steps(self, args: TrainSettings) -> int | None:
+        """The steps of --max-steps, or those that a run of an earlier version measured for its --max-minutes."""
         if not args.max_minutes:
             return args.max_steps
-        if self.minutes_to_fill(args):
+        state = self.checkpoint.state
+        if state is None or not state.settings.total_steps or self._has_more_minutes(args):
             return None
+        return state.settings.total_steps
+
+    def minutes_used(self, args: TrainSettings) -> float:
+        """The minutes that a run with --max-minutes had used when its checkpoint was saved."""
+        state = self.checkpoint.state
+        if state is None:
+            return 0.0
+        if self._has_more_minutes(args):
+            return state.settings.flags["max_minutes"]  # a run of an earlier version, which recorded no time
+        return state.run_state.elapsed / 60_000
+
+    def _has_more_minutes(self, args: TrainSettings) -> bool:
+        """Whether --max-minutes is longer than the checkpoint's, whose steps had been measured."""
         assert self.checkpoint.state is not None
-        return self.checkpoint.state.settings.total_steps
-
-    def minutes_to_fill(self, args: TrainSettings) -> float | None:
-        """The minutes whose number of steps must be measured; None if no measurement is needed.
-
-        For a resumed run they are the minutes beyond the checkpoint's own.
-        """
-        if not args.max_minutes or self.checkpoint.state is None:
-            return args.max_minutes
-        before = self.checkpoint.state.settings.flags.get("max_minutes")
-        if before and args.max_minutes > before:
-            return args.max_minutes - before
-        return None
+        settings = self.checkpoint.state.settings
+        before = settings.flags.get("max_minutes")
+        return bool(settings.total_steps and before and args.max_minutes and args.max_minutes > before)
 
     def reads_places(self, args: TrainSettings) -> bool:
         """Whether TIFFs with a place are read as rasters: the flag decides or, without it, the earlier run or model."""
@@ -80,11 +84,6 @@ class OpenedRun:
         config = self.checkpoint.model_config() if self.initial_model is None else self.initial_model.config
         needs_places = bool(args.bands or args.label_column) or args.val_blocks is not None
         return config is None or config.preprocess.place or needs_places
-
-    @property
-    def steps_before(self) -> int:
-        """The planned number of steps of the checkpoint's run; 0 without a checkpoint."""
-        return 0 if self.checkpoint.state is None else self.checkpoint.state.settings.total_steps
 
     def with_plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
         """The settings: the data decide task and place, the checkpoint or the plan the other flags that are still open.

@@ -14,11 +14,11 @@ from runtime.distributed import barrier_without_timeout
 from runtime.files import tolerate_write_errors
 from tasks.task import Task
 from train_utils.checkpoints.best_model import BestModel
+from train_utils.clock import milliseconds_since_start
 from train_utils.evaluation import Evaluation
 from train_utils.finished_run import mark_finished
 from train_utils.metrics_log import read_log
 from train_utils.monitoring.monitor import Monitor
-from train_utils.monitoring.pace import seconds_since_start
 from train_utils.monitoring.run_log import RunLog
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
@@ -121,11 +121,11 @@ class Publisher:
         for note in filter(None, speed_notes):
             remarks.append(f"{note[0].upper()}{note[1:]}.")
         extent = {
-            f"steps made, of {schedule.total_steps:,}": f"{state.step:,}",
+            "steps made": made_of(state.step, schedule.total_steps),
             "epochs done": f"{schedule.epoch(state.step):.1f}",
             "training images": f"{len(self.info.train):,}",
             "validation images": f"{len(self.info.val):,}",
-            "minutes since the last start": f"{seconds_since_start() / 60:.3g}",
+            "minutes since the last start": f"{milliseconds_since_start() / 60_000:.3g}",
         }
         with tolerate_write_errors("report.html"):
             write_report(
@@ -139,6 +139,11 @@ class Publisher:
             )
         for remark in remarks:
             say(remark)
+
+
+def made_of(step: int, total_steps: int) -> str:
+    """The steps made, and how many were planned, unless the clock decides."""
+    return f"{step:,} of {total_steps:,}" if total_steps else f"{step:,}"
 
 
 def facts(

@@ -20,6 +20,7 @@ class RunState:
         best: the score of the best evaluation, -1 before the first; then its step, and all its scores as JSON.
         window: the loss that has not been logged yet, as in LossWindow.
         skipped: how many steps had a loss or gradient that was not finite.
+        elapsed: milliseconds of a run with --max-minutes.
     """
 
     step: int = 0
@@ -29,6 +30,7 @@ class RunState:
     evaluations_since_best: int = 0
     window: dict[str, float] = field(default_factory=lambda: {"total": 0.0, "steps": 0})
     skipped: int = 0
+    elapsed: int = 0
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunState":

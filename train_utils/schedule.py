@@ -122,9 +122,7 @@ def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, s
     """The rate of optimizer step `step` (from 0): linear warm-up, then `cosine`, `poly` (power 0.9) or `constant`.
 
     The rate depends on the progress alone: no state needs to be saved, and no scheduler advances once for each process.
-    In a run by the clock all numbers are milliseconds.
-    The rate depends on the step alone: no state needs to be saved, and no scheduler advances once for each process.
-    Raises ValueError for another schedule.
+    In a run by the clock all numbers are milliseconds. Raises ValueError for another schedule.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule {schedule!r} is none of {', '.join(SCHEDULES)}")

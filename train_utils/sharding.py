@@ -44,10 +44,7 @@ def _prepare_fsdp(accelerator: Accelerator, model: UNet) -> None:
     plugin.mixed_precision_policy = None
     if model.encoder is not None and plugin.transformer_cls_names_to_wrap:
         # the profile names only our own block; each stage of an encoder is also gathered as a whole
-        stages = sorted({type(stage).__name__ for stage in model.encoder.stages})
-        block_names = [*plugin.transformer_cls_names_to_wrap, *stages]
-        # --max-minutes' rehearsal may have added the stages already
-        plugin.transformer_cls_names_to_wrap = list(dict.fromkeys(block_names))
+        plugin.transformer_cls_names_to_wrap += sorted({type(stage).__name__ for stage in model.encoder.stages})
     if accelerator.native_amp:  # accelerate's `prepare` does it for every other kind of training
         forward = convert_outputs_to_fp32(accelerator.autocast()(type(model).forward))
         # the method is bound to the model, so that a copy of the model calls its own

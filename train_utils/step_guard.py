@@ -16,32 +16,13 @@ from runtime.console import say
 from runtime.device import LateRead
 from runtime.errors import TrainingError
 from runtime.signals import StopRequest
+from train_utils.clock import Clock
 from train_utils.run_state import RunState
+from train_utils.step_result import StepResult
 
 MAX_IN_A_ROW = 5
 MOST_NAMES = 8  # the most images that a message names
 TIME_BASE = 65_536  # milliseconds
-
-
-class StepResult(NamedTuple):
-    """The result of an optimizer step.
-
-    Args:
-        loss, grad_norm: over all processes.
-        is_stop_requested: whether any process was asked to stop.
-        began: when the step began, in milliseconds of the main process's clock.
-    """
-
-    step: int
-    loss: float
-    grad_norm: float
-    is_stop_requested: bool
-    began: int = 0
-
-    @property
-    def is_made(self) -> bool:
-        """Whether loss and gradient are finite. Only then the weights move, except with DeepSpeed."""
-        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
 class PendingStep(NamedTuple):
@@ -69,6 +50,7 @@ class StepGuard:
         optimizer: the optimizer that accelerate has prepared. A fused optimizer reads `found_inf` on the device; for
             others the host waits.
         state: the state of the run, which counts the skipped steps.
+        clock: the time of the main process travels to all others.
         records: the training records; the images of a refused step are looked up there.
     """
 
@@ -78,10 +60,12 @@ class StepGuard:
         network: nn.Module,
         optimizer: AcceleratedOptimizer,
         state: RunState,
+        clock: Clock,
         records: Records,
     ) -> None:
         self.accelerator = accelerator
         self.state = state
+        self.clock = clock
         self._records = records
         self.stopping = False  # a process was asked to stop, and the results of all steps are known
         self._is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
@@ -103,16 +87,13 @@ class StepGuard:
             self._optimizer.register_step_pre_hook(partial(_set_found_inf, self._found_inf))
             _start_momentum(self._optimizer)
 
-    def message(self, like: Tensor, now: int) -> Tensor:
+    def message(self, like: Tensor) -> Tensor:
         """What this process tells the others in a step, (3,), to be added up; with the type and device of `like`.
 
         These are whether it was asked to stop, and, of the main process, the time. Two numbers hold the time, since
         float32 counts to 16 million only.
-
-        Args:
-            now: milliseconds.
         """
-        high, low = divmod(now if self.accelerator.is_main_process else 0, TIME_BASE)
+        high, low = divmod(self.clock.now() if self.accelerator.is_main_process else 0, TIME_BASE)
         # filled on the device: a copy from the host would wait
         return torch.cat([like.new_full((1,), number) for number in (self._stop.is_asked, high, low)])
 

@@ -113,8 +113,6 @@ def other_trainings(tmp_path_factory) -> Device:
         tiles = [*every, "--max-steps", str(STEPS[1]), "--dataset", str(folder / "large")]
         device.train(("evaluations in tiles", count), *tiles)
         device.commands[("evaluations in tiles", count)][0] = script(folder, IN_TILES)
-    device.train(("rehearsed",), *RARELY, "--max-minutes", "0.01")
-    device.commands[("rehearsed",)][0] = script(folder, SETTLED)
     device.run()
     return device
 
@@ -198,29 +196,6 @@ def main():
     with mock.patch.object(train.Accelerator, "clip_grad_norm_", clip_as_deepspeed):
         train.main()
 """
-SETTLED = """
-from unittest import mock
-
-import train
-
-rehearse = train.rehearse
-settle = train.StepGuard.settle
-
-
-def settle_as_in_a_run(guard, everything):
-    assert not everything, "a rehearsed step waits for the device as no other step does"
-    return settle(guard, everything)
-
-
-def rehearse_watched(*arguments, **options):
-    with mock.patch.object(train.StepGuard, "settle", settle_as_in_a_run):
-        return rehearse(*arguments, **options)
-
-
-def main():
-    with mock.patch.object(train, "rehearse", rehearse_watched):
-        train.main()
-"""
 MISPLACED = """
 import train
 from tasks.classes import Classes
@@ -286,11 +261,6 @@ def test_the_host_waits_at_most_once_for_a_band_of_a_large_image(device):
 def test_a_gradient_norm_that_is_a_number_is_put_on_the_device(device):
     """DeepSpeed's is."""
     assert device.waits("begun")
-
-
-@pytest.mark.slow
-def test_a_rehearsed_step_waits_for_the_device_no_more_than_others(other_trainings):
-    assert other_trainings.waits("rehearsed")
 
 
 def test_a_misplaced_tensor_is_found(device):

@@ -26,14 +26,12 @@ from support.launches import PROGRAMS, ROOT
 
 from runtime.errors import LaunchError
 from runtime.launch import (
-    bf16_launch_line,
     check_launch,
     check_processes,
     command_line,
     compile_networks,
     configure_process,
     describe_profile,
-    has_bf16_instructions,
     launcher_options,
     say_profile,
     set_launch_environment,
@@ -382,32 +380,6 @@ def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes
 def test_gpus_that_all_work_are_not_named(launched, monkeypatch, capsys, gpus, processes, machines):
     launched(gpus=gpus)
     assert idle_advice(monkeypatch, capsys, gpus, processes, machines) == []
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "has"),
-    [
-        ({"avx512_bf16": True}, True),
-        ({"amx_bf16": True}, True),
-        ({"bf16": True}, True),
-        ({"avx2": True}, False),
-        ({"avx512_bf16": False, "amx_bf16": False, "bf16": False}, False),
-    ],
-    ids=str,
-)
-def test_a_cpu_that_computes_in_bf16_is_known_by_its_instructions(monkeypatch, capabilities, has):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    assert has_bf16_instructions(torch.device("cpu")) is has
-    assert not has_bf16_instructions(torch.device("meta"))
-
-
-def test_the_line_for_bf16_is_whole(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["train.py", "--dataset", "my data"])
-    assert bf16_launch_line(1) == "accelerate launch --mixed_precision bf16 train.py --dataset 'my data'"
-    assert bf16_launch_line(2) == (
-        "ACCELERATE_USE_CPU=true accelerate launch --config_file accelerate_configs/multi_cpu.yaml --num_processes 2"
-        " --mixed_precision bf16 train.py --dataset 'my data'"
-    )
 
 
 @pytest.mark.parametrize(

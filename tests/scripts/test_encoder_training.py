@@ -20,7 +20,6 @@ from support.run_files import records
 import train
 from inference import Predictor
 from runtime.errors import CheckpointError
-from train_utils.monitoring import rehearsal
 from train_utils.publisher import Publisher
 from train_utils.settings.encoder import load_encoder
 from unet import Preprocess, UNet, UNetConfig
@@ -184,16 +183,6 @@ def test_resumed_run_needs_no_folder_of_the_model_that_it_started_from(encoder_f
     with network_refused():
         resumed = run(tmp_path / "resumed", data, "--init-from", source, *flags)
     check_same_end(resumed, whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("family", "flags"), [("swin", ()), ("resnet", ("--freeze-encoder",))])
-def test_run_of_measured_minutes_equals_one_of_as_many_steps(encoder_folders, data, tmp_path, family, flags):
-    flags = ("--encoder", encoder_folders[family], *flags)
-    with mock.patch.multiple(rehearsal, steps_that_fit=mock.Mock(return_value=3), MOST_STEPS=2):
-        measured = run(tmp_path / "measured", data, *flags, "--max-minutes", "0.01")
-    assert "the same as --max-steps 3" in measured.output
-    check_same_tensors(measured, run(tmp_path / "asked", data, *flags, "--max-steps", "3"), 3)
 
 
 Precisions = set[tuple[bool, torch.dtype]]  # whether a convolution trains, and the type of its output

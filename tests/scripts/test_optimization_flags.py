@@ -1,5 +1,6 @@
 """Flags of train.py that say how a network is trained."""
 
+import json
 import math
 from pathlib import Path
 from unittest import mock
@@ -15,7 +16,6 @@ from support.in_process import Run, parsed, run_train
 import train
 from runtime.mesh import Mesh
 from train_utils.memory.preflight import Preflight
-from train_utils.monitoring import rehearsal
 from unet import UNet
 
 SGD_FIRST_STEP = 1.9  # Nesterov momentum 0.9: the first step goes 1 + 0.9 times the gradient
@@ -55,36 +55,21 @@ def log_dice(logits: torch.Tensor, masks: torch.Tensor) -> float:
 WITHOUT_LENGTH = PLAIN[: PLAIN.index("--max-steps")] + PLAIN[PLAIN.index("--max-steps") + 2 :]
 
 
-@pytest.fixture(scope="module")
-def measured(run, tmp_path_factory) -> Run:
-    """A run with --max-minutes, of which two steps fit into the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rehearsal, "steps_that_fit", lambda *_: 2)
-        patch.setattr(rehearsal, "MOST_STEPS", 0)
-        output = tmp_path_factory.mktemp("measured") / "run"
-        return run_train(output, "--dataset", run.data, *WITHOUT_LENGTH, "--max-minutes", "9")
-
-
 @pytest.mark.flags("--max-minutes")
-def test_max_minutes_are_filled_with_steps(measured):
-    assert measured.steps("train/loss") == [1, 2]
-    assert measured.settings["flags"]["max_minutes"] == 9
-
-
-def test_of_minutes_and_epochs_the_shorter_ends_the_run(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(rehearsal, "steps_that_fit", lambda *_: 9)
-    monkeypatch.setattr(rehearsal, "MOST_STEPS", 0)
+def test_of_minutes_and_epochs_the_shorter_ends_the_run(run, tmp_path):
     flags = ["--dataset", run.data, *WITHOUT_LENGTH, "--batch-size", "4", "--max-minutes", "9", "--epochs"]
     by_epochs = run_train(tmp_path / "epochs", *flags, "2")
     assert by_epochs.steps("train/loss") == [1, 2, 3, 4]
-    assert "--epochs 2 comes first: the run has 4 steps" in by_epochs.output
-    assert run_train(tmp_path / "minutes", *flags, "9").steps("train/loss")[-1] == 9
+    assert by_epochs.settings["flags"]["max_minutes"] == 9
 
 
 @pytest.mark.flags("--like")
-def test_like_repeats_the_settings_of_a_run(measured):
-    args = parsed("--like", measured.folder / "run.json", "--seed", "5")
-    assert args.max_steps == 2
+def test_like_repeats_the_steps_of_a_run_by_the_clock(run, tmp_path):
+    record = run().settings
+    record["flags"] |= {"max_minutes": 3, "max_steps": None}
+    (tmp_path / "run.json").write_text(json.dumps(record | {"total_steps": 7}))
+    args = parsed("--like", tmp_path / "run.json", "--seed", "5")
+    assert args.max_steps == 7
     assert args.max_minutes is None
     assert args.batch_size == 8
     assert args.seed == 5

@@ -121,7 +121,7 @@ class Step:
         )
         events = self.events
         guard = SimpleNamespace(
-            stop_request=lambda like: torch.ones(1, dtype=like.dtype),
+            message=lambda like: torch.ones(1, dtype=like.dtype),
             begin_step=lambda: events.append("begin"),
             judge=self.judge,
         )

@@ -1,17 +1,5 @@
-"""A clock that only the test turns."""
+"""Clocks of runs."""
 
-import pytest
+from train_utils.clock import Clock
 
-from train_utils.monitoring import pace
-
-
-class Clock:
-    """Seconds that pass only where a test says so."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(pace.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(pace, "PROCESS_START", 1000.0)
-
-    def takes(self, seconds: float) -> None:
-        self.now += seconds
+NO_CLOCK = Clock(None, None, 0.0, 0)  # of a run whose steps are counted

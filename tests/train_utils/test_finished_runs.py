@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.clocks import NO_CLOCK
 from support.in_process import parsed
 from support.runs import unplanned
 
@@ -22,7 +23,7 @@ STEPS = 30  # ten epochs of three steps
 def mark(folder: Path, settings: TrainSettings, *, step: int = STEPS, total_steps: int = STEPS) -> Path:
     """Mark a run of twelve images as finished at a step, with the checkpoint of this step."""
     checkpoint_folder(folder / "checkpoints", step).mkdir(parents=True)
-    schedule = replace(Schedule.from_args(unplanned(), 12, None), total_steps=total_steps)
+    schedule = replace(Schedule.from_args(unplanned(), 12, None, NO_CLOCK), total_steps=total_steps)
     mark_finished(folder, settings, schedule, step)
     return folder
 
@@ -126,7 +127,7 @@ def test_a_run_whose_length_is_left_to_the_plan_has_finished(tmp_path):
 
 
 def test_a_finished_run_that_the_disk_does_not_let_mark_is_reported(tmp_path, capsys):
-    mark_finished(tmp_path / "gone", unplanned(), Schedule.from_args(unplanned(), 12, 30), 30)
+    mark_finished(tmp_path / "gone", unplanned(), Schedule.from_args(unplanned(), 12, 30, NO_CLOCK), 30)
     assert capsys.readouterr().out.startswith("finished.json could not be written")
 
 

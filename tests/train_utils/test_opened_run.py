@@ -178,8 +178,7 @@ def test_a_run_that_goes_on_by_itself_may_be_found_finished(
 
 def test_the_length_of_a_new_run_is_that_of_its_steps(tmp_path):
     run = opened_run(tmp_path)
-    assert run.total_steps(unplanned("--max-steps", "7")) == 7
-    assert run.steps_before == 0
+    assert run.max_steps(unplanned("--max-steps", "7")) == 7
 
 
 @pytest.mark.parametrize(
@@ -201,32 +200,33 @@ def test_a_run_goes_on_with_its_own_command_in_its_own_folder(monkeypatch, flags
 
 @pytest.mark.parametrize("flag", ["--epochs", "--max-minutes"])
 def test_the_length_of_a_new_run_without_steps_is_unknown(tmp_path, flag):
-    assert opened_run(tmp_path).total_steps(unplanned(flag, "7")) is None
-
-
-def test_a_new_run_fills_all_of_its_minutes(tmp_path):
-    run = opened_run(tmp_path)
-    assert run.minutes_to_fill(unplanned("--max-minutes", "7")) == 7
-    assert run.minutes_to_fill(unplanned()) is None
+    assert opened_run(tmp_path).max_steps(unplanned(flag, "7")) is None
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "minutes", "total_steps"),
-    [(3, 3, None, 70), (3, 2, None, 70), (3, 5, 2, None), (None, 5, None, 70)],
+    ("before", "now", "used", "max_steps"),
+    [(3, 3, 0, 70), (3, 2, 0, 70), (3, 5, 3, None), (None, 5, 0, 70)],
 )
-def test_a_resumed_run_fills_the_minutes_that_were_added(tmp_path, before, now, minutes, total_steps):
+def test_a_run_of_measured_steps_keeps_them_unless_it_gets_more_minutes(tmp_path, before, now, used, max_steps):
     run = opened_run(tmp_path, state_of(total_steps=70, flags={"max_minutes": before}))
     settings = unplanned("--max-minutes", str(now))
-    assert run.minutes_to_fill(settings) == minutes
-    assert run.total_steps(settings) == total_steps
-    assert run.steps_before == 70
+    assert run.max_steps(settings) == max_steps
+    assert run.minutes_used(settings) == used
+
+
+def test_a_run_by_the_clock_goes_on_with_the_time_that_it_has_used(tmp_path):
+    state = state_of(flags={"max_minutes": 3})
+    state.run_state.elapsed = 90_000
+    run = opened_run(tmp_path, state)
+    settings = unplanned("--max-minutes", "3")
+    assert run.max_steps(settings) is None
+    assert run.minutes_used(settings) == 1.5
 
 
 @pytest.mark.parametrize("before", [3, None])
 def test_a_resumed_run_without_minutes_has_the_steps_that_are_given(tmp_path, before):
     run = opened_run(tmp_path, state_of(total_steps=70, flags={"max_minutes": before}))
-    assert run.total_steps(unplanned("--max-steps", "9")) == 9
-    assert run.minutes_to_fill(unplanned()) is None
+    assert run.max_steps(unplanned("--max-steps", "9")) == 9
 
 
 def test_a_new_run_has_no_largest_micro_batch(tmp_path):

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from support.clocks import NO_CLOCK
 from support.networks import LITE
 from support.runs import SMALL_MODEL, unplanned
 
@@ -65,7 +66,7 @@ def refused_model(folder: Path) -> BestModel:
 def finish(folder: Path, best_model: BestModel, *flags: str, all_saved: bool = True, **state: int) -> None:
     """Finish a run of 20 steps that has this state."""
     settings = unplanned(*flags)
-    schedule = Schedule.from_args(settings, 12, 20)
+    schedule = Schedule.from_args(settings, 12, 20, NO_CLOCK)
     resume = None if schedule.is_over(RunState(**state)) else "python train.py"
     finish_run(settings, folder, schedule, RunState(**state), best_model, resume=resume, all_saved=all_saved)
 
@@ -121,7 +122,7 @@ def facts_of(info: DatasetInfo, config: UNetConfig = SMALL_MODEL) -> Facts:
 
 def schedule_of(total_steps: int) -> Schedule:
     """The schedule of a run of so many steps, three of them an epoch."""
-    return Schedule.from_args(unplanned("--batch-size", "2"), 6, total_steps)
+    return Schedule.from_args(unplanned("--batch-size", "2"), 6, total_steps, NO_CLOCK)
 
 
 def test_facts_of_a_run_are_its_steps_its_images_with_its_score():
@@ -345,9 +346,9 @@ def test_the_report_has_the_best_evaluation_in_the_words_of_its_task(saved, repo
 
 
 def test_the_report_has_the_extent_of_the_run(saved, reports, monkeypatch):
-    monkeypatch.setattr(publisher_module, "seconds_since_start", lambda: 754.2)
+    monkeypatch.setattr(publisher_module, "milliseconds_since_start", lambda: 754_200)
     saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
-    assert reports[0].extent["steps made, of 1,400"] == "700"
+    assert reports[0].extent["steps made"] == "700 of 1,400"
     assert reports[0].extent["epochs done"] == "233.3"
     assert reports[0].extent["training images"] == "6"
     assert reports[0].extent["validation images"] == "3"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from support.clocks import NO_CLOCK
 from support.runs import unplanned
 
 from train_utils.run_state import RunState
@@ -16,7 +17,7 @@ from train_utils.settings.train_settings import SCHEDULES
 
 def schedule_of(*flags: str, images: int = 10, total_steps: int | None = None) -> Schedule:
     """The schedule of a run on ten images, four a step: three steps an epoch."""
-    return Schedule.from_args(unplanned(*flags), images, total_steps)
+    return Schedule.from_args(unplanned(*flags), images, total_steps, NO_CLOCK)
 
 
 def steps_of(predicate: Callable[[int], bool], last: int = 12) -> list[int]:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
+from support.clocks import NO_CLOCK
 from support.figures import without_figures
 from support.folders import write_splits
 from support.in_process import Run, process_state_kept, run_train
@@ -24,7 +25,8 @@ from runtime.errors import TrainingError
 from train_utils import step_guard as step_guard_module
 from train_utils.optim import build_optimizer
 from train_utils.run_state import RunState
-from train_utils.step_guard import StepGuard, StepResult
+from train_utils.step_guard import StepGuard
+from train_utils.step_result import StepResult
 
 FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
 FLAGS += ["--plan", "none"]
@@ -52,7 +54,7 @@ class Stepper:
         self.optimizer = self.accelerator.prepare(build_optimizer(self.network, optimizer, 0.1, 0.1, kind))
         self.state = RunState()
         self.records = Opened()
-        self.guard = StepGuard(self.accelerator, self.network, self.optimizer, self.state, self.records)
+        self.guard = StepGuard(self.accelerator, self.network, self.optimizer, self.state, NO_CLOCK, self.records)
 
     def step(self, loss: float, norm: float, stop_requests: int = 0) -> None:
         torch.manual_seed(self.state.step)
@@ -62,7 +64,7 @@ class Stepper:
             self.network(torch.full((2, 3, 4, 4), NAN))
             for parameter in self.network.parameters():
                 parameter.grad.fill_(NAN)
-        self.guard.judge(*map(torch.tensor, (loss, norm, float(stop_requests))))
+        self.guard.judge(torch.tensor(loss), torch.tensor(norm), torch.tensor([stop_requests, 0.0, 0.0]))
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.state.step += 1
@@ -117,7 +119,7 @@ def test_a_guard_leaves_the_momentum_that_a_checkpoint_has_brought(stepper):
     run = stepper("sgd")
     run.step(1.0, 1.0)
     before = run.everything()
-    StepGuard(run.accelerator, run.network, run.optimizer, run.state, run.records, listens=False)
+    StepGuard(run.accelerator, run.network, run.optimizer, run.state, NO_CLOCK, run.records)
     assert all(map(torch.equal, run.everything(), before))
 
 
@@ -204,22 +206,24 @@ def test_a_good_step_between_refused_ones_starts_their_count_again(stepper):
 
 def guard_of(kind: DistributedType, scaler: object = None, **options: bool) -> StepGuard:
     """A guard of a plain optimizer, as another launch has it."""
-    accelerator = SimpleNamespace(distributed_type=kind, device=torch.device("cpu"), scaler=scaler)
+    accelerator = SimpleNamespace(
+        distributed_type=kind, device=torch.device("cpu"), scaler=scaler, is_main_process=True
+    )
     network = nn.BatchNorm2d(3)
     optimizer = SimpleNamespace(optimizer=build_optimizer(network, "adamw", 0.1, 0.1))
-    return StepGuard(accelerator, network, optimizer, RunState(step=7), Opened(), **options)
+    return StepGuard(accelerator, network, optimizer, RunState(step=7), NO_CLOCK, Opened(), **options)
 
 
 def judged(guard: StepGuard, loss: float, norm: float) -> list[StepResult]:
     """The result of a step of this loss and norm."""
     guard.begin_step()
-    guard.judge(*map(torch.tensor, (loss, norm, 0.0)))
+    guard.judge(torch.tensor(loss), torch.tensor(norm), torch.zeros(3))
     guard.end_step([1])
     return guard.settle(everything=True)
 
 
 def test_deepspeed_has_made_a_step_before_it_is_judged_so_the_run_ends(stepper):
-    guard = guard_of(DistributedType.DEEPSPEED, listens=False)
+    guard = guard_of(DistributedType.DEEPSPEED)
     assert judged(guard, 1.0, 2.0) == [StepResult(7, 1.0, 2.0, False)]
     line = "step 7: the gradient is not finite, and DeepSpeed has made the step with it; start again with --resume auto"
     with pytest.raises(TrainingError, match=line):
@@ -228,7 +232,7 @@ def test_deepspeed_has_made_a_step_before_it_is_judged_so_the_run_ends(stepper):
 
 
 def test_the_scaler_of_fp16_takes_infinite_gradients_but_no_infinite_loss(stepper, capsys):
-    guard = guard_of(DistributedType.NO, scaler=object(), listens=False)
+    guard = guard_of(DistributedType.NO, scaler=object())
     for _ in range(9):
         judged(guard, 1.0, INF)
     assert guard.state.skipped == 9
@@ -241,19 +245,12 @@ def test_the_scaler_of_fp16_takes_infinite_gradients_but_no_infinite_loss(steppe
 NUMBERS = torch.zeros(3, dtype=torch.float64)
 
 
-def test_a_guard_that_does_not_listen_leaves_signals_alone(stepper):
-    before = signal.getsignal(signal.SIGUSR1)
-    guard = guard_of(DistributedType.NO, listens=False)
-    assert signal.getsignal(signal.SIGUSR1) is before
-    assert guard.stop_request(NUMBERS).tolist() == [0]
-
-
 def test_a_guard_that_listens_is_asked_to_stop_by_a_signal(stepper):
     guard = guard_of(DistributedType.NO)
-    assert guard.stop_request(NUMBERS).tolist() == [0]
+    assert guard.message(NUMBERS)[0] == 0
     signal.raise_signal(signal.SIGUSR1)
-    assert guard.stop_request(NUMBERS).tolist() == [1]
-    assert guard.stop_request(NUMBERS).dtype == torch.float64
+    assert guard.message(NUMBERS)[0] == 1
+    assert guard.message(NUMBERS).dtype == torch.float64
 
 
 def test_passes_that_are_taken_back_leave_neither_gradients_nor_statistics(stepper):

@@ -72,7 +72,7 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
                 " and data, or start a new run with --init-from"
             )
     notes = []
-    if saved.total_steps != current.total_steps:
+    if saved.total_steps and current.total_steps and saved.total_steps != current.total_steps:
         notes.append(
             f"the run is now {current.total_steps} steps long instead of {saved.total_steps}:"
             " the learning rate follows the schedule of the new length"
@@ -80,7 +80,8 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
     for key, value in current.flags.items():
         before = saved.flags.get(key)
         is_longer = key == "max_minutes" and value and before and value > before
-        if key == "max_minutes" and value not in (None, before) and not is_longer:
+        has_no_effect = key == "max_minutes" and saved.total_steps and value not in (None, before) and not is_longer
+        if has_no_effect:
             notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {current.total_steps} steps")
         elif before != value and key not in LENGTH_AND_PLACE:
             notes.append(f"{key} was {before} and is now {value}")

@@ -117,7 +117,9 @@ class Checkpoints:
             run.forget_best()
         if self.accelerator.is_main_process:  # a finished run may go on
             (self.folder.parent / FINISHED_FILE).unlink(missing_ok=True)
-        say(f"resumed from {checkpoint.path}, at step {run.step} of {self.settings.total_steps}")
+        total_steps = self.settings.total_steps  # 0 if the clock decides
+        planned = f" of {total_steps}" if total_steps else ""
+        say(f"resumed from {checkpoint.path}, at step {run.step}{planned}")
 
     def restore(self, path: Path, state: CheckpointState) -> None:
         """Restore the model, its optimizer, averages and scaler; every process must call it."""

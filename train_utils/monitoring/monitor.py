@@ -16,7 +16,7 @@ from train_utils.monitoring.step_trace import StepTrace
 from train_utils.monitoring.throughput import LossWindow, Meter
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
-from train_utils.step_guard import StepResult
+from train_utils.step_result import StepResult
 
 PROBLEMS_IN_MESSAGE = 20  # the most problems of samples that a message lists
 
@@ -55,7 +55,11 @@ class Monitor:
         self._last: StepResult | None = None  # the last step whose result is known
         self.trace = StepTrace(accelerator, run_log.output_dir / "traces", settings.flags["trace_steps"])
         self.problems: set[str] = set()  # why samples were left out
-        self.bar = progress_bar(schedule.total_steps, "training", "step", initial=state.step)
+        clock = schedule.clock
+        if clock.budget:
+            self.bar = progress_bar(clock.budget // 1000, "training", "s")
+        else:
+            self.bar = progress_bar(schedule.total_steps, "training", "step", initial=state.step)
         self._brief = ""
         self._has_named_bottleneck = False
 
@@ -112,12 +116,13 @@ class Monitor:
         self.run_log.scalars(self.state.step, self.schedule.epoch(self.state.step), record)
 
     def show(self) -> None:
-        """Move the bar by one step."""
+        """Move the bar by one step, or to the time."""
         text = self._brief
         if self.state.best >= 0:
             text += f", best {self.compared_by} {self.state.best:.3f}"
         self.bar.set_postfix_str(text, refresh=False)
-        self.bar.update()
+        clock = self.schedule.clock
+        self.bar.update(clock.done // 1000 - self.bar.n if clock.budget else 1)
 
     def bottleneck(self) -> str | None:
         """The sentence of `Meter.bottleneck` on what slows the run down."""

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 from runtime.console import is_first_process, say, say_error
 from runtime.documents import read_json_lines
 from runtime.errors import SettingsError, WriteError, one_line
-from runtime.files import replace_file
+from runtime.files import replace_file, tolerate_write_errors
 from runtime.redact import printable
 from train_utils.metrics_log import is_record
 from train_utils.settings.record import RunSettings
@@ -101,6 +102,12 @@ class RunLog:
         for summary in summaries:
             writer.file_writer.add_summary(summary)
         writer.flush()
+
+    def record_length(self, steps: int) -> None:
+        """Write into run.json how many steps a run by the clock has made, for --like; call it on the main process."""
+        record = replace(self.settings, total_steps=steps)
+        with tolerate_write_errors("run.json"), replace_file(self.output_dir / "run.json") as file:
+            file.write((json.dumps(record.to_json(), indent=2) + "\n").encode())
 
     def scalars(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
         """Write one line of metrics.jsonl, and send its numbers to the tracker; an absent class has the score None."""

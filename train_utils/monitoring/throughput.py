@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from train_utils.monitoring.flops import peak_teraflops
-from train_utils.step_guard import StepResult
+from train_utils.step_result import StepResult
 
 WARMUP_STEPS = 3  # steps that are not measured: allocators, kernel choice and worker start-up slow them down
 ENOUGH_STEPS = 20  # steps that are measured before a bottleneck is named

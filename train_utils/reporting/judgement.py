@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runtime.console import counted, listing
+from train_utils.clock import FEW_STEPS
 from train_utils.metrics_log import LogRecord, series
-from train_utils.schedule import FEW_STEPS
 
 FEW_IMAGES = 10  # fewer validation images say little, and no verdict rests on them
 RISEN_LOSS_FACTOR = 1.1  # a loss above this many times the lowest validation loss has risen
@@ -19,7 +19,7 @@ class Facts:
 
     Args:
         steps: how many steps were made.
-        total_steps: how many were planned.
+        total_steps: how many were planned; 0 if the clock decides.
         resume: the command that makes the others, if the run was stopped.
         validation_images: how many images, or volumes, the score is measured on.
         unfound: names of classes that occur in masks and in no prediction.
@@ -86,8 +86,9 @@ def _few_steps(facts: Facts) -> str | None:
         return None
     made = counted(facts.steps, "step")
     if facts.resume:
+        planned = f" of {facts.total_steps:,}" if facts.total_steps else ""
         return (
-            f"Only {made} of {facts.total_steps:,} were made, and below {FEW_STEPS} the {facts.answers} are often poor:"
+            f"Only {made}{planned} were made, and below {FEW_STEPS} the {facts.answers} are often poor:"
             f" {facts.resume} goes on."
         )
     verb = "was" if facts.steps == 1 else "were"

@@ -59,7 +59,9 @@ def read_record(parser: arg.Arguments) -> RecordedFlags:
     unknown = sorted(flags.keys() - {entry.name for entry in fields(TrainSettings)})
     if unknown:
         parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
-    if flags.get("max_minutes"):  # the number of steps that the run measured decides what it computed
+    if flags.get("max_minutes"):  # the number of steps decides what the run computed
+        if record.get("total_steps") == 0:
+            parser.error(f"--like {path}: the run by the clock has not ended, so nobody knows its steps")
         flags |= {"max_minutes": None, "max_steps": record.get("total_steps")}
     for action in parser._actions:
         fault = _fault(parser, action, flags.get(action.dest))

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from accelerate import Accelerator
+from support.clocks import NO_CLOCK
 from support.in_process import parsed, process_state_kept
 from torch import nn
 
@@ -21,7 +22,7 @@ from train_utils.monitoring.monitor import Monitor, brief
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
-from train_utils.step_guard import StepResult
+from train_utils.step_result import StepResult
 
 NAN = float("nan")
 FLAGS = ("--dataset", "shapes", "--plan", "none", "--batch-size", "4", "--max-steps", "20", "--log-every", "2")
@@ -86,7 +87,7 @@ def new_monitor(
     folder: Path, state: RunState, *flags: str, task: Task = CLASSES, log: Written | None = None
 ) -> Monitor:
     """The monitor of a run of twenty steps, three in an epoch."""
-    schedule = Schedule.from_args(parsed(*FLAGS, *flags), 10, 20)
+    schedule = Schedule.from_args(parsed(*FLAGS, *flags), 10, 20, NO_CLOCK)
     return Monitor(
         Accelerator(cpu=True), nn.Linear(1, 1), schedule, state, log or Written(folder), flops=3e12, task=task
     )
@@ -262,7 +263,7 @@ def test_bottleneck_is_that_of_two_loader_processes_with_or_without_a_cache(tmp_
 
 def test_speed_is_measured_for_the_model_in_the_precision_of_the_profile(tmp_path, stand_ins):
     model = nn.Linear(1, 1)
-    schedule = Schedule.from_args(parsed(*FLAGS), 10, 20)
+    schedule = Schedule.from_args(parsed(*FLAGS), 10, 20, NO_CLOCK)
     log = Written(tmp_path, precision="bf16")
     run = Monitor(Accelerator(cpu=True), model, schedule, RunState(), log, flops=3e12, task=CLASSES)
     assert run.meter.arguments == (model, 3e12, "bf16")

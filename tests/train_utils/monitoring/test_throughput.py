@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from train_utils.monitoring.throughput import LossWindow, Meter, WindowTotals
-from train_utils.step_guard import StepResult
+from train_utils.step_result import StepResult
 
 NAN = float("nan")
 

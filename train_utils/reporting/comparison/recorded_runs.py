@@ -117,10 +117,9 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     is_finished = (folder / FINISHED_FILE).is_file()
     steps = _steps_made(folder, records)
     if not is_finished:
-        remarks.append(
-            f"the run has not finished (step {steps:,} of {settings.total_steps:,}); it is shown, and left out of"
-            " the differences"
-        )
+        planned = f" of {settings.total_steps:,}" if settings.total_steps else ""
+        line = f"the run has not finished (step {steps:,}{planned}); it is shown, and left out of the differences"
+        remarks.append(line)
     image_scores: Mapping[str, float] = {}
     try:
         image_scores = read_image_scores(folder)

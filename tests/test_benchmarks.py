@@ -10,7 +10,7 @@ from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks import recorded, same_numbers
+from benchmarks import recorded, same_numbers, same_rows
 from benchmarks.data import bench_memory, write_pairs
 from benchmarks.roofline import CAST_BYTES, NORM, RELU, WEIGHT_BYTES, layout_seconds, other_bytes
 from benchmarks.sets import prepare
@@ -132,3 +132,10 @@ def test_a_number_that_differs_is_named():
     (line,) = recorded.differences({"case": here}, {"case": there})
     assert line.startswith("case: metrics.jsonl: eval/loss at step 24: ")
     assert line.endswith("0.5 there")
+
+
+def test_rows_and_error_lines_of_a_layout_are_recorded():
+    answers = same_rows.measure(recorded.ROOT, ["voc", "spoilt: two formats"])
+    assert answers["voc"]["rows: training"] == "photo_00.jpg photo_05.jpg photo_02.jpg photo_01.jpg"
+    assert "4 + 2 images" in answers["voc"]["identity: data set"]
+    assert "annotations of 2 formats" in answers["spoilt: two formats"]["check: error"]

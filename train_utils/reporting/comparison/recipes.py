@@ -1,10 +1,11 @@
 """Runs grouped by recipe, and the settings in which recipes differ."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 from train_utils.reporting.comparison.recorded_runs import RecordedRun
 from train_utils.settings.like import NOT_REPEATED
@@ -26,6 +27,7 @@ WITHOUT_EFFECT = (
 )
 OUTSIDE_OF_RECIPE = {*REPLICATE, *NOT_REPEATED, *WITHOUT_EFFECT}
 VERSIONS = ("git_commit", *PACKAGES)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,36 +63,54 @@ class Recipe:
 
 
 def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
-    """The recipes of runs: recipes of one task stand together, the highest mean score first."""
-    groups: list[list[RecordedRun]] = []
-    for run in runs:
-        for group in groups:
-            if is_same_recipe(run, group[0]):
-                group.append(run)
-                break
-        else:
-            groups.append([run])
+    """The recipes of runs, whatever their order: those of one task stand together, the highest mean score first.
+
+    Runs of a recipe differ by nothing but seed and fold, and by what the plan has chosen for both: that depends on the
+    training images, which differ between folds. Where all that it has chosen is equal to what others typed, these
+    belong to the recipe too.
+    """
+    finished_runs = [run for run in runs if run.is_finished]
+    groups = _grouped(finished_runs, _recipe_key)
+    groups = [list(chain.from_iterable(equal)) for equal in _grouped(groups, _value_key)]
+    groups += [[run] for run in runs if not run.is_finished]
     groups.sort(key=_rank)
     return [Recipe(_label(index), group) for index, group in enumerate(groups)]
 
 
-def is_same_recipe(first: RecordedRun, second: RecordedRun) -> bool:
-    """Whether two finished runs differ by nothing but seed and fold.
+def _grouped(items: Sequence[Item], key: Callable[[Item], str]) -> list[list[Item]]:
+    """The items of each key, in their order."""
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return list(groups.values())
 
-    The choices of the plan are not compared: they depend on the training images, which differ between folds.
-    """
-    if not (first.is_finished and second.is_finished) or not have_same_basis(first, second):
-        return False
-    first_settings = _settings(first)
-    second_settings = _settings(second)
-    planned = _planned_settings(first) & _planned_settings(second)
-    names = (first_settings.keys() | second_settings.keys()) - planned
-    return all(first_settings.get(name) == second_settings.get(name) for name in names)
+
+def _recipe_key(run: RecordedRun) -> str:
+    """A text that is equal for runs with the same settings, but for those that the plan has chosen for both."""
+    planned = _planned_settings(run)
+    chosen = {name: value for name, value in _settings(run).items() if name not in planned}
+    return repr((_basis(run), sorted(planned), _comparable(chosen)))
+
+
+def _value_key(group: Sequence[RecordedRun]) -> str:
+    """A text that is equal for groups in which all runs have the same settings, whether typed or planned."""
+    values = {repr(_comparable(_settings(run))) for run in group}
+    return repr((_basis(group[0]), values.pop())) if len(values) == 1 else _recipe_key(group[0])
+
+
+def _comparable(settings: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Settings in order; None is the same as a flag that is not recorded."""
+    return sorted((name, value) for name, value in settings.items() if value is not None)
+
+
+def _basis(run: RecordedRun) -> tuple[str, Any]:
+    """The task and the classes of a run: where they are the same, scores mean the same."""
+    return run.task, run.settings.identity.classes
 
 
 def have_same_basis(first: RecordedRun, second: RecordedRun) -> bool:
     """Whether two runs have the same task and the same classes, so that their scores mean the same."""
-    return first.task == second.task and first.settings.identity.classes == second.settings.identity.classes
+    return _basis(first) == _basis(second)
 
 
 def differing_settings(recipes: Sequence[Recipe]) -> dict[str, list[str]]:

@@ -4,6 +4,7 @@ Module: train_utils/reporting/comparison/recipes.py.
 """
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -53,10 +54,24 @@ def test_settings_that_were_typed_belong_to_a_recipe(tmp_path):
     assert differing_settings(recipes) == {"epochs": ["7", "9"]}
 
 
-def test_a_setting_that_was_typed_is_compared_with_that_of_the_first_run_of_a_recipe(tmp_path):
-    runs = [write_run(tmp_path / f"{epochs}", plan="auto", epochs=epochs) for epochs in (7, 8)]
+@pytest.mark.parametrize("order", permutations(range(4)))
+def test_recipes_do_not_depend_on_the_order_of_runs(tmp_path, order):
+    """One typed what the plan had chosen for one of the folds; and one what it had chosen for all of them."""
+    typed = {"plan": "auto", "command": "train.py --epochs 8"}
+    runs = [write_run(tmp_path / f"{epochs}", plan="auto", epochs=epochs, fold=f"{epochs}/9") for epochs in (7, 8)]
+    runs += [write_run(tmp_path / "typed", epochs=8, **typed), write_run(tmp_path / "c", epochs=8, seed=3, **typed)]
+    names = []
+    for recipe in recipes_of([runs[index] for index in order]):
+        names.append({run.folder.name for run in recipe.runs})
+    assert sorted(names, key=len) in ([{"7", "8"}, {"typed", "c"}], [{"typed", "c"}, {"7", "8"}])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_run_for_which_all_was_typed_that_the_plan_chose_for_others_is_of_their_recipe(tmp_path, order):
+    runs = [write_run(tmp_path / f"{seed}", plan="auto", epochs=8, seed=seed) for seed in (1, 2)]
     runs.append(write_run(tmp_path / "typed", plan="auto", epochs=8, command="train.py --epochs 8"))
-    assert sorted(len(recipe.runs) for recipe in recipes_of(runs)) == [1, 2]
+    (recipe,) = recipes_of(runs[::order])
+    assert len(recipe.runs) == 3
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["typed first", "planned first"])

@@ -11,6 +11,7 @@ from data_utils.analysis.spoiled_masks import border_warnings
 from data_utils.config import DataConfig
 from data_utils.sources.placed import place_warnings
 from data_utils.sources.records import Records
+from data_utils.sources.volumes import voxel_size_warnings
 from data_utils.targets.points import PointReader
 from data_utils.targets.reader import TargetReader
 from unet.config import MaskValue
@@ -46,6 +47,7 @@ def find_warnings(
     warnings += label_set_warnings(inspected_splits, reader)
     warnings += overlap_warnings(splits)
     warnings += place_warnings(splits)
+    warnings += voxel_size_warnings(splits)
     warnings += reader.warnings(splits)
     if isinstance(reader, PointReader):
         warnings += point_warnings(inspected_splits, reader.sided_pairs)

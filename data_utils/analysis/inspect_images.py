@@ -2,15 +2,20 @@
 
 from data_utils.analysis.inspection import Inspection, Problem
 from data_utils.analysis.problems import lossy_problem, size_problem, value_count_problem
-from data_utils.image_io.reader import decode_mask, read_header
+from data_utils.image_io.reader import decode_mask, read_header, read_image
 from data_utils.image_io.resize import same_proportions
 from data_utils.mask_values import count_values
 from data_utils.sources.records import Record
 from runtime.errors import DataError
 
 
+def may_be_infinite(mode: str) -> bool:
+    """Whether the pixels of an image of a mode are floating-point numbers, which are read to find infinite ones."""
+    return mode == "F" or mode.startswith("float")
+
+
 def inspect_image(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
-    """The inspection of the header of an image, and of all of its mask.
+    """The inspection of the header of an image, of all pixels if they may be infinite, and of all of its mask.
 
     Args:
         has_classes: whether the values of masks are classes: few, and not smoothed.
@@ -18,6 +23,8 @@ def inspect_image(record: Record, *, has_classes: bool = True) -> Inspection | P
     name = record["name"]
     try:
         size, mode = read_header(record["image"], f"{name}: image")
+        if may_be_infinite(mode):
+            read_image(record["image"], name)
     except DataError as error:
         return Problem("image cannot be read", str(error))
     try:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.analysis.inspect_images import inspect_image
+from data_utils.analysis.inspect_images import inspect_image, may_be_infinite
 from data_utils.analysis.inspection import Inspection, Problem
 from data_utils.analysis.problems import lossy_problem, size_problem, value_count_problem
-from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.reader import decode_mask, read_image
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.windowed import WindowedImage, open_if_large, open_windowed, strips
 from data_utils.mask_values import MAX_VALUES, as_color, count_colors, count_values, has_colors, pack, value_key
@@ -32,6 +32,9 @@ def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspectio
                     return size_problem(name, image.size, mask.size)
                 first = np.asarray(image.read(0, 1))
                 mode = f"{first.dtype} x {first[0, 0].size}"
+                problem = _infinite_problem(image, name) if may_be_infinite(mode) else None
+                if problem:
+                    return problem
                 inspection = _inspect_strips(mask, image.size, mode, name, has_classes=has_classes)
                 is_jpeg = str(record["target"]).lower().endswith((".jpg", ".jpeg"))
                 if has_classes and is_jpeg and isinstance(inspection, Inspection) and len(inspection.pixels) > 2:
@@ -39,6 +42,16 @@ def inspect_in_windows(record: Record, *, has_classes: bool = True) -> Inspectio
                 return inspection
         except DataError as error:
             return Problem("cannot be read in windows", f"{name}: {error}; store large masks as tiled TIFF")
+
+
+def _infinite_problem(image: WindowedImage, name: str) -> Problem | None:
+    """The problem that an image holds numbers that are not finite, or cannot be read; None if all are finite."""
+    try:
+        for _, strip in strips(image):
+            read_image(strip, name)
+    except DataError as error:
+        return Problem("image cannot be read", str(error))
+    return None
 
 
 def _inspect_strips(

@@ -184,6 +184,7 @@ MOST_PIXELS = 2**14  # pixels that a byte of these can hold
 NOTABLE_PIXELS = 8  # with more pixels for each byte a PNG may end early
 STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
 WHITE_OF_RAWMODES = {"L;2": 3, "L;4": 15}  # Pillow's names for how grey of 2 and 4 bits is stored
+INFINITE_VALUE = 1e30  # numbers so far from 0 count as infinite: float32 does not hold their squares
 COPIES = 3  # copies of a picture that are in memory while it is decoded, converted and resized
 TOO_LARGE_MESSAGE = (
     " To train on it, give --crop-size without --cache, and store it as .npy, or as TIFF of 8 bits, or grey of 16 bits"
@@ -258,6 +259,13 @@ def open_binary(file: str | Path | bytes) -> BinaryIO:
         return BytesIO(file)
     check_regular(file)
     return open(file, "rb")
+
+
+def check_finite(pixels: np.ndarray, name: str) -> None:
+    """Raises ImageError, with `name`, for pixels that are NaN or count as infinite; masked ones may be anything."""
+    if pixels.dtype.kind == "f" and not np.ma.filled(np.abs(pixels) < INFINITE_VALUE, True).all():
+        limit = f"numbers beyond {INFINITE_VALUE:g} count as infinite"
+        raise ImageError(f"{name}: has pixels that are not numbers (NaN or infinite); {limit}")
 
 
 def check_memory(size: int, name: str) -> None:

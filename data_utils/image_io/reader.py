@@ -21,6 +21,7 @@ from data_utils.image_io.formats import (
     PictureFile,
     RenderedMask,
     WindowSource,
+    check_finite,
     check_header,
     check_memory,
     decode,
@@ -166,7 +167,7 @@ def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Prepr
 
 
 def _pixels(image: Image.Image | np.ndarray | Raster, name: str) -> np.ndarray:
-    """Pixels (H, W, C) of an opened image, in memory. Raises ImageError for other shapes, NaN and infinity."""
+    """Pixels (H, W, C) of an opened image, in memory. Raises ImageError for other shapes, and as `check_finite`."""
     if isinstance(image, Raster):
         pixels = image.whole()
     else:
@@ -180,8 +181,7 @@ def _pixels(image: Image.Image | np.ndarray | Raster, name: str) -> np.ndarray:
         raise ImageError(
             f"{name}: is an array of shape {pixels.shape} and type {pixels.dtype}, not numbers as (H, W) or (H, W, C)"
         )
-    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
-        raise ImageError(f"{name}: has pixels that are not numbers (NaN or infinite)")
+    check_finite(pixels, name)
     return pixels.astype(np.uint8) if pixels.dtype == bool else pixels
 
 
@@ -347,7 +347,13 @@ def _whole_numbers(mask: np.ndarray, name: str) -> np.ndarray:
 def size_mismatch(name: str, image: tuple[int, int], mask: tuple[int, int]) -> str:
     """The message for an image and its mask, (H, W) each, that have different proportions."""
     sizes = f"image is {image[0]} x {image[1]}, its mask {mask[0]} x {mask[1]} (height x width)"
-    return f"{name}: {sizes}; they differ in proportions"
+    message = f"{name}: {sizes}; they differ in proportions"
+    if same_proportions(image, mask[::-1]):
+        message += (
+            ": if an EXIF orientation turns the image, turn the mask as well, or take the orientation out (exiftool"
+            " -Orientation= IMAGE)"
+        )
+    return message
 
 
 def check_sizes(name: str, image: tuple[int, int], mask: tuple[int, int]) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 import struct
 from collections.abc import Iterator
 from functools import cache
@@ -27,6 +28,9 @@ PLAIN_LAYOUTS = {  # photometric interpretation, samples and type of pixels that
     (RGB, 4, "uint8"),
 }
 STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+X_RESOLUTION, Y_RESOLUTION = 282, 283  # tags: pixels in a length
+PHYSICAL_SIZE = re.compile(r'PhysicalSize([XYZ])="([^"]{1,40})"')
+PHYSICAL_UNIT = re.compile(r'PhysicalSizeXUnit="([^"]{1,40})"')
 NO_DIRECTORY = 0  # the offset of a slice that has no directory
 NUMBERS = (MINISBLACK, tifffile.PHOTOMETRIC.MINISWHITE, RGB)  # other pages hold colors that Pillow converts
 ALPHA_SAMPLES = (tifffile.EXTRASAMPLE.ASSOCALPHA, tifffile.EXTRASAMPLE.UNASSALPHA)
@@ -65,6 +69,25 @@ def tiff_pages(path: Path) -> list[tuple[int, tuple[int, int]]]:
     """(page, (H, W)) of the `page_numbers` of a TIFF."""
     with image_errors(str(path)), _open_file(path) as tiff:
         return [(number, _upright_size(page)) for number, page in _full_pages(tiff)]
+
+
+def stored_voxel_size(path: Path) -> str:
+    """The size (z, y, x) of voxels that ImageJ or OME has stored in a TIFF, as text; empty if there is none."""
+    with image_errors(str(path)), _open_file(path) as tiff:
+        if tiff.is_ome:
+            sizes = dict(PHYSICAL_SIZE.findall(tiff.ome_metadata or ""))
+            unit = PHYSICAL_UNIT.search(tiff.ome_metadata or "")
+            sides = [sizes.get(axis, "?") for axis in "ZYX"]
+            return f"{' x '.join(sides)} {unit[1] if unit else 'µm'}" if sizes else ""
+        stored = tiff.imagej_metadata or {}
+        unit_name = str(stored.get("unit", "pixel"))
+        if unit_name.startswith("pixel") and "spacing" not in stored:
+            return ""
+        sides = [f"{stored['spacing']:g}" if "spacing" in stored else "?"]
+        for code in (Y_RESOLUTION, X_RESOLUTION):
+            pixels, length = tiff.pages[0].aspage().tags.valueof(code, default=(1, 1))
+            sides.append(f"{length / pixels:g}" if pixels else "?")
+        return f"{' x '.join(sides)} {unit_name}"
 
 
 def _open_file(path: Path) -> tifffile.TiffFile:

@@ -8,7 +8,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from data_utils.image_io.class_masks import ClassMask, combine_masks
-from data_utils.image_io.formats import ClassLayers, ImageSource, VolumeFile, image_errors
+from data_utils.image_io.formats import ClassLayers, ImageSource, VolumeFile, check_finite, image_errors
 from data_utils.image_io.volume_formats import (
     VOLUME_SUFFIXES,
     NiftiVolume,
@@ -21,7 +21,6 @@ from data_utils.mask_values import round_numbers
 from runtime.errors import DataError, ImageError
 
 GZIP_LEVEL = 6  # the default of `gzip`
-INFINITE_VALUE = 1e30  # voxels so far from 0 count as infinite: float32 does not hold their squares
 SMALLEST_SIDE = 1e-7  # mm: with a smaller side of a voxel a header is damaged
 FARTHEST_ENTRY = 1e7  # mm: with an entry of the affine so far from 0 a header is damaged
 MASK_TYPES = ("uint8", "int16", "uint16", "int32", "int64")
@@ -79,10 +78,8 @@ def read_volume(source: ImageSource, name: str) -> tuple[np.ndarray, VolumeHeade
             voxels = np.empty((*header.size, len(stored_volumes)), header.dtype)
             for channel, file in enumerate(stored_volumes):
                 voxels[..., channel] = _upright(file.read(), header)[..., 0]
-    if voxels.dtype.kind == "f":
-        for plane in voxels:
-            if not (np.abs(plane) < INFINITE_VALUE).all():  # NaN is not below it either
-                raise ImageError(f"{name}: has voxels that are not numbers (NaN or infinite)")
+    for plane in voxels:
+        check_finite(plane, name)
     return voxels, header
 
 

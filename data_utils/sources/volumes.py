@@ -3,12 +3,14 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile, is_visible_file
+from data_utils.image_io.tiff import is_tiff, stored_voxel_size
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.folder import (
@@ -24,7 +26,7 @@ from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import listing
 from runtime.documents import read_json
-from runtime.errors import DataError
+from runtime.errors import DataError, ImageError
 
 DESCRIPTION = "dataset.json"
 SPACING = "spacing.json"
@@ -260,6 +262,23 @@ def _training_cases(content: dict[str, Any], file: Path) -> tuple[str, ...] | No
         return tuple(volume_stem(Path(entry["label"]).name) for entry in training)
     except (TypeError, KeyError) as error:
         raise DataError(f'{file}: "training" lists something else than {{"image": ..., "label": ...}}') from error
+
+
+def voxel_size_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
+    """A line if the stacks of a split hold sizes of voxels, which are not read, and no others are given."""
+    for records in splits:
+        image = records[0]["image"] if records.dims == 3 and len(records) else None
+        if not isinstance(image, VolumeFile) or image.spacing is not None or not is_tiff(image.paths[0]):
+            continue
+        size = ""
+        with suppress(ImageError):  # inspection has named a file that cannot be read
+            size = stored_voxel_size(Path(image.paths[0]))
+        if size:
+            return (
+                f"{image.paths[0]} says that its voxels are {size} (z, y, x), which is not used: each counts as 1 mm;"
+                " give --spacing Z Y X in mm, or a spacing.json",
+            )
+    return ()
 
 
 def _spacing_file(*folders: Path) -> Path | None:

@@ -12,6 +12,7 @@ from PIL import Image
 from support.inspections import split_of
 
 from data_utils.analysis.inspect_images import inspect_image
+from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.inspection import (
     Inspection,
     Problem,
@@ -53,6 +54,36 @@ COLORS = GREYS + np.array([[[0, 7, 0], [0, 0, 0]]], np.uint8)
 )
 def test_values_are_numbers_or_greys_or_colors_as_they_are_stored(tmp_path, mask, kind):
     assert inspect_image(write_mask(tmp_path, "a.png", mask)).kind == kind
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38, -2e30])
+@pytest.mark.parametrize("suffix", ["tif", "npy"])
+@pytest.mark.parametrize("is_large", [False, True], ids=["whole", "in strips"])
+def test_a_pixel_that_counts_as_infinite_is_named(tmp_path, monkeypatch, value, suffix, is_large):
+    inspect = inspect_image
+    if is_large:
+        monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
+        inspect = inspect_in_windows
+    image = np.zeros((48, 32), np.float32)
+    record = write_mask(tmp_path, "mask.png", image.astype(np.uint8)) | {"image": str(tmp_path / f"a.{suffix}")}
+    for pixel, is_named in ((1e29, False), (value, True)):
+        image[40, 5] = pixel
+        np.save(tmp_path / "a.npy", image)
+        Image.fromarray(image).save(tmp_path / "a.tif")
+        problem = inspect(record)
+        assert isinstance(problem, Problem) is is_named
+    assert problem.kind == "image cannot be read"
+    assert problem.text.startswith("a: has pixels that are not numbers (NaN or infinite)")
+
+
+def test_a_mask_of_a_photograph_that_exif_turns_is_refused_with_a_word_on_exif(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.jpg", exif=exif)
+    record = write_mask(tmp_path, "mask.png", np.zeros((20, 30), np.uint8)) | {"image": str(tmp_path / "a.jpg")}
+    message = inspect_image(record).text
+    assert message.startswith("a: image is 30 x 20, its mask 20 x 30 (height x width)")
+    assert "EXIF" in message
 
 
 def test_a_jpeg_of_two_values_is_a_mask(tmp_path):

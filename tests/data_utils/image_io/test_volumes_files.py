@@ -548,7 +548,7 @@ def test_voxels_whose_squares_float32_holds_are_numbers(tmp_path, voxel):
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("voxel", [1.1e30, -1.1e30, np.nan])
 def test_voxels_whose_squares_float32_does_not_hold_are_refused(tmp_path, voxel, kind):
-    with pytest.raises(ImageError, match="a: has voxels that are not numbers"):
+    with pytest.raises(ImageError, match="a: has pixels that are not numbers"):
         read_volume(volume_of_one(tmp_path, voxel, kind), "a")
 
 
@@ -768,7 +768,7 @@ def test_a_scale_that_makes_voxels_infinite_is_a_one_line_error(tmp_path):
     image = nibabel.Nifti1Image(np.arange(24, dtype=np.int16).reshape(2, 3, 4), RAS)
     image.header.set_slope_inter(1e38, 0)
     nibabel.save(image, tmp_path / "a.nii.gz")
-    with pytest.raises(ImageError, match="a: has voxels that are not numbers"):
+    with pytest.raises(ImageError, match="a: has pixels that are not numbers"):
         read_volume(source(tmp_path / "a.nii.gz"), "a")
 
 

@@ -549,7 +549,7 @@ def test_files_that_cannot_be_used_are_named_together(tmp_path):
         check_sizes(train)
     message = str(error.value)
     sizes = "image is 4 x 6, its mask 6 x 4 (height x width); they differ in proportions"
-    assert message.startswith(f"4 of 8 pairs cannot be used: 2.png: {sizes}; ")
+    assert message.startswith(f"4 of 8 pairs cannot be used: 2.png: {sizes}: if an EXIF orientation turns the image")
     assert "4.png: image cannot be read" in message
     assert "5.png: mask cannot be read" in message
     assert message.endswith("; ...; --on-bad-sample skip trains without them")

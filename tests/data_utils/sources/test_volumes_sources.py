@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tifffile
 from support.data_sets import unnoticed_changes
 from support.volumes import (
     CASE_NAMES,
@@ -24,6 +25,7 @@ from support.volumes import (
     write_pairs,
 )
 
+from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -517,3 +519,25 @@ def test_a_label_of_another_size_than_its_volume_is_named(tmp_path, partly_label
     message = rf"{CASE_NAMES[0]}: image is 8 x 10 x 12, its label 9 x 10 x 12 \(depth x height x width\)"
     with pytest.raises(DataError, match=message):
         partly_labeled_reader.read_volume(record, header)
+
+
+IMAGEJ = {"imagej": True, "resolution": (4, 2), "metadata": {"axes": "ZYX", "spacing": 3, "unit": "um"}}
+SIZES = {"PhysicalSizeX": 0.25, "PhysicalSizeY": 0.5, "PhysicalSizeZ": 3}
+OME = {"ome": True, "photometric": "minisblack", "metadata": {"axes": "ZYX", **SIZES}}
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [(IMAGEJ, "3 x 0.5 x 0.25 um"), (OME, "3 x 0.5 x 0.25 µm"), ({}, None)],
+    ids=["ImageJ", "OME", "none"],
+)
+def test_sizes_of_voxels_that_a_stack_holds_and_nobody_reads_get_a_line(tmp_path, options, size):
+    stack = np.tile(np.eye(20, dtype=np.uint8), (6, 1, 1))
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+        for number in range(4):
+            tifffile.imwrite(tmp_path / folder / f"{number}.tif", stack, **options)
+    report, _ = check_data(DataConfig(str(tmp_path), dims=3))
+    assert ("says that its voxels are" in report) is (size is not None)
+    assert size is None or f"says that its voxels are {size} (z, y, x)" in report
+    assert "says that its voxels are" not in check_data(DataConfig(str(tmp_path), dims=3, spacing=(3, 0.5, 0.25)))[0]

@@ -24,15 +24,17 @@ from train_utils.reporting.comparison.tables import terminal_text
 
 
 def parse_args(description: str) -> argparse.Namespace:
-    parser = arg.Arguments(description, usage="python compare.py RUN RUN ... [--output FILE]")
+    parser = arg.Arguments(description, usage="python compare.py RUN RUN ... [--output FILE] [--overwrite]")
     parser.add_argument("runs", nargs="+", type=arg.non_empty_path, metavar="RUN", help="output folder of train.py")
     page = "the page to write"
     parser.add_argument("--output", type=arg.non_empty_path, default=Path("comparison.html"), metavar="FILE", help=page)
+    parser.add_argument("--overwrite", action="store_true", help="replace the page that is there")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_args(__doc__)
+    arg.check_free(args.output, [args.output], overwrite=args.overwrite)
 
     # 1. Runs: from the files in their folders; no data set and no model is opened
     runs, lines = read_runs(args.runs)
@@ -57,7 +59,7 @@ def main() -> None:
         write_page(args.output, recipes, settings, differences, lines)
     except OSError as error:
         raise SettingsError(f"--output {args.output} cannot be written ({error.strerror}); choose another") from error
-    say(f"page in {args.output}")
+    say(f"page in {args.output.resolve()}")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ WORST_SHOWN = 10  # images that are named on the terminal
 
 
 def parse_args(description: str) -> argparse.Namespace:
-    parser = arg.Arguments(description, usage="python review.py --runs RUN [RUN ...] [--output DIR]")
+    parser = arg.Arguments(description, usage="python review.py --runs RUN [RUN ...] [--output DIR] [--overwrite]")
     parser.add_argument(
         "--runs",
         nargs="+",
@@ -65,6 +65,7 @@ def parse_args(description: str) -> argparse.Namespace:
         action="store_true",
         help="instead, fit one temperature for each run's model, so that it is as sure as it is right; model/ changes",
     )
+    parser.add_argument("--overwrite", action="store_true", help="replace the files that are there")
     args = parser.parse_args()
     if not args.runs and not args.model:
         parser.error("give the runs that are to look at the masks: --runs runs/cells-*")
@@ -115,6 +116,8 @@ def check_writable(output: Path) -> Iterator[None]:
 def main() -> None:
     args = parse_args(__doc__)
     folders = [*args.runs, *(model.parent for model in args.model)]
+    names = [CALIBRATION] if args.calibrate else [PAGE, TABLE, LIST]
+    arg.check_free(args.output, [args.output / name for name in names], overwrite=args.overwrite)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if args.calibrate:
         calibrate_models(folders, args.dataset, device, args.output)

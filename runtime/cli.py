@@ -5,14 +5,14 @@ import difflib
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from runtime.errors import UsageError
+from runtime.errors import SettingsError, UsageError
 from runtime.redact import PASSWORD, redact
 from runtime.script import print_error
 
@@ -217,6 +217,13 @@ def empty_folder(text: str) -> Path:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise argparse.ArgumentTypeError(f"{text} is not an empty folder: choose another, or empty it first")
     return folder
+
+
+def check_free(output: Path, files: Iterable[Path], *, overwrite: bool) -> None:
+    """Raises SettingsError if one of the files that `--output` stands for is there, unless it may be overwritten."""
+    taken = [file for file in files if file.exists()]
+    if taken and not overwrite:
+        raise SettingsError(f"--output {output}: {taken[0]} is there already; choose another, or give --overwrite")
 
 
 def auto_or(kind: Callable[[str], float]) -> Callable[[str], float | str]:

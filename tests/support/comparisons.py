@@ -85,11 +85,11 @@ def differences_of(folders: list[Path]) -> tuple[list[Difference], list[str]]:
     return compare_recipes(recipes_of(folders))
 
 
-def run_compare(folders: list[Path], output: Path) -> SimpleNamespace:
+def run_compare(folders: list[Path], output: Path, *flags: str) -> SimpleNamespace:
     """What compare.py prints of the folders, and the page that it writes."""
     out, errors, code = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
-        patch.setattr(sys, "argv", ["compare.py", *map(str, folders), "--output", str(output)])
+        patch.setattr(sys, "argv", ["compare.py", *map(str, folders), "--output", str(output), *flags])
         try:
             compare.main()
         except UserError as error:

@@ -28,7 +28,7 @@ def test_the_help_says_how_it_is_called(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["compare.py", "--help"])
     with pytest.raises(SystemExit, match="0"):
         compare.main()
-    assert capsys.readouterr().out.startswith("usage: python compare.py RUN RUN ... [--output FILE]\n")
+    assert capsys.readouterr().out.startswith("usage: python compare.py RUN RUN ... [--output FILE] [--overwrite]\n")
 
 
 def test_two_runs_that_differ_by_one_seed_are_never_called_different(tmp_path):
@@ -129,3 +129,16 @@ def test_a_page_that_cannot_be_written_is_an_error(tmp_path, name, problem):
     result = run_compare([write_run(tmp_path / "a")], tmp_path / name)
     assert result.code == 1
     assert f"cannot be written ({problem})" in result.errors
+
+
+def test_a_page_that_is_there_is_replaced_only_if_asked(tmp_path):
+    runs = write_seeds(tmp_path, "a", [0.0, 0.09])
+    page = tmp_path / "page.html"
+    page.write_text("mine")
+    refused = run_compare(runs, page)
+    assert refused.code == 1
+    assert f"{page} is there already; choose another, or give --overwrite" in refused.errors
+    assert refused.page == "mine"
+    written = run_compare(runs, page, "--overwrite")
+    assert written.lines[-1] == f"page in {page}"
+    assert written.page.startswith("<!doctype html>")

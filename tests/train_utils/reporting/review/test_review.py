@@ -39,7 +39,7 @@ def test_a_command_without_runs_is_refused():
 
 
 def test_the_help_says_how_it_is_called():
-    assert run_review("--help").text.startswith("usage: python review.py --runs RUN [RUN ...] [--output DIR]\n")
+    assert run_review("--help").text.startswith("usage: python review.py --runs RUN [RUN ...] [--output DIR]")
 
 
 def full_disk(*arguments: object) -> None:
@@ -75,6 +75,20 @@ def test_all_runs_review_the_data_set(stand_in, tmp_path):
 def test_all_reviews_are_written(stand_in, tmp_path):
     run_review("--runs", "a", "--output", tmp_path)
     assert stand_in.written == [(tmp_path, REVIEWS, ["runs/x: it is left out"])]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"), [("review.csv", []), ("suspicious.txt", []), ("calibration.html", ["--calibrate"])]
+)
+def test_files_that_are_there_are_replaced_only_if_asked(stand_in, monkeypatch, tmp_path, name, flags):
+    monkeypatch.setattr(review, "calibrate_models", lambda *arguments: stand_in.written.append(arguments))
+    (tmp_path / name).write_text("mine")
+    result = run_review("--runs", "a", "--output", tmp_path, *flags)
+    assert result.code == 1
+    assert f"{tmp_path / name} is there already; choose another, or give --overwrite" in result.errors
+    assert not stand_in.written
+    run_review("--runs", "a", "--output", tmp_path, "--overwrite", *flags)
+    assert stand_in.written
 
 
 def test_the_ten_worst_masks_are_named(stand_in, tmp_path):

@@ -1,10 +1,12 @@
 """--exclude: images that are left out of both splits, by the names in a list."""
 
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from data_utils.sources.records import Records, Subset
+from data_utils.sources.spelling import find_name, spellings
 from runtime.console import listing
 from runtime.documents import read_bytes
 from runtime.errors import DataError
@@ -21,17 +23,17 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
     """
     if train.is_stream:
         raise DataError(f"--exclude {file}: the images of a stream are not known before training; leave the flag out")
-    names = read_names(file)
+    names_by_split = [[shown_name(records, index) for index in range(len(records))] for records in (train, val)]
+    by_spelling = spellings(chain(*names_by_split))
+    found_names = {line: find_name(line, by_spelling) for line in read_names(file)}
+    names = set(found_names.values())
     kept_splits = []
-    present: set[str] = set()
-    for records in (train, val):
-        split_names = [shown_name(records, index) for index in range(len(records))]
-        present |= names & set(split_names)
+    for records, split_names in zip((train, val), names_by_split, strict=True):
         kept_indices = np.array([index for index, name in enumerate(split_names) if name not in names], dtype=np.int64)
         if len(kept_indices) < len(split_names):
             records = Subset(records, kept_indices)
         kept_splits.append(records)
-    unknown = sorted(names - present)
+    unknown = sorted(line for line, name in found_names.items() if name is None)
     if unknown:
         name_list = listing(unknown)
         raise DataError(f"--exclude {file}: the data set has no {name_list}; take such lines out of the list")
@@ -44,7 +46,7 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
 def read_names(file: Path) -> set[str]:
     """The names in a list, without empty lines and lines that begin with #. Raises DataError if it cannot be read."""
     try:
-        text = read_bytes(file).decode()
+        text = read_bytes(file).decode("utf-8-sig")
     except OSError as error:
         raise DataError(f"--exclude {file}: cannot be read ({error.strerror})") from error
     except ValueError as error:

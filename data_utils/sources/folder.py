@@ -12,6 +12,7 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, PageFile, format_remedy
 from data_utils.sources.records import Metadata, Record, Records, folder_pairs, image_without_mask
+from data_utils.sources.spelling import by_composed_name
 from data_utils.sources.tiff_stacks import PagePair, pair_pages
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
@@ -278,7 +279,10 @@ def masks_by_image(mask_files: Mapping[str, str], suffix: str) -> dict[str, str]
 
 
 def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> dict[str, str]:
-    """Path below the folder without extension -> path with it, of all files with these extensions, in natural order."""
+    """Path below the folder without extension -> path with it, of all files with these extensions, in natural order.
+
+    The first is `composed`, so that names of images and masks that look equal are equal.
+    """
 
     def fail(error: OSError) -> None:
         raise DataError(f"{error.filename} cannot be read ({error.strerror})") from error
@@ -311,7 +315,7 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
         if stem in stems:
             raise DataError(f"two {kind} with the same name in {folder}: {stems[stem]} and {file}; keep one")
         stems[stem] = file
-    return stems
+    return by_composed_name(stems)
 
 
 def detect_suffix(images: Iterable[str], masks: Iterable[str]) -> str:

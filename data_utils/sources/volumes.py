@@ -22,6 +22,7 @@ from data_utils.sources.folder import (
     natural_sort_key,
 )
 from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, image_without_mask
+from data_utils.sources.spelling import by_composed_name, composed
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
 from runtime.console import listing
@@ -41,12 +42,15 @@ class Case(NamedTuple):
 
 
 class Description(NamedTuple):
-    """A dataset.json: classes, modality, how many files of one channel each image has, cases to train on."""
+    """A dataset.json: classes, modality, how many files of one channel each image has, cases to train on.
+
+    A case is listed as its image, or its channels, and its label: paths below their folders without extension.
+    """
 
     classes: tuple[tuple[int, str], ...] = ()
     modality: str | None = None
     channels: int | None = None
-    cases: tuple[str, ...] | None = None
+    cases: tuple[tuple[tuple[str, ...], str], ...] | None = None
 
 
 class VolumeRecords(Records):
@@ -139,18 +143,24 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
     description = read_description(masks.parent / DESCRIPTION) if described else Description()
     image_files = _files_by_stem(images, "images", suffixes)
     mask_files = _files_by_stem(masks, "masks", suffixes)
+    if image_files.keys() != mask_files.keys():
+        image_files = by_composed_name(image_files)
+        mask_files = by_composed_name(mask_files)
     suffix = config.mask_suffix
     if suffix is None:
         suffix = "" if described else detect_suffix(image_files, mask_files)
     mask_by_name = masks_by_image(mask_files, suffix)
     images_by_name: dict[str, tuple[str, ...]] = {stem: (path,) for stem, path in image_files.items()}
-    if description.channels is not None or not mask_by_name.keys() & images_by_name.keys():
+    listed_images = _listed_images(description, image_files)
+    has_channels = description.channels is not None or not mask_by_name.keys() & images_by_name.keys()
+    if has_channels and not listed_images:
         images_by_name = _files_by_channel(image_files, description.channels)
+    images_by_name |= listed_images
     if description.cases is None:
         names = [name for name in images_by_name if name in mask_by_name]
         unpaired = _unpaired_files(images_by_name, mask_by_name, mask_files.values())
     else:
-        case_names = description.cases
+        case_names = [name for _, name in description.cases]
         names = [name for name in case_names if name in images_by_name and name in mask_by_name]
         no_image = [name for name in case_names if name not in images_by_name]
         no_mask = [name for name in case_names if name not in mask_by_name]
@@ -163,6 +173,16 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         raise DataError(f"{len(unpaired)} volumes have no partner: {file_list}{remedy}")
     cases = [Case(name, images_by_name[name], mask_by_name[name]) for name in names]
     return VolumeRecords(cases, config.spacing or read_spacing(images), description, unpaired)
+
+
+def _listed_images(description: Description, image_files: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Name of a label -> the files of its image, of the cases whose image a dataset.json calls by another name."""
+    images: dict[str, tuple[str, ...]] = {}
+    for stems, name in description.cases or ():
+        has_own_name = all(re.fullmatch(re.escape(name) + "(_[0-9]{4})?", stem) for stem in stems)
+        if not has_own_name and all(stem in image_files for stem in stems):
+            images[name] = tuple(image_files[stem] for stem in stems)
+    return images
 
 
 def _unpaired_files(
@@ -183,7 +203,8 @@ def _unpaired_files(
 def _files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...]) -> dict[str, str]:
     """Path below the folder without extension -> path, of all files that may be volumes."""
     stems: dict[str, str] = {}
-    for path in sorted(folder.rglob("*"), key=lambda path: natural_sort_key(str(path))):
+    paths = [Path(parent, name) for parent, _, names in walk(folder) for name in names]
+    for path in sorted(paths, key=lambda path: natural_sort_key(str(path))):
         below = path.relative_to(folder)
         is_hidden = any(part.startswith(".") for part in below.parts)
         if is_hidden or not path.name.lower().endswith(suffixes):
@@ -196,7 +217,7 @@ def _files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...]) -> dict[s
         stems[stem] = str(path)
     if not stems:
         hint = "" if ".npy" in suffixes else " (and, with a spacing, for TIFF and .npy)"
-        endings = sorted({path.suffix or path.name for path in folder.rglob("*")})
+        endings = sorted({path.suffix or path.name for path in paths})
         ending_list = ", ".join(endings[:NAMES_IN_MESSAGE]) or "nothing"
         raise DataError(f"no volumes in {folder}; found {ending_list}, looked for {', '.join(suffixes)}{hint}")
     return stems
@@ -253,15 +274,27 @@ def read_description(file: Path) -> Description:
     return Description(tuple(sorted(classes)), modality, channels, _training_cases(content, file))
 
 
-def _training_cases(content: dict[str, Any], file: Path) -> tuple[str, ...] | None:
+def _training_cases(content: dict[str, Any], file: Path) -> tuple[tuple[tuple[str, ...], str], ...] | None:
     """The cases that a dataset.json lists to train on; None if it has no list."""
     training = content.get("training")
     if not isinstance(training, list):
         return None
+    cases: list[tuple[tuple[str, ...], str]] = []
     try:
-        return tuple(volume_stem(Path(entry["label"]).name) for entry in training)
-    except (TypeError, KeyError) as error:
+        for entry in training:
+            images = entry.get("image", ())
+            channels = [images] if isinstance(images, str) else images
+            cases.append((tuple(map(_listed_stem, channels)), _listed_stem(entry["label"])))
+    except (TypeError, KeyError, AttributeError) as error:
         raise DataError(f'{file}: "training" lists something else than {{"image": ..., "label": ...}}') from error
+    return tuple(cases)
+
+
+def _listed_stem(path: str) -> str:
+    """What a dataset.json calls a file, without its folder `imagesTr` or `labelsTr` and without its extension."""
+    parts = composed(path.replace("\\", "/")).split("/")
+    folders = [number for number, part in enumerate(parts) if part.lower() in ("imagestr", "labelstr")]
+    return volume_stem("/".join(parts[folders[-1] + 1 :] if folders else parts[-1:]))
 
 
 def voxel_size_warnings(splits: Iterable[Records]) -> tuple[str, ...]:

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import dropwhile
 from pathlib import Path
+from unicodedata import normalize
 from urllib.parse import unquote
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.records import image_without_mask
+from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
 from runtime.console import listing
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes, text_lines
@@ -56,13 +58,15 @@ def paired_folders(
 def find_file(name: str, folders: Sequence[str]) -> str | None:
     """The file that an export calls `name`, in the first of `folders` that has it.
 
-    Exports write Windows paths, URLs and folders of another machine: the name is tried as it stands, unescaped, and
-    with its leading folders left out one by one. A name longer than a path can be matches no file.
+    Exports write Windows paths, URLs and folders of another machine: the name is tried as it stands, unescaped, with
+    its accents as one letter and as two, and with its leading folders left out one by one. A name longer than a path
+    can be matches no file.
     """
     if len(name) > LONGEST_PATH:
         return None
     spelled = name.replace("\\", "/")
-    for spelling in dict.fromkeys((spelled, unquote(spelled))):
+    unescaped = unquote(spelled)
+    for spelling in dict.fromkeys((spelled, unescaped, composed(unescaped), normalize("NFD", unescaped))):
         parts = [part for part in spelling.split("/") if part not in ("", ".", "..")]
         for start in range(len(parts)):
             for folder in folders:

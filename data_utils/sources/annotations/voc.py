@@ -20,6 +20,7 @@ from data_utils.sources.annotations.layout import (
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import files_by_stem, wanted_splits
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
+from data_utils.sources.spelling import find_name, spellings
 from runtime.documents import read_bytes
 from runtime.errors import DataError
 from unet.config import MaskValue
@@ -72,7 +73,9 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     def open_records(list_file: Path) -> VocRecords:
         has_list = list_file != masks
         lines = read_lines(list_file) if has_list else list(mask_files)
-        stems = [line.strip().strip('"') for line in lines if line.strip()]
+        written = [line.strip().strip('"') for line in lines if line.strip()]
+        by_spelling = spellings(image_files)
+        stems = [find_name(stem, by_spelling) or stem for stem in written]
         pairs: list[tuple[str, str]] = []
         without_image: list[str] = []
         without_mask: list[str] = []

@@ -33,6 +33,7 @@ from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.annotations.polygons import area, fill, read_points
 from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem, wanted_splits
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
+from data_utils.sources.spelling import composed
 from runtime.documents import read_yaml
 from runtime.errors import DataError, one_line
 from tasks.overlapping import pack_bits
@@ -272,7 +273,7 @@ def open_records(
         names = [os.path.relpath(path, folder) for path in paths]
     labels = label_folder(folder, root)
     texts = files_by_stem(labels, "label files", (".txt",))
-    stems = [os.path.splitext(name)[0] for name in names]
+    stems = [composed(os.path.splitext(name)[0]) for name in names]
     pairs = [(name, texts.get(stem, "")) for name, stem in zip(names, stems, strict=True)]
     if images.is_dir() and labels != folder:
         without_image = texts.keys() - {*stems, Path(NAMES).stem}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.data_sets import load_info
 from support.folders import write_folder
+from support.picture_folders import write_pictures
 
 from data_utils.config import DataConfig
 from data_utils.sources.excluded import leave_out, read_names, shown_name
@@ -34,6 +35,14 @@ def test_images_of_a_list_are_left_out_without_moving_the_others(folder, list_fi
     list_file.write_text(f"# wrong masks\n{train[2]}\n\n  {val[0]} \n")
     left = names(folder, val_fraction=0.3, exclude=str(list_file))
     assert left == [[*train[:2], *train[3:]], val[1:]]
+
+
+def test_names_of_a_list_may_be_written_by_another_system(tmp_path, list_file):
+    pictures = ["a\u0301.png", "site/b.png", "site/c.png", "d.png", "e.png"]
+    write_pictures(tmp_path / "data", *(f"{kind}/{name}" for kind in ("images", "masks") for name in pictures))
+    list_file.write_bytes("\ufeff\u00e1.png\r\nsite\\b.png\r\n.\\site\\c.png\r\n".encode())
+    left = names(tmp_path / "data", exclude=str(list_file), val_fraction=0.5)
+    assert sorted(left[0] + left[1]) == ["d.png", "e.png"]
 
 
 def test_a_data_set_without_the_images_of_a_list_is_another(folder, list_file):

@@ -1,6 +1,6 @@
 """Folders, tables and shapes become two splits of records; a mistake in them is one clear line.
 
-Modules: data_utils/sources/folder.py, data_utils/sources/load.py.
+Modules: data_utils/sources/folder.py, data_utils/sources/load.py, data_utils/sources/spelling.py.
 """
 
 import re
@@ -610,3 +610,17 @@ def test_the_key_of_a_folder_changes_with_the_name_of_a_file(tmp_path, kind):
     digest = loaded(flat_folder(tmp_path, 3))[0].digest
     (tmp_path / kind / "1.png").rename(tmp_path / kind / "1.PNG")
     assert loaded(tmp_path)[0].digest != digest
+
+
+@pytest.mark.parametrize(("image", "mask"), [("e\u0301", "\u00e9"), ("\u00e9", "e\u0301"), ("\uac00", "\u1100\u1161")])
+def test_names_that_look_equal_are_equal(tmp_path, image, mask):
+    write_pictures(tmp_path, f"images/{image}1.png", f"images/{image}2.png", f"masks/{mask}1.png", f"masks/{mask}2.png")
+    train, val = loaded(tmp_path)
+    assert sorted(paired(train) + paired(val)) == [(f"{image}{number}.png", f"{mask}{number}.png") for number in (1, 2)]
+
+
+def test_names_that_differ_only_in_how_accents_are_stored_stay_two(tmp_path):
+    names = ["e\u0301.png", "\u00e9.png"]
+    write_pictures(tmp_path, *(f"{kind}/{name}" for kind in ("images", "masks") for name in names))
+    train, val = loaded(tmp_path)
+    assert sorted(paired(train) + paired(val)) == sorted((name, name) for name in names)

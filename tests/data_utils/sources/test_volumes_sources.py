@@ -352,7 +352,45 @@ def test_a_case_without_label_in_a_list_is_refused(tmp_path, entry):
 def test_a_case_in_a_list_is_called_as_its_label(tmp_path):
     entries = [{"image": "i/b_0000.nii.gz", "label": "l/b.nii.gz"}, {"label": "a.v1.nii.gz"}]
     (tmp_path / "dataset.json").write_text(json.dumps({"labels": {}, "training": entries}))
-    assert read_description(tmp_path / "dataset.json").cases == ("b", "a.v1")
+    assert read_description(tmp_path / "dataset.json").cases == ((("b_0000",), "b"), ((), "a.v1"))
+
+
+LISTED = {  # image and label of a case in dataset.json, and the files that are meant
+    "other names": ("imagesTr/img{}.nii.gz", "labelsTr/label{}.nii.gz", ["img{}.nii.gz"], "label{}.nii.gz"),
+    "of Windows": (r".\imagesTr\img{}.nii.gz", r".\labelsTr\label{}.nii.gz", ["img{}.nii.gz"], "label{}.nii.gz"),
+    "folders": ("imagesTr/p{}/ct.nii.gz", "./labelsTr/p{}/seg.nii.gz", ["p{}/ct.nii.gz"], "p{}/seg.nii.gz"),
+    "channels": (
+        ["imagesTr/t1_{}.nii.gz", "imagesTr/t2_{}.nii.gz"],
+        "labelsTr/seg{}.nii.gz",
+        ["t1_{}.nii.gz", "t2_{}.nii.gz"],
+        "seg{}.nii.gz",
+    ),
+    "accents": ("imagesTr/e\u0301{}.nii.gz", "labelsTr/\u00e9{}.nii.gz", ["e\u0301{}.nii.gz"], "\u00e9{}.nii.gz"),
+}
+
+
+@pytest.mark.parametrize(("image", "label", "images", "mask"), LISTED.values(), ids=LISTED)
+def test_a_list_says_which_image_belongs_to_which_label(tmp_path, image, label, images, mask):
+    entries = []
+    for number in range(2):
+        names = [name.format(number) for name in ([image] if isinstance(image, str) else image)]
+        entries.append({"image": names[0] if isinstance(image, str) else names, "label": label.format(number)})
+        touch(tmp_path / "imagesTr", *(name.format(number) for name in images))
+        touch(tmp_path / "labelsTr", mask.format(number))
+    (tmp_path / "dataset.json").write_text(json.dumps({"labels": {"0": "background"}, "training": entries}))
+    records = open_volumes(tmp_path, (), DataConfig(str(tmp_path)))["train"]()
+    for number, record in enumerate(records):
+        assert record["image"].paths == tuple(str(tmp_path / "imagesTr" / name.format(number)) for name in images)
+        assert record["target"].paths == (str(tmp_path / "labelsTr" / mask.format(number)),)
+
+
+def test_volumes_in_folders_that_are_links_are_read(tmp_path):
+    touch(tmp_path / "elsewhere", "images/a.nii.gz", "masks/a.nii.gz")
+    for kind in ("images", "masks"):
+        (tmp_path / "set" / kind).mkdir(parents=True)
+        (tmp_path / "set" / kind / "site").symlink_to(tmp_path / "elsewhere" / kind)
+    (record,) = open_volumes(tmp_path / "set", (), DataConfig(str(tmp_path / "set")))["train"]()
+    assert record["name"] == "site/a"
 
 
 def test_cases_of_a_list_are_in_natural_order(tmp_path):

@@ -45,6 +45,14 @@ def own_voc(tmp_path) -> Path:
     return root
 
 
+def test_lists_of_voc_may_be_written_on_windows(tmp_path):
+    root = voc(tmp_path, ["a/1", "a/2"], {"train": [r"a\1"], "val": [r"a\2"]})
+    for file in root.glob("ImageSets/*/*.txt"):
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    train, val = loaded(root)
+    assert [*masks(train), *masks(val)] == ["a/1.jpg", "a/2.jpg"]
+
+
 def test_splits_of_voc_are_those_of_its_lists(own_voc):
     train, val = loaded(own_voc)
     assert [*masks(train)] == ["2007_000032.jpg"]

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from runtime import cli as arg
-from runtime.console import say
+from runtime.console import counted, say
 from runtime.errors import DataError, SettingsError, UserError
 from runtime.script import run_script
 from train_utils.reporting.review.calibration import PAGE as CALIBRATION
@@ -83,8 +83,8 @@ def review_masks(folders: list[Path], dataset: str | None, device: torch.device,
         say(f"score {review.score:.4f}, {review.name}: {'; '.join(review.problems) or 'nothing in particular'}")
     with check_writable(output):
         write_review(output, reviews, lines)
-    suspicious = sum(bool(review.problems) for review in reviews)
-    say(f"{len(reviews)} masks reviewed, {suspicious} look wrong; page in {output / PAGE}")
+    suspicious = counted(sum(bool(review.problems) for review in reviews), "looks", "look")
+    say(f"{counted(len(reviews), 'mask')} reviewed, {suspicious} wrong; page in {output / PAGE}")
 
 
 def calibrate_models(folders: list[Path], dataset: str | None, device: torch.device, output: Path) -> None:

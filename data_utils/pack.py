@@ -40,7 +40,7 @@ from data_utils.sources.load import open_folder
 from data_utils.sources.placed import with_places
 from data_utils.sources.records import Records
 from runtime import cli
-from runtime.console import say
+from runtime.console import counted, say
 from runtime.errors import DataError
 from runtime.script import run_script
 from tasks.classes import Classes
@@ -147,7 +147,7 @@ def main() -> None:
         raise_problems(inspect_split(records, "checking files", choose_inspector(records)), len(records))
     for split, records in splits.items():
         files = pack(records, args.out, split, args.shard_mb)
-        say(f"{split}: {len(records)} pairs in {len(files)} files, {files[0].parent}")
+        say(f"{split}: {counted(len(records), 'pair')} in {counted(len(files), 'file')}, {files[0].parent}")
     classes = {}
     for records in splits.values():
         for value, name in records.metadata.classes:

@@ -10,7 +10,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
 from data_utils.image_io.volumes import is_volume, volume_stem
 from data_utils.sources.annotations.one_object_masks import find_object_images
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS
-from runtime.console import say
+from runtime.console import counted, say
 from runtime.errors import DataError
 
 # name of a folder of masks -> names of the folder of their images beside it
@@ -68,7 +68,8 @@ def _without_masks(files: Sequence[StemmedFile], suffix: str | None) -> list[Ste
 
     masks = {path: None for _, path in files if is_mask(path)}
     if masks:
-        say(f"left out {len(masks)} masks that lie beside their images, the first is {next(iter(masks))}")
+        left_out = counted(len(masks), "mask that lies beside its image", "masks that lie beside their images")
+        say(f"left out {left_out}, the first is {next(iter(masks))}")
     return [file for file in files if file.path not in masks]
 
 
@@ -163,7 +164,8 @@ def _say_unread(folder: Path, others: Iterable[Path], is_output: Callable[[Path]
     names = sorted(file.name for file in unread if not file.is_dir())
     if names:
         first = next((name for name in names if format_remedy([name])), names[0])
-        say(f"{folder}: left out {len(names)} files that are not read, the first is {first}{format_remedy([first])}")
+        files = counted(len(names), "file that is", "files that are")
+        say(f"{folder}: left out {files} not read, the first is {first}{format_remedy([first])}")
 
 
 def _below_test(folder: Path, other: Path) -> Callable[[Path], bool]:

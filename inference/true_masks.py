@@ -18,6 +18,7 @@ from data_utils.sources.records import Record, Records
 from inference.input_files import IMAGES_OF, files_below, mask_folder_test, pictures_among, stem_of
 from inference.outputs.jobs import ImageJob, InputPages, Job, MaskFile, RasterJob
 from inference.outputs.object_masks import AnnotatedClasses, AnnotatedObjects, value_indices
+from runtime.console import counted
 from runtime.errors import DataError
 
 FOLDERS_OF_A_KIND = {*IMAGES_OF, *chain.from_iterable(IMAGES_OF.values())}  # names of folders of images or masks
@@ -61,7 +62,7 @@ class TruthFolder:
                 )
         if truths.missing:
             raise DataError(
-                f"--truth {self.folder}: has no mask for {len(truths.missing)} inputs, the first is"
+                f"--truth {self.folder}: has no mask for {counted(len(truths.missing), 'input')}, the first is"
                 f" {truths.missing[0]}; if the masks have a suffix, give --mask-suffix"
             )
         return jobs

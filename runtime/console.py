@@ -135,9 +135,9 @@ def track(iterable: Iterable[Item], total: int, description: str, *, unit: str =
             bar.update()
 
 
-def counted(count: int, noun: str) -> str:
-    """`1 step`, `1,200 steps`: a number with its noun, whose plural ends in s."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def counted(count: int, singular: str, plural: str = "") -> str:
+    """`1 step`, `1,200 steps`: a number with the words that it goes with; without `plural` an s is added."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
 
 
 def first_few(texts: Sequence[str], count: int) -> list[str]:

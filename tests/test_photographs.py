@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_network_learns_photographs(run):
-    assert "3 training and 1 validation images, 3 channels, classes 0=background, 255=foreground" in run.output
+    assert "3 training and 1 validation image, 3 channels, classes 0=background, 255=foreground" in run.output
     losses = run.values("train/loss")
     assert losses[-1] < 0.6 * losses[0]  # measured 0.21
 

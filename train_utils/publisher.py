@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from inference.predictor import Predictor
-from runtime.console import say
+from runtime.console import counted, say
 from runtime.distributed import barrier_without_timeout
 from runtime.files import tolerate_write_errors
 from tasks.task import Task
@@ -123,10 +123,11 @@ class Publisher:
         extent = {
             "steps made": made_of(state.step, schedule.total_steps),
             "epochs done": f"{schedule.epoch(state.step):.1f}",
-            "training images": f"{len(self.info.train):,}",
-            "validation images": f"{len(self.info.val):,}",
             "minutes since the last start": f"{milliseconds_since_start() / 60_000:.3g}",
         }
+        for images, use in ((self.info.train, "training"), (self.info.val, "validation")):
+            number, _, label = counted(len(images), f"{use} image").partition(" ")
+            extent[label] = number
         with tolerate_write_errors("report.html"):
             write_report(
                 output_dir,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.console import say
+from runtime.console import counted, say
 from runtime.device import full_precision
 from runtime.mesh import COLLECTIVE_TIMEOUT
 
@@ -40,8 +40,8 @@ def synchronize_batchnorm(accelerator: Accelerator, model: nn.Module, choice: st
     images = math.ceil(batch_split.batch_size / micro_batches)
     if images != batch_split.batch_size:
         say(
-            f"batch norm sees {images} images at a time, not the {batch_split.batch_size} of a step, so results"
-            " depend on the launch; with --norm group they do not"
+            f"batch norm sees {counted(images, 'image')} at a time, not the {batch_split.batch_size} of a step, so"
+            " results depend on the launch; with --norm group they do not"
         )
 
 

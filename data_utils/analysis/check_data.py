@@ -24,7 +24,7 @@ from data_utils.targets import find_named_classes, reader_type
 from data_utils.targets.classes import ClassReader
 from data_utils.targets.find import find_task, task_warnings
 from data_utils.targets.palettes import with_palette_colors
-from runtime.console import first_few, listing
+from runtime.console import counted, first_few, listing
 from runtime.errors import DataError
 from tasks.classes import Classes
 from unet.config import IGNORE_INDEX, MaskValue
@@ -62,7 +62,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
             problems["too many mask values"].append(str(error))
     train_inspector = choose_inspector(train)
     kind = train_inspector.kind
-    lines = [f"{config.dataset}: {len(train)} training {kind}, {len(val)} validation {kind}"]
+    lines = [f"{config.dataset}: {counted(len(train), f'training {kind}')}, {counted(len(val), f'validation {kind}')}"]
     lines += describe_annotations(train, val)
     lines += describe_neighbors(train, val)
     meaning = MaskMeaning()

@@ -29,7 +29,7 @@ from data_utils.targets.find import find_task, task_warnings
 from data_utils.targets.palettes import with_palette_colors
 from data_utils.targets.reader import TargetReader
 from runtime.cache import digest, load_value, store_value
-from runtime.console import listing
+from runtime.console import counted, listing
 from runtime.errors import DataError
 from tasks.classes import Classes
 from unet.axes import NetworkAxes, level_axes
@@ -147,18 +147,21 @@ class DatasetInfo:
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
 
     def __str__(self) -> str:
-        kind = "images"
+        kind = "image"
+        detail = ""
         spacing = self.preprocess().spacing
         if spacing:
             sides = ", ".join(f"{side:g}" for side in spacing)
-            kind = f"volumes, mostly of {sides} mm along z, y, x"
+            kind = "volume"
+            detail = f", mostly of {sides} mm along z, y, x"
         text = (
-            f"{len(self.train)} training and {len(self.val)} validation {kind}, {self.channels} channels,"
+            f"{len(self.train)} training and {counted(len(self.val), f'validation {kind}')}{detail},"
+            f" {counted(self.channels, 'channel')},"
             f" {self.reader.describe()}"
         )
         problems = [*self.train.bad.values(), *self.val.bad.values()]
         if problems:
-            text += f"; {len(problems)} bad samples skipped: {listing(problems, limit=20, separator='; ')}"
+            text += f"; {counted(len(problems), 'bad sample')} skipped: {listing(problems, limit=20, separator='; ')}"
         return text
 
 

@@ -30,7 +30,7 @@ class Inspector(ABC):
         has_classes: whether the values of masks are classes: few, and not smoothed.
 
     Attributes:
-        kind: the kind of the records, in words.
+        kind: a record in words, "image" or "volume".
         inspection_type: the class of the inspection of all records.
         chunk: how many records a thread takes at a time.
         grey_fits: whether images of one channel may be mixed with images of several.
@@ -74,7 +74,7 @@ class ImageInspector(Inspector):
         windows: whether large images are inspected in windows.
     """
 
-    kind = "images"
+    kind = "image"
     inspection_type = SplitInspection
     chunk = CHUNK
     grey_fits = True
@@ -115,7 +115,7 @@ class PointInspector(ImageInspector):
 class VolumeInspector(Inspector):
     """Inspects whole volumes and their labels."""
 
-    kind = "volumes"
+    kind = "volume"
     inspection_type = VolumeSplitInspection
     chunk = 1
     grey_fits = False

@@ -8,7 +8,7 @@ from data_utils.analysis.inspection import InspectedSplits, pixels_by_labels
 from data_utils.class_names import NamedClasses
 from data_utils.sources.records import LabelSet
 from data_utils.targets.reader import TargetReader
-from runtime.console import listing
+from runtime.console import counted, listing
 
 
 def read_labels(reader: TargetReader, inspected_splits: InspectedSplits) -> TargetReader:
@@ -62,8 +62,8 @@ def _unlisted_images(inspected_splits: InspectedSplits) -> Iterator[str]:
     for _, records in inspected_splits:
         names += records.metadata.unlisted
     if names:
-        name_list = listing(names)
-        yield f"{len(names)} images have no row in classes.csv, and count as labeled for all classes: {name_list}"
+        images = counted(len(names), "image has", "images have")
+        yield f"{images} no row in classes.csv, which means labeled for all classes: {listing(names)}"
 
 
 def _unlabeled_images(inspected_splits: InspectedSplits, reader: TargetReader) -> Iterator[str]:
@@ -75,7 +75,8 @@ def _unlabeled_images(inspected_splits: InspectedSplits, reader: TargetReader) -
                 names.append(records.name(i))
     if names:
         name_list = listing(names)
-        yield f"{len(names)} images are labeled for no class, and teach and score nothing: {name_list}"
+        images = counted(len(names), "image is", "images are")
+        yield f"{images} labeled for no class, useless for training and scores: {name_list}"
 
 
 def _never_labeled(inspected_splits: InspectedSplits, reader: TargetReader) -> Iterator[str]:

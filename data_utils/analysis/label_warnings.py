@@ -10,7 +10,7 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask
 from data_utils.mask_values import as_grey, value_text
 from data_utils.sources.records import annotation_summaries
-from runtime.console import listing
+from runtime.console import counted, listing
 from unet.config import IGNORE_INDEX, MaskValue
 
 RARE = 1e-4  # a class with a smaller share of all pixels may be a mistake
@@ -76,8 +76,9 @@ def _few_images(inspected_splits: InspectedSplits) -> Iterator[str]:
         counts = " and ".join(
             f"{len(records)} for {use}" for (_, records), use in zip(inspected_splits, USES, strict=False)
         )
+        images = counted(total, "image is", "images are")
         yield (
-            f"{total} images are very few ({counts}): the score will be luck; ten to thirty that look alike are a start"
+            f"{images} very few ({counts}): the score will be luck; ten to thirty that look alike are a start"
             " (docs/preparing-masks.md#how-many-images)"
         )
 

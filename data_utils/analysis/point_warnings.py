@@ -12,7 +12,7 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.points.spaces import PIXELS, PIXELS_UPWARD, to_pixels, to_voxels
 from data_utils.sources.points.table import count_states
 from data_utils.sources.records import Record
-from runtime.console import listing
+from runtime.console import counted, listing
 from tasks.points import PRESENT
 
 SAME_POINT_DISTANCE = 0.5  # pixels: two points of an image that are nearer lie at one place
@@ -56,9 +56,11 @@ def point_warnings(inspected_splits: InspectedSplits, sided_pairs: Sequence[tupl
             doubles.append(f"{image.name} ({names[first]} and {names[second]})")
     lines = []
     if outside:
-        lines.append(f"{len(outside)} points lie outside their images: {_list_texts(outside)}; they are left out")
+        points = counted(len(outside), "point lies outside its image", "points lie outside their images")
+        lines.append(f"{points}, and left out: {_list_texts(outside)}")
     if doubles:
-        lines.append(f"{len(doubles)} pairs of points lie at one place: {_list_texts(doubles)}")
+        pairs = counted(len(doubles), "pair of points lies", "pairs of points lie")
+        lines.append(f"{pairs} at one place: {_list_texts(doubles)}")
     if sided_pairs and images:
         positions = np.stack([image.positions for image in images])
         is_present = np.stack([image.source.states for image in images]) == PRESENT
@@ -66,9 +68,8 @@ def point_warnings(inspected_splits: InspectedSplits, sided_pairs: Sequence[tupl
             indices = _exchanged_images(positions, is_present, first, second)
             odd = [images[index].name for index in indices]
             if odd:
-                lines.append(
-                    f"{names[first]} and {names[second]} may be exchanged in {len(odd)} images: {_list_texts(odd)}"
-                )
+                where = f"{counted(len(odd), 'image')}: {_list_texts(odd)}"
+                lines.append(f"{names[first]} and {names[second]} may be exchanged in {where}")
     return tuple(lines)
 
 

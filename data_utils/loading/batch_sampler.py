@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from data_utils.analysis.distinct_rows import DistinctRows, distinct_rows
+from runtime.console import counted
 
 MAX_SHAPES = 16
 MAX_COMPARED = 256  # shapes that are compared in pairs
@@ -73,9 +74,12 @@ class BatchSplit(NamedTuple):
         return self.groups * self.processes_per_volume
 
     @property
-    def group_words(self) -> str:
-        """The words for the groups in messages."""
-        return "processes" if self.processes_per_volume == 1 else f"groups of {self.processes_per_volume} processes"
+    def group_text(self) -> str:
+        """The groups in messages."""
+        if self.processes_per_volume == 1:
+            return counted(self.groups, "process", "processes")
+        members = f"of {self.processes_per_volume} processes"
+        return counted(self.groups, f"group {members}", f"groups {members}")
 
     @property
     def idle_groups(self) -> int:
@@ -86,7 +90,7 @@ class BatchSplit(NamedTuple):
         sizes = sorted(set(self.sizes(self.batch_size)))
         return (
             f"{self.batch_size} in a step = {' or '.join(map(str, sizes))} in a micro-batch"
-            f" x {self.groups} {self.group_words} x {self.accumulation} accumulation steps"
+            f" x {self.group_text} x {counted(self.accumulation, 'accumulation step')}"
         )
 
 

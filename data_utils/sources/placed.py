@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from data_utils.image_io.placed_masks import PlacedMask, on_grid, read_source_grid
 from data_utils.image_io.scene_windows import SceneWindow
 from data_utils.sources.records import DerivedRecords, Record, Records, with_sources
+from runtime.console import counted
 
 SAMPLED_MASKS = 128  # masks whose grids are compared with those of their images
 MIN_NOTABLE_SHIFT = 0.01  # pixels: a smaller shift is rounding
@@ -44,8 +45,9 @@ def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
     if not shifted:
         return ()
     name, right, down = shifted[0]
+    masks = counted(len(shifted), "mask is shifted against its image", "masks are shifted against their images")
     return (
-        f"{len(shifted)} masks are shifted against their images by a part of a pixel, {name} by {right:+.2f} to the"
+        f"{masks} by a part of a pixel, {name} by {right:+.2f} to the"
         f" right and {down:+.2f} down: they count where their coordinates say; if both were made for one grid, correct"
         " the place of one of them",
     )

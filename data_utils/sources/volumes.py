@@ -25,7 +25,7 @@ from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, 
 from data_utils.sources.spelling import by_composed_name, composed
 from data_utils.sources.walk import walk
 from runtime.cache import digest_of_files
-from runtime.console import listing
+from runtime.console import counted, listing
 from runtime.documents import read_json
 from runtime.errors import DataError, ImageError
 
@@ -170,7 +170,7 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
     if unpaired and not (config.allow_unpaired and names):
         file_list = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
         remedy = " (--allow-unpaired leaves them out)" if names else ""
-        raise DataError(f"{len(unpaired)} volumes have no partner: {file_list}{remedy}")
+        raise DataError(f"{counted(len(unpaired), 'volume has', 'volumes have')} no partner: {file_list}{remedy}")
     cases = [Case(name, images_by_name[name], mask_by_name[name]) for name in names]
     return VolumeRecords(cases, config.spacing or read_spacing(images), description, unpaired)
 

@@ -23,7 +23,7 @@ from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize_objects import touching_pairs
 from runtime.cache import digest, load_or_compute
-from runtime.console import listing
+from runtime.console import counted, listing
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
 from tasks.matching import label_classes, label_numbers, pack_labels
@@ -301,16 +301,16 @@ class ObjectCensus:
         images_with_objects = sum(count > 0 for count in self.counts)
         mean = total / len(self.counts)
         lines = [
-            f"objects: {total:,} in {images_with_objects:,} of {len(self.counts):,} images; {mean:,.1f} an image,"
-            f" {max(self.counts):,} at most",
+            f"objects: {total:,} in {images_with_objects:,} of {counted(len(self.counts), 'image')}; {mean:,.1f} an"
+            f" image, {max(self.counts):,} at most",
             f"sizes of objects in pixels: {min(self.sizes):,} to {max(self.sizes):,}, median"
             f" {np.median(self.sizes):,.0f}; {self.touching:,} ({self.touching / total:.1%}) touch another object",
         ]
         if self.in_pieces:
             names = listing(self.in_pieces)
             lines.append(
-                f"to check: in {len(self.in_pieces):,} images a number names several pieces, which count as one object:"
-                f" {names}"
+                f"to check: in {counted(len(self.in_pieces), 'image')} a number names several pieces, which count as"
+                f" one object: {names}"
             )
         return lines
 

@@ -21,6 +21,7 @@ from data_utils.sources.points.table import PointRecords, count_states
 from data_utils.sources.records import Record, Records, with_sources
 from data_utils.targets.reader import TargetReader
 from data_utils.targets.sides import point_sides
+from runtime.console import counted
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.points import OUTSIDE, PRESENT, PointTarget
@@ -160,7 +161,7 @@ class PointReader(TargetReader):
         return {}
 
     def describe(self) -> str:
-        return f"{len(self.names)} landmarks: {', '.join(self.names)}"
+        return f"{counted(len(self.names), 'landmark')}: {', '.join(self.names)}"
 
     def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
         lines = [self.sides_line] if self.sides_line else []

@@ -25,7 +25,7 @@ from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects
 from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
 from inference.outputs.prediction_format import LegendEntry, MaskFormat, MaskSink, Properties
 from inference.outputs.rasters import MaskRaster, RasterSink
-from runtime.console import say
+from runtime.console import counted, say
 from runtime.files import replace_file, replace_path
 from tasks.matching import label_numbers
 from tasks.objects import Objects
@@ -91,7 +91,7 @@ class ObjectFormat(MaskFormat):
     def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
         numbers = np.unique(label_numbers(rows))
         count = int((numbers > 0).sum())
-        text = "1 object" if count == 1 else f"{count:,} objects"
+        text = counted(count, "object")
         return [LegendEntry(None, text)]
 
     def mask_file(self, job: Job) -> Path:
@@ -154,7 +154,7 @@ class ObjectFormat(MaskFormat):
             table.writeheader()
             for job in written_jobs:
                 objects += _append_table(table, job)
-        say(f"{objects:,} objects in {len(written_jobs):,} images are listed in {folder / JOINED}")
+        say(f"{folder / JOINED} lists {counted(objects, 'object')} in {counted(len(written_jobs), 'image')}")
 
     def write_tables(self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None) -> None:
         text = io.StringIO()

@@ -23,6 +23,7 @@ from data_utils.sources.records import Record
 from data_utils.targets.points import PointReader
 from inference.outputs.jobs import InputPages, Job, PointRow, VolumeJob
 from inference.scoring.truth import ScoreError
+from runtime.console import counted
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.point_scores import ERROR, STATE, LandmarkScores
@@ -178,8 +179,8 @@ class TruePoints:
                     jobs.append(replace(job, truth=PointRow(self.path, found)))
         if missing:
             raise DataError(
-                f"--truth {self.path}: lists no points of {len(missing)} inputs, the first is {missing[0]}; images are"
-                " found by their names and folders"
+                f"--truth {self.path}: lists no points of {counted(len(missing), 'input')}, the first is {missing[0]};"
+                " images are found by their names and folders"
             )
         return jobs
 

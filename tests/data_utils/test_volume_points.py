@@ -103,8 +103,8 @@ def test_points_outside_of_a_volume_are_those_beyond_the_axes_of_its_file(axes, 
         rows += [f"case{number},front,18,3,2", f"case{number},back,3,{2 if number else 18},9"]
     (tmp_path / "points.csv").write_text("\n".join(rows))
     warnings = load_dataset_info(DataConfig(dataset=str(tmp_path), val_fraction=0.4)).warnings
-    (line,) = [line for line in warnings if "lie outside" in line]
-    assert line == "1 points lie outside their images: case0.nii.gz (back at 3, 18, 9); they are left out"
+    (line,) = [line for line in warnings if "lies outside" in line]
+    assert line == "1 point lies outside its image, and left out: case0.nii.gz (back at 3, 18, 9)"
 
 
 @pytest.fixture
@@ -392,7 +392,7 @@ def test_a_volume_that_is_missing_is_named_with_the_file_of_its_points(tmp_path)
     nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), np.eye(4)), tmp_path / "a.nii.gz")
     for name in "ab":
         (tmp_path / f"{name}.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
-    with pytest.raises(DataError, match=r"1 files without partner: b: listed in b\.fcsv, but the file is missing"):
+    with pytest.raises(DataError, match=r"1 file without partner: b: listed in b\.fcsv, but the file is missing"):
         load_records(DataConfig(dataset=str(tmp_path)))
 
 

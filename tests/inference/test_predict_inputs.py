@@ -248,7 +248,9 @@ def test_masks_beside_their_images_are_no_inputs(tmp_path, capsys, files, suffix
     touch(tmp_path, *(f"in/{file}" for file in files))
     found = files_of_patterns([str(tmp_path / "in")], tmp_path / "out", in_sets=False, mask_suffix=suffix)
     assert sorted(file.stem.as_posix() for file in found) == inputs
-    assert f"left out {len(files) - len(inputs)} masks that lie beside their images" in capsys.readouterr().out
+    left_out = len(files) - len(inputs)
+    words = "1 mask that lies beside its image" if left_out == 1 else f"{left_out} masks that lie beside their images"
+    assert f"left out {words}, the first is" in capsys.readouterr().out
 
 
 def test_inputs_are_named_below_the_folder_that_is_given(tmp_path):

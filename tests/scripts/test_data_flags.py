@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 def test_a_data_set_is_trained_on_in_the_output_folder(run, tmp_path):
     other = write_folder(tmp_path / "other", 6, seed=5, size=(16, 24))
     result = run.fresh("--dataset", other, output=tmp_path / "out")
-    assert "5 training and 1 validation images" in result.output
+    assert "5 training and 1 validation image" in result.output
     assert (tmp_path / "out" / "model" / "model.safetensors").is_file()
     assert result.settings["flags"]["output_dir"] == str(tmp_path / "out")
 

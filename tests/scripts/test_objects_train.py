@@ -276,7 +276,7 @@ def test_the_table_of_all_images_joins_those_of_each(predicted_folder, name):
 
 def test_the_table_of_all_images_is_named(predicted_folder):
     table = predicted_folder.folder / "objects.csv"
-    assert f"{len(predicted_folder.rows):,} objects in 3 images are listed in {table}" in predicted_folder.output
+    assert f"{table} lists {len(predicted_folder.rows):,} objects in 3 images" in predicted_folder.output
 
 
 def test_the_coco_file_lists_the_objects_of_all_images(predicted_folder):
@@ -372,7 +372,7 @@ def test_an_image_that_no_sample_holds_has_no_mask(run, samples, tmp_path):
     shutil.copyfile(samples / "s1" / "images" / "photo1.png", tmp_path / "photo9.png")
     missing = predict(run.folder / "model", [tmp_path / "photo9.png"], tmp_path / "out", "--truth", samples)
     assert missing.returncode == 1
-    assert "has no mask for 1 inputs, the first is photo9" in missing.stderr
+    assert "has no mask for 1 input, the first is photo9" in missing.stderr
 
 
 def write_spheres(folder: Path, count: int) -> None:

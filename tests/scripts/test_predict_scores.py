@@ -103,7 +103,7 @@ def test_a_true_mask_of_unknown_values_is_found_by_its_suffix(model, photos, tmp
 def test_an_image_without_a_true_mask_is_refused(model, photos, tmp_path, fails_with):
     (tmp_path / "none").mkdir()
     result = predict(model, [photos / "a.png"], tmp_path / "out", "--truth", tmp_path / "none")
-    fails_with(result, "has no mask for 1 inputs", 1)
+    fails_with(result, "has no mask for 1 input", 1)
 
 
 def test_true_masks_that_cannot_be_used_do_not_cost_the_predictions(model, photos, tmp_path):

@@ -280,7 +280,7 @@ def test_accumulation_comes_from_the_profile(tiny_folder, tmp_path, monkeypatch)
     run = run_train(tmp_path / "run", "--dataset", tiny_folder, *ACCUMULATED)
     assert run.exit_code == 0, run.output
     assert "gradient_accumulation_steps 2" in run.output
-    assert "4 in a step = 2 in a micro-batch x 1 processes x 2 accumulation steps" in run.output
+    assert "4 in a step = 2 in a micro-batch x 1 process x 2 accumulation steps" in run.output
 
 
 def test_a_micro_batch_that_contradicts_the_profile_is_refused(tiny_folder, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from runtime.console import counted
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError
 from runtime.files import checksum
@@ -74,7 +75,7 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
     notes = []
     if saved.total_steps and current.total_steps and saved.total_steps != current.total_steps:
         notes.append(
-            f"the run is now {current.total_steps} steps long instead of {saved.total_steps}:"
+            f"the run is now {counted(current.total_steps, 'step')} long instead of {saved.total_steps}:"
             " the learning rate follows the schedule of the new length"
         )
     for key, value in current.flags.items():
@@ -82,7 +83,8 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
         is_longer = key == "max_minutes" and value and before and value > before
         has_no_effect = key == "max_minutes" and saved.total_steps and value not in (None, before) and not is_longer
         if has_no_effect:
-            notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {current.total_steps} steps")
+            steps = counted(current.total_steps, "step")
+            notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {steps}")
         elif before != value and key not in LENGTH_AND_PLACE:
             notes.append(f"{key} was {before} and is now {value}")
     return notes

@@ -239,7 +239,7 @@ def say_split(batch_split: BatchSplit) -> None:
         location = "a step" if batch_split.accumulation == 1 else "the last micro-batch of a step"
         filling_size = batch_split.groups * batch_split.accumulation
         say(
-            f"batch: {batch_split.idle_groups} of {batch_split.groups} {batch_split.group_words} have no image in"
+            f"batch: {batch_split.idle_groups} of {batch_split.group_text} have no image in"
             f" {location}, and compute a repeated one that counts nowhere; --batch-size {filling_size} uses all of them"
         )
 

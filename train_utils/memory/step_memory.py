@@ -14,7 +14,7 @@ from accelerate.utils import DistributedType, release_memory
 from torch import nn
 
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.console import say
+from runtime.console import counted, say
 from runtime.errors import MemoryShortage, one_line
 from runtime.files import replace_file
 from runtime.memory import is_out_of_memory
@@ -75,7 +75,7 @@ class StepMemory:
         self._record(MemoryLimit(self.size, self.network.activation_checkpointing))
         line = f"memory: no room for micro-batches of {before}, the step is made again in micro-batches of {self.size}"
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.network.modules()):
-            line += f"; batch norm sees {self.size} images at a time from now on, so results change"
+            line += f"; batch norm sees {counted(self.size, 'image')} at a time from now on, so results change"
         say(f"{line} ({one_line(error, 100)})")
 
     @contextmanager

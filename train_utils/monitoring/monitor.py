@@ -8,7 +8,7 @@ from accelerate.utils import gather_object
 from torch import nn
 
 from data_utils.loading.dataset import TrainingBatch
-from runtime.console import progress_bar, say
+from runtime.console import counted, progress_bar, say
 from tasks.task import Task
 from train_utils.evaluation import Evaluation
 from train_utils.monitoring.run_log import RunLog
@@ -137,13 +137,13 @@ class Monitor:
         self.trace.close()
         if self.schedule.is_out_of_patience(self.state) and not self.schedule.is_last(self.state.step):
             say(
-                f"no better {self.compared_by} in {self.schedule.patience} evaluations,"
+                f"no better {self.compared_by} in {counted(self.state.evaluations_since_best, 'evaluation')},"
                 f" stopping at step {self.state.step}"
             )
         problems = sorted(set(gather_object(sorted(self.problems))))
         if problems:
             first_problems = "; ".join(problems[:PROBLEMS_IN_MESSAGE])
-            say(f"{len(problems)} bad samples were skipped in training: {first_problems}")
+            say(f"{counted(len(problems), 'bad sample was', 'bad samples were')} skipped in training: {first_problems}")
 
 
 def brief(record: dict[str, float | None]) -> str:

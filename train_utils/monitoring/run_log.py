@@ -14,7 +14,7 @@ import numpy as np
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-from runtime.console import is_first_process, say, say_error
+from runtime.console import counted, is_first_process, say, say_error
 from runtime.documents import read_json_lines
 from runtime.errors import SettingsError, WriteError, one_line
 from runtime.files import replace_file, tolerate_write_errors
@@ -198,7 +198,7 @@ def _lines_up_to(log: Path, step: int) -> list[bytes]:
         elif record["step"] <= step and line.endswith(b"\n"):
             earlier.append(line)
     if damaged:
-        say(f"{log}: {damaged} damaged lines are left out, {len(earlier)} stay")
+        say(f"{log}: {counted(damaged, 'damaged line is', 'damaged lines are')} left out, {len(earlier)} stay")
     return earlier
 
 

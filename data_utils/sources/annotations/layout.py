@@ -15,7 +15,7 @@ from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.records import image_without_mask
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
-from runtime.console import listing
+from runtime.console import counted, listing
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes, text_lines
 from runtime.errors import DataError, one_line
 from unet.config import IGNORE_INDEX
@@ -111,7 +111,8 @@ def check_unpaired(unpaired: Sequence[str], pair_count: int, allow_unpaired: boo
     """Raises DataError for files without partner, unless they are allowed; and if there is no pair."""
     if unpaired and not (allow_unpaired and pair_count):
         remedy = "; --allow-unpaired leaves them out" if pair_count else ""
-        raise DataError(f"{location}: {len(unpaired)} files without partner: {list_problems(unpaired)}{remedy}")
+        files = counted(len(unpaired), "file")
+        raise DataError(f"{location}: {files} without partner: {list_problems(unpaired)}{remedy}")
     if not pair_count:
         raise DataError(f"{location}: no images with annotations")
 

@@ -262,7 +262,7 @@ def shifted_mask(tmp_path):
     return tmp_path
 
 
-SHIFTED = "1 masks are shifted against their images by a part of a pixel, val.tif by +0.40 to the right"
+SHIFTED = "1 mask is shifted against its image by a part of a pixel, val.tif by +0.40 to the right"
 
 
 def test_the_check_names_places_that_touch_between_splits(shifted_mask):
@@ -328,7 +328,7 @@ def test_the_check_describes_volumes_by_their_sizes_and_spacings(tmp_path):
     report, problems = check_data(volume_config(tmp_path))
     assert problems == 0
     assert "no problems" in report
-    assert "3 training volumes, 1 validation volumes" in report
+    assert "3 training volumes, 1 validation volume" in report
     assert "sizes (depth x height x width): 8 x 10 x 12: 4" in report
     assert "spacings in mm along z, y, x: 1 x 1 x 1: 4" in report
 

@@ -239,12 +239,12 @@ def greys(tmp_path) -> Path:
 
 
 def test_a_description_counts_images_of_each_split(greys):
-    assert str(load_info(greys)).startswith("9 training and 1 validation images, 3 channels, ")
+    assert str(load_info(greys)).startswith("9 training and 1 validation image, 3 channels, ")
 
 
 def test_a_description_names_bad_samples(greys):
     (greys / "masks" / "3.png").write_bytes(b"x")
-    assert "; 1 bad samples skipped: 3.png: mask" in str(load_info(greys, on_bad_sample="skip", seed=1))
+    assert "; 1 bad sample skipped: 3.png: mask" in str(load_info(greys, on_bad_sample="skip", seed=1))
 
 
 @pytest.fixture
@@ -401,8 +401,8 @@ def test_a_network_is_told_of_the_spacing_unless_it_has_one(volumes):
 
 def test_a_description_of_volumes_says_their_spacing(volumes):
     text = str(volumes)
-    assert text.startswith("3 training and 1 validation volumes, mostly of 2, 1, 1 mm along z, y, x")
-    assert ", 1 channels, 2 classes" in text
+    assert text.startswith("3 training and 1 validation volume, mostly of 2, 1, 1 mm along z, y, x")
+    assert ", 1 channel, 2 classes" in text
 
 
 def test_a_description_names_twenty_bad_samples_of_both_splits():
@@ -412,7 +412,7 @@ def test_a_description_names_twenty_bad_samples_of_both_splits():
     text = str(replace(info, train=train, val=val))
     assert "; 21 bad samples skipped: t0; t1; " in text
     assert text.endswith("; v4; ...")
-    assert str(replace(info, val=replace(val, bad={0: "v0"}))).endswith("; 1 bad samples skipped: v0")
+    assert str(replace(info, val=replace(val, bad={0: "v0"}))).endswith("; 1 bad sample skipped: v0")
 
 
 LOCATIONS = {value: np.array([[value, 1]]) for value in (9, 7, 255, 8, 3, 5, 0)}

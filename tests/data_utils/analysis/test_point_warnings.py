@@ -45,14 +45,14 @@ def test_a_check_counts_the_states_of_points(folder_with_mistakes):
 
 def test_a_check_finds_likely_mistakes(folder_with_mistakes):
     report, _ = check_data(DataConfig(dataset=str(folder_with_mistakes)))
-    assert "1 points lie outside their images: i2.png (right at 25, 3)" in report
-    assert "1 pairs of points lie at one place: i2.png (left and tail)" in report
-    assert "left and right may be exchanged in 1 images: i7.png" in report
+    assert "1 point lies outside its image, and left out: i2.png (right at 25, 3)" in report
+    assert "1 pair of points lies at one place: i2.png (left and tail)" in report
+    assert "left and right may be exchanged in 1 image: i7.png" in report
 
 
 def test_a_check_of_chosen_points_finds_their_mistakes(folder_with_mistakes):
     report, _ = check_data(DataConfig(dataset=str(folder_with_mistakes), classes="tail,right,left"))
-    assert "right and left may be exchanged in 1 images: i7.png" in report
+    assert "right and left may be exchanged in 1 image: i7.png" in report
 
 
 @pytest.mark.parametrize(("images", "is_said"), [(9, False), (10, True)])
@@ -64,7 +64,7 @@ def test_few_images_do_not_say_on_which_side_a_point_lies(tmp_path, images, is_s
         Image.new("L", (20, 16)).save(tmp_path / "images" / f"i{number}.png")
     (tmp_path / "points.csv").write_text("\n".join(rows))
     report, _ = check_data(DataConfig(dataset=str(tmp_path)))
-    assert ("may be exchanged in 1 images: i0.png" in report) == is_said
+    assert ("may be exchanged in 1 image: i0.png" in report) == is_said
 
 
 def test_ears_that_are_exchanged_are_found_whatever_the_direction_of_the_body(tmp_path):
@@ -82,7 +82,7 @@ def test_ears_that_are_exchanged_are_found_whatever_the_direction_of_the_body(tm
         Image.new("L", (60, 60)).save(tmp_path / "images" / f"i{number}.png")
     (tmp_path / "points.csv").write_text("\n".join(rows))
     report, _ = check_data(DataConfig(dataset=str(tmp_path)))
-    assert "left and right may be exchanged in 1 images: i7.png" in report
+    assert "left and right may be exchanged in 1 image: i7.png" in report
 
 
 def split_of_points(*images: list[tuple[float, float]], space: str = PIXELS, states=None):
@@ -107,13 +107,13 @@ def test_points_up_to_the_edges_of_the_outermost_pixels_are_inside():
 @pytest.mark.parametrize("place", [(-0.6, 3), (3, -0.6), (19.6, 3), (3, 15.6)])
 def test_points_beyond_the_edges_of_the_outermost_pixels_are_warned_of(place):
     (line,) = point_warnings([split_of_points([place])], ())
-    assert line == f"1 points lie outside their images: i0 (a at {place[0]:g}, {place[1]:g}); they are left out"
+    assert line == f"1 point lies outside its image, and left out: i0 (a at {place[0]:g}, {place[1]:g})"
     assert point_warnings([split_of_points([place], states=[ABSENT])], ()) == ()
 
 
 def test_points_that_are_counted_upward_have_the_same_edges():
     (line,) = point_warnings([split_of_points([(3, 15.6), (3, -0.4)], space=PIXELS_UPWARD)], ())
-    assert line.startswith("1 points lie outside")
+    assert line.startswith("1 point lies outside")
 
 
 def test_points_of_an_image_without_size_are_not_outside():
@@ -132,7 +132,7 @@ def test_points_lie_at_one_place_below_half_a_pixel():
 def test_points_of_a_volume_in_two_slices_lie_at_two_places():
     inspection, split = split_of_points([(3, 3, 3), (3, 3, 9), (3, 3, 9.2)], space="RAS")
     inspection.sizes = np.array([(9, 16, 20)])
-    assert point_warnings([(inspection, split)], ()) == ("1 pairs of points lie at one place: i0 (b and c)",)
+    assert point_warnings([(inspection, split)], ()) == ("1 pair of points lies at one place: i0 (b and c)",)
 
 
 LEFT_RIGHT = [(4.0, 3.0), (15.0, 3.0)]
@@ -144,14 +144,14 @@ RIGHT_LEFT = LEFT_RIGHT[::-1]
 @pytest.mark.parametrize(("usual", "odd"), [(LEFT_RIGHT, RIGHT_LEFT), (RIGHT_LEFT, LEFT_RIGHT)])
 def test_the_order_of_two_points_is_usual_from_nine_of_ten_images_on(usual, odd):
     (line,) = point_warnings([split_of_points(*[usual] * 9, odd)], [(0, 1)])
-    assert line == "a and b may be exchanged in 1 images: i9"
+    assert line == "a and b may be exchanged in 1 image: i9"
     assert point_warnings([split_of_points(*[usual] * 8, odd)], [(0, 1)]) == ()
 
 
 def test_points_of_each_pair_may_be_exchanged():
     usual, odd = [*LEFT_RIGHT, (2.0, 9.0), (12.0, 9.0)], [*LEFT_RIGHT, (12.0, 9.0), (2.0, 9.0)]
     (line,) = point_warnings([split_of_points(*[usual] * 12, odd)], [(0, 1), (2, 3)])
-    assert line == "c and d may be exchanged in 1 images: i12"
+    assert line == "c and d may be exchanged in 1 image: i12"
 
 
 def test_up_to_five_images_of_exchanged_points_are_named():
@@ -180,7 +180,7 @@ def test_a_pair_is_told_by_a_point_that_half_of_the_images_hold(tail, turned_tai
         source.positions[2] = 0
         split.records[number]["target"] = source._replace(states=np.array([PRESENT, PRESENT, UNKNOWN]))
     (line,) = point_warnings([(inspection, split)], [(0, 1)])
-    assert line == "a and b may be exchanged in 1 images: i18"
+    assert line == "a and b may be exchanged in 1 image: i18"
 
 
 def test_points_of_volumes_are_told_by_their_order_along_x_alone():

@@ -126,10 +126,10 @@ def test_a_forward_pass_has_so_many_pixels_on_each_kind_of_device(kind, pixels):
     [
         (16, 2, 4, 2, [4, 4, 4, 4], "16 in a step = 4 in a micro-batch x 2 processes x 2 accumulation steps"),
         (13, 2, 4, 2, [4, 3, 3, 3], "13 in a step = 3 or 4 in a micro-batch x 2 processes x 2 accumulation steps"),
-        (9, 8, 2, 1, [2, *7 * [1]], "9 in a step = 1 or 2 in a micro-batch x 8 processes x 1 accumulation steps"),
-        (4, 8, 1, 1, 4 * [1], "4 in a step = 0 or 1 in a micro-batch x 8 processes x 1 accumulation steps"),
+        (9, 8, 2, 1, [2, *7 * [1]], "9 in a step = 1 or 2 in a micro-batch x 8 processes x 1 accumulation step"),
+        (4, 8, 1, 1, 4 * [1], "4 in a step = 0 or 1 in a micro-batch x 8 processes x 1 accumulation step"),
         (5, 4, 1, 2, 5 * [1], "5 in a step = 0 or 1 in a micro-batch x 4 processes x 2 accumulation steps"),
-        (8, 1, 3, 4, [2, 2, 2, 2], "8 in a step = 2 in a micro-batch x 1 processes x 4 accumulation steps"),
+        (8, 1, 3, 4, [2, 2, 2, 2], "8 in a step = 2 in a micro-batch x 1 process x 4 accumulation steps"),
     ],
     ids=["even", "uneven", "a filler", "idle processes", "idle steps", "one process"],
 )
@@ -160,7 +160,7 @@ def test_a_round_is_left_out_where_no_process_would_have_an_image_in_it(images, 
 def test_processes_that_share_a_volume_are_one_group():
     batch_split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
     assert batch_split.world_size == 6
-    assert batch_split.group_words == "groups of 3 processes"
+    assert batch_split.group_text == "2 groups of 3 processes"
     assert batch_split.idle_groups == 0
     assert batch_split._replace(batch_size=1, accumulation=1).idle_groups == 1
     assert "x 2 groups of 3 processes x 2 accumulation steps" in str(batch_split)

@@ -282,7 +282,7 @@ def test_a_missing_channel_is_named(tmp_path):
 def test_a_volume_without_partner_is_named(tmp_path):
     write_pairs(tmp_path)
     (tmp_path / "masks" / f"{CASE_NAMES[0]}.nii.gz").unlink()
-    assert re.search(r"1 volumes have no partner: .*brain_001.nii.gz: image without mask", loading_error(tmp_path))
+    assert re.search(r"1 volume has no partner: .*brain_001.nii.gz: image without mask", loading_error(tmp_path))
 
 
 def test_a_volume_without_partner_is_left_out_where_that_is_allowed(tmp_path):

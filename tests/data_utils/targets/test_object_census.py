@@ -24,7 +24,7 @@ def test_check_data_counts_objects(tmp_path):
     assert f"objects: {total} in 4 of 4 images;" in report
     assert "sizes of objects in pixels: 16 to " in report
     assert ") touch another object" in report
-    assert "to check: in 1 images a number names several pieces, which count as one object: 00.png" in report
+    assert "to check: in 1 image a number names several pieces, which count as one object: 00.png" in report
 
 
 def test_a_census_adds_up_over_images():
@@ -36,7 +36,7 @@ def test_a_census_adds_up_over_images():
     assert census.lines() == [
         "objects: 6 in 3 of 4 images; 1.5 an image, 3 at most",
         "sizes of objects in pixels: 1 to 2, median 2; 4 (66.7%) touch another object",
-        "to check: in 1 images a number names several pieces, which count as one object: fourth",
+        "to check: in 1 image a number names several pieces, which count as one object: fourth",
     ]
 
 
@@ -56,7 +56,7 @@ def test_a_census_of_whole_objects_has_nothing_to_check():
     census = ObjectCensus()
     census.add("a", np.array([[1, 1, 0, 2]]))
     assert census.lines() == [
-        "objects: 2 in 1 of 1 images; 2.0 an image, 2 at most",
+        "objects: 2 in 1 of 1 image; 2.0 an image, 2 at most",
         "sizes of objects in pixels: 1 to 2, median 2; 0 (0.0%) touch another object",
     ]
 

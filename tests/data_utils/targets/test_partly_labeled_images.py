@@ -108,7 +108,7 @@ def test_an_image_that_is_labeled_for_nothing_is_unknown(unlabeled_image):
 
 
 def test_images_that_are_labeled_for_nothing_are_warned_of(unlabeled_image):
-    assert any(line.startswith("1 images are labeled for no class") for line in unlabeled_image.warnings)
+    assert any(line.startswith("1 image is labeled for no class") for line in unlabeled_image.warnings)
 
 
 def test_a_class_that_only_a_damaged_mask_is_labeled_for_cannot_be_scored(tmp_path):
@@ -144,8 +144,8 @@ def test_the_report_says_the_share_of_labeled_pixels(partly_labeled_report):
 @pytest.mark.parametrize(
     "line",
     [
-        "1 images have no row in classes.csv, and count as labeled for all classes: d.png",
-        "1 images are labeled for no class, and teach and score nothing: c.png",
+        "1 image has no row in classes.csv, which means labeled for all classes: d.png",
+        "1 image is labeled for no class, useless for training and scores: c.png",
         "no validation image is labeled for dog, which cannot be scored",
     ],
     ids=["no row", "no class", "no validation image"],
@@ -163,7 +163,7 @@ def test_damaged_masks_are_not_counted_among_those_that_are_labeled(tmp_path):
         (tmp_path / "train" / "masks" / f"{name}.png").write_bytes(b"")
     report, _ = check_data(DataConfig(str(tmp_path), classes=CLASSES))
     assert "images that are labeled for each class, of 5\n         3   60.000 %  background\n" in report
-    assert "to check: 1 images are labeled for no class, and teach and score nothing: d.png" in report
+    assert "to check: 1 image is labeled for no class, useless for training and scores: d.png" in report
 
 
 @pytest.fixture(scope="module")

@@ -176,7 +176,7 @@ def test_points_whose_images_are_missing_are_named(tmp_path):
 def test_a_name_with_the_ending_of_an_image_may_not_lack_one(tmp_path, name):
     folder = write_table(tmp_path / "data", f"image,p_x,p_y\n{name},1,2\nb,3,4\n", images=2)
     (folder / "images" / "a.png").rename(folder / "images" / f"{name}.png")
-    with pytest.raises(DataError, match=rf"1 files without partner: {name}: listed in points\.csv"):
+    with pytest.raises(DataError, match=rf"1 file without partner: {name}: listed in points\.csv"):
         load_records(DataConfig(dataset=str(folder)))
 
 

@@ -96,7 +96,7 @@ def test_points_are_the_truth_of_the_image_in_their_folder_alone(tmp_path, path,
     )
     write_noses(tmp_path / "t.csv", *images)
     if row is None:
-        with pytest.raises(DataError, match=f"lists no points of 1 inputs, the first is .*{path}"):
+        with pytest.raises(DataError, match=f"lists no points of 1 input, the first is .*{path}"):
             with_truths([image_at(tmp_path, path)], tmp_path / "t.csv", TASK, stem)
     else:
         (job,) = with_truths([image_at(tmp_path, path)], tmp_path / "t.csv", TASK, stem)
@@ -106,7 +106,7 @@ def test_points_are_the_truth_of_the_image_in_their_folder_alone(tmp_path, path,
 def test_points_are_the_truth_of_one_image(tmp_path):
     write_noses(tmp_path / "t.csv", "a.png")
     jobs = [image_at(tmp_path, name) for name in ("a.png", "a.tif")]
-    with pytest.raises(DataError, match=r"lists no points of 1 inputs, the first is .*a\.tif"):
+    with pytest.raises(DataError, match=r"lists no points of 1 input, the first is .*a\.tif"):
         with_truths(jobs, tmp_path / "t.csv", TASK)
 
 

@@ -50,7 +50,7 @@ def test_a_batch_that_fits_stays_as_it_is(monkeypatch, capsys):
     split, network = checked(monkeypatch, BatchSplit(8, 1, 8, 1), room=8)
     assert split == BatchSplit(8, 1, 8, 1)
     assert not network.activation_checkpointing
-    line = "batch: 8 in a step = 8 in a micro-batch x 1 processes x 1 accumulation steps\n"
+    line = "batch: 8 in a step = 8 in a micro-batch x 1 process x 1 accumulation step\n"
     assert capsys.readouterr().out == line
 
 
@@ -267,7 +267,7 @@ def test_a_process_without_room_lowers_the_micro_batch_of_all_but_no_loss(tiny_f
     assert "micro-batches of 2 images of 40 x 56 fit, 4 were wanted" in tight.stdout
     assert "8 in a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in tight.stdout
     roomy = run_train(tmp_path / "roomy", "--dataset", tiny_folder, *TINY, *ROOM_FLAGS)
-    assert "8 in a step = 8 in a micro-batch x 1 processes x 1 accumulation steps" in roomy.output
+    assert "8 in a step = 8 in a micro-batch x 1 process x 1 accumulation step" in roomy.output
     # the documented promise, of SGD in fp32; measured 4e-7
     assert losses(tmp_path / "tight") == pytest.approx(losses(tmp_path / "roomy"), abs=1e-5)
 

@@ -373,7 +373,7 @@ def test_later_shortage_is_recorded_for_a_restart_in_smaller_micro_batches(tiny_
     assert result.returncode == 0, result.stderr
     shortage = "process 1: out of memory in step 7 with micro-batches of 4; run the same command with --output-dir"
     assert len([line for line in result.stderr.splitlines() if shortage in line]) == 1, result.stderr
-    assert "8 in a step = 4 in a micro-batch x 2 processes x 1 accumulation steps" in result.stdout
+    assert "8 in a step = 4 in a micro-batch x 2 processes x 1 accumulation step" in result.stdout
     assert "8 in a step = 2 in a micro-batch x 2 processes x 2 accumulation steps" in result.stdout
     assert "resumed from" in result.stdout
     assert len(losses(output)) == 10

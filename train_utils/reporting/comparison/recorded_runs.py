@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from runtime.console import counted
 from runtime.documents import read_json, read_json_lines
 from runtime.errors import DataError
 from tasks import TASKS
@@ -109,7 +110,9 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     records = [record for _, record in lines if is_record(record)]
     damaged += len(lines) - len(records)
     if damaged:
-        remarks.append(f"{damaged} lines of metrics.jsonl are damaged and left out")
+        remarks.append(
+            f"{counted(damaged, 'line of metrics.jsonl is', 'lines of metrics.jsonl are')} damaged and left out"
+        )
     evaluations = _evaluations(records, score_key(settings.identity.task))
     if not evaluations:
         raise DataError("the run has no evaluation yet")

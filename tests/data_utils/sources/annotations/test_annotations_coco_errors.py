@@ -171,7 +171,7 @@ def test_two_files_with_the_name_of_one_split_are_refused(folder):
 def test_an_image_that_is_not_there_is_named(folder):
     (folder / "train2017/2.png").unlink()
     message = error_of(folder)
-    assert "instances_train2017.json: 1 files without partner: 2.png: listed, but the file is missing" in message
+    assert "instances_train2017.json: 1 file without partner: 2.png: listed, but the file is missing" in message
     assert "--allow-unpaired" in message
     report, count = check_data(DataConfig(str(folder)))
     assert count == 1

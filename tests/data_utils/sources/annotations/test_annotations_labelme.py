@@ -170,7 +170,7 @@ def one_without_file(tmp_path) -> Path:
 
 def test_an_image_without_a_file_is_named(one_without_file):
     message = error_of(one_without_file)
-    assert "1 files without partner: b.png: image without labelme file" in message
+    assert "1 file without partner: b.png: image without labelme file" in message
     assert "--allow-unpaired" in message
 
 

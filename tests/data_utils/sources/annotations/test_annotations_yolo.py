@@ -235,7 +235,7 @@ def without_image(folder) -> Path:
 
 def test_a_label_file_without_image_is_named(without_image):
     message = error_of(without_image)
-    assert "1 files without partner: x.txt: label file without image" in message
+    assert "1 file without partner: x.txt: label file without image" in message
     assert "--allow-unpaired" in message
 
 
@@ -388,7 +388,7 @@ def test_a_list_of_images_may_name_one_twice(in_lists):
 def test_an_image_that_a_list_names_is_missing(in_lists):
     (in_lists / "train.txt").write_text("images/train/z.jpg\n")
     missing = "images/train/z.jpg: listed in train.txt, but the file is missing"
-    assert f"{in_lists / 'train.txt'}: 1 files without partner: {missing}" in error_of(in_lists)
+    assert f"{in_lists / 'train.txt'}: 1 file without partner: {missing}" in error_of(in_lists)
 
 
 def test_objects_are_counted_in_the_label_files_that_can_be_read(folder):

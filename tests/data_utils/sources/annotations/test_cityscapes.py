@@ -179,7 +179,7 @@ def lone_mask(tmp_path) -> Path:
 
 def test_a_mask_of_cityscapes_without_image_is_named(lone_mask):
     message = error_of(lone_mask)
-    assert f"{lone_mask / 'leftImg8bit/train'}: 1 files without partner: {MASK_WITHOUT_IMAGE}" in message
+    assert f"{lone_mask / 'leftImg8bit/train'}: 1 file without partner: {MASK_WITHOUT_IMAGE}" in message
     assert "--allow-unpaired" in message
 
 

@@ -176,7 +176,7 @@ def test_a_set_is_known_by_its_first_five_folders(three_splits):
 
 def test_a_folder_of_a_set_without_masks_is_named(three_splits):
     without_masks(three_splits / "train/f")
-    with pytest.raises(DataError, match=r"1 files without partner: f: has no masks; --allow-unpaired"):
+    with pytest.raises(DataError, match=r"1 file without partner: f: has no masks; --allow-unpaired"):
         one_object_masks.open_records(three_splits / "train", allow_unpaired=False)
 
 

@@ -279,7 +279,7 @@ def unlisted(tmp_path) -> Path:
 
 
 def test_an_unlisted_image_of_voc_without_mask_is_named(unlisted):
-    assert "1 files without partner: b: no mask" in error_of(unlisted)
+    assert "1 file without partner: b: no mask" in error_of(unlisted)
     assert "--allow-unpaired" in error_of(unlisted)
 
 

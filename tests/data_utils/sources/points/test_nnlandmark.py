@@ -90,7 +90,7 @@ def test_cases_of_nnlandmark_that_are_written_again_are_the_same(tmp_path):
 def test_a_case_of_nnlandmark_that_is_in_no_folder_is_named(tmp_path):
     cases = write_volumes(tmp_path, np.eye(4))
     (tmp_path / "all_landmarks_voxel.json").write_text(json.dumps(cases | {"lost": {"tip": [1, 2, 3]}}))
-    with pytest.raises(DataError, match=r"1 files without partner: lost: listed in all_landmarks_voxel\.json"):
+    with pytest.raises(DataError, match=r"1 file without partner: lost: listed in all_landmarks_voxel\.json"):
         load_records(DataConfig(str(tmp_path)))
 
 

@@ -49,7 +49,8 @@ def test_damaged_lines_of_the_log_are_counted(tmp_path, damaged):
     lines = ['{"step": 10, "eval/mean_iou": 0.5}', *damaged, ""]
     (folder / "metrics.jsonl").write_text("\n".join(lines))
     _, remarks = read_run(folder)
-    assert remarks == [f"{len(damaged)} lines of metrics.jsonl are damaged and left out"]
+    lines = "1 line of metrics.jsonl is" if len(damaged) == 1 else f"{len(damaged)} lines of metrics.jsonl are"
+    assert remarks == [f"{lines} damaged and left out"]
 
 
 def test_a_run_that_has_not_finished_is_reported_with_its_last_step(tmp_path):

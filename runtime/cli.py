@@ -66,13 +66,15 @@ class Arguments(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # callers cannot pass a namespace
         self, args: list[str] | None = None, namespace: None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        for word in sys.argv[1:] if args is None else args:
+        words = sys.argv[1:] if args is None else args
+        for word_before, word in zip(["", *words], words, strict=False):
             if word.startswith(LONG_DASHES):
                 flag = f"--{word.lstrip('-' + ''.join(LONG_DASHES))}"
                 self.error(f"{word} begins with a long dash, as word processors write it; type {flag}")
             if PASSWORD.search(word):
+                flag = f"{word_before} " if re.fullmatch("--[a-z-]+", word_before) else ""
                 self.error(
-                    f"{redact(word)} was given with a password, which others could read in the command and its"
+                    f"{flag}{redact(word)} was given with a password, which others could read in the command and its"
                     " records; leave it out of the URL, and give it in the environment (docs/data.md)"
                 )
             if word.startswith("-") and word.partition("=")[2] == "--":  # argparse would make it an empty list

@@ -363,6 +363,7 @@ def test_a_password_in_a_url_is_refused_and_not_repeated(script, words, monkeypa
     assert ended.value.code == 2
     assert line.count("\n") == 1
     assert "was given with a password" in line
+    assert words[0].partition("=")[0].partition("alice")[0] in line
     assert "in the environment" in line
     assert "hunter" not in line
     assert "alice" not in line

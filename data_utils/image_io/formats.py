@@ -78,12 +78,14 @@ class ClassLayers(NamedTuple):
 class VolumeFile(NamedTuple):
     """The file of a volume, or a file for each channel; and the spacing (z, y, x) in mm if the files have none.
 
-    `layers` gives the classes of the files or channels of a label whose classes may overlap.
+    `layers` gives the classes of the files or channels of a label whose classes may overlap. `grid_of` is the image
+    that a label lies on whose own file does not say where it lies.
     """
 
     paths: tuple[str, ...]
     spacing: tuple[float, float, float] | None = None
     layers: ClassLayers | None = None
+    grid_of: str | None = None
 
 
 class BandSource(NamedTuple):

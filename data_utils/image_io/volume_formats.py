@@ -83,6 +83,11 @@ class NiftiVolume(StoredVolume):
         self.affine[:3] *= MM[header.get_xyzt_units()[0]]
 
     @property
+    def has_place(self) -> bool:
+        """Whether the header says where the voxels lie; else nibabel makes a place up."""
+        return bool(self.image.header["sform_code"] > 0 or self.image.header["qform_code"] > 0)
+
+    @property
     def is_scaled(self) -> bool:
         """Whether the header says how the stored numbers become values."""
         return (self.slope, self.intercept) != (1, 0)

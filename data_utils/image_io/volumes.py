@@ -185,7 +185,19 @@ def _open(source: ImageSource, name: str) -> list[StoredVolume]:
     """The files of a volume, whose headers are read now."""
     assert isinstance(source, VolumeFile), source
     with image_errors(name):
-        return [open_stored(path, source.spacing) for path in source.paths]
+        files = [open_stored(path, source.spacing) for path in source.paths]
+        for file in files:
+            if source.grid_of is not None and isinstance(file, NiftiVolume) and not file.has_place:
+                _lay_on(file, open_stored(source.grid_of, source.spacing))
+        return files
+
+
+def _lay_on(label: NiftiVolume, image: StoredVolume) -> None:
+    """Lay a label without a place on the voxels of an image of its shape, unless its voxels have other sides."""
+    sides = label.image.header.get_zooms()[:3]
+    image_sides = np.linalg.norm(image.affine[:3, :3], axis=0)
+    if label.shape == image.shape and (np.allclose(sides, 1) or np.allclose(sides, image_sides, rtol=1e-3)):
+        label.affine = image.affine
 
 
 def _header(stored_volumes: Sequence[StoredVolume], name: str) -> VolumeHeader:

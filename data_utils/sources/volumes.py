@@ -73,7 +73,8 @@ class VolumeRecords(Records):
 
     def __getitem__(self, i: int) -> Record:
         name, images, mask = self.cases[i]
-        return {"image": self._file(images), "target": self._file((mask,)), "name": name}
+        label = self._file((mask,))._replace(grid_of=images[0])
+        return {"image": self._file(images), "target": label, "name": name}
 
     def _file(self, paths: tuple[str, ...]) -> VolumeFile:
         holds_no_spacing = paths[0].lower().endswith(STACK_SUFFIXES)

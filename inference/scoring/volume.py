@@ -94,7 +94,7 @@ class VolumeScorer:
         if pred.shape != header.size:
             name = self.output_format.written_volume(job).paths[0]
             raise DataError(f"{name}: differs in size from the volume; give --overwrite to predict it again")
-        target = self._read_truth(job.truth, header)
+        target = self._read_truth(job.truth, job.volume, header)
         scores = self.task.new_scores(1)
         for z, plane in enumerate(pred):
             plane_target = target.at(z).map(lambda labels: torch.from_numpy(labels)[None])
@@ -111,9 +111,9 @@ class VolumeScorer:
             surfaces = surface_scores(pred, target.main, self.task.outputs, header.spacing)
         return VolumeScore(scores, surfaces, areas)
 
-    def _read_truth(self, mask: MaskFile, header: VolumeHeader) -> Target:
+    def _read_truth(self, mask: MaskFile, image: VolumeFile, header: VolumeHeader) -> Target:
         """The true mask (D, H, W) of a volume. Raises DataError if it lies on another grid."""
-        volume = _as_volume(mask)
+        volume = _as_volume(mask)._replace(grid_of=image.paths[0])
         truth = volume.paths[0]
         if truth.lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
             volume = volume._replace(spacing=header.spacing)

@@ -7,6 +7,7 @@ import json
 import re
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import tifffile
@@ -27,8 +28,10 @@ from support.volumes import (
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
+from data_utils.analysis.inspect_volumes import VolumeInspection, inspect_volume
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
+from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Records
@@ -579,3 +582,32 @@ def test_sizes_of_voxels_that_a_stack_holds_and_nobody_reads_get_a_line(tmp_path
     assert ("says that its voxels are" in report) is (size is not None)
     assert size is None or f"says that its voxels are {size} (z, y, x)" in report
     assert "says that its voxels are" not in check_data(DataConfig(str(tmp_path), dims=3, spacing=(3, 0.5, 0.25)))[0]
+
+
+@pytest.mark.parametrize("side", [1.0, 0.7], ids=["sides of 1", "sides of the image"])
+def test_a_label_that_does_not_say_where_it_lies_lies_on_its_image(tmp_path, side):
+    affine = LPS @ np.diag([0.7, 0.7, 0.7, 1])
+    voxels = np.zeros((6, 7, 8), np.uint8)
+    voxels[1, 2, 3] = 1
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+        for name in "ab":
+            write_nifti(tmp_path / kind / f"{name}.nii.gz", voxels, affine)
+    expected = samples(open_volumes(tmp_path, (), DataConfig(str(tmp_path)))["train"]())
+    plain = nibabel.Nifti1Image(voxels, None)
+    plain.header.set_zooms((side, side, side))
+    nibabel.save(plain, tmp_path / "masks" / "a.nii.gz")
+    records = open_volumes(tmp_path, (), DataConfig(str(tmp_path)))["train"]()
+    assert samples(records) == expected
+    assert isinstance(inspect_volume(records[0]), VolumeInspection)
+
+
+def test_a_label_whose_voxels_have_other_sides_does_not_lie_on_its_image(tmp_path):
+    voxels = np.zeros((6, 7, 8), np.uint8)
+    image = write_nifti(tmp_path / "images" / "a.nii.gz", voxels, LPS)
+    plain = nibabel.Nifti1Image(voxels, None)
+    plain.header.set_zooms((2, 2, 2))
+    nibabel.save(plain, tmp_path / "a.nii.gz")
+    label = VolumeFile((str(tmp_path / "a.nii.gz"),), grid_of=str(image))
+    problem = inspect_volume({"image": VolumeFile((str(image),)), "target": label, "name": "a"})
+    assert problem.kind == "label of another affine"

@@ -22,6 +22,7 @@ from runtime.errors import DataError, ImageError
 
 GZIP_LEVEL = 6  # the default of `gzip`
 SMALLEST_SIDE = 1e-7  # mm: with a smaller side of a voxel a header is damaged
+LARGEST_SIDE = 1e4  # mm: with a larger one too
 FARTHEST_ENTRY = 1e7  # mm: with an entry of the affine so far from 0 a header is damaged
 MASK_TYPES = ("uint8", "int16", "uint16", "int32", "int64")
 
@@ -240,8 +241,10 @@ def _sides_and_orientation(affine: np.ndarray, name: str) -> tuple[np.ndarray, n
     if (np.abs(affine) < FARTHEST_ENTRY).all():  # NaN is not below it either
         sides = np.linalg.norm(affine[:3, :3], axis=0)
         orientation = load_nibabel().io_orientation(affine)
-    if sides.min() < SMALLEST_SIDE or np.isnan(orientation).any():
-        raise ImageError(f"{name}: its affine {affine[:3].tolist()} is no grid in space; correct the header")
+    has_sides = SMALLEST_SIDE <= sides.min() <= sides.max() <= LARGEST_SIDE
+    if not has_sides or np.isnan(orientation).any():
+        limits = f"of voxels of {SMALLEST_SIDE:g} to {LARGEST_SIDE:g} mm"
+        raise ImageError(f"{name}: its affine {affine[:3].tolist()} is no grid in space {limits}; correct the header")
     return sides, orientation.astype(int)
 
 

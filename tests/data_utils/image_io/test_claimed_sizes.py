@@ -24,7 +24,7 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.meta_image import check_meta_image
 from data_utils.image_io.nrrd import check_nrrd
 from data_utils.image_io.reader import read_header, read_image, read_mask
-from data_utils.image_io.volumes import read_volume
+from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.volume_input import VolumeInput
 from inference.network_inputs import open_input
@@ -254,6 +254,12 @@ def test_a_compressed_nifti_cannot_hold_what_its_header_claims(tmp_path):
     short = nifti(tmp_path / "short.nii.gz", (200, 200, 200), 1)
     with pytest.raises(ImageError, match=r"claims 8,000,000 bytes of voxels, and it can hold [0-9,]+ at most"):
         read_volume(VolumeFile((str(short),)), "short")
+
+
+def test_voxels_of_a_kilometer_are_refused(tmp_path):
+    wide = nifti(tmp_path / "wide.nii.gz", (4, 4, 4), 1e6, bytes(64))
+    with pytest.raises(ImageError, match=r"wide: its affine .* is no grid in space of voxels of 1e-07 to 10000 mm"):
+        read_volume_header(VolumeFile((str(wide),)), "wide")
 
 
 def test_a_volume_is_not_resampled_to_far_more_than_it_holds(tmp_path):

@@ -617,7 +617,7 @@ def volume_of_side(folder: Path, side: float) -> VolumeFile:
     return source(write_nifti(folder / "a.nii", np.ones((2, 2, 2), np.uint8), np.diag([side, 1, 1, 1])))
 
 
-@pytest.mark.parametrize("side", [2e-7, 0.9e7])
+@pytest.mark.parametrize("side", [2e-7, 0.9e4])
 def test_a_voxel_has_a_size_that_something_may_have(tmp_path, side):
     assert read_volume(volume_of_side(tmp_path, side), "a")[1].spacing[2] == pytest.approx(side)
 
@@ -629,7 +629,7 @@ def test_two_axes_along_one_are_no_grid(tmp_path):
         read_volume_header(volume, "a")
 
 
-@pytest.mark.parametrize("side", [0.9e-7, 1.1e7, -1.1e7])
+@pytest.mark.parametrize("side", [0.9e-7, 1.1e4, -1.1e7])
 def test_a_voxel_of_a_size_that_nothing_has_is_refused(tmp_path, side):
     with pytest.raises(ImageError, match="is no grid in space"):
         read_volume(volume_of_side(tmp_path, side), "a")

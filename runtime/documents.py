@@ -7,12 +7,12 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import UnionType
-from typing import Any, BinaryIO, Union, get_args, get_origin, get_type_hints
+from typing import Any, BinaryIO, TextIO, Union, get_args, get_origin, get_type_hints
 
 from runtime.redact import shorten
 
@@ -26,6 +26,9 @@ MOST_LEVELS = 64  # the deepest nesting of lists and objects
 MOST_DIGITS = 300  # whole numbers of more digits may not fit into a float
 MOST_CHARACTERS = 2**12  # a longer value in YAML, `1:1:1...`, may be a number that takes minutes to compute
 HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate as JSON writes it, which is valid text only in a pair
+# the beginning of a formula (owasp.org/www-community/attacks/CSV_Injection), maybe behind apostrophes; a protected cell
+FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+PROTECTED = re.compile("'" + FORMULA.pattern)
 ROOT_NAMES: dict[type, str] = {dict: "an object", list: "a list", tuple: "a list"}
 
 
@@ -106,6 +109,8 @@ def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = Fals
 def parse_csv(text: str, delimiter: str = ",", *, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
     """Each row that is not empty, with the number of the line that it begins in. Raises ValueError with a line.
 
+    A cell that `TableWriter` has protected is given back as it was.
+
     Args:
         strict: whether quotes that are misplaced or never closed are an error.
     """
@@ -114,10 +119,35 @@ def parse_csv(text: str, delimiter: str = ",", *, strict: bool = False) -> Itera
     try:
         for row in reader:
             if any(row):
-                yield line, row
+                yield line, [cell[1:] if PROTECTED.match(cell) else cell for cell in row]
             line = reader.line_num + 1
     except csv.Error as error:
         raise ValueError(f"line {line}: {error}") from error
+
+
+class TableWriter:
+    """Writes rows as CSV that `parse_csv` gives back, and that a spreadsheet shows and does not compute.
+
+    Numbers stay as they are. Other cells that a spreadsheet would take for a formula get an apostrophe before them.
+    """
+
+    def __init__(self, text: TextIO) -> None:
+        self._text = text
+
+    def writerow(self, cells: Iterable[object]) -> None:
+        row = io.StringIO()
+        # Python before 3.13 quotes a carriage return only where it is part of the end of a line
+        csv.writer(row, lineterminator="\r\n").writerow(map(_protected, cells))
+        self._text.write(row.getvalue()[:-2] + "\n")
+
+
+def _protected(cell: object) -> str:
+    text = "" if cell is None else str(cell)
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}" if FORMULA.match(text) else text
+    return text
 
 
 def text_lines(text: str) -> list[str]:

@@ -1,7 +1,5 @@
 """The table of the objects of an image: its columns, its cells, and how it is read again."""
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import numpy as np
 
 from data_utils.image_io.volumes import VolumeHeader
 from inference.decoding.finder import DetectedObject
-from runtime.documents import MOST_BYTES_OF_DATA, read_bytes
+from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes
 from runtime.errors import DataError, one_line
 
 IMAGE_COLUMNS = ("number", "class", "area", "center_y", "center_x", "top", "left", "bottom", "right", "score")
@@ -23,16 +21,16 @@ def table_rows(table: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
     """The rows of the table of an image. Raises DataError if somebody has made it unreadable."""
     try:
         text = read_bytes(table, MOST_BYTES_OF_DATA).decode(errors="replace")
-        rows = csv.reader(io.StringIO(text, newline=""))
-        if next(rows, None) != list(columns):
+        rows = parse_csv(text)
+        if next(rows, (1, []))[1] != list(columns):
             raise ValueError("expected the columns " + ", ".join(columns))
-        for cells in rows:
+        for _, cells in rows:
             row = dict(zip(columns, cells, strict=True))
             for name in WHOLE:
                 int(row.get(name, "0"))
             float(row["score"])
             yield row
-    except (OSError, ValueError, csv.Error) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{table}: is not as prediction wrote it ({one_line(error)}); {REMEDY}") from error
 
 

@@ -1,7 +1,6 @@
 """Numbered objects: a label image, and a table with a row for each object."""
 
 import codecs
-import csv
 import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image
 from inference.outputs.prediction_format import LegendEntry, MaskFormat, MaskSink, Properties
 from inference.outputs.rasters import MaskRaster, RasterSink
 from runtime.console import counted, say
+from runtime.documents import TableWriter
 from runtime.files import replace_file, replace_path
 from tasks.matching import label_numbers
 from tasks.objects import Objects
@@ -150,31 +150,25 @@ class ObjectFormat(MaskFormat):
         objects = 0
         with replace_file(folder / JOINED) as file:
             text = codecs.getwriter("utf-8")(file, "surrogateescape")
-            table = csv.DictWriter(text, ["image", *dict.fromkeys(columns)], lineterminator="\n")
-            table.writeheader()
+            table = TableWriter(text)
+            titles = list(dict.fromkeys(columns))
+            table.writerow(["image", *titles])
             for job in written_jobs:
-                objects += _append_table(table, job)
+                job_columns = VOLUME_COLUMNS if isinstance(job, VolumeJob) else IMAGE_COLUMNS
+                for row in table_rows(job.file(TABLE), job_columns):
+                    table.writerow([job.relative_name, *(row.get(title, "") for title in titles)])
+                    objects += 1
         say(f"{folder / JOINED} lists {counted(objects, 'object')} in {counted(len(written_jobs), 'image')}")
 
     def write_tables(self, files: Mapping[str, BinaryIO], decoder: Decoder, header: VolumeHeader | None) -> None:
         text = io.StringIO()
-        table = csv.writer(text, lineterminator="\n")
+        table = TableWriter(text)
         table.writerow(IMAGE_COLUMNS if header is None else VOLUME_COLUMNS)
         for detected in decoder.objects:
             name = self.names[detected.class_index]
             cells = image_cells(detected) if header is None else volume_cells(detected, header)
             table.writerow([detected.number, name, detected.size, *cells, f"{detected.score:.4f}"])
         files[TABLE].write(text.getvalue().encode())
-
-
-def _append_table(table: csv.DictWriter, job: Job) -> int:
-    """Append the objects of a job, and return their number."""
-    count = 0
-    columns = VOLUME_COLUMNS if isinstance(job, VolumeJob) else IMAGE_COLUMNS
-    for row in table_rows(job.file(TABLE), columns):
-        table.writerow({"image": job.relative_name, **row})
-        count += 1
-    return count
 
 
 class LabelRaster(RasterSink):

@@ -1,5 +1,7 @@
 """JSON and YAML of others: whatever is in them, a value or one ValueError, and soon."""
 
+import csv
+import io
 import json
 import os
 import time
@@ -7,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from runtime.documents import as_json, parse_json, read_bytes, read_json, read_json_lines, read_yaml
+from runtime.documents import (
+    TableWriter,
+    as_json,
+    parse_csv,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_json_lines,
+    read_yaml,
+)
 
 DAMAGED = {
     "empty": b"",
@@ -190,3 +201,36 @@ def test_a_file_that_holds_something_else_is_told_what_was_expected(tmp_path, ro
     (tmp_path / "a").write_text("1")
     with pytest.raises(ValueError, match=f"^{line}$"):
         read(tmp_path / "a", root)
+
+
+NAMES = [
+    "a\rb",
+    "a\nb",
+    'a"b,c',
+    "=1+1",
+    "+a",
+    "-a",
+    "@a",
+    "\ta",
+    "\ra",
+    "'=a",
+    "''=a",
+    "'a",
+    "\uff1da",
+    "",
+    "-1.5",
+    "+3",
+    "1e5",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_table_gives_names_back_and_begins_no_cell_as_a_formula(name):
+    text = io.StringIO()
+    table = TableWriter(text)
+    for cells in (["name", "number"], [name, -1.5]):
+        table.writerow(cells)
+    assert list(parse_csv(text.getvalue(), strict=True)) == [(1, ["name", "number"]), (2, [name, "-1.5"])]
+    (shown, number) = list(csv.reader(io.StringIO(text.getvalue(), newline="")))[1]
+    assert number == "-1.5"
+    assert shown in ("", "-1.5", "+3") or shown[0] not in "=+-@\t\r\n\uff1d"

@@ -1,13 +1,12 @@
 """images.csv of a run: the score of each validation image at the best evaluation, which runs are compared by."""
 
-import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.sources.excluded import shown_name
-from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes
+from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes
 from runtime.files import replace_file
 
 IMAGE_SCORES = "images.csv"
@@ -24,7 +23,7 @@ def write_image_scores(folder: Path, info: DatasetInfo, compared_by: str, compar
     if len(comparisons) != len(info.val):
         return
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
+    table = TableWriter(text)
     table.writerow((COLUMN, compared_by))
     occurrences: dict[str, int] = {}
     for index, score in enumerate(comparisons):

@@ -6,17 +6,15 @@ wide        image,X1,Y1,X2,Y2,...               a row for each image
 deeplabcut  three rows of headings, scorer, bodyparts and coords, then a row for each image
 """
 
-import csv
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data_utils.sources.points.table import EMPTY_CELL, Certainty, PointTable, TableBuilder, number
-from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes
+from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes
 from runtime.errors import DataError, one_line
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
@@ -255,11 +253,11 @@ READERS: dict[str, Callable[[Rows, str], PointTable]] = {
 def write(table: PointTable) -> str:
     """The content of a file in the table's own layout, with presence and confidence if the table has them."""
     text = io.StringIO(newline="")
-    WRITERS[table.layout](csv.writer(text, lineterminator="\n"), table)
+    WRITERS[table.layout](TableWriter(text), table)
     return text.getvalue()
 
 
-def _write_long(writer: Any, table: PointTable) -> None:
+def _write_long(writer: TableWriter, table: PointTable) -> None:
     axes = list(AXES[: table.axes])
     writer.writerow(["image", "landmark", *axes, "state", *_certainty_titles(table)])
     for row, image in enumerate(table.images):
@@ -271,7 +269,7 @@ def _write_long(writer: Any, table: PointTable) -> None:
             writer.writerow([image, name, *cells, STATE_NAMES[state], *_certainty_cells(table, row, column)])
 
 
-def _write_wide(writer: Any, table: PointTable) -> None:
+def _write_wide(writer: TableWriter, table: PointTable) -> None:
     are_numbers = all(name.isdigit() for name in table.names)
     titles = ["image"]
     for name in table.names:
@@ -283,7 +281,7 @@ def _write_wide(writer: Any, table: PointTable) -> None:
         writer.writerow([image, *_row(table, row)])
 
 
-def _write_deeplabcut(writer: Any, table: PointTable) -> None:
+def _write_deeplabcut(writer: TableWriter, table: PointTable) -> None:
     coordinates = [*AXES[: table.axes]]
     for title in _certainty_titles(table):
         coordinates.append("likelihood" if title == "confidence" else title)

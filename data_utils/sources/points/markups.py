@@ -3,7 +3,6 @@
 A file belongs to the volume of its name. Slicer's colors and other settings of display are neither read nor written.
 """
 
-import csv
 import io
 import json
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from data_utils.sources.points.spaces import SIGNS
 from data_utils.sources.points.table import PointTable, TableBuilder, number, read_note, written_note
-from runtime.documents import MOST_BYTES, parse_csv, read_bytes, read_json, text_lines
+from runtime.documents import MOST_BYTES, TableWriter, parse_csv, read_bytes, read_json, text_lines
 from runtime.errors import DataError, one_line
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
@@ -124,7 +123,7 @@ def write_fcsv(table: PointTable) -> str:
     text = io.StringIO(newline="")
     text.write("# Markups fiducial file version = 4.11\n")
     text.write(f"# CoordinateSystem = {table.space}\n# columns = {COLUMNS}\n")
-    writer = csv.writer(text, lineterminator="\n")
+    writer = TableWriter(text)
     for index, name in enumerate(table.names):
         is_present = table.states[0, index] == PRESENT
         if not is_present and table.presence is None:

@@ -1,6 +1,5 @@
 """The files of review.py: a page, a table, and a list for `train.py --exclude`."""
 
-import csv
 import io
 from collections.abc import Sequence
 from itertools import chain
@@ -11,6 +10,7 @@ import numpy as np
 
 from data_utils.visualize import outline_areas
 from inference.review.areas import disagreeing_areas
+from runtime.documents import TableWriter
 from runtime.files import replace_file
 from train_utils.reporting.embedding import Embedded, embed_all, reduce_picture
 from train_utils.reporting.rendering import page_bytes, render
@@ -57,7 +57,7 @@ def write_review(folder: Path, reviews: Sequence[MaskReview], lines: Sequence[st
 def table_text(reviews: Sequence[MaskReview]) -> str:
     """The content of the table: a row for each mask, with its numbers and its problems."""
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
+    table = TableWriter(text)
     table.writerow(TITLES)
     for review in reviews:
         runs = " ".join(image.run.name for image in review.images)

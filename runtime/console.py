@@ -10,11 +10,12 @@ from typing import TextIO, TypeVar
 
 from tqdm import tqdm
 
-from runtime.redact import printable, redact
+from runtime.redact import shorten, shown
 
 Item = TypeVar("Item")
 
 LINE_EVERY_SECONDS = 10.0
+MAX_LISTED = 300  # characters of a name or a line in a listing
 PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 
 
@@ -67,7 +68,7 @@ def say(message: str, *, every_process: bool = False) -> None:
     """
     if every_process or is_first_process():
         try:
-            tqdm.write(printable(redact(message), keep="\n"))
+            tqdm.write(shown(message, keep="\n"))
         except BrokenPipeError:
             _leave(sys.stdout)
 
@@ -84,7 +85,7 @@ def say_error(line: str, *, seen_by_all: bool = False) -> None:
         time.sleep(5)  # torchrun ends all processes as soon as one has ended: the first one needs time to print
     else:
         try:
-            tqdm.write(printable(redact(line)), file=sys.stderr)
+            tqdm.write(shown(line), file=sys.stderr)
             sys.stderr.flush()
         except BrokenPipeError:
             _leave(sys.stderr)
@@ -141,8 +142,8 @@ def counted(count: int, singular: str, plural: str = "") -> str:
 
 
 def first_few(texts: Sequence[str], count: int) -> list[str]:
-    """The first `count` texts, followed by "..." if there are more."""
-    first_texts = list(texts[:count])
+    """The first `count` texts, the longest of them without their middle, followed by "..." if there are more."""
+    first_texts = [shorten(text, MAX_LISTED) for text in texts[:count]]
     if len(texts) > count:
         first_texts.append("...")
     return first_texts

@@ -170,6 +170,7 @@ def check_types(values: Mapping[str, Any], kind: type) -> None:
         if name in hints and not _fits(value, hints[name]):
             hint = hints[name]
             expected = getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
+            expected = expected.replace("collections.abc.", "")
             raise ValueError(f"its {name} is {shorten(json.dumps(value), 60)}, expected {expected}")
 
 

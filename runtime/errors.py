@@ -1,6 +1,6 @@
 """Errors that a user can fix: each is a UserError, which `run_script` prints as one line. Other errors are bugs."""
 
-from runtime.redact import printable, redact
+from runtime.redact import printable, redact, shown
 
 # the text of an error contains this if a loader's worker process passed it on
 WRAPPED_TRACEBACK = "Traceback (most recent call last)"
@@ -26,7 +26,7 @@ class UserError(ValueError):
         text = super().__str__()
         if WRAPPED_TRACEBACK in text:  # its last line is "module.Error: message"
             text = text.strip().splitlines()[-1].partition(": ")[2]
-        return printable(redact(text))
+        return shown(text)
 
 
 class UsageError(UserError):

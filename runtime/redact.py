@@ -5,6 +5,7 @@ that a terminal acts on or cannot print, which names of files may hold, are esca
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 # A scheme has at least two letters, since C:/ is a drive. A Path shortens two slashes to one. Files of this machine
@@ -27,9 +28,15 @@ QUERY = re.compile(
 NAMED_URL = "url: "
 
 
-# control characters, ends of lines, and surrogates, which stand for bytes of a name that is not UTF-8
-UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# control characters, ends of lines, signs without a width or that turn the order of others, and surrogates, which stand
+# for bytes of a name that is not UTF-8
+UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
+    "\U000e0000-\U000e007f]"
+)
 MAX_NAME = 24  # characters of a name beside a picture
+MAX_TABLE_NAME = 60  # characters of a name in a table on the terminal
+MAX_LINE = 5_000  # characters of a line; --classes with 255 values fits
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -48,6 +55,17 @@ def shorten(text: str, limit: int = MAX_NAME) -> str:
         return text
     half = limit // 2
     return f"{text[: half - 1]}…{text[-half:]}"
+
+
+def table_names(names: Iterable[str]) -> list[str]:
+    """Names as the rows of a table on the terminal show them."""
+    return [shorten(printable(name), MAX_TABLE_NAME) for name in names]
+
+
+def shown(text: str, keep: str = "") -> str:
+    """A text as it is printed: redacted, unprintable characters escaped except those to keep, long lines cut."""
+    lines = printable(redact(text), keep).split("\n")
+    return "\n".join(shorten(line, MAX_LINE) for line in lines)
 
 
 def redact(text: str) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runtime.redact import table_names
 from unet.config import IGNORE_INDEX
 
 REPLICAS = 64  # copies of each count on a GPU, so that two warps add to different addresses; 6 MB for 150 classes
@@ -156,7 +157,8 @@ def text_table(
     if "boundary_iou" in result:
         averaged |= {"boundary_iou": "bound. IoU", "hd95": "HD95 (px)"}
     titles = averaged | {"precision": "precision", "recall": "recall"}
-    name_width = max(10, max(len(name) for name in names))
+    names = table_names(names)
+    name_width = max(10, *map(len, names))
 
     def row(title: str, cells: dict[str, str], end: str) -> str:
         texts = [title.ljust(name_width)]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runtime.redact import table_names
 from tasks.confusion import mean_of_present, ratio, score_text
 from tasks.target import Target
 from tasks.task import Scores
@@ -341,9 +342,10 @@ class ObjectScores(Scores):
         return f"{line}, F1 {score_text(values['f1'])}, {values['predicted']:,} objects for {values['objects']:,}"
 
     def table(self, boundary: dict[str, Any] | None = None) -> str:
-        width = max(len("class"), *map(len, self.names))
+        names = table_names(self.names)
+        width = max(len("class"), *map(len, names))
         lines = [f"{'class':<{width}}  AP@0.5  AP@0.75  AP@0.5:0.95      PQ      F1  objects  predicted   found"]
-        for name, scores in zip(self.names, self.classes, strict=True):
+        for name, scores in zip(names, self.classes, strict=True):
             cells = f"{score_text(scores['ap50']):>6}  {score_text(scores['ap75']):>7}  {score_text(scores['ap']):>11}"
             cells += f"  {score_text(scores['panoptic_quality']):>6}  {score_text(scores['f1']):>6}"
             counts = f"{scores['objects']:>7,}  {scores['predicted']:>9,}  {scores['found']:>6,}"

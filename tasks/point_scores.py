@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from runtime.device import upload, widest_float
+from runtime.redact import table_names
 from tasks.confusion import ratio
 from tasks.points import ABSENT, PRESENT, PointTarget
 from tasks.task import Scores
@@ -130,12 +131,13 @@ class LandmarkScores(Scores):
     def table(self, boundary: dict[str, Any] | None = None) -> str:
         """A line for each landmark, and one for all landmarks."""
         titles = score_titles(self.unit)
-        width = max(8, *map(len, self.names))
+        names = table_names(self.names)
+        width = max(8, *map(len, names))
         heading = [f"{'landmark':<{width}}"]
         for title in titles.values():
             heading.append(title.rjust(8))
         rows = [" ".join(heading)]
-        for landmark, name in [*enumerate(self.names), (None, "all")]:
+        for landmark, name in [*enumerate(names), (None, "all")]:
             values = self.values(landmark)
             cells = []
             for key, title in titles.items():

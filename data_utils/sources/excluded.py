@@ -51,7 +51,7 @@ def read_names(file: Path) -> set[str]:
         raise DataError(f"--exclude {file}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise DataError(f"--exclude {file}: is no list of names ({error})") from error
-    lines = (line.strip() for line in text.splitlines())
+    lines = (printable(line.strip()) for line in text.splitlines())
     return {line for line in lines if line and not line.startswith(COMMENT)}
 
 

@@ -17,6 +17,7 @@ from inference.scoring.boundary import edge_distances, enclosing_box, hausdorff,
 from inference.scoring.components import AreaCounter
 from inference.scoring.truth import ScoreError
 from runtime.errors import DataError
+from runtime.redact import table_names
 from tasks.confusion import mean_of_present, score_text
 from tasks.target import Target
 from tasks.task import Scores, Task
@@ -205,7 +206,8 @@ def case_report(
 def case_table(report: dict[str, Any]) -> str:
     """The result of `case_report` as plain text: a line for each class, then the classes without a distance."""
     titles = {key: title for key, title in TITLES.items() if key in report}
-    width = max(len(MEAN), *map(len, report["classes"]))
+    names = table_names(report["classes"])
+    width = max(len(MEAN), *map(len, names))
 
     def row(first: str, cells: Sequence[str], last: str) -> str:
         columns = [f"{first:<{width}}"]
@@ -215,7 +217,7 @@ def case_table(report: dict[str, Any]) -> str:
         return "  ".join(columns)
 
     rows = [row("of cases", list(titles.values()), "cases")]
-    for index, name in enumerate(report["classes"]):
+    for index, name in enumerate(names):
         values = [score_text(report[key][index]) for key in titles]
         rows.append(row(name, values, str(report["dice_cases"][index])))
     means = [score_text(report[f"mean_{key}"]) for key in titles]

@@ -15,7 +15,7 @@ import pytest
 from support.launches import ROOT
 
 from runtime import console
-from runtime.console import first_few, flush_streams, say, say_error
+from runtime.console import first_few, flush_streams, listing, say, say_error
 from runtime.distributed import describe_lost_process
 from runtime.errors import DataError, one_line
 from runtime.redact import printable
@@ -28,6 +28,21 @@ SHOWN = r"a\nb\x1b[2J\x7f\x85\u2028\udcff.png"
 def test_a_name_of_any_bytes_is_shown_in_one_line():
     assert printable(NAME) == SHOWN
     assert printable("a\tb\nc\x1b", keep="\t\n") == "a\tb\nc\\x1b"
+
+
+@pytest.mark.parametrize("sign", "\u202a\u202e\u2066\u2069\u200b\u200d\u200f\u2060\ufeff\u061c\xad\U000e0041")
+def test_a_sign_that_is_not_seen_or_turns_others_is_shown_by_its_number(sign):
+    assert printable(f"a{sign}b") == f"a{sign.encode('unicode_escape').decode()}b"
+
+
+def test_a_line_of_others_is_printed_in_some_length(capsys):
+    say("x" * 900_000 + "\ny")
+    first, second = capsys.readouterr().out.splitlines()
+    assert len(first) == 5000
+    assert second == "y"
+    assert len(str(DataError(f"{'x' * 900_000}: give another"))) == 5000
+    assert str(DataError(f"{'x' * 900_000}: give another")).endswith("x: give another")
+    assert len(listing(["x" * 900_000, "y"])) == 303
 
 
 def test_an_error_with_a_name_of_any_bytes_takes_one_line():

@@ -30,6 +30,9 @@ from inference.tiling.resizing import strips_at_sizes
 from runtime.errors import TrainingError
 from tasks.calibration import no_counts
 from tasks.classes import Classes, ClassScores, ClassTarget
+from tasks.landmarks import Landmarks
+from tasks.objects import Objects
+from tasks.overlapping import Overlapping
 from tasks.step_loss import StepLoss
 from train_utils.evaluation import Evaluation, read_strips
 from unet import UNet
@@ -67,6 +70,14 @@ def test_evaluations_of_classes_are_compared_by_mean_iou(scores):
 def test_scores_of_classes_are_a_line_with_a_table(scores):
     assert scores.summary().startswith("mean IoU 0.6786, mean Dice 0.7949, pixel accuracy 0.8750")
     assert [line.split()[0] for line in scores.table().splitlines()] == ["class", "a", "b", "c", "mean"]
+
+
+LONG = ("background", "n" * 3000)
+
+
+@pytest.mark.parametrize("task", [Classes(LONG), Overlapping(LONG), Landmarks(LONG), Objects(Classes(LONG))])
+def test_a_long_name_pads_no_row_of_a_table(task):
+    assert all(len(line) < 200 for line in task.new_scores(2).table().splitlines())
 
 
 @pytest.mark.parametrize(("right", "error"), [(4, 0.1), (5, 0.0)])

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runtime.redact import printable
 from tasks.confusion import score_text
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ def _templates() -> "Environment":
 
 
 def page_bytes(page: str) -> bytes:
-    """The bytes of a page's file; half a character (a lone surrogate), which a name may have, is escaped."""
-    return page.encode(errors="backslashreplace")
+    """The bytes of a page's file; what a browser cannot show, such as ESC in a name, is escaped."""
+    return printable(page, keep="\n\t").encode()
 
 
 def markdown_text(text: str) -> str:
     """The text with escapes, so that it neither ends a table's cell nor becomes markup."""
-    escaped = MARKUP.sub(lambda match: f"\\{match[0]}", re.sub(r"\s+", " ", text))
+    escaped = MARKUP.sub(lambda match: f"\\{match[0]}", printable(re.sub(r"\s+", " ", text)))
     return escaped.replace("&", "&amp;").replace("<", "&lt;")

@@ -179,7 +179,7 @@ def test_the_card_leaves_out_what_is_no_setting_of_training():
 
 def test_the_card_lists_these_settings_in_this_order():
     flags = {"epochs": 3, "max_steps": 40, "batch_size": 4, "image_size": [32, 48], "scale": 0.5, "crop_size": [16, 24]}
-    flags |= {"augment": "basic", "loss": "ce", "class_weights": "auto", "optimizer": "adamw"}
+    flags |= {"augment": "basic", "loss": "ce", "class_weights": ["auto"], "optimizer": "adamw"}
     flags |= {"learning_rate": 0.01, "weight_decay": 0.05, "schedule": "cosine", "warmup_steps": 7, "max_grad_norm": 1}
     flags |= {"seed": 0, "init_from": "me/model", "base_channels": 8, "depth": 2, "norm": "group"}
     flags |= {"upsample": "bilinear", "dropout": 0.1, "encoder_weights": "random", "freeze_encoder": False}
@@ -235,7 +235,7 @@ def folder(tmp_path) -> Path:
 @pytest.mark.parametrize("form", ["{}", "file://{}", "{}/shards-{{000..012}}.tar", "{}/gone/*.parquet", "/gone{}"])
 def test_no_form_of_a_local_path_is_reported(folder, form):
     path = form.format(folder)
-    text = card({"dataset": path, "init_from": path, "image_size": [path, "x"]})
+    text = card({"dataset": path, "init_from": path, "bands": [path, "x"]})
     assert "secret" not in text
     assert str(folder.parent.parent) not in text
     assert Path(path).name.split("{")[0].rstrip("*") in text.replace("\\", "")

@@ -477,6 +477,7 @@ def test_pictures_stand_at_their_titles_in_the_order_in_which_they_are_given(tmp
 
 def test_half_a_character_is_escaped_in_a_page():
     assert page_bytes("a\udcffä") == b"a\\udcff\xc3\xa4"
+    assert page_bytes("a\x1b\a\u202e\n\tb") == b"a\\x1b\\x07\\u202e\n\tb"
 
 
 def test_a_value_that_a_template_lacks_is_an_error():

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import stat
+from codecs import StreamWriter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
@@ -131,7 +132,7 @@ class TableWriter:
     Numbers stay as they are. Other cells that a spreadsheet would take for a formula get an apostrophe before them.
     """
 
-    def __init__(self, text: TextIO) -> None:
+    def __init__(self, text: TextIO | StreamWriter) -> None:
         self._text = text
 
     def writerow(self, cells: Iterable[object]) -> None:

@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast
 
-from runtime.console import say
+from runtime.console import counted, say
 from train_utils.step_result import StepResult
 
 FINISH = 3000  # milliseconds for charts and the report, without their pictures (2 to 4 s on one busy core)
@@ -130,7 +130,7 @@ class Clock:
             return
         steps = step + int((self.total - self.done) / (self._longest_step + self._evaluation / eval_every))
         durations = f"a step takes {self._longest_step / 1000:.3g} s, an evaluation {self._evaluation / 1000:.3g} s"
-        say(f"time: {durations}: about {steps:,} steps fit")
+        say(f"time: {durations}: time for about {counted(steps, 'step')}")
         if steps < FEW_STEPS:
             say(f"time: below {FEW_STEPS} steps a model is often poor; give more --max-minutes")
 

@@ -195,6 +195,6 @@ def finish_run(
     """
     if resume:
         saved = "all is saved" if all_saved else "not all is saved, see above"
-        say(f"stopped after step {state.step:,} of {schedule.total_steps:,}; {saved}; continue with: {resume}")
+        say(f"stopped after step {made_of(state.step, schedule.total_steps)}; {saved}; continue with: {resume}")
     elif best_model.is_saved() and push_to_hub(best_model.folder, args.push_to_hub) and all_saved:
         mark_finished(output_dir, args, schedule, state.step)

@@ -113,6 +113,13 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, w
     assert not (tmp_path / "finished.json").exists()
 
 
+def test_a_run_by_the_clock_that_was_stopped_has_no_planned_steps(tmp_path, capsys):
+    schedule = replace(schedule_of(20), total_steps=0)
+    best_model = BestModel(tmp_path / "model")
+    finish_run(unplanned(), tmp_path, schedule, RunState(step=7), best_model, resume="again", all_saved=True)
+    assert capsys.readouterr().out == "stopped after step 7; all is saved; continue with: again\n"
+
+
 def facts_of(info: DatasetInfo, config: UNetConfig = SMALL_MODEL) -> Facts:
     """The facts of a run of 70 steps on color images, or of others."""
     evaluation = Evaluation(60, None, scores_of(0, 0, 0))

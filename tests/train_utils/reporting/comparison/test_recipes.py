@@ -54,7 +54,7 @@ def test_settings_that_were_typed_belong_to_a_recipe(tmp_path):
     assert differing_settings(recipes) == {"epochs": ["7", "9"]}
 
 
-@pytest.mark.parametrize("order", permutations(range(4)))
+@pytest.mark.parametrize("order", list(permutations(range(4))))
 def test_recipes_do_not_depend_on_the_order_of_runs(tmp_path, order):
     """One typed what the plan had chosen for one of the folds; and one what it had chosen for all of them."""
     typed = {"plan": "auto", "command": "train.py --epochs 8"}

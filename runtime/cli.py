@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 import re
 import shlex
 import sys
@@ -210,6 +211,15 @@ def non_empty_path(text: str) -> Path:
     """A path that is not empty, for argparse: `Path("")` would be the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty")
+    return Path(text)
+
+
+def utf8_path(text: str) -> Path:
+    """A path that is text, for argparse: safetensors writes into no other."""
+    try:
+        os.path.abspath(text).encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8; choose a folder with another name") from error
     return Path(text)
 
 

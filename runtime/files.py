@@ -24,6 +24,7 @@ except ImportError:  # on Windows
 # flags that create a new file; a link in its place is an error, and is not followed
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{8}\.tmp", re.DOTALL)  # the names of temporary files
+LONGEST_NAME = 200  # bytes of a name that stay in the name of its temporary file
 WRITE_ERRORS = (OSError, SafetensorError)  # the errors of a disk that is full, read-only or gone
 # what file systems answer that have no locks (Lustre, some NFS) or cannot flush a folder (CIFS, VirtualBox, FUSE)
 UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
@@ -111,13 +112,20 @@ def _private_folder(path: Path) -> Iterator[Path]:
 
 def _temporary_path(path: Path) -> Path:
     """A random name beside `path`: at a predictable name, a link could redirect the writes to another file."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    return path.with_name(f".{_shortened(path.name)}.{secrets.token_hex(4)}.tmp")
+
+
+def _shortened(name: str) -> str:
+    """The start of a name to which something is to be added; file systems take 255 bytes."""
+    while len(os.fsencode(name)) > LONGEST_NAME:
+        name = name[:-1]
+    return name
 
 
 def _is_temporary(name: str, path: Path) -> bool:
     """Whether a name was made by `_temporary_path` for `path`."""
     match = TEMPORARY.fullmatch(name)
-    return match is not None and match[1] == path.name
+    return match is not None and match[1] == _shortened(path.name)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Scripts that report an error in one line, printed once by any number of processes."""
 
 import atexit
+import errno
 import os
 import signal
 import sys
@@ -11,11 +12,12 @@ from pathlib import Path
 from types import TracebackType
 
 from runtime.console import flush_streams, leave_closed_streams, open_streams, say_error
-from runtime.errors import UserError, UserWarningLine
+from runtime.errors import SettingsError, UserError, UserWarningLine, one_line
 from runtime.interrupts import raise_at_interrupt
 from runtime.redact import redact
 
 _PLAIN = warnings.formatwarning
+LONGEST_SHOWN = 80  # characters of a path that is too long
 
 
 def run_script(main: Callable[[], None]) -> None:
@@ -38,6 +40,11 @@ def run_script(main: Callable[[], None]) -> None:
         if not leave_closed_streams():  # the error came from another pipe
             raise
         code = 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        name = one_line(ValueError(error.filename), LONGEST_SHOWN)
+        code = print_error(SettingsError(f"{name}...: the path, or a name in it, is too long; choose a shorter one"))
     except RuntimeError as error:
         from runtime.distributed import describe_lost_process  # torch and accelerate, which not every script needs
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from unittest.mock import Mock
 
 import pytest
+from support.in_process import parsed
+from support.launches import launch
 
 from runtime import cli, script
 from runtime.cli import Arguments
@@ -191,6 +193,12 @@ def test_a_lost_process_is_a_one_line_error(end_of, capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("fuzz: error: a process that loads images has ended (")
 
 
+@pytest.mark.parametrize("command", ["compare.py", "review.py --runs", "-m data_utils.pack out", "train.py --dataset"])
+def test_a_name_that_is_too_long_is_a_one_line_error(fails_with, command):
+    line = "xxx...: the path, or a name in it, is too long; choose a shorter one"
+    fails_with(launch(*command.split(), "x" * 300), line, 1)
+
+
 def test_another_runtime_error_is_a_bug(end_of):
     with pytest.raises(RuntimeError, match="shapes"):
         end_of(RuntimeError("shapes differ"))
@@ -263,6 +271,15 @@ def test_a_value_beyond_its_bounds_is_refused(kind, texts):
     for text in texts:
         with pytest.raises(argparse.ArgumentTypeError):
             kind(text)
+
+
+@pytest.mark.parametrize("folder", [b"runs/\xff", b"\xfe/run"])
+def test_a_run_is_not_written_into_a_folder_that_is_no_text(capsys, folder):
+    with pytest.raises(SystemExit) as end:
+        parsed("--dataset", "shapes", "--output-dir", os.fsdecode(folder))
+    assert end.value.code == 2
+    assert "argument --output-dir: " in (line := capsys.readouterr().err)
+    assert "is not UTF-8; choose a folder with another name" in line
 
 
 def test_a_folder_to_write_into_is_absent_or_empty(tmp_path):

@@ -31,6 +31,19 @@ def test_a_file_takes_the_place_of_another_only_when_it_is_whole(tmp_path):
     assert os.listdir(tmp_path) == ["a.json"]
 
 
+@pytest.mark.parametrize("name", ["x" * 251 + ".png", "\u00e9" * 125 + ".png"], ids=["letters", "of two bytes"])
+def test_a_name_as_long_as_a_file_system_takes_can_be_written(tmp_path, name):
+    with files.replace_file(tmp_path / name) as stream:
+        stream.write(b"mask")
+        (temporary,) = os.listdir(tmp_path)
+    assert (tmp_path / name).read_bytes() == b"mask"
+    (tmp_path / temporary).write_bytes(b"of a writer that was killed")
+    with files.replace_path(tmp_path / name) as path:
+        path.write_bytes(b"another")
+    files.remove_leftovers(tmp_path)
+    assert os.listdir(tmp_path) == [name]
+
+
 def test_a_failure_leaves_the_old_file_alone(tmp_path):
     file = tmp_path / "a.json"
     file.write_bytes(b"old")

@@ -108,7 +108,12 @@ def _add_first_flags(group: Group) -> None:
         "names of mask values: 0=background,3=person,7=person; #804080=road,...; a .json file; or the classes to use"
     )
     add("--classes", metavar="NAMES", help=f"{names}, of those that the data set names: person,dog (default: all)")
-    add("--output-dir", type=Path, metavar="DIR", help="for model, report and checkpoints (default: runs/<time>)")
+    add(
+        "--output-dir",
+        type=arg.utf8_path,
+        metavar="DIR",
+        help="for model, report and checkpoints (default: runs/<time>)",
+    )
     resume = "auto: continue the run in --output-dir, or start it; or the path of a checkpoint"
     add("--resume", metavar="auto|CHECKPOINT", help=resume)
     minutes = "as many steps as fit into this time, from the start of the program; with --epochs, those at most"

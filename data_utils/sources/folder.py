@@ -46,10 +46,14 @@ def wanted_splits(named_splits: Iterable[str]) -> set[str]:
 def find_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path, Path]]:
     """Split -> (images, masks) folders; a flat folder is one split, `train`.
 
-    Splits are train/, val/ and the like, and `named_splits`; they lie above images/ and masks/ or below both.
+    Splits are train/, val/ and the like, and `named_splits`; they lie above images/ and masks/ or below both. nnU-Net's
+    imagesTr and labelsTr are one split.
     """
+    folders = children(root)
+    if {"imagestr", "labelstr"} <= folders.keys():
+        return {"train": (folders["imagestr"], folders["labelstr"])}
     split_names = wanted_splits(named_splits)
-    splits = {name: folder for name, folder in children(root).items() if name in split_names}
+    splits = {name: folder for name, folder in folders.items() if name in split_names}
     flat = _only_folder(root, IMAGE_FOLDERS) is not None and _only_folder(root, MASK_FOLDERS) is not None
     if splits and not flat:
         return {name: _folder_pair(folder) for name, folder in splits.items()}
@@ -223,6 +227,8 @@ def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaire
     """
     image_files = files_by_stem(images, "images")
     mask_files = files_by_stem(masks, "masks")
+    if images.name.lower() == "imagestr":  # nnU-Net calls the only file of an image, with all its colors, CASE_0000
+        image_files = {stem.removesuffix("_0000"): file for stem, file in image_files.items()}
     suffix = detect_suffix(image_files, mask_files) if mask_suffix is None else mask_suffix
     mask_by_stem = masks_by_image(mask_files, suffix)
     stems = [stem for stem in image_files if stem in mask_by_stem]

@@ -1,6 +1,7 @@
 """A data set by its name: generated shapes, a folder, parquet and tar files, a saved data set, the Hub."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -34,7 +35,7 @@ from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import file_kind, find_files
 from data_utils.sources.streams.webdataset import TarRecords
 from data_utils.sources.volume_slices import SliceRecords
-from data_utils.sources.volumes import open_volumes
+from data_utils.sources.volumes import DESCRIPTION, open_volumes, read_description
 from runtime.console import listing
 from runtime.errors import DataError
 from runtime.files import user_path
@@ -237,9 +238,15 @@ def _open_masks(path: Path, named_splits: Sequence[str], config: DataConfig) -> 
 
 
 def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
-    """Images and masks of one name; an image is a file, or a folder of its bands."""
+    """Images and masks of one name; an image is a file, or a folder of its bands. nnU-Net names the classes beside."""
     scenes = find_scenes(images, masks, config.mask_suffix, config.bands, config.allow_unpaired)
-    return scenes or pair_files(images, masks, config.mask_suffix, config.allow_unpaired)
+    if scenes:
+        return scenes
+    records = pair_files(images, masks, config.mask_suffix, config.allow_unpaired)
+    description = masks.parent / DESCRIPTION
+    if masks.name.lower() == "labelstr" and description.exists():
+        records.metadata = replace(records.metadata, classes=read_description(description).classes)
+    return records
 
 
 def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:

@@ -119,7 +119,10 @@ def find_volume_splits(
     if takes_stacks or _spacing_file(root, *folders.values()) is not None:
         suffixes += STACK_SUFFIXES
     if {"imagestr", "labelstr"} <= folders.keys():
-        return {"train": (folders["imagestr"], folders["labelstr"])}, suffixes
+        pictures = tuple(suffix for suffix in IMAGE_SUFFIXES if suffix not in STACK_SUFFIXES)
+        if _holds(folders["imagestr"], pictures) and not _holds(folders["imagestr"], suffixes):
+            return {}, suffixes
+        return find_splits(root, named_splits), suffixes
     if any(_holds(folder, suffixes) for folder in folders.values()):
         return find_splits(root, named_splits), suffixes
     return {}, suffixes

@@ -624,3 +624,13 @@ def test_names_that_differ_only_in_how_accents_are_stored_stay_two(tmp_path):
     write_pictures(tmp_path, *(f"{kind}/{name}" for kind in ("images", "masks") for name in names))
     train, val = loaded(tmp_path)
     assert sorted(paired(train) + paired(val)) == sorted((name, name) for name in names)
+
+
+def test_pictures_of_nnunet_are_images_with_named_classes(tmp_path):
+    labels = '"labels": {"background": 0, "road": 1}'
+    (tmp_path / "dataset.json").write_text(f'{{"channel_names": {{"0": "R", "1": "G", "2": "B"}}, {labels}}}')
+    write_pictures(tmp_path, *(f"imagesTr/road_{number}_0000.png" for number in range(4)))
+    write_pictures(tmp_path, *(f"labelsTr/road_{number}.png" for number in range(4)))
+    train, val = loaded(tmp_path)
+    assert sorted(paired(train) + paired(val)) == [(f"road_{n}_0000.png", f"road_{n}.png") for n in range(4)]
+    assert train.metadata.classes == ((0, "background"), (1, "road"))

@@ -16,6 +16,7 @@ from data_utils.image_io.places import NODATA, has_place_tags
 from data_utils.image_io.tiff import SEGMENT_BYTES, check_segments, has_codec, reads_right
 
 CACHED_BYTES = 3 * 2**26  # decoded tiles that are kept: a row of them is read again for each strip of rows
+SWAPPED_TYPES = ("int16", "int32", "uint32", "float32")  # grey whose bytes alone Pillow swaps, or whose sign it changes
 Range = tuple[int, int]  # first and last pixel along a side, the last one left out
 
 
@@ -140,7 +141,8 @@ class Segments:
         """All pixels (H, W, C) of a page whose codec only Pillow has."""
         codec = getattr(self.page.compression, "name", self.page.compression)
         missing_codec = f"it is compressed by {codec}, which needs a library; pip install -r requirements-geo.txt"
-        if not reads_right(self.page):
+        is_right = reads_right(self.page)
+        if not is_right and (self.sample_count > 1 or str(self.dtype) not in SWAPPED_TYPES):
             raise ValueError(missing_codec)
         try:
             with open_binary(self.file) as file, open_picture(file) as picture:
@@ -153,7 +155,8 @@ class Segments:
             pixels = pixels[:, :, None]
         if pixels.shape != (*self.size, self.sample_count):
             raise ValueError(f"it is of shape {pixels.shape} as decoded")
-        return pixels.astype(self.dtype)
+        pixels = pixels.astype(self.dtype)
+        return pixels if is_right or self.page.parent.byteorder == "<" else pixels.byteswap()
 
 
 def stored_rows(

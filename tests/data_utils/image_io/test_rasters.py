@@ -352,6 +352,19 @@ def test_a_further_page_is_read_by_pillow_where_its_codec_is_missing(tmp_path):
 
 
 @pytest.mark.usefixtures("no_codec")
+@pytest.mark.parametrize("byteorder", "<>")
+@pytest.mark.parametrize("dtype", ["uint16", "int16", "int32", "float32"])
+def test_compressed_grey_is_read_where_its_codec_is_missing(tmp_path, dtype, byteorder):
+    grey = np.random.default_rng(0).integers(-900, 900, (8, 9)).astype(dtype)
+    options = {"photometric": "minisblack", "compression": "lzw", "byteorder": byteorder}
+    tifffile.imwrite(tmp_path / "a.tif", grey, **options)
+    assert np.array_equal(read_image(tmp_path / "a.tif")[:, :, 0], grey)
+    numbers = np.random.default_rng(0).integers(0, 2**32, (8, 9), np.uint32)
+    tifffile.imwrite(tmp_path / "b.tif", numbers, photometric="minisblack", compression="lzw")
+    assert np.array_equal(read_mask(tmp_path / "b.tif", "b"), numbers)
+
+
+@pytest.mark.usefixtures("no_codec")
 def test_compressed_bands_name_the_requirements_where_their_codec_is_missing(tmp_path):
     bands, _ = scene(0)
     path = write_raster(tmp_path / "bands.tif", bands, compress="lzw")

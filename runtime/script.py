@@ -14,7 +14,7 @@ from types import TracebackType
 from runtime.console import flush_streams, leave_closed_streams, open_streams, say_error
 from runtime.errors import SettingsError, UserError, UserWarningLine, one_line
 from runtime.interrupts import raise_at_interrupt
-from runtime.redact import redact
+from runtime.redact import redact, shown
 
 _PLAIN = warnings.formatwarning
 LONGEST_SHOWN = 80  # characters of a path that is too long
@@ -78,7 +78,7 @@ def warning_line(
 ) -> str:
     """The text of a warning, redacted; for a UserWarningLine without the line of code that raised it."""
     if issubclass(category, UserWarningLine):
-        return redact(f"warning: {message}\n")
+        return shown(f"warning: {message}") + "\n"
     return redact(_PLAIN(message, category, filename, lineno, line))
 
 

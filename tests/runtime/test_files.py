@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from inference.provenance import complete_provenance
 from predict import close_output
 from runtime import files
-from runtime.cache import load_or_compute
+from runtime.cache import cache_file, load_or_compute
 from runtime.console import say_once
 from runtime.files import checksum
 
@@ -343,7 +343,7 @@ def test_a_bug_is_not_taken_for_a_write_error():
 USERS = {
     "predict.json": lambda folder: complete_provenance(folder),
     "metrics.json": lambda folder: close_output(folder, {"mean_iou": 1.0}, is_complete=False),
-    "unet-accelerate/key.json": lambda folder: load_or_compute("key", lambda: [1, 2]),
+    f"unet-accelerate/{cache_file('key', '.json').name}": lambda folder: load_or_compute("key", lambda: [1, 2]),
 }
 
 

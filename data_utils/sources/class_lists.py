@@ -10,6 +10,7 @@ from typing import NamedTuple
 from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.records import LabelSet
+from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
 from runtime.console import listing
 from runtime.documents import parse_csv, read_bytes
@@ -181,7 +182,8 @@ def _strip(cells: Sequence[str]) -> list[str]:
 
 
 def _stem(name: str) -> str:
-    """A name without the extension of an image or a volume."""
+    """A name without the extension of an image or a volume, `composed`."""
+    name = composed(name)
     for suffix in SUFFIXES:
         if name.lower().endswith(suffix):
             return name[: -len(suffix)]

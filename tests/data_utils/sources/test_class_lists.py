@@ -166,3 +166,8 @@ def test_a_rule_without_classes_is_refused(two_folders):
     (two_folders / "images" / "x" / "classes.txt").write_text("\n")
     with pytest.raises(DataError, match=r"x/classes\.txt is empty; write the classes"):
         labels_by_name(two_folders)
+
+
+def test_names_in_a_table_match_however_their_accents_are_stored(tmp_path):
+    (tmp_path / "classes.csv").write_text("image,car\ne\u0301.png,1\n", encoding="utf-8")
+    assert read_table(tmp_path / "classes.csv").find(str(tmp_path / "images" / "\u00e9.png"), "\u00e9.png") is not None

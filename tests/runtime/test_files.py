@@ -371,7 +371,7 @@ def test_a_record_is_written_beside_the_old_one_before_it_takes_its_place(tmp_pa
 def test_a_damaged_file_of_the_cache_is_made_again(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert load_or_compute("key", lambda: [1, 2]) == [1, 2]
-    file = tmp_path / "unet-accelerate" / "key.json"
+    file = tmp_path / "unet-accelerate" / cache_file("key", ".json").name
     whole = file.read_bytes()
     assert load_or_compute("key", lambda: [3]) == [1, 2]
     changed = {"cut": whole[:-1], "empty": b"", "flipped": whole.replace(b"1, 2", b"1, 3"), "another shape": b"{}"}

@@ -55,9 +55,8 @@ from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation, read_strips
 from train_utils.gradient_buckets import rebuild_buckets
 from train_utils.kernel_tuning import tune_kernels
-from train_utils.memory.estimate import largest_validation
-from train_utils.memory.preflight import Preflight
 from train_utils.memory.step_memory import StepMemory
+from train_utils.memory.trial import MemoryTrial, largest_evaluation
 from train_utils.micro_batches import MicroBatch, split_from_args, steps_ahead
 from train_utils.monitoring.flops import training_flops
 from train_utils.monitoring.monitor import Monitor
@@ -293,12 +292,12 @@ def main() -> None:
     slabs = Slabs(mesh, model.config.divisors[0])
     check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
     largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
-    preflight = Preflight.from_args(accelerator, model, task, args)
+    trial = MemoryTrial(accelerator, model, task, args)
     if shapes.differ:
         grow_segments(device)
     tune_kernels(args, device, shapes)
-    batch_split = preflight.fit_batch_split(largest_shape, batch_split)
-    preflight.check_evaluation(largest_validation(info, shapes, model.config, device))
+    batch_split = trial.fit(largest_shape, batch_split)
+    trial.check_evaluation(largest_evaluation(info, shapes, device))
     memory = StepMemory(accelerator, run.output_dir, model, batch_split)
 
     # 5. Prepare: batch norm over all processes, sharding, compiled regions, optimizer, loaders

@@ -18,7 +18,7 @@ large_batches: list[torch.Tensor] = []
 
 
 def way_down_with_little_memory(self: UNet, images: torch.Tensor) -> list[torch.Tensor]:
-    # preflight's estimate runs on the meta device
+    # its largest tensor is counted on the meta device
     if self.training and images.device.type == "cpu" and len(images) > IMAGES_THAT_FIT and os.environ["RANK"] == "1":
         large_batches.append(images)
         if len(large_batches) > STEPS_THAT_FIT:

@@ -28,7 +28,6 @@ from runtime.errors import DataError
 from tasks import TASKS
 from tasks.classes import Classes
 from tasks.points import ABSENT, PRESENT, UNKNOWN
-from train_utils.memory.preflight import Preflight
 from unet import UNet
 
 
@@ -460,7 +459,6 @@ def test_sizes_are_those_that_the_network_sees(run, monkeypatch, flags, trained,
     shapes = []
     forward = UNet.forward
     monkeypatch.setattr(UNet, "forward", lambda self, images: shapes.append(images.shape) or forward(self, images))
-    monkeypatch.setattr(Preflight, "fit_batch_split", lambda self, shape, batch_split: batch_split)
     run.fresh(*flags)
     assert {tuple(shape[2:]) for shape in shapes if shape[0] == 8} == {trained}
     assert {tuple(shape[2:]) for shape in shapes if shape[0] != 8} == {evaluated}

@@ -23,7 +23,6 @@ from tasks import confusion as metrics
 from tasks.classes import ClassTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
-from train_utils.memory.preflight import Preflight
 from unet import UNet, UNetConfig
 from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Up
 from unet.model import DeeplySupervisedUNet
@@ -128,7 +127,6 @@ def as_on_cuda(monkeypatch) -> None:
     """The network, the memory check and the count of pixels choose as on CUDA."""
     for module in (UNet, DeeplySupervisedUNet, DoubleConv, Up):  # blocks run again in the backward pass
         monkeypatch.setattr(module, "forward", on_cuda(module.forward))
-    monkeypatch.setattr(Preflight, "step_fits_by_estimate", Preflight.step_fits_by_trial)
     monkeypatch.setattr(metrics, "_count", metrics.count_replicated)
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)  # pictures and report
 
@@ -143,7 +141,7 @@ KINDS = [  # each norm, upsampling and loss
 
 
 def run(folder, dataset, norm: str, upsample: str, loss: str):
-    """Two steps, a preflight trial and an evaluation."""
+    """Two steps, a memory trial and an evaluation."""
     flags = ["--norm", norm, "--upsample", upsample, "--loss", loss, "--augment", "strong", "--dropout", "0.1"]
     flags += ["--depth", "3", "--block", "residual"]
     flags += ["--max-steps", "2", "--activation-checkpointing", "--deterministic", "--tracker", "none"]

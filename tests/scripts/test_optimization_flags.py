@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from support.in_process import Run, parsed, run_train
 
 import train
 from runtime.mesh import Mesh
-from train_utils.memory.preflight import Preflight
 from unet import UNet
 
 SGD_FIRST_STEP = 1.9  # Nesterov momentum 0.9: the first step goes 1 + 0.9 times the gradient
@@ -100,8 +98,7 @@ def test_micro_batches_add_up_to_the_batch(run, monkeypatch):
     sizes = []
     forward = UNet.forward
     monkeypatch.setattr(UNet, "forward", lambda self, images: sizes.append(len(images)) or forward(self, images))
-    with mock.patch.object(Preflight, "fit_batch_split", lambda self, shape, batch_split: batch_split):
-        result = run.fresh("--micro-batch-size", "3")
+    result = run.fresh("--micro-batch-size", "3")
     assert sizes == [3, 3, 2, 3]  # the step's images, and the validation images
     assert result.settings["micro_batch_size"] == 3
     assert result.settings["accumulation"] == 3

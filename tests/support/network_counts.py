@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from runtime.cache import digest, load_or_compute
-from train_utils.memory import preflight
 from train_utils.monitoring import flops
 from unet import Preprocess, UNet
 
@@ -25,6 +24,5 @@ def counted_once(count: Callable[..., float]) -> Callable[..., float]:
 
 
 def count_once() -> None:
-    """Have this process look up what was counted before: the FLOPs of a step, and its bytes in the memory checks."""
+    """Have this process look up the FLOPs of a step that were counted before."""
     flops.training_flops = counted_once(flops.training_flops)
-    preflight.step_bytes = counted_once(preflight.step_bytes)

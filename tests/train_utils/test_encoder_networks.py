@@ -1,6 +1,6 @@
 """What training updates, keeps and spreads of a network with an encoder.
 
-Modules: train_utils/memory/estimate.py, train_utils/optim.py, train_utils/sharding.py, train_utils/sync_batchnorm.py.
+Modules: train_utils/optim.py, train_utils/sharding.py, train_utils/sync_batchnorm.py.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from data_utils.loading.batch_sampler import BatchSplit
-from train_utils.memory.estimate import Copies, step_bytes
 from train_utils.optim import build_optimizer
 from train_utils.settings.encoder import load_encoder
 from train_utils.sharding import prepare_sharding, whole_network
@@ -67,60 +66,6 @@ def test_optimizer_has_each_parameter_that_is_trained(new_network, family):
     groups = build_optimizer(network, "adamw", 1e-3, 0.1).param_groups
     parameters = {id(parameter) for group in groups for parameter in group["params"]}
     assert parameters == {id(parameter) for parameter in network.parameters() if parameter.requires_grad}
-
-
-@pytest.mark.parametrize(
-    "family", ["lite0", *[pytest.param(family, marks=pytest.mark.slow) for family in ("hgnet_v2", "swinv2", "pvt_v2")]]
-)
-def test_memory_of_a_recomputed_or_frozen_encoder_is_less(new_network, family):
-    network = new_network(family)
-    shape = (2, 3, 128, 128)
-    plain = step_bytes(network, shape, Copies(3))
-    network.activation_checkpointing = True
-    recomputed = step_bytes(network, shape, Copies(3))
-    network.activation_checkpointing = False
-    network.encoder.freeze()
-    frozen = step_bytes(network, shape, Copies(3))
-    assert recomputed < plain
-    assert frozen < plain
-
-
-def test_frozen_weights_have_an_average_but_neither_gradients_nor_moments(new_network):
-    network = new_network("resnet")
-    network.encoder.freeze()
-    trained_bytes = sum(parameter.nbytes for parameter in network.parameters() if parameter.requires_grad)
-    all_bytes = sum(parameter.nbytes for parameter in network.parameters())
-    without, of_trained, with_average = (
-        step_bytes(network, (2, 3, 64, 64), copies) for copies in (Copies(0), Copies(3), Copies(3, all_weights=1))
-    )
-    assert of_trained - without == 3 * trained_bytes
-    assert with_average - without == 3 * trained_bytes + all_bytes
-
-
-def kept_between_blocks(model: UNet, shape: tuple[int, ...]) -> int:
-    """Bytes that are kept for the backward pass outside of what is recomputed."""
-    kept_tensors: list[torch.Tensor] = []
-    model.activation_checkpointing = True
-    with torch.autograd.graph.saved_tensors_hooks(
-        lambda tensor: kept_tensors.append(tensor) or tensor, lambda tensor: tensor
-    ):
-        logits = model(torch.rand(shape))
-    del logits
-    return sum(
-        {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept_tensors}.values()
-    )
-
-
-def test_memory_of_a_recomputed_encoder_counts_what_stays_before_its_first_stage(encoder_folders):
-    encoder, shape = load_encoder(str(encoder_folders["resnet"]), pretrained=False), (2, 3, 64, 64)
-    kept, estimates = [], []
-    for width in (8, 64):
-        config = encoder.config | {"embedding_size": width}
-        model = UNet(UNetConfig(base_channels=32, depth=encoder.depth, encoder=config))  # its last block needs most
-        kept.append(kept_between_blocks(model, shape))
-        estimates.append(step_bytes(model, shape, Copies(0)))
-    assert kept[1] > kept[0]
-    assert estimates[1] - estimates[0] > kept[1] - kept[0]
 
 
 @pytest.mark.parametrize(("family", "stage"), [("resnet", "ResNetStage"), ("lite0", "LiteStage")])

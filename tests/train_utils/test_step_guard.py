@@ -265,7 +265,7 @@ def test_passes_that_are_taken_back_leave_neither_gradients_nor_statistics(stepp
 
 
 def poisoned(monkeypatch, *calls: int) -> None:
-    """Have the loss be NaN in these calls, from 1: a preflight on a CPU makes none."""
+    """Have the loss be NaN in these calls, from 1: a memory trial on a CPU makes none."""
     count = 0
     call = train.StepLoss.__call__
 

@@ -15,13 +15,11 @@ from support.starts import start_from
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from data_utils.loading.batch_sampler import BatchSplit
 from inference.export.export_format import Options
 from inference.export.onnx import Onnx
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError
 from tasks.pixels_and_regions import LOSSES
-from train_utils.memory.estimate import Copies, input_bytes, step_bytes
 from train_utils.monitoring.flops import training_flops
 from unet import Preprocess, UNet, UNetConfig
 from unet.axes import level_axes
@@ -370,16 +368,6 @@ def test_flops_are_those_of_a_real_forward_and_backward_pass(axes):
     with FlopCounterMode(display=False) as counter:
         model(torch.rand(1, 1, 8, 16, 12)).sum().backward()
     assert training_flops(model, 1) == counter.get_total_flops() / (8 * 16 * 12)
-
-
-def test_the_memory_of_a_step_grows_with_the_voxels():
-    model = network(norm="group", **FLAT)
-    weights = Copies(3).bytes_for(model)
-    small, large = (step_bytes(model, (2, 1, depth, 32, 32), Copies(3)) - weights for depth in (8, 16))
-    own = sum(parameter.nbytes for parameter in model.parameters())
-    assert 1.98 < (large - own) / (small - own) < 2.02  # norms keep some of each volume
-    voxels = input_bytes((1, 8, 32, 32), BatchSplit(2, 1, 2, 1)) / (2 * 2 * 8 * 32 * 32)
-    assert voxels == 4 + 1 + 4 + 8
 
 
 @pytest.mark.parametrize(("norm", "upsample", "axes"), [("instance", "transpose", FLAT), ("batch", "bilinear", SLICED)])

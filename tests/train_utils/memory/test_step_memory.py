@@ -29,8 +29,8 @@ from runtime.errors import MemoryShortage, one_line
 from runtime.memory import is_out_of_memory, memory_shortage
 from tasks.classes import ClassTarget
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
-from train_utils.memory.preflight import Preflight
 from train_utils.memory.step_memory import StepMemory, can_repeat_steps
+from train_utils.memory.trial import MemoryTrial
 from train_utils.micro_batches import MicroBatch
 from unet import UNet, UNetConfig
 
@@ -355,9 +355,7 @@ def test_a_run_that_needed_activation_checkpointing_has_it_when_it_is_resumed(
     assert run_train(tmp_path / "run", *flags, "--max-steps", "1").exit_code == 0
     limit = {"micro_batch_size": None, "activation_checkpointing": was_needed}
     (tmp_path / "run" / "memory.json").write_text(json.dumps(limit))
-    monkeypatch.setattr(
-        Preflight, "fit_batch_split", lambda self, *arguments: sys.exit(self.network.activation_checkpointing)
-    )
+    monkeypatch.setattr(MemoryTrial, "fit", lambda self, *arguments: sys.exit(self.network.activation_checkpointing))
     resumed = run_train(tmp_path / "run", *flags, "--max-steps", "2", "--resume", "auto")
     assert resumed.exit_code == was_needed, resumed.output
 

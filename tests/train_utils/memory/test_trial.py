@@ -1,0 +1,136 @@
+"""What fits into memory is tried before the first step: micro-batches become smaller, and no step has fewer images.
+
+Modules: train_utils/memory/trial.py.
+"""
+
+import json
+
+import pytest
+import torch
+from accelerate import Accelerator
+from support.in_process import parsed, process_state_kept, run_train
+from support.launches import PROGRAMS, TINY, launch
+from support.run_files import losses
+from support.shortages import OTHERS, SHORTAGES, name_of
+
+from data_utils.loading.batch_sampler import BatchSplit
+from runtime.errors import SettingsError
+from tasks import task_of_model
+from train_utils.memory.trial import EvaluationSize, MemoryTrial, input_bytes, largest_tensor
+from unet import UNet, UNetConfig
+
+SHAPE = (1, 12, 16)
+ROOM_FLAGS = ["--max-steps", "3", "--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8"]
+
+
+@pytest.fixture
+def network() -> UNet:
+    return UNet(UNetConfig(in_channels=1, base_channels=2, depth=1))
+
+
+@pytest.fixture
+def trial(network):
+    """Trials with the network as on an accelerator."""
+    with process_state_kept():
+        args = parsed("--dataset", "shapes", "--plan", "none")
+        memory_trial = MemoryTrial(Accelerator(cpu=True), network, task_of_model(network.config), args)
+        memory_trial.is_cpu = False
+        yield memory_trial
+
+
+def has_room(monkeypatch, images: float, error: Exception = SHORTAGES[0]) -> None:
+    """Networks fail for more than so many images; half as many without activation checkpointing."""
+    forward = UNet.forward
+
+    def fail(self: UNet, batch: torch.Tensor):
+        room = images if self.activation_checkpointing else images / 2
+        if not batch.is_meta and len(batch) > room:
+            raise error
+        return forward(self, batch)
+
+    monkeypatch.setattr(UNet, "forward", fail)
+
+
+@pytest.mark.parametrize(
+    ("room", "size", "accumulation", "recomputes"),
+    [(16, 8, 1, False), (14, 4, 2, False), (2, 1, 8, False), (1, 1, 8, True)],
+)
+def test_micro_batches_are_halved_until_they_fit_and_activations_computed_again_last(
+    monkeypatch, trial, room, size, accumulation, recomputes
+):
+    has_room(monkeypatch, room)
+    split = trial.fit(SHAPE, BatchSplit(8, 1, 8, 1))
+    assert (split.batch_size, split.micro_batch_size, split.accumulation) == (8, size, accumulation)
+    assert trial.network.activation_checkpointing is recomputes
+
+
+@pytest.mark.parametrize("split", [BatchSplit(8, 1, 8, 1), BatchSplit(8, 1, 2, 4, is_fixed=True)])
+def test_no_room_is_one_line_that_names_the_flags(monkeypatch, trial, split):
+    has_room(monkeypatch, 0.5)
+    with pytest.raises(SettingsError, match=r"no memory for a micro-batch of .* lower --crop-size"):
+        trial.fit(SHAPE, split)
+
+
+@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
+def test_every_face_of_a_shortage_takes_fewer_images(monkeypatch, trial, error):
+    has_room(monkeypatch, 4, error)
+    assert trial.fit(SHAPE, BatchSplit(4, 1, 4, 1)).micro_batch_size == 2
+
+
+@pytest.mark.parametrize("error", [error for error in OTHERS if isinstance(error, RuntimeError)], ids=name_of)
+def test_another_error_is_raised(monkeypatch, trial, error):
+    has_room(monkeypatch, 1, error)
+    with pytest.raises(type(error)):
+        trial.fit(SHAPE, BatchSplit(4, 1, 4, 1))
+
+
+def test_a_cpu_tries_nothing(monkeypatch, trial, capsys):
+    has_room(monkeypatch, 0)
+    trial.is_cpu = True
+    split = BatchSplit(4, 1, 4, 1)
+    assert trial.fit(SHAPE, split) == split
+    trial.check_evaluation(EvaluationSize((12, 16), (12, 16), 4))
+    assert "batch: 4 in a step = 4 in a micro-batch" in capsys.readouterr().out
+
+
+def test_a_trial_changes_no_weight(trial):
+    before = {name: value.clone() for name, value in trial.network.state_dict().items()}
+    trial.fit(SHAPE, BatchSplit(2, 1, 2, 1))
+    trial.check_evaluation(EvaluationSize((12, 16), (24, 32), 2))
+    assert all(torch.equal(value, before[name]) for name, value in trial.network.state_dict().items())
+    assert all(parameter.grad is None for parameter in trial.network.parameters())
+
+
+def test_an_evaluation_without_room_is_one_line_with_its_size(monkeypatch, trial):
+    has_room(monkeypatch, 0)
+    with pytest.raises(SettingsError, match=r"no memory to evaluate a validation image of 24 x 32; .*--scale"):
+        trial.check_evaluation(EvaluationSize((12, 16), (24, 32), 2))
+
+
+def test_what_is_held_beside_a_step_is_counted(trial):
+    weights = sum(parameter.nbytes for parameter in trial.network.parameters())
+    assert trial.state_bytes == 2 * weights  # the moments of AdamW
+    # two steps of bytes and masks, and as float32 with int64 masks
+    assert input_bytes((3, 5, 7), BatchSplit(4, 1, 2, 2)) == 2 * 4 * 35 * ((3 + 1) + (4 * 3 + 8))
+
+
+def test_the_largest_tensor_of_a_network_is_that_of_its_first_level(network):
+    assert largest_tensor(network, (3, 1, 8, 8)) == 3 * 8 * 8 * 4  # the skip connection beside what comes up
+
+
+def test_a_run_evaluates_its_largest_validation_image_before_the_first_step(tiny_folder, tmp_path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(MemoryTrial, "check_evaluation", lambda self, size: sizes.append(size))
+    run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.5", "--max-steps", "1")
+    assert sizes == [((20, 28), (40, 56), 5)]
+
+
+def test_a_process_without_room_lowers_the_micro_batch_of_all_but_no_loss(tiny_folder, tmp_path):
+    arguments = ["train.py", "--dataset", tiny_folder, "--output-dir", tmp_path / "tight", *TINY, *ROOM_FLAGS]
+    tight = launch(PROGRAMS / "little_memory.py", 1, 2, *arguments, profile="multi_cpu")
+    assert tight.returncode == 0, tight.stderr
+    settings = json.loads((tmp_path / "tight" / "run.json").read_text())
+    assert (settings["micro_batch_size"], settings["accumulation"]) == (2, 2)
+    run_train(tmp_path / "roomy", "--dataset", tiny_folder, *TINY, *ROOM_FLAGS)
+    # the documented promise, of SGD in fp32; measured 4e-7
+    assert losses(tmp_path / "tight") == pytest.approx(losses(tmp_path / "roomy"), abs=1e-5)

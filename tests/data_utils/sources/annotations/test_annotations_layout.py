@@ -274,3 +274,9 @@ def test_pictures_beside_annotations_are_no_masks_unless_they_have_names_of_imag
         Image.new("L", SIZE[::-1], 9).save(tmp_path / "annotations" / f"{number}.png")
     (tmp_path / "annotations" / picture).unlink()
     assert {mask.max() for mask in masks(loaded(tmp_path)[0]).values()} == {9}
+
+
+@pytest.mark.parametrize(("name", "file"), [("e\u0301.png", "\u00e9.png"), ("\u00e9.png", "e\u0301.png")])
+def test_a_file_is_found_however_accents_are_stored(tmp_path, name, file):
+    (tmp_path / file).touch()
+    assert find_file(name, [str(tmp_path)]) == str(tmp_path / file)

@@ -33,14 +33,15 @@ class Strip(NamedTuple):
     extras: Mapping[str, np.ndarray] = NO_EXTRAS
 
 
-def check_finite(logits: Tensor, name: str) -> Tensor:
-    """The logits. Raises ImageError, with `name`, if some are no numbers, which would pass as a sure answer."""
-    if not bool(logits.isfinite().all()):
+def check_finite(strip: Strip, name: str) -> Strip:
+    """The strip. Raises ImageError, with `name`, if logits were no numbers, which would pass as a sure answer."""
+    has_numbers = strip.rows is None or strip.rows.dtype.kind != "f" or bool(np.isfinite(strip.rows).all())
+    if not (has_numbers and strip.extras.get("is_finite", True)):
         raise ImageError(
             f"{name}: the network's answers are not finite numbers; the model is damaged, or the image has values far"
             " beyond those of training"
         )
-    return logits
+    return strip
 
 
 def download_strip(rows: Tensor | None, probabilities: Tensor | None, extras: Mapping[str, Tensor]) -> Strip:
@@ -124,6 +125,10 @@ class Decoder(ABC, Generic[OwnTask]):
         """The certainty for `Task.count_certainty`, from logits (outputs, n, ...); None if the task counts none."""
         return None
 
+    def finiteness(self, logits: Tensor) -> dict[str, Tensor]:
+        """What `check_finite` needs of the logits, on their device: it comes to the CPU with the strip."""
+        return {"is_finite": logits.isfinite().all()}
+
     def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:
         """Logits whose probabilities are the mean over the logits of several views, which are on one device."""
         mean = sum(self.probabilities(view, dim) for view in views) / len(views)
@@ -153,8 +158,9 @@ class Decoder(ABC, Generic[OwnTask]):
     def read(self, strips: Iterable[Tensor], name: str, *, probabilities: bool) -> Iterator[Strip]:
         """The prediction of an image from all of its strips. Raises ImageError as `check_finite` does."""
         for logits in strips:
-            yield self.add(check_finite(logits, name), probabilities=probabilities)
-        yield from self.finish()
+            yield check_finite(self.add(logits, probabilities=probabilities, extras=self.finiteness(logits)), name)
+        for strip in self.finish():
+            yield check_finite(strip, name)
 
     @property
     def objects(self) -> Sequence[Any]:

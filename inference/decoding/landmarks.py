@@ -74,6 +74,9 @@ class LandmarkDecoder(Decoder[Landmarks]):
     def logits_from_probabilities(self, probabilities: Tensor, dim: int = 0) -> Tensor:
         return probabilities.logit(eps=torch.finfo(probabilities.dtype).eps) + self.task.nowhere
 
+    def finiteness(self, logits: Tensor) -> dict[str, Tensor]:
+        return {}  # of logits that are no numbers the prediction is none either
+
     def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:
         # the geometric mean of the maps: the arithmetic one would follow the map of the highest weight alone
         return torch.stack(views).mean(dim=0)

@@ -158,14 +158,15 @@ class StripWriter:
 
     def write(self, logits: Tensor) -> None:
         """Append logits (outputs, n, W)."""
-        check_finite(logits, self.image.job.name)
-        extras = {}
+        extras = self.decoder.finiteness(logits)
         if self.writers.uncertainty:
             extras["uncertainty"] = uncertainty_levels(self.decoder, logits)
         certainty = self.decoder.certainty(logits) if self.sink else None
         if certainty is not None:
             extras["certainty"] = certainty
-        strip = self.decoder.add(logits, probabilities=self.writers.probabilities is not None, extras=extras)
+        with_probabilities = self.writers.probabilities is not None
+        strip = self.decoder.add(logits, probabilities=with_probabilities, extras=extras)
+        check_finite(strip, self.image.job.name)
         if self.writers.uncertainty:
             self.writers.uncertainty.write(strip.extras["uncertainty"])
         self._append(strip)

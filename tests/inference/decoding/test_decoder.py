@@ -110,7 +110,6 @@ def test_strips_hold_the_rows_that_were_read(task, dtype, two_images):
     assert first.rows.shape == (1, 5)
     assert second.rows.shape == (3, 5)
     assert first.rows.dtype == str(dtype).removeprefix("torch.")
-    assert not first.extras
 
 
 @DTYPES

@@ -3,16 +3,12 @@
 Modules: train_utils/reporting/classes.py, tasks/confusion.py.
 """
 
-import re
-
 import numpy as np
 import pytest
 import torch
 from support.reports import (
-    Page,
     class_scores,
     class_section,
-    embedded_picture,
     html_rows,
     markdown_rows,
     noise,
@@ -21,9 +17,9 @@ from support.reports import (
 
 from data_utils.class_map import ClassMap
 from data_utils.targets.classes import ClassReader
-from data_utils.visualize import class_colors, outlined_overlay, panel
+from data_utils.visualize import outlined_overlay
 from tasks.classes import ClassScores
-from tasks.confusion import ClassCounts, score_text
+from tasks.confusion import ClassCounts
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from train_utils.reporting.classes import ClassSection, choose_shown, confusions
 
@@ -33,10 +29,6 @@ def counts_of(classes: int) -> ClassCounts:
     counts = np.zeros((classes, classes), int)
     counts[0, 0] = counts[1, 2] = 5
     return ClassCounts.from_matrix(torch.from_numpy(counts))
-
-
-def test_fewer_than_four_classes_without_pixels_are_rows_of_their_own():
-    assert choose_shown(counts_of(6)) == ([0, 1, 2, 3, 4, 5], [])
 
 
 def test_four_classes_without_pixels_are_folded():
@@ -79,35 +71,11 @@ def test_the_matrix_of_the_page_has_percents_of_the_classes_that_occur(few_of_ma
     assert " class 7 0.0 0.0 0.0 " in text  # no mask holds it
 
 
-def test_classes_that_occur_keep_their_colors(few_of_many):
-    html = class_section(NAMES).html(few_of_many)
-    swatches = re.findall(r'class="swatch" style="background:rgb\(([\d, ]+)\)"', html)
-    colors = class_colors(tuple(range(30)))[[0, 3, 7]].tolist()
-    assert swatches == [", ".join(map(str, color)) for color in colors]
-
-
 def test_the_markdown_has_rows_of_the_classes_that_occur(few_of_many):
     markdown = class_section(NAMES).markdown(few_of_many)
     rows = markdown_rows(markdown)
     assert {row[0]: row[1:] for row in rows if row[0] in NAMES} == ROWS
     assert "27 classes occur neither" in markdown
-
-
-@pytest.mark.parametrize(("count", "is_table"), [(20, True), (21, False)])
-def test_the_matrix_of_twenty_classes_at_most_is_a_table_else_a_picture(monkeypatch, count, is_table):
-    monkeypatch.setattr("train_utils.reporting.classes.matrix_picture", lambda counts, names: noise(2, 2))
-    names = [f"c{index}" for index in range(count)]
-    html = class_section(names).html(class_scores(names, torch.eye(count, dtype=torch.int64)))
-    assert ('class="heat"' in html) is is_table
-    assert ('alt="confusion matrix"' in html) is not is_table
-
-
-def test_the_picture_of_a_large_matrix_stands_in_the_page_as_it_is(monkeypatch):
-    monkeypatch.setattr("train_utils.reporting.classes.matrix_picture", lambda counts, names: noise(20, 30))
-    names = [f"c{index}" for index in range(21)]
-    html = class_section(names).html(class_scores(names, torch.eye(21, dtype=torch.int64)))
-    (source,) = Page(html).attributes("img", "src")
-    np.testing.assert_array_equal(np.asarray(embedded_picture(source).convert("RGB")), noise(20, 30))
 
 
 def test_the_picture_of_a_large_matrix_has_the_classes_that_occur(monkeypatch):
@@ -122,11 +90,6 @@ def test_the_picture_of_a_large_matrix_has_the_classes_that_occur(monkeypatch):
     matrix = torch.diag(torch.arange(60) * (torch.arange(60) % 2))
     class_section(names).html(class_scores(names, matrix))
     assert matrices == [([*range(1, 60, 2)], names[1::2])]
-
-
-def test_a_cell_of_more_than_55_percents_has_white_text():
-    html = class_section("ab").html(class_scores("ab", torch.tensor([[54, 46], [44, 56]])))
-    assert re.findall(r'class="strong"[^>]*title="(.*?)"', html) == ["b as b: 56 pixels"]
 
 
 UNSCORED = "No validation image is labeled for a, c: these classes cannot be scored."
@@ -152,12 +115,6 @@ def test_the_page_of_partly_labeled_images_says_what_they_are_labeled_for():
     assert COUNTED not in html
 
 
-def test_the_markdown_of_partly_labeled_images_says_what_they_are_labeled_for():
-    markdown = class_section(PARTLY_LABELED.names).markdown(partly_labeled_scores(1))
-    assert UNSCORED in markdown
-    assert "of each class over the images that are labeled for it" in markdown
-
-
 def test_pixels_of_partly_labeled_images_count_for_the_classes_of_their_labels():
     section = class_section(PARTLY_LABELED.names)
     scores = partly_labeled_scores(1)
@@ -174,33 +131,6 @@ def test_an_image_that_is_labeled_for_all_classes_makes_a_matrix():
     assert "No validation image" not in section.html(scores) + section.markdown(scores)
 
 
-def test_the_markdown_of_partly_labeled_images_has_scores_of_each_class_over_its_own():
-    markdown = class_section(PARTLY_LABELED.names).markdown(partly_labeled_scores(1, 0))
-    assert "of each class over the images that are labeled for it" in markdown
-
-
-def test_the_markdown_names_classes_without_labels_beside_those_without_pixels():
-    names = tuple("abcdef")
-    scores = PartlyLabeledClasses(names, flags=torch.eye(6).bool()).new_scores(1)
-    mask = torch.ones(1, 2, 2, dtype=torch.int64)
-    scores.add(mask, PartlyLabeledTarget(mask, torch.tensor([1])), 0)
-    markdown = class_section(names).markdown(scores)
-    assert "No validation image is labeled for a, c, d, e, f: " in markdown
-    assert "5 classes occur neither" in markdown
-
-
-def test_a_class_of_partly_labeled_images_may_be_unfound():
-    assert class_section(PARTLY_LABELED.names).unfound(partly_labeled_scores(1, predicted=0)) == ["b"]
-
-
-def test_images_that_are_labeled_for_all_classes_need_no_word_on_labels():
-    section = class_section(PARTLY_LABELED.names)
-    scores = class_scores(PARTLY_LABELED.names, torch.zeros(3, 3, dtype=torch.int64))  # every pixel is ignored
-    assert 'class="heat"' in section.html(scores)
-    assert "labeled for" not in section.html(scores) + section.markdown(scores)
-    assert "from one confusion matrix over all of them" in section.markdown(scores)
-
-
 def test_the_eight_most_frequent_confusions_are_listed():
     assert confusions(np.arange(25).reshape(5, 5), [f"c{index}" for index in range(5)]) == [
         ("c4", "c3", 23),
@@ -212,34 +142,6 @@ def test_the_eight_most_frequent_confusions_are_listed():
         ("c3", "c1", 16),
         ("c3", "c0", 15),
     ]
-
-
-def test_pixels_that_are_right_are_no_confusions():
-    assert confusions(np.diag([3, 4, 5]), ["c0", "c1", "c2"]) == []
-
-
-def test_a_confusion_of_one_pixel_is_listed():
-    assert confusions(np.array([[5, 0], [1, 5]]), ["c0", "c1"]) == [("c1", "c0", 1)]
-
-
-def test_equal_confusions_are_listed_in_the_order_of_classes():
-    names = [f"c{index}" for index in range(9)]
-    assert confusions(np.full((9, 9), 2), names) == [("c0", name, 2) for name in names[1:]]
-
-
-def test_metrics_of_classes_are_means_with_their_names():
-    metrics = class_section("ab").metrics(class_scores("ab", torch.tensor([[6, 2], [0, 0]])))
-    assert [metric.label for metric in metrics] == ["Mean IoU", "Mean Dice", "Pixel accuracy"]
-    assert [metric.key for metric in metrics] == ["mean_iou", "mean_dice", "pixel_accuracy"]
-    assert metrics[2].value == 0.75
-
-
-def test_classes_are_described_by_their_names():
-    assert class_section(("a", "b|c")).description() == r"Semantic segmentation into 2 classes: a, b\|c."
-
-
-def test_an_image_of_classes_is_labeled_with_its_iou():
-    assert class_section("ab").label(0.125) == "IoU 0.1250"
 
 
 COLORS = ((0, 0, 0), (255, 128, 0), (0, 90, 200))
@@ -254,29 +156,11 @@ def painted() -> ClassSection:
     return ClassSection(ClassReader(ClassMap(("a", "b", "c"), COLORS, None)))
 
 
-def test_the_panel_of_classes_has_the_colors_of_the_masks(painted):
-    expected = panel(IMAGE, TRUTH, PREDICTION, np.array(COLORS, np.uint8))
-    np.testing.assert_array_equal(painted.panel(IMAGE, TRUTH, PREDICTION), expected)
-
-
 def test_views_of_classes_have_the_colors_of_the_masks(painted):
     views = painted.views(IMAGE, TRUTH, PREDICTION)
     colors = np.array(COLORS, np.uint8)
     np.testing.assert_array_equal(views["truth"], outlined_overlay(IMAGE, TRUTH, colors))
     np.testing.assert_array_equal(views["prediction"], outlined_overlay(IMAGE, PREDICTION, colors))
-
-
-def test_errors_of_classes_are_red_beside_grey_pixels(painted):
-    truth = TRUTH.copy()
-    truth[0, 0] = 255
-    truth[0, 2:] = 2
-    truth[3, 2:] = 2  # where the first class was predicted
-    errors = painted.views(IMAGE, truth, PREDICTION)["errors"].astype(int)
-    ignored, wrong, right = errors[0, :3]
-    assert np.ptp(ignored) == 0
-    assert wrong[0] > wrong[1] + 100
-    assert np.ptp(right) == 0
-    assert (errors[3, 2:] == wrong).all()
 
 
 def test_rows_of_the_matrix_for_trackers_are_the_truth(monkeypatch):
@@ -288,8 +172,3 @@ def test_rows_of_the_matrix_for_trackers_are_the_truth(monkeypatch):
 def test_only_classes_that_masks_hold_count_as_not_found():
     matrix = torch.tensor([[5, 1, 1, 0], [2, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 4]])
     assert class_section("abcd").unfound(class_scores("abcd", matrix)) == ["b"]
-
-
-@pytest.mark.parametrize(("value", "text"), [(0.5, "0.5000"), (None, "n/a"), (0.0, "0.0000"), (1 / 3, "0.3333")])
-def test_a_score_has_four_decimals(value, text):
-    assert score_text(value) == text

@@ -45,23 +45,18 @@ DIVERGING = log([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.5, 0.6, 0.7, 0.8, 0
     ("changes", "records", "parts"),
     [
         ({"steps": 180}, FLAT, ["Only 180 steps were made", "masks are often poor", "--max-minutes"]),
-        ({"steps": 1}, FLAT, ["Only 1 step was made"]),
-        ({"steps": 499, "answers": "points"}, FLAT, ["below 500 the points are often poor"]),
         ({"steps": 94, "total_steps": 1200, "resume": "train.py x"}, FLAT, ["94 steps of 1,200 were", "train.py x"]),
         ({"unfound": ["cat", "dog"]}, FLAT, ["Nothing of cat, dog was found", "--class-weights auto"]),
-        ({"unfound": ["a", "b", "c", "d", "e"]}, FLAT, ["Nothing of a, b, c, ... was found"]),
         ({}, OVER, ["since step 300 the validation loss has risen from 0.5 to 1", "--augment strong"]),
         ({"validation_images": 9}, FLAT, ["measured on 9 images only", "--fold 1/5", "docs/data.md"]),
-        ({"validation_images": 1, "examples": "volume"}, FLAT, ["measured on 1 volume only"]),
         ({"lacks_encoder": True}, FLAT, ["--encoder lite0 (docs/encoders.md)"]),
         ({}, RISING, ["still rising at the end"]),
-        ({}, OVER_AND_RISING, ["still rising at the end"]),  # the loss rises too, but the score counts
+        ({}, OVER_AND_RISING, ["still rising at the end"]),
         ({"resume": "train.py x"}, RISING, ["still rising when the run was stopped", "train.py x"]),
         ({"score": "eval/closeness"}, CLOSER, ["still rising at the end"]),
         ({"steps": 500, "validation_images": 10}, FLAT, ["Nothing stands out"]),
         ({"steps": 100, "lacks_encoder": True, "is_good": True}, FLAT, ["Nothing stands out"]),
         ({"validation_images": 2, "lacks_encoder": True, "is_generated": True}, FLAT, ["Nothing stands out"]),
-        ({}, DIVERGING, ["Nothing stands out"]),
     ],
 )
 def test_what_stands_out_is_a_remark_with_the_flag_that_helps(changes, records, parts):
@@ -91,13 +86,6 @@ def test_a_run_without_an_evaluation_is_not_called_sound():
     assert remark.startswith("Only 4 steps")
 
 
-@pytest.mark.parametrize("steps", [range(400, 900, 100), range(100, 400, 100)], ids=["before", "after"])
-def test_over_fitting_is_not_told_without_training_losses_on_both_sides(steps):
-    records = [record for record in OVER if "eval/loss" in record or record["step"] in steps]
-    (remark,) = judge(records, SOUND)
-    assert remark.startswith("Nothing stands out")
-
-
 def series(key: str, values: list[float]) -> list[dict]:
     """A record of these values after every 10 steps."""
     return [{"step": 10 * number, key: value} for number, value in enumerate(values, 1)]
@@ -111,34 +99,11 @@ def judgement(*records: dict) -> str:
 
 @pytest.mark.parametrize(
     ("last", "train_after", "is_said"),
-    [
-        (0.55, (0.6, 0.6), True),
-        (0.549, (0.6, 0.6), False),
-        (0.9, (0.75, 0.75), False),
-        (0.9, (0.74, 0.74), True),
-        (0.9, (0.6, 0.9), False),
-        (0.9, (0.0, 0.0), True),
-    ],
+    [(0.55, (0.6, 0.6), True), (0.549, (0.6, 0.6), False), (0.9, (0.75, 0.75), False)],
 )
 def test_over_fitting_is_a_loss_a_tenth_above_its_lowest_while_training_goes_on(last, train_after, is_said):
     remark = judgement(*series("train/loss", [1.0, 0.5, *train_after]), *series("eval/loss", [0.9, 0.5, 0.5, last]))
     assert remark.startswith("Over-fitting: since step 20 the validation loss") is is_said
-
-
-def test_a_loss_that_has_fallen_again_is_no_over_fitting():
-    remark = judgement(*series("train/loss", [1.0, 0.5, 0.6, 0.4]), *series("eval/loss", [0.9, 0.5, 0.9, 0.52]))
-    assert remark.startswith("Nothing stands out")
-
-
-def test_over_fitting_is_told_by_training_losses_up_to_the_last_evaluation():
-    remark = judgement(*series("eval/loss", [0.9, 0.5, 0.5, 0.9]), *series("train/loss", [1.0, 0.5, 0.6, 0.6, 9.0]))
-    assert remark.startswith("Over-fitting")
-
-
-@pytest.mark.parametrize("last", [0.55, 0.9])
-def test_over_fitting_is_not_told_after_three_evaluations(last):
-    remark = judgement(*series("train/loss", [1.0, 0.5, 0.6, 0.6]), *series("eval/loss", [0.9, 0.5, last]))
-    assert remark.startswith("Nothing stands out")
 
 
 @pytest.mark.parametrize(
@@ -147,9 +112,6 @@ def test_over_fitting_is_not_told_after_three_evaluations(last):
         ([0.5] * 6 + [0.5, 0.51], True),
         ([0.5] * 6 + [0.5, 0.509], False),
         ([0.5] * 4 + [0.6, 0.5, 0.5, 0.605], False),
-        ([0.5] * 6 + [0.6, 0.5, 0.5], False),
-        ([0.5] * 6 + [0.6, 0.5], True),  # the last quarter are two evaluations
-        ([0.5] * 5 + [0.6, 0.61], False),  # seven are too few
     ],
 )
 def test_a_score_that_gained_a_hundredth_in_the_last_quarter_still_rises(scores, is_said):

@@ -6,14 +6,13 @@ Module: train_utils/reporting/objects.py.
 import numpy as np
 import pytest
 import torch
-from support.reports import html_rows, markdown_rows, tags_of, use_of
+from support.reports import html_rows, markdown_rows
 
 from data_utils.targets.objects import ObjectReader
 from data_utils.visualize import GREY, RED
-from data_utils.visualize_objects import outline_objects, shade_objects
 from tasks.matching import ObjectScores, pack_labels
 from tasks.objects import ObjectTarget
-from train_utils.reporting.objects import BLUE, GREEN, ObjectSection, describe_errors, mark_objects, outlines
+from train_utils.reporting.objects import BLUE, GREEN, ObjectSection, describe_errors, mark_objects
 
 
 def boxes(size: tuple[int, int], *corners: tuple[int, int, int, int]) -> np.ndarray:
@@ -41,12 +40,6 @@ def lower_right_edges(labels: np.ndarray) -> np.ndarray:
     return edges
 
 
-def test_objects_are_outlined_on_their_lower_and_right_edges():
-    labels = np.where(TRUE == 4, 0, TRUE)
-    labels[4:6, 5:9] = 5  # right below another object
-    assert np.array_equal(outlines(labels), lower_right_edges(labels))
-
-
 def test_found_missed_invented_and_ignored_objects_have_their_colors():
     image = np.full((12, 16, 3), (150, 200, 250), np.uint8)  # 200 on average
     shown = mark_objects(image, pack_labels(TRUE, CLASSES), pack_labels(PREDICTED, PREDICTED > 0))
@@ -60,56 +53,9 @@ def test_found_missed_invented_and_ignored_objects_have_their_colors():
     assert np.array_equal(shown, expected)
 
 
-def test_views_of_objects_shade_truth_and_prediction():
-    section = ObjectSection(ObjectReader())
-    views = section.views(BLACK, pack_labels(TRUE, CLASSES), pack_labels(PREDICTED, PREDICTED > 0))
-    assert list(views) == ["image", "truth", "prediction", "errors: 2 missed"]
-    assert np.array_equal(views["truth"], outline_objects(BLACK, shade_objects(TRUE)))
-    assert np.array_equal(views["prediction"], outline_objects(BLACK, shade_objects(PREDICTED)))
-
-
-def test_the_panel_of_objects_is_the_views_with_a_white_line_between_them():
-    section = ObjectSection(ObjectReader())
-    panel = section.panel(BLACK, pack_labels(TRUE, CLASSES), pack_labels(PREDICTED, PREDICTED > 0))
-    assert panel.shape == (12, 4 * 16 + 3 * 2, 3)
-    assert (panel[:, 16:18] == 255).all()
-
-
-def test_objects_that_leave_no_pixel_between_them_have_their_colors():
-    true = np.repeat([[1, 1, 1, 1, 2, 2]], 4, axis=0)
-    pred = np.repeat([[1, 1, 1, 2, 3, 3]], 4, axis=0)
-    shown = mark_objects(np.zeros((4, 6), np.uint8), pack_labels(true, true > 0), pack_labels(pred, pred > 0))
-    assert (shown[:, [0, 1, 2, 4, 5]] == GREEN).all()
-    assert (shown[:, 3] == 0).all()
-
-
-def test_found_missed_invented_objects_have_colors_of_their_own():
-    truth, pred = np.zeros((8, 12), int), np.zeros((8, 12), int)
-    truth[1:5, 1:5] = pred[1:5, 1:5] = pack_labels(np.array(1), np.array(1))
-    truth[1:5, 7:11] = pack_labels(np.array(2), np.array(1))
-    pred[6:8, 0:4] = pack_labels(np.array(2), np.array(1))
-    marked = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
-    assert tuple(marked[2, 2]) == GREEN
-    assert tuple(marked[2, 8]) == RED
-    assert tuple(marked[7, 1]) == BLUE
-
-
-def test_an_object_that_goes_on_in_ignored_pixels_is_found():
-    label = pack_labels(np.array(1), np.array(1))
-    truth, pred = np.full((8, 12), pack_labels(np.array(0), np.array(255))), np.full((8, 12), label)
-    truth[:, :4] = label
-    marked = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
-    assert tuple(marked[4, 1]) == GREEN
-    assert tuple(marked[4, 8]) not in (GREEN, RED, BLUE)
-
-
 # Four true objects; of the predicted ones, one covers two of them, two share the last, and the third is missed.
 ROW = boxes((8, 12), (0, 0, 4, 4), (0, 4, 4, 8), (6, 0, 8, 2), (0, 8, 4, 12))
 MERGED = boxes((8, 12), (0, 0, 4, 8), (0, 8, 4, 10), (0, 10, 4, 12))
-
-
-def test_a_picture_without_errors_says_so():
-    assert describe_errors(ROW, ROW) == "errors"
 
 
 def test_errors_are_counted_in_words():
@@ -148,37 +94,8 @@ def scores() -> ObjectScores:
     return scores_of(true, [1, 1, 1, 2], predicted, [1, 1, 1, 2])
 
 
-def test_objects_are_described_by_their_classes():
-    section = ObjectSection(ObjectReader(classes=((1, "cell"), (2, "dirt|dust"))))
-    assert section.description() == r"Instance segmentation: numbers for the objects of the classes cell, dirt\|dust."
-
-
-def test_the_card_of_objects_predicts_their_numbers(section, scores):
-    assert use_of(section, scores) == 'mask = predictor.mask("image.png")  # (H, W) numbers of objects'
-
-
-def test_the_card_of_objects_has_the_tags_of_instance_segmentation(section, scores):
-    assert tags_of(section, scores) == ["unet", "instance-segmentation", "image-segmentation"]
-
-
 def test_classes_of_which_no_object_was_found_are_unfound(section, scores):
     assert section.unfound(scores) == ["bubble"]
-
-
-@pytest.mark.parametrize("box", [(), ((0, 0, 8, 8),)], ids=["nowhere", "in the prediction alone"])
-def test_classes_without_any_object_are_not_unfound(section, box):
-    assert section.unfound(scores_of(boxes((40, 40)), [], boxes((40, 40), *box), [2] * len(box))) == []
-
-
-def test_an_image_of_objects_is_labeled_with_its_precision(section):
-    assert section.label(0.5) == "AP@0.5 0.5000"
-
-
-def test_metrics_of_no_objects_have_no_values(section):
-    metrics = section.metrics(ObjectScores.empty(("cell", "bubble"), 1, "cpu"))
-    assert [metric.label for metric in metrics][:2] == ["AP@0.5", "AP@0.75"]
-    assert len(metrics) == 6
-    assert metrics[0].value is None
 
 
 def test_metrics_of_objects_are_means_over_the_classes(section, scores):
@@ -208,13 +125,3 @@ def test_the_markdown_of_objects_has_classes_and_sizes(section, scores):
     assert rows[2][0] == "cell"
     assert rows[-1] == ["256 to 1,023", "1", "1"]
     assert ["below 64", "2", "0"] in rows
-
-
-def test_the_markdown_of_objects_has_their_means_by_name(section, scores):
-    assert "AP@0.5:0.95 0.2200, Panoptic quality 0.3083, F1 0.3333, " in section.markdown(scores)
-
-
-def test_objects_found_by_size_are_those_of_all_classes(section):
-    true = boxes((40, 40), (0, 0, 8, 8), (0, 10, 20, 30), (20, 0, 40, 20))
-    rows = markdown_rows(section.markdown(scores_of(true, [1, 2, 1], true, [1, 2, 1])))
-    assert rows[-2:] == [["64 to 255", "1", "1"], ["256 to 1,023", "2", "2"]]

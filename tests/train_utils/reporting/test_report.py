@@ -13,24 +13,18 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from jinja2 import UndefinedError
 from PIL import Image
 from support.in_process import run_train
 from support.launches import launch
 from support.reports import Page, class_scores, class_section, embedded_picture, noise, text_line
 from support.run_files import records
 
-import train_utils.reporting.report as report_module
-from data_utils.visualize import class_colors
 from inference import Predictor
 from tasks.classes import Classes
 from tasks.confusion import confusion_matrix, matrix_scores
 from train_utils.evaluation import Evaluation
-from train_utils.reporting.classes import ClassSection
-from train_utils.reporting.embedding import Embedded
-from train_utils.reporting.rendering import page_bytes, render
-from train_utils.reporting.report import CURVES, LOSS_CURVES, write_report
-from train_utils.reporting.section import Metric
+from train_utils.reporting.rendering import page_bytes
+from train_utils.reporting.report import write_report
 
 NAMES = ("<script>alert(1)</script>", 'a|b & "c"', "c: #d")
 MATRIX = torch.tensor([[90, 10, 0], [5, 15, 0], [0, 0, 0]])
@@ -94,102 +88,29 @@ def foreign(html: str) -> list[str]:
 
 def test_the_page_needs_nothing_but_itself(tmp_path):
     html = report(tmp_path)
-    assert {"svg", "table", "img", "figure"} <= {tag for tag, _ in Page(html).tags}
+    page = Page(html)
+    assert {"svg", "table", "img", "figure"} <= {tag for tag, _ in page.tags}
     assert foreign(html) == []
-
-
-def test_a_report_that_is_written_leaves_no_other_file(tmp_path):
-    report(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "report.html", "run.json"]
-
-
-@pytest.mark.parametrize(
-    "markup",
-    [
-        "<script>1</script>",
-        '<img src="https://example.org/a.png">',
-        '<img src="a.png">',
-        '<svg><use href="other.svg#a"/></svg>',
-        "<style>@import 'a.css'</style>",
-        '<p style="background:url(a.png)">',
-        '<p style="background:url(//example.org/a.png)">',
-        '<p onclick="run()">',
-    ],
-)
-def test_anything_that_the_page_fetched_or_ran_would_be_found(tmp_path, markup):
-    assert foreign(report(tmp_path) + markup)
-
-
-def test_ids_in_the_page_are_unique(tmp_path):
-    ids = [attributes["id"] for _, attributes in Page(report(tmp_path)).tags if "id" in attributes]
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(set(ids)) == len(ids) > 0
+    assert {reference.removeprefix("#") for reference in page.attributes("use", "href")} <= {*ids}
 
 
-def test_references_in_the_page_lead_to_an_id(tmp_path):
-    page = Page(report(tmp_path))
-    ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
-    assert {reference.removeprefix("#") for reference in page.attributes("use", "href")} <= ids
-
-
-def test_titles_of_curves_differ_in_their_ids():
-    titles = [*LOSS_CURVES, *ClassSection.curves, *CURVES]
-    assert len({re.sub(r"\W+", "-", title.lower()) for title in titles}) == len(titles)
-
-
-@pytest.mark.parametrize(
-    ("size", "classes"),
-    [
-        ((1000, 1500), 3),
-        pytest.param((360, 480), 150, marks=pytest.mark.slow),
-        pytest.param((420, 420), 3, marks=pytest.mark.slow),
-    ],
-)
-def test_a_page_of_noisy_pictures_stays_below_four_megabytes(tmp_path, size, classes):
+def test_a_page_of_noisy_pictures_stays_below_four_megabytes(tmp_path):
     labels = ("image", "truth", "prediction", "errors")
-    views = {f"image {number}": dict.fromkeys(labels, noise(*size)) for number in range(8)}
-    matrix = torch.from_numpy(np.random.default_rng(0).integers(0, 9, (classes, classes)))
-    html = report(tmp_path, names=[f"class {index}" for index in range(classes)], matrix=matrix, pictures=views)
+    views = {f"image {number}": dict.fromkeys(labels, noise(1000, 1500)) for number in range(8)}
+    html = report(tmp_path, pictures=views)
     assert 2_000_000 < len(html.encode()) == (tmp_path / "report.html").stat().st_size < 4_000_000
-    sources = Page(html).attributes("img", "src")[-32:]
-    sides = {max(embedded_picture(source).size) for source in sources}
+    sources = Page(html).attributes("img", "src")
     assert len(sources) == 32
-    assert len(sides) == 1
-    assert 200 <= sides.pop() <= 420
+    (side,) = {max(embedded_picture(source).size) for source in sources}
+    assert 200 <= side <= 420
 
 
-@pytest.mark.parametrize(
-    ("note", "labels", "less"),
-    [("a" * 100_001, "b", 100_000), ("a", "bc", 1_000)],
-    ids=["a long note", "a further picture"],
-)
-def test_pictures_have_what_room_the_rest_of_the_page_leaves(tmp_path, monkeypatch, note, labels, less):
-    rooms = []
-
-    def embed_all(pictures: list[np.ndarray], room: int) -> list[Embedded]:
-        rooms.append(room)
-        return [Embedded("data:image/png;base64,", 1, 1)] * len(pictures)
-
-    monkeypatch.setattr(report_module, "embed_all", embed_all)
-    write_run(tmp_path, [])
-    for remark, names in (("a", "b"), (note, labels)):
-        views = {"image": dict.fromkeys(names, noise(4, 6))}
-        write_report(tmp_path, None, class_section("a"), "mean IoU", views=views, remarks=[remark])
-    page_size = (tmp_path / "report.html").stat().st_size
-    assert rooms[0] - rooms[1] == less
-    assert 4_000_000 - page_size - 3_000 < rooms[1] < 4_000_000 - 2_000
-
-
-def test_the_page_is_made_for_phones(tmp_path):
-    assert "width=device-width" in Page(report(tmp_path)).attributes("meta", "content")[0]
-
-
-def test_the_page_is_made_for_dark_rooms(tmp_path):
-    assert "prefers-color-scheme: dark" in report(tmp_path)
-
-
-@pytest.mark.parametrize("text", [*NAMES, "<b>bad</b>: IoU 0.1000", "U-Net on shapes<i>", "32 48", "bf16"])
-def test_a_name_a_title_or_a_setting_is_shown_as_text(tmp_path, text):
-    assert text in Page(report(tmp_path)).text
+def test_a_name_a_title_or_a_setting_is_shown_as_text(tmp_path):
+    text = Page(report(tmp_path)).text
+    for words in (*NAMES, "<b>bad</b>: IoU 0.1000", "U-Net on shapes<i>", "32 48", "bf16"):
+        assert words in text
 
 
 def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
@@ -198,47 +119,16 @@ def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
     assert f"{105 / 120:.4f} pixel accuracy" in text
     assert f"{90 / 105:.4f} {180 / 195:.4f} {90 / 95:.4f} 0.9000 100" in text
     assert "c: #d n/a n/a n/a n/a 0" in text
-
-
-def test_the_page_names_the_best_step(tmp_path):
-    assert "30 best step" in text_line(report(tmp_path))
-
-
-def test_the_matrix_shown_has_the_percents_of_its_rows(tmp_path):
-    text = text_line(report(tmp_path))
     assert "90.0 10.0 0.0" in text
     assert "25.0 75.0 0.0" in text
+    assert "30 best step" in text
 
 
-def test_the_cells_of_the_matrix_tell_their_pixels(tmp_path):
-    html = report(tmp_path)
-    strong = re.findall(r'<td class="strong"[^>]*title="([^"]*)"', html)  # white on dark, above 55 percent
-    names = ["&lt;script&gt;alert(1)&lt;/script&gt;", "a|b &amp; &#34;c&#34;"]
-    assert strong == [f"{names[0]} as {names[0]}: 90 pixels", f"{names[1]} as {names[1]}: 15 pixels"]
-    assert f"{names[0]} as {names[1]}: 10 pixels" in html
-
-
-def test_classes_are_shown_with_their_colors(tmp_path):
-    swatches = re.findall(r'class="swatch" style="background:rgb\((\d+), (\d+), (\d+)\)"', report(tmp_path))
-    assert [[*map(int, color)] for color in swatches] == class_colors((0, 1, 2)).tolist()
-
-
-def test_the_most_frequent_confusion_comes_first(tmp_path):
-    pairs = text_line(report(tmp_path)).split("Most frequent confusions")[1]
-    assert pairs.index(" 10 ") < pairs.index(" 5 ")
-
-
-def test_the_report_begins_with_its_remarks(tmp_path):
-    text = Page(report(tmp_path, pictures={}, remarks=["Only <5> steps were made.", "Second."])).text
-    assert text.index("Only <5> steps were made.") < text.index("Best model")
-    assert "Second." in text
-
-
-def test_the_report_says_how_much_was_trained(tmp_path):
-    extent = {"training images": "1,234", "minutes since the last start": "3.2"}
-    text = text_line(report(tmp_path, pictures={}, extent=extent))
-    assert "1,234 training images" in text
-    assert "3.2 minutes since the last start" in text
+def test_the_report_begins_with_its_remarks_and_says_how_much_was_trained(tmp_path):
+    remarks = ["Only <5> steps were made.", "Second."]
+    text = Page(report(tmp_path, pictures={}, remarks=remarks, extent={"training images": "1,234"})).text
+    assert text.index(remarks[0]) < text.index(remarks[1]) < text.index("Best model")
+    assert "1,234 training images" in " ".join(text.split())
 
 
 def page_of(folder: Path, best: Evaluation | None = None) -> str:
@@ -256,59 +146,12 @@ def test_a_report_names_its_run_by_the_folder(tmp_path, monkeypatch):
     assert page_of(Path()) == text  # the folder that one is in has a name too
 
 
-def test_a_report_names_its_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"card {index}")
-    monkeypatch.setattr("os.cpu_count", lambda: 77)
-    monkeypatch.setattr("platform.machine", lambda: "z80")
-    write_run(tmp_path, [])
-    text = page_of(tmp_path)
-    assert "host CPUs 77" in text
-    assert "architecture z80" in text
-    assert "GPUs card 0, card 1" in text
-
-
-def test_a_report_without_a_log_has_the_scores_of_its_section(tmp_path, monkeypatch):
-    means = [Metric("ap50", "AP@0.5", 0.5), Metric("f1", "F1", 0.25), Metric("x", "Mean x", None)]
-    monkeypatch.setattr(ClassSection, "metrics", lambda section, scores: means)
-    write_run(tmp_path, [])
-    text = page_of(tmp_path)
-    assert "0.5000 AP@0.5 0.2500 F1 n/a mean x 30 best step" in text
-
-
-@pytest.mark.parametrize("name", ["num workers", "micro batch size", "encoder"])
-def test_a_setting_stands_in_the_report_once(tmp_path, name):
-    flags = SETTINGS["flags"] | {"num_workers": None, "micro_batch_size": "auto", "encoder": None}
-    settings = SETTINGS | {"flags": flags, "num_workers": 2, "micro_batch_size": 4, "encoder": "a-backbone"}
-    rows = [text.strip() for text in Page(report(tmp_path, settings=settings)).text.splitlines()]
-    assert rows.count(name) == 1
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        "image size 32 48",
-        "crop size -",
-        "profile: processes 2",
-        "num workers 0",
-        "git commit abc",
-        "command train.py",
-        "credentials left out dataset",
-        "epochs 3",
-        "seed 0",
-        "GPUs none",
-    ],
-)
-def test_a_setting_is_reported_as_it_is_typed(tmp_path, row):
+def test_settings_are_reported_as_they_are_typed(tmp_path):
     run = SETTINGS["run"] | {"git_commit": "abc"}
-    write_run(tmp_path, [], SETTINGS | {"num_workers": 0, "run": run, "credentials_left_out": ["dataset"]})
-    assert row in page_of(tmp_path)
-
-
-def test_the_identity_of_a_run_is_not_told(tmp_path):
-    """It holds no flag of training, nor one that came out otherwise."""
-    write_run(tmp_path / "run", [])
-    assert "identity" not in page_of(tmp_path / "run").removeprefix(tmp_path.name)
+    write_run(tmp_path, [], SETTINGS | {"num_workers": 0, "run": run})
+    text = page_of(tmp_path)
+    for row in ("image size 32 48", "crop size -", "profile: processes 2", "num workers 0", "git commit abc"):
+        assert row in text
 
 
 def speed_page(folder: Path, *records: dict[str, float], processes: int = 2) -> str:
@@ -325,18 +168,10 @@ def speed_page(folder: Path, *records: dict[str, float], processes: int = 2) -> 
     ("name", "values", "tile"),
     [
         ("images_per_second", (70, 4, 5), " 5 images/s "),
-        ("images_per_second", (123.456,), " 123 images/s "),
-        ("images_per_second", (4, 5), " 4.5 images/s "),
-        ("images_per_second", (0,), " 0 images/s "),
         ("peak_flops_percent", (3000, 20, 40), " 40% of the device's peak "),
-        ("peak_flops_percent", (20, 60, 25), " 25% of the device's peak "),
-        ("peak_flops_percent", (0,), " 0% of the device's peak "),
         ("peak_memory_gb", (5, 8, 6), " 8 GB peak GPU memory "),
-        ("peak_memory_gb", (1.5, 3.25, 2), " 3.25 GB peak GPU memory "),
         ("teraflops_per_device", (0.3, 0.002, 0.004), " 4 GFLOP/s of the model, on each device "),
-        ("teraflops_per_device", (0.0015,), " 1.5 GFLOP/s "),
         ("teraflops_per_device", (1.5,), " 1.5 TFLOP/s "),
-        ("teraflops_per_device", (1,), " 1 TFLOP/s "),
     ],
 )
 def test_the_speed_is_the_median_of_the_records_and_the_memory_their_peak(tmp_path, name, values, tile):
@@ -344,54 +179,23 @@ def test_the_speed_is_the_median_of_the_records_and_the_memory_their_peak(tmp_pa
     assert tile in speed_page(tmp_path, *records)
 
 
-@pytest.mark.parametrize(("processes", "tile"), [(1, " 1 process "), (2, " 2 processes "), (4, " 4 processes ")])
-def test_the_report_says_how_many_processes_trained(tmp_path, processes, tile):
-    assert tile in speed_page(tmp_path, {"images_per_second": 5}, processes=processes)
-
-
-@pytest.mark.parametrize("words", ["peak GPU memory", "of the device's peak", "images/s"])
-def test_speeds_that_were_not_measured_are_not_shown(tmp_path, words):
-    assert words not in speed_page(tmp_path, {"teraflops_per_device": 1.5})
-
-
-@pytest.mark.parametrize("communication", [20, 0])
-def test_the_shares_of_a_step_are_medians(tmp_path, communication):
+def test_the_shares_of_a_step_are_medians(tmp_path):
     records = []
     for data in (60, 9, 3):
-        shares = {"data_wait_percent": data, "compute_percent": 80 - data, "communication_percent": communication}
+        shares = {"data_wait_percent": data, "compute_percent": 80 - data, "communication_percent": 20}
         records.append(shares)
     text = speed_page(tmp_path, *records)
     shares = re.findall(r"(computing|waiting for data|communication) (?:[^\d%]*)([\d.]+) ?%", text)
-    assert {name: float(share) for name, share in shares} == {
-        "computing": 71,
-        "waiting for data": 9,
-        "communication": communication,
-    }
+    assert dict(shares) == {"computing": "71", "waiting for data": "9", "communication": "20"}
 
 
-@pytest.mark.parametrize(
-    "records", [[], [{"step": 1, "train/loss": 4.0, "perf/compute_percent": 90.0}]], ids=["no step", "a step"]
-)
-def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path, records):
-    write_run(tmp_path, records)
+def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
+    write_run(tmp_path, [{"step": 1, "train/loss": 4.0}])
     write_report(tmp_path, None, class_section(NAMES), Classes.compared_by, views={})
-    text = Page((tmp_path / "report.html").read_text()).text
+    text = text_line((tmp_path / "report.html").read_text())
     assert "None yet: the run ended before its first evaluation." in text
     assert "Confusion matrix" not in text
-    assert "bf16" in text
-
-
-def test_a_run_that_ended_before_its_first_evaluation_has_the_curves_of_its_log(tmp_path):
-    write_run(tmp_path, [{"step": 1, "train/loss": 4.0, "train/lr": 0.5}])
-    write_report(tmp_path, None, class_section(NAMES), Classes.compared_by, views={})
-    html = (tmp_path / "report.html").read_text()
-    assert "Loss training 4 " in text_line(html)
-    assert "Learning rate learning rate 0.5 " in text_line(html)
-    assert "best-step" not in html
-
-
-def test_the_legend_of_the_page_says_the_last_value(tmp_path):
-    assert "Loss training 0.1 validation 0.5" in text_line(report(tmp_path))
+    assert "Loss training 4 " in text
 
 
 CURVE_RECORDS = (
@@ -407,48 +211,27 @@ CURVE_RECORDS = (
 )
 
 
-@pytest.fixture(scope="module")
-def curves_page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The report of a run that has logged 10, 20 and so on under CURVE_RECORDS."""
-    folder = tmp_path_factory.mktemp("curves")
+def test_curves_show_their_records_with_the_best_step_where_it_is_chosen(tmp_path):
     values = {name: 10.0 * number for number, name in enumerate(CURVE_RECORDS, 1)}
-    write_run(folder, [{"step": 1000} | values, {"step": 2000} | values])
-    page_of(folder, Evaluation(1500, None, class_scores("ab", torch.tensor([[6, 2], [1, 1]]))))
-    return (folder / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    "legend",
-    [
+    write_run(tmp_path, [{"step": 1000} | values, {"step": 2000} | values])
+    text = page_of(tmp_path, Evaluation(1500, None, class_scores("ab", torch.tensor([[6, 2], [1, 1]]))))
+    legends = (
         "Loss training 10 validation 20",
         "Validation scores mean IoU 30 mean Dice 40",
         "Learning rate learning rate 50",
         "Throughput images/s 60",
         "Gradient norm, before clipping gradient norm 70",
         "Percent of a step's time waiting for data 80 communication 90",
-    ],
-)
-def test_a_curve_shows_its_records(curves_page, legend):
-    assert legend in text_line(curves_page)
-
-
-def test_curves_of_loss_and_scores_come_first(curves_page):
-    titles = re.findall("<figcaption><h3>(.*?)</h3>", curves_page)
-    assert titles[:4] == ["Loss", "Validation scores", "Learning rate", "Throughput"]
-
-
-def test_the_best_step_is_marked_where_it_is_chosen(curves_page):
-    assert re.findall(r'id="([\w-]+)-best-step"', curves_page) == ["loss", "validation-scores"]
+    )
+    places = [text.index(legend) for legend in legends]
+    assert places == sorted(places)
+    html = (tmp_path / "report.html").read_text()
+    assert re.findall(r'id="([\w-]+)-best-step"', html) == ["loss", "validation-scores"]
 
 
 @pytest.mark.parametrize(
     ("counts", "errors"),
-    [
-        (None, []),
-        ([[0, 0, 0]], []),
-        ([[10, 0, 0]], ["0.0000"]),
-        ([[10, 4, 0], [30, 30, 30 * 2**20]], ["0.1000"]),
-    ],
+    [(None, []), ([[10, 4, 0], [30, 30, 30 * 2**20]], ["0.1000"])],
 )
 def test_the_calibration_of_the_best_evaluation_is_shown_where_it_was_counted(tmp_path, counts, errors):
     write_run(tmp_path, [])
@@ -461,28 +244,9 @@ def test_the_calibration_of_the_best_evaluation_is_shown_where_it_was_counted(tm
     assert html.count('id="calibration-series-0"') == len(errors)
 
 
-def test_pictures_stand_at_their_titles_in_the_order_in_which_they_are_given(tmp_path):
-    views = {"b": {"truth": noise(4, 6), "errors": noise(5, 7)}, "a": {"truth": noise(6, 8), "image": noise(7, 9)}}
-    html = report(tmp_path, pictures=views)
-    elements = re.findall(r'<h3>(.)</h3>|<img alt="(\w+)" width="(\d+)" height="(\d+)"', html)
-    assert elements == [
-        ("b", "", "", ""),
-        ("", "truth", "6", "4"),
-        ("", "errors", "7", "5"),
-        ("a", "", "", ""),
-        ("", "truth", "8", "6"),
-        ("", "image", "9", "7"),
-    ]
-
-
 def test_half_a_character_is_escaped_in_a_page():
     assert page_bytes("a\udcffä") == b"a\\udcff\xc3\xa4"
     assert page_bytes("a\x1b\a\u202e\n\tb") == b"a\\x1b\\x07\\u202e\n\tb"
-
-
-def test_a_value_that_a_template_lacks_is_an_error():
-    with pytest.raises(UndefinedError):
-        render("calibration.html.jinja")
 
 
 @pytest.fixture(scope="module")
@@ -564,28 +328,22 @@ def one_and_two(trained_run, two_sizes, tmp_path_factory) -> tuple[Path, Path]:
     return folder / "one", folder / "two"
 
 
-def test_two_processes_find_the_same_worst_and_best_images(one_and_two):
+def test_two_processes_find_the_same_scores_calibration_and_worst_images(one_and_two):
     one, two = map(image_labels, one_and_two)
     assert one == two
     assert len(one) == 5
     assert len({iou for _, iou in one}) > 1
-
-
-def test_two_processes_have_the_same_calibration(one_and_two):
-    one, two = (records(folder)[-1]["eval/calibration_error"] for folder in one_and_two)
-    assert one == two > 0
-
-
-def test_two_processes_have_the_same_scores_of_images(one_and_two):
-    one, two = ((folder / "images.csv").read_text() for folder in one_and_two)
-    assert one == two
+    one_table, two_table = ((folder / "images.csv").read_text() for folder in one_and_two)
+    assert one_table == two_table
+    one_error, two_error = (records(folder)[-1]["eval/calibration_error"] for folder in one_and_two)
+    assert one_error == two_error > 0
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
-@pytest.mark.parametrize("width", [500, 1280])  # headless Chromium makes no window narrower than 500
+@pytest.mark.parametrize("width", [500])  # headless Chromium makes no window narrower
 def test_a_browser_shows_the_whole_page_without_scrolling_sideways(tmp_path, width):
     many = tuple(f"a rather long class name {index}" for index in range(15))
     html = report(tmp_path / "run", names=many, matrix=torch.eye(15, dtype=torch.int64) * 10**7 + 1)

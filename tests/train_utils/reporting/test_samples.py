@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from PIL import Image
-from support.reports import class_section, noise
+from support.reports import class_section
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
@@ -20,7 +20,7 @@ from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.classes import ClassReader
 from data_utils.visualize import RED
 from runtime.errors import ImageError
-from train_utils.reporting.samples import evaluation_pictures, sample_panels, save_pictures, worst_and_best
+from train_utils.reporting.samples import sample_panels, save_pictures, worst_and_best
 from train_utils.reporting.sections import new_section
 
 CLASS_MAP = ClassMap(("background", "cell"), (0, 255), 9)
@@ -55,12 +55,6 @@ def test_the_lowest_scores_come_first_and_then_the_highest(records):
     assert [title[:2] for title in show(records, scores, 5)] == ["i9", "i1", "i6", "i5", "i2"]
 
 
-@pytest.mark.parametrize("count", [3, 4, 20])
-def test_every_image_is_shown_once_where_there_are_few(records, count):
-    titles = list(show(records[:3], [0.5, 0.1, 0.9], count))
-    assert titles == ["i1: IoU 0.1000", "i0: IoU 0.5000", "i2: IoU 0.9000"]
-
-
 @pytest.fixture
 def views(records) -> dict[str, np.ndarray]:
     """The views of an image whose whole mask was predicted as background."""
@@ -72,15 +66,6 @@ def test_an_image_is_shown_in_four_views(views):
     assert list(views) == ["image", "truth", "prediction", "errors"]
     assert all(view.shape == (4, 6, 3) and view.dtype == np.uint8 for view in views.values())
     assert (views["image"] == 100).all()
-
-
-def test_truth_lies_over_the_image(views):
-    assert (views["truth"][:3, :3] == 100).all()
-    assert (views["truth"][:3, 3:] != 100).any(axis=2).all()
-
-
-def test_a_prediction_of_background_leaves_the_image_as_it_is(views):
-    np.testing.assert_array_equal(views["prediction"], views["image"])
 
 
 def test_errors_are_red_and_ignored_pixels_grey(views):
@@ -120,25 +105,15 @@ def predictor_of(broken: str = "") -> SimpleNamespace:
 
 @pytest.mark.parametrize(
     ("images", "count", "shown"),
-    [(22, (), "i0 i3 i6 i9 i12 i15 i18 i21"), (3, (), "i0 i1 i2"), (22, (2,), "i0 i21")],
-    ids=["eight of 22", "all of three", "two of 22"],
+    [(22, (), "i0 i3 i6 i9 i12 i15 i18 i21"), (3, (), "i0 i1 i2")],
+    ids=["eight of 22", "all of three"],
 )
 def test_pictures_are_spread_from_the_first_image_to_the_last(images, count, shown):
     assert list(sample_panels(data_set(images), predictor_of(), class_section("ab"), *count)) == shown.split()
 
 
-def test_an_image_is_predicted_once():
-    predictor = predictor_of()
-    sample_panels(data_set(3), predictor, class_section("ab"))
-    assert predictor.predicted == ["i0", "i1", "i2"]
-
-
 def test_images_that_cannot_be_used_have_no_picture():
     assert list(sample_panels(data_set(4, bad=(0, 2)), predictor_of("i3"), class_section("ab"))) == ["i1"]
-
-
-def test_an_image_that_cannot_be_read_has_no_picture():
-    assert list(sample_panels(data_set(4), predictor_of("i1"), class_section("ab"))) == ["i0", "i2", "i3"]
 
 
 def test_an_image_that_cannot_be_read_ends_a_run_that_skips_none():
@@ -149,7 +124,7 @@ def test_an_image_that_cannot_be_read_ends_a_run_that_skips_none():
         worst_and_best(info, predictor_of("i1"), class_section("ab"), [0.5] * 4)
 
 
-@pytest.mark.parametrize(("count", "shown"), [(8, "5 3 0 4 1"), (6, "5 3 0 4 1"), (5, "5 0 4 1"), (3, "4 1")])
+@pytest.mark.parametrize(("count", "shown"), [(8, "5 3 0 4 1"), (3, "4 1")])
 def test_the_worst_images_come_first_without_those_that_cannot_be_read(count, shown):
     comparisons = [0.5, 0.9, 0.1, 0.4, 0.8, 0.2, 0.0]
     info = data_set(7, bad=(2,))
@@ -158,45 +133,17 @@ def test_the_worst_images_come_first_without_those_that_cannot_be_read(count, sh
 
 
 @pytest.mark.parametrize(
-    ("comparisons", "shown"),
-    [([0.5] * 40, "i0 i1 i38 i39"), ([0.5, 0.1, 0.9] * 6 + [0.5, 0.1], "i1 i4 i14 i17")],
-    ids=["all equal", "three scores"],
-)
-def test_of_equal_images_the_first_and_the_last_are_shown(comparisons, shown):
-    views = worst_and_best(data_set(len(comparisons)), predictor_of(), class_section("ab"), comparisons, 4)
-    assert [title.partition(":")[0] for title in views] == shown.split()
-
-
-@pytest.mark.parametrize(("dims", "count"), [(2, 8), (3, 2)])
-def test_eight_images_or_two_volumes_are_shown_at_each_evaluation(dims, count):
-    assert evaluation_pictures(data_set(3, dims=dims)) == count
-
-
-@pytest.mark.parametrize(
     ("name", "file"),
     [
         ("sub/b.PNG", "sub/b.png"),
         ("a.tif", "a.png"),
-        ("a.tif.tif", "a.tif.png"),
         ("../c", "c.png"),
         ("/d.jpg", "d.png"),
         ("e" * 200 + "d" * 100, f"{'e' * 200}.png"),
-        ("..", "image.png"),
         ("1.2.840", "1.2.840.png"),
-        ("f\x1bg", "f\\x1bg.png"),  # which a terminal prints
+        ("f\x1bg", "f\\x1bg.png"),
     ],
 )
 def test_a_picture_is_named_after_its_image_within_its_folder(tmp_path, name, file):
     save_pictures(tmp_path / "shown", {name: np.zeros((4, 6, 3), np.uint8)})
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*.png")] == [Path("shown") / file]
-
-
-def test_pictures_are_saved_as_they_are(tmp_path):
-    picture = noise(20, 30)
-    save_pictures(tmp_path, {"a": picture})
-    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "a.png")), picture)
-
-
-def test_pictures_of_names_with_dots_are_apart(tmp_path):
-    save_pictures(tmp_path, dict.fromkeys(("1.2.840", "1.2.841"), np.zeros((4, 6, 3), np.uint8)))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.2.840.png", "1.2.841.png"]

@@ -24,43 +24,12 @@ def test_a_path_that_is_empty_is_refused(arguments, monkeypatch, capsys):
     assert capsys.readouterr().err.endswith(": it is empty\n")
 
 
-def test_the_help_says_how_it_is_called(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["compare.py", "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        compare.main()
-    assert capsys.readouterr().out.startswith("usage: python compare.py RUN RUN ... [--output FILE] [--overwrite]\n")
-
-
-def test_two_runs_that_differ_by_one_seed_are_never_called_different(tmp_path):
-    result = run_compare(write_seeds(tmp_path, "a", [0.0, 0.09]), tmp_path / "page.html")
-    assert "all runs are of one recipe: they differ by seed and fold alone" in result.lines
-    assert "is better" not in result.text + result.page
-
-
-@pytest.fixture
-def of_other_images(tmp_path) -> SimpleNamespace:
-    """The comparison of two recipes, the second of which has scored two of four images."""
+def test_remarks_and_differences_are_reported_on_the_terminal_as_on_the_page(tmp_path):
     runs = [write_run(tmp_path / "a"), write_run(tmp_path / "b", {"i0": 0.2, "i1": 0.9}, epochs=9)]
     result = run_compare(runs, tmp_path / "page.html")
-    remark = f"{runs[1]} and {runs[0]} have 2 and 4 validation images: the 2 of the same name are compared"
-    return SimpleNamespace(result=result, page=Page(result.page), remark=remark)
-
-
-def test_remarks_are_reported_on_the_terminal_as_on_the_page(of_other_images):
-    assert of_other_images.remark in of_other_images.result.lines
-    assert of_other_images.remark in of_other_images.page.text
-
-
-def test_differences_are_reported_on_the_terminal_as_on_the_page(of_other_images):
-    sentence = "One seed each does not say which recipe is better"
-    assert sentence in of_other_images.result.text
-    assert sentence in of_other_images.page.text
-
-
-def test_each_recipe_is_compared_with_the_first_on_the_terminal(tmp_path):
-    runs = [write_run(tmp_path / name, epochs=epochs) for name, epochs in (("a", 3), ("b", 9), ("c", 8))]
-    lines = run_compare(runs, tmp_path / "page.html").lines
-    assert [line.partition(":")[0] for line in lines if "on average over" in line] == ["B - A", "C - A"]
+    for shown in (result.text, Page(result.page).text):
+        assert f"{runs[1]} and {runs[0]} have 2 and 4 validation images: the 2 of the same name are compared" in shown
+        assert "One seed each does not say which recipe is better" in shown
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +91,8 @@ def test_folders_of_which_none_is_a_run_are_an_error(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("nowhere/page.html", "No such file or directory"), ("a/run.json/page.html", "Not a directory")],
-    ids=["no folder", "a file"],
+    [("nowhere/page.html", "No such file or directory")],
+    ids=["no folder"],
 )
 def test_a_page_that_cannot_be_written_is_an_error(tmp_path, name, problem):
     result = run_compare([write_run(tmp_path / "a")], tmp_path / name)

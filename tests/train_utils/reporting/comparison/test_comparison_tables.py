@@ -8,24 +8,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from support.comparisons import recipes_of, write_run
+from support.comparisons import write_run
 
-from train_utils.reporting.comparison.recipes import differing_settings, group_runs
+from train_utils.reporting.comparison.recipes import group_runs
 from train_utils.reporting.comparison.recorded_runs import read_runs
 from train_utils.reporting.comparison.tables import terminal_text
-
-
-def test_a_long_cell_of_the_terminal_is_cut_at_60_characters(tmp_path):
-    long, fitting = "x" * 61, "y" * 60
-    runs = [write_run(tmp_path / "a", dataset=long), write_run(tmp_path / "b", dataset=fitting)]
-    recipes = recipes_of(runs)
-    *_, line = terminal_text(recipes, differing_settings(recipes)).splitlines()
-    assert line.split() == ["dataset", "x" * 57 + "...", fitting]
-
-
-def test_recipes_without_differing_settings_are_a_line_each_below_the_titles(tmp_path):
-    recipes = recipes_of([write_run(tmp_path / "a"), write_run(tmp_path / "b", epochs=9)])
-    assert terminal_text(recipes, {}).count("\n") == 2
 
 
 @pytest.fixture
@@ -56,13 +43,6 @@ def lines(tmp_path) -> list[str]:
 )
 def test_a_row_of_the_terminal_has_scores_images_steps_seeds_folders(lines, number, cells):
     assert re.split(r" {2,}", lines[number]) == cells.split("|")
-
-
-@pytest.mark.parametrize(
-    ("cells", "place"), [(("spread", "n/a", "0.1945"), 37), (("best step", "40 of 40", "40 of 40, 1"), 72)]
-)
-def test_cells_of_a_column_of_the_terminal_begin_at_one_place(lines, cells, place):
-    assert [line.index(cell) for line, cell in zip(lines, cells, strict=False)] == [place] * 3
 
 
 def test_differing_settings_are_a_table_behind_an_empty_line(lines):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.comparisons import HARD, change_record, recipes_of, write_run, write_seeds
 
-from train_utils.reporting.comparison.recipes import Recipe, differing_settings, group_runs
+from train_utils.reporting.comparison.recipes import differing_settings, group_runs
 from train_utils.reporting.comparison.recorded_runs import RecordedRun, read_runs
 
 
@@ -28,12 +28,6 @@ def test_the_score_of_a_recipe_is_the_mean_of_its_runs(tmp_path):
     (recipe,) = recipes_of(write_seeds(tmp_path, "a", [0.0, 0.0, 0.1, 0.2]))
     assert recipe.mean_score == pytest.approx(np.mean(HARD) + 0.3 / 4)
     assert recipe.spread == pytest.approx(np.std([0, 0, 0.1, 0.2], ddof=1))
-
-
-def test_runs_of_another_precision_are_another_recipe(tmp_path):
-    recipes = recipes_of([write_run(tmp_path / precision, precision=precision) for precision in ("no", "bf16")])
-    assert len(recipes) == 2
-    assert differing_settings(recipes) == {"precision": ["no", "bf16"]}
 
 
 def test_settings_that_a_plan_has_chosen_belong_to_no_recipe(tmp_path):
@@ -89,13 +83,6 @@ def test_a_setting_is_typed_as_a_switch_or_with_its_value(tmp_path, word, settin
     assert len(recipes_of([planned, typed] if reverse else [typed, planned])) == 2
 
 
-def test_a_plan_has_chosen_all_settings_of_a_run_that_records_no_command(tmp_path):
-    runs = [write_run(tmp_path / f"{epochs}", plan="auto", epochs=epochs) for epochs in (7, 8)]
-    for run in runs:
-        change_record(run, "run", command=None)
-    assert len(recipes_of(runs)) == 1
-
-
 def test_settings_without_effect_on_the_numbers_belong_to_no_recipe(tmp_path):
     first = write_run(tmp_path / "a")
     switches = dict.fromkeys(("activation_checkpointing", "cache", "deterministic", "check_data"), True)
@@ -114,27 +101,12 @@ def of_other_versions(tmp_path) -> list:
     return runs
 
 
-@pytest.mark.parametrize("step", [1, -1], ids=["in order", "in reverse"])
-def test_recipes_of_equal_scores_keep_the_order_of_their_runs(of_other_versions, step):
-    folders = of_other_versions[::step]
-    assert [recipe.runs[0].folder for recipe in recipes_of(folders)] == folders
-
-
 def test_differing_settings_have_a_value_for_each_recipe(of_other_versions):
     assert differing_settings(recipes_of(of_other_versions)) == {
         "precision": ["no", "no", "bf16"],
         "torch": ["2.13.0", "2.13.0", "2.14.0"],
         "newer": ["-", "0", "-"],
     }
-
-
-def test_differing_settings_within_a_recipe_are_those_of_its_runs_in_their_order(tmp_path):
-    runs = [write_run(tmp_path / str(seed), seed=seed) for seed in range(3)]
-    runs.append(write_run(tmp_path / "d", [0.0] * 4, crop_size=[32, 48], epochs=9))
-    for run, commit in zip(runs, (None, "z", "y", None), strict=True):
-        change_record(run, "run", git_commit=commit)
-    rows = differing_settings(recipes_of(runs))
-    assert rows == {"epochs": ["3", "9"], "git_commit": ["- / z / y", "-"], "crop_size": ["-", "32 48"]}
 
 
 @pytest.fixture
@@ -148,20 +120,3 @@ def test_a_run_that_has_not_finished_is_a_recipe_of_its_own(unfinished):
     finished = replace(unfinished, is_finished=True)
     assert len(group_runs([unfinished, finished])) == 2
     assert len(group_runs([finished, unfinished])) == 2
-
-
-def test_a_recipe_has_finished_if_all_its_runs_have(unfinished):
-    finished = replace(unfinished, is_finished=True)
-    assert not Recipe("A", [finished, unfinished]).is_finished
-
-
-def test_labels_of_recipes_go_on_behind_z(unfinished):
-    labels = [recipe.label for recipe in group_runs([unfinished] * 54)]
-    assert labels[:2] == ["A", "B"]
-    assert labels[25:28] == ["Z", "AA", "AB"]
-    assert labels[51:] == ["AZ", "BA", "BB"]
-
-
-def test_recipes_are_in_the_order_of_the_mean_score_of_their_runs(tmp_path):
-    runs = write_seeds(tmp_path, "a", [0.2, -0.1]) + write_seeds(tmp_path, "b", [0.1], epochs=9)
-    assert [recipe.runs[0].folder for recipe in recipes_of(runs)] == [runs[2], runs[0]]

@@ -5,29 +5,12 @@ Module: train_utils/reporting/comparison/recorded_runs.py.
 
 import json
 import os
-from dataclasses import replace
 
 import pytest
 from support.comparisons import write_run
 
 from runtime.errors import DataError
 from train_utils.reporting.comparison.recorded_runs import read_run, read_runs
-
-
-def test_a_run_that_records_no_seed_has_none(tmp_path):
-    ((run,), _) = read_runs([write_run(tmp_path / "a")])
-    settings = replace(run.settings, flags={})
-    assert replace(run, settings=settings).replicate == ("None", None)
-
-
-def test_a_run_is_named_by_its_folder_as_it_was_typed(tmp_path):
-    write_run(tmp_path / "a")
-    typed = tmp_path / "a" / ".." / "a"
-    other = write_run(tmp_path / "others" / "a")
-    ((run, second), _) = read_runs([typed, other])
-    assert run.name == str(typed)
-    assert run.folder == typed
-    assert second.folder == other
 
 
 @pytest.mark.parametrize(
@@ -62,16 +45,7 @@ def test_a_run_that_has_not_finished_is_reported_with_its_last_step(tmp_path):
     assert remarks == ["the run has not finished (step 1,237 of 40); it is shown, and left out of the differences"]
 
 
-def test_each_missing_part_of_a_run_is_a_line_beside_it(tmp_path):
-    folder = write_run(tmp_path / "a", {}, finished=False)
-    _, lines = read_runs([folder])
-    assert [line.partition(",")[0] for line in lines] == [
-        f"{folder}: the run has not finished (step 40 of 40); it is shown",
-        f"{folder}: there is no images.csv",
-    ]
-
-
-@pytest.mark.parametrize("name", ["flags", "profile", "identity", "run"])
+@pytest.mark.parametrize("name", ["flags", "run"])
 def test_a_record_without_one_of_its_parts_is_refused(tmp_path, name):
     folder = write_run(tmp_path / "a")
     record = json.loads((folder / "run.json").read_text())
@@ -80,7 +54,7 @@ def test_a_record_without_one_of_its_parts_is_refused(tmp_path, name):
         read_run(folder)
 
 
-@pytest.mark.parametrize("total_steps", ["40", True, 40.0, None])
+@pytest.mark.parametrize("total_steps", ["40", True, None])
 def test_a_record_without_a_whole_number_of_steps_is_refused(tmp_path, total_steps):
     folder = write_run(tmp_path / "a")
     record = json.loads((folder / "run.json").read_text())
@@ -138,15 +112,10 @@ WRONG_LINE = "line 2 is not a name and a score from 0 to 1"
     [
         ("", ""),
         ("name,score\n", ""),
-        ("x,image\n0.5,0.5\n", ""),
-        ("image,mean IoU\na,b\n", ""),
         ("image,x\na,nan\n", WRONG_LINE),
         ("image,x\na,1.1\n", WRONG_LINE),
-        ("image,x\na,-0.1\n", WRONG_LINE),
         ('image,x\n"a"b,0.5\n', ""),
         ('image,x\n"a', ""),
-        ("image,x\na\n", WRONG_LINE),
-        ("image,x,y\na,0.5\n", ""),
         ("image,x\na,0.5,0.5\n", WRONG_LINE),
     ],
 )

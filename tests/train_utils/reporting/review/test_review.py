@@ -23,7 +23,6 @@ from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from inference import Predictor
 from inference.review.temperature import calibrate
-from runtime.errors import DataError
 from train_utils.reporting.review.masks import MaskReview
 
 
@@ -32,14 +31,6 @@ def test_a_path_that_is_empty_is_refused(flag):
     result = run_review("--runs", "run", flag, "")
     assert result.code == 2
     assert f"argument {flag}: it is empty" in result.errors
-
-
-def test_a_command_without_runs_is_refused():
-    assert run_review().code == 2
-
-
-def test_the_help_says_how_it_is_called():
-    assert run_review("--help").text.startswith("usage: python review.py --runs RUN [RUN ...] [--output DIR]")
 
 
 def full_disk(*arguments: object) -> None:
@@ -67,16 +58,6 @@ def stand_in(monkeypatch) -> SimpleNamespace:
     return calls
 
 
-def test_all_runs_review_the_data_set(stand_in, tmp_path):
-    run_review("--runs", "a", "b", "--model", "c/model", "--dataset", "d", "--output", tmp_path)
-    assert stand_in.runs == [([Path("a"), Path("b"), Path("c")], "d")]
-
-
-def test_all_reviews_are_written(stand_in, tmp_path):
-    run_review("--runs", "a", "--output", tmp_path)
-    assert stand_in.written == [(tmp_path, REVIEWS, ["runs/x: it is left out"])]
-
-
 @pytest.mark.parametrize(
     ("name", "flags"), [("review.csv", []), ("suspicious.txt", []), ("calibration.html", ["--calibrate"])]
 )
@@ -91,83 +72,17 @@ def test_files_that_are_there_are_replaced_only_if_asked(stand_in, monkeypatch, 
     assert stand_in.written
 
 
-def test_the_ten_worst_masks_are_named(stand_in, tmp_path):
-    failure, *masks, _ = run_review("--runs", "a", "--output", tmp_path).text.splitlines()
+def test_the_ten_worst_masks_are_named_and_those_with_problems_counted(stand_in, tmp_path):
+    failure, *masks, last_line = run_review("--runs", "a", "--output", tmp_path).text.splitlines()
     assert failure == "runs/x: it is left out"
     assert masks[:2] == ["score 0.0000, 0.png: nothing in particular", "score 0.0100, 1.png: moved; turned"]
     assert masks[9:] == ["score 0.0900, 9.png: nothing in particular"]
-
-
-def test_masks_with_problems_are_counted(stand_in, tmp_path):
-    last_line = run_review("--runs", "a", "--output", tmp_path).text.splitlines()[-1]
     assert last_line == f"12 masks reviewed, 2 look wrong; page in {tmp_path / 'review.html'}"
 
 
 def test_a_review_that_the_disk_does_not_take_is_an_error(stand_in, monkeypatch):
     monkeypatch.setattr(review, "write_review", full_disk)
     result = run_review("--runs", "a")
-    assert result.code == 1
-    assert "review.py: error: --output review cannot be written (No space left)" in result.errors
-
-
-def test_runs_without_any_mask_to_review_are_an_error(monkeypatch):
-    monkeypatch.setattr(review, "review_runs", lambda *arguments: ([], []))
-    result = run_review("--runs", "a")
-    assert result.code == 1
-    assert result.text == ""
-    assert "no mask could be reviewed" in result.errors
-
-
-@pytest.fixture
-def calibrations(monkeypatch) -> SimpleNamespace:
-    """Calibrations that take no time, of all runs but "broken": the calibrated `runs`, and what was `written`."""
-    calls = SimpleNamespace(runs=[], written=[])
-
-    def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> SimpleNamespace:
-        if folder == Path("broken"):
-            raise DataError("it has no masks")
-        calls.runs.append((folder, dataset))
-        return SimpleNamespace(folder=folder, sentence=lambda: f"{folder} is calibrated")
-
-    def write_calibration(output: Path, calibrations: list[SimpleNamespace]) -> None:
-        calls.written.append((output, [calibration.folder for calibration in calibrations]))
-
-    monkeypatch.setattr(review, "calibrate_run", calibrate_run)
-    monkeypatch.setattr(review, "write_calibration", write_calibration)
-    return calls
-
-
-def test_each_run_is_calibrated_with_the_flags(calibrations, tmp_path):
-    run_review("--runs", "a", "b", "--dataset", "d", "--output", tmp_path, "--calibrate")
-    assert calibrations.runs == [(Path("a"), "d"), (Path("b"), "d")]
-
-
-def test_all_calibrations_are_shown_on_one_page(calibrations, tmp_path):
-    result = run_review("--runs", "a", "b", "--output", tmp_path, "--calibrate")
-    assert calibrations.written == [(tmp_path, [Path("a"), Path("b")])]
-    lines = ["a is calibrated", "b is calibrated", f"page in {tmp_path / 'calibration.html'}"]
-    assert result.text.splitlines() == lines
-
-
-def test_runs_behind_one_that_cannot_be_calibrated_are_calibrated(calibrations, tmp_path):
-    result = run_review("--runs", "broken", "b", "c", "--output", tmp_path, "--calibrate")
-    failure, *successes, _ = result.text.splitlines()
-    assert result.code == 0
-    assert failure == "broken: it has no masks; its model stays as it is"
-    assert successes == ["b is calibrated", "c is calibrated"]
-    assert calibrations.written == [(tmp_path, [Path("b"), Path("c")])]
-
-
-def test_runs_without_any_that_can_be_calibrated_are_an_error(calibrations):
-    result = run_review("--runs", "broken", "--calibrate")
-    assert result.code == 1
-    assert "no model could be calibrated" in result.errors
-    assert calibrations.written == []
-
-
-def test_a_calibration_that_the_disk_does_not_take_is_an_error(calibrations, monkeypatch):
-    monkeypatch.setattr(review, "write_calibration", full_disk)
-    result = run_review("--runs", "b", "--calibrate")
     assert result.code == 1
     assert "review.py: error: --output review cannot be written (No space left)" in result.errors
 
@@ -197,16 +112,13 @@ def spoiled(trained_run, tiny_folder, tmp_path_factory) -> SimpleNamespace:
     return SimpleNamespace(data=data, output=folder / "out", result=result, rows=table_rows(folder / "out"))
 
 
-def test_a_folder_that_is_no_run_is_left_out(spoiled):
-    assert f"{spoiled.output.parent / 'nothing'}: it is no folder of a run; it is left out" in spoiled.result.text
-
-
 def test_a_spoiled_mask_has_the_worst_score_by_far(spoiled):
     scores = [float(row["score"]) for row in spoiled.rows]
     assert len(spoiled.rows) == 5
     assert spoiled.rows[0]["image"].endswith("cell_02.png")
     assert scores == sorted(scores)
     assert scores[0] < 0.5 * scores[1]
+    assert f"{spoiled.output.parent / 'nothing'}: it is no folder of a run; it is left out" in spoiled.result.text
 
 
 def test_a_spoiled_mask_is_said_to_lack_its_object(spoiled, trained_run):
@@ -293,14 +205,6 @@ def test_the_page_shows_the_worst_slices_of_each_volume(volumes):
     assert set(map(int, re.findall(r"<p>slice (\d+)</p>", first))) == volumes.slices
 
 
-def test_a_run_of_volumes_is_calibrated(volumes, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(volumes.run, run)
-    result = run_review("--runs", run, "--calibrate", "--output", tmp_path)
-    assert result.code == 0, result.errors
-    assert recorded_temperature(run) != 1
-
-
 def recorded_temperature(run: Path) -> float:
     """The temperature that config.json of a run's model records."""
     return json.loads((run / "model" / "config.json").read_text())["temperature"]
@@ -358,30 +262,13 @@ def test_a_calibrated_model_has_the_same_masks_by_softened_probabilities(calibra
     assert calibrated.temperature != 1
 
 
-def test_a_calibration_prints_its_temperature(calibrated):
-    sentence = f"{calibrated.run}: temperature {calibrated.temperature:.3f}, expected calibration error"
-    assert sentence in calibrated.result.text
-
-
-def test_a_calibration_lowers_the_error(calibrated):
-    before, after = re.search(r"error (\S+) before and (\S+) after", calibrated.result.text).groups()
+def test_a_calibration_prints_its_temperature_and_lowers_the_error(calibrated):
+    text = calibrated.result.text
+    assert f"{calibrated.run}: temperature {calibrated.temperature:.3f}, expected calibration error" in text
+    before, after = re.search(r"error (\S+) before and (\S+) after", text).groups()
     assert float(after) < float(before)
-
-
-def test_a_calibration_says_which_folder_is_no_run(calibrated):
-    nothing = calibrated.run.parent / "nothing"
-    assert f"{nothing}: it is no folder of a run; its model stays as it is" in calibrated.result.text
-
-
-def test_the_page_of_a_calibration_has_both_curves(calibrated):
-    page = (calibrated.output / "calibration.html").read_text()
-    assert page.count("<svg") == 2
-    assert "before" in page
-    assert "after" in page
-
-
-def test_a_calibrated_model_keeps_its_card(calibrated, trained_run):
-    assert (calibrated.run / "model" / "README.md").read_bytes() == (trained_run / "model" / "README.md").read_bytes()
+    assert f"{calibrated.run.parent / 'nothing'}: it is no folder of a run; its model stays as it is" in text
+    assert (calibrated.output / "calibration.html").read_text().count("<svg") == 2
 
 
 def test_a_calibrated_model_needs_no_further_temperature(calibrated, noisy_data, tmp_path):
@@ -393,5 +280,9 @@ def test_a_calibrated_model_needs_no_further_temperature(calibrated, noisy_data,
     assert recorded_temperature(run) == pytest.approx(calibrated.temperature, rel=0.01)
 
 
-def test_a_model_that_is_not_calibrated_records_no_temperature(trained_run):
-    assert "temperature" not in json.loads((trained_run / "model" / "config.json").read_text())
+def test_a_run_of_volumes_is_calibrated(volumes, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(volumes.run, run)
+    result = run_review("--runs", run, "--calibrate", "--output", tmp_path)
+    assert result.code == 0, result.errors
+    assert recorded_temperature(run) != 1

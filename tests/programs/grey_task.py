@@ -197,6 +197,7 @@ class GreySection(Section[GreyScores]):
     mask_values = "grey values"
     curves = {"Validation scores": {"closeness": "eval/closeness"}}  # noqa: RUF012
     compared = ("eval/closeness", "eval/loss")
+    image_score = "closeness"
     views_hint = "Unknown pixels are of another grey."
 
     def description(self) -> str:
@@ -204,12 +205,6 @@ class GreySection(Section[GreyScores]):
 
     def metrics(self, scores: GreyScores) -> list[Metric]:
         return [Metric("closeness", "Closeness", scores.closeness), Metric("grey_error", "Grey error", scores.error)]
-
-    def label(self, comparison: float) -> str:
-        return f"closeness {comparison:.4f}"
-
-    def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
-        return np.hstack([*self.views(image, truth, pred).values()])
 
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {"image": to_rgb(image), "truth": colorize(truth, RAMP), "prediction": colorize(pred, RAMP)}

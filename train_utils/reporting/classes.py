@@ -11,9 +11,8 @@ from tasks.confusion import ClassCounts
 from train_utils.reporting.embedding import embed_png
 from train_utils.reporting.matrix_picture import DARK_CELL_SHARE, LABELED_CLASSES, matrix_picture
 from train_utils.reporting.rendering import markdown_text, render
-from train_utils.reporting.section import Metric, Section
+from train_utils.reporting.section import Section
 
-MEANS = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}
 METRICS = ("iou", "dice", "precision", "recall")
 FOLDED = 4  # from this many classes without pixels on, they have no rows of their own
 CONFUSIONS = 8  # the number of most frequent confusions that are listed
@@ -27,6 +26,7 @@ class ClassSection(Section[ClassScores]):
     mask_values = "class indices"
     flags = ("loss", "class_weights")
     curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
+    means = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}  # noqa: RUF012
     compared = ("eval/mean_iou", "eval/mean_dice", "eval/loss")
     views_hint = "Errors: wrong pixels are red, ignored ones light grey, right ones dark."
 
@@ -39,17 +39,10 @@ class ClassSection(Section[ClassScores]):
         names = ", ".join(map(markdown_text, self.names))
         return f"Semantic segmentation into {len(self.names)} classes: {names}."
 
-    def metrics(self, scores: ClassScores) -> list[Metric]:
-        values = scores.values
-        return [Metric(key, label, values[key]) for key, label in MEANS.items()]
-
     def unfound(self, scores: ClassScores) -> list[str]:
         hits, truth, _ = scores.counts
         is_unfound = (truth > 0) & (hits == 0)
         return [name for name, unfound in zip(self.names, is_unfound.tolist(), strict=True) if unfound]
-
-    def label(self, comparison: float) -> str:
-        return f"IoU {comparison:.4f}"
 
     def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
         return panel(image, truth, pred, self.colors)

@@ -33,6 +33,7 @@ class LandmarkSection(Section[LandmarkScores]):
     }
     gains_from_encoder = False
     compared = ("eval/closeness", "eval/mean_radial_error", "eval/loss")
+    image_score = "closeness"
     good = 0.98  # closeness: errors of a fiftieth of the diagonal
     views_hint = "Rings are true points, discs predicted ones; a line joins both."
 
@@ -57,9 +58,6 @@ class LandmarkSection(Section[LandmarkScores]):
             metrics.append(Metric("presence_auroc", "AUROC of presence", values["presence_auroc"]))
         return metrics
 
-    def label(self, comparison: float) -> str:
-        return f"closeness {comparison:.4f}"
-
     def example(self, info: DatasetInfo, index: int, predictor: Predictor) -> Example:
         record = info.val.records[index]
         name = record["name"]
@@ -83,17 +81,11 @@ class LandmarkSection(Section[LandmarkScores]):
         picture = render_volume_points(voxels, header.spacing, positions, points.is_found, truth.points, is_present)
         return Example(name, picture, None, None)
 
-    def panel(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> np.ndarray:
-        return np.hstack([*self.views(image, truth, pred).values()])
-
     def views(self, image: np.ndarray, truth: PointTarget | None, pred: np.ndarray) -> dict[str, np.ndarray]:
         if truth is None:  # of a volume
             return {"truth and prediction": image}
         picture = render_points(image, pred[:, :-1], pred[:, -1] >= FOUND, truth.points, truth.states == PRESENT)
         return {"image": enlarge_picture(to_rgb(image))[0], "truth and prediction": picture}
-
-    def render_pictures(self, scores: LandmarkScores) -> dict[str, np.ndarray]:
-        return {}
 
     def html(self, scores: LandmarkScores) -> str:
         colors = [f"rgb{tuple(color)}" for color in point_colors(len(self.names)).tolist()]

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from data_utils.targets.objects import ObjectReader
-from data_utils.visualize import GREY, RED, join_in_row, to_rgb
+from data_utils.visualize import GREY, RED, to_rgb
 from data_utils.visualize_objects import outline_objects, shade_objects
 from tasks.matching import Matches, ObjectScores, Overlaps, label_classes, label_numbers, size_labels
 from train_utils.reporting.rendering import markdown_text, render
-from train_utils.reporting.section import Metric, Section
+from train_utils.reporting.section import Section
 from unet.config import IGNORE_INDEX
 
 MEANS = {
@@ -34,7 +34,9 @@ class ObjectSection(Section[ObjectScores]):
     mask_values = "numbers of objects"
     flags = ("loss",)
     curves = {"Validation scores": {"AP@0.5": "eval/ap50", "panoptic quality": "eval/panoptic_quality"}}  # noqa: RUF012
+    means = MEANS
     compared = ("eval/ap50", "eval/panoptic_quality", "eval/loss")
+    image_score = "AP@0.5"
     views_hint = (
         "Errors: found objects (IoU of 0.5 or more) are green, missed ones red, predictions of no object blue, ignored"
         " pixels light grey."
@@ -48,22 +50,12 @@ class ObjectSection(Section[ObjectScores]):
         names = ", ".join(map(markdown_text, self.names))
         return f"Instance segmentation: numbers for the objects of the classes {names}."
 
-    def metrics(self, scores: ObjectScores) -> list[Metric]:
-        values = scores.values
-        return [Metric(key, label, values[key]) for key, label in MEANS.items()]
-
     def unfound(self, scores: ObjectScores) -> list[str]:
         names = []
         for name, values in zip(self.names, scores.classes, strict=True):
             if values["objects"] and not values["found"]:
                 names.append(name)
         return names
-
-    def label(self, comparison: float) -> str:
-        return f"AP@0.5 {comparison:.4f}"
-
-    def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
-        return join_in_row(list(self.views(image, truth, pred).values()))
 
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {

@@ -6,11 +6,11 @@ import numpy as np
 
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader
-from data_utils.visualize import GREY, RED, darken, join_in_row, outline_classes, palette, to_rgb
+from data_utils.visualize import GREY, RED, darken, outline_classes, palette, to_rgb
 from tasks.overlapping import OverlapScores, unpack_bits
 from tasks.regions import RegionScores
 from train_utils.reporting.rendering import markdown_text, render
-from train_utils.reporting.section import Metric, Section
+from train_utils.reporting.section import Section
 
 METRICS = ("iou", "dice", "precision", "recall")
 TRUE = 1  # the row, and the column, of pixels that belong to the class
@@ -24,6 +24,7 @@ class OverlapSection(Section[OverlapScores]):
     mask_values = "bits, the first class in the lowest"
     flags = ("loss", "class_weights")
     curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
+    means = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice"}  # noqa: RUF012
     compared = ("eval/mean_iou", "eval/mean_dice", "eval/loss")
     views_hint = "Errors: pixels with a class too many or too few are red, those of which nothing is known grey."
 
@@ -36,21 +37,8 @@ class OverlapSection(Section[OverlapScores]):
         names = ", ".join(map(markdown_text, self.names))
         return f"Semantic segmentation into {len(self.names)} classes, of which a pixel may have several: {names}."
 
-    def metrics(self, scores: OverlapScores) -> list[Metric]:
-        values = scores.values
-        return [
-            Metric("mean_iou", "Mean IoU", values["mean_iou"]),
-            Metric("mean_dice", "Mean Dice", values["mean_dice"]),
-        ]
-
     def unfound(self, scores: OverlapScores) -> list[str]:
         return scores.missed_classes()
-
-    def label(self, comparison: float) -> str:
-        return f"IoU {comparison:.4f}"
-
-    def panel(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
-        return join_in_row(list(self.views(image, truth, pred).values()))
 
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         bits, unknown_bits = unpack_bits(truth)

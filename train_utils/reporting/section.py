@@ -12,6 +12,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.targets.reader import TargetReader
+from data_utils.visualize import join_in_row
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 from inference.predictor import Predictor
 from tasks.task import Scores
@@ -55,6 +56,8 @@ class Section(ABC, Generic[OwnScores]):
         gains_from_encoder: whether pretrained encoders have helped with photographs.
         curves: title -> {label: record}, at most two in one chart.
         compared: the records that TensorBoard shows beside the hyper-parameters.
+        means: the means of `Scores.report` that the card and the top of the report show: key -> label.
+        image_score: the name of the score of an image.
         good: the score, of those that models are compared by, from which on a model is good.
         views_hint: a sentence on the pictures of the worst and best images.
     """
@@ -67,7 +70,9 @@ class Section(ABC, Generic[OwnScores]):
     flags: ClassVar[Sequence[str]] = ()
     gains_from_encoder: ClassVar[bool] = True
     curves: ClassVar[dict[str, dict[str, str]]]
+    means: ClassVar[dict[str, str]]
     compared: ClassVar[Sequence[str]]
+    image_score: ClassVar[str] = "IoU"
     good: ClassVar[float] = 0.9
     views_hint: ClassVar[str]
 
@@ -78,17 +83,18 @@ class Section(ABC, Generic[OwnScores]):
     def description(self) -> str:
         """A sentence, in Markdown, on the answer of the model."""
 
-    @abstractmethod
     def metrics(self, scores: OwnScores) -> list[Metric]:
         """The means, for the front matter of the card and the top of the report."""
+        values = scores.report()
+        return [Metric(key, label, values[key]) for key, label in self.means.items()]
 
     def unfound(self, scores: OwnScores) -> list[str]:
         """Names of the classes in the validation images that the model has found nowhere."""
         return []
 
-    @abstractmethod
     def label(self, comparison: float) -> str:
         """The score of an image as its title shows it."""
+        return f"{self.image_score} {comparison:.4f}"
 
     def example(self, info: DatasetInfo, index: int, predictor: Predictor) -> Example:
         """A validation record with its prediction.
@@ -114,9 +120,9 @@ class Section(ABC, Generic[OwnScores]):
         pred = predictor.predict_rows(record["image"], name)
         return Example(name, image, truth, pred)
 
-    @abstractmethod
     def panel(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> np.ndarray:
         """One picture, uint8 (H, W, 3), of the image, the truth and the prediction of an `Example`."""
+        return join_in_row(list(self.views(image, truth, pred).values()))
 
     @abstractmethod
     def views(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> dict[str, np.ndarray]:

@@ -110,7 +110,6 @@ def test_true_and_predicted_points_are_drawn_on_their_image(image_info):
     expected = render_points(image, pred[:, :2], is_found, np.array([[3, 7], [25, 20], [9, 50]]), is_nose)
     assert np.array_equal(views["truth and prediction"], expected)
     assert np.array_equal(views["image"], enlarge_picture(image_info.train.records[0]["image"])[0])
-    assert np.array_equal(section.panel(image, truth, pred), np.hstack([*views.values()]))
 
 
 def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):

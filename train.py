@@ -342,7 +342,7 @@ def main() -> None:
     )
     checkpoints.resume(run.checkpoint, state)
     section = new_section(info)
-    run_log = RunLog(accelerator, run.output_dir, args.tracker, settings, section.compared, state.step)
+    run_log = RunLog(accelerator, run.output_dir, args.tracker, settings, state.step)
 
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, clock, info.train.records)

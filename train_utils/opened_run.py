@@ -19,7 +19,6 @@ from train_utils.finished_run import finished_line
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
 from train_utils.settings.data_checks import check_axes
 from train_utils.settings.plan import Plan, plan_run
-from train_utils.settings.record import say_credentials
 from train_utils.settings.run_length import run_length
 from train_utils.settings.sizes import patch_size
 from train_utils.settings.train_settings import NO_ENCODER, TrainSettings, as_flags
@@ -152,9 +151,6 @@ def open_run(args: TrainSettings) -> OpenedRun:
     line = finished_line(folder, args) if args.resume == "auto" else None
     resume = None if line else args.resume
     checkpoint = find_checkpoint(resume, folder / "checkpoints")
-    if checkpoint.state is not None:
-        recorded = checkpoint.state.settings
-        say_credentials(args, recorded.flags, recorded.credentials_left_out)
     return OpenedRun(folder, checkpoint, read_memory_limit(folder), args.init_from, line)
 
 

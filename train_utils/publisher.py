@@ -166,7 +166,7 @@ def facts(
         lacks_encoder=_lacks_encoder(info, section, network),
         is_generated=info.config.dataset == DataConfig.dataset,
         is_good=best is not None and best.scores.comparison >= section.good,
-        score=section.compared[0],
+        score=section.score_key,
         answers=info.reader.answers,
         examples="volume" if info.val.records.dims == 3 else "image",
     )

@@ -106,7 +106,7 @@ class Encoder(nn.Module):
 
 def encoder_name(config: dict[str, Any]) -> str:
     """The Hub id or folder name of an encoder, with its license if that is known."""
-    name = config.get("_name_or_path", config["model_type"])
+    name = config["_name_or_path"] if "_name_or_path" in config else config["model_type"]
     license = config.get("license")
     return f"{name} ({license})" if license else name
 

@@ -222,13 +222,6 @@ def _pixel_bytes(config: UNetConfig) -> int:
     return 4 * 8 * config.base_channels  # measured: float32, the last concatenation and its convolution
 
 
-def computed_bytes(config: UNetConfig, size: Sequence[int]) -> int:
-    """The estimated bytes of activations in the largest forward pass on an input of `size`, cut by `choose_tiling`."""
-    tiling = choose_tiling(config, size)
-    pass_size = size if tiling is None else tiling.size
-    return math.prod(pass_size) * _pixel_bytes(config)
-
-
 def _check_overlap(overlap: int, side: int) -> None:
     if overlap >= side:
         raise SettingsError(

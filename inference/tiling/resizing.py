@@ -53,11 +53,6 @@ def strips_at_sizes(
             yield (resize_logits(logits[None], size) for logits in strips)
 
 
-def has_several_strips(config: UNetConfig, input_size: Sequence[int], size: Sequence[int]) -> bool:
-    """Whether logits at `size`, from a network input of `input_size`, come in several strips."""
-    return choose_tiling(config, input_size) is not None or _are_large(config, size)
-
-
 def _are_large(config: UNetConfig, size: Sequence[int]) -> bool:
     return 4 * config.num_classes * math.prod(size) > WHOLE_LOGITS
 

@@ -21,9 +21,8 @@ from inference import Predictor
 from inference.decoding.classes import most_likely
 from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits, strip_length
 from inference.tiling.cuts import Axis, Cuts
-from inference.tiling.planning import computed_bytes
 from inference.tiling.receptive_field import reach
-from inference.tiling.resizing import has_several_strips, resize_logits, resize_strips, strips_at_sizes
+from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
 from runtime.errors import SettingsError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import fold_batch_norm
@@ -263,17 +262,6 @@ def test_a_blended_tile_of_a_volume_has_two_steps_of_the_grid_at_least():
 def test_a_row_of_tiles_of_a_volume_has_800_megabytes_of_logits(size):
     config = UNetConfig(1, 60, 2, 1, "group", dims=3)
     assert choose_tiling(config, size).size[0] == 12  # a slice has 60 MB, and the grid is 2
-
-
-def test_the_bytes_of_a_pass_are_those_of_the_image_or_of_a_tile():
-    assert computed_bytes(UNetConfig(base_channels=2, depth=1), (10, 12)) == 10 * 12 * 4 * 8 * 2
-    assert computed_bytes(UNetConfig(base_channels=16), LARGE) == 960 * 960 * 4 * 8 * 16
-
-
-def test_logits_of_two_gigabytes_are_had_at_once():
-    config = UNetConfig(num_classes=2, base_channels=1, depth=1)
-    assert not has_several_strips(config, (64, 64), (16_384, 16_384))
-    assert has_several_strips(config, (64, 64), (16_384, 16_385))
 
 
 def test_a_tiling_says_its_overlap_along_each_axis_where_they_differ():

@@ -196,7 +196,7 @@ class GreySection(Section[GreyScores]):
     task_name = "Grey regression"
     mask_values = "grey values"
     curves = {"Validation scores": {"closeness": "eval/closeness"}}  # noqa: RUF012
-    compared = ("eval/closeness", "eval/loss")
+    score_key = "eval/closeness"
     image_score = "closeness"
     views_hint = "Unknown pixels are of another grey."
 

@@ -146,19 +146,12 @@ def test_a_run_that_is_opened_is_locked(opened, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("resume", "searched", "is_finished", "asks_for_credentials"),
-    [
-        ("auto", None, True, False),
-        ("step-00000004", "step-00000004", False, True),
-        (None, None, False, False),
-    ],
+    ("resume", "searched", "is_finished"),
+    [("auto", None, True), ("step-00000004", "step-00000004", False), (None, None, False)],
 )
-def test_a_run_that_goes_on_by_itself_may_be_found_finished(
-    tmp_path, monkeypatch, resume, searched, is_finished, asks_for_credentials
-):
+def test_a_run_that_goes_on_by_itself_may_be_found_finished(tmp_path, monkeypatch, resume, searched, is_finished):
     searches = []
-    credentials = []
-    state = state_of(flags={"dataset": "url"}, credentials_left_out=["dataset"])
+    state = state_of(flags={"dataset": "url"})
 
     def find(resume: str | None, folder: Path) -> FoundCheckpoint:
         searches.append((resume, folder))
@@ -167,13 +160,11 @@ def test_a_run_that_goes_on_by_itself_may_be_found_finished(
     monkeypatch.setattr(opened_run_module, "make_run_dir", lambda path, resume: path)
     monkeypatch.setattr(opened_run_module, "finished_line", lambda folder, args: f"{folder}: it has finished")
     monkeypatch.setattr(opened_run_module, "find_checkpoint", find)
-    monkeypatch.setattr(opened_run_module, "say_credentials", lambda args, *recorded: credentials.append(recorded))
     settings = replace(parsed("--dataset", "data"), output_dir=tmp_path, resume=resume)
     with locks_released():
         run = open_run(settings)
     assert run.finished_line == (f"{tmp_path}: it has finished" if is_finished else None)
     assert searches == [(searched, tmp_path / "checkpoints")]
-    assert credentials == ([({"dataset": "url"}, ["dataset"])] if asks_for_credentials else [])
 
 
 def test_the_length_of_a_new_run_is_that_of_its_steps(tmp_path):

@@ -4,7 +4,7 @@ import errno
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,7 +46,6 @@ class RunLog:
     Args:
         tracker: a name that accelerate knows, or `none`.
         settings: resolved settings of the run; nested ones are flattened, since trackers take plain values only.
-        compared: the records that TensorBoard shows beside the hyper-parameters.
         step: the step at which the run starts. Later records of a killed run are dropped, so that curves have no
             repeats.
     """
@@ -57,13 +56,11 @@ class RunLog:
         output_dir: Path,
         tracker: str,
         settings: RunSettings,
-        compared: Sequence[str],
         step: int,
     ) -> None:
         self.accelerator = accelerator
         self.output_dir = output_dir
         self.settings = settings
-        self.compared = compared
         self.tracker = tracker
         self.path = output_dir / "metrics.jsonl"
         self._refused = b""  # lines that are not on disk yet
@@ -72,10 +69,9 @@ class RunLog:
                 self._begin(output_dir / "run.json", settings, step)
             except OSError as error:
                 raise WriteError(f"--output-dir {output_dir} cannot be written to: {error}") from error
-        self._session_end: Any = None  # TensorBoard's record of the end, once its session has begun
         if tracker != "none":
             with self._tracker_errors_reported():
-                self._start_tracker(_flat(settings.to_json()), step)
+                self._start_tracker(settings.to_json(), step)
 
     def _begin(self, run_file: Path, settings: RunSettings, step: int) -> None:
         with replace_file(run_file) as file:
@@ -84,24 +80,14 @@ class RunLog:
         with replace_file(self.path) as file:
             file.write(earlier)
 
-    def _start_tracker(self, settings: dict[str, int | float | str | bool], step: int) -> None:
+    def _start_tracker(self, settings: dict[str, Any], step: int) -> None:
         if self.tracker != "tensorboard":
-            self.accelerator.init_trackers("unet-accelerate", settings)
+            self.accelerator.init_trackers("unet-accelerate", _flat(settings))
             return
+        # as hyper-parameters, TensorBoard would show the settings as a second run, named by the time
         options = {"purge_step": step + 1} if step else {}
         self.accelerator.init_trackers("tensorboard", init_kwargs={"tensorboard": options})
-        if self.accelerator.is_main_process:
-            from torch.utils.tensorboard.summary import hparams
-
-            # accelerate would pass these to `add_hparams`, which opens a second run, named by the time, only for them
-            experiment, start, self._session_end = hparams(settings, dict.fromkeys(self.compared, 0.0))
-            self._write_summaries(experiment, start)
-
-    def _write_summaries(self, *summaries: Any) -> None:
-        writer = self.accelerator.get_tracker("tensorboard", unwrap=True)
-        for summary in summaries:
-            writer.file_writer.add_summary(summary)
-        writer.flush()
+        self.accelerator.log({"settings": f"```\n{json.dumps(settings, indent=2)}\n```"}, step=step)
 
     def record_length(self, steps: int) -> None:
         """Write into run.json how many steps a run by the clock has made, for --like; call it on the main process."""
@@ -163,8 +149,6 @@ class RunLog:
     def finish(self) -> None:
         """End the log of the run; every process must call it."""
         with self._tracker_errors_reported():
-            if self.tracker == "tensorboard" and self._session_end is not None:
-                self._write_summaries(self._session_end)
             for tracker in self.accelerator.trackers:
                 tracker.finish()
         self.accelerator.trackers = []

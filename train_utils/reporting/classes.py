@@ -27,7 +27,7 @@ class ClassSection(Section[ClassScores]):
     flags = ("loss", "class_weights")
     curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
     means = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice", "pixel_accuracy": "Pixel accuracy"}  # noqa: RUF012
-    compared = ("eval/mean_iou", "eval/mean_dice", "eval/loss")
+    score_key = "eval/mean_iou"
     views_hint = "Errors: wrong pixels are red, ignored ones light grey, right ones dark."
 
     def __init__(self, reader: ClassReader) -> None:

@@ -32,7 +32,7 @@ class LandmarkSection(Section[LandmarkScores]):
         "AUROC of presence": {"AUROC": "eval/presence_auroc"},
     }
     gains_from_encoder = False
-    compared = ("eval/closeness", "eval/mean_radial_error", "eval/loss")
+    score_key = "eval/closeness"
     image_score = "closeness"
     good = 0.98  # closeness: errors of a fiftieth of the diagonal
     views_hint = "Rings are true points, discs predicted ones; a line joins both."

@@ -35,7 +35,7 @@ class ObjectSection(Section[ObjectScores]):
     flags = ("loss",)
     curves = {"Validation scores": {"AP@0.5": "eval/ap50", "panoptic quality": "eval/panoptic_quality"}}  # noqa: RUF012
     means = MEANS
-    compared = ("eval/ap50", "eval/panoptic_quality", "eval/loss")
+    score_key = "eval/ap50"
     image_score = "AP@0.5"
     views_hint = (
         "Errors: found objects (IoU of 0.5 or more) are green, missed ones red, predictions of no object blue, ignored"

@@ -25,7 +25,7 @@ class OverlapSection(Section[OverlapScores]):
     flags = ("loss", "class_weights")
     curves = {"Validation scores": {"mean IoU": "eval/mean_iou", "mean Dice": "eval/mean_dice"}}  # noqa: RUF012
     means = {"mean_iou": "Mean IoU", "mean_dice": "Mean Dice"}  # noqa: RUF012
-    compared = ("eval/mean_iou", "eval/mean_dice", "eval/loss")
+    score_key = "eval/mean_iou"
     views_hint = "Errors: pixels with a class too many or too few are red, those of which nothing is known grey."
 
     def __init__(self, reader: OverlapReader) -> None:

@@ -55,7 +55,7 @@ class Section(ABC, Generic[OwnScores]):
         flags: flags of training that only this task has.
         gains_from_encoder: whether pretrained encoders have helped with photographs.
         curves: title -> {label: record}, at most two in one chart.
-        compared: the records that TensorBoard shows beside the hyper-parameters.
+        score_key: the record that models are compared by.
         means: the means of `Scores.report` that the card and the top of the report show: key -> label.
         image_score: the name of the score of an image.
         good: the score, of those that models are compared by, from which on a model is good.
@@ -71,7 +71,7 @@ class Section(ABC, Generic[OwnScores]):
     gains_from_encoder: ClassVar[bool] = True
     curves: ClassVar[dict[str, dict[str, str]]]
     means: ClassVar[dict[str, str]]
-    compared: ClassVar[Sequence[str]]
+    score_key: ClassVar[str]
     image_score: ClassVar[str] = "IoU"
     good: ClassVar[float] = 0.9
     views_hint: ClassVar[str]

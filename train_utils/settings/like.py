@@ -16,7 +16,6 @@ from train_utils.settings.record import (
     UNRECORDED_FLAGS,
     describe_environment,
     flags_as_json,
-    say_credentials,
 )
 from train_utils.settings.starting_point import ARCHITECTURE, ENCODER_FLAGS
 from train_utils.settings.train_settings import TrainSettings
@@ -138,7 +137,6 @@ def say_differences(args: TrainSettings, record: RecordedFlags) -> None:
             changes.append(f"{name} {value} (was {flags.get(name)})")
     summary = f"but {', '.join(changes)}" if changes else "without a change"
     say(f"like {args.like}, {summary}")
-    say_credentials(args, record.flags, record.credentials)
     versions = []
     for name, value in describe_environment().items():
         is_version = name in PACKAGES or name in ("python", "git_commit")

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import Any
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.console import say
 from runtime.documents import as_json, check_types
 from runtime.launch_profile import LaunchProfile
 from runtime.redact import redact, redact_all
 from tasks.classes import Classes
 from train_utils.settings.starting_point import ARCHITECTURE
-from train_utils.settings.train_settings import TrainSettings, flag_of
+from train_utils.settings.train_settings import TrainSettings
 from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
@@ -202,23 +200,6 @@ def flags_as_json(args: TrainSettings) -> dict[str, Any]:
 def flags_with_credentials(args: TrainSettings) -> list[str]:
     """The flags with a URL that has a query, which is never written to a file."""
     return [name for name, value in _unredacted_settings(args).items() if redact_all(value) != value]
-
-
-def say_credentials(args: TrainSettings, recorded_flags: dict[str, Any], credentials: Sequence[str]) -> None:
-    """Print, for recorded flags whose URL had a query, where it comes from now."""
-    flags = flags_as_json(args)
-    credentials_here = flags_with_credentials(args)
-    for name in credentials:
-        flag = flag_of(name)
-        if flags[name] != recorded_flags[name]:  # another URL
-            continue
-        if name in credentials_here:
-            say(f"{flag}: the query of the URL is that of this command; a run does not record it")
-        else:
-            say(
-                f"{flag}: the run began with a query in the URL, which it has not recorded; give it again if the data"
-                " cannot be read"
-            )
 
 
 def _unredacted_settings(args: TrainSettings) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard's one run with its hyper-parameters, and trackers that fail, which costs no run.
+"""metrics.jsonl, TensorBoard's one run with its settings, and trackers that fail, which costs no run.
 
 Modules: train_utils/monitoring/run_log.py.
 """
@@ -13,12 +13,10 @@ import pytest
 from accelerate import Accelerator
 from support.run_files import records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import metadata
 from tensorboard.summary.writer import event_file_writer
 
 from runtime.errors import SettingsError, WriteError
 from train_utils.monitoring.run_log import RunLog, available_tracker
-from train_utils.reporting.classes import ClassSection
 from train_utils.settings.record import RunSettings
 
 SETTINGS = RunSettings(
@@ -28,7 +26,7 @@ SETTINGS = RunSettings(
 
 def log_run(folder: Path, steps: range, start: int = 0) -> None:
     accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(folder))
-    log = RunLog(accelerator, folder, "tensorboard", SETTINGS, ClassSection.compared, start)
+    log = RunLog(accelerator, folder, "tensorboard", SETTINGS, start)
     for step in steps:
         log.scalars(step, step / 10, {"eval/mean_iou": step / 10, "eval/loss": 1 / step})
     log.finish()
@@ -59,27 +57,10 @@ def test_tensorboard_has_one_run(logged, events):
     assert [event.step for event in events.Scalars("eval/mean_iou")] == [1, 2, 3]
 
 
-def test_tensorboard_has_the_hyper_parameters(events):
-    content = events.PluginTagToContent(metadata.PLUGIN_NAME)
-    start = metadata.parse_session_start_info_plugin_data(content[metadata.SESSION_START_INFO_TAG]).hparams
-    assert start["flags.learning_rate"].number_value == 0.01
-    assert start["flags.loss"].string_value == "ce"
-    assert start["flags.crop_size"].string_value == "[32, 32]"
-    assert start["flags.cache"].number_value == 0
-    assert start["flags.depth"].string_value == "None"
-    assert start["total_steps"].number_value == 40
-
-
-def test_tensorboard_compares_hyper_parameters_by_loss_and_scores(events):
-    content = events.PluginTagToContent(metadata.PLUGIN_NAME)
-    experiment = metadata.parse_experiment_plugin_data(content[metadata.EXPERIMENT_TAG])
-    compared = {info.name.tag for info in experiment.metric_infos}
-    assert compared == {"eval/mean_iou", "eval/mean_dice", "eval/loss"}
-    assert compared - set(events.Tags()["scalars"]) == {"eval/mean_dice"}  # which this run did not log
-
-
-def test_tensorboard_knows_that_the_run_has_ended(events):
-    assert metadata.SESSION_END_INFO_TAG in events.PluginTagToContent(metadata.PLUGIN_NAME)
+def test_tensorboard_has_the_settings_as_a_text(events):
+    (settings,) = events.Tensors("settings/text_summary")
+    text = settings.tensor_proto.string_val[0].decode()
+    assert json.loads(text.strip("`\n")) == SETTINGS.to_json()
 
 
 def test_a_resumed_run_stays_one_run_without_repeated_steps(tmp_path, monkeypatch):
@@ -90,7 +71,6 @@ def test_a_resumed_run_stays_one_run_without_repeated_steps(tmp_path, monkeypatc
     assert [path.name for path in (tmp_path / "tensorboard").iterdir() if path.is_dir()] == []
     events = read(tmp_path / "tensorboard")
     assert [event.step for event in events.Scalars("eval/mean_iou")] == [1, 2, 3, 4, 5, 6, 7]
-    assert metadata.SESSION_START_INFO_TAG in events.PluginTagToContent(metadata.PLUGIN_NAME)
 
 
 @pytest.mark.parametrize(("name", "reason"), [("gone", "No such file or directory"), ("file", "Not a directory")])
@@ -98,7 +78,7 @@ def test_a_folder_that_takes_no_files_is_reported_in_one_line(tmp_path, name, re
     (tmp_path / "file").write_text("")
     accelerator = Accelerator(cpu=True)
     with pytest.raises(WriteError, match=rf"cannot be written to: .*{reason}"):
-        RunLog(accelerator, tmp_path / name, "none", SETTINGS, ClassSection.compared, 0)
+        RunLog(accelerator, tmp_path / name, "none", SETTINGS, 0)
 
 
 @pytest.fixture
@@ -130,7 +110,7 @@ def test_tracker_of_an_unknown_name_is_refused_with_the_known_ones(no_trackers, 
 
 def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_path, monkeypatch, capsys):
     accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
-    log = RunLog(accelerator, tmp_path, "tensorboard", RunSettings(), ClassSection.compared, 0)
+    log = RunLog(accelerator, tmp_path, "tensorboard", RunSettings(), 0)
     log.scalars(1, 0.1, {"train/loss": 1.0})
 
     def refuse(*_, **__) -> None:
@@ -168,7 +148,7 @@ class Shown:
 
 def log_with(folder: Path, tracker: str, accelerator: object) -> RunLog:
     """A log whose tracker has started."""
-    log = RunLog(Accelerator(cpu=True), folder, "none", SETTINGS, (), 0)
+    log = RunLog(Accelerator(cpu=True), folder, "none", SETTINGS, 0)
     log.tracker = tracker
     log.accelerator = accelerator
     return log
@@ -219,7 +199,7 @@ def wandb() -> SimpleNamespace:
 
 def test_another_tracker_gets_the_settings_as_plain_values(tmp_path, wandb):
     settings = replace(SETTINGS, flags=SETTINGS.flags | {"nested": {"deeper": 1}})
-    RunLog(wandb, tmp_path, "wandb", settings, (), 0)
+    RunLog(wandb, tmp_path, "wandb", settings, 0)
     ((project, values),) = wandb.started
     assert project == "unet-accelerate"
     assert values["flags.crop_size"] == "[32, 32]"
@@ -229,7 +209,7 @@ def test_another_tracker_gets_the_settings_as_plain_values(tmp_path, wandb):
 
 
 def test_another_tracker_may_take_no_pictures(tmp_path, wandb):
-    assert not RunLog(wandb, tmp_path, "wandb", SETTINGS, (), 0).takes_pictures()
+    assert not RunLog(wandb, tmp_path, "wandb", SETTINGS, 0).takes_pictures()
 
 
 def fail(*arguments: object, **options: object) -> None:
@@ -238,13 +218,13 @@ def fail(*arguments: object, **options: object) -> None:
 
 def test_tracker_that_fails_at_the_start_is_left_out(tmp_path, wandb, capsys):
     wandb.init_trackers = fail
-    assert RunLog(wandb, tmp_path, "wandb", SETTINGS, (), 8).tracker == "none"
+    assert RunLog(wandb, tmp_path, "wandb", SETTINGS, 8).tracker == "none"
     assert capsys.readouterr().out.count("tracker wandb failed (RuntimeError: first second") == 1
 
 
 def test_tracker_that_refuses_numbers_is_left_out(tmp_path, wandb):
     wandb.log = fail
-    log = RunLog(wandb, tmp_path, "wandb", SETTINGS, (), 0)
+    log = RunLog(wandb, tmp_path, "wandb", SETTINGS, 0)
     log.scalars(8, 0.5, {"train/loss": 1.0})
     assert log.tracker == "none"
     assert wandb.trackers == []
@@ -253,7 +233,7 @@ def test_tracker_that_refuses_numbers_is_left_out(tmp_path, wandb):
 
 def test_failure_of_a_tracker_is_a_one_line_error_of_bounded_length(tmp_path, wandb, capsys):
     wandb.log = fail
-    RunLog(wandb, tmp_path, "wandb", SETTINGS, (), 0).scalars(8, 0.5, {"train/loss": 1.0})
+    RunLog(wandb, tmp_path, "wandb", SETTINGS, 0).scalars(8, 0.5, {"train/loss": 1.0})
     line = capsys.readouterr().out
     assert line.startswith("tracker wandb failed (RuntimeError: first second xxx")
     assert 200 < len(line) < 400
@@ -262,25 +242,10 @@ def test_failure_of_a_tracker_is_a_one_line_error_of_bounded_length(tmp_path, wa
 
 def test_tracker_that_refuses_pictures_is_left_out(tmp_path, wandb, capsys):
     wandb.get_tracker = lambda name: SimpleNamespace(log_images=fail)
-    log = RunLog(wandb, tmp_path, "wandb", SETTINGS, (), 0)
+    log = RunLog(wandb, tmp_path, "wandb", SETTINGS, 0)
     log.write_pictures(8, {"a": PICTURE})
     assert log.tracker == "none"
     assert capsys.readouterr().out.count("tracker wandb failed (RuntimeError: first second") == 1
-
-
-@pytest.mark.parametrize(("start", "options"), [(0, {}), (5, {"purge_step": 6})], ids=["new", "resumed"])
-def test_run_drops_what_tensorboard_has_after_its_step(tmp_path, start, options):
-    calls = []
-    writer = SimpleNamespace(file_writer=SimpleNamespace(add_summary=lambda summary: calls.append("summary")))
-    writer.flush = lambda: calls.append("flush")
-    accelerator = SimpleNamespace(is_main_process=True, get_tracker=lambda name, unwrap: writer)
-    accelerator.init_trackers = lambda *given, **arguments: calls.append((given, arguments))
-    RunLog(accelerator, tmp_path, "tensorboard", SETTINGS, (), start)
-    begun = (("tensorboard",), {"init_kwargs": {"tensorboard": options}})
-    assert calls == [begun, "summary", "summary", "flush"]
-    accelerator.is_main_process = False
-    RunLog(accelerator, tmp_path / "gone", "tensorboard", SETTINGS, (), start)
-    assert calls[4:] == [begun]
 
 
 @pytest.fixture
@@ -294,21 +259,21 @@ def logged_steps(folder: Path) -> list[int]:
 
 
 def test_log_of_a_new_run_begins_empty(tmp_path, main_process, capsys):
-    RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    RunLog(main_process, tmp_path, "none", SETTINGS, 0)
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
     assert capsys.readouterr().out == ""
 
 
 def test_log_that_is_gone_begins_again_with_a_line(tmp_path, main_process, capsys):
-    RunLog(main_process, tmp_path, "none", SETTINGS, (), 3)
+    RunLog(main_process, tmp_path, "none", SETTINGS, 3)
     assert capsys.readouterr().out == f"{tmp_path / 'metrics.jsonl'} is gone: it begins again behind step 3\n"
 
 
 def test_log_of_a_resumed_run_ends_at_its_step(tmp_path, main_process, capsys):
-    log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    log = RunLog(main_process, tmp_path, "none", SETTINGS, 0)
     log.scalars(3, 1 / 3, {"train/loss": 1.0})
     log.scalars(4, 0.5, {"train/loss": 1.0})
-    again = RunLog(main_process, tmp_path, "none", SETTINGS, (), 3)
+    again = RunLog(main_process, tmp_path, "none", SETTINGS, 3)
     again.scalars(4, 0.5, {"train/loss": 2.0})
     assert logged_steps(tmp_path) == [3, 4]
     assert records(tmp_path)[1]["train/loss"] == 2.0
@@ -318,19 +283,19 @@ def test_log_of_a_resumed_run_ends_at_its_step(tmp_path, main_process, capsys):
 def test_damaged_lines_of_a_resumed_log_are_counted(tmp_path, main_process, capsys):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": "2"}\n{"step": 3}\nno json\n{"step": 4}\n[]\n')
-    RunLog(main_process, tmp_path, "none", SETTINGS, (), 3)
+    RunLog(main_process, tmp_path, "none", SETTINGS, 3)
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
     assert capsys.readouterr().out == f"{path}: 3 damaged lines are left out, 2 stay\n"
 
 
 def test_line_without_an_end_is_left_out_so_that_no_other_is_glued_to_it(tmp_path, main_process):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}')
-    RunLog(main_process, tmp_path, "none", SETTINGS, (), 2).scalars(3, 0.5, {"train/loss": 2.0})
+    RunLog(main_process, tmp_path, "none", SETTINGS, 2).scalars(3, 0.5, {"train/loss": 2.0})
     assert logged_steps(tmp_path) == [1, 3]
 
 
 def test_line_of_the_log_has_a_short_epoch_with_null_for_no_number(tmp_path, main_process):
-    log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    log = RunLog(main_process, tmp_path, "none", SETTINGS, 0)
     numbers = {"train/grad_norm": 0.5, "train/skipped_steps": 0}
     log.scalars(3, 1 / 3, {"train/loss": float("nan"), "eval/iou/a": None, "train/lr": float("inf"), **numbers})
     nothing = dict.fromkeys(("train/loss", "eval/iou/a", "train/lr"))
@@ -338,7 +303,7 @@ def test_line_of_the_log_has_a_short_epoch_with_null_for_no_number(tmp_path, mai
 
 
 def test_run_is_recorded_beside_its_log(tmp_path, main_process):
-    RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    RunLog(main_process, tmp_path, "none", SETTINGS, 0)
     assert json.loads((tmp_path / "run.json").read_text())["total_steps"] == 40
 
 
@@ -346,13 +311,13 @@ def test_run_is_recorded_beside_its_log(tmp_path, main_process):
 def test_file_of_an_earlier_run_is_replaced_as_a_whole(tmp_path, main_process, name):
     (tmp_path / name).write_text('{"step": 1}\n')
     (tmp_path / "another name").hardlink_to(tmp_path / name)
-    RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    RunLog(main_process, tmp_path, "none", SETTINGS, 0)
     assert (tmp_path / "another name").read_text() == '{"step": 1}\n'
     assert (tmp_path / name).read_text() != '{"step": 1}\n'
 
 
 def test_log_without_a_tracker_is_saved_and_takes_no_pictures(tmp_path, main_process):
-    log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    log = RunLog(main_process, tmp_path, "none", SETTINGS, 0)
     log.scalars(4, 0.5, {"train/loss": 1.0})
     assert log.is_saved()
     assert not log.takes_pictures()
@@ -361,7 +326,7 @@ def test_log_without_a_tracker_is_saved_and_takes_no_pictures(tmp_path, main_pro
 @pytest.fixture
 def refused(tmp_path, main_process) -> RunLog:
     """A log two lines of which a disk has refused that is away."""
-    log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    log = RunLog(main_process, tmp_path, "none", SETTINGS, 0)
     (tmp_path / "metrics.jsonl").rename(tmp_path / "away")
     for step in (1, 2):
         log.scalars(step, 0.1, {"train/loss": 1.0})
@@ -445,7 +410,7 @@ class Disk:
 
 
 def test_line_that_was_written_in_part_is_cut_off_until_it_is_written_whole(tmp_path, main_process, capsys):
-    log = RunLog(main_process, tmp_path, "none", SETTINGS, (), 0)
+    log = RunLog(main_process, tmp_path, "none", SETTINGS, 0)
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"first\n")
     log.path = Disk(path, room=3)

@@ -22,7 +22,6 @@ from train_utils.settings.record import (
     RunSettings,
     describe_environment,
     resolve_settings,
-    say_credentials,
 )
 from unet import Preprocess, UNetConfig
 
@@ -209,37 +208,3 @@ def test_a_flag_that_is_recorded_is_not_completed(name, value):
 def test_credentials_in_a_record_of_an_earlier_version_are_redacted():
     settings = RunSettings.from_json({"flags": {"dataset": "s3://me:word@host/d"}})
     assert settings.flags["dataset"] == "s3://host/d"
-
-
-URL = "https://example.org/data.parquet?t=secret"
-RECORDED = {"dataset": "https://example.org/data.parquet"}
-
-
-def test_credentials_of_a_command_are_said_but_not_shown(capsys):
-    say_credentials(parsed("--dataset", URL), RECORDED, ["dataset"])
-    text = capsys.readouterr().out
-    assert text.startswith("--dataset: the query of the URL is that of this command")
-    assert "secret" not in text
-
-
-def test_credentials_that_a_command_lacks_are_asked_for(capsys):
-    say_credentials(parsed("--dataset", RECORDED["dataset"]), RECORDED, ["dataset"])
-    assert capsys.readouterr().out.startswith("--dataset: the run began with a query in the URL")
-
-
-def test_each_flag_with_credentials_is_compared_with_its_own_record(capsys):
-    model = "https://example.org/model.pth"
-    say_credentials(parsed("other", "--init-from", model), RECORDED | {"init_from": model}, ["dataset", "init_from"])
-    assert capsys.readouterr().out.startswith("--init-from: the run began with a query in the URL")
-    say_credentials(parsed(URL, "--init-from", model), RECORDED | {"init_from": model}, ["dataset", "init_from"])
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith("--dataset: the query of the URL is that of this command")
-    assert second.startswith("--init-from: the run began with a query in the URL")
-
-
-@pytest.mark.parametrize(
-    ("dataset", "credentials"), [("other", ["dataset"]), (URL, [])], ids=["another URL", "none were left out"]
-)
-def test_credentials_that_do_not_matter_are_not_mentioned(capsys, dataset, credentials):
-    say_credentials(parsed("--dataset", dataset), RECORDED, credentials)
-    assert capsys.readouterr().out == ""

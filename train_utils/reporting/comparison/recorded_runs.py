@@ -77,7 +77,7 @@ class RecordedRun:
 
 def score_key(task: str) -> str:
     """The record that models of a task are compared by."""
-    return SECTIONS[task].compared[0]
+    return SECTIONS[task].score_key
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:

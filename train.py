@@ -304,7 +304,6 @@ def main() -> None:
     criterion = new_step_loss(task, model.head_strides, slabs)
     compile_loss(accelerator, criterion)
     state = run.checkpoint.run_state()
-    state.best_evaluation(task)  # scores that are damaged end the run now, and not when its report is written
     max_steps = run.max_steps(args)
     minutes = None if max_steps else args.max_minutes
     clock = Clock(accelerator, minutes, run.minutes_used(args), report_images=3 * PICTURES)
@@ -341,6 +340,7 @@ def main() -> None:
         accelerator, run.output_dir, network, optimizer, average, settings, keep=args.keep_checkpoints
     )
     checkpoints.resume(run.checkpoint, state)
+    state.best_evaluation(task)  # scores that are damaged end the run now, and not when its report is written
     section = new_section(info)
     run_log = RunLog(accelerator, run.output_dir, args.tracker, settings, state.step)
 
@@ -400,8 +400,8 @@ def main() -> None:
                 state.window = monitor.window.saved_state()
                 state.elapsed = clock.elapsed
                 checkpoints.save(state, evaluation)
-                if not clock.has_saved:
-                    checkpoints.wait()  # so that the clock knows how long a save takes
+                if clock.measures_save:
+                    checkpoints.wait()
 
     # 8. Finish: report, card, Hub; a line for each file that could not be written
     monitor.close()

@@ -15,7 +15,7 @@ from runtime.redact import shorten, shown
 Item = TypeVar("Item")
 
 LINE_EVERY_SECONDS = 10.0
-MAX_LISTED = 300  # characters of a name or a line in a listing
+MAX_LISTED = 2_000  # characters of a name or a line in a listing: messages end with their remedy
 PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 
 

@@ -64,6 +64,11 @@ class Clock:
         return self.before + milliseconds_since_start()
 
     @property
+    def measures_save(self) -> bool:
+        """Whether a save should be waited for, since nobody knows yet how long one takes."""
+        return bool(self.budget) and not self.has_saved
+
+    @property
     def elapsed(self) -> int:
         """What a checkpoint keeps of the clock."""
         return self.now() if self.budget else 0

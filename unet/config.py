@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from runtime.documents import check_types
 from unet.axes import Axes
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
@@ -229,7 +228,6 @@ class UNetConfig:
         unknown_fields = sorted(content.keys() - known_fields)
         if unknown_fields:
             raise ValueError(f"the config holds {', '.join(unknown_fields)}, {NEWER_VERSION}")
-        check_types(content, cls)
         return cls(**content)
 
     def to_json(self) -> dict[str, Any]:

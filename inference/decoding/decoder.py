@@ -36,7 +36,7 @@ class Strip(NamedTuple):
 def check_finite(strip: Strip, name: str) -> Strip:
     """The strip. Raises ImageError, with `name`, if logits were no numbers, which would pass as a sure answer."""
     has_numbers = strip.rows is None or strip.rows.dtype.kind != "f" or bool(np.isfinite(strip.rows).all())
-    if not (has_numbers and strip.extras.get("is_finite", True)):
+    if strip.extras.get("has_infinite", False) or not has_numbers:
         raise ImageError(
             f"{name}: the network's answers are not finite numbers; the model is damaged, or the image has values far"
             " beyond those of training"
@@ -127,7 +127,7 @@ class Decoder(ABC, Generic[OwnTask]):
 
     def finiteness(self, logits: Tensor) -> dict[str, Tensor]:
         """What `check_finite` needs of the logits, on their device: it comes to the CPU with the strip."""
-        return {"is_finite": logits.isfinite().all()}
+        return {"has_infinite": ~logits.isfinite().all()}
 
     def mean_of_views(self, views: Sequence[Tensor], dim: int) -> Tensor:
         """Logits whose probabilities are the mean over the logits of several views, which are on one device."""

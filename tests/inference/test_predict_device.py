@@ -136,12 +136,12 @@ def test_a_mask_takes_one_wait_with_its_probabilities(downloads):
     assert mask.shape == SHAPES[0]
     assert probabilities.dtype == np.float32
     assert probabilities.shape == (3, *SHAPES[0])
-    assert downloads == [2]
+    assert downloads == [3]  # and whether all logits are finite
 
 
 def test_a_mask_alone_takes_one_wait(downloads):
     assert Predictor(network()).mask(IMAGES[0]).shape == SHAPES[0]
-    assert downloads == [1]
+    assert downloads == [2]
 
 
 def jobs(folder: Path, count: int) -> list[ImageJob]:
@@ -162,7 +162,7 @@ def jobs(folder: Path, count: int) -> list[ImageJob]:
 
 written_files = pytest.mark.parametrize(
     ("extensions", "tensors", "count"),
-    [((MASK,), 1, 2), ((MASK, OVERLAY, PROBABILITIES), 2, 1)],
+    [((MASK,), 2, 2), ((MASK, OVERLAY, PROBABILITIES), 3, 1)],
     ids=["masks of two images", "all files of an image"],
 )
 

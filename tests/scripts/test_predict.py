@@ -206,7 +206,7 @@ def test_masks_beside_broken_files_are_written(broken_call):
         (["PHOTOS"], ["--output", ""], "argument --output: it is empty", 2),
         (["PHOTOS/a.png", "PHOTOS/sub/a.png"], [], "would both write", 1),
         (["PHOTOS"], ["--truth", "nowhere"], "--truth nowhere: is not a folder", 1),
-        (["PHOTOS"], ["--truth", "PHOTOS/sub"], "has no mask for 1 inputs, the first is b", 1),
+        (["PHOTOS"], ["--truth", "PHOTOS/sub"], "has no mask for 1 input, the first is b", 1),
         (["PHOTOS"], ["--model", "PHOTOS"], "has no config.json", 1),
         (["PHOTOS"], ["--tile-size", "8", "--overlap", "8"], "overlap 8 must be less than the tile size 8", 1),
         (["PHOTOS"], ["--ensemble", "PHOTOS"], "has no config.json", 1),

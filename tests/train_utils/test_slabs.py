@@ -168,7 +168,7 @@ def test_run_on_one_process_goes_on_where_it_stopped_on_two(tmp_path):
     slabs = ["--max-steps", "1", "--processes-per-volume", "2"]
     half = launch(PROGRAMS / "in_float64.py", "train.py", *shared, *slabs, profile="multi_cpu")
     assert half.returncode == 0, half.stderr
-    assert "2 in a micro-batch x 1 groups of 2 processes" in half.stdout
+    assert "2 in a micro-batch x 1 group of 2 processes" in half.stdout
     with in_float64():
         rest = run_train(tmp_path / "shared", *flags, "--max-steps", "2")
         whole = run_train(tmp_path / "whole", *flags, "--eval-every", "1", "--max-steps", "2")

@@ -23,6 +23,7 @@ from support.run_files import records
 from torch import Tensor, nn
 
 from data_utils.loading.batch_sampler import BatchSplit
+from runtime.console import counted
 from train_utils.sync_batchnorm import SynchronizedBatchNorm, leave_out_of_batch_norm, synchronize_batchnorm
 from unet import UNet, UNetConfig
 from unet.blocks import channels_last
@@ -201,7 +202,7 @@ def test_images_that_batch_norm_sees_are_reported_once_where_they_are_not_those_
     synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, mode, split_of_eight(processes))
     text = capsys.readouterr().out
     assert text.count("batch norm") == 1
-    assert f"batch norm sees {images} images at a time, not the 8 of a step" in text
+    assert f"batch norm sees {counted(images, 'image')} at a time, not the 8 of a step" in text
 
 
 @pytest.mark.parametrize("processes", [2, 3])

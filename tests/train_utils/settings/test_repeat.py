@@ -120,7 +120,7 @@ def impatient(data, tmp_path_factory) -> Run:
 
 @pytest.mark.parametrize("epochs", ["20", "40"])
 def test_run_that_ran_out_of_patience_has_finished_whatever_its_length(data, impatient, no_data, epochs):
-    assert "no better mean IoU in 1 evaluations" in impatient.output
+    assert "no better mean IoU in 1 evaluation" in impatient.output
     again = resume(impatient.folder, data, *PATIENCE, "--epochs", epochs)
     assert again.exit_code == 0
     assert "to continue it, give a larger --patience" in again.output

@@ -73,37 +73,15 @@ def test_the_identity_of_a_run_is_all_that_gives_its_state_a_meaning(settings):
     }
 
 
-def test_the_length_and_the_batch_of_a_run_are_recorded(settings):
+def test_the_length_the_batch_the_launch_and_the_flags_of_a_run_are_recorded(settings):
     assert settings.total_steps == 70
     assert settings.micro_batch_size == 1
     assert settings.accumulation == 2
     assert settings.num_workers == 3
-
-
-def test_flags_are_recorded_as_the_run_and_its_model_have_them(settings):
-    assert settings.flags["output_dir"] == "out"
-    assert settings.flags["base_channels"] == 2
-    assert settings.flags["norm"] == "batch"
-    assert settings.flags["draft"] is False
-
-
-def test_the_launch_profile_of_a_run_is_recorded(settings):
-    assert settings.profile == {
-        "processes": 2,
-        "machines": 1,
-        "distributed_type": "MULTI_CPU",
-        "device": "cpu",
-        "mixed_precision": "no",
-    }
-
-
-def test_a_run_without_encoder_and_credentials_records_neither(settings):
-    assert settings.encoder is None
-    assert settings.credentials_left_out == []
-
-
-def test_the_environment_of_a_run_is_recorded(settings):
-    assert settings.environment.keys() >= {"command", "python", "torch"}
+    assert settings.profile["processes"] == 2
+    assert settings.profile["mixed_precision"] == "no"
+    flags = {"output_dir": "out", "base_channels": 2, "norm": "batch", "draft": False}
+    assert {name: settings.flags[name] for name in flags} == flags
 
 
 def test_an_encoder_is_recorded_by_its_name_wherever_it_lies(folder):
@@ -142,42 +120,17 @@ def test_an_environment_is_how_to_repeat_a_run(monkeypatch):
     }
 
 
-def test_the_commit_of_a_run_is_that_of_the_folder_of_its_code(monkeypatch):
-    git = Mock(return_value=Mock(stdout="1234567-dirty\n"))
-    monkeypatch.setattr(subprocess, "run", git)
-    assert describe_environment()["git_commit"] == "1234567-dirty"
-    git.assert_called_once()
-    assert git.call_args.args == (["git", "describe", "--always", "--dirty"],)
-    assert git.call_args.kwargs["cwd"].name == "settings"
-
-
 @pytest.mark.parametrize(
     "git",
-    [
-        Mock(return_value=Mock(stdout="")),
-        Mock(side_effect=FileNotFoundError("git")),
-        Mock(side_effect=PermissionError("git")),
-    ],
-    ids=["no folder", "no git", "no permission"],
+    [Mock(side_effect=FileNotFoundError("git"))],
+    ids=["no git"],
 )
 def test_the_commit_of_a_run_is_unknown_without_git_or_its_folder(monkeypatch, git):
     monkeypatch.setattr(subprocess, "run", git)
     assert describe_environment()["git_commit"] == "unknown"
 
 
-def test_a_record_holds_the_environment_under_the_name_run():
-    record = RunSettings(flags={"seed": 1}, environment={"python": "3"}, total_steps=7).to_json()
-    assert record["run"] == {"python": "3"}
-    assert record["total_steps"] == 7
-    assert "environment" not in record
-
-
-def test_a_record_names_the_flags_whose_credentials_were_left_out():
-    assert "credentials_left_out" not in RunSettings().to_json()
-    assert RunSettings(credentials_left_out=["dataset"]).to_json()["credentials_left_out"] == ["dataset"]
-
-
-@pytest.mark.parametrize("credentials", [[], ["dataset"]])
+@pytest.mark.parametrize("credentials", [["dataset"]])
 def test_a_record_survives_its_file(credentials):
     settings = RunSettings(
         flags={"task": "grey", "draft": False, "place": True},
@@ -189,20 +142,10 @@ def test_a_record_survives_its_file(credentials):
     assert RunSettings.from_json(settings.to_json()) == settings
 
 
-def test_unknown_entries_of_a_record_are_ignored():
-    record = RunSettings(flags={"epochs": 3}, total_steps=7).to_json()
-    assert RunSettings.from_json(record | {"unknown": 1}) == RunSettings.from_json(record)
-
-
 def test_a_record_of_an_earlier_version_is_completed_as_its_run_was():
     settings = RunSettings.from_json({"flags": {"seed": 1}, "identity": {"seed": 1}})
     assert settings.flags == {"task": "classes", "draft": True, "place": False, "seed": 1}
     assert settings.identity.entries == {"task": "classes", "seed": 1}
-
-
-@pytest.mark.parametrize(("name", "value"), [("task", "objects"), ("draft", False), ("place", True)])
-def test_a_flag_that_is_recorded_is_not_completed(name, value):
-    assert RunSettings.from_json({"flags": {name: value}}).flags[name] == value
 
 
 def test_credentials_in_a_record_of_an_earlier_version_are_redacted():

@@ -72,7 +72,7 @@ from train_utils.schedule import Schedule
 from train_utils.settings.data_checks import check_scale
 from train_utils.settings.flags import parse_args
 from train_utils.settings.record import resolve_settings
-from train_utils.settings.starting_point import NetworkSettings, starting_point
+from train_utils.settings.starting_point import starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import gather_tensor, gathered_weights, prepare_sharding, share_statistics
 from train_utils.slab_layers import split_network
@@ -272,12 +272,11 @@ def main() -> None:
     batch_split = split_from_args(args, profile, run.largest_micro_batch)
 
     # 3. Model and task: fresh, from --init-from, or as the checkpoint has it; the model normalizes by itself
-    network_settings = NetworkSettings.from_args(args)
     axes = info.axes(args.depth)
     checkpoint_config = run.checkpoint.model_config()
     origin = on_main(
         accelerator,
-        lambda: starting_point(network_settings, axes, model=run.initial_model, checkpoint=checkpoint_config),
+        lambda: starting_point(args, axes, model=run.initial_model, checkpoint=checkpoint_config),
     )
     preprocess = info.preprocess(origin.trained_preprocess(info.channels))
     reader = info.reader.at_size(info.usual_size(preprocess))

@@ -1,20 +1,26 @@
 """Where training starts, from flags given by name."""
 
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any
 
 from inference.models import load_model
-from train_utils.settings.starting_point import NetworkSettings, StartingPoint, starting_point
+from support.in_process import parsed
+from train_utils.settings.starting_point import StartingPoint, starting_point
+from train_utils.settings.train_settings import TrainSettings
 from unet.axes import NetworkAxes
 from unet.config import UNetConfig
 
 
+def settings(**flags: Any) -> TrainSettings:
+    """The settings of a run with these flags, without heads of coarser levels."""
+    return replace(parsed("--dataset", "d", "--no-deep-supervision"), **flags)
+
+
 def start_from(source: str | None, flags: dict[str, Any], checkpoint: UNetConfig | None = None) -> StartingPoint:
     """`starting_point` from `source`; `flags` may hold `dims`, `kernels` and `strides` of the data too."""
-    field_names = {field.name for field in fields(NetworkSettings)}
-    settings = NetworkSettings(init_from=source, **{name: flags[name] for name in flags.keys() & field_names})
     axes = None
     if "dims" in flags:
         axes = NetworkAxes(**{name: flags[name] for name in NetworkAxes._fields if name in flags})
     model = None if source is None or checkpoint is not None else load_model(source)
-    return starting_point(settings, axes, model=model, checkpoint=checkpoint)
+    network_flags = {name: value for name, value in flags.items() if name not in NetworkAxes._fields}
+    return starting_point(settings(init_from=source, **network_flags), axes, model=model, checkpoint=checkpoint)

@@ -1,6 +1,6 @@
 """Start of training: architecture, normalization and weights from another model, an encoder or a checkpoint."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -18,33 +18,6 @@ from unet.model import DeeplySupervisedUNet, UNet
 ARCHITECTURE = ("base_channels", "depth", "norm", "block", "upsample", "dropout")
 ENCODER_FLAGS = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
 BASE_CHANNELS = 16  # an encoder's network: with 64, full resolution alone would take more computing than a ResNet-50
-
-
-@dataclass(frozen=True)
-class NetworkSettings:
-    """The flags of the network, under their names.
-
-    None stands for the value of the model that training starts from or, without a model, UNetConfig's default.
-    """
-
-    init_from: str | None = None
-    encoder: str | None = None
-    encoder_weights: str | None = None
-    freeze_encoder: bool | None = None
-    encoder_lr_factor: float | None = None
-    base_channels: int | None = None
-    depth: int | None = None
-    norm: str | None = None
-    block: str | None = None
-    upsample: str | None = None
-    dropout: float | None = None
-    deep_supervision: bool = False
-
-    @classmethod
-    def from_args(cls, args: TrainSettings) -> "NetworkSettings":
-        """The settings that the flags ask for."""
-        values = {field.name: getattr(args, field.name) for field in fields(cls)}
-        return cls(**values | {"encoder": args.encoder_source})
 
 
 class StartingPoint(NamedTuple):
@@ -126,7 +99,7 @@ class StartingPoint(NamedTuple):
 
 
 def starting_point(
-    settings: NetworkSettings,
+    settings: TrainSettings,
     axes: NetworkAxes | None = None,
     *,
     model: UNet | None = None,
@@ -142,7 +115,7 @@ def starting_point(
     Raises ModelError if trained weights would not fit the flags, SettingsError for an encoder's flags without an
     encoder. Dropout and the corners of bilinear upsampling have no weights and may differ.
     """
-    backbone = settings.encoder
+    backbone = settings.encoder_source
     model_name = settings.init_from
     if backbone and model_name:
         raise ModelError(f"--encoder {backbone}: --init-from {model_name} has its own architecture; give one of them")
@@ -171,7 +144,7 @@ def starting_point(
     return StartingPoint(architecture, trained, model_name, model, encoder, freezes_encoder, settings.deep_supervision)
 
 
-def _architecture(settings: NetworkSettings, config: UNetConfig, owner: str, *, is_trained: bool) -> dict[str, Any]:
+def _architecture(settings: TrainSettings, config: UNetConfig, owner: str, *, is_trained: bool) -> dict[str, Any]:
     """The values of ARCHITECTURE: from the flags or, if a flag is open, from the config to start from.
 
     Raises ModelError for a flag that the weights of this config would not fit.
@@ -194,7 +167,7 @@ def _architecture(settings: NetworkSettings, config: UNetConfig, owner: str, *, 
     return values
 
 
-def _axes(settings: NetworkSettings, axes: NetworkAxes | None, config: UNetConfig, owner: str | None) -> NetworkAxes:
+def _axes(settings: TrainSettings, axes: NetworkAxes | None, config: UNetConfig, owner: str | None) -> NetworkAxes:
     """The axes of the config if it has an owner to start from, else the axes that suit the data."""
     own_axes = NetworkAxes(config.dims, config.kernels, config.strides)
     axes = own_axes if axes is None else axes
@@ -217,7 +190,7 @@ def _axes(settings: NetworkSettings, axes: NetworkAxes | None, config: UNetConfi
     return axes
 
 
-def _refuse_flags_without_use(owner: str, settings: NetworkSettings, config: UNetConfig) -> None:
+def _refuse_flags_without_use(owner: str, settings: TrainSettings, config: UNetConfig) -> None:
     """Raise SettingsError for encoder flags if the network has no encoder, or an encoder with weights already."""
     for name in ENCODER_FLAGS:
         value = getattr(settings, name)

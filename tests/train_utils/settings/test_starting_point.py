@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.starts import start_from
+from support.starts import settings, start_from
 
 from runtime.errors import ModelError
 from tasks.classes import Classes
 from tasks.overlapping import Overlapping
-from train_utils.settings.starting_point import NetworkSettings, StartingPoint, copy_weights, starting_point
+from train_utils.settings.starting_point import StartingPoint, copy_weights, starting_point
 from train_utils.settings.train_settings import flag_of
 from unet import UNet, UNetConfig
 from unet.axes import NetworkAxes
@@ -70,7 +70,7 @@ def test_architecture_of_a_model_to_start_from_keeps_what_has_weights(upsample, 
     ((name, value),) = flags.items()
     line = f"{flag_of(name)} {value}: m has {getattr(model.config, name)}; leave the flag out"
     with pytest.raises(ModelError, match=line):
-        starting_point(NetworkSettings(init_from="m", **flags), model=model)
+        starting_point(settings(init_from="m", **flags), model=model)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_architecture_of_a_model_to_start_from_keeps_what_has_weights(upsample, 
 )
 def test_architecture_of_a_model_to_start_from_changes_where_there_are_no_weights(upsample, flags):
     model = UNet(UNetConfig(base_channels=2, depth=1, upsample=upsample))
-    start = starting_point(NetworkSettings(init_from="m", **flags), model=model)
+    start = starting_point(settings(init_from="m", **flags), model=model)
     assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
     assert start.model_name == "m"
     assert start.model == model
@@ -94,13 +94,13 @@ def test_architecture_of_a_model_to_start_from_changes_where_there_are_no_weight
 def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes():
     volumes = {"dims": 3, "kernels": ((1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2),)}
     config = UNetConfig(base_channels=2, depth=1, **volumes)
-    own = starting_point(NetworkSettings(init_from="m"), NetworkAxes(3), model=UNet(config))
+    own = starting_point(settings(init_from="m"), NetworkAxes(3), model=UNet(config))
     assert own.architecture.kernels == config.kernels
     assert own.architecture.strides == config.strides
     with pytest.raises(ModelError, match=r"m: takes volumes, but the data are images; .* or give --dims 3"):
-        starting_point(NetworkSettings(init_from="m"), NetworkAxes(2), model=UNet(config))
+        starting_point(settings(init_from="m"), NetworkAxes(2), model=UNet(config))
     with pytest.raises(ModelError, match="the checkpoint: takes volumes, but the data are images"):
-        starting_point(NetworkSettings(), NetworkAxes(2), checkpoint=config)
+        starting_point(settings(), NetworkAxes(2), checkpoint=config)
 
 
 def test_the_normalization_of_a_grey_model_with_an_encoder_is_kept_for_grey_images():
@@ -140,14 +140,14 @@ def test_a_model_that_is_built_says_how_large_it_is(capsys):
 
 def test_a_network_of_volumes_has_the_levels_that_suit_the_data(capsys):
     axes = NetworkAxes(3, ((1, 3, 3), (3, 3, 3), (3, 3, 3)), ((1, 2, 2), (2, 2, 2)))
-    start = starting_point(NetworkSettings(base_channels=2), axes)
+    start = starting_point(settings(base_channels=2), axes)
     assert start.architecture.depth == 2
     assert start.architecture.strides == axes.strides
     network = start.build(1, Classes(("a", "b")), Preprocess())
     assert capsys.readouterr().out.startswith("model: 3-D U-Net, ")
     assert type(network) is UNet
     assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last_3d)
-    deep = starting_point(NetworkSettings(base_channels=2, depth=3, deep_supervision=True))
+    deep = starting_point(settings(base_channels=2, depth=3, deep_supervision=True))
     assert type(deep.build(1, Classes(("a", "b")), Preprocess())) is DeeplySupervisedUNet
 
 
@@ -157,14 +157,14 @@ def model() -> UNet:
 
 
 def test_weights_of_a_model_are_copied(model, capsys):
-    start = starting_point(NetworkSettings(init_from="m"), model=model)
+    start = starting_point(settings(init_from="m"), model=model)
     network = start.build(1, Classes(("a", "b")), model.config.preprocess)
     assert capsys.readouterr().out.startswith("start: m, 40 of 40 weights copied\n")
     assert torch.equal(network.head.conv.weight, model.head.conv.weight)
 
 
 def test_weights_of_a_model_of_another_task_are_copied_without_its_head(model, capsys):
-    start = starting_point(NetworkSettings(init_from="m"), model=model)
+    start = starting_point(settings(init_from="m"), model=model)
     network = start.build(1, Overlapping(("a", "b")), model.config.preprocess)
     line = "head.conv.weight (of another task), head.conv.bias (of another task)"
     assert capsys.readouterr().out.startswith(f"start: m, 38 of 40 weights copied; random start for {line}\n")

@@ -5,7 +5,7 @@ Modules: train_utils/compilation.py.
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -13,12 +13,11 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch._dynamo
-from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
+from accelerate.utils import DistributedType, TorchDynamoPlugin
 from support.class_loss import classes
 from support.encoders import write_encoder
 from support.folders import write_folder
 from support.in_process import Run, run_train
-from support.networks import LITE, tiny
 from torch._dynamo.utils import counters
 
 import train
@@ -26,7 +25,7 @@ from data_utils.loading.augment import recolor_images
 from tasks.classes import ClassTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
-from train_utils.compilation import compile_blocks, compile_loss, compile_recolor, eager, not_compiled_whole
+from train_utils.compilation import compile_blocks, compile_recolor
 from train_utils.settings.encoder import load_encoder
 from unet import UNet, UNetConfig
 
@@ -109,10 +108,6 @@ def test_evaluation_takes_the_network_as_it_is(compiled_run):
 
 def test_the_gain_of_compiling_is_measured_without_compiling(compiled_run):
     assert compiled_run.graphs == compiled_run.evaluations[-1][0]
-
-
-def test_a_run_that_compiles_nothing_says_nothing_of_it(plain_run):
-    assert "ompiling took" not in plain_run.output + (plain_run.folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize("key", ["train/loss", "eval/loss"])
@@ -212,67 +207,3 @@ def color_inputs(size: tuple[int, int]) -> tuple[torch.Tensor, ...]:
     numbers = torch.rand(2, 2, 3, 1, 1, generator=generator).unbind()
     statistics = torch.rand(2, 3, 1, 1, generator=generator).unbind()
     return images, *numbers, *statistics
-
-
-@pytest.fixture
-def compilations(monkeypatch) -> list[tuple[object, dict]]:
-    """What is compiled, with its options; nothing is."""
-    calls = []
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, **options: calls.append((module, options)))
-    monkeypatch.setattr(torch, "compile", lambda function, **options: calls.append((function, options)))
-    return calls
-
-
-def accelerator_of(backend: str, **options: object) -> SimpleNamespace:
-    """An accelerator with this profile."""
-    return SimpleNamespace(state=SimpleNamespace(dynamo_plugin=TorchDynamoPlugin(backend=backend, **options)))
-
-
-@pytest.mark.parametrize(("backend", "dynamic"), [("inductor", None), ("aot_eager", True)])
-def test_all_that_trains_is_compiled_as_the_profile_says(compilations, backend, dynamic):
-    accelerator = accelerator_of(backend, dynamic=dynamic, mode="reduce-overhead")
-    network = UNet(tiny(depth=5, in_channels=3, encoder=LITE))
-    assert set(network.encoder.stages) < set(network.blocks)
-    criterion = StepLoss(classes(2))
-    compile_blocks(accelerator, network)
-    compile_loss(accelerator, criterion)
-    compile_recolor(accelerator)
-    expected = [*network.blocks, criterion.task.counts, criterion.task.partial, recolor_images]
-    assert [module for module, _ in compilations] == expected
-    for _, options in compilations:
-        assert options["backend"] == backend
-        assert options["dynamic"] == bool(dynamic)
-        assert options["mode"] == "reduce-overhead"
-
-
-def test_nothing_is_compiled_without_a_backend(compilations):
-    accelerator = accelerator_of("no", mode="reduce-overhead")
-    compile_blocks(accelerator, UNet(tiny()))
-    compile_loss(accelerator, StepLoss(classes(2)))
-    compile_recolor(accelerator)
-    assert compilations == []
-
-
-@pytest.mark.parametrize("backend", ["inductor", "aot_eager", "no"])
-def test_blocks_are_not_compiled_where_they_run_twice(compilations, backend):
-    network = UNet(tiny(depth=5, in_channels=3, encoder=LITE))
-    network.activation_checkpointing = True
-    compile_blocks(accelerator_of(backend, mode="reduce-overhead"), network)
-    assert compilations == []
-
-
-@pytest.mark.parametrize("backend", ["eager", "no"])
-def test_preparing_compiles_nothing(backend):
-    accelerator = accelerator_of(backend)
-    plugin = accelerator.state.dynamo_plugin
-    before = plugin.backend
-    with not_compiled_whole(accelerator):
-        assert plugin.backend == DynamoBackend.NO
-    with pytest.raises(KeyError), not_compiled_whole(accelerator):
-        raise KeyError("a bug")
-    assert plugin.backend == before
-
-
-@pytest.mark.parametrize(("backend", "is_null"), [("eager", False), ("no", True)])
-def test_evaluation_is_eager_only_where_something_is_compiled(backend, is_null):
-    assert isinstance(eager(accelerator_of(backend)), nullcontext) is is_null

@@ -53,30 +53,11 @@ def test_evaluation_knows_nothing_of_the_heads(tmp_path):
         assert torch.equal(UNet.from_pretrained(tmp_path)(images), network(images))
 
 
-def test_a_shallow_network_has_one_level():
-    network = deep(depth=1)
-    assert network.supervised_levels == 1
-    assert len(network.train()(torch.rand(1, 3, 16, 16))) == 1
-
-
-def test_all_levels_but_the_lowest_two_are_supervised():
-    network = DeeplySupervisedUNet(tiny(depth=4, strides=STRIDES))
-    assert network.supervised_levels == 3
-    assert network.head_strides == ((1, 2), (2, 2))
-    assert UNet(tiny(depth=4)).head_strides == ()
-
-
 def test_logits_of_a_level_have_the_size_that_its_strides_leave():
     network = DeeplySupervisedUNet(tiny(depth=4, strides=STRIDES)).train()
     logits = network(torch.rand(1, 1, 18, 34))
     assert [tuple(level.shape[2:]) for level in logits] == [(18, 34), (18, 17), (9, 8)]
     assert network(torch.rand(1, 1, 3, 34))[0].shape[2:] == (3, 34)  # a padded side is cut back
-
-
-def test_a_published_model_has_the_finest_head_alone():
-    state = DeeplySupervisedUNet(tiny(depth=4, strides=STRIDES)).published_state()
-    assert not [name for name in state if name.startswith("heads.")]
-    assert {"head.conv.weight", "head.conv.bias"} <= state.keys()
 
 
 @pytest.fixture(scope="module")
@@ -112,10 +93,6 @@ def test_a_resumed_run_goes_on_with_its_heads_bit_for_bit(whole, resumed, kind):
     second = resumed.tensors(4, kind)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
-
-
-def test_a_checkpoint_holds_the_heads(whole):
-    assert any(name.startswith("heads.") for name in whole.weights(4))
 
 
 def test_a_run_does_not_go_on_without_its_heads(data, whole, tmp_path):

@@ -3,21 +3,14 @@
 Modules: unet/backbone.py.
 """
 
-import math
-import socket
-from contextlib import suppress
-from types import SimpleNamespace
-
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from support.encoders import FAMILIES, build_network, network_refused, network_with, pixels
-from support.networks import LITE, export, tiny
+from support.encoders import FAMILIES, build_network, network_with, pixels
+from support.networks import export
 from torch import Tensor, nn
 
-from inference import Predictor
 from inference.export.export_format import Options
 from inference.export.onnx import Onnx
 from inference.models import load_model
@@ -25,21 +18,9 @@ from inference.onnx_network import OnnxNetwork
 from inference.tiling import choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError
-from unet import UNet, UNetConfig
-from unet.backbone import Encoder, dry_pass, feature_level
-from unet.lite import Features, Lite0
+from unet import UNet
 
 pytestmark = pytest.mark.usefixtures("no_network")
-
-
-def test_a_name_that_is_looked_up_is_noticed():
-    with pytest.raises(AssertionError, match="huggingface"), network_refused(), suppress(OSError):
-        socket.getaddrinfo("huggingface.co", 443)
-
-
-def test_a_connection_is_noticed():
-    with pytest.raises(AssertionError, match="127"), network_refused(), socket.socket() as one, suppress(OSError):
-        one.connect(("127.0.0.1", 9))
 
 
 def slow_but(*quick: str) -> list:
@@ -165,14 +146,7 @@ def test_a_frozen_encoder_stays_bit_for_bit(encoder_folders, family):
     assert all(torch.equal(value, before[name]) for name, value in network.encoder.state_dict().items())
     assert not any(parameter.requires_grad for parameter in network.encoder.parameters())
     assert not any(module.training for module in network.encoder.modules())
-
-
-@pytest.mark.parametrize("family", FROZEN_FAMILIES)
-def test_a_decoder_is_trained_on_a_frozen_encoder(encoder_folders, family):
-    network = network_with(encoder_folders[family], freeze_encoder=True).train()
-    network(pixels(2, 3, 64, 64)).square().mean().backward()
     assert all(parameter.grad is not None for parameter in network.ups.parameters())
-    assert network.ups.training
 
 
 @pytest.mark.parametrize("family", FROZEN_FAMILIES)
@@ -210,147 +184,6 @@ def without_drop_path(network: UNet) -> UNet:
         if "DropPath" in type(module).__name__:
             module.drop_prob = 0.0
     return network
-
-
-def stages_called(network: nn.Module, images: Tensor) -> list[nn.Module]:
-    """The encoder's stages in the order in which a forward pass calls them."""
-    order: list[nn.Module] = []
-    hooks = [s.register_forward_pre_hook(lambda stage, _: order.append(stage)) for s in network.encoder.stages]
-    network(images)
-    for hook in hooks:
-        hook.remove()
-    return order
-
-
-def check_stages(network: UNet) -> None:
-    """The stages are as many as the config names, and run in their order."""
-    names = [name for name in network.config.encoder["stage_names"] if name != "stem"]
-    assert len(network.encoder.stages) == len(names)
-    assert stages_called(network, pixels(2, 3, 64, 64)) == network.encoder.stages
-
-
-@pytest.mark.parametrize("family", slow_but("resnet", "bit", "swin", "hgnet_v2", "pp_lcnet"))
-def test_the_stages_are_those_that_the_config_names(encoder_folders, family):
-    check_stages(network_with(encoder_folders[family]))
-
-
-def test_one_stage_is_the_one_that_the_config_names(tmp_path):
-    first = {"stage_in_channels": [8], "stage_mid_channels": [4], "stage_out_channels": [16], "stage_num_blocks": [1]}
-    first |= {"stage_downsample": [True], "stage_light_block": [False], "stage_kernel_size": [3], "depths": [1]}
-    sizes = {"stem_channels": [3, 4, 8], "embedding_size": 8, "hidden_sizes": [16], "stage_numb_of_layers": [2]}
-    transformers.HGNetV2Backbone(transformers.HGNetV2Config(**sizes, **first)).save_pretrained(tmp_path)
-    check_stages(network_with(tmp_path))
-
-
-def test_stages_are_those_of_the_first_list_that_holds_modules():
-    encoder = Encoder(LITE)
-    stages = [nn.Identity(), nn.Identity()]
-    encoder.backbone = nn.Sequential(nn.ModuleList(), nn.ModuleList(stages), nn.ModuleList([nn.Identity()]))
-    assert encoder.stages == stages
-
-
-class Unlisted(nn.Module):
-    """A backbone of which no list of modules says what its stages are."""
-
-    def __init__(self, channels: list[int]) -> None:
-        super().__init__()
-        strides = [4, *[2] * (len(channels) - 1)]
-        before = [3, *channels[:-1]]
-        self.layers = nn.Sequential(*map(nn.Conv2d, before, channels, strides, strides))
-
-    def forward(self, x: Tensor) -> SimpleNamespace:
-        return SimpleNamespace(feature_maps=[x := layer(x) for layer in self.layers])
-
-
-def test_a_backbone_without_a_list_of_stages_is_recomputed_as_one(encoder_folders):
-    network = network_with(encoder_folders["resnet"])
-    network.encoder.backbone = Unlisted(network.encoder.channels)
-    network.activation_checkpointing = True
-    assert stages_called(network, pixels(2, 3, 64, 64)) == [network.encoder.backbone]
-    network(pixels(2, 3, 64, 64)).square().mean().backward()
-    assert all(parameter.grad is not None for parameter in network.encoder.parameters())
-
-
-@pytest.mark.parametrize(("recomputes", "runs"), [(False, 1), (True, 2)])
-def test_activation_checkpointing_runs_the_stages_of_an_encoder_again(recomputes, runs):
-    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3)).train()
-    network.activation_checkpointing = recomputes
-    calls = []
-    for stage in network.encoder.stages:
-        layer = next(module for module in stage.modules() if isinstance(module, nn.Conv2d))
-        layer.register_forward_hook(lambda layer, *_: calls.append(layer))
-    network(pixels(1, 3, 64, 64)).square().mean().backward()
-    assert len(calls) == runs * len(network.encoder.stages)
-
-
-@pytest.mark.parametrize("mode", [True, False], ids=["training", "evaluation"])
-def test_the_stages_of_an_encoder_run_again_in_training_one_by_one_from_the_last(mode):
-    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3)).train(mode)
-    network.activation_checkpointing = True
-    stages = network.encoder.stages
-    calls = []
-    for number, stage in enumerate(stages):
-        layer = next(module for module in stage.modules() if isinstance(module, nn.Conv2d))
-        layer.register_forward_hook(lambda *_, number=number: calls.append(number))
-    network(pixels(1, 3, 64, 64)).square().mean().backward()
-    numbers = list(range(len(stages)))
-    assert calls == (numbers + numbers[::-1] if mode else numbers)
-
-
-def test_an_empty_list_of_a_backbone_holds_no_stages():
-    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3))
-    stage = nn.Identity()
-    network.encoder.backbone = nn.Sequential(nn.ModuleList(), nn.ModuleList([stage]))
-    assert network.encoder.stages == [stage]
-
-
-@pytest.mark.parametrize("mode", [True, False], ids=["training", "evaluation"])
-def test_a_dry_pass_leaves_a_backbone_as_it_is(mode):
-    backbone = Lite0().train(mode)
-    before = {name: value.clone() for name, value in backbone.state_dict().items()}
-    dry_pass(backbone, LITE)
-    assert {module.training for module in backbone.modules()} == {mode}
-    assert all(value.equal(before[name]) for name, value in backbone.state_dict().items())
-
-
-class Backbone(nn.Module):
-    """Features of strides 2 and 4, a parameter of the finer ones alone, and one that they have no use for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used = nn.Conv2d(3, 4, 3, stride=2, padding=1)
-        self.finer = nn.Parameter(torch.ones(1))
-        self.unused = nn.Parameter(torch.ones(1))
-
-    def forward(self, images: torch.Tensor) -> Features:
-        first = self.used(images)
-        return Features((self.finer * first, first[:, :, ::2, ::2]))
-
-
-def test_parameters_that_the_features_have_no_use_for_are_not_trained(monkeypatch):
-    monkeypatch.setattr("unet.backbone.random_backbone", lambda config: Backbone())
-    encoder = Encoder({"num_channels": 3})
-    assert encoder.first_level == 1
-    assert encoder.channels == [4, 4]
-    trained = {name: parameter.requires_grad for name, parameter in encoder.backbone.named_parameters()}
-    assert trained == {"finer": True, "unused": False, "used.weight": True, "used.bias": True}
-
-
-@pytest.mark.parametrize(("shift", "pixels"), [(-12, 9 + 12), (0, 9), (12, 6 + 12)], ids=["up", "straight", "down"])
-def test_a_receptive_field_is_that_of_the_side_on_which_more_is_looked_at(monkeypatch, shift, pixels):
-    class Shifted(Backbone):
-        def forward(self, images: torch.Tensor) -> Features:
-            return super().forward(images.roll(-shift, dims=2))
-
-    monkeypatch.setattr("unet.backbone.random_backbone", lambda config: Shifted())
-    encoder = {"num_channels": 3, "_name_or_path": f"rows moved by {shift}"}
-    assert reach(UNetConfig(3, depth=2, encoder=encoder)) == (math.ceil(pixels / 4) * 4,) * 2
-
-
-def test_levels_are_halvings_of_both_sides():
-    assert [feature_level(torch.empty(1, 1, 128 >> level, 128 >> level)) for level in range(5)] == [0, 1, 2, 3, 4]
-    assert feature_level(torch.empty(1, 1, 64, 32)) == feature_level(torch.empty(1, 1, 32, 64)) == -1
-    assert feature_level(torch.empty(1, 1, 43, 43)) == -1
 
 
 EXACT_FAMILIES = [
@@ -396,27 +229,7 @@ def test_the_graph_of_a_convolutional_encoder_gives_the_same_logits(encoder_fold
 
 
 @pytest.mark.slow
-def test_a_convolutional_encoder_is_exported(encoder_folders, tmp_path):
-    network = network_with(encoder_folders["convnext"], norm="group").eval()
-    export(network, tmp_path / "model.onnx")
-    exported = OnnxNetwork(tmp_path / "model.onnx")
-    assert exported.config == network.config
-    images = pixels(2, 3, 97, 131).float()
-    with torch.inference_mode():
-        torch.testing.assert_close(exported(images), network(images), rtol=0, atol=1e-4)
-
-
-@pytest.mark.slow
 def test_an_encoder_with_windows_of_attention_is_not_exported(encoder_folders, tmp_path):
     with pytest.raises(ModelError, match=r"encoders with window attention \(Swin\) cannot be exported"):
         export(network_with(encoder_folders["swin"]).eval(), tmp_path / "swin.onnx")
     assert not (tmp_path / "swin.onnx").exists()
-
-
-def test_predictions_of_a_mixed_ensemble_are_averaged(encoder_folders, tmp_path):
-    network = network_with(encoder_folders["resnet"]).eval()
-    plain = UNet(UNetConfig(base_channels=2, depth=1)).eval()
-    image = np.random.default_rng(0).integers(0, 256, (33, 50, 3), dtype=np.uint8)
-    each = [Predictor(one)(image).probabilities for one in (network, plain)]
-    both = Predictor(network, ensemble=[plain])(image).probabilities
-    np.testing.assert_allclose(both, sum(each) / 2, atol=1e-6)

@@ -12,7 +12,6 @@ from support.in_process import Run, run_train
 import train
 from runtime.errors import TrainingError
 from unet import UNet
-from unet.blocks import DoubleConv
 
 FLAGS = ["--base-channels", "4", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
 FLAGS += ["--plan", "none"]
@@ -80,22 +79,6 @@ def unchanged(run: Run, first: int, second: int) -> bool:
     return all(torch.equal(before[name], after[name]) for before, after in pairs for name in before)
 
 
-def test_training_is_in_scaled_half_precision(data, tmp_path, monkeypatch):
-    types = set()
-    forward = DoubleConv.forward
-
-    def noted(self, x):
-        y = forward(self, x)
-        types.add((self.training, y.dtype))
-        return y
-
-    monkeypatch.setattr(DoubleConv, "forward", noted)
-    run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "1")
-    assert run.exit_code == 0
-    assert {(True, torch.float16), (False, torch.float16)} <= types
-    assert scales(run) == [SCALE, SCALE]
-
-
 def test_an_overflow_that_lowers_the_scale_is_no_bad_step(data, tmp_path, monkeypatch):
     spoil(monkeypatch, range(3, 4), "overflow")
     run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "5")
@@ -108,26 +91,16 @@ def test_an_overflow_that_lowers_the_scale_is_no_bad_step(data, tmp_path, monkey
     assert [value is None for value in run.values("train/loss")] == [False, False, True, False, False]
 
 
-@pytest.fixture
-def spoilt_run(data, tmp_path, monkeypatch) -> Run:
-    """A run of five steps, of which the third has a forward pass that is not finite."""
+def test_a_forward_pass_that_is_not_finite_is_a_bad_step(data, tmp_path, monkeypatch):
     spoil(monkeypatch, range(3, 4), "nan")
     run = run_train(tmp_path / "run", "--dataset", data, *FLAGS, "--max-steps", "5")
     assert run.exit_code == 0
-    return run
-
-
-def test_a_forward_pass_that_is_not_finite_is_a_bad_step(spoilt_run):
-    assert "step 3: loss or gradient not finite, step skipped" in spoilt_run.output
-    assert spoilt_run.values("train/skipped_steps") == [0, 0, 1, 1, 1]
-    assert scales(spoilt_run)[3:] == [SCALE / 2] * 3  # the scaler takes notice
-
-
-def test_a_bad_step_leaves_nothing_behind(spoilt_run):
-    assert unchanged(spoilt_run, 2, 3)
-    assert not unchanged(spoilt_run, 3, 4)
-    assert None not in spoilt_run.values("eval/loss")
-    assert all(value.isfinite().all() for value in spoilt_run.model.values())
+    assert "step 3: loss or gradient not finite, step skipped" in run.output
+    assert run.values("train/skipped_steps") == [0, 0, 1, 1, 1]
+    assert scales(run)[3:] == [SCALE / 2] * 3  # the scaler takes notice
+    assert unchanged(run, 2, 3)
+    assert not unchanged(run, 3, 4)
+    assert all(value.isfinite().all() for value in run.model.values())
 
 
 def test_five_bad_steps_in_a_row_end_the_run(data, tmp_path, monkeypatch):

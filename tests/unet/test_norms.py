@@ -3,8 +3,6 @@
 The formula is called directly: on a CPU the layers leave it to torch. Batch norm of volumes is torch's of images.
 """
 
-from unittest.mock import Mock
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from unet import UNet, UNetConfig, norms
+from unet import UNet, UNetConfig
 from unet.blocks import norm_layer
 from unet.norms import group_norm
 
@@ -57,12 +55,6 @@ def test_a_type_costs_no_more_than_its_own_rounding(dtype, rounding, offset):
         assert (ours.double() - expected).abs().max() < 4 * rounding * expected.abs().max()
 
 
-def test_instance_norm_of_a_layer_is_that_of_the_formula():
-    x = torch.tensor([[[[1.0, 1.002], [1.004, 1.006]]]])  # of mean 1.003 and variance 5e-6
-    expected = torch.tensor([[[[-3.0, -1.0], [1.0, 3.0]]]]) * 1e-3 / (5e-6 + 1e-5) ** 0.5
-    torch.testing.assert_close(norm_layer("instance", 1, dims=2)(x), expected, rtol=1e-3, atol=0)
-
-
 def test_slabs_of_a_volume_have_its_values_with_their_own_gradients():
     x, grad, weight, bias = sample()
 
@@ -75,11 +67,6 @@ def test_slabs_of_a_volume_have_its_values_with_their_own_gradients():
         torch.testing.assert_close(values, expected[:, :, :9], rtol=1e-12, atol=1e-12)
     for values, expected in zip(ours[2:], theirs[2:], strict=True):
         torch.testing.assert_close(2 * values, expected, rtol=1e-12, atol=1e-12)
-
-
-def test_slabs_of_a_constant_volume_are_finite():
-    x = torch.full((1, 2, 3, 3, 3), 7654321.0)  # the mean of squares is rounded to less than the mean's square
-    assert group_norm(x, 2, torch.ones(2), torch.zeros(2), EPS, lambda sums: 7 * sums).isfinite().all()
 
 
 @pytest.mark.parametrize("sum_slabs", [None, torch.clone])  # of a single slab, the whole
@@ -144,26 +131,6 @@ def test_nothing_as_large_as_the_input_is_float32():
     assert torch.float32 in seen.types
 
 
-def kept_bytes(norm, *tensors: Tensor) -> int:
-    """What autograd keeps of a forward pass."""
-    kept = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage()._cdata] = tensor  # alive, so that no two share an address
-        return tensor
-
-    x, weight, bias = (tensor.detach().requires_grad_() for tensor in tensors)
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        norm(x, 4, weight, bias, EPS)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-
-
-def test_the_formula_keeps_no_more_than_torch():
-    x, _, weight, bias = sample()
-    on_meta = [tensor.to("meta") for tensor in (x, weight, bias)]
-    assert kept_bytes(group_norm, x, weight, bias) == kept_bytes(F.group_norm, *on_meta)
-
-
 def test_the_formula_is_compiled_in_one_graph():
     x, grad, weight, bias = sample(dtype=torch.bfloat16)
     x = x.contiguous(memory_format=torch.channels_last)
@@ -175,21 +142,17 @@ def test_the_formula_is_compiled_in_one_graph():
 
 
 @pytest.mark.parametrize("norm", ["group", "instance"])
-@pytest.mark.parametrize(("checkpointing", "calls"), [(False, 10), (True, 20)])
-def test_a_network_is_the_same_on_cuda(norm, checkpointing, calls, monkeypatch):
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_network_is_the_same_on_cuda(norm, checkpointing, monkeypatch):
     torch.manual_seed(0)
     model = UNet(UNetConfig(base_channels=4, depth=2, norm=norm)).double()
     images = torch.rand(2, 3, 17, 24, dtype=torch.float64)
-    formula = Mock(side_effect=group_norm)
-    monkeypatch.setattr(norms, "group_norm", formula)
     monkeypatch.setattr(torch.Tensor, "is_cuda", False)
     expected = network_results(model, images)
-    assert formula.call_count == 0
     monkeypatch.setattr(torch.Tensor, "is_cuda", True)
     model.activation_checkpointing = checkpointing
     for ours, theirs in zip(network_results(model, images), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
-    assert formula.call_count == calls
 
 
 def network_results(model: UNet, images: Tensor) -> list[Tensor]:
@@ -198,21 +161,6 @@ def network_results(model: UNet, images: Tensor) -> list[Tensor]:
     output = model(images)
     output.square().sum().backward()
     return [output.detach(), *(parameter.grad for parameter in model.parameters())]
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (norm_layer("group", 8, dims=2), nn.GroupNorm(4, 8)),
-        (norm_layer("instance", 8, dims=2), nn.InstanceNorm2d(8, affine=True)),
-        (norm_layer("batch", 8, dims=2), nn.BatchNorm2d(8)),
-        (norm_layer("batch", 8, dims=3), nn.BatchNorm3d(8)),
-    ],
-    ids=["group", "instance", "batch", "batch of volumes"],
-)
-def test_weights_have_torchs_names(ours, theirs):
-    assert ours.eps == theirs.eps == 1e-5
-    assert ours.state_dict().keys() == theirs.state_dict().keys()
 
 
 @pytest.mark.parametrize("volumes", [1, 3])

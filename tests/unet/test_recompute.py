@@ -21,14 +21,6 @@ def test_statistics_are_frozen_until_an_error():
     assert all(value.equal(before[name]) for name, value in block.state_dict().items())
 
 
-def test_blocks_run_once_again_after_an_error_within():
-    blocks = [nn.Linear(1, 1), nn.Linear(1, 1)]
-    with pytest.raises(ZeroDivisionError), recompute_blocks(blocks):
-        assert all("forward" in vars(block) for block in blocks)
-        raise ZeroDivisionError
-    assert not any("forward" in vars(block) for block in blocks)
-
-
 def test_a_block_that_runs_again_drops_the_same_values():
     block = nn.Dropout(0.5)
     values = torch.ones(1000, requires_grad=True)

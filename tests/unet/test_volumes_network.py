@@ -4,7 +4,6 @@ Modules: unet/axes.py.
 """
 
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,17 +12,15 @@ from support.class_loss import ClassLoss, classes
 from support.networks import randomized
 from support.starts import start_from
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from inference.export.export_format import Options
 from inference.export.onnx import Onnx
 from inference.onnx_network import OnnxNetwork
 from runtime.errors import ModelError
 from tasks.pixels_and_regions import LOSSES
-from train_utils.monitoring.flops import training_flops
 from unet import Preprocess, UNet, UNetConfig
 from unet.axes import level_axes
-from unet.blocks import BLOCKS, NORMS, channels_last, fold_batch_norm
+from unet.blocks import BLOCKS, NORMS, fold_batch_norm
 from unet.model import DeeplySupervisedUNet
 from unet.norms import group_norm
 
@@ -120,16 +117,6 @@ def test_a_side_shorter_than_its_own_divisor_is_padded_with_its_border():
         assert torch.equal(model._pad(long_enough), long_enough)
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])  # torch's instance norm on a CPU has a format of its own
-def test_every_block_computes_in_channels_last(norm):
-    model, layouts = network(norm=norm, **FLAT), []
-    model.to(memory_format=model.memory_format)
-    for block in model.blocks:
-        block.register_forward_hook(lambda block, given, output: layouts.append(output.stride(1)))
-    model(channels_last(torch.rand(2, 1, 6, 16, 20)))
-    assert layouts == [1] * 5
-
-
 DEEP = {"dims": 3, "depth": 3}
 DEEP_FLAT = DEEP | {"kernels": ((1, 3, 3), *FLAT["kernels"]), "strides": ((1, 2, 2), *FLAT["strides"])}
 
@@ -215,18 +202,6 @@ def test_the_loss_is_that_of_an_image_of_the_same_pixels(kind):
         torch.testing.assert_close(leaves[0].grad, leaf.grad.view(logits.shape), rtol=1e-12, atol=1e-15)
 
 
-def test_the_loss_equals_the_formula_written_out():
-    logits, masks = sample()
-    truth = (masks.unsqueeze(1) == torch.arange(3).view(1, 3, 1, 1, 1)).double()
-    probs = logits.softmax(dim=1) * (masks != 255).unsqueeze(1)
-    size = truth.sum(dim=(2, 3, 4))
-    dice = 2 * (probs * truth).sum(dim=(2, 3, 4)) / (probs.sum(dim=(2, 3, 4)) + size)
-    expected = F.cross_entropy(logits, masks, ignore_index=255) + (1 - dice)[size > 0].mean()
-    criterion = ClassLoss(3, "ce+dice")
-    loss = criterion(logits, masks, criterion.counts(masks))
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
-
-
 def test_masks_of_coarser_levels_keep_an_axis_that_is_not_pooled():
     masks = sample((6, 9, 7))[1]
     levels = ClassLoss(3, strides=((1, 2, 2), (2, 2, 1))).levels(masks)
@@ -280,28 +255,6 @@ def test_axes_are_pooled_until_they_are_alike_or_short(spacing, patch, kernels, 
     assert level_axes(spacing, patch, depth=1) == (tuple(kernels[:2]), tuple(strides[:1]))
 
 
-@pytest.mark.parametrize(("patch", "steps"), [((8, 8), [(2, 2)]), ((16, 15), [(2, 2), (2, 1)])])
-def test_patches_are_pooled_to_no_fewer_than_four_pixels(patch, steps):
-    assert level_axes((1, 1), patch)[1] == tuple(steps)
-
-
-def test_patches_are_pooled_at_most_five_times_unless_the_user_says():
-    assert len(level_axes((1, 1), (4096, 4096))[1]) == 5
-    assert len(level_axes((1, 1), (4096, 4096), depth=7)[1]) == 7
-
-
-def test_patches_of_any_size_are_pooled_once():
-    assert level_axes((1, 1), (7, 7))[1] == ((2, 2),)
-
-
-def test_an_axis_of_twice_the_finest_spacing_is_coarse():
-    assert level_axes((2, 1), (64, 64), depth=1) == (((1, 3), (3, 3)), ((1, 2),))
-
-
-def test_the_finest_axis_is_the_finest_of_those_that_are_long_enough():
-    assert level_axes((1, 3, 4), (7, 64, 64), depth=1)[1] == ((1, 2, 2),)
-
-
 def flags_for(**values: object) -> dict[str, object]:
     """The flags of a run on volumes of thick slices."""
     kernels, strides = level_axes((5, 1, 1), (8, 64, 64))
@@ -316,20 +269,9 @@ def test_training_starts_with_the_axes_of_the_data():
     assert config.depth == 4
 
 
-def test_training_on_images_starts_with_the_default_network():
-    assert start_from(None, {}).architecture == UNetConfig()
-
-
 def test_a_depth_that_patches_do_not_allow_is_refused():
     with pytest.raises(ModelError, match="--depth 6: patches of this size and spacing allow a depth of 4; leave"):
         start_from(None, flags_for(depth=6))
-
-
-def test_aligned_interpolation_of_volumes_is_refused():
-    with pytest.raises(ModelError, match="--upsample bilinear_aligned works for images only"):
-        start_from(None, flags_for(upsample="bilinear_aligned"))
-    with pytest.raises(ValueError, match="upsample is 'bilinear_aligned', expected transpose or bilinear"):
-        UNetConfig(dims=3, upsample="bilinear_aligned")
 
 
 @pytest.fixture
@@ -347,27 +289,11 @@ def test_training_that_starts_from_a_model_keeps_its_axes(flat_model, tmp_path):
     assert all(torch.equal(value, weights[name]) for name, value in flat_model.state_dict().items())
 
 
-def test_training_that_goes_on_keeps_its_axes(flat_model):
-    start = start_from(None, flags_for(base_channels=None), flat_model.config)
-    assert start.architecture.kernels == FLAT["kernels"]
-
-
-def test_a_model_of_volumes_is_no_start_for_images(flat_model, tmp_path):
+def test_volumes_and_images_start_from_models_of_their_own_kind(flat_model, model, tmp_path):
     with pytest.raises(ModelError, match=f"^{tmp_path}: takes volumes, but the data are images; start from another"):
         start_from(str(tmp_path), {"dims": 2})
-
-
-def test_a_model_of_images_is_no_start_for_volumes(model: Path):
     with pytest.raises(ModelError, match=f"^{model}: takes images, but the data are volumes; .* or give --dims 2$"):
         start_from(str(model), flags_for(base_channels=None))
-
-
-@pytest.mark.parametrize("axes", [ISOTROPIC, FLAT])
-def test_flops_are_those_of_a_real_forward_and_backward_pass(axes):
-    model = network(**axes)
-    with FlopCounterMode(display=False) as counter:
-        model(torch.rand(1, 1, 8, 16, 12)).sum().backward()
-    assert training_flops(model, 1) == counter.get_total_flops() / (8 * 16 * 12)
 
 
 @pytest.mark.parametrize(("norm", "upsample", "axes"), [("instance", "transpose", FLAT), ("batch", "bilinear", SLICED)])

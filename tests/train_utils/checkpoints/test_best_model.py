@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
 
 from train_utils.checkpoints.best_model import BestModel
 from unet import UNet, UNetConfig
@@ -22,25 +21,6 @@ def network() -> UNet:
 def folder(tmp_path) -> Path:
     """The folder of the model, which cannot be made before the one that it lies in."""
     return tmp_path / "gone" / "model"
-
-
-def test_a_best_model_that_the_disk_refuses_is_reported(network, folder, capsys):
-    assert not BestModel(folder).save(network, "refused")
-    line = capsys.readouterr().out
-    assert line.startswith(f"{folder} could not be written ([Errno 2] No such file or directory: ")
-    assert "training goes on, and tries again at every checkpoint" in line
-
-
-def test_a_best_model_that_safetensors_cannot_write_is_reported(network, folder, capsys, monkeypatch):
-    def refuse(network: UNet, folder: Path) -> None:
-        raise SafetensorError("Error while serializing")
-
-    folder.parent.mkdir()
-    monkeypatch.setattr(UNet, "save_pretrained", refuse)
-    best = BestModel(folder)
-    assert not best.save(network, "refused")
-    assert not best.is_saved()
-    assert capsys.readouterr().out.startswith(f"{folder} could not be written (Error while serializing); ")
 
 
 def test_a_better_model_takes_the_place_of_one_that_the_disk_refused(network, folder):
@@ -71,13 +51,3 @@ def test_a_best_model_that_the_disk_refused_is_kept_as_it_was(network, folder):
     written = UNet.from_pretrained(folder).state_dict()
     assert all(value.equal(before[name]) for name, value in written.items())
     assert (folder / "README.md").read_text() == "card"
-
-
-def test_a_refused_best_model_is_written_once_when_the_disk_takes_it(network, folder):
-    best = BestModel(folder)
-    assert not best.save(network, "card")
-    folder.parent.mkdir()
-    assert best.is_saved()
-    (folder / "README.md").unlink()
-    assert best.is_saved()
-    assert not (folder / "README.md").exists()

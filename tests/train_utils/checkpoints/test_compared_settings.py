@@ -18,19 +18,10 @@ def settings_of(**changes) -> RunSettings:
     return RunSettings(**values | {"identity": RunIdentity(values["identity"])})
 
 
-def test_equal_settings_need_no_word():
-    assert compare_settings(settings_of(), settings_of()) == []
-
-
 def test_another_identity_is_refused_with_both_values():
     line = r"--resume: the checkpoint's batch size is 4, this run's is 8; give the same flags and data, or start"
     with pytest.raises(CheckpointError, match=line):
         compare_settings(settings_of(), settings_of(identity={"seed": 0, "batch size": 8}))
-
-
-def test_an_identity_that_the_checkpoint_lacks_is_refused():
-    with pytest.raises(CheckpointError, match="the checkpoint's norm is None, this run's is batch"):
-        compare_settings(settings_of(), settings_of(identity={"norm": "batch"}))
 
 
 def test_another_seed_is_named_where_the_data_differ():
@@ -41,29 +32,9 @@ def test_another_seed_is_named_where_the_data_differ():
         compare_settings(saved, current)
 
 
-def test_other_content_of_the_data_set_is_refused():
-    with pytest.raises(CheckpointError, match=f"{CONTENT} is y, this run's is x"):
-        compare_settings(settings_of(identity={CONTENT: "y"}), settings_of(identity={CONTENT: "x"}))
-
-
 def test_content_of_the_data_set_that_was_not_recorded_is_not_compared():
     """Runs of earlier versions did not record it."""
     assert compare_settings(settings_of(), settings_of(identity={CONTENT: "x"})) == []
-
-
-def test_an_identity_after_content_that_was_not_recorded_is_still_compared():
-    with pytest.raises(CheckpointError, match="the checkpoint's batch size is 4, this run's is 8"):
-        compare_settings(settings_of(), settings_of(identity={CONTENT: "x", "batch size": 8}))
-
-
-def test_settings_after_content_that_was_not_recorded_are_still_compared():
-    (line,) = compare_settings(settings_of(), settings_of(identity={CONTENT: "x"}, total_steps=8))
-    assert line.startswith("the run is now 8 steps long instead of 9:")
-
-
-def test_another_length_is_reported_with_its_learning_rate():
-    (line,) = compare_settings(settings_of(), settings_of(total_steps=12))
-    assert line.startswith("the run is now 12 steps long instead of 9: ")
 
 
 def test_another_flag_is_reported_with_both_values():
@@ -78,19 +49,12 @@ def test_another_flag_is_reported_with_both_values():
     assert compare_settings(settings_of(), settings_of(flags=changes)) == ["keep_checkpoints was 2 and is now 5"]
 
 
-def test_flags_of_length_or_place_may_change_without_a_word():
-    names = ("epochs", "max_steps", "resume", "output_dir", "like", "processes_per_volume")
-    before = RunSettings(flags=dict.fromkeys(names, 1))
-    after = RunSettings(flags=dict.fromkeys(names, 2) | {"tracker": "none"})
-    assert compare_settings(before, after) == ["tracker was None and is now none"]
-
-
 MINUTES = "--max-minutes has no effect on a resumed run, which keeps its 9 steps"
 
 
 @pytest.mark.parametrize(
     ("before", "now", "lines"),
-    [(3, 3, []), (3, 5, []), (3, 2, [MINUTES]), (None, 5, [MINUTES]), (3, None, []), (None, None, [])],
+    [(3, 5, []), (3, 2, [MINUTES]), (None, 5, [MINUTES]), (None, None, [])],
 )
 def test_minutes_without_effect_are_reported(before, now, lines):
     saved = settings_of(flags={"max_minutes": before})

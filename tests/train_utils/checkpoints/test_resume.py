@@ -3,7 +3,6 @@
 Modules: train_utils/checkpoints/checkpoint_state.py.
 """
 
-import json
 import os
 import shutil
 import signal
@@ -29,11 +28,6 @@ from support.run_files import last_checkpoint, records
 
 import train
 from runtime.errors import CheckpointError
-from train_utils.checkpoints.checkpoint_state import CheckpointState
-from train_utils.checkpoints.find import find_checkpoint, fingerprint
-from train_utils.run_state import RunState
-from train_utils.settings.record import RunSettings
-from unet import UNetConfig
 
 STEPS = 12
 FLAGS = ["--max-steps", str(STEPS), "--log-every", "1", "--checkpoint-every", "3", "--eval-every", "5"]
@@ -285,7 +279,7 @@ def test_one_process_goes_on_where_two_have_stopped_together(tiny_folder, exact,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", ["2", "3"])
+@pytest.mark.parametrize("processes", ["3"])
 def test_several_processes_go_on_with_the_images_of_one(tiny_folder, exact, tmp_path, processes):
     output = tmp_path / "run"
     copy_until(6, exact, output)
@@ -331,13 +325,6 @@ def test_killed_processes_are_started_again_within_a_stream(streamed, tmp_path):
     assert losses(one, 30) == pytest.approx(losses(whole, 30), abs=1e-5)  # the documented promise, of SGD in fp32
 
 
-def test_another_length_is_reported_with_what_becomes_of_the_schedule(tiny_folder, uninterrupted, tmp_path):
-    run = run_here(tiny_folder, tmp_path, "--resume", str(last_checkpoint(uninterrupted)), "--max-steps", "13")
-    assert run.exit_code == 0, run.output
-    assert "the run is now 13 steps long instead of 12: the learning rate follows" in run.output
-    assert records(tmp_path)[-1]["step"] == 13
-
-
 @pytest.fixture
 def copied(uninterrupted, tmp_path) -> Path:
     """A copy of a run that was killed before its last act."""
@@ -363,39 +350,6 @@ def test_damaged_checkpoints_are_passed_over_by_name(tiny_folder, uninterrupted,
     assert timeless_records(copied) == timeless_records(uninterrupted)
 
 
-def test_run_whose_checkpoints_are_all_damaged_is_refused(tiny_folder, copied):
-    for folder in (copied / "checkpoints").glob("step-*"):
-        (folder / "state.json").unlink()
-    with pytest.raises(CheckpointError, match=r"state\.json is missing"):
-        run_here(tiny_folder, copied, "--resume", "auto")
-
-
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        (("--batch-size", "5"), "batch size is 4, this run's is 5"),
-        (("--base-channels", "8"), "base_channels is 4, this run's is 8"),
-    ],
-    ids=["batch size", "channels"],
-)
-def test_settings_that_give_a_state_its_meaning_may_not_change(tiny_folder, uninterrupted, tmp_path, flags, line):
-    with pytest.raises(CheckpointError) as refusal:
-        run_here(tiny_folder, tmp_path / "run", "--resume", str(last_checkpoint(uninterrupted)), *flags)
-    assert refusal.value.exit_code == 1
-    assert line in str(refusal.value)
-
-
-def test_folder_that_is_no_checkpoint_is_refused(tiny_folder, tmp_path):
-    with pytest.raises(CheckpointError) as refusal:
-        run_here(tiny_folder, tmp_path / "run", "--resume", "nowhere")
-    assert refusal.value.exit_code == 1
-    assert "--resume nowhere is not a checkpoint" in str(refusal.value)
-
-
-def test_resume_auto_without_an_output_folder_is_refused(fails_with):
-    fails_with(launch("train.py", "--resume", "auto"), "--resume auto needs --output-dir", 2)
-
-
 @pytest.fixture(scope="module")
 def short(tmp_path_factory) -> tuple[Path, Path]:
     """A data set, and a run of one step on it."""
@@ -415,10 +369,8 @@ def resume_short(data: Path, checkpoint: Path, output: Path, *flags: str) -> Run
     ("flags", "changed"),
     [
         (("--seed", "1"), "seed"),
-        (("--optimizer", "sgd"), "optimizer"),
         (("--norm", "instance"), "norm"),
         (("--classes", "255=cell,0=background"), "classes"),
-        (("--deep-supervision",), "deep supervision"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -455,23 +407,6 @@ def test_run_that_goes_back_sets_newer_checkpoints_aside(tiny_folder, tmp_path):
     assert names[-1] == "step-00000007"
     assert {"set-aside-step-00000006", "set-aside-step-00000008"} <= set(names)
     assert [record["step"] for record in records(output) if "train/loss" in record] == list(range(1, 8))
-
-
-@pytest.mark.parametrize(("best_step", "expected"), [(8, -1.0), (4, 0.5), (3, 0.5)])
-def test_going_back_behind_the_best_model_forgets_its_score(tmp_path, best_step, expected):
-    """model/ is then not the one that the older checkpoint calls the best."""
-    for step, best in ((4, 3), (8, best_step)):
-        checkpoint = tmp_path / f"step-{step:08}"
-        checkpoint.mkdir()
-        run = RunState(step=step, best=0.5, best_step=best)
-        state = CheckpointState(RunSettings(), UNetConfig(), run, score=None, scaler=None)
-        (checkpoint / "state.json").write_text(json.dumps(state.to_json()))
-        for kind in ("model", "optimizer"):
-            (checkpoint / f"{kind}.safetensors").touch()
-        manifest = {file.name: fingerprint(file) for file in checkpoint.iterdir()}
-        (checkpoint / "manifest.json").write_text(json.dumps(manifest))
-    newest = find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
-    assert newest.run_state().best == expected
 
 
 def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_path):

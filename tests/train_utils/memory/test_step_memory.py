@@ -26,7 +26,7 @@ import train_utils.memory.step_memory
 import train_utils.micro_batches
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import MemoryShortage, one_line
-from runtime.memory import is_out_of_memory, memory_shortage
+from runtime.memory import is_out_of_memory
 from tasks.classes import ClassTarget
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
 from train_utils.memory.step_memory import StepMemory, can_repeat_steps
@@ -53,14 +53,6 @@ def test_a_micro_batch_is_cut_where_a_step_can_be_made_again(tmp_path):
     assert {part.images.untyped_storage().data_ptr() for part in parts} == {storage}
 
 
-@pytest.mark.parametrize("is_filler", [True, False])
-def test_parts_of_a_filler_count_nowhere_either(tmp_path, is_filler):
-    network = UNet(UNetConfig(base_channels=2, depth=1))
-    batch = batch_of_five()._replace(is_filler=is_filler)
-    parts = StepMemory(GPU, tmp_path, network, BatchSplit(5, 1, 2, 3)).cut([batch])
-    assert [part.is_filler for part in parts] == [is_filler] * 3
-
-
 @pytest.mark.parametrize(
     ("accelerator", "is_fixed"), [(new_accelerator(), False), (GPU, True)], ids=["on a CPU", "of a fixed size"]
 )
@@ -71,7 +63,7 @@ def test_a_micro_batch_is_whole_where_a_step_is_not_made_again(tmp_path, acceler
     assert memory.cut(batches) is batches
 
 
-@pytest.mark.parametrize(("recomputes", "norm", "dims"), [(False, "batch", 2), (True, "group", 2), (False, "batch", 3)])
+@pytest.mark.parametrize(("recomputes", "norm", "dims"), [(False, "batch", 2), (True, "group", 2)])
 def test_a_learned_size_is_recorded_with_activation_checkpointing_if_on(tmp_path, capsys, recomputes, norm, dims):
     network = UNet(UNetConfig(base_channels=2, depth=1, norm=norm, dims=dims))
     network.activation_checkpointing = recomputes
@@ -92,7 +84,6 @@ def test_a_learned_size_is_recorded_with_activation_checkpointing_if_on(tmp_path
     ("size", "recomputes", "remedy", "limit"),
     [
         (5, False, "to continue with micro-batches of 3", MemoryLimit(3, False)),
-        (2, False, "to continue with micro-batches of 1", MemoryLimit(1, False)),
         (4, True, "to continue with micro-batches of 2", MemoryLimit(2, True)),
         (1, False, "to continue with activation checkpointing", MemoryLimit(1, True)),
         (1, True, "lower --crop-size, --scale or --base-channels", MemoryLimit()),
@@ -158,19 +149,6 @@ def training(folder: Path) -> AbstractContextManager:
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
-def test_a_shortage_of_memory_has_many_faces(error):
-    assert is_out_of_memory(error)
-
-
-@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
-def test_a_shortage_in_prediction_is_a_line_that_says_what_to_do(error):
-    line = str(raised_within(MemoryShortage, memory_shortage("a.png", "use tiles"), error))
-    assert "fit into memory; use tiles (" in line
-    assert "\n" not in line
-    assert one_line(error, 60) in line
-
-
-@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
 def test_a_shortage_in_training_is_a_line_with_a_record(tmp_path, error):
     line = str(raised_within(MemoryShortage, training(tmp_path), error))
     assert "micro-batches of 2 (" in line
@@ -180,35 +158,10 @@ def test_a_shortage_in_training_is_a_line_with_a_record(tmp_path, error):
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=name_of)
-def test_another_error_in_prediction_is_left_as_it_is(error):
-    assert not is_out_of_memory(error)
-    assert raised_within(type(error), memory_shortage("a.png", "use tiles"), error) is error
-
-
-@pytest.mark.parametrize("error", OTHERS, ids=name_of)
 def test_another_error_in_training_is_left_as_it_is(tmp_path, error):
+    assert not is_out_of_memory(error)
     assert raised_within(type(error), training(tmp_path), error) is error
     assert read_memory_limit(tmp_path / "runs" / "a") == (None, False)
-
-
-@pytest.mark.parametrize(
-    ("size", "is_fixed", "recomputes", "remedy", "limit"),
-    [
-        (4, True, False, "lower --micro-batch-size", (None, False)),
-        (3, False, False, "to continue with micro-batches of 2", (2, False)),
-        (1, False, False, "to continue with activation checkpointing", (1, True)),
-        (1, False, True, "lower --crop-size", (None, False)),
-    ],
-    ids=["a fixed size", "several images", "one image", "one image, recomputed"],
-)
-def test_a_shortage_is_recorded_where_something_smaller_is_left(tmp_path, size, is_fixed, recomputes, remedy, limit):
-    network = UNet(UNetConfig(base_channels=4, depth=2))
-    network.activation_checkpointing = recomputes
-    folder = tmp_path / "runs" / "a"  # the main process made it on another machine
-    memory = StepMemory(new_accelerator(), folder, network, BatchSplit(8, 1, size, 1, is_fixed))
-    with pytest.raises(MemoryShortage, match=remedy), memory.shortage_recorded(3):
-        raise torch.OutOfMemoryError
-    assert read_memory_limit(folder) == limit
 
 
 @pytest.mark.parametrize(
@@ -237,11 +190,6 @@ def new_step_memory(tmp_path, monkeypatch):
 GUARD = SimpleNamespace(undo_passes=lambda: None)
 
 
-def test_shortage_in_the_smallest_micro_batch_ends_the_run(new_step_memory):
-    with pytest.raises(torch.OutOfMemoryError):
-        new_step_memory(8, 1, 1, 8).halve_or_raise(torch.OutOfMemoryError(), GUARD)
-
-
 def test_shortage_in_a_micro_batch_of_a_given_size_ends_the_run(new_step_memory):
     with pytest.raises(torch.OutOfMemoryError):
         new_step_memory(8, 1, 4, 2, is_fixed=True).halve_or_raise(torch.OutOfMemoryError(), GUARD)
@@ -250,20 +198,6 @@ def test_shortage_in_a_micro_batch_of_a_given_size_ends_the_run(new_step_memory)
 def test_error_that_is_no_shortage_ends_the_run(new_step_memory):
     with pytest.raises(RuntimeError, match="a bug"):
         new_step_memory(8, 1, 3, 3).halve_or_raise(RuntimeError("a bug"), GUARD)
-
-
-def test_shortage_halves_the_micro_batch_rounded_up(new_step_memory, tmp_path):
-    halved = new_step_memory(8, 1, 3, 3)
-    halved.halve_or_raise(torch.OutOfMemoryError(), GUARD)
-    assert halved.size == 2
-    assert read_memory_limit(tmp_path) == (2, False)
-
-
-def test_shortage_after_a_shortage_names_the_smaller_micro_batch(new_step_memory):
-    halved = new_step_memory(8, 1, 3, 3)
-    error = torch.OutOfMemoryError()
-    halved.halve_or_raise(error, GUARD)
-    assert "micro-batches of 2" in str(raised_within(MemoryShortage, halved.shortage_recorded(3), error))
 
 
 class LimitedForward:
@@ -308,18 +242,10 @@ def short(short_flags, tmp_path_factory) -> tuple[Run, list[int]]:
 
 
 def test_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(short):
-    _, passes = short
+    run, passes = short
     assert passes == [4, 4, 4, 4, *[2] * 4, *[2] * 4]
-
-
-def test_smaller_micro_batches_are_reported_with_what_batch_norm_sees(short):
-    run, _ = short
     line = "memory: no room for micro-batches of 4, the step is made again in micro-batches of 2; batch norm sees 2"
     assert f"{line} images at a time from now on, so results change (CUDA out of memory" in run.output
-
-
-def test_smaller_micro_batches_are_recorded(short):
-    run, _ = short
     assert read_memory_limit(run.folder) == (2, False)
 
 
@@ -334,17 +260,6 @@ def test_run_that_is_started_again_makes_the_same_steps_in_smaller_micro_batches
     assert resumed.exit_code == 0, resumed.output
     assert "resumed from" in resumed.output
     assert different_tensors(resumed.weights(3), run.weights(3)) == []
-
-
-def test_run_that_runs_out_of_memory_names_the_step_with_what_may_fit(tiny_folder, tmp_path, monkeypatch):
-    def runs_out(*arguments: object, **options: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(train, "train_step", runs_out)
-    flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--batch-size", "4"]
-    with pytest.raises(MemoryShortage, match="process 0: out of memory in step 1 with micro-batches of 4; run the"):
-        run_train(tmp_path / "run", *flags)
-    assert read_memory_limit(tmp_path / "run") == (2, False)
 
 
 @pytest.mark.parametrize("was_needed", [True, False])

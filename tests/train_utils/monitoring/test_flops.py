@@ -37,17 +37,6 @@ def test_flops_of_a_voxel_are_those_of_a_real_pass():
     assert training_flops(network, 1) == counter.get_total_flops() / (4 * 6 * 8)
 
 
-def test_flops_that_are_made_twice_count_once(network):
-    expected = flops_of_a_pixel(network)
-    network.activation_checkpointing = True
-    assert training_flops(network, 1) == expected
-
-
-def test_flops_are_more_than_those_of_the_head(network):
-    """A multiply-add for each of 4 x 2 weights, once forward and twice backward."""
-    assert training_flops(network, 1) > 3 * 2 * 4 * 2
-
-
 def test_flops_of_training_are_also_those_of_the_heads_of_coarser_levels():
     config = UNetConfig(in_channels=1, base_channels=4, depth=3)
     network = DeeplySupervisedUNet(config)
@@ -75,11 +64,8 @@ def test_flops_are_those_of_the_model_and_not_of_saving_memory(dims):
     [
         ("NVIDIA A100-SXM4-80GB", 312, 156),
         ("NVIDIA H100 80GB HBM3", 989, 495),
-        ("NVIDIA H200", 989, 495),
         ("NVIDIA H200 NVL", None, None),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None, None),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None, None),
-        ("AMD Instinct MI300X", None, None),
     ],
 )
 def test_peak_is_that_of_the_device_or_unknown(name, half, single):
@@ -87,13 +73,11 @@ def test_peak_is_that_of_the_device_or_unknown(name, half, single):
     assert peak_flops(name, half=False) == single
 
 
-@pytest.mark.parametrize(("precision", "peak"), [("no", 156), ("fp16", 312), ("bf16", 312), ("fp8", 156)])
+@pytest.mark.parametrize(("precision", "peak"), [("no", 156), ("bf16", 312)])
 def test_peak_of_a_gpu_is_that_of_the_runs_precision(monkeypatch, precision, peak):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     assert peak_teraflops(SimpleNamespace(device=torch.device("cuda", 0)), precision) == peak
 
 
-@pytest.mark.parametrize("precision", ["no", "fp16", "bf16", "fp8"])
-@pytest.mark.parametrize("device", ["cpu", "mps"])
-def test_peak_of_a_device_without_cuda_is_unknown(device, precision):
-    assert peak_teraflops(SimpleNamespace(device=torch.device(device)), precision) is None
+def test_peak_of_a_device_without_cuda_is_unknown():
+    assert peak_teraflops(SimpleNamespace(device=torch.device("cpu")), "bf16") is None

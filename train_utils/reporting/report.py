@@ -11,19 +11,15 @@ import numpy as np
 import torch
 
 from runtime.documents import read_json
-from runtime.files import replace_file
 from tasks.calibration import calibration_report
 from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import LogRecord, read_log, series
 from train_utils.reporting.charts import Curve, Points, curve, reliability_plot
-from train_utils.reporting.embedding import Embedded, embed_all
-from train_utils.reporting.rendering import page_bytes, render
+from train_utils.reporting.rendering import write_html
 from train_utils.reporting.section import Section
 from train_utils.settings.record import RunSettings
 
-MAX_PAGE = 4_000_000  # bytes: small enough for a mail
-FIGURE_BYTES = 1_000  # a picture's label and markup, at most
 LOSS_CURVES = {"Loss": {"training": "train/loss", "validation": "eval/loss"}}
 CURVES = {
     "Learning rate": {"learning rate": "train/lr"},
@@ -75,10 +71,7 @@ def write_report(
         "run": _readable(settings.environment),
     }
     content |= _best_content(best, section, records)
-    bytes_without_views = len(page_bytes(render("report.html.jinja", **content, views={})))
-    page = render("report.html.jinja", **content, views=_embed_views(views, MAX_PAGE - bytes_without_views))
-    with replace_file(folder / "report.html") as file:
-        file.write(page_bytes(page))
+    write_html(folder / "report.html", "report.html.jinja", views, **content)
 
 
 def _best_content(best: Evaluation | None, section: Section, records: Sequence[LogRecord]) -> dict[str, Any]:
@@ -104,18 +97,6 @@ def _calibration(best: Evaluation) -> dict[str, Any] | None:
     if report is None:
         return None
     return {"error": report["expected_calibration_error"], "svg": reliability_plot("Calibration", report["bins"])}
-
-
-def _embed_views(views: dict[str, dict[str, np.ndarray]], room: int) -> dict[str, dict[str, Embedded]]:
-    """The views as the page embeds them, in at most `room` bytes."""
-    pictures: list[np.ndarray] = []
-    for labeled in views.values():
-        pictures.extend(labeled.values())
-    remaining = iter(embed_all(pictures, room - FIGURE_BYTES * len(pictures)))
-    embedded: dict[str, dict[str, Embedded]] = {}
-    for title, labeled in views.items():
-        embedded[title] = {label: next(remaining) for label in labeled}
-    return embedded
 
 
 def _tiles(best: Evaluation, section: Section) -> dict[str, str]:

@@ -9,16 +9,14 @@ import numpy as np
 from data_utils.image_io.reader import read_image
 from data_utils.visualize import to_rgb
 from runtime.errors import ImageError
-from runtime.files import replace_file
 from train_utils.metrics_log import series
 from train_utils.reporting.charts import SERIES, Points, overlaid
 from train_utils.reporting.comparison.differences import Difference
 from train_utils.reporting.comparison.recipes import Recipe
 from train_utils.reporting.comparison.recorded_runs import RecordedRun
 from train_utils.reporting.comparison.tables import COLUMNS, recipe_rows
-from train_utils.reporting.embedding import Embedded, embed_all, reduce_picture
-from train_utils.reporting.rendering import page_bytes, render
-from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
+from train_utils.reporting.embedding import reduce_picture
+from train_utils.reporting.rendering import write_html
 from train_utils.reporting.samples import picture_file
 
 IMAGES = 8  # images that are shown with the pictures of several recipes
@@ -31,13 +29,6 @@ class Chart(NamedTuple):
 
     title: str
     svg: str
-
-
-class Panel(NamedTuple):
-    """The picture that a run drew of an image, (H, W, 3) uint8, and a line below it."""
-
-    caption: str
-    pixels: np.ndarray
 
 
 def write_page(
@@ -64,11 +55,7 @@ def write_page(
         "plotted_labels": [recipe.label for recipe in plotted_recipes],
         "is_one_recipe": len(recipes) == 1,
     }
-    bytes_without_panels = len(page_bytes(render("comparison.html.jinja", **content, panels={})))
-    panels = _embed_panels(_panels(plotted_recipes), MAX_PAGE - bytes_without_panels)
-    page = render("comparison.html.jinja", **content, panels=panels)
-    with replace_file(file) as output:
-        output.write(page_bytes(page))
+    write_html(file, "comparison.html.jinja", _panels(plotted_recipes), side=PANEL_SIDE, **content)
 
 
 def _charts(recipes: Sequence[Recipe]) -> list[Chart]:
@@ -89,20 +76,20 @@ def _charts(recipes: Sequence[Recipe]) -> list[Chart]:
     return charts
 
 
-def _panels(recipes: Sequence[Recipe]) -> dict[str, list[Panel]]:
-    """The pictures of the same images by a run of each recipe, by image name; the largest score differences first."""
+def _panels(recipes: Sequence[Recipe]) -> dict[str, dict[str, np.ndarray]]:
+    """{image: {caption: (H, W, 3) uint8}} as a run of each recipe drew it, the largest score differences first."""
     if len(recipes) == 1:
         labeled = [(run.name, run) for run in recipes[0].runs[: len(SERIES)]]
     else:
         labeled = [(recipe.label, _run_to_show(recipe, recipes[0])) for recipe in recipes]
-    panels: dict[str, list[Panel]] = {}
+    panels: dict[str, dict[str, np.ndarray]] = {}
     for name in _images_to_show([run for _, run in labeled]):
-        row = []
+        row = {}
         for label, run in labeled:
             pixels = _picture(run, name)
             if pixels is not None:
                 score = f": {run.compared_by} {run.image_scores[name]:.4f}" if name in run.image_scores else ""
-                row.append(Panel(f"{label}{score}", pixels))
+                row[f"{label}{score}"] = pixels
         if len(row) > 1:
             panels[name] = row
         if len(panels) == IMAGES:
@@ -138,15 +125,3 @@ def _picture(run: RecordedRun, name: str) -> np.ndarray | None:
     except (ImageError, OSError):
         return None
     return reduce_picture(to_rgb(pixels), PANEL_SIDE)
-
-
-def _embed_panels(panels: dict[str, list[Panel]], room: int) -> dict[str, list[tuple[str, Embedded]]]:
-    """The panels as the page embeds them, in at most `room` bytes."""
-    pictures: list[np.ndarray] = []
-    for row in panels.values():
-        pictures.extend(panel.pixels for panel in row)
-    remaining = iter(embed_all(pictures, room - FIGURE_BYTES * len(pictures), PANEL_SIDE))
-    embedded: dict[str, list[tuple[str, Embedded]]] = {}
-    for name, row in panels.items():
-        embedded[name] = [(panel.caption, next(remaining)) for panel in row]
-    return embedded

@@ -11,11 +11,11 @@ from torch import Tensor
 from inference.review.temperature import TemperatureFit, calibrate
 from runtime.console import track
 from runtime.errors import DataError
-from runtime.files import replace_file, replace_files
+from runtime.files import replace_files
 from tasks.calibration import calibration_error, count_confidences, no_counts, reliability_curve
 from tasks.confusion import score_text
 from train_utils.reporting.charts import reliability_plot
-from train_utils.reporting.rendering import page_bytes, render
+from train_utils.reporting.rendering import write_html
 from train_utils.reporting.review.reviewed_run import ReviewedRun, open_reviewed_run, predicted_slices
 from unet.config import IGNORE_INDEX
 from unet.model import UNet
@@ -88,9 +88,7 @@ def write_calibration(folder: Path, calibrations: Sequence[Calibration]) -> None
         for title, counts in (("before", calibration.before), ("after", calibration.after)):
             curves[title] = reliability_plot(f"model {number}, {title}", reliability_curve(counts))
         models.append({"sentence": calibration.sentence(), "curves": curves})
-    page = render("calibration.html.jinja", models=models)
-    with replace_file(folder / PAGE) as file:
-        file.write(page_bytes(page))
+    write_html(folder / PAGE, "calibration.html.jinja", {}, models=models)
 
 
 def _predictions(run: ReviewedRun, activity: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:

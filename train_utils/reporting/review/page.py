@@ -1,10 +1,8 @@
 """The files of review.py: a page, a table, and a list for `train.py --exclude`."""
 
 import io
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +10,8 @@ from data_utils.visualize import outline_areas
 from inference.review.areas import disagreeing_areas
 from runtime.documents import TableWriter
 from runtime.files import replace_file
-from train_utils.reporting.embedding import Embedded, embed_all, reduce_picture
-from train_utils.reporting.rendering import page_bytes, render
-from train_utils.reporting.report import FIGURE_BYTES, MAX_PAGE
+from train_utils.reporting.embedding import reduce_picture
+from train_utils.reporting.rendering import write_html
 from train_utils.reporting.review.masks import MaskReview
 from train_utils.reporting.review.reviewed_run import predicted_examples
 from train_utils.reporting.sections import new_section
@@ -27,19 +24,6 @@ DISAGREEING = "where they disagree"
 LABELS = {"truth": "mask", "errors": DISAGREEING}  # the page's own labels for some pictures
 OUTLINE = (255, 221, 0)  # yellow: errors are red
 TITLES = ("image", "score", "areas", "missing", "problems", "runs")
-
-
-class Views(NamedTuple):
-    """Pictures of an image or of a slice by label, uint8 (H, W, 3).
-
-    Args:
-        title: the slice, in words; empty for an image.
-        embedded: the pictures as the page embeds them.
-    """
-
-    title: str
-    pictures: dict[str, np.ndarray]
-    embedded: dict[str, Embedded]
 
 
 def write_review(folder: Path, reviews: Sequence[MaskReview], lines: Sequence[str]) -> None:
@@ -69,38 +53,33 @@ def table_text(reviews: Sequence[MaskReview]) -> str:
 def _write_page(file: Path, reviews: Sequence[MaskReview], lines: Sequence[str]) -> None:
     """Write review.html, at most about MAX_PAGE bytes, with the pictures of the first reviews."""
     shown_reviews = reviews[:WORST_SHOWN]
-    content: dict[str, Any] = {
-        "count": len(reviews),
-        "suspicious": sum(bool(review.problems) for review in reviews),
-        "lines": lines,
-        "reviews": shown_reviews,
-    }
-    no_views: list[list[Views]] = [[] for _ in shown_reviews]
-    bytes_without_views = len(page_bytes(render("review.html.jinja", **content, views=no_views)))
-    views = [_views(review) for review in shown_reviews]
-    slices = list(chain.from_iterable(views))
-    pictures: list[np.ndarray] = []
-    for slice_views in slices:
-        pictures += slice_views.pictures.values()
-    remaining = iter(embed_all(pictures, MAX_PAGE - bytes_without_views - FIGURE_BYTES * len(pictures)))
-    for slice_views in slices:
-        slice_views.embedded.update({label: next(remaining) for label in slice_views.pictures})
-    page = render("review.html.jinja", **content, views=views)
-    with replace_file(file) as output:
-        output.write(page_bytes(page))
+    views = {}
+    for number, review in enumerate(shown_reviews):
+        for title, pictures in _views(review):
+            views[number, title] = pictures
+    suspicious = sum(bool(review.problems) for review in reviews)
+    write_html(
+        file,
+        "review.html.jinja",
+        views,
+        count=len(reviews),
+        suspicious=suspicious,
+        lines=lines,
+        reviews=shown_reviews,
+    )
 
 
-def _views(review: MaskReview) -> list[Views]:
-    """The pictures of an image, or of the worst slices of a volume, as small as the page shows them."""
+def _views(review: MaskReview) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Yield the pictures of an image, or of each of the worst slices of a volume with its title, by label.
+
+    They are (H, W, 3) uint8, as small as the page shows them.
+    """
     image = review.images[0]
     section = new_section(image.run.info)
-    views = []
     for example in predicted_examples(image.run, image.number, image.slices):
         pictures: dict[str, np.ndarray] = {}
         for label, picture in section.views(example.image, example.truth, example.pred).items():
             pictures[LABELS.get(label, label)] = reduce_picture(picture)
         areas = disagreeing_areas(example.pred, example.truth)
         pictures[DISAGREEING] = outline_areas(pictures[DISAGREEING], areas, OUTLINE)
-        title = example.name if image.run.has_volumes else ""
-        views.append(Views(title, pictures, {}))
-    return views
+        yield example.name if image.run.has_volumes else "", pictures

@@ -143,8 +143,8 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
     An image is CASE.ext, with its channels in the file, or CASE_0000.ext, CASE_0001.ext, ... with one channel each.
     Raises DataError for doubles and missing channels and, unless allowed, for files without partner.
     """
-    described = masks.name.lower() == "labelstr" and (masks.parent / DESCRIPTION).exists()
-    description = read_description(masks.parent / DESCRIPTION) if described else Description()
+    description_file = _description_file(masks.parent) if masks.name.lower() == "labelstr" else None
+    description = Description() if description_file is None else read_description(description_file)
     image_files = _files_by_stem(images, "images", suffixes)
     mask_files = _files_by_stem(masks, "masks", suffixes)
     if image_files.keys() != mask_files.keys():
@@ -152,7 +152,7 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         mask_files = by_composed_name(mask_files)
     suffix = config.mask_suffix
     if suffix is None:
-        suffix = "" if described else detect_suffix(image_files, mask_files)
+        suffix = detect_suffix(image_files, mask_files) if description_file is None else ""
     mask_by_name = masks_by_image(mask_files, suffix)
     images_by_name: dict[str, tuple[str, ...]] = {stem: (path,) for stem, path in image_files.items()}
     listed_images = _listed_images(description, image_files)
@@ -164,12 +164,13 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         names = [name for name in images_by_name if name in mask_by_name]
         unpaired = _unpaired_files(images_by_name, mask_by_name, mask_files.values())
     else:
+        assert description_file is not None
         case_names = [name for _, name in description.cases]
         names = [name for name in case_names if name in images_by_name and name in mask_by_name]
         no_image = [name for name in case_names if name not in images_by_name]
         no_mask = [name for name in case_names if name not in mask_by_name]
-        unpaired = [f"{images}: no image {name}, which {DESCRIPTION} lists" for name in no_image]
-        unpaired += [f"{masks}: no label {name}, which {DESCRIPTION} lists" for name in no_mask]
+        unpaired = [f"{images}: no image {name}, which {description_file.name} lists" for name in no_image]
+        unpaired += [f"{masks}: no label {name}, which {description_file.name} lists" for name in no_mask]
     names.sort(key=natural_sort_key)
     if unpaired and not (config.allow_unpaired and names):
         file_list = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
@@ -177,6 +178,14 @@ def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         raise DataError(f"{counted(len(unpaired), 'volume has', 'volumes have')} no partner: {file_list}{remedy}")
     cases = [Case(name, images_by_name[name], mask_by_name[name]) for name in names]
     return VolumeRecords(cases, config.spacing or read_spacing(images), description, unpaired)
+
+
+def _description_file(folder: Path) -> Path | None:
+    """The dataset.json of a folder, or the only file that is called like it, such as MONAI's dataset_0.json."""
+    if (folder / DESCRIPTION).exists():
+        return folder / DESCRIPTION
+    alike = list(folder.glob("dataset*.json"))
+    return alike[0] if len(alike) == 1 else None
 
 
 def _listed_images(description: Description, image_files: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

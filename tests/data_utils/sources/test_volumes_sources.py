@@ -387,6 +387,13 @@ def test_a_list_says_which_image_belongs_to_which_label(tmp_path, image, label, 
         assert record["target"].paths == (str(tmp_path / "labelsTr" / mask.format(number)),)
 
 
+def test_a_list_may_have_the_name_that_monai_gives_it(tmp_path):
+    write_decathlon(tmp_path)
+    (tmp_path / "dataset.json").rename(tmp_path / "dataset_0.json")
+    records = open_volumes(tmp_path, (), DataConfig(str(tmp_path)))["train"]()
+    assert dict(records.metadata.classes).keys() == {0, 1, 2}
+
+
 def test_volumes_in_folders_that_are_links_are_read(tmp_path):
     touch(tmp_path / "elsewhere", "images/a.nii.gz", "masks/a.nii.gz")
     for kind in ("images", "masks"):

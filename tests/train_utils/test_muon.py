@@ -36,22 +36,9 @@ def test_a_step_is_that_of_the_paper(matrix):
     torch.testing.assert_close(orthogonalize(matrix), by_the_paper(matrix), rtol=1e-9, atol=1e-9)
 
 
-def test_a_step_has_the_singular_vectors_of_the_gradient_with_values_near_1(matrix):
-    vectors, _, right_vectors = torch.linalg.svd(matrix, full_matrices=False)
-    turned = vectors.T @ orthogonalize(matrix) @ right_vectors.T
-    values = turned.diagonal()
-    assert values.min() > 0.6
-    assert values.max() < 1.25
-    assert (turned - values.diag()).abs().max() < 1e-9
-
-
 def test_a_step_does_not_depend_on_the_size_of_the_gradient(matrix):
     tiny = orthogonalize(1e-20 * matrix.float())
     torch.testing.assert_close(tiny.double(), orthogonalize(matrix), rtol=1e-3, atol=1e-3)
-
-
-def test_a_gradient_of_zeros_makes_no_step():
-    assert orthogonalize(torch.zeros(3, 4)).tolist() == torch.zeros(3, 4).tolist()
 
 
 @pytest.mark.parametrize(
@@ -106,17 +93,6 @@ def test_muon_steps_are_orthogonal_for_hidden_convolutions_alone(dims):
     assert [group["weight_decay"] for group in groups] == [0.01] * len(groups)
 
 
-def test_muon_has_each_weight_once():
-    network = new_network()
-    groups = build_optimizer(network, "muon", 0.1, 0.01).param_groups
-    assert sum(len(group["params"]) for group in groups) == len(list(network.parameters()))
-
-
-def test_muon_steps_are_orthogonal_for_no_network_without_convolutions():
-    groups = build_optimizer(torch.nn.Linear(2, 2), "muon", 0.1, 0).param_groups
-    assert not any(group["orthogonal"] for group in groups)
-
-
 def test_an_encoder_is_left_to_adamw():
     network = UNet(UNetConfig(base_channels=4, encoder=lite0.CONFIG))
     for group in build_optimizer(network, "muon", 0.1, 0.01).param_groups:
@@ -134,14 +110,9 @@ def weights_after_two_steps(name: str) -> dict[str, torch.Tensor]:
     return dict(network.named_parameters())
 
 
-@pytest.mark.parametrize("name", ["head.conv.weight", "heads.0.conv.weight", "stem.norm1.weight", "ups.0.up.bias"])
+@pytest.mark.parametrize("name", ["head.conv.weight", "heads.0.conv.weight", "stem.norm1.weight"])
 def test_weights_without_orthogonal_steps_move_as_with_adamw(name):
     assert torch.equal(weights_after_two_steps("muon")[name], weights_after_two_steps("adamw")[name])
-
-
-def test_weights_with_orthogonal_steps_move_otherwise_than_with_adamw():
-    name = "stem.conv1.weight"
-    assert not torch.equal(weights_after_two_steps("muon")[name], weights_after_two_steps("adamw")[name])
 
 
 def test_a_refused_step_changes_neither_weights_nor_momentum():
@@ -194,22 +165,3 @@ def test_a_weight_with_a_gradient_of_zeros_decays(network):
     before = network.stem.conv2.weight.detach().clone()
     optimizer.step()
     torch.testing.assert_close(network.stem.conv2.weight.detach(), 0.95 * before)
-
-
-def test_a_step_returns_the_loss_of_its_closure(network):
-    optimizer = build_optimizer(network, "muon", 0.1, 0.01)
-    groups = list(optimizer.param_groups)
-    assert optimizer.step(lambda: 2.5) == 2.5
-    assert optimizer.param_groups == groups
-
-
-def test_a_closure_that_fails_leaves_the_groups_of_weights(network):
-    optimizer = build_optimizer(network, "muon", 0.1, 0.01)
-    groups = list(optimizer.param_groups)
-
-    def fail() -> float:
-        raise KeyError("a bug")
-
-    with pytest.raises(KeyError):
-        optimizer.step(fail)
-    assert optimizer.param_groups == groups

@@ -5,7 +5,6 @@ Module: train_utils/opened_run.py.
 
 import atexit
 import json
-import math
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,10 +17,8 @@ from support.runs import SMALL_MODEL, opened_run, state_of, unplanned
 from support.splits import unread_info, unread_split
 
 from data_utils.config import DataConfig
-from runtime.errors import CheckpointError, SettingsError
+from runtime.errors import SettingsError
 from runtime.lock import locks_released
-from train_utils import opened_run as opened_run_module
-from train_utils.checkpoints.find import FoundCheckpoint
 from train_utils.memory.limit import MemoryLimit
 from train_utils.opened_run import OpenedRun, make_run_dir, open_run
 from train_utils.settings.plan import Plan
@@ -47,15 +44,11 @@ def checkpoint(tmp_path) -> Path:
     return folder
 
 
-def test_a_folder_that_holds_anything_is_refused_to_a_new_run(tmp_path, no_exit):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="is not an empty folder; choose another"):
-        make_run_dir(tmp_path, None)
-
-
-def test_a_folder_that_holds_anything_is_taken_by_a_resumed_run(tmp_path, no_exit):
+def test_a_folder_that_holds_anything_is_for_a_resumed_run_alone(tmp_path, no_exit):
     (tmp_path / "file").write_text("")
     assert make_run_dir(tmp_path, "auto") == tmp_path
+    with pytest.raises(SettingsError, match="is not an empty folder; choose another"):
+        make_run_dir(tmp_path, None)
 
 
 def test_a_file_is_refused_as_the_folder_of_a_run(tmp_path, no_exit):
@@ -70,22 +63,8 @@ def test_a_folder_that_cannot_be_made_is_refused_with_the_reason(tmp_path, no_ex
         make_run_dir(tmp_path / "file" / "run", None)
 
 
-def test_a_folder_that_is_no_checkpoint_is_refused_by_resume(tmp_path, no_exit):
-    with pytest.raises(CheckpointError, match=r"is not a checkpoint; give a step-\.\.\. folder"):
-        make_run_dir(None, str(tmp_path))
-
-
 def test_a_run_resumed_from_a_checkpoint_continues_in_its_folder(tmp_path, no_exit, checkpoint):
     assert make_run_dir(None, str(checkpoint)) == tmp_path
-
-
-def test_a_run_resumed_from_a_checkpoint_may_have_another_folder(tmp_path, no_exit, checkpoint):
-    assert make_run_dir(tmp_path / "other", str(checkpoint)) == tmp_path / "other"
-
-
-def test_a_checkpoint_may_be_the_current_folder(tmp_path, no_exit, checkpoint, monkeypatch):
-    monkeypatch.chdir(checkpoint)
-    assert make_run_dir(None, ".") == tmp_path
 
 
 def test_a_run_without_a_folder_has_one_that_is_named_by_the_time(tmp_path, no_exit, monkeypatch):
@@ -123,17 +102,11 @@ def resumed(folder: Path) -> TrainSettings:
     return parsed("--output-dir", str(folder), "--resume", "auto", "--init-from", "m")
 
 
-def test_a_run_that_is_opened_has_its_folder_with_its_first_model(opened, tmp_path):
+def test_a_run_that_is_opened_knows_what_fits_and_removes_leftovers(opened, tmp_path):
     assert opened.output_dir == tmp_path
     assert opened.init_from == "m"
     assert opened.finished_line is None
-
-
-def test_a_run_that_is_opened_remembers_what_fits(opened):
     assert opened.memory_limit == MemoryLimit(2, True)
-
-
-def test_a_run_that_is_opened_removes_leftovers(opened, tmp_path):
     assert not (tmp_path / ".run.json.0123abcd.tmp").exists()
 
 
@@ -143,33 +116,6 @@ def test_a_run_that_is_opened_is_locked(opened, tmp_path):
     with pytest.raises(SettingsError, match="is in use by process"):
         open_run(resumed(tmp_path))
     assert file.exists()
-
-
-@pytest.mark.parametrize(
-    ("resume", "searched", "is_finished"),
-    [("auto", None, True), ("step-00000004", "step-00000004", False), (None, None, False)],
-)
-def test_a_run_that_goes_on_by_itself_may_be_found_finished(tmp_path, monkeypatch, resume, searched, is_finished):
-    searches = []
-    state = state_of(flags={"dataset": "url"})
-
-    def find(resume: str | None, folder: Path) -> FoundCheckpoint:
-        searches.append((resume, folder))
-        return FoundCheckpoint(None, None if resume is None else state, [])
-
-    monkeypatch.setattr(opened_run_module, "make_run_dir", lambda path, resume: path)
-    monkeypatch.setattr(opened_run_module, "finished_line", lambda folder, args: f"{folder}: it has finished")
-    monkeypatch.setattr(opened_run_module, "find_checkpoint", find)
-    settings = replace(parsed("--dataset", "data"), output_dir=tmp_path, resume=resume)
-    with locks_released():
-        run = open_run(settings)
-    assert run.finished_line == (f"{tmp_path}: it has finished" if is_finished else None)
-    assert searches == [(searched, tmp_path / "checkpoints")]
-
-
-def test_the_length_of_a_new_run_is_that_of_its_steps(tmp_path):
-    run = opened_run(tmp_path)
-    assert run.max_steps(unplanned("--max-steps", "7")) == 7
 
 
 @pytest.mark.parametrize(
@@ -187,11 +133,6 @@ def test_a_run_goes_on_with_its_own_command_in_its_own_folder(monkeypatch, flags
     monkeypatch.setattr("sys.orig_argv", ["python", "train.py", *flags])
     line = opened_run(Path("runs/a b")).resume_line(args)
     assert line == " ".join(filter(None, [shlex.join(["python", "train.py", *flags]), added]))
-
-
-@pytest.mark.parametrize("flag", ["--epochs", "--max-minutes"])
-def test_the_length_of_a_new_run_without_steps_is_unknown(tmp_path, flag):
-    assert opened_run(tmp_path).max_steps(unplanned(flag, "7")) is None
 
 
 @pytest.mark.parametrize(
@@ -214,42 +155,13 @@ def test_a_run_by_the_clock_goes_on_with_the_time_that_it_has_used(tmp_path):
     assert run.minutes_used(settings) == 1.5
 
 
-@pytest.mark.parametrize("before", [3, None])
-def test_a_resumed_run_without_minutes_has_the_steps_that_are_given(tmp_path, before):
-    run = opened_run(tmp_path, state_of(total_steps=70, flags={"max_minutes": before}))
-    assert run.max_steps(unplanned("--max-steps", "9")) == 9
-
-
-def test_a_new_run_has_no_largest_micro_batch(tmp_path):
-    assert opened_run(tmp_path).largest_micro_batch is None
-
-
-def test_a_new_run_remembers_the_shortage_of_one_that_left_no_checkpoint(tmp_path):
-    assert opened_run(tmp_path, limit=MemoryLimit(2)).largest_micro_batch == 2
-
-
 @pytest.mark.parametrize(
     ("limit", "size"),
-    [(MemoryLimit(), 8), (MemoryLimit(2), 2), (MemoryLimit(None, True), 8)],
-    ids=["no shortage", "a shortage", "a shortage of a step of one image"],
+    [(MemoryLimit(), 8), (MemoryLimit(2), 2)],
+    ids=["no shortage", "a shortage"],
 )
 def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tmp_path, limit, size):
     assert opened_run(tmp_path, state_of(micro_batch_size=8), limit=limit).largest_micro_batch == size
-
-
-def test_a_resumed_run_does_not_load_its_first_model(tmp_path):
-    assert opened_run(tmp_path, state_of(), init_from="gone").initial_model is None
-
-
-def test_a_new_run_loads_its_first_model_once(tmp_path):
-    UNet(SMALL_MODEL).save_pretrained(tmp_path / "model")
-    run = opened_run(tmp_path, init_from=tmp_path / "model")
-    assert run.initial_model.config == SMALL_MODEL
-    assert run.initial_model is run.initial_model
-
-
-def test_a_new_run_without_a_model_to_start_from_loads_none(tmp_path):
-    assert opened_run(tmp_path).initial_model is None
 
 
 NO_PLAN = dict.fromkeys(Plan.names())
@@ -261,33 +173,21 @@ def resumed_with_plan(folder: Path, **flags: object) -> OpenedRun:
     return opened_run(folder, state_of(flags=NO_PLAN | flags))
 
 
-def test_a_resumed_run_has_the_task_of_its_data(tmp_path):
-    info = replace(IMAGES, config=DataConfig(task="overlapping"))
-    assert resumed_with_plan(tmp_path).with_plan(parsed("--dataset", "data"), info).task == "overlapping"
-
-
 @pytest.mark.parametrize("place", [True, False])
 def test_a_resumed_run_records_whether_its_data_have_places(tmp_path, place):
     info = replace(IMAGES, config=DataConfig(task="classes", place=place))
     assert resumed_with_plan(tmp_path).with_plan(parsed("--dataset", "data"), info).place is place
 
 
-def test_a_resumed_run_has_the_plan_of_its_checkpoint(tmp_path, capsys):
+def test_a_resumed_run_has_the_plan_of_its_checkpoint_but_for_what_is_typed(tmp_path, capsys):
     run = resumed_with_plan(tmp_path, batch_size=7, epochs=3, encoder="lite0", freeze_encoder=True, eval_every=5)
-    settings = run.with_plan(parsed("--dataset", "data"), IMAGES)
+    settings = run.with_plan(parsed("--dataset", "data", "--epochs", "4"), IMAGES)
     assert settings.batch_size == 7
-    assert settings.epochs == 3
+    assert settings.epochs == 4
     assert settings.encoder == "lite0"
     assert settings.freeze_encoder is True
     assert settings.eval_every == 5
     assert capsys.readouterr().out == ""
-
-
-def test_the_plan_of_a_checkpoint_gives_way_to_what_is_typed(tmp_path):
-    run = resumed_with_plan(tmp_path, batch_size=7, epochs=3)
-    settings = run.with_plan(parsed("--dataset", "data", "--epochs", "4"), IMAGES)
-    assert settings.epochs == 4
-    assert settings.batch_size == 7
 
 
 def test_a_run_that_goes_on_without_its_encoder_has_none_of_its_flags(tmp_path):
@@ -296,13 +196,6 @@ def test_a_run_that_goes_on_without_its_encoder_has_none_of_its_flags(tmp_path):
     assert settings.encoder_weights is None
     assert settings.freeze_encoder is None
     assert settings.batch_size == 7
-
-
-def test_a_run_that_goes_on_with_its_encoder_has_its_flags(tmp_path):
-    run = resumed_with_plan(tmp_path, encoder_weights="pretrained", freeze_encoder=True)
-    settings = run.with_plan(parsed("--dataset", "data"), IMAGES)
-    assert settings.encoder_weights == "pretrained"
-    assert settings.freeze_encoder is True
 
 
 def test_flags_of_a_resumed_run_must_suit_its_data(tmp_path):
@@ -318,10 +211,6 @@ VOLUMES = unread_info(unread_split(5, (200, 200, 200), (1, 1, 1)))
 def test_volumes_without_a_plan_have_patches_of_the_time_there_is(tmp_path, flags, length):
     settings = opened_run(tmp_path).with_plan(unplanned(*flags), VOLUMES)
     assert settings.crop_size == patch_size(VOLUMES, length)
-
-
-def test_less_time_makes_smaller_patches():
-    assert math.prod(patch_size(VOLUMES, SHORT)) < math.prod(patch_size(VOLUMES, LONG))
 
 
 @pytest.mark.parametrize(
@@ -344,17 +233,12 @@ def small_model(place: bool) -> UNetConfig:
     return replace(SMALL_MODEL, preprocess=Preprocess(place=place))
 
 
-@pytest.mark.parametrize(("flags", "expected"), [((), True), (("--no-place",), False)])
-def test_a_new_run_reads_places_unless_the_flag_says_no(tmp_path, flags, expected):
-    assert opened_run(tmp_path).reads_places(unplanned(*flags)) is expected
-
-
 @pytest.mark.parametrize("place", [True, False])
 def test_a_resumed_run_reads_tiffs_as_before(tmp_path, place):
     assert opened_run(tmp_path, state_of(small_model(place))).reads_places(unplanned()) is place
 
 
-@pytest.mark.parametrize("flags", ["--place", "--val-blocks", "--bands 1", "--label-column kind"])
+@pytest.mark.parametrize("flags", ["--place", "--bands 1"])
 def test_a_resumed_run_reads_places_if_a_flag_needs_them(tmp_path, flags):
     run = opened_run(tmp_path, state_of(small_model(place=False)))
     assert run.reads_places(unplanned(*flags.split()))

@@ -78,14 +78,6 @@ def test_a_run_is_marked_as_finished_if_all_is_saved(tmp_path, capsys, all_saved
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_without_its_best_model_is_not_marked_as_finished(tmp_path, capsys):
-    best_model = refused_model(tmp_path / "model")
-    capsys.readouterr()
-    finish(tmp_path, best_model, step=20)
-    assert not (tmp_path / "finished.json").exists()
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.parametrize("is_published", [True, False])
 def test_a_run_out_of_patience_is_published_before_it_is_marked(tmp_path, monkeypatch, is_published):
     pushed = []
@@ -95,14 +87,6 @@ def test_a_run_out_of_patience_is_published_before_it_is_marked(tmp_path, monkey
     finish(tmp_path, best_model, *flags, step=7, evaluations_since_best=2)
     assert pushed == [(tmp_path / "model", "me/cells")]
     assert (tmp_path / "finished.json").exists() is is_published
-
-
-def test_a_best_model_is_published_though_not_all_is_saved(tmp_path, monkeypatch):
-    pushed = []
-    monkeypatch.setattr(publisher_module, "push_to_hub", lambda *arguments: pushed.append(arguments) or True)
-    finish(tmp_path, BestModel(tmp_path / "model"), "--push-to-hub", "me/cells", all_saved=False, step=20)
-    assert pushed == [(tmp_path / "model", "me/cells")]
-    assert not (tmp_path / "finished.json").exists()
 
 
 @pytest.mark.parametrize(("all_saved", "words"), [(True, "all is saved"), (False, "not all is saved, see above")])
@@ -138,10 +122,9 @@ def test_facts_of_a_run_are_its_steps_its_images_with_its_score():
     assert run_facts.validation_images == 3
     assert list(run_facts.unfound) == ["b"]
     assert run_facts.score == "eval/mean_iou"
-
-
-def test_a_network_of_color_images_lacks_an_encoder():
-    assert facts_of(data_set(channels=3)).lacks_encoder
+    assert run_facts.lacks_encoder
+    assert not run_facts.is_generated
+    assert facts_of(data_set("shapes", 3)).is_generated
 
 
 @pytest.mark.parametrize(
@@ -149,10 +132,6 @@ def test_a_network_of_color_images_lacks_an_encoder():
     [
         (data_set(channels=1), SMALL_MODEL),
         (data_set(channels=3), replace(SMALL_MODEL, dims=3)),
-        (
-            replace(data_set(), normalization=Normalization((1.0,) * 3, (1.0,) * 3, ("uint8",))),
-            SMALL_MODEL,
-        ),
         (
             replace(
                 data_set(channels=3),
@@ -163,15 +142,10 @@ def test_a_network_of_color_images_lacks_an_encoder():
         ),
         (data_set(channels=3), UNetConfig(base_channels=2, depth=5, encoder=LITE)),
     ],
-    ids=["grey", "volumes", "grey saved as color", "points", "with an encoder"],
+    ids=["grey", "volumes", "points", "with an encoder"],
 )
 def test_other_networks_lack_no_encoder(info, config):
     assert not facts_of(info, config).lacks_encoder
-
-
-@pytest.mark.parametrize(("dataset", "is_generated"), [("shapes", True), ("photos", False)])
-def test_data_are_generated_if_they_are_the_shapes(dataset, is_generated):
-    assert facts_of(data_set(dataset, 3)).is_generated is is_generated
 
 
 class RunLogDouble(SimpleNamespace):
@@ -228,45 +202,24 @@ def evaluation_of(step: int, score: float) -> Evaluation:
     return Evaluation(step, 0.5, ClassScores(("a", "b"), torch.tensor([[4, 0], [0, 4]]), by_image))
 
 
-def test_an_evaluation_is_logged_then_said_in_a_line(publisher, capsys):
-    publisher.publish(evaluation_of(3, 0.5), False)
-    assert publisher.monitor.logged == [3]
-    assert capsys.readouterr().out == "step 3: mean IoU 1.0000, mean Dice 1.0000, pixel accuracy 1.0000\n"
-
-
-def test_the_best_evaluation_is_saved_with_its_model_card(publisher, tmp_path, capsys):
+def test_the_best_evaluation_is_saved_with_its_model_card_and_the_scores_of_images(publisher, tmp_path, capsys):
     publisher.publish(evaluation_of(3, 0.5), True)
-    assert "step 3" in (tmp_path / "model" / "README.md").read_text()
     assert capsys.readouterr().out.endswith(" (best so far, saved)\n")
-
-
-def test_the_scores_of_images_are_those_of_the_best_evaluation(publisher, tmp_path):
-    publisher.publish(evaluation_of(3, 0.5), True)
     publisher.publish(evaluation_of(6, 0.125), False)
+    assert capsys.readouterr().out == "step 6: mean IoU 1.0000, mean Dice 1.0000, pixel accuracy 1.0000\n"
+    assert publisher.monitor.logged == [3, 6]
+    assert publisher.run_log.shown == []  # no tracker takes pictures
+    assert "step 3" in (tmp_path / "model" / "README.md").read_text()
     assert (tmp_path / "images.csv").read_text() == "image,mean IoU\ni0,0.5\ni1,0.25\ni2,0.75\n"
 
 
-def test_a_worse_evaluation_leaves_the_best_model(publisher, tmp_path, capsys):
-    publisher.publish(evaluation_of(3, 0.5), True)
-    card = (tmp_path / "model" / "README.md").read_text()
-    capsys.readouterr()
-    publisher.publish(evaluation_of(6, 0.125), False)
-    assert "best" not in capsys.readouterr().out
-    assert (tmp_path / "model" / "README.md").read_text() == card
-
-
-@pytest.mark.parametrize("is_best", [True, False])
+@pytest.mark.parametrize("is_best", [False])
 def test_an_evaluation_is_shown_by_pictures_where_a_tracker_takes_them(publisher, monkeypatch, is_best):
     monkeypatch.setattr(publisher_module, "evaluation_pictures", lambda info: 2)
     publisher.run_log.has_pictures = True
     publisher.publish(evaluation_of(3, 0.5), is_best)
     assert publisher.run_log.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i2"])]
     publisher.accelerator.autocast.assert_called_once_with()
-
-
-def test_an_evaluation_has_no_pictures_where_no_tracker_takes_them(publisher):
-    publisher.publish(evaluation_of(3, 0.5), True)
-    assert publisher.run_log.shown == []
 
 
 def test_a_best_model_that_the_disk_refuses_is_not_called_saved(tmp_path, capsys):
@@ -282,15 +235,6 @@ def test_another_process_than_the_main_one_only_logs_an_evaluation(tmp_path, cap
     assert publisher.monitor.logged == [15]
     assert capsys.readouterr().out == ""
     assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("is_main_process", [True, False])
-def test_every_process_waits_at_the_end_of_an_evaluation(tmp_path, monkeypatch, is_main_process):
-    barriers = []
-    monkeypatch.setattr(publisher_module, "barrier_without_timeout", barriers.append)
-    publisher = new_publisher(tmp_path, is_main_process=is_main_process)
-    publisher.publish(evaluation_of(3, 0.5), False)
-    assert barriers == [publisher.accelerator]
 
 
 class Report(NamedTuple):
@@ -343,50 +287,26 @@ def last_state() -> RunState:
     return state
 
 
-def test_the_report_has_the_best_evaluation_in_the_words_of_its_task(saved, reports, tmp_path):
-    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
+def test_the_report_has_the_best_evaluation_and_the_extent_of_the_run(saved, reports, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(publisher_module, "milliseconds_since_start", lambda: 754_200)
+    saved.write_results(last_state(), schedule_of(1400), "train.py again", ["it was fast", None])
     (report,) = reports
     assert report.folder == tmp_path
     assert report.best.step == 600
     assert report.best.scores.sums.tolist() == [[4, 0], [3, 0]]
     assert report.compared_by == "mean IoU"
-
-
-def test_the_report_has_the_extent_of_the_run(saved, reports, monkeypatch):
-    monkeypatch.setattr(publisher_module, "milliseconds_since_start", lambda: 754_200)
-    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
-    assert reports[0].extent["steps made"] == "700 of 1,400"
-    assert reports[0].extent["epochs done"] == "233.3"
-    assert reports[0].extent["training images"] == "6"
-    assert reports[0].extent["validation images"] == "3"
-    assert reports[0].extent["minutes since the last start"] == "12.6"
-
-
-def test_the_report_shows_the_worst_images_first(saved, reports):
-    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
-    assert [name.split(":")[0] for name in reports[0].views] == ["i1", "i0", "i2"]
-
-
-def test_the_predictions_of_the_best_model_are_saved(saved, reports, tmp_path):
-    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
+    assert report.extent["steps made"] == "700 of 1,400"
+    assert report.extent["epochs done"] == "233.3"
+    assert report.extent["training images"] == "6"
+    assert report.extent["validation images"] == "3"
+    assert report.extent["minutes since the last start"] == "12.6"
+    assert [name.split(":")[0] for name in report.views] == ["i1", "i0", "i2"]  # the worst first
+    assert report.remarks[-1] == "It was fast."
     assert sorted(path.name for path in (tmp_path / "predictions").iterdir()) == ["i0.png", "i1.png", "i2.png"]
-    saved.accelerator.autocast.assert_called_once_with()
-
-
-def test_the_predictions_are_those_of_the_model_that_was_saved(saved, reports, tmp_path):
-    file = tmp_path / "predictions" / "i0.png"
-    pictures = set()
-    for bias in ([50.0, 0.0], [0.0, 50.0]):  # by the last network all is a, then all is b
-        saved.network.head.conv.bias.data = torch.tensor(bias)
-        saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
-        pictures.add(file.read_bytes())
-    assert len(pictures) == 1
-
-
-def test_the_scores_of_images_are_saved_again_at_the_end(saved, reports, tmp_path):
-    """A resumed run may have lost the file."""
-    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
     assert (tmp_path / "images.csv").exists()
+    printed = capsys.readouterr().out
+    assert SCORES.table() in printed
+    assert f"best model in {tmp_path / 'model'}, report in {tmp_path / 'report.html'}" in printed
 
 
 def test_the_remarks_on_a_run_stand_in_report_and_output(saved, reports, capsys):
@@ -398,26 +318,6 @@ def test_the_remarks_on_a_run_stand_in_report_and_output(saved, reports, capsys)
     assert f"{few_images}\n{unfound}\n" in printed
 
 
-def test_the_end_of_a_run_says_its_scores_with_the_places_of_its_files(saved, reports, tmp_path, capsys):
-    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
-    printed = capsys.readouterr().out
-    assert SCORES.table() in printed
-    assert f"best model in {tmp_path / 'model'}, report in {tmp_path / 'report.html'}" in printed
-
-
-def test_notes_on_the_speed_stand_in_report_and_output(saved, reports, capsys):
-    saved.write_results(last_state(), schedule_of(1400), "train.py again", ["it was fast", None])
-    assert reports[0].remarks[-1] == "It was fast."
-    assert "It was fast.\n" in capsys.readouterr().out
-
-
-def test_predictions_that_the_disk_refuses_leave_the_report_its_views(saved, reports, tmp_path, capsys):
-    (tmp_path / "predictions").touch()
-    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
-    assert "predictions/ could not be written" in capsys.readouterr().out
-    assert len(reports[0].views) == 3
-
-
 def test_a_log_that_cannot_be_read_leaves_a_report_without_remarks(saved, reports, tmp_path, capsys):
     (tmp_path / "metrics.jsonl").unlink()
     (tmp_path / "metrics.jsonl").mkdir()
@@ -427,31 +327,14 @@ def test_a_log_that_cannot_be_read_leaves_a_report_without_remarks(saved, report
     assert len(reports[0].views) == 3
 
 
-def test_the_report_shows_no_best_model_that_was_not_saved(unsaved, reports):
+def test_the_end_of_a_run_shows_no_best_model_that_was_not_saved(unsaved, reports, tmp_path, capsys):
     unsaved.write_results(last_state(), schedule_of(1400), "train.py again", ["it was fast", None])
     (report,) = reports
     assert report.best is None
     assert report.views == {}
     assert report.remarks[-1] == "It was fast."
-
-
-def test_the_end_of_a_run_says_no_scores_of_a_model_that_was_not_saved(unsaved, reports, capsys):
-    unsaved.write_results(last_state(), schedule_of(1400), "train.py again", ["it was fast"])
     printed = capsys.readouterr().out
     assert SCORES.table() not in printed
     assert "best model" not in printed
-    assert "It was fast.\n" in printed
-
-
-def test_a_model_that_was_not_saved_leaves_neither_predictions_nor_scores(unsaved, reports, tmp_path):
-    unsaved.write_results(last_state(), schedule_of(1400), "train.py again", [])
     assert not (tmp_path / "images.csv").exists()
     assert not (tmp_path / "predictions").exists()
-
-
-def test_a_report_that_the_disk_refuses_costs_no_note_on_the_speed(unsaved, monkeypatch, capsys):
-    monkeypatch.setattr(publisher_module, "write_report", Mock(side_effect=OSError(28, "No space left")))
-    unsaved.write_results(last_state(), schedule_of(1400), "train.py again", ["it was fast"])
-    printed = capsys.readouterr().out
-    assert printed.startswith("report.html could not be written")
-    assert printed.endswith("It was fast.\n")

@@ -39,26 +39,11 @@ def test_learning_rate_warms_up_to_its_peak_and_ends_low(schedule):
 
 
 @pytest.mark.parametrize(
-    ("kind", "rates"),
-    [
-        ("cosine", [0.05, 0.5, 0.5, 0.42677669529663687, 0.25, 0.07322330470336312, 0.0, 0.0]),
-        ("poly", [0.05, 0.5, 0.5, 0.38594475336178524, 0.2679433656340733, 0.14358729437462936, 0.0, 0.0]),
-        ("constant", [0.05, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]),
-    ],
-)
-def test_the_learning_rate_has_these_values(kind, rates):
-    steps = (0, 9, 10, 20, 30, 40, 50, 70)
-    assert [learning_rate(step, 50, 0.5, 10, kind) for step in steps] == pytest.approx(rates, rel=1e-12, abs=1e-15)
-
-
-@pytest.mark.parametrize(
     ("step", "schedule", "rate"),
     [
         (0, "cosine", 0.025),
-        (3, "cosine", 0.1),
         (4, "cosine", 0.1),
         (8, "cosine", 0.05),
-        (12, "cosine", 0.0),
         (8, "constant", 0.1),
         (8, "poly", 0.1 * 0.5**0.9),
         (99, "poly", 0.0),
@@ -75,19 +60,6 @@ def test_a_run_of_no_more_steps_than_its_warm_up_ends_at_the_peak(step, total_st
     assert learning_rate(step, total_steps, 0.5, warmup_steps, "cosine") == 0.5
 
 
-def test_an_epoch_has_the_steps_of_all_images():
-    assert schedule_of(images=8).steps_per_epoch == 2
-    assert schedule_of(images=9).steps_per_epoch == 3
-
-
-def test_a_schedule_without_flags_has_the_defaults():
-    schedule = schedule_of()
-    assert schedule.peak == 0.001
-    assert schedule.kind == "cosine"
-    assert schedule.patience is None
-    assert schedule.encoder_factor == 0.1
-
-
 @pytest.mark.parametrize(
     ("flags", "total_steps", "expected"), [((), None, 30), (("--epochs", "20"), None, 60), ((), 77, 77)]
 )
@@ -97,7 +69,7 @@ def test_the_length_of_a_schedule_is_its_steps_or_its_epochs(flags, total_steps,
 
 @pytest.mark.parametrize(
     ("flags", "warmup_steps"),
-    [("", 1), ("--epochs 13", 1), ("--epochs 14", 2), ("--epochs 20", 3), ("--warmup-steps 0", 0)],
+    [("", 1), ("--epochs 14", 2), ("--warmup-steps 0", 0)],
 )
 def test_the_warm_up_is_a_twentieth_of_the_steps(flags, warmup_steps):
     assert schedule_of(*flags.split()).warmup_steps == warmup_steps
@@ -108,8 +80,6 @@ def test_the_warm_up_is_a_twentieth_of_the_steps(flags, warmup_steps):
     [
         ("", 10, 3, 3),
         ("--log-every 0", 3, 3, 3),
-        ("--log-every 2", 2, 3, 3),
-        ("--eval-every 5", 10, 5, 3),
         ("--eval-every 5 --checkpoint-every 7 --log-every 2", 2, 5, 7),
     ],
 )
@@ -122,13 +92,7 @@ def test_intervals_that_are_not_typed_are_an_epoch(flags, log_every, eval_every,
 
 @pytest.mark.parametrize(
     ("flags", "factor"),
-    [
-        ("", 0.1),
-        ("--encoder-lr-factor 0.5", 0.5),
-        ("--encoder-lr-factor 2", 2.0),
-        ("--encoder-weights random", 1.0),
-        ("--encoder-weights random --encoder-lr-factor 0.3", 0.3),
-    ],
+    [("", 0.1), ("--encoder-lr-factor 0.5", 0.5), ("--encoder-weights random", 1.0)],
 )
 def test_an_encoder_learns_at_a_tenth_of_the_rate_unless_its_weights_are_random(flags, factor):
     assert schedule_of("--encoder", "lite0", *flags.split()).encoder_factor == factor
@@ -144,49 +108,22 @@ def test_the_learning_rate_of_a_step_is_set_with_the_share_of_the_encoder(step, 
 INTERVALS = ("--log-every", "5", "--eval-every", "4", "--checkpoint-every", "3")
 
 
-def test_numbers_are_logged_at_their_interval_with_the_last_step():
-    assert steps_of(schedule_of(*INTERVALS, total_steps=11).is_log_step) == [5, 10, 11, 12]
-
-
-def test_a_run_is_evaluated_at_its_interval_with_the_last_step():
-    assert steps_of(schedule_of(*INTERVALS, total_steps=11).is_evaluation_step) == [4, 8, 11, 12]
-
-
-def test_a_run_is_saved_at_its_interval_with_the_last_step():
-    assert steps_of(schedule_of(*INTERVALS, total_steps=11).is_checkpoint_step) == [3, 6, 9, 11, 12]
-
-
-def test_results_are_needed_where_a_run_logs_evaluates_or_saves():
-    assert steps_of(schedule_of(*INTERVALS, total_steps=11).needs_results) == [3, 4, 5, 6, 8, 9, 10, 11, 12]
-
-
-def test_the_last_step_is_that_of_the_whole_length():
-    assert steps_of(schedule_of(total_steps=11).is_last) == [11, 12]
-
-
-def test_an_epoch_is_counted_in_parts():
-    assert schedule_of().epoch(6) == 2.0
-    assert schedule_of().epoch(4) == 4 / 3
-
-
-def test_steps_that_remain_are_those_after_the_state_of_a_run():
-    assert schedule_of(total_steps=11).remaining_steps(RunState(step=8)) == range(8, 11)
-
-
-def test_a_run_is_over_at_its_last_step():
-    schedule = schedule_of("--patience", "2", total_steps=11)
-    assert not schedule.is_over(RunState(step=10))
+def test_a_run_logs_evaluates_and_saves_at_its_intervals_with_the_last_step():
+    schedule = schedule_of(*INTERVALS, total_steps=11)
+    assert steps_of(schedule.is_log_step) == [5, 10, 11, 12]
+    assert steps_of(schedule.is_evaluation_step) == [4, 8, 11, 12]
+    assert steps_of(schedule.is_checkpoint_step) == [3, 6, 9, 11, 12]
+    assert steps_of(schedule.needs_results) == [3, 4, 5, 6, 8, 9, 10, 11, 12]
+    assert schedule.epoch(4) == 4 / 3
+    assert schedule.remaining_steps(RunState(step=8)) == range(8, 11)
+    assert not schedule.is_over(RunState(step=10, evaluations_since_best=99))
     assert schedule.is_over(RunState(step=11))
 
 
-@pytest.mark.parametrize(("evaluations", "is_out"), [(0, False), (1, False), (2, True), (3, True)])
+@pytest.mark.parametrize(("evaluations", "is_out"), [(1, False), (2, True)])
 def test_a_run_out_of_patience_is_over(evaluations, is_out):
     schedule = schedule_of("--patience", "2", total_steps=11)
     state = RunState(step=4, evaluations_since_best=evaluations)
     assert schedule.patience == 2
     assert schedule.is_out_of_patience(state) is is_out
     assert schedule.is_over(state) is is_out
-
-
-def test_a_run_without_a_limit_to_its_patience_is_not_over():
-    assert not schedule_of(total_steps=11).is_over(RunState(step=4, evaluations_since_best=99))

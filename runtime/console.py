@@ -34,17 +34,11 @@ def open_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def flush_streams() -> None:
-    """Print all buffered text; a stream whose reader has gone is silenced. Raises OSError for a full disk."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            _leave(stream)
+def flush_streams() -> bool:
+    """Print all buffered text; a stream whose reader has gone is silenced. Returns whether there was one.
 
-
-def leave_closed_streams() -> bool:
-    """Silence the streams whose reader has gone, so that the program can go on. Returns whether there was one."""
+    Raises OSError for a full disk.
+    """
     is_closed = False
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -5,9 +5,11 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import chain, islice
 from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
@@ -87,7 +89,7 @@ def lost_worker(reason: str) -> str:
 
 def map_ahead(
     function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int, threads: int = 1
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Yields function(item) for each item in order, computed in threads up to `ahead` items before it is needed.
 
     The calling thread reads the items. An error in `function` is raised in place of its result.
@@ -121,7 +123,7 @@ def map_indices(function: Callable[[int], Result], count: int, chunk: int = CHUN
 
 
 def run_pipeline(
-    batches: Iterable[list[Item]],
+    batches: Sequence[Sequence[Item]],
     read: Callable[[Item], Data],
     compute: Callable[[list[tuple[Item, Data]]], list[Callable[[], Result]]],
     errors: tuple[type[Exception], ...],
@@ -138,40 +140,33 @@ def run_pipeline(
         threads: the number of threads that read, and of threads that finish.
     """
 
-    def outcome(pair: tuple[Item, Future]) -> tuple[Item, Any]:
-        """An item with its result, or with its error."""
-        item, future = pair
+    def attempt(function: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of a call, or its error."""
         try:
-            return item, future.result()
+            return function(*arguments)
         except errors as error:
-            return item, error
+            return error
 
-    def read_ahead(readers: ThreadPoolExecutor) -> Iterator[list[tuple[Item, Future]]]:
-        read_futures: deque[list[tuple[Item, Future]]] = deque()
+    def computed(outcomes: Iterator[Any]) -> Iterator[tuple[Item, Any]]:
+        """Yield each item with the function that finishes it, or with its error."""
         for batch in batches:
-            read_futures.append([(item, readers.submit(read, item)) for item in batch])
-            while len(read_futures) > BATCHES_AHEAD and sum(map(len, read_futures)) > threads:
-                yield read_futures.popleft()
-        yield from read_futures
+            ready = []
+            for item, data in zip(batch, islice(outcomes, len(batch)), strict=True):
+                if isinstance(data, errors):
+                    yield item, data
+                else:
+                    ready.append((item, data))
+            finishers = attempt(compute, ready) if ready else []
+            if isinstance(finishers, errors):
+                finishers = [finishers] * len(ready)
+            for (item, _), finisher in zip(ready, finishers, strict=True):
+                yield item, finisher
 
-    def start_finishing(ready: list[tuple[Item, Data]]) -> list[tuple[Item, Future]]:
-        """Compute items together, then start to finish each of them in a thread."""
-        started = []
-        for (item, _), finish in zip(ready, compute(ready), strict=True):
-            started.append((item, finishers.submit(finish)))
-        return started
+    def finish(pair: tuple[Item, Any]) -> tuple[Item, Any]:
+        item, finisher = pair
+        return item, finisher if isinstance(finisher, errors) else attempt(finisher)
 
-    finish_futures: deque[tuple[Item, Future]] = deque()
-    with ThreadPoolExecutor(threads) as readers, ThreadPoolExecutor(threads) as finishers:
-        for batch in read_ahead(readers):
-            outcomes = [outcome(pair) for pair in batch]
-            ready = [(item, data) for item, data in outcomes if not isinstance(data, errors)]
-            yield from ((item, error) for item, error in outcomes if isinstance(error, errors))
-            try:
-                if ready:
-                    finish_futures += start_finishing(ready)
-            except errors as error:
-                yield from ((item, error) for item, _ in ready)
-            while len(finish_futures) > threads:
-                yield outcome(finish_futures.popleft())
-        yield from map(outcome, finish_futures)
+    ahead = max(threads, BATCHES_AHEAD * max(map(len, batches), default=1))
+    items = chain.from_iterable(batches)
+    with closing(map_ahead(partial(attempt, read), items, ahead=ahead, threads=threads)) as outcomes:
+        yield from map_ahead(finish, computed(outcomes), ahead=threads, threads=threads)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from runtime.console import flush_streams, leave_closed_streams, open_streams, say_error
+from runtime.console import flush_streams, open_streams, say_error
 from runtime.errors import SettingsError, UserError, UserWarningLine, one_line
 from runtime.interrupts import raise_at_interrupt
 from runtime.redact import redact, shown
@@ -37,7 +37,7 @@ def run_script(main: Callable[[], None]) -> None:
     except UserError as error:
         code = print_error(error)
     except BrokenPipeError:
-        if not leave_closed_streams():  # the error came from another pipe
+        if not flush_streams():  # the error came from another pipe
             raise
         code = 128 + signal.SIGPIPE
     except OSError as error:

@@ -177,12 +177,12 @@ def test_a_script_that_says_nothing_of_its_end_has_done_well(end_of):
 
 
 def test_a_pipe_that_nobody_reads_ends_a_script(end_of, monkeypatch):
-    monkeypatch.setattr(script, "leave_closed_streams", lambda: True)
+    monkeypatch.setattr(script, "flush_streams", lambda: True)
     assert end_of(BrokenPipeError()) == 141  # 128 and the number of SIGPIPE
 
 
 def test_another_pipe_that_is_broken_is_a_bug(end_of, monkeypatch):
-    monkeypatch.setattr(script, "leave_closed_streams", lambda: False)
+    monkeypatch.setattr(script, "flush_streams", lambda: False)
     with pytest.raises(BrokenPipeError):
         end_of(BrokenPipeError())
 

@@ -277,23 +277,6 @@ def test_indices_are_mapped_two_chunks_of_32_ahead_in_each_thread(monkeypatch):
     assert list(results) == list(range(1, 1000))
 
 
-@pytest.mark.parametrize(("size", "threads", "count"), [(1, 2, 3), (5, 2, 3), (1, 4, 5), (2, 4, 3)])
-def test_batches_are_begun_to_be_read_before_the_first_is_computed(size, threads, count):
-    taken, at_first = [], []
-
-    def batches():
-        for number in range(9):
-            taken.append(number)
-            yield [number] * size
-
-    def compute(pairs):
-        at_first.append(len(taken))
-        return [bool] * len(pairs)
-
-    assert len(list(run_pipeline(batches(), bool, compute, (), threads))) == 9 * size
-    assert at_first[:2] == [count, count + 1]
-
-
 def wait_until(is_true: Callable[[], bool]) -> None:
     """Wait until something is true, five seconds at most."""
     deadline = time.monotonic() + 5

@@ -1,13 +1,13 @@
 """The sizes that the plan chooses: of resized images, of their crops, and of patches of volumes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
-from train_utils.settings.mask_detail import detail_kept
+from data_utils.sources.records import Record
 from train_utils.settings.run_length import RunLength
 from train_utils.settings.train_settings import TrainSettings
 from unet.axes import level_axes
@@ -15,6 +15,7 @@ from unet.config import Preprocess
 
 SCALES = (1.0, 0.75, 0.5, 0.33, 0.25)
 DETAIL_KEPT = 0.9  # least mean IoU of masks with themselves after resizing by a scale and back
+SAMPLED_MASKS = 32  # the number of training masks whose detail is measured
 SIDE_STEP = 32  # the sides of crops are multiples of it
 
 
@@ -47,6 +48,18 @@ def _mask_scale(info: DatasetInfo, pixels: int) -> float:
         if image_pixels * scale**2 <= pixels:
             break
     return smallest_scale
+
+
+def detail_kept(info: DatasetInfo, scale: float) -> float:
+    """`TargetReader.detail_kept` of up to SAMPLED_MASKS training masks."""
+    return info.reader.detail_kept(_spread_records(info), scale)
+
+
+def _spread_records(info: DatasetInfo) -> Iterator[Record]:
+    """Up to SAMPLED_MASKS training records that can be used, spread over the set."""
+    usable = np.delete(np.arange(len(info.train)), list(info.train.bad))
+    for position in np.unique(np.linspace(0, len(usable) - 1, SAMPLED_MASKS).astype(int)):
+        yield info.train.records[int(usable[position])]
 
 
 def _point_scale(info: DatasetInfo, pixels: int) -> float:

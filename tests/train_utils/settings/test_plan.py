@@ -1,7 +1,7 @@
 """The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known.
 
 Modules: train_utils/settings/plan.py, train_utils/settings/run_length.py, train_utils/settings/sizes.py,
-data_utils/targets/detail.py, train_utils/settings/mask_detail.py, train_utils/settings/train_settings.py.
+data_utils/targets/detail.py, train_utils/settings/train_settings.py.
 """
 
 from dataclasses import asdict, replace
@@ -23,8 +23,8 @@ from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Subset
 from data_utils.targets.objects import ObjectReader
 from train_utils.settings import run_length, sizes
-from train_utils.settings.mask_detail import detail_kept
 from train_utils.settings.plan import Plan, plan_run
+from train_utils.settings.sizes import detail_kept
 from train_utils.settings.train_settings import as_flags
 
 FLAGS = ["--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]

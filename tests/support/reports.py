@@ -57,6 +57,12 @@ def tags_of(section: Section, scores: Scores) -> list[str]:
     return ModelCard(card_of(section, scores)).data.tags
 
 
+def charts_of(html: str) -> list[str]:
+    """The SVG of each chart of a page."""
+    contents = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', html)
+    return [base64.b64decode(content).decode() for content in contents]
+
+
 class Page(HTMLParser):
     """Tags with their attributes, and the text, of a page."""
 

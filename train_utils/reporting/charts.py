@@ -1,18 +1,17 @@
-"""Curves and plots as inline SVG for the report, drawn by matplotlib."""
+"""Curves and plots for pages, drawn by matplotlib: SVG as the source of an image."""
 
+import base64
 import io
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runtime.redact import shorten
+from runtime.redact import printable, shorten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,15 +23,14 @@ ROW_HEIGHT = 18  # points of a landmark's row in a plot of errors
 LEAST_ERROR = 1e-3  # smaller ones are drawn at the left edge
 ERROR_TICKS = (1, 2, 5)  # the ticks in each power of ten
 MAX_POINTS = 400  # points of a line; more cannot be told apart
-# Placeholder colors: matplotlib needs fixed colors, a page in dark mode needs others. Each is replaced in the page.
-TEXT = "#000001"
-GRID = "#000002"
-SERIES = ("#000003", "#000004", "#000005", "#000006", "#000007", "#000008")
-PAGE_COLORS = {TEXT: "--faint", GRID: "--line"} | {color: f"--series-{index}" for index, color in enumerate(SERIES)}
+# colors that can be told apart on a light and on a dark page
+TEXT = "#7b8594"
+GRID = "#7b859455"
+SERIES = ("#3f7ff5", "#e5601a", "#1ca37f", "#a05fe6", "#d6458a", "#808b99")
 CURVE_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",  # text stays text, in the page's own font
+    "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "unet-accelerate",  # the same file for the same run
-    "font.sans-serif": ["DejaVu Sans"],  # for the measures of text: the page shows its own font
+    "font.sans-serif": ["DejaVu Sans", "sans-serif"],
     "font.size": 12,
     "text.color": TEXT,
     "xtick.labelcolor": TEXT,
@@ -59,17 +57,17 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Curve:
-    """A line chart for a page: its <svg> element, and each series' last value by label."""
+    """A line chart for a page: the source of its image, and each series' last value by label."""
 
     title: str
-    svg: str
+    source: str
     last: dict[str, float]
 
 
 def curve(title: str, series: dict[str, Points], best_step: int | None = None) -> Curve | None:
     """A chart of {label: [(step, value), ...]}, at most two series; None if no series has a finite value.
 
-    Titles on one page must differ. A dashed line marks `best_step`, if it is given.
+    A dashed line marks `best_step`, if it is given.
     """
     lines = {}
     last = {}
@@ -80,20 +78,17 @@ def curve(title: str, series: dict[str, Points], best_step: int | None = None) -
             last[label] = float(line[-1, 1])
     if not lines:
         return None
-    return Curve(title, _line_chart(title, list(enumerate(lines.values())), best_step), last)
+    return Curve(title, _line_chart(list(enumerate(lines.values())), best_step), last)
 
 
-def overlaid(title: str, lines: Sequence[tuple[int, Points]]) -> str | None:
-    """An <svg> of many lines, each with the number of its color in SERIES; None if no line has a finite value.
-
-    Titles on one page must differ.
-    """
+def overlaid(lines: Sequence[tuple[int, Points]]) -> str | None:
+    """A chart of many lines, each with the number of its color in SERIES; None if no line has a finite value."""
     finite_lines = []
     for color, points in lines:
         line = _finite(points)
         if len(line):
             finite_lines.append((color, line))
-    return _line_chart(title, finite_lines, None) if finite_lines else None
+    return _line_chart(finite_lines, None) if finite_lines else None
 
 
 def _finite(points: Points) -> np.ndarray:
@@ -101,8 +96,8 @@ def _finite(points: Points) -> np.ndarray:
     return np.array([point for point in points if math.isfinite(point[1])], dtype=float).reshape(-1, 2)
 
 
-def _line_chart(title: str, lines: Sequence[tuple[int, np.ndarray]], best_step: int | None) -> str:
-    """An <svg> of lines (n, 2), each with the number of its color."""
+def _line_chart(lines: Sequence[tuple[int, np.ndarray]], best_step: int | None) -> str:
+    """A chart of lines (n, 2), each with the number of its color."""
     with _styled_figure() as figure:
         axes = figure.add_subplot()
         for number, (color, line) in enumerate(lines):
@@ -118,11 +113,11 @@ def _line_chart(title: str, lines: Sequence[tuple[int, np.ndarray]], best_step: 
         axes.locator_params(axis="x", nbins=5, integer=True)
         for grid_line in axes.get_ygridlines():
             grid_line.set_clip_on(False)
-        return _svg(figure, title)
+        return _svg(figure)
 
 
-def reliability_plot(title: str, curve_points: Sequence[Mapping[str, float]]) -> str:
-    """An <svg> of the share of right pixels over the confidence of each bin; on the dashed line both are equal.
+def reliability_plot(curve_points: Sequence[Mapping[str, float]]) -> str:
+    """A plot of the share of right pixels over the confidence of each bin; on the dashed line both are equal.
 
     Args:
         curve_points: as `tasks.calibration.reliability_curve` gives them.
@@ -135,11 +130,11 @@ def reliability_plot(title: str, curve_points: Sequence[Mapping[str, float]]) ->
         axes.plot(confidence, accuracy, color=SERIES[0], linewidth=2, marker="o", clip_on=False, gid="series-0")
         axes.set_xlabel("confidence", color=TEXT, fontsize=11)
         axes.set_ylabel("share of right pixels", color=TEXT, fontsize=11)
-        return _svg(figure, title)
+        return _svg(figure)
 
 
-def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | None:
-    """An <svg> with a row for each name: errors as dots on a logarithmic axis, a bar at the median."""
+def error_plot(errors: dict[str, np.ndarray], unit: str) -> str | None:
+    """A plot with a row for each name: errors as dots on a logarithmic axis, a bar at the median."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     if not any(len(values) for values in errors.values()):
@@ -156,10 +151,10 @@ def error_plot(title: str, errors: dict[str, np.ndarray], unit: str) -> str | No
         axes.xaxis.set_major_locator(LogLocator(subs=ERROR_TICKS))
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_yticks(range(len(errors)), [shorten(name) for name in errors], parse_math=False)
+        axes.set_yticks(range(len(errors)), [shorten(printable(name)) for name in errors], parse_math=False)
         axes.set_ylim(len(errors) - 0.5, -0.5)
         axes.set_xlabel(f"error in {unit}", color=TEXT, fontsize=11)
-        return _svg(figure, title, height)
+        return _svg(figure)
 
 
 @contextmanager
@@ -197,19 +192,8 @@ def thin_points(points: np.ndarray) -> np.ndarray:
     return np.stack([run.mean(axis=0) for run in np.array_split(points, MAX_POINTS)])
 
 
-def _svg(figure: "Figure", title: str, height: int = HEIGHT) -> str:
-    """A figure of `height` points as an element of a page: it has the page's colors, and ids that are unique there."""
+def _svg(figure: "Figure") -> str:
+    """A figure as the source of an image."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True)
-    svg = buffer.getvalue()
-    content = svg[svg.index("<svg") :]
-    content = re.sub(r"<metadata>.*?</metadata>", "", content, flags=re.DOTALL)
-    content = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", content, flags=re.DOTALL)  # it styles the whole page
-    view = f'viewBox="0 0 {WIDTH} {height}"'
-    content = re.sub(r"<svg[^>]*>", f'<svg {view} role="img" aria-label="{escape(title)}">', content, count=1)
-    prefix = re.sub(r"\W+", "-", title.lower())
-    content = re.sub(r'\bid="', f'id="{prefix}-', content)
-    content = re.sub(r'\b(?:xlink:)?href="#', f'href="#{prefix}-', content)
-    for placeholder, variable in PAGE_COLORS.items():
-        content = content.replace(placeholder, f"var({variable})")
-    return content
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue().encode()).decode()}"

@@ -94,7 +94,7 @@ class LandmarkSection(Section[LandmarkScores]):
             titles=score_titles(self.unit).values(),
             rows=self._rows(scores),
             colors=colors,
-            plot=error_plot("Errors of each landmark", self._errors(scores), self.unit),
+            plot=error_plot(self._errors(scores), self.unit),
             mean=error_text(scores.values()["mean_radial_error"], self.unit),
         )
 

@@ -96,7 +96,7 @@ def _calibration(best: Evaluation) -> dict[str, Any] | None:
     report = calibration_report(best.scores.reliability)
     if report is None:
         return None
-    return {"error": report["expected_calibration_error"], "svg": reliability_plot("Calibration", report["bins"])}
+    return {"error": report["expected_calibration_error"], "plot": reliability_plot(report["bins"])}
 
 
 def _tiles(best: Evaluation, section: Section) -> dict[str, str]:

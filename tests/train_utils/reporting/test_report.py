@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard
 from PIL import Image
 from support.in_process import run_train
 from support.launches import launch
-from support.reports import Page, class_scores, class_section, embedded_picture, noise, text_line
+from support.reports import Page, charts_of, class_scores, class_section, embedded_picture, noise, text_line
 from support.run_files import records
 
 from inference import Predictor
@@ -78,7 +78,7 @@ def foreign(html: str) -> list[str]:
     for tag, attributes in page.tags:
         for name, value in attributes.items():
             value = value or ""
-            local = value.startswith("#") or re.match(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/=]+$", value)
+            local = value.startswith("#") or re.match(r"data:image/(png|jpeg|svg\+xml);base64,[A-Za-z0-9+/=]+$", value)
             fetches = name in ("src", "href", "xlink:href", "srcset", "data", "action", "poster", "background")
             if (fetches and not local) or name.startswith("on"):
                 foreign_tags.append(f"{tag} {name}={value[:60]}")
@@ -89,11 +89,8 @@ def foreign(html: str) -> list[str]:
 def test_the_page_needs_nothing_but_itself(tmp_path):
     html = report(tmp_path)
     page = Page(html)
-    assert {"svg", "table", "img", "figure"} <= {tag for tag, _ in page.tags}
+    assert {"table", "img", "figure"} <= {tag for tag, _ in page.tags}
     assert foreign(html) == []
-    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
-    assert len(set(ids)) == len(ids) > 0
-    assert {reference.removeprefix("#") for reference in page.attributes("use", "href")} <= {*ids}
 
 
 def test_a_page_of_noisy_pictures_stays_below_four_megabytes(tmp_path):
@@ -101,7 +98,7 @@ def test_a_page_of_noisy_pictures_stays_below_four_megabytes(tmp_path):
     views = {f"image {number}": dict.fromkeys(labels, noise(1000, 1500)) for number in range(8)}
     html = report(tmp_path, pictures=views)
     assert 2_000_000 < len(html.encode()) == (tmp_path / "report.html").stat().st_size < 4_000_000
-    sources = Page(html).attributes("img", "src")
+    sources = [source for source in Page(html).attributes("img", "src") if not source.startswith("data:image/svg")]
     assert len(sources) == 32
     (side,) = {max(embedded_picture(source).size) for source in sources}
     assert 200 <= side <= 420
@@ -225,8 +222,8 @@ def test_curves_show_their_records_with_the_best_step_where_it_is_chosen(tmp_pat
     )
     places = [text.index(legend) for legend in legends]
     assert places == sorted(places)
-    html = (tmp_path / "report.html").read_text()
-    assert re.findall(r'id="([\w-]+)-best-step"', html) == ["loss", "validation-scores"]
+    charts = charts_of((tmp_path / "report.html").read_text())
+    assert ["best-step" in chart for chart in charts] == [True, True, False, False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +238,7 @@ def test_the_calibration_of_the_best_evaluation_is_shown_where_it_was_counted(tm
     html = (tmp_path / "report.html").read_text()
     # of ten pixels of confidence 0 four are right, and all of thirty of confidence 1
     assert re.findall("Expected calibration error: <b>(.*?)</b>", html) == errors
-    assert html.count('id="calibration-series-0"') == len(errors)
+    assert sum("calibrated" in chart for chart in charts_of(html)) == len(errors)
 
 
 def test_half_a_character_is_escaped_in_a_page():
@@ -266,11 +263,12 @@ def test_a_run_ends_with_a_card_of_its_best_model(trained_run, tiny_folder, best
 
 
 def test_a_run_ends_with_a_report_of_its_best_model(trained_run, best_record):
-    page = Page((trained_run / "report.html").read_text())
+    html = (trained_run / "report.html").read_text()
+    page = Page(html)
     assert f"{best_record['eval/mean_iou']:.4f}" in page.text
-    lines = [identifier for identifier in page.attributes("g", "id") if "-series-" in identifier]
-    assert len(lines) >= 4
-    assert len(page.attributes("img", "src")) == 4 * 5
+    charts = charts_of(html)
+    assert sum(chart.count('id="series-') for chart in charts) >= 4
+    assert len(page.attributes("img", "src")) == len(charts) + 4 * 5
 
 
 def image_labels(folder: Path) -> list[tuple[str, float]]:
@@ -349,9 +347,7 @@ def test_a_browser_shows_the_whole_page_without_scrolling_sideways(tmp_path, wid
     html = report(tmp_path / "run", names=many, matrix=torch.eye(15, dtype=torch.int64) * 10**7 + 1)
     probe = """<script>addEventListener("load", () => { const root = document.documentElement;
         const broken = [...document.images].filter(image => !image.naturalWidth).length;
-        const lines = [...document.querySelectorAll("g[id*='-series-'] > path")];
-        const curves = lines.filter(line => line.getTotalLength() > 50).length;
-        document.title = [root.scrollWidth, root.clientWidth, broken, document.images.length, curves].join();
+        document.title = [root.scrollWidth, root.clientWidth, broken, document.images.length].join();
         })</script>"""
     (tmp_path / "probe.html").write_text(html + probe)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
@@ -364,9 +360,8 @@ def test_a_browser_shows_the_whole_page_without_scrolling_sideways(tmp_path, wid
         timeout=120,
         check=True,
     ).stdout
-    scroll, client, broken, images, curves = map(int, re.search(r"<title>([\d,]+)</title>", process)[1].split(","))
+    scroll, client, broken, images = map(int, re.search(r"<title>([\d,]+)</title>", process)[1].split(","))
     assert scroll <= client <= width
     assert client > width - 40
     assert broken == 0
-    assert images == 2
-    assert curves == 2  # training loss and learning rate; the evaluation's single points have no length
+    assert images == 2 + len(charts_of(html))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +22,6 @@ from train_utils.reporting.samples import picture_file
 IMAGES = 8  # images that are shown with the pictures of several recipes
 PANEL_SIDE = 1000  # pixels of the longer side of a row of pictures
 LOSSES = {"Validation loss": "eval/loss", "Training loss": "train/loss"}
-
-
-class Chart(NamedTuple):
-    """A title with its <svg>."""
-
-    title: str
-    svg: str
 
 
 def write_page(
@@ -58,21 +51,21 @@ def write_page(
     write_html(file, "comparison.html.jinja", _panels(plotted_recipes), side=PANEL_SIDE, **content)
 
 
-def _charts(recipes: Sequence[Recipe]) -> list[Chart]:
-    """The curves of all runs in common charts: the score of each task, and the losses."""
+def _charts(recipes: Sequence[Recipe]) -> dict[str, str]:
+    """The curves of all runs in common charts, by title: the score of each task, and the losses."""
     keys = {}
     for recipe in recipes:
         run = recipe.runs[0]
         keys[f"Validation {run.compared_by}"] = run.score_key
-    charts = []
+    charts = {}
     for title, key in (keys | LOSSES).items():
         lines: list[tuple[int, Points]] = []
         for color, recipe in enumerate(recipes):
             for run in recipe.runs:
                 lines.append((color, series(run.records, key)))
-        svg = overlaid(title, lines)
-        if svg is not None:
-            charts.append(Chart(title, svg))
+        chart = overlaid(lines)
+        if chart is not None:
+            charts[title] = chart
     return charts
 
 

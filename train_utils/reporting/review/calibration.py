@@ -83,10 +83,10 @@ def write_calibration(folder: Path, calibrations: Sequence[Calibration]) -> None
     """Write the page with the curves of each model before and after. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     models = []
-    for number, calibration in enumerate(calibrations, start=1):
+    for calibration in calibrations:
         curves = {}
         for title, counts in (("before", calibration.before), ("after", calibration.after)):
-            curves[title] = reliability_plot(f"model {number}, {title}", reliability_curve(counts))
+            curves[title] = reliability_plot(reliability_curve(counts))
         models.append({"sentence": calibration.sentence(), "curves": curves})
     write_html(folder / PAGE, "calibration.html.jinja", {}, models=models)
 

@@ -89,6 +89,9 @@ NOT_AT_START = (
     "skimage",
     "pyarrow",
     "tensorboard",
+    "rasterio",
+    "pyogrio",
+    "shapely",
 )
 IMPORT_OF_A_TEST = re.compile(r"^\s*(?:import|from)\s+((?:\w+\.)?test_\w+)", re.MULTILINE)
 

@@ -109,7 +109,7 @@ class ImageWriter:
                 writers.uncertainty = stack.enter_context(PngWriter(files[UNCERTAINTY], size, MASK_LEVEL))
             for extension in set(POLYGONS) & set(self.extensions):
                 assert isinstance(job, RasterJob)
-                polygon_writer = open_polygons(job, extension, self.output_format, decoder, size[1])
+                polygon_writer = open_polygons(job, extension, self.output_format, decoder, size)
                 writers.polygons = stack.enter_context(polygon_writer)
             yield StripWriter(self.output_format, decoder, writers, image, read_rows, sink)
 

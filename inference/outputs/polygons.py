@@ -1,218 +1,200 @@
-"""Predicted areas as polygons in the world: GeoJSON, and GeoPackage where pyogrio is installed."""
+"""Predicted areas as polygons in the world: GeoJSON and GeoPackage."""
 
 import json
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.outlines import Areas, Outliner
+from data_utils.image_io.gdal import load_rasterio, write_errors
 from data_utils.image_io.places import Place
-from data_utils.image_io.well_known_binary import well_known_binary
 from inference.decoding.decoder import Decoder
 from inference.outputs.jobs import Job, RasterJob
 from inference.outputs.prediction_format import MaskFormat, PredictionFormat, Properties
 from runtime.errors import DataError, SettingsError, one_line
-from runtime.files import replace_file, replace_path
+from runtime.files import replace_path
 
 GEOJSON = ".geojson"
 GEOPACKAGE = ".gpkg"
 POLYGONS = (GEOJSON, GEOPACKAGE)
-MOVED = 2**17  # corners whose world coordinates are computed together
+TOGETHER = 2**14  # polygons of a GeoPackage that are written together
 LONGITUDE_LATITUDE = 4326  # the EPSG number of GeoJSON's default CRS
-
-# (n, 2) as (x, y), the last corner again the first: the outline of a polygon, then its holes
-Rings = Iterator[np.ndarray]
+POLYGON = 3  # its number in WKB, well-known binary, https://www.ogc.org/standards/sfa
 
 
-class PolygonFile(Protocol):
-    """An open file of polygons."""
+class Polygon(NamedTuple):
+    """An area in the world.
 
-    def write(self, polygons: Iterator[tuple[Rings, Properties]]) -> None:
-        """Append polygons; the rings of each are read before the next polygon is."""
+    Args:
+        rings: (x, y) of the corners, the last one again the first: the outline, counterclockwise, then its holes.
+    """
+
+    rings: list[list[tuple[float, float]]]
+    properties: Properties
 
 
 class PolygonSink:
-    """Takes the rows of a prediction, and writes each area as a polygon once it is complete.
+    """Takes the rows of a prediction, and after the last one writes each area as a polygon.
+
+    An area is a set of pixels of one number that are connected by their sides. GDAL finds it in files, so that only
+    outlines stay in memory.
 
     Args:
+        path: the file of the polygons, in a folder of its own.
         output_format: determines the pixels and the properties of each area.
-        width: the width of the image.
     """
 
     def __init__(
-        self, file: PolygonFile, output_format: MaskFormat, decoder: Decoder, place: Place, width: int
+        self, path: Path, job: RasterJob, output_format: MaskFormat, decoder: Decoder, size: tuple[int, int]
     ) -> None:
-        self.file = file
+        self.path = path
+        self.job = job
         self.output_format = output_format
         self.decoder = decoder
-        self.place = place
-        self.width = width
-        self._layers: list[Outliner] = []
+        self.size = size
+        self._layers: list[tuple[Any, Any]] = []  # files of numbers, and of which pixels are in an area
+        self._top = 0
 
     def add(self, rows: np.ndarray, missing: np.ndarray | None) -> None:
         """Take the next rows of a prediction, (n, W), and their pixels without data, (n, W) bool."""
+        from rasterio.windows import Window
+
         layers = self.output_format.areas(rows)
         if not self._layers:
-            self._layers = [Outliner(self.width) for _ in layers]
-        for number, (outliner, layer) in enumerate(zip(self._layers, layers, strict=True)):
-            if missing is not None:
-                layer = np.where(missing, 0, layer)
-            for areas in outliner.add(layer):
-                self._write(number, areas)
+            self._layers = [
+                (self._open(f"{n}.tif", "int32"), self._open(f"in{n}.tif", "uint8")) for n in range(len(layers))
+            ]
+        window = Window(0, self._top, self.size[1], len(rows))
+        self._top += len(rows)
+        for (numbers, inside), layer in zip(self._layers, layers, strict=True):
+            is_inside = layer > 0 if missing is None else (layer > 0) & ~missing
+            numbers.write(layer.astype(np.int32), 1, window=window)
+            inside.write(is_inside.astype(np.uint8), 1, window=window)
 
     def finish(self) -> None:
-        """Write the rest, after all rows were taken."""
-        for number, outliner in enumerate(self._layers):
-            for areas in outliner.finish():
-                self._write(number, areas)
+        """Write the polygons, after all rows were taken."""
+        if self.path.suffix == GEOJSON:
+            write_geojson(self.path, self.job.place, self._polygons())
+        else:
+            write_geopackage(self.path, self.job, self._polygons())
 
-    def _write(self, layer: int, areas: Areas) -> None:
-        numbers = areas.numbers.tolist()
-        polygons = zip(numbers, area_polygons(areas, self.place), strict=True)
-        area_properties = partial(self.output_format.area_properties, layer, decoder=self.decoder)
-        self.file.write((rings, area_properties(number)) for number, rings in polygons)
+    def close(self) -> None:
+        """Close the files of the layers."""
+        for numbers, inside in self._layers:
+            numbers.close()
+            inside.close()
+
+    def _open_layer(self, number: int) -> tuple[Any, Any]:
+        return self._open(f"{number}.tif", "int32"), self._open(f"{number}.inside.tif", "uint8")
+
+    def _open(self, name: str, dtype: str) -> Any:
+        rasterio = load_rasterio(self.job.name)
+        height, width = self.size
+        return rasterio.open(
+            self.path.with_name(name),
+            "w+",
+            driver="GTiff",
+            dtype=dtype,
+            count=1,
+            height=height,
+            width=width,
+            transform=rasterio.Affine(*self.job.place.transform),
+            compress="lzw",
+        )
+
+    def _polygons(self) -> Iterator[Polygon]:
+        from rasterio import band
+        from rasterio.features import shapes
+
+        a, b, _, d, e, _ = self.job.place.transform
+        is_mirrored = a * e - b * d > 0  # rows run north, so that outlines run clockwise
+        for layer, (numbers, inside) in enumerate(self._layers):
+            areas = shapes(band(numbers, 1), band(inside, 1), connectivity=4, transform=numbers.transform)
+            for geometry, number in areas:
+                rings = geometry["coordinates"]
+                properties = self.output_format.area_properties(layer, int(number), self.decoder)
+                yield Polygon([ring[::-1] for ring in rings] if is_mirrored else rings, properties)
 
 
-def area_polygons(areas: Areas, place: Place) -> Iterator[Rings]:
-    """The rings of each area in world coordinates; each area's rings have to be read before the next area's."""
-    rings = _rings_in_world(areas, place)
-    for count in areas.ring_counts.tolist():
-        yield islice(rings, count)
-
-
-def _rings_in_world(areas: Areas, place: Place) -> Iterator[np.ndarray]:
-    """All rings; outlines run counterclockwise and holes clockwise, as GeoJSON has it."""
-    a, b, _, d, e, _ = place.transform
-    is_clockwise = a * e - b * d < 0  # also in the world, as it is if rows run south
-    is_outline = np.zeros(len(areas.ring_lengths), bool)
-    is_outline[np.cumsum(areas.ring_counts) - areas.ring_counts] = True
-    stops = np.cumsum(areas.ring_lengths)
-    first = 0
-    while first < len(stops):
-        start = int(stops[first] - areas.ring_lengths[first])
-        # as many rings as can be moved together, but one at least
-        last = max(first + 1, int(np.searchsorted(stops, start + MOVED, "right")))
-        columns, rows = areas.corners[start : stops[last - 1]].T.astype(float)
-        corners = np.stack(place.to_world(columns, rows), axis=1)
-        ends = (stops[first:last] - start).tolist()
-        begins = [0, *ends[:-1]]
-        for begin, end, is_first in zip(begins, ends, is_outline[first:last].tolist(), strict=True):
-            closed = np.concatenate([corners[begin:end], corners[begin : begin + 1]])
-            yield closed[::-1] if is_first == is_clockwise else closed
-        first = last
-
-
-class GeoJsonFile:
-    """A GeoJSON file in the CRS of a place; a context, which finishes it.
+def write_geojson(path: Path, place: Place, polygons: Iterable[Polygon]) -> None:
+    """Write a GeoJSON file in the CRS of a place.
 
     A CRS other than longitude and latitude is a member `crs`, as GeoJSON had it in 2008 and GDAL reads it.
     """
-
-    def __init__(self, file: BinaryIO, place: Place) -> None:
-        self.file = file
-        epsg = epsg_code(place)
-        members: dict[str, object] = {"type": "FeatureCollection"}
-        if epsg != LONGITUDE_LATITUDE:
-            members["crs"] = {"type": "name", "properties": {"name": f"urn:ogc:def:crs:EPSG::{epsg}"}}
-        head = json.dumps(members)
-        self.file.write(f'{head[:-1]}, "features": ['.encode())
-        self._separator = "\n"
-
-    def write(self, polygons: Iterator[tuple[Rings, Properties]]) -> None:
-        """Append polygons."""
-        for rings, properties in polygons:
-            feature = f'{{"type": "Feature", "properties": {json.dumps(properties)}, "geometry": '
-            self.file.write(f'{self._separator}{feature}{{"type": "Polygon", "coordinates": ['.encode())
-            separator = ""
-            for ring in rings:
-                corners = ",".join([f"[{x!r},{y!r}]" for x, y in ring.tolist()])
-                self.file.write(f"{separator}[{corners}]".encode())
-                separator = ","
-            self.file.write(b"]}}")
-            self._separator = ",\n"
-
-    def __enter__(self) -> "GeoJsonFile":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None:
-            self.file.write(b"\n]}\n")
+    epsg = epsg_code(place)
+    members: dict[str, object] = {"type": "FeatureCollection"}
+    if epsg != LONGITUDE_LATITUDE:
+        members["crs"] = {"type": "name", "properties": {"name": f"urn:ogc:def:crs:EPSG::{epsg}"}}
+    with path.open("w", encoding="utf-8") as file:
+        file.write(f'{json.dumps(members)[:-1]}, "features": [')
+        separator = "\n"
+        for polygon in polygons:
+            geometry = {"type": "Polygon", "coordinates": polygon.rings}
+            feature = {"type": "Feature", "properties": polygon.properties, "geometry": geometry}
+            file.write(separator + json.dumps(feature))
+            separator = ",\n"
+        file.write("\n]}\n")
 
 
-class GeoPackageFile:
-    """A GeoPackage of one layer in the CRS of a place; a context, which makes one without polygons too.
+def write_geopackage(path: Path, job: RasterJob, polygons: Iterable[Polygon]) -> None:
+    """Write a GeoPackage of one layer in the CRS of a job's place. Raises DataError if it cannot be written."""
+    from pyogrio.raw import write
 
-    Args:
-        name: the image's name in messages.
-    """
-
-    def __init__(self, path: Path, place: Place, name: str) -> None:
-        self.path = path
-        self.name = name
-        epsg = epsg_code(place)
-        self.crs = None if epsg is None else f"EPSG:{epsg}"
-
-    def write(self, polygons: Iterator[tuple[Rings, Properties]]) -> None:
-        """Append polygons, which have the same properties."""
-        geometries = []
-        rows = []
-        for rings, properties in polygons:
-            geometries.append(well_known_binary(list(rings)))
-            rows.append(properties)
-        if rows:
-            self._append(np.array(geometries, object), rows)
-
-    def _append(self, geometries: np.ndarray, rows: list[Properties]) -> None:
-        from pyogrio.raw import write
-
-        columns = list(rows[0]) if rows else []
+    epsg = epsg_code(job.place)
+    polygons = iter(polygons)
+    while True:
+        some = list(islice(polygons, TOGETHER))
+        if not some and path.exists():
+            return
+        columns = list(some[0].properties) if some else []
         values = []
         for column in columns:
-            cells = [properties[column] for properties in rows]
+            cells = [polygon.properties[column] for polygon in some]
             values.append(np.array(cells, np.int64 if isinstance(cells[0], int) else object))
         try:
             write(
-                str(self.path),
-                geometries,
+                str(path),
+                np.array([well_known_binary(polygon.rings) for polygon in some], object),
                 values,
                 columns,
                 layer="polygons",
                 driver="GPKG",
                 geometry_type="Polygon",
-                crs=self.crs,
-                append=self.path.exists(),
+                crs=None if epsg is None else f"EPSG:{epsg}",
+                append=path.exists(),
             )
         except (ValueError, RuntimeError) as error:  # pyogrio's errors are of both kinds
             raise DataError(
-                f"{self.name}: its polygons cannot be written as a GeoPackage ({one_line(error)})"
+                f"{job.name}: its polygons cannot be written as a GeoPackage ({one_line(error)})"
             ) from error
 
-    def __enter__(self) -> "GeoPackageFile":
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        if error[0] is None and not self.path.exists():
-            self._append(np.empty(0, object), [])
+def well_known_binary(rings: Iterable[Iterable[tuple[float, float]]]) -> bytes:
+    """A polygon of rings of (x, y), each of which ends where it begins."""
+    parts = []
+    for ring in rings:
+        corners = np.array(ring, "<f8")
+        parts.append(struct.pack("<I", len(corners)) + corners.tobytes())
+    return struct.pack("<BII", 1, POLYGON, len(parts)) + b"".join(parts)
 
 
 @contextmanager
 def open_polygons(
-    job: RasterJob, extension: str, output_format: MaskFormat, decoder: Decoder, width: int
+    job: RasterJob, extension: str, output_format: MaskFormat, decoder: Decoder, size: tuple[int, int]
 ) -> Iterator[PolygonSink]:
     """The file of an image's polygons, which appears under its name when the context ends."""
-    path = job.file(extension)
-    if extension == GEOJSON:
-        with replace_file(path) as file, GeoJsonFile(file, job.place) as polygons:
-            yield PolygonSink(polygons, output_format, decoder, job.place, width)
-        return
-    with replace_path(path) as temporary, GeoPackageFile(temporary, job.place, job.name) as package:
-        yield PolygonSink(package, output_format, decoder, job.place, width)
+    load_rasterio(job.name)
+    with replace_path(job.file(extension)) as path, write_errors(str(path)):
+        sink = PolygonSink(path, job, output_format, decoder, size)
+        try:
+            yield sink
+        finally:
+            sink.close()
 
 
 def check_places(jobs: Iterable[Job], extension: str) -> None:
@@ -234,8 +216,9 @@ def epsg_code(place: Place) -> int | None:
 
 
 def check_polygons(extension: str, output_format: PredictionFormat) -> None:
-    """Raises SettingsError for a model whose predictions have no areas, and for GeoPackages without pyogrio."""
+    """Raises SettingsError for a model whose predictions have no areas, and if a library is missing."""
     if not output_format.writes_rasters:
         raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
-    if extension == GEOPACKAGE and find_spec("pyogrio") is None:
-        raise SettingsError("--polygons gpkg: GeoPackages need pyogrio: pip install -r requirements-geo.txt")
+    for library in ("rasterio", "pyogrio") if extension == GEOPACKAGE else ("rasterio",):
+        if find_spec(library) is None:
+            raise SettingsError(f"--polygons: polygons need {library}: pip install {library}")

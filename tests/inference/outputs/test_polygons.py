@@ -1,9 +1,8 @@
 """Predicted areas as polygons: rasterio draws the mask from them again.
 
-Modules: data_utils/image_io/outlines.py, inference/outputs/polygons.py.
+Modules: data_utils/image_io/gdal.py, inference/outputs/polygons.py.
 """
 
-import io
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -13,28 +12,26 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from rasterio.features import rasterize, shapes
+from rasterio.errors import RasterioIOError
+from rasterio.features import rasterize
 from rasterio.transform import Affine
+from skimage.measure import label
 from support.launches import predict
 from support.rasters import UTM, scene, write_raster
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io import outlines
-from data_utils.image_io.outlines import Outliner
 from data_utils.image_io.places import Crs, Place
-from data_utils.image_io.well_known_binary import well_known_binary
 from inference import predictor as predictor_module
 from inference.outputs import polygons as polygons_module
 from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.points import PointFormat
 from inference.outputs.polygons import (
-    GeoJsonFile,
-    GeoPackageFile,
-    area_polygons,
+    Polygon,
     check_places,
     check_polygons,
     open_polygons,
+    write_geojson,
 )
 from runtime.errors import DataError, SettingsError
 from tasks.landmarks import Landmarks
@@ -57,66 +54,44 @@ SETTINGS = {
 }
 
 
-def outlined(mask, rows, place=IN_PIXELS):
-    """(number, rings) of the areas of a mask that comes in strips of rows."""
-    outliner = Outliner(mask.shape[1])
-    batches = []
-    for top in range(0, len(mask), rows):
-        batches += outliner.add(mask[top : top + rows])
-    batches += outliner.finish()
-    areas = []
-    for batch in batches:
-        polygons = zip(batch.numbers.tolist(), area_polygons(batch, place), strict=True)
-        areas += [(number, list(rings)) for number, rings in polygons]
-    return areas
-
-
 def signed_area(ring):
     ring = np.asarray(ring, float)
     return (ring[:-1, 0] * ring[1:, 1] - ring[1:, 0] * ring[:-1, 1]).sum() / 2
 
 
-def pixels_and_holes(rings):
-    return abs(signed_area(rings[0])) - sum(abs(signed_area(hole)) for hole in rings[1:]), len(rings)
+def outlined(folder, mask, place=IN_PIXELS):
+    """Number and rings of the areas of a mask that comes in strips of rows."""
+    job = RasterJob(image=Path("a.tif"), size=mask.shape, output=folder / "a", place=place)
+    numbers = mock.Mock(areas=lambda rows: [rows], area_properties=lambda layer, number, decoder: {"number": number})
+    with open_polygons(job, ".geojson", numbers, None, mask.shape) as sink:
+        for top in range(0, len(mask), 4):
+            sink.add(mask[top : top + 4], None)
+        sink.finish()
+    features = json.loads((folder / "a.geojson").read_text())["features"]
+    return [(feature["properties"]["number"], feature["geometry"]["coordinates"]) for feature in features]
 
 
-def test_areas_are_those_that_gdal_outlines():
+def test_areas_give_the_mask_again(tmp_path):
     rng = np.random.default_rng(0)
-    for _ in range(60):
-        size = rng.integers(1, 30, 2).tolist()
-        mask = rng.integers(0, rng.integers(2, 5), size).astype(np.uint8)
-        mask = np.kron(mask, np.ones(rng.integers(1, 4, 2).tolist(), np.uint8))
-        with (
-            mock.patch.object(outlines, "MAX_PENDING_CORNERS", int(rng.integers(1, 200))),
-            mock.patch.object(outlines, "ROWS", int(rng.integers(1, 20))),
-            mock.patch.object(polygons_module, "MOVED", int(rng.integers(1, 60))),
-        ):
-            areas = outlined(mask, int(rng.integers(1, 9)))
-        expected = [shape["coordinates"] for shape, _ in shapes(mask, mask=mask > 0, connectivity=4)]
-        assert sorted(map(pixels_and_holes, (rings for _, rings in areas))) == sorted(map(pixels_and_holes, expected))
+    for largest in (2, 3, 2**17) * 5:
+        mask = rng.integers(0, largest, rng.integers(1, 30, 2))
+        mask = np.kron(mask, np.ones(rng.integers(1, 4, 2), int))
+        areas = outlined(tmp_path, mask)
+        assert len(areas) == label(mask, connectivity=1).max()
         for _, rings in areas:
-            assert [signed_area(ring) > 0 for ring in rings] == [True] + [False] * (len(rings) - 1)
             for ring in rings:  # no ring meets itself
-                assert len(set(map(tuple, ring.tolist()))) == len(ring) - 1
+                assert len(set(map(tuple, ring))) == len(ring) - 1
         drawn = [({"type": "Polygon", "coordinates": rings}, number) for number, rings in areas]
-        assert not mask.any() or np.array_equal(rasterize(drawn, mask.shape, dtype=np.uint8), mask)
-
-
-def test_the_more_corners_are_unfinished_the_later_finished_areas_are_searched_for(monkeypatch):
-    monkeypatch.setattr(outlines, "MAX_PENDING_CORNERS", 0)
-    outliner = Outliner(2)
-    tooth = np.array([[1, 1], [1, 0]], np.uint8)
-    searches = [len(list(outliner.add(tooth))) for _ in range(16)]
-    assert np.flatnonzero(searches).tolist() == [0, 2, 6, 14]
+        assert not mask.any() or np.array_equal(rasterize(drawn, mask.shape, dtype=np.int32), mask)
 
 
 @pytest.mark.parametrize("degrees", [0, 90, 100, 180, 200, 270])
 @pytest.mark.parametrize("height", [3, -3])
-def test_outlines_run_counterclockwise_however_the_image_is_turned(height, degrees):
+def test_outlines_run_counterclockwise_however_the_image_is_turned(tmp_path, height, degrees):
     turned = Affine.translation(9, 8) @ Affine.rotation(degrees) @ Affine.scale(2, height)
-    mask = np.ones((5, 5), np.uint8)
+    mask = np.ones((5, 5), int)
     mask[2, 2] = 0
-    ((_, rings),) = outlined(mask, 5, Place(tuple(turned)[:6], None, ()))
+    ((_, rings),) = outlined(tmp_path, mask, Place(tuple(turned)[:6], None, ()))
     assert [signed_area(ring) for ring in rings] == pytest.approx([6 * 25, -6])
 
 
@@ -251,7 +226,7 @@ def geopackages(models, tmp_path_factory) -> Path:
     source = write_scene(folder / "a.tif")
     (folder / "b").mkdir()
     empty = write_raster(folder / "b" / "c.tif", np.zeros((2, 20, 20), np.uint16), nodata=0)
-    with mock.patch.object(outlines, "MAX_PENDING_CORNERS", 10):
+    with mock.patch.object(polygons_module, "TOGETHER", 10):
         assert predict(models["classes"], [source, empty], folder / "out", "--polygons", "gpkg").returncode == 0
         assert predict(models["classes"], [source], folder / "out", "--polygons").returncode == 0
     return folder / "out"
@@ -263,8 +238,9 @@ def test_a_geopackage_holds_the_polygons_of_the_geojson(geopackages):
     features = json.loads((geopackages / "a.geojson").read_text())["features"]
     assert columns[1].tolist() == [feature["properties"]["value"] for feature in features]
     assert len(geometries) == len(features) > 1
-    expected = [np.array(ring) for ring in features[0]["geometry"]["coordinates"]]
-    assert geometries[0] == well_known_binary(expected)
+    drawn = [features[0]["geometry"]["coordinates"]]
+    outline = np.frombuffer(geometries[0], "<f8", 2 * len(drawn[0][0]), 13).reshape(-1, 2)
+    assert outline.tolist() == drawn[0][0]
 
 
 def test_a_geopackage_has_the_coordinates_of_the_image_with_two_columns(geopackages):
@@ -287,43 +263,30 @@ def test_polygons_that_cannot_be_are_a_one_line_error(tmp_path, models, fails_wi
     own = write_raster(tmp_path / "own.tif", bands, crs="+proj=laea +lat_0=12 +lon_0=7 +ellps=bessel")
     line = f"--polygons: {own} has a CRS without EPSG number, which GeoJSON cannot name; give --polygons gpkg"
     fails_with(predict(models["classes"], [own], tmp_path / "out", "--polygons"), line, 1)
-    with mock.patch.object(polygons_module, "find_spec", return_value=None):
-        result = predict(models["classes"], [own], tmp_path / "out", "--polygons", "gpkg")
-    fails_with(result, "GeoPackages need pyogrio: pip install -r requirements-geo.txt", 1)
+    for library, found in (("rasterio", [None]), ("pyogrio", ["rasterio", None])):
+        with mock.patch.object(polygons_module, "find_spec", side_effect=found):
+            result = predict(models["classes"], [own], tmp_path / "out", "--polygons", "gpkg")
+        fails_with(result, f"--polygons: polygons need {library}: pip install {library}", 1)
     result = predict(models["overlapping"], [own], tmp_path / "out" / "a.tif", "--polygons")
     fails_with(result, "--polygons: masks of this kind have no place; leave the flag out", 1)
 
 
-def test_geojson_needs_no_package():
-    with mock.patch.object(polygons_module, "find_spec", return_value=None):
-        check_polygons(".geojson", CLASSES)
-
-
-def test_geojson_holds_each_place_of_a_corner():
-    ring = np.array([[1 / 3, 2e-9], [12.345678901234567, -0.1], [0.7, 55.00000000000001], [1 / 3, 2e-9]])
-    content = io.BytesIO()
-    with GeoJsonFile(content, IN_PIXELS) as file:
-        file.write(iter([(iter([ring, ring[::-1]]), {"class": "lake"}), (iter([ring]), {"class": "sea"})]))
-    first, second = json.loads(content.getvalue())["features"]
-    assert first["geometry"]["coordinates"] == [ring.tolist(), ring[::-1].tolist()]
-    assert second["geometry"]["coordinates"] == [ring.tolist()]
+def test_geojson_holds_each_place_of_a_corner(tmp_path):
+    ring = [(1 / 3, 2e-9), (12.345678901234567, -0.1), (0.7, 55.00000000000001), (1 / 3, 2e-9)]
+    polygons = [Polygon([ring, ring[::-1]], {"class": "lake"}), Polygon([ring], {"class": "sea"})]
+    write_geojson(tmp_path / "a.geojson", IN_PIXELS, polygons)
+    first, second = json.loads((tmp_path / "a.geojson").read_text())["features"]
+    corners = [list(corner) for corner in ring]
+    assert first["geometry"]["coordinates"] == [corners, corners[::-1]]
+    assert second["geometry"]["coordinates"] == [corners]
 
 
 @pytest.mark.parametrize(("epsg", "name"), [(4326, None), (3857, "urn:ogc:def:crs:EPSG::3857")])
-def test_geojson_names_any_crs_but_longitude_and_latitude(epsg, name):
-    content = io.BytesIO()
-    with GeoJsonFile(content, IN_PIXELS._replace(crs=Crs(epsg, ()))):
-        pass
-    collection = json.loads(content.getvalue())
+def test_geojson_names_any_crs_but_longitude_and_latitude(tmp_path, epsg, name):
+    write_geojson(tmp_path / "a.geojson", IN_PIXELS._replace(crs=Crs(epsg, ())), [])
+    collection = json.loads((tmp_path / "a.geojson").read_text())
     assert collection.get("crs") == (name and {"type": "name", "properties": {"name": name}})
     assert collection["features"] == []
-
-
-def test_geojson_is_not_ended_after_an_error():
-    content = io.BytesIO()
-    with pytest.raises(RuntimeError, match="stopped"), GeoJsonFile(content, IN_PIXELS):
-        raise RuntimeError("stopped")
-    assert content.getvalue().endswith(b'"features": [')
 
 
 def test_points_have_no_polygons():
@@ -350,31 +313,16 @@ def test_a_geopackage_that_pyogrio_refuses_is_a_one_line_error(tmp_path, error):
         pytest.raises(
             DataError, match=r"^in/a\.tif: its polygons cannot be written as a GeoPackage \(no such layer\)$"
         ),
-        open_polygons(job, ".gpkg", CLASSES, None, 2),
+        open_polygons(job, ".gpkg", CLASSES, None, (2, 2)) as sink,
     ):
-        pass
+        sink.finish()
 
 
-def test_rows_without_an_area_are_not_written_to_a_geopackage(tmp_path):
-    raw = pytest.importorskip("pyogrio.raw")
-    triangle = np.array([[0.0, 0], [1, 0], [0, 1], [0, 0]])
-    layers = []
-
-    def write(path, geometry, values, columns, **options):
-        Path(path).touch()
-        layers.append((len(geometry), [array.tolist() for array in values], columns, options["append"]))
-        assert options["crs"] is None  # the place has none
-        assert [array.dtype for array in values] == [object, np.int64][: len(values)]
-
-    with mock.patch.object(raw, "write", write), GeoPackageFile(tmp_path / "a.gpkg", IN_PIXELS, "a.tif") as package:
-        package.write(iter([]))
-        assert layers == []
-        package.write(iter([(iter([triangle]), {"class": "lake", "value": 2})]))
-        package.write(iter([(iter([triangle]), {"class": "sea", "value": 7})] * 2))
-    assert layers == [
-        (1, [["lake"], [2]], ["class", "value"], False),
-        (2, [["sea"] * 2, [7] * 2], ["class", "value"], True),
-    ]
-    with mock.patch.object(raw, "write", write), GeoPackageFile(tmp_path / "b.gpkg", IN_PIXELS, "b.tif"):
-        pass
-    assert layers[2:] == [(0, [], [], False)]  # a layer without polygons
+def test_a_disk_that_is_full_is_an_os_error(tmp_path):
+    job = RasterJob(image=Path("in/a.tif"), size=(2, 2), output=tmp_path / "a", place=IN_PIXELS)
+    with (
+        pytest.raises(OSError, match=r"a\.geojson cannot be written \(disk full\)"),
+        open_polygons(job, ".geojson", CLASSES, None, (2, 2)),
+    ):
+        raise RasterioIOError("disk full")
+    assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ from accelerate.utils import broadcast
 from runtime.console import counted, say
 from train_utils.step_result import StepResult
 
-FINISH = 3000  # milliseconds for charts and the report, without their pictures (2 to 4 s on one busy core)
+FINISH = 2500  # milliseconds for charts and the report, without their pictures (2 to 4 s on one busy core)
 RESERVE = 1.25  # the last evaluation and save get so many times what the longest ones took
 RECENT_STEPS = 5  # the longest of these says how long the next step may take
 FIRST_EVALUATION = 10  # at the latest this part of the time is over when the first evaluation begins
@@ -51,11 +51,10 @@ class Clock:
         self.done = 0
         self.total = self.budget
         self.is_over = False  # whether the next step would cross the end; only `note` changes it
-        self.has_evaluated = False
         self.has_saved = False
-        self._evaluation = 0  # milliseconds, of the longest one
-        self._picture = 0.0
-        self._save = 0
+        self._evaluations: list[int] = []  # milliseconds of each
+        self._predictions = 1  # images that an evaluation predicts
+        self._save = 0  # milliseconds of the longest one
         self._last: StepResult | None = None  # the last step, unless there was a pause behind it
         self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
 
@@ -91,11 +90,8 @@ class Clock:
         """A context for an evaluation that predicts `images` images on this process; every process must enter it."""
         begin = self.now()
         yield
-        duration = self.now() - begin
-        if duration > self._evaluation:
-            self._evaluation = duration
-            self._picture = duration / max(1, images)
-        self.has_evaluated = True
+        self._evaluations.append(self.now() - begin)
+        self._predictions = max(1, images)
         self.synchronize()
 
     @contextmanager
@@ -116,12 +112,15 @@ class Clock:
         """Take over the main process's time, and what it keeps for the end of the run; every process must call it."""
         if not self.budget:
             return
-        report = FINISH + self.report_images * self._picture
+        report = FINISH + self.report_images * self._evaluation / self._predictions
         end = int(RESERVE * (self._evaluation + self._save) + report)
         times = torch.tensor([self.now(), self.budget - end], device=self.accelerator.device)
         now, total = broadcast(times).tolist()
+        before = self.done
         self.done = max(self.done, now)
-        self.total = max(1, min(self.total, total))
+        # the share that is done never falls, even if the evaluations become faster
+        most = self.done * self.total // before if before else total
+        self.total = max(1, min(most, total))
         self._last = None
 
     def needs_evaluation(self, epochs: float) -> bool:
@@ -138,6 +137,16 @@ class Clock:
         say(f"time: {durations}: time for about {counted(steps, 'step')}")
         if steps < FEW_STEPS:
             say(f"time: below {FEW_STEPS} steps a model is often poor; give more --max-minutes")
+
+    @property
+    def has_evaluated(self) -> bool:
+        """Whether there was any evaluation."""
+        return bool(self._evaluations)
+
+    @property
+    def _evaluation(self) -> int:
+        """Milliseconds of the longest evaluation, without the first one, which warms up, if there are others."""
+        return max(self._evaluations[1:] or self._evaluations, default=0)
 
     @property
     def _longest_step(self) -> float:

@@ -60,8 +60,8 @@ def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
 
 def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
     """A line for each setting that changed since the checkpoint; CheckpointError if the runs differ in `identity`."""
-    for key, value in current.identity.entries.items():
-        before = saved.identity.entries.get(key)
+    for key, value in current.identity.items():
+        before = saved.identity.get(key)
         if key == CONTENT_ENTRY and before is None:
             continue
         if before != value:

@@ -42,7 +42,7 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
         measured=section.markdown(best.scores).rstrip(),
         encoder=settings.encoder,
         is_lite0=settings.encoder == encoder_name(CONFIG),
-        volumes=settings.identity.dims == 3,
+        volumes=settings.identity["dims"] == 3,
         step=best.step,
         total_steps=settings.total_steps,
         run=settings.environment,

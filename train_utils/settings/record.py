@@ -1,7 +1,6 @@
 """The record of a run's settings and environment: run.json, which each checkpoint contains too."""
 
 import platform
-import re
 import shlex
 import subprocess
 import sys
@@ -27,51 +26,8 @@ FINISHED_FILE = "finished.json"  # a run writes this file last: without it, a re
 CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: the flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 CONTENT_ENTRY = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
-IMAGE_COUNTS = re.compile(r"(\d+) \+ (\d+) images")  # the beginning of `DatasetInfo.fingerprint`
 UNRECORDED = {"task": Classes.name}  # values of flags and identity that all runs of earlier versions had, unrecorded
 UNRECORDED_FLAGS = UNRECORDED | {"draft": True, "place": False}  # values of flags in runs of earlier versions
-
-
-@dataclass(frozen=True)
-class RunIdentity:
-    """The settings that give a saved state its meaning: a run that differs in them cannot resume from it.
-
-    Args:
-        entries: the settings by their names in run.json; runs of earlier versions lack some.
-    """
-
-    entries: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def task(self) -> str:
-        """The name of the task."""
-        return self.entries["task"]
-
-    @property
-    def dims(self) -> int:
-        """2 for images, 3 for volumes."""
-        return self.entries["dims"]
-
-    @property
-    def classes(self) -> Any:
-        """What `TargetReader.identity` said of the classes, as JSON."""
-        return self.entries.get("classes")
-
-    @property
-    def data_set(self) -> str | None:
-        """What `DatasetInfo.fingerprint` said of the data set."""
-        return self.entries.get("data set")
-
-    @property
-    def image_counts(self) -> tuple[int, int] | None:
-        """The numbers of training and validation images; None if they are not recorded."""
-        match = IMAGE_COUNTS.match(str(self.data_set))
-        return None if match is None else (int(match[1]), int(match[2]))
-
-    @property
-    def content(self) -> str | None:
-        """What `DatasetInfo.content` said of the data set."""
-        return self.entries.get(CONTENT_ENTRY)
 
 
 @dataclass(frozen=True)
@@ -81,6 +37,8 @@ class RunSettings:
     Args:
         flags: the flags of train.py by name, with the values that the plan chose.
         profile: the settings of the launch profile.
+        identity: the settings that give a saved state its meaning: a run that differs in them cannot resume from it.
+            Runs of earlier versions lack some.
         encoder: Hub id or folder name, with its license.
         environment: versions, platform, command and time; the entry `run` of run.json.
         credentials_left_out: the flags whose URL had a query.
@@ -88,7 +46,7 @@ class RunSettings:
 
     flags: dict[str, Any] = field(default_factory=dict)
     profile: dict[str, str | int] = field(default_factory=dict)
-    identity: RunIdentity = field(default_factory=RunIdentity)
+    identity: dict[str, Any] = field(default_factory=dict)
     encoder: str | None = None
     total_steps: int = 0
     micro_batch_size: int = 0
@@ -107,12 +65,12 @@ class RunSettings:
         values = {name: value[entry] for name, entry in cls.entries().items() if entry in value}
         values["flags"] = UNRECORDED_FLAGS | redact_all(values.get("flags", {}))
         check_types(values["flags"], TrainSettings)
-        values["identity"] = RunIdentity(UNRECORDED | values.get("identity", {}))
+        values["identity"] = UNRECORDED | values.get("identity", {})
         return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
         """The content of run.json."""
-        values = asdict(self) | {"identity": self.identity.entries}
+        values = asdict(self)
         if not self.credentials_left_out:
             del values[CREDENTIALS]
         entries = self.entries()
@@ -164,7 +122,7 @@ def resolve_settings(
     return RunSettings(
         flags=flags_as_json(args) | redact_all(model_settings | {"output_dir": str(output_dir)}),
         profile=redact_all(profile.to_json()),
-        identity=RunIdentity(redact_all(identity)),
+        identity=redact_all(identity),
         encoder=redact_all(config.encoder and encoder_name(config.encoder)),
         total_steps=total_steps,
         micro_batch_size=batch_split.micro_batch_size,

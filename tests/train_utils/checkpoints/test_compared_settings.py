@@ -7,7 +7,7 @@ import pytest
 
 from runtime.errors import CheckpointError
 from train_utils.checkpoints.find import compare_settings
-from train_utils.settings.record import RunIdentity, RunSettings
+from train_utils.settings.record import RunSettings
 
 CONTENT = "content of the data set"
 
@@ -15,7 +15,7 @@ CONTENT = "content of the data set"
 def settings_of(**changes) -> RunSettings:
     values = {"identity": {"seed": 0, "batch size": 4}, "flags": {"keep_checkpoints": 2, "epochs": 3}, "total_steps": 9}
     values |= changes
-    return RunSettings(**values | {"identity": RunIdentity(values["identity"])})
+    return RunSettings(**values | {"identity": values["identity"]})
 
 
 def test_another_identity_is_refused_with_both_values():

@@ -21,7 +21,7 @@ from train_utils.checkpoints.find import (
 )
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.run_state import RunState
-from train_utils.settings.record import RunIdentity, RunSettings
+from train_utils.settings.record import RunSettings
 
 
 def test_checkpoints_are_ordered_by_their_names(tmp_path):
@@ -178,7 +178,7 @@ def test_a_checkpoint_holds_the_best_evaluation_with_its_images(saved):
 
 
 STATE = CheckpointState(
-    RunSettings(flags={"epochs": 3}, identity=RunIdentity({"seed": 0}), total_steps=9),
+    RunSettings(flags={"epochs": 3}, identity={"seed": 0}, total_steps=9),
     SMALL_MODEL,
     RunState(step=4),
     0.5,
@@ -199,7 +199,7 @@ def test_a_state_survives_its_file(content):
     assert state.score == 0.5
     assert state.scaler == {"scale": 2.0}
     assert state.settings.total_steps == 9
-    assert state.settings.identity.entries["seed"] == 0
+    assert state.settings.identity["seed"] == 0
     assert state.settings.environment == {}  # which a checkpoint does not hold
 
 

@@ -18,7 +18,6 @@ from support.in_process import parsed
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.launch_profile import LaunchProfile
 from train_utils.settings.record import (
-    RunIdentity,
     RunSettings,
     describe_environment,
     resolve_settings,
@@ -48,7 +47,7 @@ def settings(folder) -> RunSettings:
 
 
 def test_the_identity_of_a_run_is_all_that_gives_its_state_a_meaning(settings):
-    identity = dict(settings.identity.entries)
+    identity = dict(settings.identity)
     assert identity.pop("content of the data set")
     assert identity.pop("data set").startswith("9 + 1 images (")
     assert identity == {
@@ -98,10 +97,10 @@ def test_an_encoder_is_recorded_by_its_name_wherever_it_lies(folder):
         num_workers=0,
     )
     assert settings.encoder == "resnet (mit)"
-    assert settings.identity.entries["encoder"] == "resnet"
-    assert settings.identity.entries["in_channels"] == 3  # of the images
-    assert settings.identity.entries["freeze_encoder"] is True
-    assert settings.identity.entries["deep supervision"] is True
+    assert settings.identity["encoder"] == "resnet"
+    assert settings.identity["in_channels"] == 3  # of the images
+    assert settings.identity["freeze_encoder"] is True
+    assert settings.identity["deep supervision"] is True
     assert settings.flags["draft"] is True  # as the model has it, whatever the flag says
 
 
@@ -134,7 +133,7 @@ def test_the_commit_of_a_run_is_unknown_without_git_or_its_folder(monkeypatch, g
 def test_a_record_survives_its_file(credentials):
     settings = RunSettings(
         flags={"task": "grey", "draft": False, "place": True},
-        identity=RunIdentity({"task": "grey"}),
+        identity={"task": "grey"},
         environment={"python": "3"},
         total_steps=7,
         credentials_left_out=credentials,
@@ -145,7 +144,7 @@ def test_a_record_survives_its_file(credentials):
 def test_a_record_of_an_earlier_version_is_completed_as_its_run_was():
     settings = RunSettings.from_json({"flags": {"seed": 1}, "identity": {"seed": 1}})
     assert settings.flags == {"task": "classes", "draft": True, "place": False, "seed": 1}
-    assert settings.identity.entries == {"task": "classes", "seed": 1}
+    assert settings.identity == {"task": "classes", "seed": 1}
 
 
 def test_credentials_in_a_record_of_an_earlier_version_are_redacted():

@@ -13,15 +13,18 @@ pairs of recipes (Bonferroni).
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
 from train_utils.reporting.comparison.recipes import Recipe, have_same_basis
 from train_utils.reporting.comparison.recorded_runs import RecordedRun, Replicate
+from train_utils.settings.record import CONTENT_ENTRY
 
 LEVEL = 0.95  # of all intervals together
 MIN_PAIRS = 3  # fewer pairs of runs have no interval
+IMAGE_COUNTS = re.compile(r"(\d+) \+ (\d+) images")  # for training and validation: how `DatasetInfo.fingerprint` begins
 REMEDY = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5"
 
 
@@ -191,10 +194,10 @@ def _overlap(runs: Sequence[RecordedRun], differences: Sequence[Mapping[str, flo
         return 0.0
     ratios = []
     for run in runs:
-        training_images, validation_images = run.settings.identity.image_counts or (0, 0)
-        if training_images == 0:
+        counts = IMAGE_COUNTS.match(str(run.settings.identity.get("data set")))
+        if counts is None or int(counts[1]) == 0:
             return None
-        ratios.append(validation_images / training_images)
+        ratios.append(int(counts[2]) / int(counts[1]))
     return max(ratios)
 
 
@@ -210,6 +213,6 @@ def _remarks(first: Recipe, second: Recipe) -> list[str]:
         if common < max(len(run.image_scores), len(other.image_scores)):
             counts = f"{len(other.image_scores):,} and {len(run.image_scores):,}"
             return [f"{names} have {counts} validation images: the {common:,} of the same name are compared"]
-        if run.settings.identity.content != other.settings.identity.content:
+        if run.settings.identity.get(CONTENT_ENTRY) != other.settings.identity.get(CONTENT_ENTRY):
             return [f"{names} were made with other files: their validation images are paired by name"]
     return []

@@ -105,7 +105,7 @@ def _comparable(settings: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _basis(run: RecordedRun) -> tuple[str, Any]:
     """The task and the classes of a run: where they are the same, scores mean the same."""
-    return run.task, run.settings.identity.classes
+    return run.task, run.settings.identity.get("classes")
 
 
 def have_same_basis(first: RecordedRun, second: RecordedRun) -> bool:

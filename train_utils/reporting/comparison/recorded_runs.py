@@ -55,7 +55,7 @@ class RecordedRun:
     @property
     def task(self) -> str:
         """The name of the run's task."""
-        return self.settings.identity.task
+        return self.settings.identity["task"]
 
     @property
     def compared_by(self) -> str:
@@ -113,7 +113,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
         remarks.append(
             f"{counted(damaged, 'line of metrics.jsonl is', 'lines of metrics.jsonl are')} damaged and left out"
         )
-    evaluations = _evaluations(records, score_key(settings.identity.task))
+    evaluations = _evaluations(records, score_key(settings.identity["task"]))
     if not evaluations:
         raise DataError("the run has no evaluation yet")
     best_step, score = max(evaluations, key=_score)  # the first of equal ones, as the run itself keeps it
@@ -153,7 +153,7 @@ def read_settings(folder: Path) -> RunSettings:
         settings = RunSettings.from_json(value)
     except ValueError as error:
         raise DataError(f"run.json is damaged: {error}") from error
-    for task in (settings.identity.task, settings.flags["task"]):
+    for task in (settings.identity["task"], settings.flags["task"]):
         if not isinstance(task, str) or task not in TASKS:
             raise DataError(f"its task {task!r} is not known to this version")
     return settings

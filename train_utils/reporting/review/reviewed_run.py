@@ -53,16 +53,18 @@ def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -
         dataset: the present path of the data set; None for the recorded path.
     """
     settings = read_settings(folder)
-    if settings.identity.task != Classes.name:
-        raise DataError(f"its task is {settings.identity.task}, and only masks of classes are reviewed")
+    task = settings.identity["task"]
+    if task != Classes.name:
+        raise DataError(f"its task is {task}, and only masks of classes are reviewed")
     config = DataConfig.from_flags(settings.flags)
     info = load_dataset_info(config if dataset is None else replace(config, dataset=dataset))
-    if info.fingerprint() != settings.identity.data_set:
+    recorded = settings.identity.get("data set")
+    if info.fingerprint() != recorded:
         raise DataError(
             f"the data set has changed since the run: it is {info.fingerprint()}, and was"
-            f" {settings.identity.data_set}; which images the model has not trained on is not known any more"
+            f" {recorded}; which images the model has not trained on is not known any more"
         )
-    if as_json(info.reader.identity) != settings.identity.classes:
+    if as_json(info.reader.identity) != settings.identity.get("classes"):
         raise DataError("the masks have other classes now than in the run")
     return ReviewedRun(str(folder), info, Predictor.from_pretrained(folder / "model", device))
 

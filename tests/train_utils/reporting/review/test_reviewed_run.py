@@ -23,7 +23,7 @@ from train_utils.reporting.review.reviewed_run import (
     predicted_examples,
     predicted_slices,
 )
-from train_utils.settings.record import RunIdentity, RunSettings
+from train_utils.settings.record import RunSettings
 
 CPU = torch.device("cpu")
 FINGERPRINT = "40 + 10 images (abc)"
@@ -34,7 +34,7 @@ def recorded(monkeypatch) -> SimpleNamespace:
     """A run as it is recorded, `settings`, its data set as it is now, `info`, and what is opened: `data`, `models`."""
     settings = RunSettings(
         flags={"dataset": "photos", "val_fraction": 0.25, "unknown": 1},
-        identity=RunIdentity({"task": "classes", "data set": FINGERPRINT, "classes": ["a", "b"]}),
+        identity={"task": "classes", "data set": FINGERPRINT, "classes": ["a", "b"]},
     )
     info = SimpleNamespace(reader=SimpleNamespace(identity=("a", "b")), fingerprint=lambda: FINGERPRINT)
     data, models = [], []

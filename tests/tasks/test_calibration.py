@@ -15,7 +15,6 @@ from tasks.calibration import (
     count_confidences,
     no_counts,
     reliability_curve,
-    replicated_sums,
 )
 from tasks.classes import Classes, ClassTarget
 from tasks.overlapping import Overlapping, OverlapTarget
@@ -54,10 +53,6 @@ def test_the_error_is_that_of_the_definition(factor):
     assert error == pytest.approx(expected, abs=3e-5)  # a confidence is a whole number of steps
 
 
-def test_the_error_of_a_model_that_is_as_sure_as_it_may_be_is_near_zero():
-    assert calibration_error(TASK.reliability(*sample(100_000))) < 0.005
-
-
 @pytest.mark.parametrize(("factor", "sign"), [(0.3, -1), (3.0, 1)], ids=["too sure", "too little sure"])
 def test_bins_tell_a_model_that_is_too_sure_from_one_that_is_too_little_sure(factor, sign):
     counts = TASK.reliability(*sample(100_000, factor))
@@ -72,13 +67,6 @@ def partly_known() -> tuple[Tensor, ClassTarget]:
     logits, target = sample(1000)
     target.mask[0, ::7] = 255
     return logits, target
-
-
-def test_known_pixels_are_counted(partly_known):
-    logits, target = partly_known
-    counts = TASK.reliability(logits, target)
-    assert counts[:, 0].sum() == (target.mask != 255).sum()
-    assert counts.dtype == torch.int64
 
 
 def test_counts_of_strips_add_up_exactly(partly_known):
@@ -100,19 +88,6 @@ def test_memory_of_counts_has_a_limit_however_many_pixels_there_are():
     assert 0 < largest.bytes <= 2**26  # as many as there are pixels
 
 
-def test_a_device_sums_as_bincount_does():
-    bins = torch.arange(999) % (BINS + 1)
-    values = torch.arange(999) * STEPS
-    expected = torch.bincount(bins, values.double(), minlength=BINS + 1).long()
-    assert torch.equal(replicated_sums(bins, values), expected)
-    assert no_counts("meta").device.type == "meta"
-
-
-def test_a_confidence_in_half_precision_is_counted_in_its_bin():
-    counted = torch.tensor([True])
-    assert count_confidences(torch.tensor([0.5]).half(), counted, counted)[7].tolist() == [1, 1, STEPS // 2]
-
-
 def test_a_confidence_from_large_logits_is_counted():
     logits = torch.tensor([200.0, 0, 0]).view(1, 3, 1, 1)  # their exponentials are beyond float32
     assert TASK.reliability(logits, ClassTarget(torch.tensor([[[0]]])))[14].tolist() == [1, 1, STEPS]
@@ -121,13 +96,6 @@ def test_a_confidence_from_large_logits_is_counted():
 def test_half_precision_is_counted_as_in_single():
     logits, target = sample(200)
     assert torch.equal(TASK.reliability(logits.half(), target), TASK.reliability(logits.half().float(), target))
-
-
-def test_half_precision_of_overlapping_classes_is_counted_as_in_single():
-    logits, target = sample(200)
-    task = Overlapping(("a", "b", "c"))
-    bits = OverlapTarget(target.mask, torch.full_like(target.mask, 7))
-    assert torch.equal(task.reliability(logits.half(), bits), task.reliability(logits.half().float(), bits))
 
 
 @pytest.fixture
@@ -149,18 +117,6 @@ def test_a_report_has_the_bins_that_hold_pixels(counts_at_edges):
     assert [point["pixels"] for point in bins] == [2, 1, 1, 1]
     assert bins[0]["accuracy"] == 0.5
     assert bins[2]["confidence"] == 0.5
-
-
-def test_a_report_of_pixels_that_are_all_wrong_has_their_confidence_as_error():
-    confidence = torch.tensor([0.25, 0.75])
-    report = calibration_report(count_confidences(confidence, confidence > 1, confidence > 0))
-    assert report["expected_calibration_error"] == 0.5
-
-
-def test_an_error_is_unknown_where_nothing_is_counted():
-    assert calibration_error(no_counts()) is None
-    assert calibration_report(None) is None
-    assert calibration_report(no_counts()) is None
 
 
 def test_each_class_that_may_overlap_is_a_question_of_its_own():
@@ -198,12 +154,6 @@ def test_pixels_of_labeled_classes_are_counted(partly_labeled):
     assert counts[:, 0].sum() == (target.mask == 1).sum()
 
 
-def test_all_pixels_of_a_completely_labeled_image_are_counted(partly_labeled):
-    logits, target = sample(50)
-    counts = partly_labeled.reliability(logits, PartlyLabeledTarget(target.mask, torch.tensor([0])))
-    assert torch.equal(counts, TASK.reliability(logits, target))
-
-
 @pytest.fixture
 def reliability() -> Tensor:
     """The counts of an image."""
@@ -218,13 +168,6 @@ def evaluation_of(reliability: Tensor | None) -> Evaluation:
     scores.add(prediction, target, 0)
     scores.reliability = reliability
     return Evaluation(1, 0.5, scores)
-
-
-def test_strips_that_are_read_are_counted(reliability):
-    logits, target = sample(400)
-    counts = no_counts()
-    read_strips(TASK, new_decoder(TASK), logits.split(90, dim=2), target, counts)
-    assert torch.equal(counts, reliability)
 
 
 def test_an_evaluation_records_the_error(reliability):
@@ -243,22 +186,3 @@ def test_a_checkpoint_of_an_earlier_version_has_no_counts(reliability):
     state.update(evaluation_of(reliability))
     del state.best_scores["reliability"]
     assert state.best_evaluation(TASK).scores.reliability is None
-
-
-def test_scores_of_a_task_that_counts_nothing_have_no_counts():
-    assert "reliability" not in evaluation_of(no_counts()).scores.to_json()
-
-
-def test_counts_stay_on_their_device():
-    scores = TASK.new_scores(1, "meta")
-    scores.add_reliability(no_counts("meta"))
-    assert scores.reliability.device.type == "meta"
-
-
-def test_counts_of_merged_scores_add_up(reliability):
-    scores = TASK.new_scores(1)
-    scores.reliability = reliability
-    merged = TASK.new_scores(1)
-    merged.merge(scores)
-    merged.merge(scores)
-    assert torch.equal(merged.reliability, 2 * reliability)

@@ -19,7 +19,6 @@ from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.points import PRESENT, PointTarget
-from tasks.regions import Region, Regions
 from tasks.target import Target
 from tasks.task import Task
 
@@ -79,40 +78,6 @@ def test_the_loss_equals_the_formula_written_out(kind, weights, layout):
     torch.testing.assert_close(leaves[1].grad, leaves[0].grad, rtol=1e-12, atol=1e-15)  # of up to 0.6
 
 
-def test_cross_entropy_is_the_mean_over_valid_pixels():
-    logits, masks = sample()
-    expected = F.cross_entropy(logits, masks, ignore_index=255)
-    assert torch.isclose(whole(ClassLoss(3, "ce"), logits, masks), expected, **FLOAT64)
-
-
-def test_weighted_cross_entropy_is_the_weighted_mean():
-    logits, masks = sample()
-    weights = torch.tensor([0.2, 1.0, 1.8])
-    expected = F.cross_entropy(logits, masks, weights.double(), ignore_index=255)
-    assert torch.isclose(whole(ClassLoss(3, "ce", weights), logits, masks), expected, **FLOAT64)
-
-
-def test_dice_is_the_mean_over_the_classes_that_are_in_an_image():
-    logits, masks = sample()
-    is_valid = masks != 255
-    pairs = [(image, index) for image in range(4) for index in range(3) if (masks[image] == index).any()]
-    assert len(pairs) == 11  # of 12: one class is absent from one image
-    values = []
-    for image, index in pairs:
-        probs, truth = logits[image].softmax(dim=0)[index], masks[image] == index
-        overlap, size = probs[truth].sum(), probs[is_valid[image]].sum() + truth.sum()
-        values.append(1 - 2 * overlap / size)
-    assert torch.isclose(whole(ClassLoss(3, "dice"), logits, masks), torch.stack(values).mean(), **FLOAT64)
-
-
-def test_focal_is_cross_entropy_scaled_by_the_squared_error():
-    logits, masks = sample()
-    valid = masks != 255
-    p = logits.softmax(dim=1).gather(1, (masks * valid)[:, None])[:, 0][valid]
-    expected = (-((1 - p) ** 2) * p.log()).mean() + whole(ClassLoss(3, "dice"), logits, masks)
-    assert torch.isclose(whole(ClassLoss(3, "focal+dice"), logits, masks), expected, **FLOAT64)
-
-
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 1.0, 2.0])])
 def test_shares_of_any_split_add_up_to_the_whole(kind, weights):
@@ -159,15 +124,6 @@ def test_an_empty_step_is_zero(kind):
     loss.backward()
     assert loss == 0
     assert (logits.grad == 0).all()
-
-
-def test_half_precision_logits_are_summed_in_float32():
-    logits, masks = sample()
-    rounded = logits.bfloat16()
-    loss = whole(ClassLoss(3), rounded, masks)
-    assert loss.dtype == torch.float32
-    # float32 rounding; sums in bfloat16 would be off by 1e-3 or more
-    torch.testing.assert_close(loss.double(), whole(ClassLoss(3), rounded.double(), masks), rtol=1e-6, atol=0)
 
 
 THREE_POINTS = PointTarget(
@@ -296,51 +252,6 @@ def test_the_loss_of_each_task_lies_on_its_device(task: Task, target):
     assert sums.device == counts.device == task.zero_targets((2, 6, 4), META).main.device == META
 
 
-@pytest.mark.parametrize(("task", "target"), EACH_TASK, ids=TASK_IDS)
-def test_scores_of_each_task_lie_on_its_device(task: Task, target):
-    scores = task.new_scores(2, device=META)
-    assert scores.sums.device == scores.by_image.device == META
-    assert scores.sums.dtype == torch.int64  # float32 cannot count beyond 2^24
-
-
-@pytest.mark.parametrize(("task", "target"), EACH_TASK[:4], ids=TASK_IDS[:4])
-def test_reliability_of_pixels_lies_on_its_device(task: Task, target):
-    assert task.to(META).reliability(torch.zeros(1, 3, 1, 4, device=META), target.to(META)).device == META
-
-
-def test_regions_are_counted_on_a_device_too():
-    scores = Regions(("whole",), regions=(Region("whole", (1,)),)).new_scores(2, device=META)
-    assert scores.sums.device == scores.by_image.device == META
-    assert scores.sums.dtype == torch.int64
-
-
-def test_class_weights_of_objects_go_to_the_device():
-    assert Objects(Classes(("background", "a"))).to(META).classes.class_weights.device == META
-
-
-def test_flags_of_partly_labeled_images_go_to_the_device():
-    task = PartlyLabeledClasses(("background", "a"), flags=torch.ones(1, 2, dtype=torch.bool))
-    assert task.to(META).flags.device == task.to(META).class_weights.device == META
-    assert task.new_scores(1, META).flags.device == META
-
-
-@pytest.mark.parametrize(
-    ("kind", "least", "most"),
-    [("dice", 0, 1e-4), ("ce+logdice", 0.01, 1)],
-    ids=["1 - Dice: as small as the probability", "log Dice: not small"],
-)
-def test_dice_of_a_class_that_is_not_found_has_a_gradient(kind, least, most):
-    masks = torch.zeros(1, 32, 32, dtype=torch.int64)
-    masks[0, 5, 5:9] = 1
-    logits = torch.zeros(1, 2, 32, 32, dtype=torch.float64)
-    logits[:, 0] = 12  # a probability of 6e-6
-    logits.requires_grad_()
-    regions = ClassLoss(2, kind).sums(logits, masks)[1]
-    regions.backward()
-    assert regions.isfinite()
-    assert least < -logits.grad[0, 1, masks[0] == 1].sum() < most
-
-
 @pytest.mark.parametrize(("kind", "missed"), [("dice", 1), ("ce+logdice", math.log(16.001 / 0.001))])
 def test_a_class_of_which_nothing_is_found_is_missed_as_a_whole(kind, missed):
     masks = torch.ones(1, 4, 4, dtype=torch.int64)
@@ -377,13 +288,6 @@ def test_the_loss_of_several_levels_is_their_weighted_sum():
         for level, (scores, weight) in enumerate(zip(level_logits, (4 / 7, 2 / 7, 1 / 7), strict=True))
     )
     assert torch.isclose(criterion(level_logits, masks, criterion.step_counts(masks)), expected, **FLOAT64)
-
-
-def test_a_level_is_smaller_than_the_mask_by_all_strides_above_it():
-    masks = torch.arange(16 * 24).view(1, 16, 24)
-    levels = ClassLoss(2, strides=((2, 1), (2, 2), (2, 2))).levels(masks)
-    assert [tuple(level.shape[1:]) for level in levels] == [(16, 24), (8, 24), (4, 12), (2, 6)]
-    assert levels[3][0, 1].tolist() == [12 * 24 + column for column in (2, 6, 10, 14, 18, 22)]
 
 
 def test_pixels_that_an_encoder_has_padded_count_at_no_level():

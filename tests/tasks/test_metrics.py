@@ -3,12 +3,10 @@
 Modules: tasks/confusion.py.
 """
 
-import re
-
 import pytest
 import torch
 
-from tasks.classes import Classes, ClassScores
+from tasks.classes import Classes
 from tasks.confusion import (
     REPLICAS,
     ClassCounts,
@@ -97,22 +95,6 @@ def test_a_prediction_of_background_alone_scores_zero_on_the_foreground():
     assert "only 'background' was predicted" in summary_line(result, ["background", "cell", "other"])
 
 
-@pytest.mark.parametrize(
-    ("matrix", "names"),
-    [
-        ([[90, 10], [5, 0]], []),
-        ([[0, 90], [0, 5]], ["cell"]),
-        ([[0, 90], [0, 0]], ["cell"]),
-        ([[90, 0], [0, 0]], []),
-    ],
-    ids=["two are predicted", "one is predicted", "one without pixels is predicted", "there is no other"],
-)
-def test_a_class_is_called_the_only_one_predicted_where_there_are_others(matrix, names):
-    summary = summary_line(matrix_scores(torch.tensor(matrix)), ["background", "cell"])
-    assert re.findall(r"only '(\w+)'", summary) == names
-    assert summary.count("only") == len(names)
-
-
 def test_a_class_in_the_prediction_alone_scores_zero():
     masks = torch.zeros(1, 4, 4, dtype=torch.int64)
     preds = masks.clone()
@@ -135,11 +117,6 @@ def test_pixels_that_are_counted_in_parts_add_up(monkeypatch):
     assert torch.equal(confusion_matrix(preds, masks, 5), whole)
 
 
-def test_pixels_of_a_mask_of_8_bits_are_counted_for_many_classes():
-    matrix = confusion_matrix(torch.tensor([3]), torch.tensor([17], dtype=torch.uint8), 18)
-    assert matrix.nonzero().tolist() == [[17, 3]]
-
-
 def test_pixel_accuracy_is_a_share_of_the_true_pixels():
     counts = ClassCounts(torch.tensor([1, 1]), torch.tensor([2, 2]), torch.tensor([1, 5]))  # of partly labeled images
     assert class_scores(counts)["pixel_accuracy"] == 0.5
@@ -151,43 +128,6 @@ def test_ignored_pixels_have_no_score():
     assert result["mean_iou"] is None
     assert result["pixel_accuracy"] is None
     assert "n/a" in format_table(ClassCounts.from_matrix(torch.zeros(2, 2, dtype=torch.int64)), ["a", "b"])
-
-
-def test_the_table_counts_the_true_pixels_of_each_class():
-    titles, *lines, _ = format_table(
-        ClassCounts.from_matrix(torch.tensor([[90, 1_000], [7, 3]])), ["a", "b"]
-    ).splitlines()
-    assert [line.split()[-1] for line in lines] == ["1,090", "10"]
-    assert {len(line) for line in lines} == {len(titles)}
-
-
-@pytest.mark.parametrize("task", [Classes(("a", "b")), Overlapping(("a", "b"))], ids=["classes", "overlapping"])
-def test_scores_of_each_class_stand_last_in_a_record(task):
-    scores = task.new_scores(1)
-    assert list(scores.record())[-4:] == ["eval/iou/a", "eval/iou/b", "eval/dice/a", "eval/dice/b"]
-    assert list(scores.by_class()) == ["dice", "iou"]
-    assert next(iter(scores.brief())) == "mean_iou"
-
-
-@pytest.mark.parametrize("task", [Classes(("a", "b")), Overlapping(("a", "b"))], ids=["classes", "overlapping"])
-def test_log_dice_is_learned_unless_another_loss_is_chosen(task):
-    assert task.loss == "ce+logdice"
-
-
-def test_a_record_of_no_image_has_no_scores():
-    names = ("mean_iou", "mean_dice", "pixel_accuracy", "iou/a", "dice/a")
-    assert Classes(("a",)).new_scores(1).record() == {f"eval/{name}": None for name in names}
-
-
-def test_scores_of_classes_alone_have_a_background():
-    assert Classes(("a",)).new_scores(1).has_background
-    assert not Overlapping(("a",)).new_scores(1).has_background
-
-
-def test_brief_scores_are_mean_iou_then_pixel_accuracy():
-    assert list(Classes(("a",)).new_scores(1).brief().items()) == [("mean_iou", None), ("pixel_accuracy", None)]
-    filled = ClassScores(("a", "b"), MATRIX, torch.zeros(1, 1))
-    assert filled.brief() == {"mean_iou": (3 / 4 + 2 / 3) / 2, "pixel_accuracy": 5 / 6}
 
 
 ALL_LABELED = PartlyLabeledClasses(("a", "b"), flags=torch.ones(1, 2, dtype=torch.bool))
@@ -207,14 +147,6 @@ BOUNDARY = {"boundary_iou": [0.5, None], "hd95": [2.0, None], "mean_boundary_iou
 LONG_NAMES = ("a class of a long name", "b")
 
 
-def test_a_table_is_as_wide_as_its_longest_name():
-    lines = format_table(ClassCounts.from_matrix(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
-    assert len({len(line) for line in lines[:3]}) == 1
-    titles = "      IoU     Dice   bound. IoU   HD95 (px)   precision   recall       pixels"
-    assert lines[0] == f"{'class':22}{titles}"
-    assert lines[1].startswith("a class of a long name  ")
-
-
 def test_a_table_has_a_row_of_scores_for_each_class():
     lines = format_table(ClassCounts.from_matrix(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
     assert [" ".join(line.split()) for line in lines] == [
@@ -223,16 +155,6 @@ def test_a_table_has_a_row_of_scores_for_each_class():
         "b 0.6667 0.8000 n/a n/a 0.6667 1.0000 2",
         "mean 0.7083 0.8286 0.5000 2.0000 pixel accuracy 0.8333",
     ]
-
-
-def test_the_table_of_scores_is_that_of_their_counts():
-    table = ClassScores(LONG_NAMES, MATRIX, torch.zeros(1, 1)).table(BOUNDARY)
-    assert table.splitlines() == format_table(ClassCounts.from_matrix(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
-
-
-def test_a_summary_has_means_of_iou_dice_and_pixel_accuracy():
-    summary = summary_line(matrix_scores(MATRIX), ["a", "b"])
-    assert summary == "mean IoU 0.7083, mean Dice 0.8286, pixel accuracy 0.8333"
 
 
 @pytest.mark.parametrize("classes", [2, 5])

@@ -15,12 +15,6 @@ from unet.config import UNetConfig
 TASK = Objects(Classes(("background", "a", "b")), smallest=4, fills_holes=True)
 
 
-def test_an_object_of_one_pixel_is_as_deep_as_any():
-    ids = torch.tensor([[[1, 0, 2, 2, 2]]])
-    is_known = torch.tensor([[[True, True, True, True, False]]])  # an unknown pixel belongs to no object
-    assert normalized_depth(ids, is_known).tolist() == [[[1, 0, 0.5, 1, 0]]]
-
-
 def test_depth_falls_to_the_border_of_each_object_alike():
     ids = np.zeros((1, 20, 40), int)
     ids[0, 2:17, 2:17] = 5
@@ -42,11 +36,6 @@ def test_depth_around_a_hole_grows_in_octagons():
     assert pixels.tolist() == [[0, 1, 2, 3], [1, 2, 3, 3], [2, 3, 3, 4], [3, 3, 4, 5]]
 
 
-def test_the_border_of_a_picture_does_not_end_an_object():
-    ids = torch.ones(1, 8, 30, dtype=torch.long)
-    assert (normalized_depth(ids, torch.ones_like(ids, dtype=torch.bool)) == 1).all()
-
-
 def test_unknown_pixels_do_not_end_an_object():
     ids = torch.ones(1, 8, 30, dtype=torch.long)
     is_known = torch.ones(1, 8, 30, dtype=torch.bool)
@@ -56,11 +45,6 @@ def test_unknown_pixels_do_not_end_an_object():
     assert (depth[:, :, :20] == 1).all()
     assert (depth[:, :, 20:] == 0).all()
     assert torch.equal(normalized_depth(ids.flip(2), is_known.flip(2)), depth.flip(2))
-
-
-def test_there_may_be_as_many_objects_as_pixels():
-    ids = torch.arange(1, 7).view(1, 2, 3)
-    assert normalized_depth(ids, torch.ones_like(ids, dtype=torch.bool)).tolist() == [[[1] * 3] * 2]
 
 
 def test_depth_of_a_volume_uses_all_axes():
@@ -81,17 +65,9 @@ def test_depth_is_counted_up_to_twenty_pixels():
 PARTLY_KNOWN = target_of([[1, 1, 0, 0]], mask=[[1, 255, 0, 0]])
 
 
-def test_a_target_is_rendered_with_the_depth_of_its_objects():
-    assert Objects().render(target_of([[0, 1, 1, 1, 1, 0]])).depth.tolist() == [[[0, 0.5, 1, 1, 0.5, 0]]]
-
-
 def test_the_host_reads_nothing_of_a_device_to_render_objects():
     device = torch.device("meta")  # it has no values: reading one raises
     assert Objects().render(Objects().zero_targets((2, 6, 4), device)).depth.device == device
-
-
-def test_an_unknown_pixel_is_rendered_as_no_object_nor_the_border_of_one():
-    assert Objects().render(PARTLY_KNOWN).depth.tolist() == [[[1, 0, 0, 0]]]
 
 
 def test_depth_is_learned_where_pixels_are_known():
@@ -147,11 +123,6 @@ def test_numbers_are_made_anew_in_each_crop():
     assert target.ids.dtype == np.int32
 
 
-def test_numbers_begin_at_one_in_a_crop_without_background():
-    filled = ObjectTarget(np.ones((1, 2), np.uint8), np.array([[4, 9]], np.int32)).renumber()
-    assert filled.ids.tolist() == [[1, 2]]
-
-
 def test_a_model_keeps_the_settings_of_its_objects():
     config = UNetConfig(num_classes=4, task=TASK.to_config())
     restored = task_of_model(UNetConfig.from_json(config.to_json()))
@@ -160,11 +131,6 @@ def test_a_model_keeps_the_settings_of_its_objects():
     assert restored.smallest == 4
     assert restored.classes.names == ("background", "a", "b")
     assert restored.outputs == 4
-
-
-@pytest.mark.parametrize(("task", "fills_holes"), [(TASK, True), (Objects(), False)])
-def test_a_config_says_whether_holes_are_filled(task, fills_holes):
-    assert task.to_config()["fills_holes"] is fills_holes
 
 
 def test_a_model_of_an_earlier_version_fills_no_holes():
@@ -181,12 +147,6 @@ def test_a_model_of_an_earlier_version_fills_no_holes():
 def test_a_damaged_task_is_refused(damage):
     with pytest.raises(ModelError, match="the model's task"):
         task_of_model(UNetConfig(num_classes=4, task={**TASK.to_config(), **damage}))
-
-
-def test_a_task_without_classes_is_refused_by_the_missing_key():
-    line = r"^the model's task \{'name': 'objects'\} is damaged \(KeyError\('classes'\)\); use another copy$"
-    with pytest.raises(ModelError, match=line):
-        task_of_model(UNetConfig(num_classes=4, task={"name": "objects"}))
 
 
 def test_objects_need_tiles_that_change_nothing():

@@ -146,11 +146,6 @@ def test_each_class_is_scored_on_the_images_that_are_labeled_for_it(index):
     assert negatives == (is_known & ~true & ~predicted).sum()
 
 
-def test_models_are_compared_by_the_mean_iou():
-    scores = scores_of_batch()[0]
-    assert scores.comparison == pytest.approx(np.mean(scores.values["iou"]))
-
-
 def test_the_confusion_matrix_is_that_of_completely_labeled_images():
     scores, truth, pred = scores_of_batch()
     complete = truth[0] != 255
@@ -195,28 +190,8 @@ def test_a_filler_changes_no_score(scores_of_cars):
     assert scores_of_cars.image_comparison == before != [0]
 
 
-def test_a_class_that_labeled_images_lack_is_scored():
-    mask = torch.zeros(1, 1, 1, dtype=torch.long)
-    scores = PartlyLabeledClasses(NAMES, flags=FLAGS).new_scores(1)
-    scores.add(torch.zeros_like(mask), PartlyLabeledTarget(mask, torch.tensor([1])), 0)  # labeled for cars, without one
-    assert scores.unscored == ("background", "dog", "person")
-
-
 TARGET = PartlyLabeledTarget(np.arange(48, dtype=np.uint8).reshape(SIZE), np.array(3, np.int32))
 CROP = TARGET.at((slice(1, 4), slice(2, 5)))
-
-
-def test_the_label_set_of_an_image_stays_in_crops():
-    assert CROP.shape == (3, 3)
-    assert CROP.label_set == 3
-    assert isinstance(CROP.label_set, np.ndarray)
-
-
-def test_the_label_set_of_an_image_stays_in_padding():
-    padded = CROP.pad((4, 5))
-    assert padded.shape == (4, 5)
-    assert padded.label_set == 3
-    assert (padded.mask[3:] == 255).all()
 
 
 def test_the_label_sets_of_images_stay_in_a_batch():
@@ -226,13 +201,3 @@ def test_the_label_sets_of_images_stay_in_a_batch():
     assert stacked.at((slice(None), slice(0, 2))).shape == (2, 2, 3)
     assert stacked.at(1).label_set.shape == ()
     assert stacked.at(slice(0, 1)).label_set.tolist() == [3]
-
-
-def test_unknown_targets_are_completely_labeled():
-    assert PartlyLabeledTarget.unknown(SIZE).label_set == 0
-
-
-def test_zeros_have_a_label_set_for_each_image():
-    zeros = PartlyLabeledTarget.zeros((2, 4, 4), torch.device("cpu"))
-    assert zeros.label_set.shape == (2,)
-    assert zeros.mask.shape == (2, 4, 4)

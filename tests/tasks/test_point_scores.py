@@ -1,14 +1,12 @@
 """Scores of landmarks: errors and radii, presence, and the digits in which they are shown."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from support.landmarks import THREE, TWO, batch_of_points, point_prediction, random_points
 
 from tasks.landmarks import Landmarks
-from tasks.point_scores import LandmarkScores, auroc, score_cell, score_titles
+from tasks.point_scores import LandmarkScores, auroc
 from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN, PointTarget
 
 
@@ -16,11 +14,6 @@ def score_of(unit: str, rows: list[list[float]]) -> LandmarkScores:
     """Scores of one landmark from its states, errors, sides, diagonals and presences in images."""
     by_image = torch.tensor(rows, dtype=torch.float64)[:, None]
     return LandmarkScores(["a"], unit, torch.tensor([len(rows)]), by_image)
-
-
-def test_the_errors_of_points_are_kept_in_double_precision():
-    scores = LandmarkScores.empty(("nose", "ear"), "px", images=2, device="cpu")
-    assert scores.by_image.dtype == torch.float64
 
 
 def radius_counts(scores: LandmarkScores, points: int) -> dict[str, int]:
@@ -36,42 +29,10 @@ def test_radii_in_percent_of_the_longer_side_hold_their_border():
     assert scores.values()["outliers"] == 1
 
 
-def test_radii_in_mm_are_those_of_cephalometry():
-    errors = (2.0, 2.5, 3.0, 4.0, 10.0, 10.5)
-    scores = score_of("mm", [[PRESENT, error, 1000, 2000, 1] for error in errors])
-    assert radius_counts(scores, 6) == {"sdr/2mm": 1, "sdr/2.5mm": 2, "sdr/3mm": 3, "sdr/4mm": 4}
-    assert scores.values()["outliers"] == 1
-
-
 def test_radii_in_percent_are_those_of_the_side_of_each_image():
     scores = score_of("px", [[PRESENT, 4, 100, 125, 1], [PRESENT, 4, 200, 250, 1], [PRESENT, 4, 400, 500, 1]])
     expected = {"sdr/1_percent": 1, "sdr/2_percent": 2, "sdr/3_percent": 2, "sdr/5_percent": 3}
     assert radius_counts(scores, 3) == expected
-
-
-@pytest.mark.parametrize(
-    ("unit", "mean", "radii"),
-    [("mm", "mean (mm)", ["2 mm", "2.5 mm", "3 mm", "4 mm"]), ("px", "mean (px)", ["1%", "2%", "3%", "5%"])],
-)
-def test_titles_name_the_radii_in_their_unit(unit, mean, radii):
-    titles = list(score_titles(unit).values())
-    assert titles[:7] == [mean, "std", "median", *[f"<= {radius}" for radius in radii]]
-
-
-def test_titles_of_presence_come_after_those_of_errors():
-    titles = score_titles("px")
-    assert list(titles.values())[7:] == ["outliers", "precision", "recall", "AUROC", "present", "absent"]
-    assert list(titles)[-5:-2] == ["presence_precision", "presence_recall", "presence_auroc"]
-
-
-def test_a_summary_tells_the_mean_from_the_median():
-    scores = score_of("mm", [[PRESENT, error, 1000, 2000, 1] for error in (2, 2, 3)])
-    assert scores.summary() == "mean radial error 2.33 mm, median 2.00 mm"
-
-
-def test_a_summary_names_an_auroc_of_zero():
-    scores = score_of("px", [[PRESENT, 1, 100, 125, 0.1], [ABSENT, 0, 100, 125, 0.9]])
-    assert scores.summary() == "mean radial error 1.00 px, median 1.00 px, AUROC of presence 0.0000"
 
 
 def test_a_point_is_found_from_even_chances_on():
@@ -79,12 +40,6 @@ def test_a_point_is_found_from_even_chances_on():
     assert scores.values()["presence_precision"] == 0.5
     assert scores.values()["presence_recall"] == 0.5
     assert scores.comparison == pytest.approx(0.99 / 3)  # the absent one is found, which is as wrong as not to find one
-
-
-def test_precision_is_zero_where_only_absent_points_are_found():
-    values = score_of("px", [[PRESENT, 1, 100, 100, 0.1], [ABSENT, 0, 100, 100, 0.9]]).values()
-    assert values["presence_precision"] == 0
-    assert values["presence_recall"] == 0
 
 
 def test_precision_is_unknown_where_no_point_is_found():
@@ -124,10 +79,6 @@ def test_an_image_of_which_nothing_is_known_compares_as_the_worst():
 
 def test_a_point_beyond_the_diagonal_is_as_bad_as_one_that_is_not_found():
     assert score_of("px", [[PRESENT, 300, 100, 120, 1], [PRESENT, 0, 100, 120, 1]]).comparison == 0.5
-
-
-def test_closeness_that_is_known_to_be_zero_is_shown():
-    assert score_of("px", [[PRESENT, 300, 100, 120, 1]]).brief()["closeness"] == 0
 
 
 def test_an_image_may_be_shorter_than_a_millimeter():
@@ -199,18 +150,6 @@ def test_a_report_has_the_error_of_each_landmark(seed, landmark, name):
     assert scores.record()[f"eval/mean_radial_error/{name}"] == error
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_report_has_the_closeness_with_unit_beside_the_points_that_it_counts(seed):
-    states, rows = random_rows(seed)
-    scores = scores_of_rows(rows)
-    report = scores.report()
-    assert report["unit"] == "px"
-    assert report["closeness"] == scores.comparison
-    assert report["present"] == (states == PRESENT).sum()
-    error = rows[states == PRESENT][:, 1].mean()
-    assert scores.brief() == {"closeness": scores.comparison, "mean_radial_error": pytest.approx(error)}
-
-
 def test_landmarks_that_no_image_holds_have_no_errors():
     scores = score_of("px", [[ABSENT, 0, 100, 125, 0.25]])
     assert scores.comparison == 1
@@ -253,41 +192,6 @@ def test_the_sides_of_a_volume_are_those_of_its_file():
     assert scores.by_image[0, 0, 2:4].tolist() == [120, 130]  # of 120 x 30 x 40
 
 
-def test_a_point_outside_is_not_counted(scores_of_file):
-    assert scores_of_file.by_image[0, 1].tolist() == [0] * 5
-    assert scores_of_file.sums.tolist() == [1]
-
-
-def test_a_record_has_all_scores_but_the_numbers_of_points(scores_of_file):
-    names = scores_of_file.values().keys() - {"present", "absent"}
-    assert {f"eval/{name}" for name in names} <= scores_of_file.record().keys()
-
-
-def test_a_record_has_the_error_of_each_landmark(scores_of_file):
-    record = scores_of_file.record()
-    assert not {"eval/present", "eval/absent"} & record.keys()
-    assert record["eval/mean_radial_error/a"] == pytest.approx(10)
-    assert record["eval/mean_radial_error/b"] is None
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "cell"),
-    [
-        ("mean_radial_error", 1.23456, "1.23"),
-        ("radial_error_std", 1.23456, "1.23"),
-        ("median_radial_error", 1.23456, "1.23"),
-        ("sdr/2mm", 1.23456, "1.235"),
-        ("presence_auroc", 1.23456, "1.235"),
-        ("outliers", 3.0, "3"),
-        ("present", 3.0, "3"),
-        ("absent", 3.0, "3"),
-        ("outliers", None, "n/a"),
-    ],
-)
-def test_a_cell_has_the_digits_that_suit_its_score(key, value, cell):
-    assert score_cell(key, value) == cell
-
-
 @pytest.mark.parametrize(("names", "width"), [(("a landmark of a long name", "b"), 26), (("a", "b"), 9)])
 def test_a_table_of_landmarks_is_as_wide_as_its_longest_name(names, width):
     lines = Landmarks(names=names, partners=(0, 1)).new_scores(1).table().splitlines()
@@ -301,39 +205,6 @@ def test_a_table_ends_with_the_scores_of_all_landmarks():
     last_row = scores_of_rows(np.array(rows, float)).table().splitlines()[-1].split()
     assert last_row[:4] == ["all", "3.00", "1.00", "3.00"]
     assert last_row[-2:] == ["2", "1"]
-
-
-SIZE = (50, 100)
-TRUE_POINTS = batch_of_points(torch.tensor([[[10.0, 10], [20, 20], [30, 30]]]), [[PRESENT, PRESENT, ABSENT]], SIZE)
-
-
-@pytest.fixture
-def scores_at_limits() -> LandmarkScores:
-    """Errors of 2 and 10 of 100 pixels; the second point is predicted with a chance of 0.4, the absent one of 0.5."""
-    scores = THREE.new_scores(1)
-    scores.add(point_prediction([[10, 12], [20, 30], [0, 0]], [0.5, 0.4, 0.5], SIZE), TRUE_POINTS, 0)
-    return scores
-
-
-def test_an_error_exactly_at_a_limit_is_within_it(scores_at_limits):
-    values = scores_at_limits.values()
-    assert [values[f"sdr/{radius}_percent"] for radius in (1, 2, 3, 5)] == [0, 0.5, 0.5, 0.5]
-    assert values["outliers"] == 0  # 10% of the longer side
-
-
-def test_a_chance_exactly_at_one_half_is_a_point_that_is_found(scores_at_limits):
-    assert scores_at_limits.values()["presence_precision"] == 0.5
-    assert scores_at_limits.values()["presence_recall"] == 0.5
-
-
-def test_brief_scores_are_closeness_then_the_mean_error(scores_at_limits):
-    assert scores_at_limits.brief() == {"closeness": scores_at_limits.comparison, "mean_radial_error": 6}
-
-
-def test_an_outlier_in_mm_is_beyond_ten():
-    scores = replace(THREE, unit="mm").new_scores(1)
-    scores.add(point_prediction([[10, 20], [20, 31], [0, 0]], [0.5, 0.5, 0.5], SIZE), TRUE_POINTS, 0)
-    assert scores.values()["outliers"] == 1
 
 
 def test_scores_of_no_image_compare_as_the_worst():
@@ -352,24 +223,6 @@ def scores_of_two_images() -> LandmarkScores:
     scores.add(point_prediction([[10, 13], [24, 23], [50, 70]], [0.9, 0.8, 0.3], size), first, 0)
     scores.add(point_prediction([[10, 10], [0, 0], [5, 15]], [0.9, 0.1, 0.2], size), second, 1)
     return scores
-
-
-def test_errors_are_averaged_over_the_points_of_all_images():
-    values = scores_of_two_images().values()
-    errors = [3, 5, 0, 10]
-    assert values["mean_radial_error"] == pytest.approx(np.mean(errors))
-    assert values["radial_error_std"] == pytest.approx(np.std(errors))
-    assert values["median_radial_error"] == pytest.approx(4)
-    # 1, 2, 3 and 5% of 80 pixels
-    assert [values[f"sdr/{radius}_percent"] for radius in (1, 2, 3, 5)] == [0.25, 0.25, 0.25, 0.5]
-    assert values["outliers"] == 1
-
-
-def test_presence_is_scored_over_the_known_points_of_all_images():
-    values = scores_of_two_images().values()
-    assert values["presence_precision"] == 1.0
-    assert values["presence_recall"] == 0.75
-    assert values["presence_auroc"] == pytest.approx(3 / 4)
 
 
 def test_images_are_compared_by_the_mean_closeness_of_their_points():

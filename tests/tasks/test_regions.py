@@ -34,20 +34,10 @@ def scores() -> RegionScores:
     return scores
 
 
-def test_regions_have_one_score_of_each_image():
-    assert TASK.new_scores(2).by_image.tolist() == [[0], [0]]
-
-
 def test_labels_are_scored_beside_regions(scores):
     assert scores.values["iou"] == [5 / 7, 3 / 5, 1 / 2]
     assert scores.label_values["iou"] == [1 / 3, 1 / 4, 1 / 2]
     assert scores.comparison == pytest.approx((5 / 7 + 3 / 5 + 1 / 2) / 3)
-
-
-def test_a_report_has_the_scores_of_regions_beside_those_of_labels(scores):
-    report = scores.report()
-    assert report["iou"] == [5 / 7, 3 / 5, 1 / 2]
-    assert report["of_labels"]["iou"] == [1 / 3, 1 / 4, 1 / 2]
 
 
 def test_labels_are_scored_where_pixels_are_known():
@@ -55,29 +45,6 @@ def test_labels_are_scored_where_pixels_are_known():
     target = OverlapTarget(torch.tensor([[[1, 0]]]), torch.tensor([[[7, 0]]]))
     scores.add(torch.tensor([[[1, 1]]]), target, 0)
     assert scores.label_values["iou"] == [1, None, None]
-
-
-def test_means_over_labels_are_recorded(scores):
-    record = scores.record()
-    assert record["eval/label_mean_iou"] == pytest.approx((1 / 3 + 1 / 4 + 1 / 2) / 3)
-    assert record["eval/label_mean_dice"] == pytest.approx((1 / 2 + 2 / 5 + 2 / 3) / 3)
-
-
-def test_a_summary_has_the_means_of_regions_before_those_of_labels(scores):
-    regions, labels = "mean IoU 0.6048, mean Dice 0.7500", "mean IoU 0.3611, mean Dice 0.5222"
-    assert scores.summary() == f"{regions}; of the labels {labels}"
-
-
-def test_a_table_lists_regions_before_the_labels_that_are_written(scores):
-    assert [line.split()[0] for line in scores.table().splitlines() if "IoU" in line] == ["class", "written"]
-
-
-def test_a_table_has_scores_of_boundaries_beside_those_of_regions_alone(scores):
-    boundary = {"boundary_iou": [0.25, 0.5, None], "mean_boundary_iou": 0.375}
-    boundary |= {"hd95": [7.5, 1.5, None], "mean_hd95": 4.5}
-    rows = [line.split() for line in scores.table(boundary).splitlines()]
-    assert rows[1] == ["whole", "0.7143", "0.8333", "0.2500", "7.5000", "0.8333", "0.8333", "6"]
-    assert rows[6] == ["label", "1", "0.3333", "0.5000", "0.3333", "1.0000", "1"]
 
 
 def test_a_report_has_the_tables_of_regions_beside_those_of_labels(scores):
@@ -103,11 +70,6 @@ def test_a_pixel_of_two_separate_regions_has_the_label_of_the_last_one():
 
 
 SEVERAL_VALUES = Regions(("whole", "core"), regions=(Region("whole", (3, 1, 2)), Region("core", (2, 1))))
-
-
-def test_a_region_is_written_as_its_first_value():
-    assert [region.label for region in SEVERAL_VALUES.regions] == ["label 3", "label 2"]
-    assert SEVERAL_VALUES.label_bits() == [1, 3]
 
 
 def test_a_region_is_scored_as_its_first_value():
@@ -138,21 +100,15 @@ def test_a_model_keeps_the_order_of_the_values_of_a_region():
     assert restored.regions == SEVERAL_VALUES.regions
 
 
-def test_numbers_are_names_of_regions_too():
-    task = {"name": "regions", "regions": [[1, [1, 2]], [2, [2]]]}
-    assert task_of_model(UNetConfig(num_classes=2, task=task)).names == ("1", "2")
-
-
 @pytest.mark.parametrize(
     ("regions", "mistake"),
     [
-        ([["whole"]], "'s regions are damaged"),
         (None, "'s regions are damaged"),
         ([["whole", ["x"]]] * 3, "'s regions are damaged"),
         ([["whole", []], ["a", [1]], ["b", [2]]], " has 3 regions"),
         ([["whole", [1]]], " has 1 regions, the model 3 outputs$"),
     ],
-    ids=["no values", "no regions", "a word for a value", "an empty region", "too few regions"],
+    ids=["no regions", "a word for a value", "an empty region", "too few regions"],
 )
 def test_damaged_regions_are_refused(regions, mistake):
     with pytest.raises(ModelError, match=rf"^config\.json: the task{mistake}"):

@@ -1,7 +1,5 @@
 """Targets of images in padding, strips and copies on a device."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import torch
 
@@ -26,38 +24,7 @@ def test_a_strip_ends_before_its_last_row():
     assert batch.for_loss().mask.dtype == torch.int64
 
 
-def test_each_field_has_its_type_where_nothing_is_known():
-    nothing = ObjectTarget.unknown((2, 3))
-    assert nothing.mask.dtype == np.uint8
-    assert nothing.ids.dtype == np.int32
-
-
-def test_each_field_has_its_own_number_where_nothing_is_known():
-    nothing = ObjectTarget.unknown((1, 2))
-    assert nothing.mask.tolist() == [[255, 255]]
-    assert nothing.ids.tolist() == [[0, 0]]
-
-
 def test_each_field_is_padded_with_its_own_number():
     target = ObjectTarget(np.ones((1, 1), np.uint8), np.full((1, 1), 70_000, np.int32)).pad((1, 2))
     assert target.mask.tolist() == [[1, 255]]
     assert target.ids.tolist() == [[70_000, 0]]
-
-
-def test_zeros_of_each_field_lie_on_the_device():
-    for field in ObjectTarget.zeros((2, 3, 4), torch.device("meta")).arrays():
-        assert field.dtype == torch.int64
-        assert field.shape == (2, 3, 4)
-        assert field.device.type == "meta"
-
-
-def test_the_host_waits_for_a_copy_unless_it_is_told_not_to():
-    waits = []
-
-    def copy(device, non_blocking):
-        waits.append((device.type, not non_blocking))
-
-    target = ClassTarget(SimpleNamespace(to=copy))
-    target.to(torch.device("cpu"))
-    target.to(torch.device("cuda"), non_blocking=True)
-    assert waits == [("cpu", True), ("cuda", False)]

@@ -322,3 +322,11 @@ def test_values_of_config_json_are_checked_in_our_words(model, tmp_path, key, va
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=f"^{re.escape(str(folder))}: cannot be loaded: {line}"):
         UNet.from_pretrained(folder)
+
+
+def test_blocks_that_run_twice_are_all_that_are_trained():
+    network = UNet(tiny(depth=5, encoder=LITE, in_channels=3))
+    blocks = [network.stem, *network.downs, *network.encoder.stages, *network.ups]
+    assert [*map(id, network.blocks)] == [*map(id, blocks)]
+    network.encoder.freeze()
+    assert [*map(id, network.blocks)] == [*map(id, [network.stem, *network.downs, *network.ups])]

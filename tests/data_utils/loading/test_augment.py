@@ -11,10 +11,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from data_utils.loading.augment import augment, recolor_images
+from data_utils.loading.augment import augment
 from data_utils.loading.augmentation import STRENGTHS, Augmentation, pack_augmentations, sample_augmentation
 from tasks.classes import ClassTarget
-from tasks.overlapping import OverlapTarget
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (2, 10), (7, 0), (7, 1), (9, 123456)]
 
@@ -131,11 +130,6 @@ def test_none_only_converts():
     assert torch.equal(new_masks, masks.long())
 
 
-def test_an_unknown_strength_is_refused():
-    with pytest.raises(ValueError, match="'medium' is none of none, mirror, basic, strong"):
-        run(*batch(), strength="medium")
-
-
 def test_a_sample_whose_augmentation_is_the_identity_comes_back_exactly():
     images, masks = batch(count=3, dtype=torch.float32, high=65535)
     masks = masks.long()
@@ -241,46 +235,11 @@ def test_outside_is_exactly_the_fill_and_ignored(strength):
     assert (new_images.permute(0, 2, 3, 1)[~outside] != fill).any(dim=1).all()
 
 
-def test_outside_is_the_fill_of_64_bits_where_the_image_has_as_many():
-    images, masks = torch.ones(1, 1, 8, 10, dtype=torch.float64), torch.zeros(1, 8, 10).long()
-    fill = torch.tensor([0.1], dtype=torch.float64)
-    moved, _ = apply(images, masks, [Augmentation(np.eye(2) * 4)], fill, torch.ones(1))
-    assert moved[0, 0, 0, 0] == 0.1
-
-
 def test_outside_of_a_volume_is_also_before_and_behind_it():
     images, masks = torch.full((1, 1, 8, 4, 5), 7.0), torch.ones(1, 8, 4, 5).long()
     moved, labels = apply(images, masks, [Augmentation(np.diag([1.0, 1.0, 2.0]))], torch.tensor([3.0]), torch.ones(1))
     assert labels[0, :, 1, 1].tolist() == [255, 255, 1, 1, 1, 1, 255, 255]
     assert moved[0, 0, :, 1, 1].tolist() == [3, 3, 7, 7, 7, 7, 3, 3]
-
-
-def test_labels_of_32_bits_are_moved_along_each_axis_of_a_volume():
-    bits = torch.arange(2 * 3 * 5, dtype=torch.int32).view(1, 2, 3, 5)
-    augmentations, zero = [Augmentation(np.diag([-1.0, -1.0, 1.0]))], torch.zeros(1)
-    _, wide = augment(
-        bits[:, None],
-        OverlapTarget(bits, bits),
-        augmentations,
-        pack_augmentations(augmentations, 1),
-        fill=zero,
-        std=zero + 1,
-    )
-    assert wide.truth.tolist() == bits.flip(2, 3).tolist()
-
-
-def test_labels_of_32_bits_lie_where_those_of_8_bits_do():
-    images, masks = batch((24, 40))
-    bits = masks.to(torch.int32)
-    augmentations = [sample_augmentation(key, strength="strong", seed=0, size=(24, 40), channels=3) for key in KEYS]
-    fill, std = torch.zeros(3), torch.ones(3)
-    moved = apply(images, masks, augmentations, fill, std)[1]
-    _, wide = augment(
-        images, OverlapTarget(bits, bits), augmentations, pack_augmentations(augmentations, 3), fill=fill, std=std
-    )
-    inside = moved != 255  # what is unknown has another number
-    assert inside.any()
-    assert torch.equal(wide.truth[inside], moved[inside].to(wide.truth.dtype))
 
 
 @pytest.mark.parametrize("strength", ["basic", "strong"])
@@ -306,75 +265,17 @@ def test_mirror_does_nothing_but_mirror_left_and_right():
     assert 10 <= sum(mirrored) <= 30
 
 
-@pytest.fixture(scope="module")
-def basic_augmentations() -> list[Augmentation]:
-    return [sample_augmentation((0, i), strength="basic", seed=0, size=(64, 64), channels=3) for i in range(400)]
-
-
-def test_basic_scales_by_a_quarter(basic_augmentations):
-    scales = [abs(np.linalg.det(d.matrix)) ** -0.5 for d in basic_augmentations]
-    assert 0.8 <= min(scales) < 0.82
-    assert 1.22 < max(scales) <= 1.25
-
-
-def test_basic_turns_by_fifteen_degrees(basic_augmentations):
-    angles = [math.degrees(math.atan2(d.matrix[1, 0], d.matrix[1, 1])) for d in basic_augmentations]
-    assert -15 <= min(angles) < -14
-    assert 14 < max(angles) <= 15
-
-
-def test_basic_mirrors_one_in_two(basic_augmentations):
-    mirrored = np.mean([np.linalg.det(d.matrix) < 0 for d in basic_augmentations])
-    assert 0.4 < mirrored < 0.6  # four standard deviations of 400 draws
-
-
-def test_basic_changes_contrast_by_a_fifth(basic_augmentations):
-    gains = np.array([d.gain for d in basic_augmentations])
-    assert 0.8 <= gains.min() < 0.82
-    assert 1.18 < gains.max() <= 1.2
-
-
-def test_basic_changes_brightness_by_a_fifth(basic_augmentations):
-    shifts = np.array([d.shift for d in basic_augmentations])
-    assert -0.2 <= shifts.min() < -0.18
-    assert 0.18 < shifts.max() <= 0.2
-
-
-def test_basic_has_no_other_effects(basic_augmentations):
-    assert not any(d.blur or d.noise or d.elastic is not None for d in basic_augmentations)
-
-
-@pytest.fixture(scope="module")
-def strong_augmentations() -> list[Augmentation]:
-    return [sample_augmentation((0, i), strength="strong", seed=0, size=(64, 96), channels=3) for i in range(400)]
-
-
-def test_strong_uses_every_effect_at_its_rate(strong_augmentations):
-    # rates of 1/2, 0.2 and 0.3, give or take four standard deviations of 400 draws (3.5 for the last two)
-    assert 0.4 < np.mean([d.elastic is not None for d in strong_augmentations]) < 0.6
-    assert 0.13 < np.mean([d.blur > 0 for d in strong_augmentations]) < 0.27
-    assert 0.22 < np.mean([d.noise > 0 for d in strong_augmentations]) < 0.38
-    assert np.ptp([d.gain for d in strong_augmentations], axis=1).min() > 0
-
-
-def test_strong_mirrors_an_image_up_and_down_without_quarter_turns(strong_augmentations):
-    """The image is not square."""
-    upright = [d for d in strong_augmentations if abs(d.matrix[0, 1]) < 1e-12]
-    assert 0.4 < len(upright) / len(strong_augmentations) < 0.6
-    assert any(d.matrix[0, 0] > 0 > d.matrix[1, 1] for d in upright)
-
-
-def test_strong_turns_a_square_image_by_quarters():
-    square = [sample_augmentation((0, i), strength="strong", seed=0, size=(64, 64), channels=3) for i in range(400)]
-    assert any(abs(d.matrix[0, 0]) < 1e-12 for d in square)
-
-
-@pytest.mark.parametrize(("size", "pixels"), [((512, 768), 10), ((64, 96), 2)])
-def test_elastic_displacements_are_the_papers_and_smaller_in_small_images(size, pixels):
-    augmentations = [sample_augmentation((0, i), strength="strong", seed=0, size=size, channels=1) for i in range(400)]
-    displacements = np.array([d.elastic for d in augmentations if d.elastic is not None])
-    # about 3,600 numbers: the standard deviation is known to 1.2%
-    assert displacements.std() == pytest.approx(pixels, rel=0.05)
+def test_basic_changes_scale_angle_and_colors_by_what_is_documented():
+    basic = [sample_augmentation((0, i), strength="basic", seed=0, size=(64, 64), channels=3) for i in range(400)]
+    scales = [abs(np.linalg.det(d.matrix)) ** -0.5 for d in basic]
+    angles = [math.degrees(math.atan2(d.matrix[1, 0], d.matrix[1, 1])) for d in basic]
+    gains = np.array([d.gain for d in basic])
+    shifts = np.array([d.shift for d in basic])
+    for values, least, most in ((scales, 0.8, 1.25), (angles, -15, 15), (gains, 0.8, 1.2), (shifts, -0.2, 0.2)):
+        assert least <= np.min(values) < least + (most - least) / 20
+        assert most - (most - least) / 20 < np.max(values) <= most
+    assert 0.4 < np.mean([d.is_mirrored for d in basic]) < 0.6  # four standard deviations of 400 draws
+    assert not any(d.blur or d.noise or d.elastic is not None for d in basic)
 
 
 def test_elastic_deformation_moves_as_far_as_drawn():
@@ -406,12 +307,6 @@ def test_contrast_or_brightness_follows_the_statistics_of_the_data(gain, shift, 
     assert new_images.flatten().tolist() == changed
 
 
-def test_colors_change_about_the_mean_of_the_data():
-    images, fill, std = torch.tensor([[[10.0]], [[20.0]]]), torch.tensor([[[12.0]], [[20.0]]]), torch.tensor([[[3.0]]])
-    changed = recolor_images(images, torch.tensor(1.5), torch.tensor(0.5), fill, std)
-    assert changed.flatten().tolist() == [12 - 1.5 * 2 + 1.5, 21.5]
-
-
 def with_gamma(image: torch.Tensor, mean: float) -> torch.Tensor:
     """An image of one channel whose values are bent by a gamma of 2."""
     mask = torch.zeros(1, *image.shape[2:]).long()
@@ -419,10 +314,6 @@ def with_gamma(image: torch.Tensor, mean: float) -> torch.Tensor:
 
 
 RAMP = torch.linspace(10, 20, 25).view(1, 1, 5, 5)
-
-
-def test_gamma_keeps_the_mean():
-    assert with_gamma(RAMP, 15.0).flatten()[12] == 15
 
 
 def test_gamma_keeps_the_range_where_the_mean_lies_outside_of_it():
@@ -438,21 +329,6 @@ def test_gamma_keeps_the_mean_of_each_channel():
     assert bent[0, :, 2, 2].tolist() == [15.0, 12.5]
 
 
-def test_gamma_keeps_a_flat_image():
-    assert (with_gamma(torch.full_like(RAMP, 7.0), 15.0) == 7).all()
-
-
-def test_values_are_bent_before_their_contrast_changes():
-    image, mask = torch.tensor([[[[0.0, 10, 40, 100]]]]), torch.zeros(1, 1, 4).long()
-    fill, std = torch.tensor([40.0]), torch.tensor([8.0])
-    augmentation = Augmentation(gain=np.array([2.0]), shift=np.array([0.5]), gamma=2.0)
-    changed, _ = apply(image, mask, [augmentation], fill, std)
-    bent, _ = apply(image, mask, [Augmentation(gamma=2.0)], fill, std)
-    assert torch.allclose(changed, 40 + 2 * (bent - 40) + 4)
-    bent_afterwards, _ = apply(2 * image - 36, mask, [Augmentation(gamma=2.0)], fill, std)
-    assert not torch.allclose(changed, bent_afterwards)
-
-
 def test_blur_is_gaussian():
     image = torch.zeros(1, 1, 21, 31, dtype=torch.float64)
     image[..., 10, 15] = 1.0
@@ -462,54 +338,11 @@ def test_blur_is_gaussian():
     assert spread == pytest.approx(1.2**2, rel=0.01)  # the kernel is cut off: measured 0.2%
 
 
-def test_blur_reaches_as_many_pixels_as_three_deviations_begin():
-    image = torch.zeros(1, 1, 1, 15)
-    image[..., 7] = 1.0
-    blurred, _ = warp(image, torch.zeros(1, 1, 15).long(), blur=0.75)  # three deviations are 2.25
-    assert blurred.flatten().nonzero().flatten().tolist() == [4, 5, 6, 7, 8, 9, 10]
-
-
-def test_blur_keeps_flat_areas():
-    flat, _ = warp(torch.full((1, 1, 9, 2), 7.0), torch.zeros(1, 9, 2).long(), blur=1.5)
-    assert torch.allclose(flat, torch.full_like(flat, 7.0), rtol=1e-6, atol=0)  # float32: measured 1.4e-7
-
-
 def test_blur_continues_the_edges():
     step = torch.tensor([0.0] * 6 + [9.0] * 6).expand(1, 1, 2, 12)
     blurred, _ = warp(step, torch.zeros(1, 2, 12).long(), blur=1.0)
     assert blurred[..., :3].tolist() == [[[[0.0] * 3] * 2]]
     assert torch.allclose(blurred[..., -3:], torch.tensor(9.0))
-
-
-def test_blur_of_a_volume_is_the_same_along_each_axis():
-    point = torch.zeros(1, 1, 9, 9, 9)
-    point[..., 4, 4, 4] = 1
-    augmentations = [Augmentation(np.eye(3), blur=1.2)]
-    blurred, _ = apply(point, torch.zeros(1, 9, 9, 9).long(), augmentations, torch.zeros(1), torch.ones(1))
-    lines = [blurred[0, 0, :, 4, 4], blurred[0, 0, 4, :, 4], blurred[0, 0, 4, 4, :]]
-    assert torch.allclose(lines[0], lines[1])
-    assert torch.allclose(lines[0], lines[2])
-    assert (lines[0] > 0).all()
-
-
-@pytest.mark.parametrize(("shares", "is_same"), [((0.96, 0.95001, 1.0), True), ((0.94, 1.0, 1.0), False)])
-def test_a_share_of_the_voxels_is_rounded_to_whole_ones(shares, is_same):
-    volume = torch.rand((1, 1, 10, 10, 10), generator=torch.Generator().manual_seed(0))
-    augmentation = Augmentation(np.eye(3), resolution=shares)
-    changed, _ = apply(volume, torch.zeros(1, 10, 10, 10).long(), [augmentation], torch.zeros(1), torch.ones(1))
-    assert torch.allclose(changed, volume) is is_same
-
-
-def test_a_volume_of_one_slice_keeps_it_at_any_resolution():
-    volume = torch.full((1, 1, 1, 6, 6), 7.0)
-    changed, _ = apply(
-        volume,
-        torch.zeros(1, 1, 6, 6).long(),
-        [Augmentation(np.eye(3), resolution=(0.5, 0.5, 0.5))],
-        torch.zeros(1),
-        torch.ones(1),
-    )
-    assert changed.equal(volume)
 
 
 @pytest.fixture(scope="module")
@@ -524,10 +357,6 @@ def noisy_images():
 def test_noise_has_the_drawn_size(noisy_images, channel, deviation):
     # four deviations of 8192 draws
     assert noisy_images[:, channel].std().item() == pytest.approx(deviation, rel=0.03)
-
-
-def test_noise_of_each_image_has_its_own_seed(noisy_images):
-    assert not torch.equal(noisy_images[0], noisy_images[1])
 
 
 def test_noise_has_the_seed_of_its_own_augmentation_whatever_its_place_in_the_batch():

@@ -4,15 +4,12 @@ Modules: data_utils/loading/batch_sampler.py.
 """
 
 import hashlib
-import itertools
 from collections.abc import Iterable
 
 import numpy as np
 import pytest
-import torch
 
 from data_utils.analysis.distinct_rows import distinct_rows
-from data_utils.loading import batch_sampler
 from data_utils.loading.batch_sampler import (
     Batch,
     BatchSplit,
@@ -22,7 +19,6 @@ from data_utils.loading.batch_sampler import (
     epoch_batches,
     images_per_batch,
     padded_shapes,
-    pixels_per_batch,
     stream_batches,
 )
 
@@ -91,34 +87,9 @@ def test_all_images_of_a_step_share_one_shape_that_holds_them():
         assert all((original[index] <= shape).all() for index, _, shape in step)
 
 
-def test_the_order_of_an_epoch_takes_four_bytes_for_each_image():
-    shapes = distinct_rows(np.full((5, 2), 32))
-    assert next(iter(epoch_batches(shapes, 2, seed=0, epoch=0))).indices.dtype == np.int32
-    assert stream_batches(np.array([3, 2]), (32, 32), 2, seed=0, epoch=0)[0].indices.dtype == np.int32
-
-
-def test_one_batch_of_an_epoch_alone_is_short():
-    shapes = distinct_rows(padded_shapes(sizes()))
-    lengths = [len(batch.indices) for batch in epoch_batches(shapes, 8, seed=0, epoch=0)]
-    assert sorted(lengths) == [1] + [8] * 7
-
-
-def test_batches_of_different_shapes_take_turns_in_random_order():
-    shapes = np.array([[32, 32]] * 40 + [[48, 48]] * 40)
-    sides = [batch.shape[0] for batch in epoch_batches(distinct_rows(shapes), 4, seed=0, epoch=0)]
-    assert sides.count(32) == sides.count(48) == 10
-    changes = sum(before != after for before, after in itertools.pairwise(sides))
-    assert changes > 4  # in the order of the shapes there would be one
-
-
 @pytest.mark.parametrize(("shape", "images"), [((5, 10), 2), ((5, 11), 1), ((20, 20), 1), ((2, 5, 2), 5)], ids=str)
 def test_a_batch_has_as_many_images_as_its_pixels_hold(shape, images):
     assert images_per_batch(100, shape) == images
-
-
-@pytest.mark.parametrize(("kind", "pixels"), [("cpu", 131072), ("cuda", 524288), ("mps", 524288)])
-def test_a_forward_pass_has_so_many_pixels_on_each_kind_of_device(kind, pixels):
-    assert pixels_per_batch(torch.device(kind)) == pixels
 
 
 @pytest.mark.parametrize(
@@ -152,11 +123,6 @@ def test_a_step_of_few_images_has_few_micro_batches(images, sizes):
     assert BatchSplit(8, 2, 2, 2).sizes(images) == sizes
 
 
-@pytest.mark.parametrize(("images", "sizes"), [(3, [1, 1, 1, 0]), (4, [1, 1, 1, 1])])
-def test_a_round_is_left_out_where_no_process_would_have_an_image_in_it(images, sizes):
-    assert BatchSplit(5, 4, 1, 2).sizes(images) == sizes
-
-
 def test_processes_that_share_a_volume_are_one_group():
     batch_split = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2, processes_per_volume=3)
     assert batch_split.world_size == 6
@@ -169,16 +135,6 @@ def test_processes_that_share_a_volume_are_one_group():
 
 FOUR_SHAPES = np.array([(8, 8)] * 4)
 TWO_GROUPS = BatchSplit(4, groups=2, micro_batch_size=1, accumulation=2)
-
-
-@pytest.mark.parametrize(
-    "batch_split",
-    [TWO_GROUPS, TWO_GROUPS._replace(groups=1, processes_per_volume=2)],
-    ids=["a volume each", "a volume together"],
-)
-def test_the_last_round_of_micro_batches_ends_a_step_for_every_process(batch_split):
-    batches = list(TrainingSampler(FOUR_SHAPES, batch_split, 0, range(1)))
-    assert [batch[0].ends_step for batch in batches] == [False, False, True, True]
 
 
 def test_processes_that_share_a_volume_get_its_micro_batch_one_after_the_other():
@@ -204,37 +160,8 @@ def test_many_sizes_become_few_shapes():
     assert shapes.prod(axis=1).sum() < 1.6 * many.prod(axis=1).sum()
 
 
-SIXTEEN = np.array([(10 * number, 7) for number in range(1, 17)])
-
-
-def test_sixteen_sizes_stay():
-    assert (padded_shapes(SIXTEEN) == SIXTEEN).all()
-
-
-def test_two_of_seventeen_sizes_that_pad_least_become_one():
-    shapes = padded_shapes(np.vstack([SIXTEEN, [(165, 7)]]))
-    assert len(np.unique(shapes, axis=0)) == 16
-    assert shapes[15].tolist() == shapes[16].tolist() == [165, 7]
-    assert (shapes[:15] == SIXTEEN[:15]).all()
-
-
 def test_two_sizes_that_become_one_shape_are_padded_to_what_holds_both():
     assert padded_shapes(np.array([(4, 8), (8, 4)]), max_shapes=1).tolist() == [[8, 8], [8, 8]]
-
-
-@pytest.mark.parametrize("step", [-1, 3])
-def test_a_stream_has_no_steps_before_its_first_or_after_its_last(step):
-    batches = stream_batches(np.array([4, 1]), (32, 32), 2, seed=0, epoch=0)
-    with pytest.raises(IndexError, match=f"step {step} of 3"):
-        batches[step]
-
-
-def test_the_order_of_an_epoch_is_drawn_once(monkeypatch):
-    epochs = []
-    batches_of = TrainingSampler.batches
-    monkeypatch.setattr(TrainingSampler, "batches", lambda self, epoch: epochs.append(epoch) or batches_of(self, epoch))
-    list(TrainingSampler(np.full((9, 2), 8), BatchSplit(4, 1, 4, 1), 0, range(1, 7)))
-    assert epochs == [0, 1, 2]
 
 
 def test_steps_may_be_made_in_any_order():
@@ -242,26 +169,6 @@ def test_steps_may_be_made_in_any_order():
     batch_split = BatchSplit(4, 1, 4, 1)
     steps = {step: next(iter(TrainingSampler(shapes, batch_split, 0, [step]))) for step in range(4)}
     assert list(TrainingSampler(shapes, batch_split, 0, [3, 0, 2, 1])) == [steps[step] for step in (3, 0, 2, 1)]
-
-
-@pytest.mark.parametrize(
-    ("counts", "shapes"),
-    [
-        ({(10, 10): 100, (10, 11): 1, (20, 20): 1, (20, 25): 1}, [[10, 10], [10, 11], [20, 25]]),
-        ({(4, 4): 1, (4, 5): 500, (4, 6): 40, (6, 10): 30, (6, 12): 1}, [[4, 5], [4, 6], [6, 12]]),
-    ],
-    ids=["of a size", "of a merged shape"],
-)
-def test_padding_counts_for_each_image_that_is_padded(counts, shapes):
-    """A merged shape has the images of both: (4, 4) becomes one of many (4, 5), which (4, 6) would pad."""
-    sizes = np.array([size for size, count in counts.items() for _ in range(count)])
-    assert np.unique(padded_shapes(sizes, max_shapes=3), axis=0).tolist() == shapes
-
-
-def test_very_many_sizes_are_rounded_up_to_multiples_of_eight_first():
-    sizes = np.array([(row, column) for row in range(33, 50) for column in range(33, 50)])  # 289
-    shapes = padded_shapes(sizes)
-    assert np.unique(shapes, axis=0).tolist() == [[row, column] for row in (40, 48, 56) for column in (40, 48, 56)]
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -335,14 +242,3 @@ def test_the_order_of_an_evaluation_is_the_one_that_older_runs_had(dims, digest)
     batches = [[tuple(slot)[:4] for slot in batch] for batch in sampler]
     assert len(batches) == len(sampler)
     assert hashlib.sha256(repr(batches).encode()).hexdigest()[:16] == digest
-
-
-@pytest.mark.parametrize("group_sizes", [None, np.full(1000, 100)], ids=["images", "stream"])
-def test_an_epoch_makes_no_batches_but_those_of_the_steps_that_are_made(monkeypatch, group_sizes):
-    calls = []
-    monkeypatch.setattr(batch_sampler, "Batch", lambda *values: calls.append(values) or Batch(*values))
-    shapes = np.full((100_000, 2), 32)
-    sampler = iter(TrainingSampler(shapes, BatchSplit(4, 1, 4, 1), 0, range(24_000, 25_000), group_sizes))
-    for _ in range(3):
-        next(sampler)
-    assert len(calls) == 3

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-import torch
 from support.data_sets import load_info
 
 from data_utils.analysis.check_data import check_data
@@ -24,7 +23,6 @@ from data_utils.image_io.reader import DecodedImage, read_mask
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.loading.noise import unit_noise
 from unet.config import IGNORE_INDEX, Preprocess
 
 
@@ -41,12 +39,6 @@ def test_crops_favor_rare_classes_inside_the_image(size, least, most):
         assert mask[window].shape == tuple(np.minimum(size, mask.shape))
         rare_crops += 3 in mask[window]
     assert least <= rare_crops <= most
-
-
-def test_crops_of_an_ignored_mask_are_taken_anywhere():
-    mask = np.full((40, 56), 255, np.uint8)
-    starts = {crop_window(mask, IGNORE_INDEX, (8, 8), np.random.default_rng(seed))[0][0] for seed in range(300)}
-    assert starts == set(range(33))
 
 
 def generators(count: int, *, around_class: bool) -> Iterator[np.random.Generator]:
@@ -108,27 +100,6 @@ def test_a_crop_around_a_pixel_has_it_anywhere_inside(size, crop, pixel, take_cr
         for at, want, have in zip(pixel, crop, size, strict=True)
     ]
     assert starts == set(itertools.product(*possible))
-
-
-@BY_BOTH
-@pytest.mark.parametrize(("size", "crop", "pixel"), [AROUND[0], AROUND[5]], ids=str)
-def test_a_crop_around_a_pixel_far_from_borders_has_it_at_each_place_as_often(size, crop, pixel, take_crop):
-    windows = [take_crop(size, crop, pixel, rng) for rng in generators(400, around_class=True)]
-    starts = Counter(tuple(start for start, _ in window) for window in windows)
-    assert is_even(starts, int(np.prod(crop)))
-
-
-@pytest.mark.parametrize(("size", "crop"), [((9, 10), (4, 7)), ((5, 6, 4), (3, 4, 4))], ids=str)
-def test_other_crops_lie_anywhere_alike(size, crop):
-    mask = np.zeros(size, np.uint8)
-    places = int(np.prod([have - want + 1 for have, want in zip(size, crop, strict=True)]))
-    starts = [Counter(), Counter()]
-    for rng in generators(40 * places, around_class=False):
-        starts[0][tuple(start for start, _ in crop_window(mask, IGNORE_INDEX, crop, rng))] += 1
-    for rng in generators(40 * places, around_class=False):
-        starts[1][tuple(start for start, _ in crop_around([], size, size, crop, rng))] += 1
-    assert is_even(starts[0], places)
-    assert starts[0] == starts[1]
 
 
 def pixel_by_mask(mask: np.ndarray, rng: np.random.Generator) -> tuple[int, int]:
@@ -298,13 +269,6 @@ def half_masks(tmp_path, large_images) -> DatasetInfo:
     return load_info(folder, crop_size=(64, 64))
 
 
-def test_crops_of_large_images_find_rare_classes_of_smaller_masks(half_masks):
-    dataset = TrainingDataset(half_masks.train, half_masks, Preprocess())
-    samples = [dataset[Slot(0, epoch, (64, 64))] for epoch in range(60)]
-    assert all(problem is None for *_, problem in samples)
-    assert sum(bool((target.mask == 2).any()) for _, target, *_ in samples) > 5  # as above
-
-
 def test_crops_of_large_images_with_smaller_masks_equal_those_of_the_whole(half_masks):
     windows = TrainingDataset(half_masks.train, half_masks, Preprocess())
     whole = TrainingDataset(replace(half_masks.train, class_locations={}), half_masks, Preprocess())
@@ -336,17 +300,3 @@ def test_crops_by_locations_are_those_that_older_runs_had():
     locations = [np.array([[3, 5]]), np.array([[9, 11], [1, 1]])]
     crops = [crop_around(locations, (24, 28), (12, 14), (4, 5), np.random.default_rng(seed)) for seed in SEEDS]
     assert crops == [((7, 11), (9, 14)), ((0, 4), (0, 5)), ((1, 5), (0, 5)), ((5, 9), (2, 7)), ((1, 5), (4, 9))]
-
-
-def test_noise_is_that_which_older_runs_had():
-    noise = [*unit_noise((6,), 5, torch.device("cpu")).tolist(), *unit_noise((3,), 2**62, torch.device("cpu")).tolist()]
-    expected = [-1.4073, 0.0338, -0.2774, 1.3058, 0.1083, 0.3383, -0.4668, 1.617, 0.1286]
-    assert noise == pytest.approx(expected, abs=1e-4)
-
-
-def test_crops_lie_alike_whatever_type_labels_have(labels):
-    for seed in range(40):
-        one, other = (
-            crop_window(labels.astype(kind), 255, (4, 5), np.random.default_rng(seed)) for kind in ("uint8", "int32")
-        )
-        assert one == other

@@ -2,16 +2,12 @@
 
 import multiprocessing
 import os
-import pickle
 import signal
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
 
 import numpy as np
-import pyarrow
 import pytest
 import torch
 from filelock import FileLock
@@ -24,12 +20,9 @@ from support.rasters import write_raster
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
-from data_utils.config import DataConfig
-from data_utils.loading import decoded_cache
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
-from data_utils.loading.decoded_cache import DecodedSplit, decode_once
-from data_utils.sources.load import load_records
+from data_utils.loading.decoded_cache import decode_once
 from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError
 from tasks.classes import ClassTarget
@@ -172,16 +165,6 @@ def fill_the_disk(index: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-def break_the_disk(index: int) -> None:
-    raise OSError("cannot seek in a pipe")
-
-
-def test_an_error_of_the_cache_without_a_number_is_told_by_its_text(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(DataError, match=r"\(cannot seek in a pipe\); free some space"):
-        decode_once(failing_at(0, break_the_disk), 1, ClassTarget, "broken", ())
-
-
 def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(DataError, match=r"\(No space left on device\); free some space, or set XDG_CACHE_HOME"):
@@ -189,24 +172,10 @@ def test_a_cache_that_could_not_be_finished_leaves_nothing(tmp_path, monkeypatch
     assert [path.suffix for path in (tmp_path / "unet-accelerate").iterdir()] == [".lock"]
 
 
-def test_records_that_are_no_files_are_not_cached():
-    key = load_records(DataConfig("shapes"))[0].digest
-    with pytest.raises(DataError, match="--cache works with local files only"):
-        decode_once(samples_of(1), 2, ClassTarget, key, ())
-
-
 def test_samples_that_are_no_files_are_not_cached(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     info = load_info("shapes")
     with pytest.raises(DataError, match="--cache works with local files only"):
-        TrainingDataset(info.train, info, Preprocess()).cache()
-
-
-def test_a_damaged_image_ends_the_decoding_unless_bad_samples_are_skipped(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    info = load_info(write_pairs(tmp_path / "data"))
-    (tmp_path / "data/train/images/0.png").write_bytes(b"damaged")
-    with pytest.raises(DataError, match=r"^0\.png: image cannot be read"):
         TrainingDataset(info.train, info, Preprocess()).cache()
 
 
@@ -339,22 +308,8 @@ def test_a_cache_is_made_once_for_each_key(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.tmp"))
 
 
-def test_samples_of_a_cache_know_their_target_in_other_processes(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    decoded = decode_once(samples_of(1), 2, ClassTarget, "key", ())
-    sent: DecodedSplit = pickle.loads(pickle.dumps(decoded))
-    assert isinstance(sent[1][1], ClassTarget)
-    assert sent[1][0].max() == 1
-
-
 def find_damage(index: int) -> None:
     raise DataError("b.png: is damaged")
-
-
-def test_an_error_that_is_not_to_be_skipped_ends_the_decoding(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
-        decode_once(failing_at(1, find_damage), 3, ClassTarget, "key", ())
 
 
 def test_an_error_that_is_to_be_skipped_is_raised_for_its_sample(tmp_path, monkeypatch):
@@ -373,53 +328,6 @@ def test_arrays_are_kept_in_any_order_of_their_numbers(tmp_path, monkeypatch):
     pixels, target = decode_once(lambda i: turned, 1, ClassTarget, "key", ())[0]
     assert pixels.tolist() == image.T.tolist()
     assert target.mask.tolist() == mask[::-1].T.tolist()
-
-
-def test_an_image_is_not_copied_before_it_is_stored(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    image = np.zeros((1, 4096, 1024), np.float32)
-    sample = (image, ClassTarget(np.zeros((4, 4), np.uint8)))
-    decode_once(samples_of(1), 1, ClassTarget, "of another image", ())  # imports what is needed
-    tracemalloc.start()  # it knows nothing of the memory of pyarrow
-    decode_once(lambda i: sample, 1, ClassTarget, "key", ())
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < image.nbytes // 2
-
-
-def buffer_of(array: np.ndarray) -> object:
-    """The memory that an array is a view of."""
-    while isinstance(array, np.ndarray):
-        array = array.base
-    return array
-
-
-def test_arrays_stay_in_their_file(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    decoded = decode_once(samples_of(1), 1, ClassTarget, "key", ())
-    allocated = pyarrow.total_allocated_bytes()
-    image, target = decoded[0]
-    assert pyarrow.total_allocated_bytes() <= allocated
-    assert isinstance(buffer_of(image), pyarrow.Buffer)
-    assert isinstance(buffer_of(target.mask), pyarrow.Buffer)
-
-
-def test_the_file_of_a_cache_is_opened_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    decoded = decode_once(samples_of(1), 3, ClassTarget, "key", ())
-    open_file = Mock(wraps=pyarrow.memory_map)
-    monkeypatch.setattr(pyarrow, "memory_map", open_file)
-    assert [decoded[index][0].max() for index in range(3)] == [1, 1, 1]
-    assert open_file.call_count == 1
-
-
-def test_no_more_samples_wait_for_the_disk_than_there_are_cpus(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(decoded_cache, "available_cpus", lambda: 3)
-    decode_ahead = Mock(wraps=decoded_cache.map_ahead)
-    monkeypatch.setattr(decoded_cache, "map_ahead", decode_ahead)
-    decode_once(samples_of(1), 5, ClassTarget, "key", ())
-    assert decode_ahead.call_args.kwargs == {"ahead": 3, "threads": 3}
 
 
 def test_each_array_of_a_target_is_kept(tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ import tifffile
 from support.rasters import write_raster
 
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file
-from data_utils.loading import image_input
 from data_utils.loading.image_input import ImageInput, fit_channels, hide_missing, missing_pixels
 from runtime.errors import ImageError
 from tasks.classes import ClassTarget
@@ -28,14 +27,6 @@ def test_whether_pixels_are_from_0_to_1_is_asked_of_the_whole_image():
     assert image.whole()[0, 0, 0] == 1
     image = ImageInput(WindowedArray(pixels[:290]), Preprocess(), 1)
     assert image.strip(0, 3).max() == image.whole().max() == 1
-
-
-@pytest.mark.parametrize(("scale", "value"), [(0.5, 2), (1.0, 2), (2.0, 2), (2.0, 1)])
-def test_pixels_of_a_scaled_image_are_all_asked_whether_they_are_from_0_to_1(scale, value):
-    pixels = np.ones((40, 8, 1), np.uint8)
-    pixels[-8:] = value
-    image = ImageInput(WindowedArray(pixels), Preprocess(scale=scale, detect_unit_range=True), 1)
-    assert image.strip(0, 1).max() == (255 if value == 1 else 1)
 
 
 def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
@@ -60,53 +51,14 @@ def test_an_image_that_is_decoded_whole_is_the_page_that_is_named(tmp_path):
     assert ImageInput.read(str(tmp_path / "a.tif"), Preprocess(), 1, "a", 2).whole().max() == 2
 
 
-def test_an_image_that_cannot_be_read_is_named():
+def test_an_image_that_the_model_does_not_take_is_named():
     with pytest.raises(ImageError, match=r"^b: image cannot be read"):
         ImageInput.read(b"", Preprocess(), 1, "b")
-
-
-def test_an_image_of_other_channels_than_the_model_takes_is_named():
-    color = ImageInput.read(np.zeros((2, 3, 5), np.uint8), Preprocess(), 3, "c")
     with pytest.raises(ImageError, match=r"^c: has 5 channels, the model takes 3"):
-        color.whole()
-
-
-def test_an_image_of_pixels_that_are_no_numbers_is_named():
+        ImageInput.read(np.zeros((2, 3, 5), np.uint8), Preprocess(), 3, "c").whole()
     no_number = ImageInput(WindowedArray(np.full((2, 3, 1), np.nan)), Preprocess(), 1, "d")
     with pytest.raises(ImageError, match=r"^d: has pixels that are not numbers"):
         no_number.strip(0, 1)
-
-
-def test_rows_with_many_numbers_are_resized_one_by_one(monkeypatch):
-    monkeypatch.setattr(image_input, "CHUNK_VALUES", 3)
-    pixels = np.arange(24, dtype=np.uint8).reshape(3, 4, 2)
-    strip = ImageInput(WindowedArray(pixels), Preprocess(), 2).strip(0, 3)
-    assert np.array_equal(strip, pixels.transpose(2, 0, 1))
-
-
-class Recording(WindowedArray):
-    """An array that remembers which of its rows are read."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        super().__init__(array)
-        self.rows: list[tuple[int, int]] = []
-
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        self.rows.append((top, bottom))
-        return super().read(top, bottom, left, right)
-
-
-def test_as_many_rows_are_resized_at_once_as_all_their_channels_leave_room_for(monkeypatch):
-    monkeypatch.setattr(image_input, "CHUNK_VALUES", 2 * 4 * 3)
-    picture = Recording(np.zeros((5, 4, 3), np.uint8))
-    ImageInput(picture, Preprocess(), 3).strip(0, 5)
-    assert picture.rows == [(0, 2), (2, 4), (4, 5)]
-
-
-def test_pixels_that_all_hold_data_are_not_read_again_to_find_those_that_do_not():
-    picture = Recording(np.zeros((5, 4, 3), np.uint8))
-    assert ImageInput(picture, Preprocess(), 3).missing(((0, 2), (1, 3))) is None
-    assert picture.rows == []
 
 
 def test_an_image_ends_where_its_last_decoded_row_does_so_in_part():
@@ -124,21 +76,11 @@ def warnings_of_pixels(kind: str) -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
-@pytest.mark.parametrize("kind", ["uint8", "uint16"])
-def test_pixels_of_each_type_that_training_has_seen_are_welcome(kind):
-    assert warnings_of_pixels(kind) == []
-
-
 def test_pixels_of_a_type_that_training_has_not_seen_are_warned_of():
+    assert warnings_of_pixels("uint16") == []
     (line,) = warnings_of_pixels("float32")
     assert line.startswith("images hold float32 pixels, but the model was trained on uint8 and uint16")
     assert line.endswith("store them like the training images")
-
-
-def test_no_type_of_pixels_is_wrong_for_a_model_that_names_none():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ImageInput(WindowedArray(np.ones((4, 4, 1), np.float32)), Preprocess(), 1).whole()
 
 
 @pytest.mark.parametrize(
@@ -197,15 +139,6 @@ def test_windows_miss_data_where_the_image_does_under_the_center_of_a_pixel(tmp_
         assert ImageInput(picture, Preprocess(mean=(4.0,) * 5, std=(1.0,) * 5), 5).missing(window) is None
 
 
-@pytest.mark.parametrize(
-    "pixels",
-    [np.ma.MaskedArray(np.ones((4, 6, 2)), np.zeros((4, 6, 2), bool)), np.ones((4, 6, 2))],
-    ids=["mask", "none"],
-)
-def test_no_pixel_is_missing_in_an_image_of_data(pixels):
-    assert missing_pixels(pixels) is None
-
-
 @pytest.fixture
 def missing_corner():
     """An image without data in 2 x 3 pixels, and in one channel of another pixel."""
@@ -224,8 +157,3 @@ def test_nothing_is_known_of_a_target_where_its_image_holds_no_data(missing_corn
     assert (target.mask[:4, :6] == 255).all()
     assert (target.mask == 255).sum() == 24
     assert target.mask.dtype == np.uint8
-
-
-def test_a_target_of_an_image_of_data_stays_as_it_is():
-    target = ClassTarget(np.ones((8, 12), np.uint8))
-    assert hide_missing(target, None) is target

@@ -36,18 +36,6 @@ def test_a_batch_arrives_from_a_worker_as_it_was():
     assert torch.equal(arrived, torch.arange(4 * 4096.0).reshape(4, 4096))
 
 
-def test_a_batch_is_collated_once_in_a_worker(monkeypatch):
-    monkeypatch.setattr("data_utils.loading.parcel.get_worker_info", object)
-    collated = []
-
-    def collate(samples: list) -> dict:
-        collated.append(samples)
-        return {}
-
-    assert isinstance(PackedCollate(collate)([1, 2]), Parcel)
-    assert collated == [[1, 2]]
-
-
 def test_a_batch_that_does_not_fit_into_shared_memory_is_an_error_not_a_wait():
     with pytest.raises(UserError, match=r"file too large.*ulimit -f unlimited.*--num-workers 0"):
         batches(worker_init_fn=small_files)
@@ -69,15 +57,6 @@ def test_a_full_machine_is_named_with_its_remedy(monkeypatch, error, line):
         Parcel({})
 
 
-def test_another_error_in_a_worker_stays_what_it_is(monkeypatch):
-    def broken(batch: dict) -> bytes:
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(ForkingPickler, "dumps", broken)
-    with pytest.raises(RuntimeError, match=r"^a bug$"):
-        Parcel({})
-
-
 @pytest.mark.parametrize("soft", [40, 1024])
 def test_the_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch, soft):
     limits = []
@@ -91,12 +70,6 @@ def allow_open_files(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
     """Have 40 files that may be open, and so many after the limit is raised."""
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, hard))
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: None)
-
-
-@pytest.mark.parametrize("hard", [256, resource.RLIM_INFINITY], ids=["256", "unlimited"])
-def test_a_process_with_workers_may_open_256_files(monkeypatch, hard):
-    allow_open_files(monkeypatch, hard)
-    raise_open_file_limit()
 
 
 def test_a_process_with_workers_that_may_open_fewer_than_256_files_is_refused(monkeypatch):

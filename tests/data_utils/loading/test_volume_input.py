@@ -10,21 +10,6 @@ from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 
 
-@pytest.mark.parametrize("coarse", [0, 1, 2], ids=["z", "y", "x"])
-@pytest.mark.parametrize("axis", [0, 1, 2], ids=["z", "y", "x"])
-def test_an_edge_rings_along_all_axes_but_the_coarse_one(coarse, axis):
-    voxels = np.zeros((8, 8, 8), np.float32)
-    np.moveaxis(voxels, axis, 0)[4:] = 1
-    spacing = [1.0, 1.0, 1.0]
-    spacing[coarse] = 5.0
-    header = VolumeHeader((8, 8, 8), tuple(spacing), 1, "float32", np.eye(4), ((0, 1), (1, 1), (2, 1)))
-    preprocess = Preprocess(spacing=tuple(side / 2 for side in spacing))
-    resampled = VolumeInput(voxels[..., None], header, preprocess, 1).whole()
-    assert resampled.shape == (1, 16, 16, 16)
-    rings = resampled.min() < -0.01 or resampled.max() > 1.01
-    assert rings == (axis != coarse)
-
-
 @pytest.mark.parametrize("target", [4, 8, 16])
 def test_a_straight_line_is_resampled_to_itself(target):
     taps, weights = linear(8, target)
@@ -32,15 +17,6 @@ def test_a_straight_line_is_resampled_to_itself(target):
     centers = (np.arange(target) + 0.5) * 8 / target - 0.5
     inside = slice(1, -1)  # the ends are repeated
     np.testing.assert_allclose(line[inside], centers[inside], atol=1e-12)
-
-
-def test_straight_lines_between_few_pixels_are_of_those_that_there_are():
-    taps, weights = linear(8, 4)
-    of_pixels = np.zeros((4, 8))
-    np.add.at(of_pixels, (np.arange(4)[:, None], taps), weights)
-    first = np.array([3, 3, 1, 0, 0, 0, 0, 0]) / 7
-    np.testing.assert_allclose(of_pixels[[0, 3]], [first, first[::-1]], atol=1e-12)
-    np.testing.assert_allclose(of_pixels[1], np.array([0, 1, 3, 3, 1, 0, 0, 0]) / 8, atol=1e-12)
 
 
 def header(size: tuple[int, int, int], spacing: tuple[float, float, float], channels: int = 1) -> VolumeHeader:
@@ -94,12 +70,6 @@ def test_a_volume_is_standardized_whatever_its_range(normal_voxels, clip, factor
     assert whole.std() == pytest.approx(1, abs=1e-4)
 
 
-def test_a_volume_is_clipped(normal_voxels):
-    whole = VolumeInput(normal_voxels, header((4, 5, 6), (1.0, 1.0, 1.0)), Preprocess(clip=(40.0, 60.0)), 1).whole()
-    assert whole.min() == 40
-    assert whole.max() == 60
-
-
 def test_a_volume_far_from_zero_is_standardized_by_what_is_left_after_clipping():
     voxels = np.random.default_rng(0).normal(1e6, 3, (20, 30, 30, 2)).astype(np.float32)
     voxels[0, 0, 0] = -1e9
@@ -130,33 +100,9 @@ def test_strips_of_more_than_eight_slices_are_those_of_the_whole(strip):
     assert np.array_equal(volume.strip(*strip), volume.whole()[:, slice(*strip)])
 
 
-class NotedVoxels:
-    """Voxels that remember which of their slices are read."""
-
-    def __init__(self, voxels: np.ndarray) -> None:
-        self.voxels = voxels
-        self.slices: set[int] = set()
-
-    def __getitem__(self, z: int) -> np.ndarray:
-        self.slices.add(z)
-        return self.voxels[z]
-
-
-def test_no_more_slices_of_a_file_are_read_than_a_strip_depends_on():
-    voxels = NotedVoxels(np.zeros((30, 4, 5, 1), np.float32))
-    VolumeInput(voxels, header((30, 4, 5), (1.0, 1.0, 1.0)), Preprocess(spacing=(2.0, 1.0, 1.0)), 1).strip(7, 9)
-    assert voxels.slices == {*range(11, 21)}  # within four slices of the centers, 15 and 17
-
-
 def test_slices_of_a_volume_have_the_size_that_a_network_of_images_wants():
     voxels = np.random.default_rng(0).normal(size=(3, 8, 10, 1)).astype(np.float32)
     slices = SliceInput(VolumeInput(voxels, header((3, 8, 10), (1.0, 1.0, 1.0)), Preprocess(scale=0.5), 1))
     assert slices.size == (3, 4, 5)
     assert slices.strip(1, 3).shape == (1, 2, 4, 5)
     assert np.array_equal(slices.strip(1, 3), slices.strip(0, 3)[:, 1:])
-
-
-def test_no_more_slices_of_a_volume_are_resampled_than_are_asked_for(monkeypatch):
-    volume = VolumeInput(np.zeros((30, 4, 5, 1), np.float32), header((30, 4, 5), (1.0, 1.0, 1.0)), Preprocess(), 1)
-    monkeypatch.setattr(VolumeInput, "whole", lambda volume: pytest.fail("all slices are resampled"))
-    assert SliceInput(volume).strip(7, 9).shape == (1, 2, 4, 5)

@@ -72,7 +72,7 @@ def corner_of(patch: torch.Tensor, whole: np.ndarray) -> tuple[int, ...]:
     return tuple(corner)
 
 
-@pytest.mark.parametrize("epoch", range(12))
+@pytest.mark.parametrize("epoch", range(4))
 def test_a_patch_is_a_part_of_the_volume_with_its_mask(patches, epoch):
     decoded, cached = patches
     (whole,), target = decoded.samples.load(1)
@@ -86,18 +86,11 @@ def test_a_patch_is_a_part_of_the_volume_with_its_mask(patches, epoch):
     assert problem is None
 
 
-@pytest.mark.parametrize("epoch", range(12))
+@pytest.mark.parametrize("epoch", range(4))
 def test_a_patch_of_the_cache_is_that_of_the_file(patches, epoch):
     (image, target, *_), (expected, expected_target, *_) = (dataset[Slot(1, epoch, (8, 12, 16))] for dataset in patches)
     assert torch.equal(image, expected)
     assert torch.equal(target.mask, expected_target.mask)
-
-
-def test_a_patch_is_another_in_each_epoch(patches):
-    _, cached = patches
-    (whole,), _ = cached.samples.load(1)
-    corners = {corner_of(cached[Slot(1, epoch, (8, 12, 16))][0][0], whole) for epoch in range(12)}
-    assert len(corners) > 6
 
 
 def test_a_patch_is_all_that_is_copied_of_the_cache(tmp_path):
@@ -122,15 +115,6 @@ def test_a_volume_smaller_than_the_patch_is_padded_with_the_mean_and_ignored_the
     assert ((target.mask == 255) == outside).all()
     assert (image[0][outside] == 0).all()
     assert (image[0][~outside] != 0).all()
-
-
-def test_patches_favor_classes(tmp_path):
-    info = write_volumes(tmp_path, [(40, 40, 40)], crop_size=(8, 8, 8))
-    dataset = TrainingDataset(info.train, info, STANDARDIZED)
-    dataset.cache()
-    patches_with_class = sum(bool((dataset[Slot(0, epoch, (8, 8, 8))][1].mask == 2).any()) for epoch in range(180))
-    # a third of the patches are around one of three classes: a ninth of 180, by chance alone one
-    assert 9 <= patches_with_class <= 33
 
 
 def test_classes_of_a_resampled_volume_are_found_where_they_went(tmp_path):
@@ -189,12 +173,6 @@ def test_patches_are_no_smaller_than_two_values_at_the_lowest_level(tmp_path):
     shapes = network_shapes(info, config)
     assert shapes.train.tolist() == [[6, 16, 32]] * 3
     assert shapes.largest == (6, 16, 32)
-
-
-def test_volumes_are_trained_on_as_a_whole_without_a_size_of_crops(tmp_path):
-    info = write_volumes(tmp_path, LARGE)
-    config = UNetConfig(1, 3, dims=3, depth=3, strides=((1, 2, 2), (2, 2, 2), (1, 2, 2)), preprocess=STANDARDIZED)
-    assert network_shapes(info, config).train.tolist() == [[20, 24, 28]] * 3
 
 
 def test_volumes_of_one_size_and_several_spacings_get_the_size_of_their_own_spacing(tmp_path):

@@ -131,7 +131,9 @@ def _cases(files: Sequence[StemmedFile], channels: int) -> dict[Path, InputKey]:
             key = InputKey(path.parent, stem.with_name(match[1]))
             numbered.setdefault(key, []).append((match[2], path))
     expected = [f"{channel:04}" for channel in range(channels)]
-    numbers = {key: sorted(number for number, _ in entries) for key, entries in numbered.items()}
+    numbers: dict[InputKey, list[str]] = {}
+    for key, entries in numbered.items():
+        numbers[key] = sorted(number for number, _ in entries)
     are_first = len(numbers) == len(volumes) and all(found == ["0000"] for found in numbers.values())
     cases: dict[Path, InputKey] = {}
     for key, entries in numbered.items():

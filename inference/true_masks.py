@@ -49,7 +49,10 @@ class TruthFolder:
         stems = [pages.stem for pages in inputs]
         for pages in inputs:
             stems += pages.page_stems
-        files = {Path(name).resolve() for pages in inputs for job in pages.jobs for name in job.files}
+        files: set[Path] = set()
+        for pages in inputs:
+            for job in pages.jobs:
+                files.update(Path(name).resolve() for name in job.files)
         truths = open_true_masks(
             self.folder, self.mask_suffix, stems, self.class_folders, self.object_classes, self.class_map, files
         )

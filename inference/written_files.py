@@ -96,7 +96,10 @@ def _files_at(path: Path) -> Iterable[Path]:
     """The files below a folder, or the file itself."""
     if not path.is_dir():
         return [path]
-    return (Path(folder, name) for folder, _, names in walk(path) for name in names)
+    files: list[Path] = []
+    for folder, _, names in walk(path):
+        files += [Path(folder, name) for name in names]
+    return files
 
 
 def _id(path: Path) -> FileId | None:

@@ -23,7 +23,9 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
     """
     if train.is_stream:
         raise DataError(f"--exclude {file}: the images of a stream are not known before training; leave the flag out")
-    names_by_split = [[shown_name(records, index) for index in range(len(records))] for records in (train, val)]
+    names_by_split = []
+    for records in (train, val):
+        names_by_split.append([shown_name(records, index) for index in range(len(records))])
     by_spelling = spellings(chain(*names_by_split))
     found_names = {line: find_name(line, by_spelling) for line in read_names(file)}
     names = set(found_names.values())

@@ -118,11 +118,12 @@ def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
         )
     if len({below for _, below in whole.image_folders()}) < 2:
         return ()
-    folders = [{os.path.dirname(part.name(i)) for i in range(len(part))} for part in (train, val)]
-    shared = sorted(folders[0] & folders[1] - {""})
+    train_folders = {os.path.dirname(train.name(index)) for index in range(len(train))}
+    val_folders = {os.path.dirname(val.name(index)) for index in range(len(val))}
+    shared = sorted(train_folders & val_folders - {""})
     if not shared:
         return ()
-    pattern = "^(.*/)?" if "" in folders[0] | folders[1] else "^(.*/)"
+    pattern = "^(.*/)?" if "" in train_folders | val_folders else "^(.*/)"
     return (
         f"images of one folder train and validate ({listing(shared)}); if a folder holds one patient or scene, keep it"
         f" together: --val-group '{pattern}'",

@@ -216,7 +216,9 @@ def _unpaired_files(
 def _files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...]) -> dict[str, str]:
     """Path below the folder without extension -> path, of all files that may be volumes."""
     stems: dict[str, str] = {}
-    paths = [Path(parent, name) for parent, _, names in walk(folder) for name in names]
+    paths: list[Path] = []
+    for parent, _, file_names in walk(folder):
+        paths += [Path(parent, name) for name in file_names]
     for path in sorted(paths, key=lambda path: natural_sort_key(str(path))):
         below = path.relative_to(folder)
         is_hidden = any(part.startswith(".") for part in below.parts)

@@ -78,7 +78,9 @@ def _are_boxes(rows: Rows) -> bool:
         """(n, 4), the cells of four columns; empty unless all are there and hold numbers."""
         try:
             columns = [titles.index(name) for name in names]
-            cells = [row[column] for _, row in others for column in columns]
+            cells: list[str] = []
+            for _, row in others:
+                cells += [row[column] for column in columns]
             return np.array(cells, np.float64).reshape(-1, 4)
         except (ValueError, IndexError):
             return np.zeros((0, 4))

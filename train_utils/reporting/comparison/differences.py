@@ -168,7 +168,10 @@ def _scores_by_replicate(runs: Sequence[RecordedRun]) -> dict[Replicate, Mapping
 def _image_scores(runs: Sequence[RecordedRun]) -> dict[str, float]:
     """The mean score of each image that all runs have in common."""
     common = set(runs[0].image_scores).intersection(*(run.image_scores for run in runs))
-    return {name: mean(run.image_scores[name] for run in runs) for name in common}
+    means = {}
+    for name in common:
+        means[name] = mean(run.image_scores[name] for run in runs)
+    return means
 
 
 def _image_differences(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:

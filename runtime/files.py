@@ -55,12 +55,11 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
     """`replace_path` that yields the temporary file, opened for writing bytes."""
     temporary = _temporary_path(path)
     try:
-        descriptor = os.open(temporary, NEW_FILE, 0o666)
-        with open(descriptor, "wb") as file:
-            _lock(descriptor)
+        with open(temporary, "wb", opener=lambda path, _: os.open(path, NEW_FILE, 0o666)) as file:
+            _lock(file.fileno())
             yield file
             file.flush()
-            _flush(descriptor)
+            _flush(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

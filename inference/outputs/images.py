@@ -84,11 +84,12 @@ class ImageWriter:
         """The open files of an image. All appear under their names when the context ends, the first one last."""
         job = image.job
         size = image.size
+        folder = job.output.parent
         read_rows = None
         if image.pixels and OVERLAY in self.extensions:
             read_rows = _bright_rows(image.pixels, job.name)
         with ExitStack() as stack:
-            decoder = new_decoder(self.task, job.output.parent)
+            decoder = new_decoder(self.task, folder)
             mask = stack.enter_context(self.output_format.open_mask(job, size, decoder))
             files = {}
             for extension in self.extensions:
@@ -98,12 +99,12 @@ class ImageWriter:
             if read_rows:
                 writers.overlay = stack.enter_context(PngWriter(files[OVERLAY], size, OVERLAY_LEVEL))
             if PROBABILITIES in files and isinstance(job, RasterJob):
-                writer = GeoTiffWriter(files[PROBABILITIES], size, job.place, self.task.outputs, np.nan)
+                writer = GeoTiffWriter(files[PROBABILITIES], size, job.place, folder, self.task.outputs, np.nan)
                 writers.probabilities = stack.enter_context(writer)
             elif PROBABILITIES in files:
                 writers.probabilities = NpyWriter(files[PROBABILITIES], (self.task.outputs, *size))
             if UNCERTAINTY in files and isinstance(job, RasterJob):
-                raster = stack.enter_context(GeoTiffWriter(files[UNCERTAINTY], size, job.place))
+                raster = stack.enter_context(GeoTiffWriter(files[UNCERTAINTY], size, job.place, folder))
                 writers.uncertainty = MaskRaster(raster)
             elif UNCERTAINTY in files:
                 writers.uncertainty = stack.enter_context(PngWriter(files[UNCERTAINTY], size, MASK_LEVEL))

@@ -140,6 +140,7 @@ class RasterJob(ImageJob):
 
     place: Place
 
+    disk_copies = 2  # rows are first written as they are, then compressed
     extensions: ClassVar[dict[str, str]] = {
         MASK: ".tif",
         PROBABILITIES: ".probabilities.tif",

@@ -126,10 +126,9 @@ class ObjectFormat(MaskFormat):
     @contextmanager
     def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
         if isinstance(job, RasterJob):
-            with replace_file(job.file(MASK)) as file:
-                raster = LabelRaster(file, job.place, size, decoder)
+            path = job.file(MASK)
+            with replace_file(path) as file, LabelRaster(file, job.place, path.parent, size, decoder) as raster:
                 yield raster
-                raster.finish()
             return
         with ExitStack() as stack:
             label_image = LabelImage(stack, job, size, decoder)
@@ -174,25 +173,21 @@ class ObjectFormat(MaskFormat):
 class LabelRaster(RasterSink):
     """The georeferenced TIFF of a label image; its numbers have 16 bits, or 32 if there are many objects."""
 
-    def __init__(self, file: BinaryIO, place: Place, size: tuple[int, int], decoder: Decoder) -> None:
-        self.file = file
-        self.place = place
-        self.size = size
+    def __init__(self, file: BinaryIO, place: Place, folder: Path, size: tuple[int, int], decoder: Decoder) -> None:
         self.decoder = decoder
-        self._raster: MaskRaster | None = None
+        self._writer = GeoTiffWriter(file, size, place, folder)
 
     def write(self, rows: np.ndarray, missing: np.ndarray | None = None) -> None:
         """Append rows (n, W) of numbers."""
         dtype = np.dtype(np.uint16 if len(self.decoder.objects) < MOST_IN_PNG else np.uint32)
-        if self._raster is None:
-            nodata = 2 ** (8 * dtype.itemsize) - 1  # no object has this number
-            self._raster = MaskRaster(GeoTiffWriter(self.file, self.size, self.place, nodata=nodata))
-        self._raster.write(rows.astype(dtype), missing)
+        self._writer.nodata = 2 ** (8 * dtype.itemsize) - 1  # no object has this number
+        MaskRaster(self._writer).write(rows.astype(dtype), missing)
 
-    def finish(self) -> None:
-        """Write the rest, after all rows have come."""
-        assert self._raster is not None
-        self._raster.writer.finish()
+    def __enter__(self) -> "LabelRaster":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._writer.__exit__(*error)
 
 
 class LabelImage:

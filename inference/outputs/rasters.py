@@ -56,7 +56,7 @@ def open_mask_raster(
     nodata = free_value(numbers) if numbers else 0  # black, of colors
     with (
         replace_file(path) as file,
-        GeoTiffWriter(file, size, job.place, channels, nodata, is_color=not numbers) as writer,
+        GeoTiffWriter(file, size, job.place, path.parent, channels, nodata, is_color=not numbers) as writer,
     ):
         yield MaskRaster(writer)
 

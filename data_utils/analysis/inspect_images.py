@@ -14,6 +14,14 @@ def may_be_infinite(mode: str) -> bool:
     return mode == "F" or mode.startswith("float")
 
 
+def inspect_header(record: Record) -> tuple[tuple[int, int], str]:
+    """Size and mode of an image, whose pixels are read if they may be infinite. Raises DataError."""
+    size, mode = read_header(record["image"], f"{record['name']}: image")
+    if may_be_infinite(mode):
+        read_image(record["image"], record["name"])
+    return size, mode
+
+
 def inspect_image(record: Record, *, has_classes: bool = True) -> Inspection | Problem:
     """The inspection of the header of an image, of all pixels if they may be infinite, and of all of its mask.
 
@@ -22,9 +30,7 @@ def inspect_image(record: Record, *, has_classes: bool = True) -> Inspection | P
     """
     name = record["name"]
     try:
-        size, mode = read_header(record["image"], f"{name}: image")
-        if may_be_infinite(mode):
-            read_image(record["image"], name)
+        size, mode = inspect_header(record)
     except DataError as error:
         return Problem("image cannot be read", str(error))
     try:

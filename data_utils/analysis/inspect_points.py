@@ -4,11 +4,10 @@ import zlib
 
 import numpy as np
 
-from data_utils.analysis.inspect_images import may_be_infinite
+from data_utils.analysis.inspect_images import inspect_header
 from data_utils.analysis.inspect_volumes import FOREGROUND, VolumeInspection
 from data_utils.analysis.inspection import ClassLocations, Inspection, Problem
 from data_utils.image_io.formats import PointSource
-from data_utils.image_io.reader import read_header, read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.image_io.windowed import open_if_large
 from data_utils.sources.points.spaces import to_pixels, to_voxels
@@ -23,9 +22,7 @@ def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Pro
     source = record["target"]
     assert isinstance(source, PointSource)
     try:
-        size, mode = read_header(record["image"], f"{name}: image")
-        if may_be_infinite(mode):
-            read_image(record["image"], name)
+        size, mode = inspect_header(record)
     except DataError as error:
         return Problem("image cannot be read", str(error))
     try:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -258,15 +259,18 @@ def connected_pieces(ids: np.ndarray) -> np.ndarray:
     return label(ids, connectivity=ids.ndim).astype(np.int32)
 
 
+def _sampled_ids(records: Records, reader: ObjectReader) -> Iterator[np.ndarray]:
+    """The numbers of the objects of masks spread over the records."""
+    count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
+    for index in spread_indices(len(records), count):
+        with suppress(DataError):  # the error is reported where all masks are read
+            yield reader.ids(records[index])
+
+
 def lie_in_pieces(records: Records, reader: ObjectReader) -> bool:
     """Whether most pixels of objects lie in masks with several pieces, specks left aside."""
-    count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
     pixels = Counter({True: 0, False: 0})
-    for index in spread_indices(len(records), count):
-        try:
-            ids = reader.ids(records[index])
-        except DataError:  # the error is reported where all masks are read
-            continue
+    for ids in _sampled_ids(records, reader):
         sizes = np.bincount(connected_pieces(ids).ravel())[1:]
         has_several = (sizes >= SPECK_SHARE * sizes.max(initial=1)).sum() > 1
         pixels[bool(has_several)] += int(sizes.sum())
@@ -320,14 +324,9 @@ def object_shapes(records: Records, reader: ObjectReader) -> dict[str, Any]:
 
     The smallest size is half the size that nearly all objects exceed.
     """
-    count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
     sizes: list[int] = []
     hollow_objects = 0
-    for index in spread_indices(len(records), count):
-        try:
-            ids = reader.ids(records[index])
-        except DataError:  # the error is reported where all masks are read
-            continue
+    for ids in _sampled_ids(records, reader):
         for is_object in boxed_objects(ids):
             sizes.append(int(is_object.sum()))
             hollow_objects += has_hole(is_object)

@@ -74,6 +74,15 @@ def write_html(
         output.write(page_bytes(page))
 
 
+def plain_text(value: object) -> str:
+    """A setting as text: lists without brackets."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return str(value)
+
+
 def page_bytes(page: str) -> bytes:
     """The bytes of a page's file; what a browser cannot show, such as ESC in a name, is escaped."""
     return printable(page, keep="\n\t").encode()

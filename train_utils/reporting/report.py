@@ -16,7 +16,7 @@ from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import LogRecord, read_log, series
 from train_utils.reporting.charts import Curve, Points, curve, reliability_plot
-from train_utils.reporting.rendering import write_html
+from train_utils.reporting.rendering import plain_text, write_html
 from train_utils.reporting.section import Section
 from train_utils.settings.record import RunSettings
 
@@ -174,12 +174,4 @@ def _machine() -> dict[str, Any]:
 
 def _readable(values: dict[str, Any]) -> dict[str, str]:
     """Settings as text: words without underscores, lists without brackets."""
-    return {key.replace("_", " "): _plain(value) for key, value in values.items()}
-
-
-def _plain(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return str(value)
+    return {key.replace("_", " "): plain_text(value) for key, value in values.items()}

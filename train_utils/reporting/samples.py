@@ -8,6 +8,7 @@ from PIL import Image
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.formats import IMAGE_SUFFIXES
+from data_utils.sources.records import spread_indices
 from inference.predictor import Predictor
 from runtime.redact import printable
 from train_utils.reporting.section import Section
@@ -31,7 +32,7 @@ def sample_panels(
     """
     panels = {}
     usable = [index for index in range(len(info.val)) if index not in info.val.bad]
-    for position in np.unique(np.linspace(0, len(usable) - 1, count).astype(int)).tolist():
+    for position in spread_indices(len(usable), count):
         try:
             name, image, truth, pred = section.example(info, usable[position], predictor)
         except info.config.skipped_errors:

@@ -7,7 +7,7 @@ import numpy as np
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
-from data_utils.sources.records import Record
+from data_utils.sources.records import Record, spread_indices
 from train_utils.settings.run_length import RunLength
 from train_utils.settings.train_settings import TrainSettings
 from unet.axes import level_axes
@@ -58,7 +58,7 @@ def detail_kept(info: DatasetInfo, scale: float) -> float:
 def _spread_records(info: DatasetInfo) -> Iterator[Record]:
     """Up to SAMPLED_MASKS training records that can be used, spread over the set."""
     usable = np.delete(np.arange(len(info.train)), list(info.train.bad))
-    for position in np.unique(np.linspace(0, len(usable) - 1, SAMPLED_MASKS).astype(int)):
+    for position in spread_indices(len(usable), SAMPLED_MASKS):
         yield info.train.records[int(usable[position])]
 
 

@@ -8,6 +8,7 @@ from statistics import mean, stdev
 from typing import Any, TypeVar
 
 from train_utils.reporting.comparison.recorded_runs import RecordedRun
+from train_utils.reporting.rendering import plain_text
 from train_utils.settings.like import NOT_REPEATED
 from train_utils.settings.plan import Plan
 from train_utils.settings.record import PACKAGES
@@ -177,13 +178,5 @@ def _words(command: str) -> list[str]:
 
 def _join_values(values: Sequence[Any]) -> str:
     """The different values, in their order."""
-    texts = dict.fromkeys(_text(value) for value in values)
+    texts = dict.fromkeys(map(plain_text, values))
     return " / ".join(texts)
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    return str(value)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -181,7 +182,7 @@ def reported_findings(doubts: Sequence[Doubt], agreements: Sequence[float]) -> l
         confidence = doubt.confidence(agreements)
         if doubt.area.text is not None and confidence >= MIN_CONFIDENCE:
             findings.append(Finding(doubt.area.text, confidence))
-    return sorted(findings, key=_confidence, reverse=True)
+    return sorted(findings, key=attrgetter("confidence"), reverse=True)
 
 
 def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
@@ -190,9 +191,11 @@ def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
     The factors are the rank by score, the rank by missing objects, and the square root of the rank by areas. The score
     counts all pixels: many unsure borders lower it as much as a forgotten object. Areas may be parts of objects.
     """
-    score_ranks = _ranks([review.score for review in reviews])
-    missing_ranks = _ranks([-review.missing for review in reviews])
-    area_ranks = _ranks([-review.area_share for review in reviews])
+    from scipy.stats import rankdata  # takes a second
+
+    score_ranks = rankdata([review.score for review in reviews], "ordinal")
+    missing_ranks = rankdata([-review.missing for review in reviews], "ordinal")
+    area_ranks = rankdata([-review.area_share for review in reviews], "ordinal")
     keys = []
     for review, score_rank, missing_rank, area_rank in zip(
         reviews, score_ranks, missing_ranks, area_ranks, strict=True
@@ -207,37 +210,14 @@ def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
     return [reviews[index] for index in order]
 
 
-def _ranks(values: Sequence[float]) -> list[int]:
-    """The place of each value when they are sorted, from 1; equal values keep their order."""
-    ranks = [0] * len(values)
-    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__), start=1):
-        ranks[index] = rank
-    return ranks
-
-
-class SliceComparison:
-    """The slices of a validation record, whose areas are compared one slice after the other.
-
-    Args:
-        agreement: collects all compared areas.
-
-    Attributes:
-        doubts: for each slice that `slices` has yielded, the areas on which its mask and the model do not agree.
-    """
-
-    def __init__(self, run: ReviewedRun, index: int, agreement: Agreement) -> None:
-        self.doubts: list[list[Doubt]] = []
-        self._run = run
-        self._index = index
-        self._agreement = agreement
-
-    def slices(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the `predicted_slices` of the record, and add each slice's areas to `doubts`."""
-        run = self._run
-        for number, (probabilities, mask) in enumerate(predicted_slices(run, self._index)):
-            location = f"slice {number}: " if run.has_volumes else ""
-            self.doubts.append(doubted_areas(probabilities, mask, run.class_names, self._agreement, location))
-            yield probabilities, mask
+def _compared_slices(
+    run: ReviewedRun, index: int, agreement: Agreement, doubts: list[list[Doubt]]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the `predicted_slices` of a validation record, and append the `doubted_areas` of each to `doubts`."""
+    for number, (probabilities, mask) in enumerate(predicted_slices(run, index)):
+        location = f"slice {number}: " if run.has_volumes else ""
+        doubts.append(doubted_areas(probabilities, mask, run.class_names, agreement, location))
+        yield probabilities, mask
 
 
 def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Iterator[Opinion]:
@@ -245,9 +225,9 @@ def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Itera
     for index in range(len(run.info.val)):
         if index in run.info.val.bad:
             continue
-        comparison = SliceComparison(run, index, agreement)
+        doubts: list[list[Doubt]] = []
         try:
-            worst = worst_slices(comparison.slices())
+            worst = worst_slices(_compared_slices(run, index, agreement, doubts))
         except DataError as error:
             lines.append(f"{error}; it is left out")
             continue
@@ -258,7 +238,7 @@ def _opinions(run: ReviewedRun, agreement: Agreement, lines: list[str]) -> Itera
         slices = [scored.number for scored in worst]
         worst_doubts: list[Doubt] = []
         for number in slices:
-            worst_doubts += comparison.doubts[number]
+            worst_doubts += doubts[number]
         shifts = shift_lines(worst, run.has_volumes)
         image = HeldOutImage(run, index, slices)
         yield Opinion(image, run.shown_name(index), mean(scores), mean(shares), worst_doubts, shifts)
@@ -274,7 +254,3 @@ def shift_lines(slices: Sequence[ScoredSlice], has_slices: bool) -> list[str]:
             location = f"slice {scored.number}: " if has_slices else ""
             shifts.append(f"{location}the mask fits better when it is moved by {rows:+d} rows and {columns:+d} columns")
     return shifts
-
-
-def _confidence(finding: Finding) -> float:
-    return finding.confidence

@@ -153,39 +153,30 @@ def _split_option(option: str) -> tuple[list[str], list[str]]:
     return words[start:end], [sys.argv[0], *words[:start], *words[end:]]
 
 
-def positive_int(text: str) -> int:
-    """An integer of at least 1, for argparse."""
-    return _number(text, int, lambda value: value >= 1, "a whole number of at least 1")
+def _number(kind: type[Number], is_valid: Callable[[Number], bool], expected: str) -> Callable[[str], Number]:
+    """A type of numbers for argparse; `expected` says which are valid."""
+
+    def read(text: str) -> Number:
+        try:
+            value = kind(text)
+        except ValueError:
+            pass
+        else:
+            if is_valid(value):
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+
+    return read
 
 
-def non_negative_int(text: str) -> int:
-    """An integer of at least 0, for argparse."""
-    return _number(text, int, lambda value: value >= 0, "a whole number of at least 0")
-
-
-def positive_float(text: str) -> float:
-    """A finite number above 0, for argparse."""
-    return _number(text, float, lambda value: 0 < value < float("inf"), "a number above 0")
-
-
-def non_negative_float(text: str) -> float:
-    """A finite number of at least 0, for argparse."""
-    return _number(text, float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
-
-
-def fraction_above_0(text: str) -> float:
-    """A number above 0 and below 1, for argparse."""
-    return _number(text, float, lambda value: 0 < value < 1, "a number above 0 and below 1")
-
-
-def seed_number(text: str) -> int:
-    """An integer that is a valid seed of every random generator, for argparse."""
-    return _number(text, int, lambda value: 0 <= value < 2**32, "a whole number from 0 to 2^32 - 1")
-
-
-def fraction(text: str) -> float:
-    """A number of at least 0 and below 1, for argparse."""
-    return _number(text, float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
+positive_int = _number(int, lambda value: value >= 1, "a whole number of at least 1")
+non_negative_int = _number(int, lambda value: value >= 0, "a whole number of at least 0")
+positive_float = _number(float, lambda value: 0 < value < float("inf"), "a number above 0")
+non_negative_float = _number(float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+fraction_above_0 = _number(float, lambda value: 0 < value < 1, "a number above 0 and below 1")
+fraction = _number(float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
+# every random generator takes such a seed
+seed_number = _number(int, lambda value: 0 <= value < 2**32, "a whole number from 0 to 2^32 - 1")
 
 
 def fold_text(text: str) -> str:
@@ -241,14 +232,3 @@ def check_free(output: Path, files: Iterable[Path], *, overwrite: bool) -> None:
 def auto_or(kind: Callable[[str], float]) -> Callable[[str], float | str]:
     """A type for argparse: `auto`, or a value that `kind` reads."""
     return lambda text: text if text == "auto" else kind(text)
-
-
-def _number(text: str, kind: type[Number], valid: Callable[[float], bool], expected: str) -> Number:
-    try:
-        value = kind(text)
-    except ValueError:
-        pass
-    else:
-        if valid(value):
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")

@@ -6,8 +6,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -59,7 +60,7 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
             _lock(file.fileno())
             yield file
             file.flush()
-            _flush(file.fileno())
+            is_supported(partial(os.fsync, file.fileno()), WITHOUT_FLUSH)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -158,12 +159,20 @@ def _lock(descriptor: int) -> bool:
     """
     if fcntl is None:
         return False
+    return is_supported(partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB), WITHOUT_LOCKS)
+
+
+def is_supported(request: Callable[[], object], line: str) -> bool:
+    """Whether the file system does what is requested; where it never does, the line is printed once.
+
+    Raises other errors of the request.
+    """
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        request()
     except OSError as error:
         if error.errno not in UNSUPPORTED:
             raise
-        say_once(WITHOUT_LOCKS)
+        say_once(line)
         return False
     return True
 
@@ -192,15 +201,6 @@ def sync(path: Path) -> None:
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        _flush(descriptor)
+        is_supported(partial(os.fsync, descriptor), WITHOUT_FLUSH)
     finally:
         os.close(descriptor)
-
-
-def _flush(descriptor: int) -> None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in UNSUPPORTED:
-            raise
-        say_once(WITHOUT_FLUSH)

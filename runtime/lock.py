@@ -5,13 +5,13 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from runtime.console import say_once
 from runtime.errors import SettingsError
-from runtime.files import UNSUPPORTED, WITHOUT_LOCKS
+from runtime.files import WITHOUT_LOCKS, is_supported
 
 LOCK = ".lock"  # the file in the folder; its text names the holder
 _held: list[FileLock] = []
@@ -26,7 +26,7 @@ def lock_folder(folder: Path) -> None:
     file = folder / LOCK
     lock = FileLock(file, fallback_to_soft=False)  # a soft lock would outlast a kill
     try:
-        is_held = _acquire(lock, seconds=0)
+        is_held = is_supported(partial(lock.acquire, timeout=0), WITHOUT_LOCKS)
     except Timeout:
         raise SettingsError(
             f"--output-dir {folder} is in use by {_read_owner(file)}; wait until that run has ended, or choose another"
@@ -48,23 +48,11 @@ def file_lock(file: Path, seconds: float = -1) -> Iterator[bool]:
     Raises Timeout if another process holds it for so many seconds, of which -1 is any number.
     """
     lock = FileLock(file, fallback_to_soft=False)
-    is_held = _acquire(lock, seconds)
+    is_held = is_supported(partial(lock.acquire, timeout=seconds), WITHOUT_LOCKS)
     try:
         yield is_held
     finally:
         lock.release()
-
-
-def _acquire(lock: FileLock, seconds: float) -> bool:
-    """Whether the lock is held; False for a file system without locks. Raises Timeout if another process holds it."""
-    try:
-        lock.acquire(timeout=seconds)
-    except OSError as error:
-        if error.errno not in UNSUPPORTED:
-            raise
-        say_once(WITHOUT_LOCKS)
-        return False
-    return True
 
 
 @contextmanager

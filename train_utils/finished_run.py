@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.documents import read_json
+from runtime.documents import check_types, read_json
 from runtime.files import replace_file, tolerate_write_errors
 from runtime.redact import redact_all
 from train_utils.checkpoints.find import LENGTH_AND_PLACE, checkpoint_folder
@@ -80,13 +80,10 @@ def _read_finished(folder: Path) -> FinishedRun | None:
     """The content of finished.json; None if the file or the last checkpoint of the run is missing."""
     try:
         record = redact_all(read_json(folder / FINISHED_FILE))
-    except (OSError, ValueError):
+        check_types(record, FinishedRun)
+        run = FinishedRun(**record | {"flags": UNRECORDED | record["flags"]})
+    except (OSError, ValueError, LookupError, TypeError):  # LookupErrors and TypeErrors are of other entries
         return None
-    steps = [record.get(name) for name in ("step", "total_steps", "steps_per_epoch")]
-    flags = record.get("flags")
-    if not all(type(number) is int for number in steps) or not isinstance(flags, dict):
-        return None
-    run = FinishedRun(record["step"], record["total_steps"], record["steps_per_epoch"], UNRECORDED | flags)
     if not checkpoint_folder(folder / "checkpoints", run.step).is_dir():  # removed to go on from an earlier one
         return None
     return run

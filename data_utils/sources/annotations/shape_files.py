@@ -1,18 +1,21 @@
-"""Files of polygons in the world: GeoJSON, and GeoPackage where pyogrio is installed."""
+"""Files of polygons in the world: GeoJSON and GeoPackage."""
 
 import json
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import lru_cache
+from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.well_known_binary import parse_rings
+from data_utils.image_io.gdal import load_rasterio
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 
@@ -22,6 +25,12 @@ SUFFIXES = (GEOJSON, GEOPACKAGE)
 LONGITUDE_LATITUDE = 4326  # EPSG: the CRS of a GeoJSON file that names none
 ONLY_CLASS = "polygon"  # the class of polygons without --label-column
 EPSG = "EPSG:"
+GEOJSON_AS_IT_IS = {  # GDAL changes no coordinate to the CRS that it is told
+    "driver": "GeoJSON",
+    "geometry_type": "Unknown",
+    "crs": f"{EPSG}{LONGITUDE_LATITUDE}",
+    "layer_options": {"SIGNIFICANT_FIGURES": "17"},
+}
 ANY_KIND = ("Unknown", "GeometryCollection")  # types of layers that may hold polygons
 
 
@@ -75,12 +84,7 @@ def _change_time(file: str) -> int:
 def _shapes_in(file: str, column: str | None, changed: int, target: int | None) -> PlacedShapes:
     shapes, crs = _read_shapes(file, column, changed)
     if crs is not None and target is not None and crs != target:
-        transform = _transformer(crs, target, file)
-        parts = []
-        for shape in shapes:
-            rings = [np.stack(transform(*ring.T), axis=1) for ring in shape.rings]
-            parts.append(Shape(tuple(rings), shape.label))
-        shapes = tuple(parts)
+        shapes = _transform(shapes, crs, target, file)
     boxes = np.full((len(shapes), 4), np.inf)
     for box, shape in zip(boxes, shapes, strict=True):
         corners = np.concatenate(shape.rings)
@@ -105,6 +109,11 @@ def _read_geojson(file: str, column: str | None) -> Shapes:
     features = content.get("features")
     if not isinstance(features, list):
         raise DataError(f'{file}: has no list "features", so it is no GeoJSON of polygons')
+    return Shapes(_shapes_of(features, column, file), _epsg(content.get("crs"), file))
+
+
+def _shapes_of(features: Sequence[Any], column: str | None, file: str) -> tuple[Shape, ...]:
+    """The shapes of the features of a file. Raises DataError for one that is no polygon, or has no class."""
     shapes = []
     for number, feature in enumerate(features, 1):
         location = f"{file}: feature {number}"
@@ -113,7 +122,7 @@ def _read_geojson(file: str, column: str | None) -> Shapes:
         rings = tuple(_rings(feature.get("geometry"), location))
         if rings:
             shapes.append(Shape(rings, _label(feature.get("properties"), column, location)))
-    return Shapes(tuple(shapes), _epsg(content.get("crs"), file))
+    return tuple(shapes)
 
 
 def _label(properties: Any, column: str | None, location: str) -> str:
@@ -148,16 +157,11 @@ def _rings(geometry: Any, location: str) -> Iterator[np.ndarray]:
 
 
 def _ring_corners(ring: Any, location: str) -> np.ndarray:
-    """The corners (n, 2) of a ring; heights are dropped."""
+    """The corners (n, 2) of a ring; heights are dropped. Raises DataError if they are not corners of a ring."""
     try:
         corners = np.array([position[:2] for position in ring], np.float64)
     except (TypeError, ValueError, KeyError):
         raise DataError(f"{location} has a ring that is no list of positions") from None
-    return _check_corners(corners, location)
-
-
-def _check_corners(corners: np.ndarray, location: str) -> np.ndarray:
-    """The corners of a ring. Raises DataError if they are not corners of a ring."""
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3 or not np.isfinite(corners).all():
         raise DataError(f"{location} has a ring of fewer than 3 positions, or with numbers that are not finite")
     return corners
@@ -177,52 +181,61 @@ def _epsg(crs: Any, file: str) -> int:
     return int(code)
 
 
-@lru_cache(maxsize=64)
-def _transformer(source: int | str, target: int, location: str) -> Callable[[np.ndarray, np.ndarray], Any]:
-    """A function that converts coordinates between two CRS. Raises DataError if pyproj is missing or cannot convert."""
-    name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
+def _transform(shapes: Sequence[Shape], source: int | str, target: int, file: str) -> tuple[Shape, ...]:
+    """The shapes in another CRS; corners are infinite in a shape that it does not reach.
+
+    Raises DataError if there is no way from one CRS to the other.
+    """
+    rasterio = load_rasterio(f"{file}, which is not in the CRS of the image,")
+    from rasterio._err import CPLE_BaseError
+    from rasterio.warp import transform
+
     try:
-        from pyproj import Transformer
-    except ImportError as error:
-        raise DataError(
-            f"{location} is in {name}, the image in EPSG:{target}; to bring one to the other: pip install -r"
-            " requirements-geo.txt"
-        ) from error
+        systems = [rasterio.CRS.from_user_input(crs) for crs in (source, target)]
+    except ValueError as error:
+        name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
+        raise DataError(f"{file}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
+    rings = [ring for shape in shapes for ring in shape.rings]
     try:
-        return Transformer.from_crs(source, target, always_xy=True).transform
-    except Exception as error:
-        raise DataError(f"{location}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
+        corners = np.stack(transform(*systems, *np.concatenate(rings).T), axis=1)
+    except CPLE_BaseError:
+        if len(shapes) > 1:
+            return tuple(moved for shape in shapes for moved in _transform([shape], source, target, file))
+        corners = np.full((sum(map(len, rings)), 2), np.inf)
+    moved = iter(np.split(corners, np.cumsum([len(ring) for ring in rings])[:-1]))
+    return tuple(Shape(tuple(islice(moved, len(shape.rings))), shape.label) for shape in shapes)
 
 
 def _read_geopackage(file: str, column: str | None) -> Shapes:
+    """The polygons of a GeoPackage, which GDAL brings to GeoJSON."""
     try:
         import pyogrio
         from pyogrio import raw
     except ImportError as error:
-        raise DataError(f"{file}: to read GeoPackages: pip install -r requirements-geo.txt") from error
+        raise DataError(f"{file} needs pyogrio to be read: pip install pyogrio") from error
     logging.getLogger("pyogrio").addHandler(logging.NullHandler())  # the error has GDAL's message
+    content = BytesIO()
     try:
         _check_views(file)
         layer = _only_layer(pyogrio.list_layers(file), file)
         names = pyogrio.read_info(file, layer=layer)["fields"].tolist()
         columns = [column] if column in names else []
         meta, _, geometries, values = raw.read(file, layer=layer, columns=columns, force_2d=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numbers that are not finite are an error below
+            raw.write(content, geometries, values, columns, **GEOJSON_AS_IT_IS)
     except DataError:
         raise
     except Exception as error:  # damaged files raise errors of many kinds
         raise DataError(f"{file} cannot be read as a GeoPackage ({one_line(error)})") from error
-    shapes = []
-    for number, geometry in enumerate(geometries, 1):
-        location = f"{file}: feature {number}"
-        properties = dict.fromkeys(names)
-        if columns:
-            properties[columns[0]] = _cell(values[0][number - 1])
-        rings = tuple(_check_corners(ring, location) for ring in parse_rings(geometry, location))
-        if rings:
-            shapes.append(Shape(rings, _label(properties, column, location)))
+    features = json.loads(content.getvalue())["features"]
+    for number, (feature, geometry) in enumerate(zip(features, geometries, strict=True), 1):
+        if feature["geometry"] is None and geometry is not None:
+            raise DataError(f"{file}: feature {number} has numbers that are not finite")
+        feature["properties"] = dict.fromkeys(names) | feature["properties"]
     crs = meta["crs"]
     is_number = isinstance(crs, str) and crs.startswith(EPSG) and crs[len(EPSG) :].isdecimal()
-    return Shapes(tuple(shapes), int(crs[len(EPSG) :]) if is_number else crs)
+    return Shapes(_shapes_of(features, column, file), int(crs[len(EPSG) :]) if is_number else crs)
 
 
 def _check_views(file: str) -> None:
@@ -246,10 +259,3 @@ def _only_layer(layers: np.ndarray, file: str) -> str:
     if len(names) != 1:
         raise DataError(f"{file}: holds {len(names)} layers of polygons, expected one ({', '.join(names)})")
     return names[0]
-
-
-def _cell(value: Any) -> Any:
-    """A value of a column; None for a missing value, which is NaN in columns of numbers."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if value != value else value

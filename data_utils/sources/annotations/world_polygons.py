@@ -12,8 +12,8 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_file
+from data_utils.image_io.gdal import load_rasterio
 from data_utils.image_io.placed_masks import Grid, read_grid
-from data_utils.image_io.rasterize import fill_polygon
 from data_utils.mask_values import number_type
 from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes
 from data_utils.sources.annotations.paired import PairedRecords
@@ -57,16 +57,23 @@ class PolygonMask(RenderedMask):
         check_memory(size[0] * size[1], "the mask")
         mask = np.zeros(size, number_type(dict(self.values).values()))
         first = np.array([columns[0], rows[0]], float)
+        shapes = []
         for rings, value in self._shapes_near(_grid(self.image), first, size):
-            fill_polygon(mask, rings, value)
+            shapes.append(({"type": "Polygon", "coordinates": rings}, value))
+        if shapes:
+            load_rasterio(self.file)
+            from rasterio.features import rasterize
+
+            rasterize(shapes, out=mask)
         return mask
 
     def _shapes_near(
         self, grid: Grid, first: np.ndarray, size: tuple[int, int]
-    ) -> Iterator[tuple[list[np.ndarray], int]]:
+    ) -> Iterator[tuple[list[list[list[float]]], int]]:
         """The rings and the value of each shape in a part of the image, of `size` (H, W).
 
-        Rings are in pixels from `first`, the (column, row) where the part begins.
+        Rings are in pixels from `first`, the (column, row) where the part begins. Where they lie in each other, every
+        second one is a hole.
         """
         crs = grid.place.crs
         if crs is not None and crs.epsg is None:
@@ -84,7 +91,9 @@ class PolygonMask(RenderedMask):
         for index in np.flatnonzero(is_near).tolist():
             rings = []
             for ring in shapes[index].rings:
-                rings.append(np.stack(grid.place.to_pixels(*ring.T), axis=1) - first)
+                pixels = (np.stack(grid.place.to_pixels(*ring.T), axis=1) - first).tolist()
+                is_closed = len(pixels) > 3 and pixels[0] == pixels[-1]
+                rings.append(pixels if is_closed else [*pixels, pixels[0]])
             yield rings, value_by_label[shapes[index].label]
 
 

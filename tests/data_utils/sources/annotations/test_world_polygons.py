@@ -1,6 +1,6 @@
 """Polygons in the world become masks: their files, which of them are read, and how they are drawn.
 
-Modules: data_utils/image_io/rasterize.py, data_utils/sources/annotations/shape_files.py.
+Module: data_utils/sources/annotations/shape_files.py.
 """
 
 import json
@@ -23,62 +23,13 @@ from support.rasters import NORTH_UP, UTM, class_config, feature, scene, square,
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.image_io.rasterize import fill_polygon
 from data_utils.image_io.reader import read_mask
-from data_utils.image_io.well_known_binary import well_known_binary
 from data_utils.sources.annotations import shape_files
 from data_utils.sources.annotations.shape_files import read_shapes, shapes_in
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.load import load_records
+from inference.outputs.polygons import well_known_binary
 from runtime.errors import DataError
-
-
-@pytest.mark.parametrize("has_hole", [False, True], ids=["filled", "with a hole"])
-@pytest.mark.parametrize("is_rounded", [False, True], ids=["anywhere", "on corners and centers of pixels"])
-def test_polygons_are_filled_as_rasterio_fills_them(is_rounded, has_hole):
-    rng = np.random.default_rng(0)
-    size = (40, 50)
-    for number in range(60):
-        corners = rng.uniform(-15, 65, (rng.integers(3, 9), 2))
-        corners = np.round(corners * 2) / 2 if is_rounded else corners
-        rings = [corners, rng.uniform(10, 30, (4, 2))] if has_hole else [corners]
-        polygon = {"type": "Polygon", "coordinates": [[*ring.tolist(), ring[0].tolist()] for ring in rings]}
-        mask = np.zeros(size, np.uint8)
-        fill_polygon(mask, [np.array(ring) for ring in polygon["coordinates"]], 1)
-        assert np.array_equal(mask, rasterize([(polygon, 1)], size, dtype=np.uint8)), number
-
-
-@pytest.mark.parametrize("is_closed", [True, False])
-def test_polygons_along_the_centers_of_pixels_are_filled_as_rasterio_fills_them(is_closed):
-    """Edges that GDAL counts as inside or not by the direction of their ring, which it chooses itself."""
-    rng = np.random.default_rng(0)
-    size = (7, 7)
-    for number in range(300):
-        ring = rng.integers(0, 12, (rng.integers(3, 7), 2)) / 2
-        polygon = {"type": "Polygon", "coordinates": [[*ring.tolist(), ring[0].tolist()]]}
-        mask = np.zeros(size, np.uint8)
-        fill_polygon(mask, [np.concatenate([ring, ring[:1]]) if is_closed else ring], 1)
-        assert np.array_equal(mask, rasterize([(polygon, 1)], size, dtype=np.uint8)), number
-
-
-@pytest.mark.parametrize(
-    "ring",
-    [
-        [[1.5, 0], [0, 0.5], [2.5, 2.5], [1, 2.5], [2, 1], [1.5, 0], [0, 0]],
-        [[0.5, 2], [1.5, 0.5], [0.5, 2.5], [2, 0], [0.5, 1], [1.5, 1.5], [0, 1.5], [2, 0]],
-        [[2, 2.5], [2.5, 1.5], [0.5, 1.5], [2.5, 1.5], [2.5, 2.5], [2.5, 1], [2.5, 2.5]],
-        [[1, 0.5], [1, 0], [1, 1], [2, 2.5], [1, 0.5], [2.5, 2.5], [0.5, 2.5]],
-        [[1, -2.5], [1, -0.5], [5, -0.5], [5, -2.5]],  # above the image
-        [[1, -0.5], [1, 2.5], [5, 2.5], [5, -0.5]],
-        [[1, 7.5], [1, 9.5], [5, 9.5], [5, 7.5]],  # below it
-        [[1, 5.5], [1, 7.5], [5, 7.5], [5, 5.5]],
-    ],
-)
-def test_the_direction_of_a_ring_that_meets_itself_or_lies_outside_is_gdals(ring):
-    mask = np.zeros((7, 7), np.uint8)
-    fill_polygon(mask, [np.array(ring)], 1)
-    polygon = {"type": "Polygon", "coordinates": [[*ring, ring[0]]]}
-    assert mask.tolist() == rasterize([(polygon, 1)], (7, 7), dtype=np.uint8).tolist()
 
 
 @pytest.fixture
@@ -215,7 +166,7 @@ def test_a_geopackage_is_read_as_its_polygons_in_geojson(tmp_path, crs):
     line = rf"^{tmp_path / 'areas.gpkg'}: holds 2 layers of polygons, expected one \(areas, b\)"
     with pytest.raises(DataError, match=line):
         load_records(settings)
-    with mock.patch.dict("sys.modules", {"pyogrio": None}), pytest.raises(DataError, match="pip install -r req"):
+    with mock.patch.dict("sys.modules", {"pyogrio": None}), pytest.raises(DataError, match="pip install pyogrio"):
         (tmp_path / "areas.gpkg").touch()
         load_records(settings)
 
@@ -279,10 +230,22 @@ def test_a_geopackage_may_hold_heights_and_say_no_crs(tmp_path):
     assert shapes.crs is None
 
 
-def test_polygons_in_the_crs_of_the_image_are_drawn_without_pyproj(tmp_path):
-    file = write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))])
-    with mock.patch.dict("sys.modules", {"pyproj": None}):
-        assert shapes_in(str(file), None, 32633).boxes.tolist() == [[500_000, 4_999_910, 500_090, 5_000_000]]
+def test_a_corner_of_a_geopackage_that_is_nowhere_is_one_line(tmp_path):
+    raw = pytest.importorskip("pyogrio.raw")
+    blobs = np.array([well_known_binary([[(0, 0), (np.inf, 0), (4, 3), (0, 0)]])], object)
+    raw.write(str(tmp_path / "a.gpkg"), blobs, [], [], driver="GPKG", crs=UTM, geometry_type="Polygon")
+    with pytest.raises(DataError, match=r"a\.gpkg: feature 1 has numbers that are not finite$"):
+        read_shapes(str(tmp_path / "a.gpkg"), None)
+
+
+def test_polygons_need_rasterio(tmp_path):
+    one_image(tmp_path, feature(square(0, 0, 5)))
+    mask = areas_of(tmp_path)["train"][0]["target"]
+    with (
+        mock.patch.dict("sys.modules", {"rasterio": None}),
+        pytest.raises(DataError, match=r"areas\.geojson needs rasterio: pip install rasterio"),
+    ):
+        mask.render()
 
 
 def one_image(folder, *features):

@@ -1,4 +1,7 @@
-"""Flags of train.py that say which data are read, and how."""
+"""Flags of train.py that say which data are read, and how.
+
+Modules: train_utils/reporting/data_report.py.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -210,6 +213,11 @@ def test_check_data_ends_before_the_run(run, tmp_path):
     assert "no problems" in result.output
     assert result.exit_code == 0
     assert not (tmp_path / "out").exists()
+    write_folder(tmp_path / "data", 6, seed=0, size=(16, 24))
+    (tmp_path / "data" / "masks" / "cell_02.png").write_bytes(b"no picture")
+    result = run.fresh("--dataset", tmp_path / "data", "--check-data", output=tmp_path / "out")
+    assert "cell_02.png" in result.output
+    assert result.exit_code == 1
 
 
 @pytest.mark.flags("--on-bad-sample")

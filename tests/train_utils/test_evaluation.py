@@ -4,8 +4,6 @@ Modules: train_utils/publisher.py, inference/tiling/resizing.py.
 """
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -78,14 +76,6 @@ def test_an_evaluation_says_how_far_confidence_is_from_truth(scores, right, erro
     assert record["eval/loss"] is None
 
 
-def test_an_evaluation_of_nothing_is_worth_nothing():
-    evaluation = Evaluation(1, None, Classes(("a", "b")).new_scores(0))
-    assert evaluation.scores.comparison == 0.0
-    assert evaluation.scores.image_comparison == []
-    assert evaluation.record()["eval/mean_iou"] is None
-    assert evaluation.record()["eval/loss"] is None
-
-
 TRUTH = torch.tensor([[[0, 0, 1, 255]]], dtype=torch.uint8)
 RIGHT = torch.tensor([[[0, 0, 1, 1]]])
 WRONG = torch.tensor([[[0, 1, 1, 1]]])  # in one of three pixels
@@ -127,10 +117,7 @@ def in_strips(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def evaluations(tmp_path_factory) -> SimpleNamespace:
-    """Evaluations of images, `whole`, `in_tiles` and `in_strips`, with the `tilings` of each.
-
-    `paused` has whether the clock of the run stood still when it was saved, evaluated and saved again.
-    """
+    """Evaluations of images, `whole`, `in_tiles` and `in_strips`, with the `tilings` of each."""
     folder = tmp_path_factory.mktemp("evaluated")
     write_folder(folder / "train", 2, seed=0, size=(32, 48))
     write_folder(folder / "val", 2, seed=1, size=(100, 64))
@@ -140,22 +127,8 @@ def evaluations(tmp_path_factory) -> SimpleNamespace:
         file.rename(folder / "val" / kind / "wide.png")
     evaluate = train.evaluate
     choose_tiling = inference.tiling.resizing.choose_tiling
-    pause, save = train.Monitor.pause, train.Checkpoints.save
-    result = SimpleNamespace(tilings={"whole": [], "tiles": [], "strips": []}, paused=[])
+    result = SimpleNamespace(tilings={"whole": [], "tiles": [], "strips": []})
     way = "whole"
-    is_paused = False
-
-    @contextmanager
-    def noted_pause(monitor: train.Monitor) -> Iterator[None]:
-        nonlocal is_paused
-        with pause(monitor):
-            is_paused = True
-            yield
-            is_paused = False
-
-    def noted_save(*arguments: object) -> None:
-        result.paused.append(is_paused)
-        save(*arguments)
 
     def noted_tiling(*arguments: object) -> Tiling | None:
         result.tilings[way].append(choose_tiling(*arguments))
@@ -163,7 +136,6 @@ def evaluations(tmp_path_factory) -> SimpleNamespace:
 
     def evaluate_in_each_way(accelerator: Accelerator, model: UNet, *arguments: object) -> Evaluation:
         nonlocal way
-        result.paused.append(is_paused)
         model.double()  # so that the whole and its tiles are equal but for 1e-15
         result.whole = evaluate(accelerator, model, *arguments)
         result.trains_afterwards = model.training
@@ -181,8 +153,6 @@ def evaluations(tmp_path_factory) -> SimpleNamespace:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inference.tiling.resizing, "choose_tiling", noted_tiling)
         patch.setattr(train, "evaluate", evaluate_in_each_way)
-        patch.setattr(train.Monitor, "pause", noted_pause)
-        patch.setattr(train.Checkpoints, "save", noted_save)
         run = run_train(folder / "run", *FLAGS, "--dataset", folder, "--scale", "0.75")
     assert run.exit_code == 0, run.output
     return result
@@ -190,10 +160,6 @@ def evaluations(tmp_path_factory) -> SimpleNamespace:
 
 def test_an_evaluation_puts_the_model_back_into_training(evaluations):
     assert evaluations.trains_afterwards
-
-
-def test_the_clock_of_a_run_stands_still_while_it_evaluates_or_saves(evaluations):
-    assert evaluations.paused == [False, True, True]  # the first save is before the first step
 
 
 def test_large_images_alone_are_evaluated_in_exact_tiles(evaluations):
@@ -243,10 +209,6 @@ def evaluated(network: UNet, first: int = 0, processes: int = 1, pixel: float = 
     ]
     batches[0]["images"][1, 0, 2, 3] = pixel
     return train.evaluate(accelerator, network, Batches(batches[first:]), StepLoss(Classes(("a", "b"), "ce")), 7)
-
-
-def test_the_loss_of_images_that_are_not_labeled_is_0(network):
-    assert evaluated(network, first=1).loss == 0
 
 
 @pytest.mark.parametrize("processes", [1, 2])

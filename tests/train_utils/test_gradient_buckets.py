@@ -9,10 +9,8 @@ from support.forks import call_in_processes
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from train_utils import gradient_buckets
 from train_utils.gradient_buckets import rebuild_buckets
 from unet import UNet, UNetConfig
-from unet.model import DeeplySupervisedUNet
 
 PROCESSES = 4  # two add up in either order alike
 PATIENCE = timedelta(seconds=60)  # of a process that waits for the others
@@ -73,21 +71,3 @@ def test_a_resumed_run_rounds_its_first_step_as_one_that_went_on(tmp_path):
         assert result["resumed"].equal(result["later"])
         assert result["unchanged"]
         assert not result["left"]
-
-
-def test_all_levels_of_deep_supervision_take_part_in_the_pass_that_orders_gradients(monkeypatch):
-    class Wrapped(nn.Module):
-        device = torch.device("cpu")
-
-        def __init__(self, network: nn.Module) -> None:
-            super().__init__()
-            self.forward = network.forward
-
-    monkeypatch.setattr(gradient_buckets, "DistributedDataParallel", Wrapped)
-    network = DeeplySupervisedUNet(UNetConfig(1, base_channels=2, depth=3, dims=3))
-    assert len(network.heads) == 1
-    ready = []
-    for name, parameter in network.named_parameters():
-        parameter.register_hook(lambda gradient, name=name: ready.append(name))
-    rebuild_buckets(Wrapped(network), network)
-    assert sorted(ready) == sorted(name for name, _ in network.named_parameters())

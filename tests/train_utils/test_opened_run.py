@@ -4,7 +4,6 @@ Module: train_utils/opened_run.py.
 """
 
 import atexit
-import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +21,7 @@ from runtime.lock import locks_released
 from train_utils.memory.limit import MemoryLimit
 from train_utils.opened_run import OpenedRun, make_run_dir, open_run
 from train_utils.settings.plan import Plan
-from train_utils.settings.run_length import LONG, SHORT
+from train_utils.settings.run_length import LONG
 from train_utils.settings.sizes import patch_size
 from train_utils.settings.train_settings import TrainSettings
 from unet import UNet, UNetConfig
@@ -49,12 +48,6 @@ def test_a_folder_that_holds_anything_is_for_a_resumed_run_alone(tmp_path, no_ex
     assert make_run_dir(tmp_path, "auto") == tmp_path
     with pytest.raises(SettingsError, match="is not an empty folder; choose another"):
         make_run_dir(tmp_path, None)
-
-
-def test_a_file_is_refused_as_the_folder_of_a_run(tmp_path, no_exit):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="is not an empty folder"):
-        make_run_dir(tmp_path / "file", "auto")
 
 
 def test_a_folder_that_cannot_be_made_is_refused_with_the_reason(tmp_path, no_exit):
@@ -207,12 +200,6 @@ def test_flags_of_a_resumed_run_must_suit_its_data(tmp_path):
 VOLUMES = unread_info(unread_split(5, (200, 200, 200), (1, 1, 1)))
 
 
-@pytest.mark.parametrize(("flags", "length"), [((), LONG), (("--max-minutes", "59"), SHORT)])
-def test_volumes_without_a_plan_have_patches_of_the_time_there_is(tmp_path, flags, length):
-    settings = opened_run(tmp_path).with_plan(unplanned(*flags), VOLUMES)
-    assert settings.crop_size == patch_size(VOLUMES, length)
-
-
 @pytest.mark.parametrize(
     ("recorded", "patch"), [([4, 5, 6], (4, 5, 6)), (None, patch_size(VOLUMES, LONG))], ids=["recorded", "not recorded"]
 )
@@ -248,9 +235,3 @@ def test_a_resumed_run_reads_places_if_a_flag_needs_them(tmp_path, flags):
 def test_a_new_run_reads_tiffs_as_its_first_model(tmp_path, place):
     UNet(small_model(place)).save_pretrained(tmp_path / "model")
     assert opened_run(tmp_path, init_from=tmp_path / "model").reads_places(unplanned()) is place
-
-
-@pytest.mark.parametrize(("recorded", "place"), [({}, False), ({"place": True}, True)])
-def test_a_repeated_run_reads_tiffs_as_recorded(tmp_path, recorded, place):
-    (tmp_path / "run.json").write_text(json.dumps({"flags": {"dataset": "data", "epochs": 3, **recorded}}))
-    assert parsed("--like", str(tmp_path / "run.json")).place is place

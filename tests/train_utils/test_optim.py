@@ -6,12 +6,9 @@ Module: train_utils/optim.py.
 import pytest
 import torch
 from accelerate.utils import DistributedType
-from support.clocks import NO_CLOCK
-from support.runs import unplanned
 from torch import nn
 
 from train_utils.optim import build_optimizer
-from train_utils.schedule import Schedule
 
 
 class WithEncoder(nn.Module):
@@ -41,13 +38,6 @@ def test_weights_are_grouped_by_encoder_and_by_what_decays():
         (True, 0.0, [(3,)]),
         (True, 0.01, [(3, 2)]),
     ]
-
-
-def test_weights_of_the_encoder_have_a_tenth_of_the_learning_rate():
-    optimizer = build_optimizer(WithEncoder(), "adamw", 0.5, 0.01)
-    settings = unplanned("--learning-rate", "0.5", "--schedule", "constant", "--warmup-steps", "0")
-    assert Schedule.from_args(settings, 10, None, NO_CLOCK).set_learning_rate(optimizer, 3) == 0.5
-    assert {(group["of_encoder"], group["lr"]) for group in optimizer.param_groups} == {(False, 0.5), (True, 0.05)}
 
 
 def test_sgd_has_nesterov_momentum():

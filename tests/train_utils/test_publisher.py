@@ -23,9 +23,7 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
-from data_utils.targets.points import PointReader
 from tasks.classes import ClassScores
-from tasks.landmarks import Landmarks
 from train_utils import publisher as publisher_module
 from train_utils.checkpoints.best_model import BestModel
 from train_utils.evaluation import Evaluation
@@ -131,18 +129,9 @@ def test_facts_of_a_run_are_its_steps_its_images_with_its_score():
     ("info", "config"),
     [
         (data_set(channels=1), SMALL_MODEL),
-        (data_set(channels=3), replace(SMALL_MODEL, dims=3)),
-        (
-            replace(
-                data_set(channels=3),
-                config=DataConfig("photos", task="landmarks"),
-                reader=PointReader(Landmarks(("nose",)), (0,)),
-            ),
-            SMALL_MODEL,
-        ),
         (data_set(channels=3), UNetConfig(base_channels=2, depth=5, encoder=LITE)),
     ],
-    ids=["grey", "volumes", "points", "with an encoder"],
+    ids=["grey", "with an encoder"],
 )
 def test_other_networks_lack_no_encoder(info, config):
     assert not facts_of(info, config).lacks_encoder
@@ -174,15 +163,15 @@ SETTINGS = {
 }
 
 
-def new_publisher(folder: Path, *, is_main_process: bool = True) -> Publisher:
-    """The publisher of a run on three images whose only process is the main one, or another."""
+def new_publisher(folder: Path) -> Publisher:
+    """The publisher of a run on three images."""
     info = data_set()
     torch.manual_seed(0)
     network = UNet(replace(SMALL_MODEL, in_channels=1, preprocess=info.preprocess()))
     accelerator = SimpleNamespace(
         device=torch.device("cpu"),
         autocast=Mock(side_effect=nullcontext),
-        is_main_process=is_main_process,
+        is_main_process=True,
         num_processes=1,
     )
     run_log = RunLogDouble(folder)
@@ -227,14 +216,6 @@ def test_a_best_model_that_the_disk_refuses_is_not_called_saved(tmp_path, capsys
     lines = capsys.readouterr().out
     assert "images.csv could not be written" in lines
     assert lines.endswith(" (best so far)\n")
-
-
-def test_another_process_than_the_main_one_only_logs_an_evaluation(tmp_path, capsys):
-    publisher = new_publisher(tmp_path, is_main_process=False)
-    publisher.publish(evaluation_of(15, 0.5), True)
-    assert publisher.monitor.logged == [15]
-    assert capsys.readouterr().out == ""
-    assert not any(tmp_path.iterdir())
 
 
 class Report(NamedTuple):
@@ -316,15 +297,6 @@ def test_the_remarks_on_a_run_stand_in_report_and_output(saved, reports, capsys)
     assert few_images.startswith("The score is measured on 3 images only")
     assert unfound.startswith("Nothing of b was found")
     assert f"{few_images}\n{unfound}\n" in printed
-
-
-def test_a_log_that_cannot_be_read_leaves_a_report_without_remarks(saved, reports, tmp_path, capsys):
-    (tmp_path / "metrics.jsonl").unlink()
-    (tmp_path / "metrics.jsonl").mkdir()
-    saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
-    assert "report.html could not be written" in capsys.readouterr().out
-    assert reports[0].remarks == []
-    assert len(reports[0].views) == 3
 
 
 def test_the_end_of_a_run_shows_no_best_model_that_was_not_saved(unsaved, reports, tmp_path, capsys):

@@ -3,9 +3,6 @@
 Module: train_utils/run_state.py.
 """
 
-import json
-from dataclasses import asdict
-
 import pytest
 import torch
 
@@ -62,12 +59,6 @@ def test_a_best_score_that_is_forgotten_is_that_of_a_new_run(state):
     assert state.evaluations_since_best == 0
     assert state.best_evaluation(TASK) is None
     assert state.update(evaluation(18, 0))
-
-
-def test_a_state_survives_its_file(state):
-    state.window = {"total": 0.5, "steps": 2}
-    state.skipped = 1
-    assert RunState.from_json(json.loads(json.dumps(asdict(state)))) == state
 
 
 OLD = {"step": 4, "best": 0.5, "best_matrix": [[1, 0], [0, 1]], "best_images": [[0.5]]}

@@ -37,7 +37,6 @@ from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNetConfig
 from unet.blocks import channels_last
 from unet.model import DeeplySupervisedUNet
-from unet.norms import GroupNorm
 
 IMAGES = 2
 CLASSES = 3
@@ -230,39 +229,6 @@ def test_each_process_needs_two_strides_of_a_volume(processes, slices):
 def test_slabs_begin_on_strides_of_a_volume_of_any_length():
     slabs = [Slabs(Mesh(3, slab), 8) for slab in range(3)]
     assert [of_process.rows(67) for of_process in slabs] == [slice(0, 16), slice(16, 40), slice(40, 67)]
-
-
-def test_each_volume_is_cut_by_its_own_length():
-    slabs = Slabs(Mesh(2, 1), 2)
-    volumes = [torch.arange(length).view(1, 1, length, 1) for length in (9, 4)]
-    cuts = [slabs.cut(volume).flatten().tolist() for volume in volumes]
-    assert cuts == [[4, 5, 6, 7, 8], [2, 3]]
-
-
-@pytest.mark.parametrize(("slab", "counts"), [(0, [64, 1, 16, 1, 4, 1]), (1, [0] * 6)], ids=["first", "second"])
-def test_pixels_of_each_level_are_counted_once_in_a_group(slab, counts):
-    criterion = new_step_loss(Classes(("a", "b")), ((2, 2), (2, 2)), Slabs(Mesh(2, slab), 4))
-    assert criterion.counts(ClassTarget(torch.zeros(1, 8, 8, dtype=torch.long))).tolist() == counts
-
-
-@pytest.mark.parametrize(
-    ("layer", "axes"),
-    [
-        (torch.nn.Conv2d(2, 2, 3, padding=1), 2),
-        (torch.nn.Conv3d(2, 2, (3, 3, 1), padding=(1, 1, 0)), 3),
-        (GroupNorm(1, 2), 3),
-        (torch.nn.Upsample(scale_factor=(2, 2), mode="bilinear"), 2),
-        (torch.nn.Dropout(0.5), 3),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_layer_that_looks_beyond_its_slab_evaluates_whole_volumes(layer, axes):
-    x = torch.rand(1, 2, *(8, 4, 6)[:axes])
-    expected = layer.eval()(x)
-    network = torch.nn.Sequential(layer)
-    split_network(network, Slabs(Mesh(2, 1), 2))
-    assert type(network[0]) is not type(layer)
-    assert torch.equal(network.eval()(x), expected)
 
 
 @pytest.fixture(params=[True, False], ids=["with a bias", "without"])

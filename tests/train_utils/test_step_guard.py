@@ -74,12 +74,6 @@ class Stepper:
         return [value.clone() for value in [*self.network.state_dict().values(), *state]]
 
 
-@pytest.mark.parametrize("loss", [0.5, NAN, INF])
-@pytest.mark.parametrize("norm", [1.0, NAN])
-def test_a_step_is_made_where_its_loss_and_its_gradient_are_finite(loss, norm):
-    assert StepResult(1, loss, norm, False).is_made is (loss == 0.5 and norm == 1.0)
-
-
 @pytest.fixture
 def stepper():
     with process_state_kept():

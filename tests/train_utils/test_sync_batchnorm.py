@@ -111,14 +111,6 @@ def expected(inputs) -> dict[str, dict[str, Tensor]]:
     return expected
 
 
-@pytest.mark.parametrize("is_filler", [True, False])
-def test_each_micro_batch_is_counted_by_itself(is_filler):
-    norm = SynchronizedBatchNorm.from_norm(nn.BatchNorm2d(2))
-    for micro_batch in (not is_filler, is_filler):
-        leave_out_of_batch_norm(nn.Sequential(nn.Sequential(norm)), micro_batch)
-    assert norm.is_counted is not is_filler
-
-
 @pytest.mark.parametrize("key", ["y", "x"], ids=["outputs", "gradients of inputs"])
 def test_layer_equals_batch_norm_on_the_joined_batch(inputs, outputs, expected, name, key):
     norm, x, _ = inputs[name]
@@ -203,13 +195,6 @@ def test_images_that_batch_norm_sees_are_reported_once_where_they_are_not_those_
     text = capsys.readouterr().out
     assert text.count("batch norm") == 1
     assert f"batch norm sees {counted(images, 'image')} at a time, not the 8 of a step" in text
-
-
-@pytest.mark.parametrize("processes", [3])
-def test_nothing_is_reported_where_batch_norm_sees_all_images_of_a_step(capsys, processes):
-    network = UNet(UNetConfig(base_channels=2, depth=1))
-    synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, "auto", split_of_eight(processes))
-    assert "batch norm" not in capsys.readouterr().out
 
 
 def test_evaluation_needs_no_other_process():

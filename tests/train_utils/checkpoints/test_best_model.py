@@ -23,15 +23,6 @@ def folder(tmp_path) -> Path:
     return tmp_path / "gone" / "model"
 
 
-def test_a_better_model_takes_the_place_of_one_that_the_disk_refused(network, folder):
-    best = BestModel(folder)
-    assert not best.save(network, "refused")
-    folder.parent.mkdir()
-    assert best.save(network, "better")
-    assert best.is_saved()
-    assert (folder / "README.md").read_text() == "better"
-
-
 def test_a_card_may_hold_any_characters(network, folder):
     folder.parent.mkdir()
     BestModel(folder).save(network, "\u00e9 \udcff")

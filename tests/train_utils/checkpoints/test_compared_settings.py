@@ -59,3 +59,8 @@ MINUTES = "--max-minutes has no effect on a resumed run, which keeps its 9 steps
 def test_minutes_without_effect_are_reported(before, now, lines):
     saved = settings_of(flags={"max_minutes": before})
     assert compare_settings(saved, settings_of(flags={"max_minutes": now})) == lines
+
+
+def test_an_identity_that_the_checkpoint_lacks_is_refused():
+    with pytest.raises(CheckpointError, match="the checkpoint's norm is None, this run's is batch"):
+        compare_settings(settings_of(), settings_of(identity={"norm": "batch"}))

@@ -54,33 +54,6 @@ def test_a_micro_batch_is_cut_where_a_step_can_be_made_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "is_fixed"), [(new_accelerator(), False), (GPU, True)], ids=["on a CPU", "of a fixed size"]
-)
-def test_a_micro_batch_is_whole_where_a_step_is_not_made_again(tmp_path, accelerator, is_fixed):
-    network = UNet(UNetConfig(base_channels=2, depth=1))
-    batches = [batch_of_five()]
-    memory = StepMemory(accelerator, tmp_path, network, BatchSplit(5, 1, 2, 3, is_fixed))
-    assert memory.cut(batches) is batches
-
-
-@pytest.mark.parametrize(("recomputes", "norm", "dims"), [(False, "batch", 2), (True, "group", 2)])
-def test_a_learned_size_is_recorded_with_activation_checkpointing_if_on(tmp_path, capsys, recomputes, norm, dims):
-    network = UNet(UNetConfig(base_channels=2, depth=1, norm=norm, dims=dims))
-    network.activation_checkpointing = recomputes
-    gpu = SimpleNamespace(device=torch.device("cuda"), distributed_type=DistributedType.NO, num_processes=1)
-    memory = StepMemory(gpu, tmp_path, network, BatchSplit(6, 1, 6, 1))
-    undone = []
-    guard = SimpleNamespace(undo_passes=lambda: undone.append(True))
-    memory.halve_or_raise(torch.OutOfMemoryError("CUDA out of memory"), guard)
-    assert undone == [True]
-    assert memory.size == 3
-    line = "memory: no room for micro-batches of 6, the step is made again in micro-batches of 3"
-    effect = "; batch norm sees 3 images at a time from now on, so results change" if norm == "batch" else ""
-    assert capsys.readouterr().out == f"{line}{effect} (CUDA out of memory)\n"
-    assert read_memory_limit(tmp_path) == MemoryLimit(3, recomputes)
-
-
-@pytest.mark.parametrize(
     ("size", "recomputes", "remedy", "limit"),
     [
         (5, False, "to continue with micro-batches of 3", MemoryLimit(3, False)),
@@ -175,29 +148,6 @@ def test_another_error_in_training_is_left_as_it_is(tmp_path, error):
 )
 def test_only_one_process_on_one_gpu_repeats_a_step(device, processes, kind, repeats):
     assert can_repeat_steps(new_accelerator(processes, device=device, kind=kind)) == repeats
-
-
-@pytest.fixture
-def new_step_memory(tmp_path, monkeypatch):
-    """Memories of steps that one GPU can repeat, by how a batch is split."""
-    monkeypatch.setattr(train_utils.memory.step_memory, "can_repeat_steps", lambda accelerator: True)
-    network = UNet(UNetConfig(base_channels=4, depth=2))
-    return lambda *split, **options: StepMemory(
-        new_accelerator(device="cuda"), tmp_path, network, BatchSplit(*split, **options)
-    )
-
-
-GUARD = SimpleNamespace(undo_passes=lambda: None)
-
-
-def test_shortage_in_a_micro_batch_of_a_given_size_ends_the_run(new_step_memory):
-    with pytest.raises(torch.OutOfMemoryError):
-        new_step_memory(8, 1, 4, 2, is_fixed=True).halve_or_raise(torch.OutOfMemoryError(), GUARD)
-
-
-def test_error_that_is_no_shortage_ends_the_run(new_step_memory):
-    with pytest.raises(RuntimeError, match="a bug"):
-        new_step_memory(8, 1, 3, 3).halve_or_raise(RuntimeError("a bug"), GUARD)
 
 
 class LimitedForward:

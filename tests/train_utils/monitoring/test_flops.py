@@ -48,17 +48,6 @@ def test_flops_of_training_are_also_those_of_the_heads_of_coarser_levels():
     assert flops > training_flops(UNet(config), 1)
 
 
-@pytest.mark.parametrize("dims", [2, 3])
-def test_flops_are_those_of_the_model_and_not_of_saving_memory(dims):
-    network = UNet(UNetConfig(in_channels=2, base_channels=1, depth=1, dims=dims))
-    flops = training_flops(network, 2)
-    network.activation_checkpointing = True
-    assert flops > 0
-    assert training_flops(network, 2) == flops
-    assert network.activation_checkpointing
-    assert {parameter.device.type for parameter in network.parameters()} == {"cpu"}
-
-
 @pytest.mark.parametrize(
     ("name", "half", "single"),
     [

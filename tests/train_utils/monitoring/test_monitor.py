@@ -17,7 +17,7 @@ from tasks.classes import Classes
 from tasks.landmarks import Landmarks
 from tasks.task import Task
 from train_utils.monitoring import monitor
-from train_utils.monitoring.monitor import Monitor, brief
+from train_utils.monitoring.monitor import Monitor
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
@@ -85,13 +85,6 @@ def test_record_of_training_holds_epoch_mean_loss_rate_norm_and_speed(logged):
     assert without_a_step["train/lr"] == 0.125
 
 
-def test_record_of_an_evaluation_holds_its_scores(tmp_path):
-    run = new_monitor(tmp_path, RunState(step=6))
-    run.log_evaluation(SimpleNamespace(record=lambda: {"eval/loss": 0.5}))
-    run.close()
-    assert run.run_log.records == [(6, 2.0, {"eval/loss": 0.5})]
-
-
 def test_images_that_could_not_be_read_are_named_at_the_end(tmp_path, capsys, monkeypatch):
     run = new_monitor(tmp_path, RunState(step=5))
     batches = [{"images": 1, "problems": ["b.png: cut"]}, {"images": 2, "problems": []}]
@@ -102,16 +95,6 @@ def test_images_that_could_not_be_read_are_named_at_the_end(tmp_path, capsys, mo
     line = capsys.readouterr().out
     assert line.startswith("4 bad samples")
     assert line.endswith(": a.png: empty; b.png: cut; c.png: of another process; d.png: cut\n")
-
-
-def test_bad_samples_are_counted_beyond_the_twenty_that_are_named(tmp_path, capsys):
-    run = new_monitor(tmp_path, RunState(step=5))
-    run.data_ready([{"problems": [f"{number:02}.png" for number in range(25)]}])
-    run.close()
-    line = capsys.readouterr().out
-    assert line.startswith("25 bad samples")
-    assert ": 00.png; 01.png; " in line
-    assert line.endswith("; 18.png; 19.png\n")
 
 
 @pytest.mark.parametrize(("task", "score"), [(POINTS, "closeness")], ids=["points"])
@@ -125,29 +108,6 @@ def test_run_out_of_patience_says_at_which_step_it_stops(tmp_path, capsys, task,
 def test_run_that_is_patient_or_ends_anyway_says_nothing(tmp_path, capsys, step, since_best):
     new_monitor(tmp_path, RunState(step=step, evaluations_since_best=since_best), "--patience", "2").close()
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize(
-    ("record", "text"),
-    [
-        ({"train/loss": None}, "no loss"),
-        ({"train/loss": 0.0}, "loss 0.000"),
-        ({"train/loss": 0.12345} | SPEED, "loss 0.123, 12.3 images/s, 8% waiting for data"),
-    ],
-    ids=["no step was made", "a loss of zero", "a speed"],
-)
-def test_record_in_brief_has_loss_with_speed_where_it_was_measured(record, text):
-    assert brief(record) == text
-
-
-def test_bar_counts_the_steps_of_the_run(tmp_path):
-    run = new_monitor(tmp_path, RunState(step=2))
-    run.show()
-    run.show()
-    assert run.bar.n == 4
-    assert run.bar.total == 20
-    assert run.bar.unit == "step"
-    run.close()
 
 
 def test_bar_in_a_file_has_no_line_for_a_step_but_the_first(tmp_path, capsys):

@@ -4,7 +4,6 @@ Modules: train_utils/monitoring/run_log.py.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,6 +28,7 @@ def log_run(folder: Path, steps: range, start: int = 0) -> None:
     log = RunLog(accelerator, folder, "tensorboard", SETTINGS, start)
     for step in steps:
         log.scalars(step, step / 10, {"eval/mean_iou": step / 10, "eval/loss": 1 / step})
+    log.write_pictures(steps[-1], {"pictures/a\x1bb": np.zeros((2, 4, 3), np.uint8)})
     log.finish()
 
 
@@ -55,6 +55,8 @@ def test_tensorboard_has_one_run(logged, events):
     assert {path.parent for path in files} == {logged / "tensorboard"}
     assert all(path.name.startswith("events.out.tfevents") for path in files)
     assert [event.step for event in events.Scalars("eval/mean_iou")] == [1, 2, 3]
+    (picture,) = events.Images("pictures/a\\x1bb")
+    assert (picture.height, picture.width) == (2, 4)
 
 
 def test_tensorboard_has_the_settings_as_a_text(events):
@@ -112,86 +114,6 @@ def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_pa
     assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4]
 
 
-class Shown:
-    """An accelerator whose tracker remembers the numbers and the pictures that it is given."""
-
-    is_main_process = True
-
-    def __init__(self) -> None:
-        self.numbers: list[tuple[dict, int]] = []
-        self.pictures: list[tuple[dict, dict]] = []
-
-    def log(self, values: dict, step: int) -> None:
-        self.numbers.append((values, step))
-
-    def get_tracker(self, name: str) -> "Shown":
-        return self
-
-    def log_images(self, pictures: dict, **options: object) -> None:
-        self.pictures.append((pictures, options))
-
-
-def log_with(folder: Path, tracker: str, accelerator: object) -> RunLog:
-    """A log whose tracker has started."""
-    log = RunLog(Accelerator(cpu=True), folder, "none", SETTINGS, 0)
-    log.tracker = tracker
-    log.accelerator = accelerator
-    return log
-
-
-PICTURE = np.zeros((2, 4, 3), np.uint8)
-
-
-def test_tracker_gets_the_numbers_that_there_are(tmp_path):
-    shown = Shown()
-    log_with(tmp_path, "wandb", shown).scalars(3, 0.5, {"train/loss": 0.0, "eval/iou/a": None})
-    assert shown.numbers == [({"train/loss": 0.0}, 3)]
-
-
-@pytest.mark.parametrize(("name", "options"), [("tensorboard", {"dataformats": "NHWC"}), ("wandb", {})])
-def test_tracker_gets_pictures_by_printable_tags(tmp_path, name, options):
-    shown = Shown()
-    log_with(tmp_path, name, shown).write_pictures(5, {"pictures/a\x1bb": PICTURE, "pictures/c": PICTURE[:1]})
-    ((pictures, given_options),) = shown.pictures
-    assert given_options == {"step": 5, **options}
-    assert pictures["pictures/a\\x1bb"].shape == (1, 2, 4, 3)
-    assert pictures["pictures/c"].shape == (1, 1, 4, 3)
-
-
-@pytest.fixture
-def wandb() -> SimpleNamespace:
-    """An accelerator with a tracker that takes no pictures; `started` are the arguments of its start."""
-    started = []
-    return SimpleNamespace(
-        is_main_process=True,
-        trackers=["wandb"],
-        started=started,
-        init_trackers=lambda *arguments: started.append(arguments),
-        get_tracker=lambda name: object(),
-    )
-
-
-def test_another_tracker_gets_the_settings_as_plain_values(tmp_path, wandb):
-    settings = replace(SETTINGS, flags=SETTINGS.flags | {"nested": {"deeper": 1}})
-    RunLog(wandb, tmp_path, "wandb", settings, 0)
-    ((project, values),) = wandb.started
-    assert project == "unet-accelerate"
-    assert values["flags.crop_size"] == "[32, 32]"
-    assert values["total_steps"] == 40
-    assert values["flags.cache"] is False
-    assert values["flags.nested.deeper"] == 1
-
-
-def fail(*arguments: object, **options: object) -> None:
-    raise RuntimeError("first\nsecond " + "x" * 300)
-
-
-def test_tracker_that_fails_at_the_start_is_left_out(tmp_path, wandb, capsys):
-    wandb.init_trackers = fail
-    assert RunLog(wandb, tmp_path, "wandb", SETTINGS, 8).tracker == "none"
-    assert capsys.readouterr().out.count("tracker wandb failed (RuntimeError: first second") == 1
-
-
 @pytest.fixture
 def main_process() -> SimpleNamespace:
     """The accelerator of a run without a tracker."""
@@ -240,15 +162,6 @@ def test_line_of_the_log_has_a_short_epoch_with_null_for_no_number(tmp_path, mai
     assert records(tmp_path) == [{"step": 3, "epoch": 0.3333, **nothing, **numbers}]
 
 
-def test_file_of_an_earlier_run_is_replaced_as_a_whole(tmp_path, main_process):
-    name = "metrics.jsonl"
-    (tmp_path / name).write_text('{"step": 1}\n')
-    (tmp_path / "another name").hardlink_to(tmp_path / name)
-    RunLog(main_process, tmp_path, "none", SETTINGS, 0)
-    assert (tmp_path / "another name").read_text() == '{"step": 1}\n'
-    assert (tmp_path / name).read_text() != '{"step": 1}\n'
-
-
 def test_lines_that_the_disk_refuses_are_reported_once_and_written_when_it_is_back(tmp_path, main_process, capsys):
     log = RunLog(main_process, tmp_path, "none", SETTINGS, 0)
     (tmp_path / "metrics.jsonl").rename(tmp_path / "away")
@@ -259,79 +172,3 @@ def test_lines_that_the_disk_refuses_are_reported_once_and_written_when_it_is_ba
     (tmp_path / "away").rename(tmp_path / "metrics.jsonl")
     assert log.is_saved()
     assert logged_steps(tmp_path) == [1, 2]
-
-
-class Tracker:
-    """A tracker that is finished, and fails while that is done where an error is given."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.error = error
-        self.calls: list[str] = []
-        self.trackers = [self]
-
-    def finish(self) -> None:
-        self.calls.append("finish")
-        if self.error is not None:
-            raise self.error
-
-    def end_training(self) -> None:
-        """What accelerate does: it finishes the trackers that it still has."""
-        for tracker in self.trackers:
-            tracker.finish()
-        self.calls.append("end")
-
-
-@pytest.mark.parametrize(("error", "lines"), [(None, 0), (OSError("gone"), 1)], ids=["works", "fails"])
-def test_tracker_is_finished_once_and_may_fail(tmp_path, capsys, error, lines):
-    tracker = Tracker(error)
-    log_with(tmp_path, "wandb", tracker).finish()
-    assert tracker.calls == ["finish", "end"]
-    assert capsys.readouterr().out.count("tracker wandb failed (OSError: gone)") == lines
-
-
-class Disk:
-    """A file of a disk that takes a part of what is written, once."""
-
-    def __init__(self, path: Path, room: int) -> None:
-        self.path = path
-        self.room = room
-
-    def open(self, mode: str, buffering: int):
-        file = self.path.open(mode, buffering=buffering)
-        write = file.write
-        disk = self
-
-        class Limited:
-            def __enter__(self):
-                return self
-
-            def __exit__(self, *error) -> None:
-                file.close()
-
-            seek, truncate = file.seek, file.truncate
-
-            def write(self, content: bytes) -> int:
-                written = write(content[: disk.room])
-                disk.room = 10**6
-                return written
-
-        return Limited()
-
-    def __str__(self) -> str:
-        return "metrics.jsonl"
-
-
-def test_line_that_was_written_in_part_is_cut_off_until_it_is_written_whole(tmp_path, main_process, capsys):
-    log = RunLog(main_process, tmp_path, "none", SETTINGS, 0)
-    path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b"first\n")
-    log.path = Disk(path, room=3)
-    log.scalars(2, 0, {})
-    assert path.read_bytes() == b"first\n"
-    log.path.room = 2
-    assert not log.is_saved()
-    assert path.read_bytes() == b"first\n"
-    log.scalars(3, 0, {})
-    assert path.read_bytes() == b'first\n{"step": 2, "epoch": 0}\n{"step": 3, "epoch": 0}\n'
-    assert log.is_saved()
-    assert capsys.readouterr().out.count("metrics.jsonl could not be written") == 1

@@ -6,14 +6,12 @@ Modules: train_utils/monitoring/throughput.py.
 import time
 from dataclasses import replace
 from itertools import cycle
-from types import SimpleNamespace
 
 import pytest
-import torch
 from accelerate import Accelerator
 from torch import nn
 
-from train_utils.monitoring.throughput import LossWindow, Meter, WindowTotals
+from train_utils.monitoring.throughput import LossWindow, Meter
 from train_utils.step_result import StepResult
 
 NAN = float("nan")
@@ -150,17 +148,6 @@ def test_communication_is_the_count_with_what_is_shown_of_the_exchange(monkeypat
     assert values["perf/compute_percent"] == pytest.approx(60)
 
 
-@pytest.mark.parametrize(
-    "nanoseconds",
-    [{}, {"backward_comm_time": 2e9, "backward_compute_comm_overlap_time": 3e9}],
-    ids=["not measured", "hidden"],
-)
-def test_exchange_that_is_hidden_or_not_measured_takes_no_time(monkeypatch, new_exchange, nanoseconds):
-    values = measured(monkeypatch, steps=1, count=None, compute=10.0, model=new_exchange(nanoseconds)).summary()
-    assert values["perf/communication_percent"] == 0
-    assert values["perf/compute_percent"] == 100
-
-
 def test_communication_is_named_with_its_share_by_the_flags_that_help(monkeypatch, new_exchange):
     meter = measured(monkeypatch, steps=20, data=1.0, count=3.0, compute=6.0, model=new_exchange({}))
     meter.summary()
@@ -169,12 +156,6 @@ def test_communication_is_named_with_its_share_by_the_flags_that_help(monkeypatc
     assert "--batch-size" in sentence
     assert "--ddp-comm-hook" in sentence
     assert "fewer processes" in sentence
-
-
-def test_data_are_named_before_communication(monkeypatch, new_exchange):
-    meter = measured(monkeypatch, steps=20, data=2.0, count=5.0, compute=3.0, model=new_exchange({}))
-    meter.summary()
-    assert meter.bottleneck(2, cached=False).startswith("training waited for data 20% of the time")
 
 
 def test_loss_window_holds_the_mean_of_the_steps_that_were_made_since_the_last_one():
@@ -187,48 +168,6 @@ def test_loss_window_holds_the_mean_of_the_steps_that_were_made_since_the_last_o
     assert window.mean() is None
     window.add(StepResult(1, 0.0, 1.0, False))
     assert window.mean() == 0
-
-
-def test_on_a_gpu_times_are_those_of_events_that_are_over(monkeypatch):
-    # no GPU in the test machine: a stand-in whose clock is a step behind the host's
-    clock = SimpleNamespace(now=0.0, over=0.0)
-
-    class Event:
-        def __init__(self, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            self.at = clock.now
-
-        def query(self) -> bool:
-            return self.at <= clock.over
-
-        def elapsed_time(self, end: "Event") -> float:
-            assert end.query(), "read before the device got there"
-            return 1e3 * (end.at - self.at)
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3e9)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU of unknown peak")
-    other_process = [(WindowTotals(), 2.0)]
-    monkeypatch.setattr("train_utils.monitoring.throughput.gather_object", lambda own: [*own, *other_process])
-    accelerator = SimpleNamespace(device=torch.device("cuda"), num_processes=1)
-    meter = Meter(accelerator, nn.Linear(1, 1), 3e12, "no")
-    for step in range(3 + 4):
-        clock.now += 1
-        meter.data_ready()
-        with meter.communication():
-            clock.now += 1
-        clock.now += 2 if step < 5 else 4
-        meter.end_step(8)
-        clock.over = clock.now - (4 if step < 5 else 6)  # the result of the step before was read
-    clock.over = clock.now  # a log line: all results are read
-    values = meter.summary()
-    assert values["perf/images_per_second"] == 4 * 8 / (4 + 4 + 6 + 6)
-    assert values["perf/data_wait_percent"] == 20
-    assert values["perf/peak_memory_gb"] == 3  # that of the process which needs most
-    other_process[0] = WindowTotals(), 5.0
-    assert meter.summary() == {"perf/peak_memory_gb": 5}
 
 
 @pytest.mark.parametrize(

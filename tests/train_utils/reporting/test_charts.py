@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 
-import matplotlib
 import numpy as np
 import pytest
 from support.launches import ROOT
@@ -18,11 +17,6 @@ from support.launches import ROOT
 from train_utils.reporting.charts import SERIES, Curve, curve, error_plot, overlaid, reliability_plot
 
 STEPS = [(float(step), float(step % 7)) for step in range(1, 1001)]
-
-
-def test_the_last_value_of_a_curve_is_its_last_finite_one():
-    series = {"training": STEPS, "validation": [(5.0, 0.5), (900.0, float("nan"))], "none": []}
-    assert curve("Loss", series).last == {"training": 1000 % 7, "validation": 0.5}
 
 
 def svg_of(source: str) -> str:
@@ -37,12 +31,6 @@ def points_of(chart: Curve) -> list[list[tuple[float, float]]]:
     return [[(float(x), float(y)) for x, y in re.findall(r"[ML] (\S+) (\S+)", line)] for line in lines]
 
 
-def axis_texts(svg: str) -> list[str]:
-    """The labels of the vertical axis."""
-    axis = svg.split("matplotlib.axis_2")[1].split("series-0")[0]
-    return [text.replace("\N{MINUS SIGN}", "-") for text in re.findall(r">([^<>\s]+)</text>", axis)]
-
-
 def test_a_curve_goes_through_its_points():
     (line,) = points_of(curve("Loss", {"training": [(10, 4.0), (20, 2.0), (30, 3.0), (40, 1.0)]}))
     x, y = np.array(line).T
@@ -55,12 +43,6 @@ def test_a_curve_goes_through_its_points():
     assert y.max() <= 240
 
 
-def test_a_curve_begins_at_step_0():
-    svg = svg_of(curve("Loss", {"training": [(10, 4.0), (20, 2.0), (40, 1.0)]}).source)
-    ticks = re.findall(r">([\d.]+)</text>", svg.split("matplotlib.axis_2")[0])
-    assert ticks == ["0", "10", "20", "30", "40"]
-
-
 def test_the_best_step_of_a_curve_is_a_dashed_line_at_its_place():
     series = {"training": [(10, 4.0), (20, 2.0), (40, 1.0)]}
     chart = curve("Loss", series, best_step=40)
@@ -68,19 +50,6 @@ def test_the_best_step_of_a_curve_is_a_dashed_line_at_its_place():
     dashed = re.search(r'id="best-step">\s*<path d="M (\S+)', svg_of(chart.source))
     assert float(dashed[1]) == pytest.approx(line[-1][0])
     assert "best-step" not in svg_of(curve("Loss", series, best_step=41).source)
-
-
-def test_a_curve_leaves_the_settings_of_matplotlib_as_they_are():
-    with matplotlib.rc_context({"font.size": 7}):
-        curve("Loss", {"training": [(1, 1.0)]})
-        assert matplotlib.rcParams["font.size"] == 7
-
-
-def test_a_thinned_curve_ends_with_the_last_value():
-    chart = curve("Loss", {"training": [(step, math.sin(step / 9e3)) for step in range(100_001)]})
-    (line,) = points_of(chart)
-    assert 200 < len(line) <= 400
-    assert chart.last == {"training": math.sin(100_000 / 9e3)}
 
 
 def test_a_curve_of_twice_the_points_is_the_means_of_pairs():
@@ -106,20 +75,6 @@ def test_a_line_keeps_its_color_beside_one_without_values():
     source = overlaid([(2, [(1, 3.0), (2, 1.0)]), (0, nothing), (4, [(1, 2.0), (2, math.inf), (3, 1.0)])])
     colors = re.findall(r'"series-\d">\s*<path [^>]*stroke: (#\w+)', svg_of(source))
     assert colors == [SERIES[2], SERIES[4]]
-
-
-@pytest.mark.parametrize("values", [(0, 0), (1e-7, 3e-7), (-5, 1e6)])
-def test_an_axis_has_a_few_ticks_around_all_values(values):
-    chart = curve("Loss", {"a": list(enumerate(values, start=1))})
-    (line,) = points_of(chart)
-    texts = axis_texts(svg_of(chart.source))
-    power = [float(text) for text in texts if text.startswith("1e")] or [1.0]  # above the axis
-    ticks = [float(text) * power[0] for text in texts if not text.startswith("1e")]
-    assert 3 <= len(ticks) <= 8
-    assert len(set(ticks)) == len(ticks)
-    assert ticks[0] <= values[0] * (1 + 1e-9) + 1e-12
-    assert ticks[-1] >= values[1] * (1 - 1e-3)
-    assert all(0 <= y <= 240 for _, y in line)
 
 
 def corners(svg: str, name: str) -> np.ndarray:

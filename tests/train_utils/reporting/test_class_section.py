@@ -19,21 +19,8 @@ from data_utils.class_map import ClassMap
 from data_utils.targets.classes import ClassReader
 from data_utils.visualize import outlined_overlay
 from tasks.classes import ClassScores
-from tasks.confusion import ClassCounts
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
-from train_utils.reporting.classes import ClassSection, choose_shown, confusions
-
-
-def counts_of(classes: int) -> ClassCounts:
-    """Two classes that masks hold, of which the second was found as a third, among others without pixels."""
-    counts = np.zeros((classes, classes), int)
-    counts[0, 0] = counts[1, 2] = 5
-    return ClassCounts.from_matrix(torch.from_numpy(counts))
-
-
-def test_four_classes_without_pixels_are_folded():
-    assert choose_shown(counts_of(7)) == ([0, 1, 2], [3, 4, 5, 6])
-
+from train_utils.reporting.classes import ClassSection, confusions
 
 NAMES = [f"class {index}" for index in range(30)]
 ROWS = {
@@ -115,15 +102,6 @@ def test_the_page_of_partly_labeled_images_says_what_they_are_labeled_for():
     assert COUNTED not in html
 
 
-def test_pixels_of_partly_labeled_images_count_for_the_classes_of_their_labels():
-    section = class_section(PARTLY_LABELED.names)
-    scores = partly_labeled_scores(1)
-    (html_row,) = [row for row in html_rows(section.html(scores)) if row[0] == "b"]
-    (markdown_row,) = [row for row in markdown_rows(section.markdown(scores)) if row[0] == "b"]
-    assert html_row[-1] == "4"
-    assert markdown_row[-1] == "4"
-
-
 def test_an_image_that_is_labeled_for_all_classes_makes_a_matrix():
     section = class_section(PARTLY_LABELED.names)
     scores = partly_labeled_scores(1, 0)
@@ -172,3 +150,16 @@ def test_rows_of_the_matrix_for_trackers_are_the_truth(monkeypatch):
 def test_only_classes_that_masks_hold_count_as_not_found():
     matrix = torch.tensor([[5, 1, 1, 0], [2, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 4]])
     assert class_section("abcd").unfound(class_scores("abcd", matrix)) == ["b"]
+
+
+def test_errors_of_classes_are_red_beside_grey_pixels(painted):
+    truth = TRUTH.copy()
+    truth[0, 0] = 255
+    truth[0, 2:] = 2
+    truth[3, 2:] = 2  # where the first class was predicted
+    errors = painted.views(IMAGE, truth, PREDICTION)["errors"].astype(int)
+    ignored, wrong, right = errors[0, :3]
+    assert np.ptp(ignored) == 0
+    assert wrong[0] > wrong[1] + 100
+    assert np.ptp(right) == 0
+    assert (errors[3, 2:] == wrong).all()

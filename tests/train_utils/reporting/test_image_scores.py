@@ -36,18 +36,11 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def test_names_of_images_survive_their_file(folder):
-    names = ["a,b", 'say "x"', r"two\nlines", "thrice", "thrice (2)", "thrice (3)", r"half \udcff"]
-    assert list(read_image_scores(folder)) == names
-
-
-def test_scores_of_images_survive_their_file(folder):
+def test_names_and_scores_of_images_survive_their_file(folder):
     scores = read_image_scores(folder)
+    assert list(scores) == ["a,b", 'say "x"', r"two\nlines", "thrice", "thrice (2)", "thrice (3)", r"half \udcff"]
     assert [*scores.values()][:3] == [0.1, 0.0, 1.0]
     assert np.float32(scores["thrice (2)"]) == np.float32(0.10012562572956085)
-
-
-def test_the_file_of_scores_has_a_title_with_the_score(folder):
     assert (folder / "images.csv").read_bytes().startswith(b'image,mean IoU\n"a,b",0.1\n')
 
 

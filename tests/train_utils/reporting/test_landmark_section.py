@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard
-from support.reports import card_of, html_rows, markdown_rows, tags_of, use_of
-from support.volumes import RAS, write_nifti
+from support.reports import card_of, html_rows, tags_of, use_of
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import PointSource, VolumeFile
-from data_utils.image_io.volumes import read_volume
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.image_io.formats import PointSource
+from data_utils.sources.records import ListRecords
 from data_utils.targets.points import PointReader
-from data_utils.visualize_points import enlarge_picture, render_points, render_volume_points
+from data_utils.visualize_points import enlarge_picture, render_points
 from tasks.landmarks import Landmarks
 from tasks.point_scores import LandmarkScores
 from tasks.points import ABSENT, OUTSIDE, PRESENT
@@ -73,12 +71,6 @@ def test_the_page_of_landmarks_has_a_row_of_errors_a_landmark(section, scores):
     assert "the mean 9.38 mm" in html
 
 
-def test_the_markdown_of_landmarks_has_the_rows_of_the_page(section, scores):
-    rows = markdown_rows(section.markdown(scores))
-    assert rows[0][1] == "mean (mm)"
-    assert [row[0] for row in rows[2:]] == ["nose", "ear", "all"]
-
-
 def points_of(places: list, states: list[int]) -> PointSource:
     return PointSource("points.csv", "pixels", np.array(places, float), np.array(states))
 
@@ -110,38 +102,3 @@ def test_true_and_predicted_points_are_drawn_on_their_image(image_info):
     expected = render_points(image, pred[:, :2], is_found, np.array([[3, 7], [25, 20], [9, 50]]), is_nose)
     assert np.array_equal(views["truth and prediction"], expected)
     assert np.array_equal(views["image"], enlarge_picture(image_info.train.records[0]["image"])[0])
-
-
-def test_points_of_a_volume_are_shown_on_three_planes(tmp_path):
-    voxels = np.random.default_rng(0).integers(0, 200, (6, 8, 10)).astype(np.float32)
-    write_nifti(tmp_path / "v.nii", voxels, RAS @ np.diag([1.0, 1.0, 2.0, 1.0]))
-    reader = PointReader(Landmarks(("nose", "ear", "tail", "paw")), (0, 1, 2, 3))
-    places = [[4, 3, 2], [2, 2, 1], [1, 7, 4], [1, 7, 10]]  # the last one lies outside of the volume
-    target = points_of(places, [PRESENT, ABSENT, PRESENT, PRESENT])
-    image = VolumeFile((str(tmp_path / "v.nii"),))
-    records = ListRecords([{"image": image, "target": target, "name": "v"}])
-    records.metadata = Metadata(dims=3)
-    split = Split(records, np.array([(10, 8, 6)]), spacings=np.array([(2.0, 1.0, 1.0)]))
-    info = DatasetInfo(
-        DataConfig("d", task="landmarks"), split, split, reader, Normalization((1.0,), (1.0,), ("float32",))
-    )
-    prediction = np.full((4, 5), 0.9)
-    prediction[:, :3] = [[0.5, 0.5, 0.5], [0.25, 0.75, 0.5], [0.5, 0.25, 0.5], [0.5, 0.5, 0.5]]
-    prediction[2:, 3] = 0.4
-    predictor = SimpleNamespace(predict_rows=lambda source, name: prediction)
-    section = LandmarkSection(reader)
-    example = section.example(info, 0, predictor)
-    stored, header = read_volume(image, "v")
-    # of 10 x 8 x 6 voxels
-    predicted_places = np.array([[4.5, 3.5, 2.5], [2, 5.5, 2.5], [4.5, 1.5, 2.5], [4.5, 3.5, 2.5]])
-    true_places = reader.read_volume(records[0], header).points
-    is_found = np.array([True, True, False, False])
-    is_present = np.array([True, False, True, False])
-    spacing = (2.0, 1.0, 1.0)
-    expected = render_volume_points(stored, spacing, predicted_places, is_found, true_places, is_present)
-    np.testing.assert_array_equal(example.image, expected)
-    assert example.name == "v"
-    assert example.truth is None
-    assert example.image.dtype == np.uint8
-    assert list(section.views(example.image, None, None)) == ["truth and prediction"]
-    assert np.array_equal(section.panel(example.image, None, None), example.image)

@@ -9,12 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
-from train_utils.reporting.matrix_picture import LEAST_COLOR, MOST_COLOR, matrix_picture
-
-
-def places_of(pixels: np.ndarray, color: np.ndarray | tuple[int, int, int]) -> np.ndarray:
-    """(n, 2) rows and columns of the pixels of a color, which matplotlib rounds."""
-    return np.argwhere((np.abs(pixels.astype(int) - color) <= 1).all(axis=2))
+from train_utils.reporting.matrix_picture import matrix_picture
 
 
 def axes_of(matrix: np.ndarray, names: list[str]) -> Axes:
@@ -42,21 +37,6 @@ def test_a_matrix_of_many_classes_names_every_third_and_has_no_numbers():
     assert names_beside(axes.xaxis) == every_third
     assert names_beside(axes.yaxis) == every_third
     assert len(axes.texts) == 0
-
-
-def test_a_matrix_has_truth_in_rows_with_predictions_in_columns_colored_by_shares_of_the_row():
-    pixels = matrix_picture(np.array([[4, 0, 0], [0, 2, 2], [0, 0, 0]]), ["a", "b", "c"])
-    middle = np.add(LEAST_COLOR, MOST_COLOR) / 2
-    full, half, none = (places_of(pixels, color) for color in (MOST_COLOR, middle, LEAST_COLOR))
-    top, left = full.min(axis=0)  # the first row and column
-    assert top == none[:, 0].min()
-    assert left == none[:, 1].min()
-    height, width = full.max(axis=0) - (top, left) + 1
-    rows = (half[:, 0] - top) / height
-    columns = (half[:, 1] - left) / width
-    assert 1 <= rows.min() < rows.max() < 2.1  # second row
-    assert 1 <= columns.min() < 1.1
-    assert 2.9 < columns.max() < 3.1
 
 
 def test_a_matrix_has_the_names_of_its_classes_and_the_percents_of_its_rows():

@@ -10,7 +10,7 @@ from support.reports import html_rows, markdown_rows
 
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader
-from data_utils.visualize import GREY, RED, palette
+from data_utils.visualize import GREY, RED
 from tasks.overlapping import OverlapScores, pack_bits
 from tasks.regions import Region, RegionScores
 from train_utils.reporting.overlapping import OverlapSection, RegionSection
@@ -66,11 +66,6 @@ def test_the_page_of_overlapping_classes_has_a_row_of_scores_a_class(section, sc
     assert rows[4][:3] == ["mean", f"{MEAN_IOU:.4f}", f"{MEAN_DICE:.4f}"]
 
 
-def test_rows_of_overlapping_classes_have_the_colors_of_the_palette(section, scores):
-    colors = palette(4)[1:].tolist()
-    assert [row["color"] for row in section.tables(scores)[0]["rows"]] == [f"rgb{tuple(color)}" for color in colors]
-
-
 def test_the_markdown_of_overlapping_classes_has_the_rows_of_the_page(section, scores):
     markdown = section.markdown(scores)
     rows = markdown_rows(markdown)
@@ -94,15 +89,6 @@ def test_the_page_of_regions_has_a_second_table_of_the_written_labels(region_sec
     assert [row[1] for row in rows[1:3]] == ["0.5000", "0.0000"]
     assert [row[1] for row in rows[5:7]] == ["1.0000", "0.5000"]
     assert [row[5] for row in rows[5:7]] == ["1,040", "8"]
-
-
-def test_the_card_of_regions_has_a_row_of_scores_a_region_and_one_a_written_label(region_section, region_scores):
-    titles = ["IoU", "Dice", "precision", "recall", "pixels"]
-    rows = markdown_rows(region_section.markdown(region_scores))
-    assert rows[0] == ["region", *titles]
-    assert rows[2:4] == [["whole", *ROWS[0][1:]], ["core", "0.0000", "0.0000", "n/a", "0.0000", "50"]]
-    assert rows[4] == ["written label", *titles]
-    assert rows[6:] == [["label 1", *ROWS[2][1:]], ["label 2", *ROWS[0][1:]]]
 
 
 IMAGE = np.full((3, 4), 100, np.uint8)

@@ -6,7 +6,6 @@ Modules: train_utils/reporting/report.py, train_utils/reporting/rendering.py.
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -335,33 +334,3 @@ def test_two_processes_find_the_same_scores_calibration_and_worst_images(one_and
     assert one_table == two_table
     one_error, two_error = (records(folder)[-1]["eval/calibration_error"] for folder in one_and_two)
     assert one_error == two_error > 0
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: apt-get install chromium)")
-@pytest.mark.parametrize("width", [500])  # headless Chromium makes no window narrower
-def test_a_browser_shows_the_whole_page_without_scrolling_sideways(tmp_path, width):
-    many = tuple(f"a rather long class name {index}" for index in range(15))
-    html = report(tmp_path / "run", names=many, matrix=torch.eye(15, dtype=torch.int64) * 10**7 + 1)
-    probe = """<script>addEventListener("load", () => { const root = document.documentElement;
-        const broken = [...document.images].filter(image => !image.naturalWidth).length;
-        document.title = [root.scrollWidth, root.clientWidth, broken, document.images.length].join();
-        })</script>"""
-    (tmp_path / "probe.html").write_text(html + probe)
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
-    options += ["--disable-component-update", "--disable-sync", f"--user-data-dir={tmp_path / 'profile'}"]
-    options += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},900", "--dump-dom"]
-    process = subprocess.run(
-        [CHROMIUM, *options, (tmp_path / "probe.html").as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
-    scroll, client, broken, images = map(int, re.search(r"<title>([\d,]+)</title>", process)[1].split(","))
-    assert scroll <= client <= width
-    assert client > width - 40
-    assert broken == 0
-    assert images == 2 + len(charts_of(html))

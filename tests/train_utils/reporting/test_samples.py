@@ -18,60 +18,8 @@ from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.classes import ClassReader
-from data_utils.visualize import RED
 from runtime.errors import ImageError
 from train_utils.reporting.samples import sample_panels, save_pictures, worst_and_best
-from train_utils.reporting.sections import new_section
-
-CLASS_MAP = ClassMap(("background", "cell"), (0, 255), 9)
-
-
-@pytest.fixture
-def records() -> list[dict]:
-    """Ten grey images of 4 x 6, the right half of each mask a cell, its last row ignored."""
-    mask = np.zeros((4, 6), np.uint8)
-    mask[:, 3:] = 255
-    mask[3] = 9
-    image = np.full((4, 6), 100, np.uint8)
-    return [{"image": image, "target": Image.fromarray(mask), "name": f"i{index}"} for index in range(10)]
-
-
-def show(records: list[dict], scores: list[float], count: int) -> dict:
-    split = Split(ListRecords(records), np.full((len(records), 2), (4, 6)))
-    info = DatasetInfo(
-        DataConfig(task="classes"),
-        split,
-        split,
-        ClassReader(CLASS_MAP, (1, 1)),
-        Normalization((100.0,), (1.0,), ("uint8",)),
-    )
-    predictor = SimpleNamespace(predict_rows=lambda source, name: np.zeros((4, 6), np.uint8))
-    return worst_and_best(info, predictor, new_section(info), scores, count)
-
-
-def test_the_lowest_scores_come_first_and_then_the_highest(records):
-    scores = [0.5, 0.1, 0.9, 0.3, 0.2, 0.8, 0.7, 0.6, 0.4, 0.0]
-    assert list(show(records, scores, 4)) == ["i9: IoU 0.0000", "i1: IoU 0.1000", "i5: IoU 0.8000", "i2: IoU 0.9000"]
-    assert [title[:2] for title in show(records, scores, 5)] == ["i9", "i1", "i6", "i5", "i2"]
-
-
-@pytest.fixture
-def views(records) -> dict[str, np.ndarray]:
-    """The views of an image whose whole mask was predicted as background."""
-    (views,) = show(records[:1], [0.5], 1).values()
-    return views
-
-
-def test_an_image_is_shown_in_four_views(views):
-    assert list(views) == ["image", "truth", "prediction", "errors"]
-    assert all(view.shape == (4, 6, 3) and view.dtype == np.uint8 for view in views.values())
-    assert (views["image"] == 100).all()
-
-
-def test_errors_are_red_and_ignored_pixels_grey(views):
-    assert (views["errors"][:3, 3:] == RED).all()
-    assert (views["errors"][3] == 128).all()
-    assert (views["errors"][:3, :3] == 35).all()
 
 
 def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetInfo:

@@ -81,15 +81,3 @@ def test_a_volume_is_shown_by_three_planes_where_its_mask_holds_most(tmp_path):
     shown = orthogonal_slices(pred.astype(np.uint8), center, spacing, fill=255)
     np.testing.assert_array_equal(example.pred, shown)
     assert example.pred.dtype == example.truth.dtype
-
-
-def test_nothing_is_known_beside_the_planes_of_a_volume_of_objects(tmp_path):
-    affine = RAS @ np.diag([1.0, 1.0, 3.0, 1.0])
-    labels = np.ones((6, 5, 4), np.uint8)
-    image = VolumeFile((str(write_nifti(tmp_path / "image.nii", labels.astype(np.float32), affine)),))
-    label = VolumeFile((str(write_nifti(tmp_path / "label.nii", labels, affine)),))
-    example = volume_example(image, label, np.ones((4, 5, 6)), "objects", ObjectReader())
-    is_beside = orthogonal_slices(np.ones((4, 5, 6), np.uint8), (0, 0, 0), (3.0, 1.0, 1.0), fill=0) == 0
-    assert is_beside.any()
-    assert (example.truth[is_beside] == 255).all()
-    assert (example.pred[is_beside] == 255).all()

@@ -7,8 +7,7 @@ import json
 
 import pytest
 import torch
-import transformers
-from support.encoders import FAMILIES, backbone, write_encoder
+from support.encoders import backbone, write_encoder
 
 from runtime.errors import ModelError
 from train_utils.settings.encoder import load_encoder, read_license, read_normalization, with_channels
@@ -53,36 +52,6 @@ def test_an_encoder_takes_other_numbers_of_channels_where_its_family_can():
     assert config["stem_channels"] == [3, 8, 16]
     with pytest.raises(ModelError, match="takes grey or RGB images, these have 5 channels"):
         with_channels({"_name_or_path": "x", "license": None}, 5)
-
-
-def test_an_encoder_is_recorded_without_what_only_a_classifier_needs(tmp_path, monkeypatch):
-    folder = write_encoder(tmp_path / "resnet18")
-    monkeypatch.chdir(tmp_path)
-    transformers.logging.set_verbosity_info()
-    transformers.logging.enable_progress_bar()
-    assert load_encoder("resnet18", pretrained=False).config["_name_or_path"] == "resnet18"
-    monkeypatch.chdir(folder)
-    resnet = load_encoder(".", pretrained=False)
-    assert resnet.config["_name_or_path"] == "resnet18"
-    assert resnet.weights is None
-    assert transformers.logging.get_verbosity() == transformers.logging.ERROR  # it prints errors only
-    assert not transformers.logging.is_progress_bar_enabled()
-    assert not {"id2label", "label2id", "architectures", "transformers_version", "dtype"} & resnet.config.keys()
-
-
-@pytest.mark.parametrize(
-    ("family", "stages", "indices"),
-    [
-        ("resnet", "stage1 stage2 stage3 stage4", [1, 2, 3, 4]),  # the stem halves as often as the first stage
-        ("focalnet", "stem stage1 stage2 stage4", [0, 1, 2, 4]),
-        ("dinov3_convnext", "stage1 stage2 stage3 stage4", [1, 2, 3, 4]),  # begins with the image itself
-    ],
-)
-def test_the_features_of_a_level_are_those_of_its_last_stage(tmp_path, family, stages, indices):
-    FAMILIES[family]().save_pretrained(tmp_path)
-    config = load_encoder(str(tmp_path), pretrained=False).config
-    assert config["out_features"] == stages.split()
-    assert config["out_indices"] == indices
 
 
 def test_weights_in_half_precision_are_loaded_in_single_precision(tmp_path):

@@ -50,13 +50,6 @@ def test_pretrained_weights_are_those_of_the_folder(encoder_folders):
         assert torch.equal(weight, of_folder[name])
 
 
-def test_random_weights_are_not_those_of_the_folder(encoder_folders):
-    of_folder = backbone("resnet").from_pretrained(encoder_folders["resnet"]).state_dict()
-    network = network_with(encoder_folders["resnet"], encoder_weights="random")
-    name = "encoder.stages.0.layers.0.layer.0.convolution.weight"
-    assert not torch.equal(network.encoder.backbone.state_dict()[name], of_folder[name])
-
-
 def test_a_classifiers_folder_is_an_encoder_too(tmp_path):
     config = FAMILIES["swin"]()
     classifier = transformers.SwinForImageClassification(config)
@@ -121,11 +114,6 @@ def test_a_folder_that_holds_no_encoder_is_refused(tmp_path, config, reason):
     check_refused(config_folder(tmp_path / "encoder", **config), reason)
 
 
-def test_a_folder_without_weights_is_refused(encoder_folders, tmp_path):
-    config = json.loads((encoder_folders["resnet"] / "config.json").read_text())
-    check_refused(config_folder(tmp_path / "empty", **config), "its weights cannot be loaded")
-
-
 def test_a_name_without_a_folder_is_refused_offline(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     check_refused("nobody/nothing", "is not a folder, and cannot be loaded from the Hub")
@@ -161,13 +149,6 @@ def test_a_flag_of_an_encoder_is_refused_without_one(plain_model, name, value, f
         start_from(plain_model if has_model else None, {name: value})
 
 
-@pytest.mark.parametrize("weights", ["pretrained"])
-def test_weights_of_an_encoder_are_refused_where_it_has_some(encoder_model, weights):
-    line = f"^--encoder-weights {weights}: the encoder of {encoder_model} already has weights"
-    with pytest.raises(SettingsError, match=line):
-        start_from(encoder_model, {"encoder_weights": weights})
-
-
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
@@ -184,18 +165,6 @@ def test_a_damaged_file_of_an_encoder_is_a_one_line_error(tmp_path, file, conten
     with pytest.raises(ModelError, match=reason) as error:
         load_encoder(str(folder), pretrained=True)
     assert "\n" not in str(error.value)
-
-
-def test_a_model_for_grey_images_has_the_normalization_of_its_start_for_rgb(encoder_folders, tmp_path):
-    seen = Preprocess(mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0), pixel_types=("uint8",))
-    first = start_from(None, {"encoder": str(encoder_folders["resnet"]), "encoder_weights": "random"}).build(
-        3, classes(2), seen
-    )
-    first.save_pretrained(tmp_path)
-    grey = Preprocess(mean=(90.0,), std=(50.0,), pixel_types=("uint8",))
-    again = start_from(str(tmp_path), {}).build(1, classes(2), grey)
-    assert again.config.preprocess.mean == first.config.preprocess.mean
-    assert again.config.preprocess.std == first.config.preprocess.std
 
 
 def test_other_weights_than_the_configs_are_refused(encoder_folders, tmp_path):

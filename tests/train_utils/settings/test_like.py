@@ -51,13 +51,6 @@ def test_another_encoder_or_model_brings_its_own_architecture(like, flags):
     assert args.loss == "ce"
 
 
-def test_a_model_to_start_from_replaces_the_recorded_encoder(like):
-    args = like(("--encoder", "lite0", "--freeze-encoder"), "--init-from", "x")
-    assert args.encoder is None
-    assert args.freeze_encoder is None
-    assert args.init_from == "x"
-
-
 def test_changes_of_a_repeated_run_are_reported(like, capsys):
     like(("--loss", "ce"), "--seed", "3")
     assert ", but seed 3 (was 0)\n" in capsys.readouterr().out

@@ -64,25 +64,10 @@ def test_run_without_an_encoder_is_no_continuation(data, whole, no_package, tmp_
         run(tmp_path, data, *STEPS, *resume, "--encoder", "none")
 
 
-@pytest.mark.slow
-def test_finished_run_needs_no_package(data, tmp_path, monkeypatch):
-    run(tmp_path, data, *STEPS)
-    monkeypatch.setattr(lite0, "find_spec", lambda _: None)
-    assert "the run has finished" in run(tmp_path, data, *STEPS, "--resume", "auto").output
-
-
 @pytest.fixture(scope="module")
 def frozen(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One step with a frozen encoder."""
     return run(tmp_path_factory.mktemp("runs") / "frozen", data, "--freeze-encoder", "--max-steps", "1")
-
-
-def test_card_has_the_license_of_the_built_in_encoder(frozen):
-    card = (frozen.folder / "model" / "README.md").read_text()
-    assert "EfficientNet-Lite0" in card
-    assert "Apache\nLicense 2.0" in card
-    assert "requirements-encoders" not in card
-    assert "| encoder weights | pretrained |" in card
 
 
 def test_run_is_repeated_from_its_record_with_its_encoder(frozen, tmp_path):

@@ -30,11 +30,6 @@ def test_patches_of_a_model_to_start_from_have_its_spacing():
     assert patch_size(info, LONG, Preprocess(spacing=(2.0, 2.0, 2.0))) == (112, 112, 112)  # of 100, in steps of 16
 
 
-def test_volumes_are_measured_in_whole_voxels_of_a_model_to_start_from():
-    info = unread_info(unread_split(5, (289, 289, 289), (1, 1, 1)))
-    assert patch_size(info, LONG, Preprocess(spacing=(3.0, 3.0, 3.0))) == (96, 96, 96)  # of 96.3, in steps of 16
-
-
 def test_the_usual_volume_decides_how_large_patches_are():
     info = unread_info(unread_split(5, (40, 40, 40), (1, 1, 1)))
     info.train.sizes[4] = (400, 400, 400)
@@ -46,8 +41,3 @@ def test_volumes_of_several_spacings_are_compared_in_mm():
     info.train.sizes[1:] = [[32] * 3, [60] * 3]
     info.train.spacings[1:] = [[2] * 3, [3] * 3]
     assert patch_size(info, LONG) == (40, 40, 40)  # of 80, 64 and 180 mm, in voxels of 2 mm
-
-
-def test_patches_of_less_than_a_slice_have_one():
-    info = unread_info(unread_split(5, (4, 64, 64), (1, 1, 1)))
-    assert patch_size(info, LONG, Preprocess(spacing=(10.0, 1.0, 1.0)))[0] == 1  # of 0.4

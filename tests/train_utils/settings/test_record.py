@@ -4,11 +4,9 @@ Module: train_utils/settings/record.py.
 """
 
 import platform
-import subprocess
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 from support.data_sets import load_info
@@ -83,27 +81,6 @@ def test_the_length_the_batch_the_launch_and_the_flags_of_a_run_are_recorded(set
     assert {name: settings.flags[name] for name in flags} == flags
 
 
-def test_an_encoder_is_recorded_by_its_name_wherever_it_lies(folder):
-    args = parsed("--dataset", str(folder), "--plan", "none", "--encoder", "some/where/resnet", "--freeze-encoder")
-    encoder = {"_name_or_path": "resnet", "license": "mit", "num_channels": 4}
-    settings = resolve_settings(
-        args,
-        load_info(folder),
-        UNetConfig(base_channels=2, depth=1, encoder=encoder),
-        output_dir=Path("out"),
-        profile=LaunchProfile(1, 1, "NO", "cpu", "no"),
-        batch_split=BatchSplit(4, 1, 4, 1),
-        total_steps=70,
-        num_workers=0,
-    )
-    assert settings.encoder == "resnet (mit)"
-    assert settings.identity["encoder"] == "resnet"
-    assert settings.identity["in_channels"] == 3  # of the images
-    assert settings.identity["freeze_encoder"] is True
-    assert settings.identity["deep supervision"] is True
-    assert settings.flags["draft"] is True  # as the model has it, whatever the flag says
-
-
 def test_an_environment_is_how_to_repeat_a_run(monkeypatch):
     monkeypatch.setattr("sys.argv", ["train.py", "--dataset", "data"])
     environment = describe_environment()
@@ -117,16 +94,6 @@ def test_an_environment_is_how_to_repeat_a_run(monkeypatch):
         "platform": platform.platform(),
         **{package: version(package) for package in packages},
     }
-
-
-@pytest.mark.parametrize(
-    "git",
-    [Mock(side_effect=FileNotFoundError("git"))],
-    ids=["no git"],
-)
-def test_the_commit_of_a_run_is_unknown_without_git_or_its_folder(monkeypatch, git):
-    monkeypatch.setattr(subprocess, "run", git)
-    assert describe_environment()["git_commit"] == "unknown"
 
 
 @pytest.mark.parametrize("credentials", [["dataset"]])

@@ -17,7 +17,6 @@ from support.run_equality import different_tensors
 
 import train
 from runtime.errors import CheckpointError
-from train_utils import publisher as publisher_module
 
 FLAGS = [*TINY, "--epochs", "2", "--batch-size", "4", "--log-every", "1", "--tracker", "none", "--seed", "3"]
 
@@ -126,19 +125,6 @@ def test_flags_of_no_continuation_leave_a_finished_run_finished(data, copied):
     assert (copied / "finished.json").exists()  # a mistake costs nothing
 
 
-def end_with_upload(folder: Path, data: Path, is_uploaded: bool, *flags: str) -> Path:
-    """A run whose upload works or fails, and where its marker would be."""
-    upload = mock.patch.object(publisher_module, "push_to_hub", return_value=is_uploaded)
-    with upload, mock.patch("train.check_token"):
-        run_train(folder, "--dataset", data, *FLAGS, "--push-to-hub", "me/cells", *flags)
-    return folder / "finished.json"
-
-
-def test_run_whose_upload_failed_is_finished_once_it_is_uploaded(data, tmp_path):
-    assert not end_with_upload(tmp_path / "run", data, False).exists()
-    assert end_with_upload(tmp_path / "run", data, True, "--resume", "auto").exists()
-
-
 @pytest.fixture(scope="module")
 def repeated(done, tmp_path_factory) -> Run:
     """The finished run, from its record."""
@@ -178,12 +164,6 @@ def test_measured_minutes_become_the_steps_that_they_were_unless_a_length_is_giv
     assert like({"max_minutes": 3.0}, "--max-minutes", "5").max_steps is None
     args = like({"max_minutes": 3.0}, "--epochs=5")
     assert (args.epochs, args.max_steps, args.max_minutes) == (5, None, None)
-
-
-def test_given_size_replaces_a_recorded_scale(like):
-    args = like({"scale": 0.5}, "--image-size", "40", "56")
-    assert args.scale == 1.0
-    assert args.image_size == [40, 56]
 
 
 def refused_line(capsys: pytest.CaptureFixture[str], file: Path) -> str:

@@ -17,14 +17,6 @@ from unet.config import Preprocess
 from unet.model import DeeplySupervisedUNet
 
 
-def test_a_network_without_flags_is_the_original():
-    architecture = start_from(None, {}).architecture
-    assert architecture.base_channels == 64
-    assert architecture.depth == 4
-    assert architecture.norm == "batch"
-    assert architecture.upsample == "transpose"
-
-
 def test_a_network_with_an_encoder_is_narrow():
     start = start_from(None, {"encoder": "lite0", "encoder_weights": "random"})
     assert start.architecture.base_channels == 16
@@ -192,12 +184,6 @@ def test_grey_images_are_repeated_for_the_channels_of_an_encoder(of_encoder, cap
     assert grey.config.preprocess.std == (2.0,) * 3
     assert grey.config.encoder["num_channels"] == 3
     assert "encoder: " not in capsys.readouterr().out
-
-
-def test_filters_of_an_encoder_are_repeated_for_fewer_channels_with_a_line(of_encoder, capsys):
-    two = build(of_encoder, 2, Preprocess(mean=(7.0,) * 2, std=(2.0,) * 2))
-    assert two.config.encoder["num_channels"] == 2
-    assert capsys.readouterr().out.startswith("encoder: its first filters, for 3 channels, are repeated for 2 channels")
 
 
 @pytest.mark.parametrize(("pixel_types", "mean"), [(("uint8",), 90.0), (("uint16",), 7.0)], ids=str)

@@ -84,14 +84,3 @@ def test_flags_that_do_not_go_together_are_refused(capsys, flags, line):
     with pytest.raises(SystemExit):
         parsed(*flags.split())
     assert line in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("flags", "name", "value"),
-    [
-        (("--dataset", "data"), "dataset", "data"),
-        (("--regions", "a=1", "--task", "overlapping"), "task", "regions"),
-    ],
-)
-def test_flags_that_say_the_same_twice_go_together(flags, name, value):
-    assert getattr(parsed("data", *flags), name) == value

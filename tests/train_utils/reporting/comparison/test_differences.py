@@ -10,8 +10,6 @@ import pytest
 from scipy.stats import t
 from support.comparisons import HARD, differences_of, write_run, write_seeds
 
-from train_utils.reporting.comparison.differences import Difference
-
 
 def test_runs_of_one_recipe_have_no_difference(tmp_path):
     assert differences_of(write_seeds(tmp_path, "a", [0.0, 0.1, 0.2])) == ([], [])
@@ -32,49 +30,6 @@ def test_one_seed_each_does_not_say_which_recipe_is_better(tmp_path, seed, subje
     assert difference.is_shown is False
     assert f"{subject} does not say which recipe is better" in difference.sentence()
     assert "--seed 0, 1 and 2" in difference.sentence()
-
-
-FEW = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5."
-
-
-OVER = "Over 3 seeds or folds, 95% interval"
-
-
-@pytest.mark.parametrize(
-    ("value", "pairs", "interval", "judgement"),
-    [
-        (0.05, 0, None, f"They have no seed and fold in common, so this does not say which recipe is better: {FEW}"),
-        (0.05, 2, None, f"2 seeds or folds do not say which recipe is better: {FEW}"),
-        (-0.05, 3, (-0.06, -0.04), f"{OVER} -0.0600 to -0.0400: A is better on these data."),
-        (
-            0.05,
-            3,
-            (0.0, 0.1),
-            f"{OVER} +0.0000 to +0.1000: it holds 0, so the runs do not say which recipe is better.",
-        ),
-    ],
-)
-def test_a_difference_is_reported_in_these_words(value, pairs, interval, judgement):
-    difference = Difference("A", "B", "mean IoU", 1234, value, 0.1, 1190, 34, pairs, interval)
-    counted = (
-        f"B - A: mean IoU {value:+.4f} on average over 1,234 images (standard deviation over images 0.1000;"
-        " B is better on 1,190, worse on 34)"
-    )
-    assert difference.sentence() == f"{counted}. {judgement}"
-
-
-@pytest.mark.parametrize("counts", ["unknown"])
-def test_runs_that_do_not_say_how_many_images_they_have_have_no_interval(tmp_path, counts):
-    runs = []
-    for number in range(3):
-        for name, epochs in (("c", 3), ("d", 9)):
-            scores = {f"{number}": 0.5}
-            identity = {"data set": counts}
-            runs.append(write_run(tmp_path / f"{name}{number}", scores, seed=number, epochs=epochs, identity=identity))
-    (difference,), _ = differences_of(runs)
-    assert difference.pairs == 3
-    assert difference.images == 3
-    assert difference.interval is None
 
 
 def test_repeats_of_a_seed_are_averaged_over_the_images_that_all_of_them_have(tmp_path):

@@ -75,13 +75,6 @@ def test_a_record_with_an_impossible_value_is_refused(tmp_path, name, value):
         read_run(folder)
 
 
-def test_a_run_without_its_log_is_refused(tmp_path):
-    folder = write_run(tmp_path / "a")
-    (folder / "metrics.jsonl").unlink()
-    with pytest.raises(DataError, match=r"^metrics.jsonl cannot be read \(No such file or directory\)$"):
-        read_run(folder)
-
-
 @pytest.mark.parametrize(
     ("make", "reason"), [(os.mkdir, "Is a directory"), (os.mkfifo, "it is not a regular file")], ids=["folder", "pipe"]
 )

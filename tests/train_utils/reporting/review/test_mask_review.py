@@ -115,45 +115,6 @@ def test_equal_training_image_of_any_run_is_a_problem(reviews_of_runs):
     assert reviews["3.png"].problems == [f"{finding.text} (97% sure)", equal]
 
 
-@pytest.fixture
-def reviews_of_slices(monkeypatch) -> Callable[..., list[MaskReview]]:
-    """A function that reviews one volume with this mask in each slice, which a model answers by these numbers.
-
-    Answer 0 is right; in 1 and 2, the model sees a cell elsewhere.
-    """
-    boxes = [(2, 2, 10, 12, 0.9), (0, 20, 8, 28, 0.97), (12, 5, 18, 25, 0.99)]
-    run = RunStandIn("a", [cell_probabilities(box) for box in boxes])
-    run.has_volumes = True
-    run.info.val.bad = {1: "cut", 2: "cut", 3: "cut"}
-    monkeypatch.setattr(masks, "open_reviewed_run", lambda folder, dataset, device: run)
-    monkeypatch.setattr(masks, "equal_images", lambda train, val: {})
-    monkeypatch.setattr(masks, "best_shift", lambda probabilities, mask: (1, -2))
-    monkeypatch.setattr(Agreement, "probabilities", lambda agreement: np.ones(len(agreement)))
-
-    def review(mask: np.ndarray, *answers: int) -> list[MaskReview]:
-        slices = [(run.probabilities[answer], mask) for answer in answers]
-        monkeypatch.setattr(masks, "predicted_slices", lambda run, index: iter(slices))
-        reviews, _ = masks.review_runs([Path("a")], None, CPU)
-        return reviews
-
-    return review
-
-
-def test_score_of_a_volume_is_the_mean_over_its_slices(reviews_of_slices):
-    mask = mask_with_a_cell()
-    ((first,), (second,), (third,)) = (reviews_of_slices(mask, answer) for answer in range(3))
-    (volume,) = reviews_of_slices(mask, 0, 1, 2)
-    assert volume.score == pytest.approx((first.score + second.score + third.score) / 3)
-    assert volume.area_share == pytest.approx((first.area_share + second.area_share + third.area_share) / 3)
-
-
-def test_three_slices_of_a_longer_volume_are_judged(reviews_of_slices):
-    (volume,) = reviews_of_slices(mask_with_a_cell(), 1, 1, 2, 2)
-    judged = {f"slice {number}" for number in volume.images[0].slices}
-    assert len(judged) == 3
-    assert {finding.text.partition(": ")[0] for finding in volume.findings} == judged
-
-
 def test_masks_come_by_the_product_of_their_places_behind_shifted_ones():
     reviews = [
         mask_review("worst by score", 0.1),

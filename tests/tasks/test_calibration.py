@@ -11,7 +11,6 @@ from tasks.calibration import (
     BINS,
     STEPS,
     calibration_error,
-    calibration_report,
     count_confidences,
     no_counts,
     reliability_curve,
@@ -88,16 +87,6 @@ def test_memory_of_counts_has_a_limit_however_many_pixels_there_are():
     assert 0 < largest.bytes <= 2**26  # as many as there are pixels
 
 
-def test_a_confidence_from_large_logits_is_counted():
-    logits = torch.tensor([200.0, 0, 0]).view(1, 3, 1, 1)  # their exponentials are beyond float32
-    assert TASK.reliability(logits, ClassTarget(torch.tensor([[[0]]])))[14].tolist() == [1, 1, STEPS]
-
-
-def test_half_precision_is_counted_as_in_single():
-    logits, target = sample(200)
-    assert torch.equal(TASK.reliability(logits.half(), target), TASK.reliability(logits.half().float(), target))
-
-
 @pytest.fixture
 def counts_at_edges() -> Tensor:
     """Counts of five pixels at the edges of bins; one more pixel is not counted."""
@@ -110,13 +99,6 @@ def test_the_edge_of_a_bin_belongs_to_it(counts_at_edges):
     assert counts_at_edges[:, 0].nonzero().flatten().tolist() == [0, 1, 7, 14]
     assert counts_at_edges[0].tolist() == [2, 1, round(STEPS / 15)]  # pixels, right ones, steps of confidence
     assert counts_at_edges[14].tolist() == [1, 1, STEPS]
-
-
-def test_a_report_has_the_bins_that_hold_pixels(counts_at_edges):
-    bins = calibration_report(counts_at_edges)["bins"]
-    assert [point["pixels"] for point in bins] == [2, 1, 1, 1]
-    assert bins[0]["accuracy"] == 0.5
-    assert bins[2]["confidence"] == 0.5
 
 
 def test_each_class_that_may_overlap_is_a_question_of_its_own():

@@ -121,6 +121,8 @@ def test_numbers_are_made_anew_in_each_crop():
     target = ObjectTarget((ids > 0).astype(np.uint8), ids).renumber()
     assert target.ids.tolist() == [[0, 2, 2], [1, 1, 0]]
     assert target.ids.dtype == np.int32
+    filled = ObjectTarget(np.ones((1, 2), np.uint8), np.array([[4, 9]], np.int32)).renumber()  # without background
+    assert filled.ids.tolist() == [[1, 2]]
 
 
 def test_a_model_keeps_the_settings_of_its_objects():

@@ -35,13 +35,6 @@ def test_radii_in_percent_are_those_of_the_side_of_each_image():
     assert radius_counts(scores, 3) == expected
 
 
-def test_a_point_is_found_from_even_chances_on():
-    scores = score_of("px", [[PRESENT, 1, 100, 100, 0.5], [PRESENT, 1, 100, 100, 0.49], [ABSENT, 0, 100, 100, 0.5]])
-    assert scores.values()["presence_precision"] == 0.5
-    assert scores.values()["presence_recall"] == 0.5
-    assert scores.comparison == pytest.approx(0.99 / 3)  # the absent one is found, which is as wrong as not to find one
-
-
 def test_precision_is_unknown_where_no_point_is_found():
     values = score_of("px", [[PRESENT, 1, 100, 100, 0.1]]).values()
     assert values["presence_precision"] is None
@@ -58,17 +51,6 @@ def test_places_alone_are_compared_where_no_point_is_absent(more):
     assert scores.comparison == pytest.approx(0.8)
     assert scores.image_comparison[:2] == pytest.approx([0.9, 0.7])
     assert scores.values()["presence_recall"] == 0.5
-
-
-def test_presence_is_compared_too_where_a_point_is_absent():
-    scores = score_of("px", [*POINTS_IN_TWO_IMAGES, [ABSENT, 0, 100, 100, 0.1]])
-    assert scores.comparison == pytest.approx((0 + 0.7 + 1) / 3)
-
-
-def test_presence_of_all_landmarks_is_compared_where_a_point_of_one_is_absent():
-    rows = torch.tensor([[[ABSENT, 0, 100, 100, 0.1], [PRESENT, 10, 100, 100, 0.1]]], dtype=torch.float64)
-    scores = LandmarkScores(["a", "b"], "px", torch.tensor([1]), rows)
-    assert scores.comparison == 0.5  # the second one is not found
 
 
 def test_an_image_of_which_nothing_is_known_compares_as_the_worst():
@@ -138,16 +120,6 @@ def test_closeness_is_one_where_presence_is_right_less_the_error(seed):
     assert scores.comparison == pytest.approx(closeness[is_inside].mean())
     by_image = [closeness[row][is_inside[row]] for row in range(7)]
     assert scores.image_comparison == pytest.approx([values.mean() if len(values) else 0 for values in by_image])
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize(("landmark", "name"), [(0, "a"), (1, "b")])
-def test_a_report_has_the_error_of_each_landmark(seed, landmark, name):
-    states, rows = random_rows(seed)
-    scores = scores_of_rows(rows)
-    error = pytest.approx(rows[:, landmark][states[:, landmark] == PRESENT][:, 1].mean())
-    assert scores.report()["by_landmark"][name]["mean_radial_error"] == error
-    assert scores.record()[f"eval/mean_radial_error/{name}"] == error
 
 
 def test_landmarks_that_no_image_holds_have_no_errors():

@@ -21,11 +21,10 @@ from support.in_process import Run, run_train
 from torch._dynamo.utils import counters
 
 import train
-from data_utils.loading.augment import recolor_images
 from tasks.classes import ClassTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
-from train_utils.compilation import compile_blocks, compile_recolor
+from train_utils.compilation import compile_blocks
 from train_utils.settings.encoder import load_encoder
 from unet import UNet, UNetConfig
 
@@ -189,21 +188,3 @@ def test_a_compiled_loss_is_one_graph_for_each_shape(compiled, loss):
         torch.testing.assert_close(ours.counts(targets), counts, rtol=1e-12, atol=0)
         torch.testing.assert_close(ours(logits, targets, counts), plain(logits, targets, counts), rtol=1e-12, atol=0)
     assert counters["stats"]["unique_graphs"] == 2 * 2  # counts and sums of two shapes
-
-
-def test_compiled_colors_are_one_graph_for_each_shape(compiled):
-    recolor = compile_recolor(ACCELERATOR)
-    assert recolor is not recolor_images
-    inputs = [color_inputs(size) for size in ((6, 8), (6, 8), (4, 4))]
-    for tensors in inputs:
-        assert torch.equal(recolor(*tensors), recolor_images(*tensors))
-    assert counters["stats"]["unique_graphs"] == 2
-
-
-def color_inputs(size: tuple[int, int]) -> tuple[torch.Tensor, ...]:
-    """Images, and the numbers by which their colors change."""
-    generator = torch.Generator().manual_seed(0)
-    images = 255 * torch.rand(2, 3, *size, generator=generator)
-    numbers = torch.rand(2, 2, 3, 1, 1, generator=generator).unbind()
-    statistics = torch.rand(2, 3, 1, 1, generator=generator).unbind()
-    return images, *numbers, *statistics

@@ -99,10 +99,3 @@ def test_a_run_does_not_go_on_without_its_heads(data, whole, tmp_path):
     flags = ["--dataset", data, *FLAGS, "--max-steps", "4", "--no-deep-supervision"]
     with pytest.raises(CheckpointError, match="the checkpoint's deep supervision is True, this run's is False"):
         run_train(tmp_path / "other", *flags, "--resume", second_checkpoint(whole))
-
-
-def test_a_repeated_run_keeps_the_switch_off(data, tmp_path):
-    run = run_train(tmp_path / "a", "--dataset", data, *FLAGS, "--max-steps", "2", "--no-deep-supervision")
-    again = run_train(tmp_path / "b", "--like", run.folder)
-    assert "without a change" in again.output
-    assert again.settings["flags"]["deep_supervision"] is False

@@ -77,12 +77,6 @@ def test_float32_far_from_zero_loses_nothing_to_cancellation(sum_slabs):
     assert difference.abs().max() < 5e-4  # of 7: measured 5e-5; from the mean of squares it would be 5e-3
 
 
-def test_a_product_that_fp16_does_not_hold_has_finite_gradients():
-    x, grad, weight, bias = sample(300.0, torch.float16)
-    ours = results(group_norm, 4, x, 300 * grad, weight.float(), bias.float())
-    assert all(result.isfinite().all() for result in ours)
-
-
 @pytest.mark.parametrize(
     "value", [77.7, 300.3, 1000.7]
 )  # their squares' mean is rounded to less than their mean's square

@@ -94,13 +94,6 @@ def test_divisors_are_the_products_of_the_strides():
     assert tiny().divisors == (4, 4)
 
 
-def test_statistics_are_those_of_the_channels_that_an_encoder_sees():
-    config = tiny(encoder=LITE, preprocess=Preprocess(mean=(1, 2, 3), std=(4, 5, 6)))
-    assert config.in_channels == 1
-    with pytest.raises(ValueError, match=r"^mean has 1 values, expected one for each of 3 channels"):
-        tiny(encoder=LITE, preprocess=Preprocess(mean=(1,)))
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -122,20 +115,6 @@ def test_statistics_are_those_of_the_channels_that_an_encoder_sees():
 def test_preprocessing_that_no_model_has_is_refused(field, value):
     with pytest.raises(ValueError, match=f"^{field} is "):
         Preprocess(**{field: value})
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "expected"),
-    [
-        ("image_size", [4, 6], (4, 6)),
-        ("class_values", [[0, 0, 0], [9, 0, 5]], ((0, 0, 0), (9, 0, 5))),
-        ("ignore_value", [0, 255, 0], (0, 255, 0)),
-        ("joined_values", [[[1, 2, 3], 1], [7, 255]], (((1, 2, 3), 1), (7, 255))),
-        ("bands", ["B04", "B03"], ("B04", "B03")),
-    ],
-)
-def test_lists_of_json_become_tuples(field, value, expected):
-    assert getattr(Preprocess(**{field: value}), field) == expected
 
 
 @pytest.mark.parametrize(("size", "scaled"), [((4, 30), (1, 3)), ((30, 4), (3, 1))])

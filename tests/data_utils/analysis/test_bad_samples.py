@@ -5,7 +5,6 @@ Modules: data_utils/analysis/check_data.py.
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from PIL import Image
 from support.data_sets import load_info
@@ -17,7 +16,6 @@ from support.run_files import losses
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
-from data_utils.analysis.problems import merge_equal
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import DecodedImage
 from data_utils.loading.batch_sampler import Slot
@@ -95,81 +93,11 @@ def test_all_problems_are_named_by_their_files(report_of_broken):
     assert "cell_08.png: image cannot be read ([Errno 2] No such file" in report_of_broken
 
 
-def test_files_that_can_be_used_are_described_beside_the_problems(report_of_broken):
-    assert "sizes (height x width): 40 x 56: " in report_of_broken
-    assert "image modes: RGB: " in report_of_broken
-    shares = [float(line.split()[1]) for line in report_of_broken.splitlines() if " %  " in line]
-    assert len(shares) == 3
-    assert sum(shares) == pytest.approx(100, abs=0.01)
-
-
-def test_a_report_names_twenty_files_of_a_problem(tmp_path):
-    folder = write_folder(tmp_path, 30, seed=0)
-    for i in range(25):
-        (folder / "masks" / f"cell_{i:02}.png").write_bytes(b"")
-    report, count = check_data(DataConfig(str(folder)))
-    assert count == 25
-    assert "mask cannot be read: 25" in report
-    (line,) = [text for text in report.splitlines() if "cell_00.png" in text]  # one for all files, with twenty names
-    assert line.startswith("    25 files (cell_00.png, cell_01.png,")
-    assert line.count("cell_") == 20
-    assert "...)" in line
-
-
-def test_lines_that_differ_in_numbers_only_become_one_with_a_count():
-    texts = [f"{name}.png: mask values {name}7, 4 belong to no class" for name in range(12)]
-    texts += ["a.png: image is 40 x 56, its mask 10 x 20", "b.png: image is 40 x 56, its mask 10 x 21", "alone"]
-    first, *further_lines = merge_equal(texts)
-    assert first == "12 files (0.png, 1.png, 2.png, ...): mask values 07, 4 belong to no class"
-    assert further_lines == texts[12:]
-
-
 def test_a_report_names_the_flag_that_trains_without_bad_files(broken_folder):
     report, _ = check_data(DataConfig(str(broken_folder), classes=CLASSES))
     assert report.endswith("--on-bad-sample skip trains without the files that cannot be used")
     with pytest.raises(DataError, match="--on-bad-sample skip trains without them"):
         load_info(broken_folder, classes=CLASSES, allow_unpaired=True)
-
-
-def test_a_report_names_the_flag_that_trains_without_files_alone(report_of_broken):
-    assert "--allow-unpaired trains without the files that have no partner" in report_of_broken
-
-
-def test_a_report_ends_with_the_number_of_things_to_check(tmp_path):
-    folder = write_folder(tmp_path, 12, seed=0)
-    mask = folder / "masks" / "cell_00.png"
-    pixels = np.array(Image.open(mask))
-    pixels[0, 0] = 100
-    Image.fromarray(pixels).save(mask)
-    report, count = check_data(DataConfig(str(folder)))
-    assert count == 0
-    assert "to check: rare" in report
-    assert report.splitlines()[-1].startswith("no problems, but 1 to check, see above")
-
-
-def test_a_split_whose_masks_hold_too_many_colors_together_is_reported(tmp_path):
-    """168 and 56 colors in a training mask, of which the 56 are in all masks."""
-    greys = np.zeros((40, 56, 3), np.uint8)
-    greys[0, :, :2] = np.arange(56)[:, None]
-    write_folder(tmp_path / "train", 2, seed=0)
-    for index in range(2):
-        colors = greys.copy()
-        colors[1:4, :, :2] = np.arange(168).reshape(3, 56, 1)
-        colors[1:4, :, 2] = index + 1
-        Image.fromarray(colors).save(tmp_path / "train" / "masks" / f"cell_{index:02}.png")
-    write_folder(tmp_path / "val", 1, seed=0)
-    Image.fromarray(greys).save(tmp_path / "val" / "masks" / "cell_00.png")
-    report, count = check_data(DataConfig(str(tmp_path)))
-    assert count == 1, report
-    assert "too many mask values: 1" in report, report
-    assert "cell_01.png hold more than 255 values" in report, report
-
-
-def test_check_data_ends_with_1_where_there_are_problems(broken_folder):
-    result = launch("train.py", "--dataset", broken_folder, "--classes", CLASSES, "--check-data")
-    assert result.returncode == 1
-    assert "problems: 9" in result.stdout
-    assert "Traceback" not in result.stderr
 
 
 def test_check_data_ends_with_0_where_there_are_none(tiny_folder, tmp_path):

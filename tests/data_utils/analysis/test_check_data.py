@@ -1,8 +1,5 @@
 """The report of --check-data: sizes, classes, spacings, annotations, and the problems at its end."""
 
-from collections import Counter
-from unittest import mock
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,20 +12,12 @@ from support.labelme_files import shape, write_labelme
 from support.rasters import feature, scene, square, write_geojson, write_raster
 from support.volumes import CASE_NAMES, LPS, RAS, case, volume_config, write_decathlon, write_nifti
 
-from data_utils.analysis import check_data as check_data_module
 from data_utils.analysis.check_data import (
     check_data,
     describe,
     describe_annotations,
-    labeled_share,
     list_problems,
-    most_common,
-    name_values,
-    odd_channels,
 )
-from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection
-from data_utils.analysis.inspection import SplitInspection
-from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import AnnotationSummary
 
@@ -42,17 +31,6 @@ def described_split():
     return inspection
 
 
-def test_sizes_of_both_splits_are_counted(described_split):
-    other, _ = split_of({0: 4}, {0: 4})
-    assert describe([described_split, other], {}, {})[0] == "sizes (height x width): 4 x 5: 3, 6 x 7: 1"
-
-
-def test_image_modes_of_both_splits_are_counted(described_split):
-    other, _ = split_of({0: 4}, {0: 4})
-    other.modes["RGB"] = 9
-    assert describe([described_split, other], {}, {})[1] == "image modes: RGB: 9, L: 5"
-
-
 def test_classes_are_described_with_their_shares_of_the_pixels(described_split):
     pixels, names = {255: 1, 0: 300, 9: 99}, {0: "sky", 255: "(ignored)"}
     assert describe([described_split], pixels, names)[2:] == [
@@ -63,45 +41,7 @@ def test_classes_are_described_with_their_shares_of_the_pixels(described_split):
     ]
 
 
-def test_more_than_three_values_of_no_class_are_a_one_line_error(described_split):
-    lines = describe([described_split], {0: 96, 1: 1, 2: 1, 3: 1, 4: 1}, {0: "sky"})
-    assert lines[-2:] == ["         0   96.000 %  sky", "    others    4.000 %  (4 values of no class)"]
-    assert len(describe([described_split], {0: 97, 1: 1, 2: 1, 3: 1}, {0: "sky"})) == 2 + 1 + 4
-
-
-def test_a_split_without_usable_images_is_not_described():
-    assert describe([SplitInspection.empty(1)], {}, {}) == []
-
-
-def test_classes_without_names_are_not_described(described_split):
-    assert describe([described_split], {0: 1}, {})[-1].startswith("image modes")
-
-
-def test_the_ten_most_common_sizes_are_listed():
-    sizes = Counter({(number, 2): number for number in range(1, 12)})
-    text = most_common(sizes)
-    assert text.startswith("11 x 2: 11, 10 x 2: 10, ")
-    assert text.endswith(", 2 x 2: 2, ...")
-
-
-def test_the_only_size_is_listed_without_dots():
-    assert most_common(Counter({(3, 4): 2})) == "3 x 4: 2"
-
-
-def test_spacings_are_described_with_three_digits():
-    inspection = VolumeSplitInspection.empty(2)
-    size = (3, 4, 5)
-    for number, spacing in enumerate(((2.50049, 1, 1), (2.5, 1, 1.0004))):
-        foreground = np.empty((0, 1))
-        volume = VolumeInspection(size, size, "uint8", "numbers", {}, spacing=spacing, foreground=foreground)
-        inspection.add(number, volume)
-    lines = describe([inspection], {}, {})
-    assert lines[0] == "sizes (depth x height x width): 3 x 4 x 5: 2"
-    assert lines[1] == "spacings in mm along z, y, x: 2.5 x 1 x 1: 2"
-
-
 DOGS = AnnotationSummary("COCO", 2, 2, {"dog": 10})
-NO_OBJECTS = AnnotationSummary("YOLO", 0, 2, {})
 
 
 def test_annotations_are_described_over_both_splits():
@@ -114,34 +54,9 @@ def test_annotations_are_described_over_both_splits():
     ]
 
 
-def test_data_without_annotations_are_described_without_them():
-    assert describe_annotations(records_of(1), records_of(1)) == []
-
-
-def test_annotations_of_splits_in_two_formats_are_described_with_both():
-    lines = describe_annotations(records_of(1, annotations=NO_OBJECTS), records_of(1, annotations=DOGS))
-    assert lines[0] == "annotations: YOLO and COCO; 2 images with objects, 4 without"
-
-
-def test_annotations_without_objects_are_described_without_classes():
-    assert len(describe_annotations(records_of(1, annotations=NO_OBJECTS), records_of(1))) == 1
-
-
 UNPAIRED = {"file without partner": ["a.png: has no mask"]}
 WITHOUT_UNPAIRED = "--allow-unpaired trains without the files that have no partner"
 WITHOUT_BAD = "--on-bad-sample skip trains without the files that cannot be used"
-
-
-@pytest.mark.parametrize(
-    ("count_to_check", "line"), [(0, "no problems"), (2, "no problems, but 2 to check, see above")]
-)
-def test_no_problems_are_a_one_line_error(count_to_check, line):
-    assert list_problems({"a": []}, count_to_check) == [line]
-
-
-def test_problems_are_listed_below_their_kind():
-    lines = list_problems(UNPAIRED | {"lossy": []}, 0)
-    assert lines[:-1] == ["problems: 1", "  file without partner: 1", "    a.png: has no mask"]
 
 
 @pytest.mark.parametrize(
@@ -163,11 +78,6 @@ def test_problems_end_with_the_flags_that_train_without_them(problems, flags):
     assert lines[len(lines) - len(flags) :] == flags
 
 
-def test_twenty_problems_of_a_kind_are_listed():
-    many = [f"{name}: is {name * 3}" for name in "abcdefghijklmnopqrstuvwxyz"]
-    assert list_problems({"lossy": many}, 0)[2:-1] == [f"    {text}" for text in many[:20]] + ["    ..."]
-
-
 @pytest.fixture
 def six_pairs(tmp_path):
     """A folder of six pairs of images of 8 x 8 and masks of two classes."""
@@ -186,23 +96,11 @@ def two_problems(six_pairs):
     return six_pairs
 
 
-def test_a_report_begins_with_the_images_of_both_splits(six_pairs):
-    report, problems = check_data(DataConfig(str(six_pairs), val_fraction=0.34))
-    assert problems == 0
-    assert report.startswith(f"{six_pairs}: 4 training images, 2 validation images")
-
-
 def test_a_report_names_its_problems(two_problems):
     report, problems = check_data(DataConfig(str(two_problems), val_fraction=0.34))
     assert problems == 2
     assert "  file without partner: 1" in report
     assert "  mask and image differ in proportions: 1" in report
-
-
-def test_a_report_passes_over_unpaired_files_where_they_are_allowed(two_problems):
-    report, problems = check_data(DataConfig(str(two_problems), val_fraction=0.34, allow_unpaired=True))
-    assert problems == 1
-    assert "file without partner" not in report
 
 
 @pytest.fixture
@@ -214,34 +112,6 @@ def damaged_splits(tmp_path):
         (tmp_path / split / "masks" / "cell_00.png").write_bytes(b"")
     Image.fromarray(np.full((40, 56), 7, np.uint8)).save(tmp_path / "train" / "masks" / "cell_00.png")
     return check_data(DataConfig(str(tmp_path)))
-
-
-def test_the_check_names_unpaired_files_of_both_splits(damaged_splits):
-    report, _ = damaged_splits
-    assert "file without partner: 3" in report
-    assert "train.png" in report
-    assert "val.png" in report
-
-
-@pytest.mark.parametrize(("settings", "training_in_windows"), [({}, False), ({"crop_size": (8, 8)}, True)])
-def test_files_are_read_in_windows_where_training_reads_them_so(tmp_path, settings, training_in_windows):
-    write_splits(tmp_path, 1, 1)
-    choose = check_data_module.choose_inspector
-    with mock.patch.object(check_data_module, "choose_inspector", wraps=choose) as chosen:
-        check_data(DataConfig(str(tmp_path), **settings))
-    windows = [call.kwargs["windows"] for call in chosen.call_args_list if "windows" in call.kwargs]
-    assert windows == [training_in_windows, False]
-
-
-def test_the_check_names_unpaired_files_in_order(tmp_path):
-    write_splits(tmp_path, 5, 5)
-    for split in ("train", "val"):
-        for number in range(1, 5):
-            mask = tmp_path / split / "masks" / f"cell_0{number}.png"
-            mask.rename(mask.with_name(f"{split}_{number}.png"))
-    report, _ = check_data(DataConfig(str(tmp_path)))
-    names = ", ".join(f"{split}_{number}.png" for split in ("train", "val") for number in range(1, 5))
-    assert f"({names}): mask without image" in report
 
 
 def test_the_check_names_masks_of_one_class_beside_damaged_ones(damaged_splits):
@@ -276,31 +146,6 @@ def test_the_check_names_masks_that_are_shifted_against_their_images(shifted_mas
     assert any(line.startswith(SHIFTED) for line in load_info(shifted_mask).warnings)
 
 
-CHANNELS = {3: ["b", "a"], 4: ["c"], 1: ["d", "e", "f"]}
-
-
-def test_images_of_other_channels_than_most_are_named():
-    assert odd_channels(CHANNELS, grey_fits=False) == [
-        "a: has 3 channels, most others have 1",
-        "b: has 3 channels, most others have 1",
-        "c: has 4 channels, most others have 1",
-    ]
-
-
-def test_grey_images_are_no_others_where_they_fit():
-    assert odd_channels(CHANNELS, grey_fits=True) == ["c: has 4 channels, most others have 3"]
-
-
-@pytest.mark.parametrize(("channels", "grey_fits"), [({1: ["a"]}, True), ({}, False)])
-def test_images_of_one_number_of_channels_are_not_named(channels, grey_fits):
-    assert odd_channels(channels, grey_fits=grey_fits) == []
-
-
-def test_each_mask_value_is_named_by_its_class_or_as_ignored():
-    class_map = ClassMap(("sky", "land"), (0, 9), 255)
-    assert name_values({0: 4, 9: 3, 255: 2, 7: 1}, class_map) == {0: "sky", 9: "land", 255: "(ignored)"}
-
-
 @pytest.fixture
 def damaged_volumes(tmp_path):
     """Four volumes with a problem each: cut off, half numbers, elsewhere, and not numbers."""
@@ -333,31 +178,12 @@ def test_the_check_describes_volumes_by_their_sizes_and_spacings(tmp_path):
     assert "spacings in mm along z, y, x: 1 x 1 x 1: 4" in report
 
 
-def test_the_check_reads_volumes_again_that_were_repaired(damaged_volumes):
-    check_data(volume_config(damaged_volumes))
-    write_decathlon(damaged_volumes)
-    assert check_data(volume_config(damaged_volumes))[1] == 0
-
-
-def test_the_check_names_a_volume_of_other_channels_without_labels(tmp_path):
-    write_decathlon(tmp_path)
-    voxels, labels = case(0)
-    write_nifti(tmp_path / "imagesTr" / f"{CASE_NAMES[1]}.nii.gz", np.stack([voxels] * 2, axis=3), LPS)
-    write_nifti(tmp_path / "labelsTr" / f"{CASE_NAMES[1]}.nii.gz", np.zeros_like(labels), LPS)
-    assert "brain_002: has 2 channels, most others have 1" in check_data(volume_config(tmp_path))[0]
-
-
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_check_names_volumes_of_other_channels(tmp_path, channels):
     write_decathlon(tmp_path, channels=channels)
     two_channels = np.stack([case(0)[0]] * 2, axis=3)
     write_nifti(tmp_path / "imagesTr" / f"{CASE_NAMES[1]}.nii.gz", two_channels, LPS)
     assert f"brain_002: has 2 channels, most others have {channels}" in check_data(volume_config(tmp_path))[0]
-
-
-def test_all_ignored_values_are_unlabeled():
-    class_map = ClassMap(("sky", "land"), (0, 9), 255, joined=((3, 255), (4, 1)))
-    assert labeled_share({0: 4, 9: 2, 4: 2, 255: 1, 3: 1}, class_map) == ["labeled pixels: 80.000 %"]
 
 
 def test_the_check_names_each_split_whose_masks_hold_too_many_values_together(tmp_path):

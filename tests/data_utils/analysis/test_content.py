@@ -13,7 +13,7 @@ from support.folders import write_folder
 from support.inspections import PICTURE
 
 from data_utils.analysis import content
-from data_utils.analysis.content import content_key, sampled_indices
+from data_utils.analysis.content import content_key
 from data_utils.image_io.formats import (
     BandSource,
     EmbeddedImage,
@@ -23,7 +23,6 @@ from data_utils.image_io.formats import (
     VolumeFile,
 )
 from data_utils.sources.records import ListRecords, Metadata
-from runtime.errors import DataError
 
 
 @pytest.fixture
@@ -134,11 +133,6 @@ def test_a_picture_in_memory_counts_by_what_it_holds(source_of):
     assert keys[1] == keys[2]
 
 
-def test_arrays_count_by_their_shape_and_type_too():
-    arrays = [np.zeros((2, 2), np.uint8), np.zeros((1, 4), np.uint8), np.zeros((1, 4), np.int8)]
-    assert len({value_key(array) for array in arrays}) == 3
-
-
 @pytest.mark.parametrize(
     "source_of",
     [BandSource, VolumeFile, lambda files: PictureFile(files[1])],
@@ -162,21 +156,6 @@ def test_the_order_of_the_files_of_an_image_counts(tmp_path, source_of):
     assert value_key(source_of((red, nir))) != value_key(source_of((nir, red)))
 
 
-def test_the_size_of_each_file_of_an_image_counts_where_its_content_does_not(tmp_path):
-    files = [str(tmp_path / f"{number}.tif") for number in range(80)]
-    for file in files:
-        Path(file).write_bytes(b"00")
-    records = ListRecords(
-        [
-            {"image": BandSource((files[2 * i], files[2 * i + 1])), "target": files[2 * i], "name": str(i)}
-            for i in range(40)
-        ]
-    )
-    before = content_key([records])
-    Path(files[3]).write_bytes(b"0000")  # the second band of the second image, of which no content is read
-    assert content_key([records]) != before
-
-
 class Labeled(ListRecords):
     """Records of which one is labeled for other classes than the others."""
 
@@ -194,32 +173,6 @@ def test_the_classes_that_each_image_is_labeled_for_count():
     assert len({content_key([Labeled(other)]) for other in (None, *range(40))}) == 41
 
 
-class Damaged(RenderedMask):
-    """Annotations that cannot be rendered."""
-
-    def render(self) -> np.ndarray:
-        raise DataError("a.json: is damaged")
-
-
-def test_targets_that_cannot_be_read_count_too(tmp_path):
-    pixels = np.zeros((2, 2), np.uint8)
-    targets = [pixels, Damaged(), str(tmp_path / "none.png")]
-    keys = {content_key([ListRecords([{"image": pixels, "target": target, "name": "a"}])]) for target in targets}
-    assert len(keys) == 3
-
-
-@pytest.mark.parametrize(
-    ("count", "indices"), [(1, [0]), (16, [*range(16)]), (31, [*range(0, 31, 2)])], ids=["one", "sixteen", "more"]
-)
-def test_records_are_sampled_from_the_first_to_the_last(count, indices):
-    assert sampled_indices(count) == indices
-
-
-def test_at_most_sixteen_records_are_sampled():
-    assert len(sampled_indices(1000)) == 16
-    assert sampled_indices(1000)[-1] == 999
-
-
 def named(name: str, **attributes) -> ListRecords:
     """A record of this name without a file."""
     records = ListRecords([{"image": PICTURE, "target": PICTURE, "name": name}])
@@ -228,16 +181,7 @@ def named(name: str, **attributes) -> ListRecords:
     return records
 
 
-def test_records_without_files_count_by_their_names():
-    assert content_key([named("a")]) != content_key([named("b")])
-
-
 def test_streams_do_not_count():
     stream = named("a", group_sizes=np.array([1]))
     assert content_key([stream]) == content_key([])
     assert content_key([stream, named("b")]) == content_key([named("b")])
-
-
-def test_a_path_through_a_file_counts_as_one_that_cannot_be_read(tmp_path):
-    (tmp_path / "a.png").write_bytes(b"x")
-    assert value_key(str(tmp_path / "a.png" / "b.png")) != value_key(str(tmp_path / "a.png"))

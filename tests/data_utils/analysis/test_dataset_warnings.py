@@ -3,7 +3,6 @@
 Modules: data_utils/analysis/label_warnings.py, data_utils/analysis/data_warnings.py.
 """
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,7 @@ from support.data_sets import load_info
 from support.folders import write_folder
 
 from data_utils.analysis.check_data import check_data
-from data_utils.analysis.inspection import Content, SplitInspection
-from data_utils.analysis.label_warnings import label_warnings
-from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 
 
@@ -58,37 +53,6 @@ def test_a_rare_class_that_annotations_name_gives_no_warning(tmp_path):
 def test_a_named_class_that_no_validation_mask_holds_is_warned_of(stray):
     (line,) = load_info(stray, classes="0=a,1=b,37=c").warnings
     assert line.startswith("no validation mask holds c, which cannot be scored; choose the validation images")
-
-
-def test_a_grey_validation_mask_holds_the_grey_classes_of_colored_ones():
-    def split(kind: str, *values):
-        contents = {Content(kind, values, None): Counter()}
-        return SplitInspection(np.zeros((1, 2), int), np.zeros(1, int), contents=contents), ListRecords([])
-
-    splits = [split("colors", (0, 0, 0), (255, 0, 0)), split("greys", 0)]
-    class_map = ClassMap(("ground", "car"), ((0, 0, 0), (255, 0, 0)), None)
-    (line,) = label_warnings(splits, {}, class_map, has_names=True, ignores_values=True, has_flag=False)
-    assert line.startswith("no validation mask holds car, which")
-
-
-@pytest.fixture
-def two_encodings(tmp_path) -> Path:
-    """A data set of which one mask holds 0 and 255, the others 0 and 1."""
-    folder = write_folder(tmp_path / "data", 8, seed=0, values=(0, 1))
-    mask = np.array(Image.open(folder / "masks" / "cell_05.png")) * 255
-    Image.fromarray(mask).save(folder / "masks" / "cell_05.png")
-    return folder
-
-
-def test_one_class_stored_in_two_ways_is_warned_of(two_encodings):
-    (line,) = load_info(two_encodings).warnings
-    assert line.startswith("some masks hold 1 (masks: 7, the first is cell_00.png), others 255 (masks: 1, the first")
-
-
-def test_a_mask_of_both_values_makes_255_a_border(two_encodings):
-    mask = np.where(np.array(Image.open(two_encodings / "masks" / "cell_04.png")), 255, 1).astype(np.uint8)
-    Image.fromarray(mask).save(two_encodings / "masks" / "cell_04.png")
-    assert load_info(two_encodings).warnings == ()
 
 
 @pytest.mark.parametrize(

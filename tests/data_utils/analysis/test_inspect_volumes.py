@@ -1,26 +1,17 @@
 """One look at a volume and its label: where each value lies, and how bright labeled voxels are."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.launches import ROOT
-from support.volumes import RAS, case, volume_config, write_decathlon, write_nifti, write_volume
+from support.volumes import volume_config, write_decathlon, write_volume
 
 from data_utils.analysis import inspect_volumes
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
-from data_utils.analysis.inspection import Inspection, Problem
-from data_utils.analysis.inspectors import VolumeInspector, choose_inspector, inspect_split
-from data_utils.config import DataConfig
+from data_utils.analysis.inspection import Problem
+from data_utils.analysis.inspectors import VolumeInspector
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.volumes import read_label_volume
-from data_utils.sources.load import load_records
-from data_utils.sources.records import Subset
-
-HIPPOCAMPUS = ROOT.parent / "shared" / "data" / "hippocampus"
-needs_real_data = pytest.mark.skipif(not HIPPOCAMPUS.is_dir(), reason="no real data in shared/data beside this folder")
 
 
 def record_of(folder: Path) -> dict:
@@ -94,11 +85,6 @@ def test_the_intensities_of_ten_thousand_voxels_are_remembered(many_voxels):
     assert len(many_voxels[0].foreground) == 10_000
 
 
-def test_places_that_are_remembered_are_the_same_in_a_second_look(many_voxels):
-    first, second, _ = many_voxels
-    assert np.array_equal(first.class_locations[1], second.class_locations[1])
-
-
 def test_a_label_of_many_values_is_a_problem_where_these_are_classes(tmp_path):
     label = np.arange(300, dtype=np.int16).reshape(3, 10, 10)
     problem = inspect_voxels(tmp_path, label, label)
@@ -107,33 +93,12 @@ def test_a_label_of_many_values_is_a_problem_where_these_are_classes(tmp_path):
     assert isinstance(VolumeInspector(has_classes=True).inspect(record_of(tmp_path)), Problem)
 
 
-def test_a_label_of_many_values_is_no_problem_where_these_are_no_classes(tmp_path):
-    label = np.arange(300, dtype=np.int16).reshape(3, 10, 10)
-    inspect_voxels(tmp_path, label, label)
-    assert len(inspect_volume(record_of(tmp_path), has_classes=False).pixels) == 300
-    assert not isinstance(VolumeInspector(has_classes=False).inspect(record_of(tmp_path)), Problem)
-
-
-def test_the_mode_of_a_volume_is_the_type_of_its_image(tmp_path):
-    zeros = np.zeros((3, 4, 5), np.uint8)
-    assert inspect_voxels(tmp_path, zeros.astype(np.int16), zeros).mode == "int16"
-
-
 @pytest.mark.parametrize(("missing", "kind"), [("image", "image cannot be read"), ("target", "label cannot be read")])
 def test_a_file_that_cannot_be_read_is_the_image_or_the_label(tmp_path, missing, kind):
     zeros = np.zeros((3, 4, 5), np.uint8)
     inspect_voxels(tmp_path, zeros, zeros)
     record = record_of(tmp_path) | {missing: VolumeFile((str(tmp_path / "nowhere.nii"),))}
     assert inspect_volume(record).kind == kind
-
-
-def test_an_inspection_knows_the_classes_that_a_volume_is_labeled_for():
-    inspection = VolumeSplitInspection.empty(1)
-    size = (3, 4, 5)
-    volume = VolumeInspection(size, size, "uint8", "numbers", {}, spacing=(1, 1, 1), foreground=np.empty((0, 1)))
-    inspection.add(0, volume, ("liver",))
-    (content,) = inspection.contents
-    assert content.labeled_for == ("liver",)
 
 
 def test_a_label_of_another_size_than_its_image_is_a_problem(tmp_path):
@@ -172,91 +137,14 @@ def check_inspection_of_one_volume(inspection: VolumeSplitInspection) -> None:
     assert inspection.statistics.channels == {1: 1}
 
 
-def test_an_inspection_of_a_split_gathers_its_volumes():
-    check_inspection_of_one_volume(inspection_of_one_volume())
-
-
 def test_an_inspection_of_volumes_survives_the_cache():
     check_inspection_of_one_volume(VolumeSplitInspection.from_json(inspection_of_one_volume().to_json()))
-
-
-@pytest.fixture(scope="module")
-def record_of_boxes(tmp_path_factory):
-    """A record of an image (30, 36, 40) with two bright boxes, and their voxels (x, y, z)."""
-    image, label = case(3, (40, 36, 30))
-    folder = tmp_path_factory.mktemp("boxes")
-    files = [write_nifti(folder / f"{i}.nii.gz", array, RAS) for i, array in enumerate((image, label))]
-    image_file, label_file = (VolumeFile((str(path),)) for path in files)
-    return {"image": image_file, "target": label_file, "name": "a"}, image, label
-
-
-def test_one_look_at_a_volume_counts_the_voxels_of_each_value(record_of_boxes):
-    record, _, label = record_of_boxes
-    inspection = inspect_volume(record)
-    assert isinstance(inspection, Inspection)
-    assert inspection.size == (30, 36, 40)
-    assert inspection.pixels == {value: (label == value).sum() for value in range(3)}
-
-
-def test_one_look_at_a_volume_remembers_places_of_each_value(record_of_boxes):
-    record, _, label = record_of_boxes
-    for value, places in inspect_volume(record).class_locations.items():
-        assert len(np.unique(places, axis=0)) == min(1000, (label == value).sum())
-        assert (label.T[tuple(places.T)] == value).all()
-
-
-def test_one_look_at_a_volume_remembers_intensities_of_labeled_voxels(record_of_boxes):
-    record, image, label = record_of_boxes
-    inspection = inspect_volume(record)
-    assert len(inspection.foreground) == min(10_000, (label > 0).sum())
-    assert set(inspection.foreground[:, 0]) <= set(image[label > 0].tolist())
-
-
-def test_a_label_with_the_sides_of_its_volume_in_another_order_is_a_problem(tmp_path):
-    problem = inspect_voxels(tmp_path, np.zeros((3, 4, 5), np.int16), np.zeros((3, 5, 4), np.uint8))
-    assert problem.kind == "label of another shape"
-
-
-def test_a_second_look_at_a_volume_finds_the_same_places(record_of_boxes):
-    record, _, _ = record_of_boxes
-    first, second = inspect_volume(record), inspect_volume(record)
-    for value in range(3):
-        assert np.array_equal(first.class_locations[value], second.class_locations[value])
 
 
 def test_places_of_a_volume_are_the_same_on_every_start(tmp_path):
     voxels = np.zeros((20, 20, 20), np.int16)
     inspection = inspect_voxels(tmp_path, voxels, np.ones((20, 20, 20), np.uint8))
     assert inspection.class_locations[1][:4].tolist() == [[0, 1, 0], [0, 1, 16], [0, 2, 3], [0, 3, 4]]
-
-
-@pytest.fixture(scope="module")
-def stored_inspection(tmp_path_factory):
-    """An inspection of volumes of two channels, and the same after it was stored."""
-    train, _ = load_records(volume_config(write_decathlon(tmp_path_factory.mktemp("decathlon"), channels=2)))
-    inspection = inspect_split(train, "reading", choose_inspector(train))
-    return inspection, VolumeSplitInspection.from_json(json.loads(json.dumps(inspection.to_json())))
-
-
-def test_a_stored_inspection_has_the_sizes_and_places_of_its_volumes(stored_inspection):
-    inspection, restored = stored_inspection
-    assert np.array_equal(inspection.sizes, restored.sizes)
-    for i, locations in inspection.class_locations.items():
-        for value, places in locations.items():
-            assert np.array_equal(places, restored.class_locations[i][value])
-
-
-def test_a_stored_inspection_has_the_statistics_of_its_volumes(stored_inspection):
-    inspection, restored = stored_inspection
-    assert np.array_equal(inspection.statistics.spacings, restored.statistics.spacings)
-    assert inspection.statistics.foreground == restored.statistics.foreground
-
-
-@pytest.mark.parametrize("normalization", ["z-score", "ct"])
-def test_a_stored_inspection_normalizes_alike(stored_inspection, normalization):
-    inspection, restored = stored_inspection
-    config = DataConfig(normalization=normalization)
-    assert inspection.statistics.normalization(None, config) == restored.statistics.normalization(None, config)
 
 
 def test_a_data_set_of_volumes_is_read_once(tmp_path, monkeypatch):
@@ -270,38 +158,3 @@ def test_a_data_set_of_volumes_is_read_once(tmp_path, monkeypatch):
     for index, locations in info.train.class_locations.items():
         for places, places_again in zip(locations, again.train.class_locations[index], strict=True):
             assert np.array_equal(places, places_again)
-
-
-@pytest.fixture(scope="module")
-def hippocampus():
-    """What is known of 208 real volumes."""
-    return load_dataset_info(DataConfig(str(HIPPOCAMPUS)))
-
-
-@pytest.mark.slow
-@needs_real_data
-def test_the_hippocampus_is_read_once(hippocampus, monkeypatch):
-    monkeypatch.delattr(inspect_volumes, "read_volume")
-    again = load_dataset_info(DataConfig(str(HIPPOCAMPUS)))
-    assert np.array_equal(hippocampus.train.sizes, again.train.sizes)
-    assert hippocampus.preprocess() == again.preprocess()
-
-
-@pytest.mark.slow
-@needs_real_data
-def test_the_hippocampus_has_volumes_of_two_classes_and_1_mm(hippocampus):
-    assert len(hippocampus.train) + len(hippocampus.val) == 208
-    assert hippocampus.reader.class_map.names == ("background", "anterior", "posterior")
-    assert hippocampus.preprocess().spacing == (1.0, 1.0, 1.0)
-    assert hippocampus.preprocess().standardize
-    assert hippocampus.warnings == ()
-
-
-@pytest.mark.slow
-@needs_real_data
-def test_places_of_classes_in_the_hippocampus_are_where_its_labels_say(hippocampus):
-    places_of_classes = hippocampus.train.class_locations[0]
-    assert [places.shape[1] for places in places_of_classes] == [3, 3]
-    mask, _ = read_label_volume(Subset(hippocampus.train.records, np.array([0]))[0]["target"], "a")
-    for value, places in enumerate(places_of_classes, 1):
-        assert (mask[tuple(places.T)] == value).all()

@@ -1,18 +1,17 @@
 """Valid images and masks that are warned of."""
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.data_sets import load_info
-from support.inspections import records_of, split_of
+from support.inspections import split_of
 
 from data_utils.analysis.inspection import Inspection, SplitInspection, total_pixels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.class_map import ClassMap
-from data_utils.sources.records import AnnotationSummary, ListRecords
+from data_utils.sources.records import ListRecords
 
 CLASSES = ClassMap(("sky", "land"), (0, 1), None)
 
@@ -40,26 +39,6 @@ def test_images_of_8_bits_or_deeper_ones_alone_are_not_warned_of(modes):
 def test_images_of_8_bits_among_deeper_ones_are_warned_of(modes, counts):
     (line,) = mode_warnings(modes)
     assert line.startswith(f"images of 8 bits and of more bits are mixed ({counts})")
-
-
-def test_training_images_of_8_bits_beside_deeper_validation_images_are_warned_of():
-    shallow, deep = split_of(*[{0: 10, 1: 10}] * 4), split_of(*[{0: 10, 1: 10}] * 4)
-    deep[0].modes = Counter({"I;16": 4})
-    (line,) = warnings_of(shallow, deep)
-    assert line.startswith("images of 8 bits and of more bits are mixed (L: 4, I;16: 4)")
-
-
-def test_masks_without_classes_may_hold_1_and_255_in_turn():
-    splits = split_of(*[{0: 10, 1: 10}, {0: 10, 255: 10}] * 2)
-    assert warnings_of(splits, class_map=None) == []
-    assert warnings_of(splits, ignores_values=True) == []
-    assert warnings_of(splits)[0].startswith("some masks hold 1 (masks: 2, the first is 0), others 255 (masks: 2, the")
-
-
-def test_masks_of_three_classes_may_hold_1_and_255_in_turn():
-    class_map = ClassMap(("sky", "land", "sea"), (0, 1, 2), 255)
-    splits = split_of({0: 10, 1: 10}, {0: 10, 255: 1}, {0: 10, 2: 10}, {0: 10, 1: 10})
-    assert warnings_of(splits, class_map=class_map) == []
 
 
 def values(folder: Path, masks: list[list[int]]) -> Path:
@@ -120,33 +99,11 @@ def test_fewer_than_four_images_of_both_splits_are_very_few(training, validation
     assert line.startswith(f"{training + validation} images are very few {counts}: the score will be luck")
 
 
-@pytest.mark.parametrize("training", [1, 2])
-def test_few_images_are_not_warned_of_where_no_classes_are_known(training):
-    splits = split_of(*[{0: 10, 1: 10}] * training), split_of({0: 10, 1: 10})
-    assert warnings_of(*splits, class_map=None) == []
-
-
-def test_four_images_are_not_very_few():
-    splits = split_of(*[{0: 10, 1: 10}] * 3), split_of({0: 10, 1: 10})
-    assert warnings_of(*splits) == []
-    assert warnings_of(*splits, class_map=None) == []
-
-
 @pytest.mark.parametrize(("ignored_pixels", "is_said"), [(20, False), (21, True)])
 def test_ignored_pixels_are_much_from_a_fifth_on(ignored_pixels, is_said):
     class_map = ClassMap(("sky", "land"), (0, 1), 255)
     lines = warnings_of(split_of(*[{0: 50, 1: 50 - ignored_pixels, 255: ignored_pixels}] * 4), class_map=class_map)
     assert [line.startswith("255 counts nowhere, as unlabeled, and 21% of all") for line in lines] == [True] * is_said
-
-
-def test_many_ignored_pixels_are_no_mistake_where_classes_have_names():
-    splits = split_of(*[{0: 50, 1: 10, 255: 40}] * 4)
-    assert warnings_of(splits, class_map=ClassMap(("sky", "land"), (0, 1), 255), has_names=True) == []
-
-
-def test_an_ignored_value_of_few_pixels_is_no_rare_class():
-    splits = split_of(*[{0: 500_000, 1: 500_000, 255: 1}] * 4)
-    assert warnings_of(splits, class_map=ClassMap(("sky", "land"), (0, 1), 255)) == []
 
 
 @pytest.mark.parametrize(("largest", "is_said"), [(99, True), (100, False), (200, False)])
@@ -167,38 +124,6 @@ def test_a_class_is_rare_below_a_ten_thousandth_of_the_pixels():
     assert "became classes: 1 (pixels: 9; masks: 1, the first is 1); if they" in line
 
 
-def test_a_class_of_a_ten_thousandth_of_the_pixels_is_not_rare():
-    assert warnings_of(split_with_rare_class(10)) == []
-
-
-@pytest.mark.parametrize("pixels", [9, 10])
-def test_a_class_that_has_a_name_is_not_rare(pixels):
-    assert warnings_of(split_with_rare_class(pixels), has_names=True) == []
-
-
-def test_three_rare_values_are_described_before_others():
-    class_map = ClassMap(tuple("abcde"), (0, 1, 2, 3, 4), None)
-    splits = split_of({0: 1_000_000}, {0: 1, 1: 1, 2: 2}, {0: 1, 2: 3, 3: 4, 4: 1}, {0: 9})
-    (line,) = warnings_of(splits, class_map=class_map)
-    described = "1 (pixels: 1; masks: 1, the first is 1), 2 (pixels: 5; masks: 2, the first is 1)"
-    assert f"{described}, 3 (pixels: 4; masks: 1, the first is 2), ...; if they" in line
-
-
-def test_three_rare_values_are_described_without_dots():
-    split = split_of({0: 1_000_000}, {0: 1, 1: 1, 2: 2, 3: 4}, {0: 9}, {0: 9})
-    (line,) = warnings_of(split, class_map=ClassMap(tuple("abcd"), (0, 1, 2, 3), None))
-    assert "..." not in line
-
-
-def test_rare_values_are_counted_in_grey_masks_as_well_as_those_in_color():
-    class_map = ClassMap(("a", "b", "c"), ((0, 0, 0), (9, 9, 9), (200, 0, 0)), None)
-    common = {(0, 0, 0): 900_000, (200, 0, 0): 900_000}
-    colors = split_of(common, common | {(9, 9, 9): 1}, kind="colors")
-    greys = split_of({0: 10}, {0: 10, 9: 1}, {9: 2}, kind="greys")
-    (line,) = warnings_of(greys, colors, class_map=class_map)
-    assert "became classes: #090909 (pixels: 4; masks: 3, the first is 1); if they" in line
-
-
 FIVE_CLASSES = ClassMap(("a", "b", "c", "d", "in no mask"), (0, 1, 2, 3, 4), None)
 
 
@@ -208,62 +133,9 @@ def training():
     return split_of({0: 50_000, 1: 100, 2: 9_000}, {0: 50_000, 3: 1})
 
 
-@pytest.fixture
-def unusable_mask():
-    """A split in which b and d are in a mask that cannot be used, and so count nowhere."""
-    inspection, records = split_of({0: 20_000, 2: 100}, {0: 100, 1: 100, 3: 100})
-    inspection.members[1] = -1
-    return inspection, records
-
-
 def test_classes_that_training_masks_alone_hold_are_named_unless_they_are_rare(training):
     validation = split_of({0: 20_000, 2: 100}, {0: 100})
     lines = warnings_of(training, validation, class_map=FIVE_CLASSES)
     assert len(lines) == 2
     assert lines[0].startswith("no validation mask holds b, which cannot be scored")
     assert lines[1].startswith("rare mask values")
-
-
-def test_classes_that_validation_masks_alone_hold_are_not_named(training):
-    validation = split_of({0: 20_000, 2: 100}, {0: 100})
-    assert warnings_of(validation, training, class_map=FIVE_CLASSES, has_names=True) == []
-
-
-def test_classes_of_masks_that_cannot_be_used_are_named(training, unusable_mask):
-    lines = warnings_of(training, unusable_mask, class_map=FIVE_CLASSES, has_names=True)
-    assert lines[0].startswith("no validation mask holds b, d, which cannot be scored")
-
-
-def test_classes_of_partly_labeled_masks_are_named_elsewhere(training, unusable_mask):
-    inspection, _ = unusable_mask
-    partly_labeled = inspection, records_of(2, label_sets={("a",): "classes.csv"})
-    assert warnings_of(training, partly_labeled, class_map=FIVE_CLASSES, has_names=True) == []
-
-
-def test_classes_of_a_flag_that_no_mask_holds_are_named():
-    class_map = ClassMap(("a", "b", "c"), (0, 1, 2), None)
-    splits = split_of(*[{0: 10, 1: 10}] * 4)
-    (line,) = warnings_of(splits, class_map=class_map, has_names=True, has_flag=True)
-    assert line.startswith("no mask holds c, which --classes names: it will never be predicted")
-    (line,) = warnings_of(splits, class_map=class_map, has_names=True, has_flag=True, pixels={0: 10, 1: 0, 2: 3})
-    assert line.startswith("no mask holds b, which")
-    assert warnings_of(splits, class_map=class_map, has_names=True) == []
-
-
-def test_masks_of_other_sizes_and_crowds_are_counted():
-    inspection, records = split_of(*[{0: 10, 1: 10}] * 4)
-    inspection.resized_masks = 3
-    other, _ = split_of(*[{0: 10, 1: 10}] * 2)
-    other.resized_masks = 1
-    summary = AnnotationSummary("COCO", 3, 1, {"cat": 4, "dog": 2}, crowds=5)
-    lines = warnings_of((inspection, records), (other, records_of(2, annotations=summary)))
-    assert lines[0].startswith("5 of 11 annotated objects are crowds (iscrowd 1)")
-    assert lines[1].startswith("4 of 6 masks have another size than their images")
-    assert len(lines) == 2
-
-
-def test_volumes_may_mix_types():
-    inspection, _ = split_of(*[{0: 10, 1: 10}] * 4)
-    inspection.modes = Counter({"uint8": 2, "float32": 2})
-    assert len(warnings_of((inspection, records_of(4)))) == 1
-    assert warnings_of((inspection, records_of(4, dims=3))) == []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
-from support.data_sets import load_info, rewrite, unnoticed_changes
+from support.data_sets import load_info, rewrite
 from support.folders import write_folder
 from support.inspections import write_tiffs
 
@@ -19,8 +19,6 @@ from data_utils.analysis import inspectors
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspection import Inspection, Problem
-from data_utils.config import DataConfig
-from data_utils.sources.load import load_records
 from data_utils.sources.records import Record
 from runtime.cache import cache_folder
 from runtime.errors import DataError
@@ -114,11 +112,6 @@ def test_a_changed_folder_is_looked_at_again(tmp_path, looks, monkeypatch, chang
     assert same(again, load_info(folder))
 
 
-def test_a_change_of_each_file_is_noticed(tmp_path):
-    folder = write_folder(tmp_path / "data", 5, seed=0)
-    assert unnoticed_changes(folder.rglob("*.png"), lambda: load_records(DataConfig(str(folder)))[0].digest) == []
-
-
 def test_a_moved_folder_is_known(tmp_path, looks):
     load_info(write_folder(tmp_path / "data", 12, seed=0))
     looks.clear()
@@ -206,14 +199,6 @@ def test_the_normalization_is_that_of_the_images_that_this_run_measures(tmp_path
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache_{number}"))
         assert load_info(tmp_path, **way).normalization == normalizations[number], way
     assert len({normalization.mean for normalization in normalizations}) >= 4
-
-
-def test_findings_depend_on_how_records_are_looked_at():
-    """Whether in windows, and whether values are classes: what was found otherwise is not taken for it."""
-    ways = [(windows, has_classes) for windows in (False, True) for has_classes in (False, True)]
-    keys = {inspectors.ImageInspector(windows=windows, has_classes=classes).key for windows, classes in ways}
-    assert len(keys) == 4
-    assert inspectors.VolumeInspector(has_classes=True).key != inspectors.VolumeInspector(has_classes=False).key
 
 
 def test_a_look_at_whole_images_is_not_taken_for_one_in_windows(tmp_path, monkeypatch):

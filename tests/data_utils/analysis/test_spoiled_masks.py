@@ -19,11 +19,8 @@ from support.launches import ROOT
 from data_utils.analysis import spoiled_masks
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.analysis.inspection import Inspection, SplitInspection
-from data_utils.analysis.spoiled_masks import BorderCounts, border_warnings, check_borders, check_palettes
+from data_utils.analysis.spoiled_masks import BorderCounts
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import VolumeFile
-from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 
 DATA = ROOT.parent / "shared" / "data"
@@ -97,18 +94,13 @@ SPOILED: dict[str, tuple[Sequence[int], Spoil]] = {
     "0, 64, 128, 191, 255": ((255,), half(Image.Resampling.BOX)),
     "enlarged": ((255,), lambda mask: mask.resize((250, 250), Image.Resampling.BILINEAR)),
     "blurred": ((255,), lambda mask: mask.filter(ImageFilter.GaussianBlur(2))),
-    "blurred a little": ((200,), lambda mask: mask.filter(ImageFilter.SMOOTH)),
     "turned": ((60, 120, 240), lambda mask: mask.rotate(17, Image.Resampling.BICUBIC)),
     "several classes, soft": ((60, 120, 200), half(Image.Resampling.BOX)),
-    "percentages, blurred": ((100,), lambda mask: mask.filter(ImageFilter.GaussianBlur(3))),
-    "JPEG 95": ((255,), resaved(95)),
     "JPEG 75": ((255,), resaved(75)),
     "JPEG 75 of 84": ((84,), resaved(75)),
     "JPEG 90, several classes": ((50, 100, 200), resaved(90)),
     "WebP": ((255,), resaved(80, "webp")),
     "JPEG 75, then enlarged": ((255,), lambda mask: enlarged(resaved(75)(mask), 3)),
-    "0, 64, 128, 191, 255, enlarged": ((255,), lambda mask: enlarged(half(Image.Resampling.BOX)(mask), 4)),
-    "enlarged by a fraction": ((255,), lambda mask: enlarged(half(Image.Resampling.BOX)(mask), 2.6)),
     "colors, soft": ((255,), lambda mask: half(Image.Resampling.BOX)(Image.merge("RGB", [mask, mask, shapes(9)]))),
     "colors, JPEG": ((255,), lambda mask: resaved(90)(Image.merge("RGB", [mask, shapes(8), shapes(9)]))),
 }
@@ -299,15 +291,6 @@ def test_street_scenes_pass_whatever_their_numbers(step):
     assert counts.classes() == []
 
 
-@pytest.mark.skipif(not (DATA / "hippocampus").is_dir(), reason="needs ../shared/data")
-def test_the_hippocampus_passes():
-    counts = BorderCounts.empty()
-    for path in sorted((DATA / "hippocampus" / "labelsTr").glob("*.nii.gz"))[:3]:
-        for plane in np.asarray(nibabel.load(path).dataobj).astype(np.uint8):
-            counts.add(plane * 100)
-    assert counts.classes() == []
-
-
 def test_masks_are_looked_at_anew_when_those_of_one_split_change(tmp_path):
     values = (60, 120, 180, 240)
     write(tmp_path / "train", [shapes(seed, values) for seed in range(3)])
@@ -317,22 +300,6 @@ def test_masks_are_looked_at_anew_when_those_of_one_split_change(tmp_path):
         Image.open(mask).filter(ImageFilter.GaussianBlur(2)).save(mask)
     with pytest.raises(DataError, match="the masks look spoiled"):
         load_info(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "masks",
-    [
-        [np.arange(9).repeat(20).reshape(12, 15).astype(np.uint8), np.full((12, 15), 255, np.uint8)] * 3,
-        [shapes(seed, (84, 200)) for seed in range(3)],
-    ],
-    ids=["a run", "three values"],
-)
-def test_masks_of_a_run_or_of_three_values_are_not_read_again(tmp_path, monkeypatch, masks):
-    def look(splits):
-        raise AssertionError("the masks are read a second time")
-
-    monkeypatch.setattr(spoiled_masks, "_classes", look)
-    load_info(write(tmp_path, masks))
 
 
 def colored(seed: int) -> Image.Image:
@@ -386,11 +353,6 @@ def test_a_mask_in_the_alpha_channel_is_named(tmp_path):
         load_info(folder)
 
 
-def test_masks_of_two_values_may_be_transparent_in_places(tmp_path):
-    folder = write_files(tmp_path, [Image.merge("LA", [shapes(seed), shapes(seed + 9)]) for seed in range(3)])
-    assert load_info(folder).reader.class_map.values == (0, 255)
-
-
 def test_probabilities_are_called_so(tmp_path):
     blur = ImageFilter.GaussianBlur(25)
     folder = write(tmp_path, [shapes(seed, (200,)).filter(blur) for seed in range(4)])
@@ -434,220 +396,6 @@ def test_classes_are_values_of_areas_where_most_of_the_others_lie_between(areas,
     assert BorderCounts(pixels, Counter(between), Counter(areas)).classes() == classes
 
 
-RAMP = np.uint8([0, 0, 0, 50, 100, 150, 200, 200, 200])[None].repeat(9, axis=0)
-
-
-def counts_of(*masks: np.ndarray) -> BorderCounts:
-    counts = BorderCounts.empty()
-    for mask in masks:
-        counts.add(mask)
-    return counts
-
-
-def test_values_between_areas_are_those_of_a_ramp():
-    counts = counts_of(RAMP)
-    assert counts.areas == {0: 27, 200: 27}
-    assert counts.between == {50: 9, 100: 9, 150: 9}
-
-
-def test_areas_go_on_beyond_the_edges():
-    counts = counts_of(np.uint8([0, 0, 100, 200, 200])[None].repeat(9, axis=0))
-    assert counts.areas == {0: 18, 200: 18}
-    assert counts.between == {100: 9}
-
-
-def test_colors_that_are_not_between_others_in_each_channel_are_on_no_border():
-    colors = np.uint8([(0, 0, 0)] * 3 + [(50, 200, 0)] + [(100, 100, 0)] * 3)
-    assert counts_of(colors[None].repeat(9, axis=0)).between == {}
-
-
-def test_values_between_areas_may_be_two_pixels_thick():
-    step = np.uint8([0, 0, 0, 100, 100, 200, 200, 200, 0, 200])[None].repeat(9, axis=0)
-    assert counts_of(step).between == {100: 18}
-
-
-def test_colors_between_areas_may_agree_in_a_channel():
-    colors = np.stack([RAMP, np.full_like(RAMP, 7), 255 - RAMP], axis=2)
-    assert counts_of(colors).between == {(value, 7, 255 - value): 9 for value in (50, 100, 150)}
-
-
-def test_a_grey_mask_among_colors_holds_colors():
-    black = np.zeros((9, 9), np.uint8)
-    fade = np.uint8([0] * 4 + [10, 20, 30, 40, 50, 60, 70, 80] + [90] * 4)[None].repeat(9, axis=0)
-    yellow = np.stack([fade, fade, np.zeros_like(fade)], axis=2)
-    counts = counts_of(black, black + 90, yellow)
-    assert counts.classes() == [(0, 0, 0), (90, 90, 90), (90, 90, 0)]
-
-
-def split_of(*masks: Image.Image | np.ndarray, values: Sequence[int] = (0, 1)) -> tuple[SplitInspection, ListRecords]:
-    """A split of these masks, of which one look has found the same values in all."""
-    inspection = SplitInspection.empty(len(masks))
-    for number in range(len(masks)):
-        inspection.add(number, Inspection((10, 10), (10, 10), "L", "numbers", dict.fromkeys(values, 1)))
-    records = [{"image": mask, "target": mask, "name": f"{number}.png"} for number, mask in enumerate(masks)]
-    return inspection, ListRecords(records)
-
-
-@pytest.mark.parametrize(
-    ("frequent", "rare", "classes"),
-    [
-        ([500, 500], [1] * 8, [0, 1]),
-        ([500] * 5, [1] * 10, [0, 1, 2, 3, 4]),
-        ([500, 500], [10] * 8, [0, 1]),
-        ([500, 500], [1] * 30, [0, 1]),
-    ],
-)
-def test_a_run_is_warned_of_from_eight_rare_values_on(monkeypatch, frequent, rare, classes):
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: (classes, classes))
-    pixels = dict(enumerate([*frequent, *rare]))
-    (line,) = border_warnings([split_of(np.zeros((10, 10), np.uint8))], pixels)
-    assert line.startswith(f"{len(rare)} of the {len(pixels)} mask values lie only on the")
-
-
-@pytest.mark.parametrize(
-    ("frequent", "rare", "classes"),
-    [
-        ([500, 500], [1] * 7, [0, 1]),  # seven are few
-        ([500] * 5, [1] * 9, [0, 1, 2, 3, 4]),  # fewer than twice as many as the others
-        ([500, 500], [1] * 8, []),
-        ([500, 500], [1] * 8, [0, 1, 2]),
-        ([500] * 4, [1] * 10, [0, 1, 2, 3, 4, 5]),
-        ([500, 500], [20] * 8, [0, 1]),  # more than a hundredth of the pixels
-        ([500, 500], [1] * 31, [0, 1]),  # 33 values are looked at as those that are no run
-    ],
-)
-def test_a_run_of_few_rare_values_is_not_warned_of(monkeypatch, frequent, rare, classes):
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: (classes, classes))
-    pixels = dict(enumerate([*frequent, *rare]))
-    assert border_warnings([split_of(np.zeros((10, 10), np.uint8))], pixels) == ()
-
-
-def test_values_that_do_not_begin_with_0_are_not_warned_of(monkeypatch):
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: ([1, 2], []))
-    assert border_warnings([], dict(enumerate([500, 500, *[1] * 8], start=1))) == ()
-
-
-def check_borders_of(monkeypatch: pytest.MonkeyPatch, count: int, step: int) -> None:
-    """Check a mask of so many values, of which 0 and the second form areas."""
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: ([0, step], []))
-    pixels = {value * step: 10 for value in range(count)}
-    check_borders([split_of(np.zeros((10, 10), np.uint8), values=tuple(pixels))], pixels)
-
-
-@pytest.mark.parametrize(("count", "step"), [(33, 1), (4, 9)], ids=["a long run", "four that are no run"])
-def test_masks_of_many_values_are_read_again(monkeypatch, count, step):
-    with pytest.raises(DataError, match=r"the masks look spoiled.*in 1 of 1 masks: 0\.png"):
-        check_borders_of(monkeypatch, count, step)
-
-
-@pytest.mark.parametrize(("count", "step"), [(32, 1), (3, 9)], ids=["a run", "three that are no run"])
-def test_masks_of_few_values_are_not_read_again(monkeypatch, count, step):
-    check_borders_of(monkeypatch, count, step)
-
-
-def test_each_mask_of_a_small_split_is_read_again(monkeypatch):
-    names: list[str] = []
-    monkeypatch.setattr(spoiled_masks, "mask_planes", lambda record: names.append(record["name"]) or [])
-    values = (0, 9, 18, 27)
-    check_borders([split_of(*[np.zeros((10, 10), np.uint8)] * 6, values=values)], dict.fromkeys(values, 1))
-    assert sorted(names) == [f"{number}.png" for number in range(6)]
-
-
-@pytest.mark.parametrize(("dims", "count"), [(2, 64), (3, 8)], ids=["images", "volumes"])
-def test_a_sample_of_the_masks_of_a_split_is_read_again(monkeypatch, dims, count):
-    names: list[str] = []
-    monkeypatch.setattr(spoiled_masks, "mask_planes", lambda record: names.append(record["name"]) or [])
-    inspection, records = split_of(*[np.zeros((10, 10), np.uint8)] * 70, values=(0, 9, 18, 27))
-    inspection.dims = dims
-    check_borders([(inspection, records)], dict.fromkeys((0, 9, 18, 27), 10))
-    assert len(names) == count
-    assert len(set(names)) == count
-
-
-@pytest.mark.parametrize(("digest", "count"), [(None, 2), ("unchanged", 1)], ids=["no key", "key"])
-def test_masks_are_read_again_each_time_unless_both_splits_have_a_key(tmp_path, monkeypatch, digest, count):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    looks: list[int] = []
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: looks.append(1) or ([], []))
-    splits = [split_of(np.zeros((10, 10), np.uint8), values=(0, 9, 18, 27)) for _ in range(2)]
-    splits[0][1].digest = "first"
-    splits[1][1].digest = digest
-    for _ in range(2):
-        check_borders(splits, dict.fromkeys((0, 9, 18, 27), 10))
-    assert len(looks) == count
-
-
-@pytest.mark.parametrize(("frequent", "words"), [(25, "50.0% of their pixels hold 0, 9"), (24, "4 grades from 0 to 9")])
-def test_values_are_grades_where_classes_hold_less_than_half_of_the_pixels(monkeypatch, frequent, words):
-    monkeypatch.setattr(spoiled_masks, "_classes", lambda splits: ([0, 9], [0, 9]))
-    good = split_of(np.zeros((10, 10), np.uint8), np.zeros((10, 10), np.uint8), values=(0, 9))
-    empty = split_of(np.zeros((10, 10), np.uint8), values=(0,))
-    pixels = {0: frequent, 9: frequent, 3: 25, 5: 25}
-    spoiled = split_of(*[np.zeros((10, 10), np.uint8)] * 4, values=tuple(pixels))
-    spoiled[0].add(1, Inspection((10, 10), (10, 10), "L", "numbers", {0: 1, 3: 1}))
-    with pytest.raises(DataError, match=f"{words}.*in 4 of 7 masks: 0.png, 1.png, 2.png, ...[.]"):
-        check_borders([spoiled, good, empty], pixels)
-
-
-def dotted(dots: int, size: tuple[int, int] = (1, 1), colors: Sequence[int] = (0, 0, 0, 200, 140, 80)) -> Image.Image:
-    """A mask of 20 x 20 stored with a palette, of one color but for dots of this size."""
-    indices = np.zeros((20, 20), np.uint8)
-    for number in range(dots):
-        top, left = 3 * (number // 5), 4 * (number % 5)
-        indices[top : top + size[0], left : left + size[1]] = 1
-    mask = Image.fromarray(indices)
-    mask.putpalette(colors)
-    return mask
-
-
-BLACK_ON_WHITE = (255, 255, 255, 0, 0, 0)
-
-
-@pytest.mark.parametrize("mask", [dotted(20), dotted(20, colors=BLACK_ON_WHITE)], ids=["white dots", "black dots"])
-def test_masks_are_dithered_where_a_twentieth_of_the_pixels_stand_alone(mask):
-    splits = [split_of(np.zeros((10, 10), np.uint8), mask, mask)]
-    with pytest.raises(DataError, match=r"5\.0% of their pixels differ from all four neighbors.*: 1\.png"):
-        check_palettes(splits, dict.fromkeys(range(4), 1))
-
-
-@pytest.mark.parametrize(
-    "mask", [dotted(19), dotted(20, (1, 2)), dotted(20, (2, 1))], ids=["19 dots", "wide dots", "high dots"]
-)
-def test_masks_of_few_or_large_dots_are_not_dithered(mask):
-    check_palettes([split_of(np.zeros((10, 10), np.uint8), mask, mask)], dict.fromkeys(range(4), 1))
-
-
-def test_palettes_of_borders_in_columns_are_smoothed_although_no_pixel_stands_alone():
-    mask = Image.fromarray(np.tile(np.repeat(np.uint8([0, 2, 3, 1]), [20, 1, 1, 20]), (20, 1)))
-    mask.putpalette([0, 0, 0, 200, 140, 80, 66, 46, 26, 133, 93, 53])
-    with pytest.raises(DataError, match="lie on the borders"):
-        check_palettes([split_of(mask)], dict.fromkeys(range(4), 1))
-
-
-def test_dots_of_three_values_are_classes():
-    mask = dotted(20)
-    check_palettes([split_of(np.zeros((10, 10), np.uint8), mask, mask)], dict.fromkeys(range(3), 1))
-
-
-@pytest.fixture
-def split_with_a_dithered_mask():
-    """A split of 20 masks of one color, and one that is dithered."""
-    checkered = Image.fromarray(np.indices((20, 20)).sum(axis=0).astype(np.uint8) % 2)
-    checkered.putpalette([0, 0, 0, 200, 140, 80])
-    return split_of(*[dotted(0)] * 20, checkered)
-
-
-def test_few_palettes_of_a_split_are_looked_at(split_with_a_dithered_mask):
-    check_palettes([split_with_a_dithered_mask], dict.fromkeys(range(4), 1))
-
-
-def test_palettes_of_many_values_are_looked_at_first(split_with_a_dithered_mask):
-    inspection, records = split_with_a_dithered_mask
-    inspection.add(20, Inspection((10, 10), (10, 10), "L", "numbers", {0: 1, 1: 1, 2: 1}))
-    with pytest.raises(DataError, match=r"differ from all four neighbors.*: 20\.png"):
-        check_palettes([(inspection, records)], dict.fromkeys(range(4), 1))
-
-
 @pytest.mark.parametrize(
     ("mode", "shift", "photometric"), [("L", 3, "minisblack"), ("RGB", np.uint8([3, 5, 0]), "rgb")], ids=["L", "RGB"]
 )
@@ -663,16 +411,6 @@ def test_the_values_of_a_large_mask_are_those_of_a_small_one(tmp_path, monkeypat
     assert len(planes) == SIDE / 8
     assert np.array_equal(np.concatenate(planes), whole)
     assert whole.shape == mask.shape
-
-
-def test_the_values_of_a_label_are_those_of_all_its_slices(tmp_path):
-    labels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-    nibabel.save(nibabel.Nifti1Image(labels, np.eye(4)), tmp_path / "a.nii")
-    planes = list(
-        spoiled_masks.mask_planes({"name": "a", "target": VolumeFile((str(tmp_path / "a.nii"),)), "image": ""})
-    )
-    assert len(planes) == 4
-    assert {*np.unique(planes)} == {*range(24)}
 
 
 def test_invented_values_of_validation_masks_alone_are_found(tmp_path):

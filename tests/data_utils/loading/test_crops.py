@@ -15,30 +15,13 @@ import pytest
 import tifffile
 from support.data_sets import load_info
 
-from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.config import DataConfig
 from data_utils.image_io import reader
 from data_utils.image_io.reader import DecodedImage, read_mask
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.dataset import TrainingDataset
 from unet.config import IGNORE_INDEX, Preprocess
-
-
-@pytest.mark.parametrize(
-    ("size", "least", "most"), [((16, 16), 61, 199), ((40, 10), 61, 199), ((64, 64), 600, 600)], ids=str
-)
-def test_crops_favor_rare_classes_inside_the_image(size, least, most):
-    """A third of 600 crops are around one of the two classes; the others meet the pixel in a corner by chance."""
-    mask = np.zeros((40, 56), np.uint8)
-    mask[38, 54] = 3
-    rare_crops = 0
-    for seed in range(600):
-        window = tuple(slice(*part) for part in crop_window(mask, IGNORE_INDEX, size, np.random.default_rng(seed)))
-        assert mask[window].shape == tuple(np.minimum(size, mask.shape))
-        rare_crops += 3 in mask[window]
-    assert least <= rare_crops <= most
 
 
 def generators(count: int, *, around_class: bool) -> Iterator[np.random.Generator]:
@@ -245,19 +228,6 @@ def test_crops_of_large_images_equal_those_of_the_whole(in_windows, decoded_name
         assert (image != expected).float().mean() < 1e-3
         np.testing.assert_array_equal(target.mask, expected_target.mask)
     assert len(decoded_names) == len(epochs)
-
-
-def test_large_images_that_do_not_fit_their_masks_are_named(tmp_path, monkeypatch):
-    folder = write_large(tmp_path / "data")
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 200 * 260)
-    tifffile.imwrite(folder / "masks" / "1.tif", np.zeros((200, 250), np.uint8))
-    (folder / "masks" / "2.tif").write_bytes((folder / "masks" / "2.tif").read_bytes()[:400])
-    config = DataConfig(str(folder), crop_size=(64, 64), val_fraction=0.01, classes="0=a,1=b,2=c")
-    report, problems = check_data(config)
-    assert problems == 2, report
-    assert "1.tif: image is 200 x 260, its mask 200 x 250" in report
-    assert "2.tif" in report
-    assert "cannot be read" in report
 
 
 @pytest.fixture

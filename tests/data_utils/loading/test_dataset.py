@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from support.data_sets import load_info
 from support.folders import write_folder
-from support.volumes import write_msd, write_volume
+from support.volumes import write_volume
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
@@ -26,7 +26,6 @@ from data_utils.loading.augment import augment
 from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
-from data_utils.loading.image_input import ImageInput
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes
 from data_utils.loading.samples import ImageSamples, VolumeSamples
 from data_utils.sources.records import ListRecords
@@ -290,28 +289,6 @@ def test_a_volume_of_other_channels_is_named(info, tmp_path):
         VolumeSamples(split, info, Preprocess(), fit_targets=True).load(0)
 
 
-@pytest.fixture
-def two_volumes(tmp_path, monkeypatch):
-    """What is known of two volumes, which are decoded in an empty cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return load_info(write_msd(tmp_path / "data", cases=2, shape=(6, 7, 8)), val_fraction=0.5)
-
-
-MILLIMETERS = Preprocess(spacing=(1.0, 1.0, 1.0))
-
-
-@pytest.mark.parametrize(
-    "changes", [{}, {"spacing": (2.0, 1.0, 1.0)}, {"clip": (0.0, 50.0)}, {"standardize": True}], ids=str
-)
-def test_volumes_that_another_run_has_cached_differently_are_not_used(two_volumes, changes):
-    EvaluationDataset(two_volumes.train, two_volumes, MILLIMETERS).cache()
-    preprocess = replace(MILLIMETERS, **changes)
-    cached, decoded = (EvaluationDataset(two_volumes.train, two_volumes, preprocess) for _ in range(2))
-    cached.cache()
-    slot = Slot(0, 0, (8, 7, 6))
-    assert torch.equal(cached[slot][0], decoded[slot][0])
-
-
 def test_arrays_that_are_mapped_from_a_file_are_not_written_to(info):
     image, mask = np.zeros((3, 2, 2), np.uint8), np.zeros((2, 2), np.uint8)
     image.flags.writeable = mask.flags.writeable = False
@@ -324,19 +301,3 @@ def test_arrays_that_are_mapped_from_a_file_are_not_written_to(info):
     assert (target.mask == 1).all()
     assert not image.any()
     assert not mask.any()
-
-
-@pytest.fixture
-def jpeg(tmp_path) -> str:
-    """A JPEG of 480 x 640 pixels (height x width)."""
-    pixels = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.jpg")
-    return str(tmp_path / "a.jpg")
-
-
-DRAFT = Preprocess(scale=0.25, draft=True)
-
-
-def test_a_jpeg_of_less_detail_is_another_image(jpeg):
-    in_detail = ImageInput.read(jpeg, replace(DRAFT, draft=False), 3).whole()
-    assert not np.array_equal(in_detail, ImageInput.read(jpeg, DRAFT, 3).whole())

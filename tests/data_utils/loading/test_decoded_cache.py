@@ -26,7 +26,6 @@ from data_utils.loading.decoded_cache import decode_once
 from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError
 from tasks.classes import ClassTarget
-from tasks.overlapping import OverlapTarget
 from unet import Preprocess
 
 CLASSES = "0=background,255=cell"
@@ -300,14 +299,6 @@ def test_a_damaged_cache_is_mended_by_the_first_process_of_a_machine(tmp_path, m
     assert again[0][1].mask.max() == value
 
 
-def test_a_cache_is_made_once_for_each_key(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    decode_once(samples_of(1), 2, ClassTarget, "key", ())
-    assert decode_once(samples_of(2), 2, ClassTarget, "key", ())[1][0].max() == 1
-    assert decode_once(samples_of(3), 2, ClassTarget, "another key", ())[1][0].max() == 3
-    assert not list(tmp_path.rglob("*.tmp"))
-
-
 def find_damage(index: int) -> None:
     raise DataError("b.png: is damaged")
 
@@ -318,21 +309,3 @@ def test_an_error_that_is_to_be_skipped_is_raised_for_its_sample(tmp_path, monke
     assert decoded[2][0].max() == 2
     with pytest.raises(DataError, match=r"^b\.png: is damaged$"):
         decoded[1]
-
-
-def test_arrays_are_kept_in_any_order_of_their_numbers(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    image = np.arange(24, dtype=np.uint16).reshape(2, 3, 4)
-    mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    turned = (image.T, ClassTarget(mask[::-1].T))
-    pixels, target = decode_once(lambda i: turned, 1, ClassTarget, "key", ())[0]
-    assert pixels.tolist() == image.T.tolist()
-    assert target.mask.tolist() == mask[::-1].T.tolist()
-
-
-def test_each_array_of_a_target_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    overlaps = OverlapTarget(np.array([[1, 2]], np.int32), np.array([[3, 7]], np.int32))
-    _, target = decode_once(lambda i: (PAIR[0], overlaps), 1, OverlapTarget, "key", ())[0]
-    assert target.truth.tolist() == [[1, 2]]
-    assert target.known.tolist() == [[3, 7]]

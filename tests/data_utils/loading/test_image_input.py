@@ -148,10 +148,6 @@ def missing_corner():
     return missing_pixels(pixels)
 
 
-def test_a_pixel_is_missing_where_no_channel_holds_data(missing_corner):
-    assert np.argwhere(missing_corner).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-
-
 def test_nothing_is_known_of_a_target_where_its_image_holds_no_data(missing_corner):
     target = hide_missing(ClassTarget(np.ones((8, 12), np.uint8)), missing_corner)
     assert (target.mask[:4, :6] == 255).all()

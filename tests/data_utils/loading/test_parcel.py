@@ -57,15 +57,6 @@ def test_a_full_machine_is_named_with_its_remedy(monkeypatch, error, line):
         Parcel({})
 
 
-@pytest.mark.parametrize("soft", [40, 1024])
-def test_the_limit_of_open_files_is_raised_as_far_as_it_may(monkeypatch, soft):
-    limits = []
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, 4096))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, limit: limits.append(limit))
-    raise_open_file_limit()
-    assert limits == [(4096, 4096)]
-
-
 def allow_open_files(monkeypatch: pytest.MonkeyPatch, hard: int) -> None:
     """Have 40 files that may be open, and so many after the limit is raised."""
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (40, hard))

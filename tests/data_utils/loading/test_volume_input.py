@@ -43,18 +43,6 @@ def test_an_axis_is_resampled_linearly_beyond_three_times_the_finest_spacing():
     assert rings == {(spacing, axis): spacing == 3.0 for spacing in (3.0, 3.1) for axis in range(3)}
 
 
-@pytest.mark.parametrize(
-    ("spacing", "target_spacing", "axis", "rings"),
-    [((1.0, 4.0, 4.0), (1.0, 2.0, 4.0), 1, False), ((8.0, 8.0, 8.0), (1.0, 8.0, 8.0), 0, True)],
-    ids=["thin slices", "a finer network"],
-)
-def test_a_coarse_axis_is_one_beside_the_finest_of_its_file(spacing, target_spacing, axis, rings):
-    step = np.zeros((8, 8, 8, 1), np.float32)
-    step[4:] = 100
-    volume = VolumeInput(np.moveaxis(step, 0, axis), header((8, 8, 8), spacing), Preprocess(spacing=target_spacing), 1)
-    assert bool(volume.whole().max() > 101) is rings
-
-
 @pytest.fixture
 def normal_voxels():
     return np.random.default_rng(0).normal(50, 9, (4, 5, 6, 1)).astype(np.float32)

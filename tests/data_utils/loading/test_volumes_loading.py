@@ -175,13 +175,6 @@ def test_patches_are_no_smaller_than_two_values_at_the_lowest_level(tmp_path):
     assert shapes.largest == (6, 16, 32)
 
 
-def test_volumes_of_one_size_and_several_spacings_get_the_size_of_their_own_spacing(tmp_path):
-    info = write_volumes(tmp_path, LARGE[:2])
-    split = replace(info.val, spacings=np.array([(1.0, 1.0, 1.0), (2.0, 1.0, 1.0)]))
-    config = UNetConfig(1, 3, dims=3, depth=2, preprocess=STANDARDIZED)
-    assert network_shapes(replace(info, train=split, val=split), config).val.tolist() == [[20, 24, 28], [40, 24, 28]]
-
-
 def augmented_steps(info: DatasetInfo, batch_split: BatchSplit, workers: int = 0) -> list[torch.Tensor]:
     """The augmented images of four training steps, as all processes of a launch together see them."""
     config = UNetConfig(1, 3, dims=3, depth=2, preprocess=STANDARDIZED)

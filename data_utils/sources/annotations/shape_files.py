@@ -187,22 +187,25 @@ def _transform(shapes: Sequence[Shape], source: int | str, target: int, file: st
     Raises DataError if there is no way from one CRS to the other.
     """
     rasterio = load_rasterio(f"{file}, which is not in the CRS of the image,")
-    from rasterio._err import CPLE_BaseError
+    from rasterio._err import CPLE_AppDefinedError, CPLE_BaseError
     from rasterio.warp import transform
 
+    if not shapes:
+        return ()
+    rings = [ring for shape in shapes for ring in shape.rings]
+    corners = np.concatenate(rings)
     try:
         systems = [rasterio.CRS.from_user_input(crs) for crs in (source, target)]
-    except ValueError as error:
+        moved_corners = np.stack(transform(*systems, *corners.T), axis=1)
+    except CPLE_AppDefinedError:  # some corner is out of reach
+        if len(shapes) > 1:
+            half = len(shapes) // 2
+            return _transform(shapes[:half], source, target, file) + _transform(shapes[half:], source, target, file)
+        moved_corners = np.full_like(corners, np.inf)
+    except (ValueError, CPLE_BaseError) as error:
         name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
         raise DataError(f"{file}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
-    rings = [ring for shape in shapes for ring in shape.rings]
-    try:
-        corners = np.stack(transform(*systems, *np.concatenate(rings).T), axis=1)
-    except CPLE_BaseError:
-        if len(shapes) > 1:
-            return tuple(moved for shape in shapes for moved in _transform([shape], source, target, file))
-        corners = np.full((sum(map(len, rings)), 2), np.inf)
-    moved = iter(np.split(corners, np.cumsum([len(ring) for ring in rings])[:-1]))
+    moved = iter(np.split(moved_corners, np.cumsum([len(ring) for ring in rings])[:-1]))
     return tuple(Shape(tuple(islice(moved, len(shape.rings))), shape.label) for shape in shapes)
 
 

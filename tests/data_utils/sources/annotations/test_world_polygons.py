@@ -595,6 +595,17 @@ def test_boxes_of_polygons_are_infinite_where_a_crs_does_not_reach(degrees_file)
     assert shapes_in(degrees_file, None, 32633).boxes[1].tolist() == [np.inf] * 4
 
 
+@pytest.mark.parametrize("crs", ["EPSG:999999", "EPSG:5800"], ids=["unknown", "of an oil field"])
+def test_polygons_that_cannot_be_brought_to_the_image_are_one_line(tmp_path, crs):
+    file = str(write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))], crs=crs))
+    with pytest.raises(DataError, match=rf"^.*a\.geojson: no way from {crs} to EPSG:32633 \("):
+        shapes_in(file, None, 32633)
+
+
+def test_a_file_without_polygons_can_be_brought_to_any_image(tmp_path):
+    assert shapes_in(str(write_geojson(tmp_path / "a.geojson", [], crs=None)), None, 32633).shapes == ()
+
+
 def test_boxes_of_polygons_are_about_all_parts_of_each(tmp_path):
     several = {"type": "MultiPolygon", "coordinates": [[[(1, 2), (3, 2), (3, 4)]], [[(7, 8), (9, 8), (9, 6)]]]}
     file = tmp_path / "a.geojson"

@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import math
 import os
 import re
 import shlex
@@ -171,8 +172,8 @@ def _number(kind: type[Number], is_valid: Callable[[Number], bool], expected: st
 
 positive_int = _number(int, lambda value: value >= 1, "a whole number of at least 1")
 non_negative_int = _number(int, lambda value: value >= 0, "a whole number of at least 0")
-positive_float = _number(float, lambda value: 0 < value < float("inf"), "a number above 0")
-non_negative_float = _number(float, lambda value: 0 <= value < float("inf"), "a number of at least 0")
+positive_float = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
+non_negative_float = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
 fraction_above_0 = _number(float, lambda value: 0 < value < 1, "a number above 0 and below 1")
 fraction = _number(float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
 # every random generator takes such a seed

@@ -14,12 +14,11 @@ from support.in_process import Run, run_train
 
 from data_utils.analysis.check_data import check_data
 from data_utils.class_map import ClassMap, resolve_classes
-from data_utils.class_names import choose_classes, holds_names, named_classes, parse_classes
+from data_utils.class_names import named_classes, parse_classes
 from data_utils.config import DataConfig
 from inference.predictor import Predictor
 from runtime.errors import CheckpointError, DataError
 from unet import UNet
-from unet.config import IGNORE_INDEX
 
 FILE_CLASSES = ((0, "background"), (1, "car"), (2, "dog"), (3, "person"))
 MASK = np.uint8([[0, 1, 2], [3, 3, 255]])
@@ -60,64 +59,9 @@ def test_the_index_of_a_value_is_that_in_encoded_masks(flag, outside, names, val
         assert classes.index_of(value) == index
 
 
-def test_a_data_set_without_a_background_gets_one():
-    classes = class_map("person", file_classes=((7, "road"), (24, "person")))
-    assert classes.values == (0, 24)
-
-
-def test_a_background_has_the_first_value_that_is_left_out_where_0_is_chosen():
-    classes = class_map("wall", file_classes=((0, "wall"), (1, "floor"), (2, "door")))
-    assert classes.names == ("background", "wall")
-    assert classes.values == (1, 0)
-
-
-@pytest.mark.parametrize(
-    ("flag", "expected"), [("a,b", True), ("0=a", False), ("a.json", False), ("", False), (None, False)]
-)
-def test_a_flag_of_names_is_told_from_values_and_files(flag, expected):
-    assert holds_names(flag) is expected
-
-
-def test_classes_that_are_chosen_by_name_stand_once_in_the_order_of_the_flag():
-    assert choose_classes("dog, car,,dog", FILE_CLASSES) == [(2, "dog"), (1, "car")]
-
-
-def test_an_unknown_name_is_answered_with_eight_that_are_known():
-    many = [(number, f"c{number}") for number in range(9)]
-    with pytest.raises(DataError, match=r"no class is called x; the data set names c0, c1, c2, .*, c7, \.\.\.$"):
-        choose_classes("x", many)
-
-
-TWICE = [(5, "background"), (0, "__background__"), (1, "car")]
-COLORS = [((1, 2, 3), "car"), ((4, 5, 6), "dog")]
-BLACK = [((0, 0, 0), "car"), ((4, 5, 6), "dog")]
-
-
-@pytest.mark.parametrize(
-    ("flag", "file_classes", "outside", "classes"),
-    [
-        ("car", TWICE, None, [(5, "background"), (1, "car")]),
-        ("car", COLORS, None, [((0, 0, 0), "background"), ((1, 2, 3), "car")]),
-        ("car", BLACK, None, [((4, 5, 6), "background"), ((0, 0, 0), "car")]),
-        ("7=car", TWICE, "background", [(0, "background"), (7, "car")]),
-        ("dog", COLORS, "ignore", [((4, 5, 6), "dog")]),
-    ],
-    ids=["two backgrounds", "colors", "black is a class", "values", "ignored"],
-)
-def test_classes_that_are_chosen_stand_behind_the_background(flag, file_classes, outside, classes):
-    assert named_classes(flag, file_classes, outside) == classes
-
-
 def test_several_values_are_ignored_beside_given_classes():
     classes = class_map("1=car,2=dog", ignore="0,3,255", file_classes=())
     np.testing.assert_array_equal(classes.encode(MASK, "m"), np.uint8([[255, 0, 1], [255, 255, 255]]))
-
-
-def test_several_values_are_ignored_beside_classes_that_are_found():
-    classes = resolve_classes(dict.fromkeys((0, 1, 2, 3), 1), (), "3,0")
-    assert classes.values == (1, 2)
-    assert classes.ignore_value == 3
-    assert classes.joined == ((0, IGNORE_INDEX),)
 
 
 def test_colors_are_joined():
@@ -128,20 +72,10 @@ def test_colors_are_joined():
     np.testing.assert_array_equal(class_map.decode(np.uint8([[0, 1]])), [[red, blue]])
 
 
-def test_classes_of_a_json_file_are_joined(tmp_path):
-    file = tmp_path / "classes.json"
-    file.write_text(json.dumps({"0": "bg", "3": "person", "7": "person"}))
-    classes = resolve_classes(dict.fromkeys((0, 3, 7), 1), parse_classes(str(file)), None)
-    assert classes.names == ("bg", "person")
-    assert classes.values == (0, 3)
-    assert classes.joined == ((7, 1),)
-
-
 @pytest.mark.parametrize(
     ("flag", "outside", "file_classes", "reason"),
     [
         ("persn", None, FILE_CLASSES, "no class is called persn; the data set names background, car, dog, person; did"),
-        ("persn", None, FILE_CLASSES, "did you mean person?"),
         ("person", None, (), "--classes person chooses classes by name, but this data set names none; give VALUE=NAME"),
         ("person", "ignore", ((7, "road"), (24, "person")), "1 classes, expected 2 to 255"),
         (None, "ignore", (), "--outside ignore needs --classes; to ignore a mask value, give --ignore-index VALUE"),
@@ -184,22 +118,16 @@ def person_run(data, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run
 
 
-def test_a_model_of_chosen_classes_keeps_them(person_run):
+def test_a_model_of_chosen_classes_keeps_them_and_is_compared_with_them(person_run, data):
     preprocess = person_run.config["preprocess"]
     assert preprocess["class_names"] == ["background", "person"]
     assert preprocess["class_values"] == [0, 3]
     assert preprocess["outside_class"] == 0
     assert "joined_values" not in preprocess
-
-
-def test_a_model_of_chosen_classes_is_compared_with_them(person_run, data):
     truth = load_info(data).val.records[0]["target"].render()
     model = UNet.from_pretrained(person_run.folder / "model")
     classes = ClassMap.from_preprocess(model.config.preprocess, 2)
     np.testing.assert_array_equal(classes.encode(truth, "truth"), truth == 3)
-
-
-def test_a_model_of_chosen_classes_writes_their_values(person_run):
     mask, _ = Predictor.from_pretrained(person_run.folder / "model")(np.zeros((24, 32, 3), np.uint8))
     assert set(np.unique(mask)) <= {0, 3}
 
@@ -209,14 +137,10 @@ def test_a_run_on_chosen_classes_does_not_go_on_with_others(person_run, data):
         run_train(person_run.folder, "--dataset", data, "--classes", "person,dog", *TINY, "--resume", "auto")
 
 
-def test_pixels_of_joined_classes_are_counted_together(data):
+def test_pixels_of_joined_classes_are_counted_together_and_of_ignored_ones_not(data):
     apart = load_info(data).reader.class_pixels
     joined = load_info(data, classes="0=background,1=animal,2=animal,3=person").reader
     assert joined.class_pixels == (apart[0], apart[1] + apart[2], apart[3])
-
-
-def test_pixels_of_ignored_classes_are_not_counted(data):
-    apart = load_info(data).reader.class_pixels
     ignored = load_info(data, classes="person", outside="ignore").reader
     assert ignored.class_pixels == (apart[0], apart[3])
 

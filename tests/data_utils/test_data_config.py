@@ -8,14 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from data_utils.config import DataConfig
-from runtime.errors import DataError
-
-
-@pytest.mark.parametrize(
-    ("settings", "may_crop"), [({"crop_size": (4, 4)}, True), ({"plan": "auto"}, True), ({}, False)]
-)
-def test_crops_are_those_of_the_flag_or_of_a_plan(settings, may_crop):
-    assert DataConfig(**settings).may_crop is may_crop
 
 
 @pytest.mark.parametrize(
@@ -24,19 +16,6 @@ def test_crops_are_those_of_the_flag_or_of_a_plan(settings, may_crop):
 )
 def test_values_outside_of_classes_that_are_named_are_background(settings, rule):
     assert DataConfig(**settings).outside_rule == rule
-
-
-@pytest.mark.parametrize(("settings", "errors"), [({}, ()), ({"on_bad_sample": "skip"}, (DataError,))])
-def test_errors_are_skipped_on_request(settings, errors):
-    assert DataConfig(**settings).skipped_errors == errors
-
-
-def test_settings_that_are_not_given_have_these_values():
-    config = DataConfig()
-    assert config.val_fraction == 0.1
-    assert config.augment == "basic"
-    assert config.seed == 0
-    assert config.draft is False
 
 
 def test_lists_of_flags_become_tuples():

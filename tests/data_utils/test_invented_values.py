@@ -33,11 +33,6 @@ def test_many_values_between_the_two_most_frequent_ones_are_no_numbers_of_object
     assert "are these smoothed edges" in excess_values(pixels)
 
 
-def test_values_that_may_be_invented_are_listed_by_a_command():
-    text = describe_invented({0: 57, 9: 39, 1: 4})
-    assert "--check-data --classes 0=background,9=foreground lists" in text
-
-
 @pytest.mark.parametrize("pixels", [dict.fromkeys(range(20), 5), {0: 5}], ids=["alike", "alone"])
 def test_values_of_as_many_pixels_are_not_invented(pixels):
     assert describe_invented(pixels) is None

@@ -1,20 +1,9 @@
 """Values of masks: numbers and colors, how they are written, and which stand in a row."""
 
-import numpy as np
 import pytest
 
-from data_utils.mask_values import as_color, as_grey, is_run, pack, parse_values, unpack, value_key
+from data_utils.mask_values import is_run, parse_values, value_key
 from runtime.errors import DataError
-
-
-@pytest.mark.parametrize(("value", "grey"), [((7, 7, 7), 7), ((7, 7, 8), (7, 7, 8)), (7, 7)])
-def test_a_grey_color_is_a_grey_value(value, grey):
-    assert as_grey(value) == grey
-
-
-@pytest.mark.parametrize(("value", "color"), [(7, (7, 7, 7)), ((1, 2, 3), (1, 2, 3))])
-def test_a_grey_value_is_a_grey_color(value, color):
-    assert as_color(value) == color
 
 
 @pytest.mark.parametrize(
@@ -23,15 +12,6 @@ def test_a_grey_value_is_a_grey_color(value, color):
 )
 def test_a_key_packs_a_color_into_a_number(value, key):
     assert value_key(value) == key
-
-
-def test_numbers_are_their_own_keys():
-    mask = np.array([[3, 70000]])
-    assert pack(mask) is mask
-
-
-def test_a_color_is_unpacked_from_its_key():
-    assert unpack(0x030201) == (1, 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,16 @@ Modules: data_utils/analysis/overlap_warnings.py, data_utils/sources/overlapping
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tifffile
-from PIL import Image
-from support.annotations import error_of, loaded
+from support.annotations import error_of
 from support.data_sets import load_info, unnoticed_changes
 from support.overlaps import NAMES, SIZE, labels_of, planes, scene, targets_of, true_masks, write_mask, write_overlaps
-from support.rasters import write_raster
 
 from data_utils.analysis.check_data import check_data
-from data_utils.analysis.overlap_warnings import overlap_warnings
 from data_utils.config import DataConfig
-from data_utils.image_io.class_masks import ClassMask, LayeredMask, binary, combine_masks
-from data_utils.sources.folder import masks_by_stem
 from data_utils.sources.load import load_records
 from data_utils.sources.overlapping import (
     NO_LAYOUT,
@@ -29,16 +22,14 @@ from data_utils.sources.overlapping import (
     class_bits,
     class_folders,
     find_class_layout,
-    find_overlapping,
     open_channels,
     open_class_folders,
 )
-from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.sides import Sides
 from runtime.errors import DataError
-from tasks.overlapping import OverlapTarget, pack_bits, unpack_bits
+from tasks.overlapping import pack_bits
 
 SIDED = Sides((1, 0), False, "")
 
@@ -76,51 +67,6 @@ def test_a_mask_for_each_class_is_found_in_any_layout(tmp_path, layout, names):
         assert target.truth.dtype == np.int32
 
 
-@dataclass(frozen=True)
-class Layers(LayeredMask):
-    """A mask of 100 pixels in one row with any class, of which the first ones have two; with fewer it is damaged.
-
-    The two classes are not neighbors.
-    """
-
-    shared: int
-
-    def render(self) -> np.ndarray:
-        raise AssertionError
-
-    def render_classes(self, bit_by_value):
-        assert bit_by_value == {2: 0, 4: 1, 5: 2}
-        if self.shared < 0:
-            raise DataError("damaged")
-        truth = np.array([5] * self.shared + [1] * (100 - self.shared) + [0] * 50)
-        return pack_bits(truth[None], np.zeros_like(truth)[None])
-
-
-@pytest.mark.parametrize(
-    ("train", "val", "share"),
-    [
-        ([1, 1], [1], None),
-        ([1, 1], [2], "1%"),
-        ([0], [9], "4%"),
-        ([], [9], "9%"),
-        ([-1, 6], [], "6%"),  # a damaged mask is named elsewhere
-        ([0] * 32 + [90] * 32, [], "45%"),  # 32 masks from the first to the last
-        ([90] + [0] * 64, [], "3%"),
-    ],
-)
-def test_classes_that_share_more_than_a_hundredth_of_their_pixels_are_reported(train, val, share):
-    splits = []
-    for counts in (train, val):
-        records = ListRecords([{"image": "", "target": Layers(count), "name": "a"} for count in counts])
-        records.metadata = Metadata(classes=((0, "background"), (2, "a"), (4, "nowhere"), (5, "b")))
-        splits.append(records)
-    line = (
-        f"{share} of the labeled pixels lie in objects of several classes, and count as the uppermost one;"
-        " --task overlapping learns all classes of a pixel"
-    )
-    assert overlap_warnings(splits) == ((line,) if share else ())
-
-
 def test_shares_and_overlap_are_counted(folders):
     reader = load_info(folders).reader
     masks = np.stack(true_masks(4, 0) + true_masks(2, 1))
@@ -142,35 +88,6 @@ def test_shares_are_of_the_pixels_of_which_a_class_is_known():
     assert OverlapReader(("a", "b")).with_pixels({0: 10}).overlap == 0
 
 
-@pytest.fixture
-def reader_labeled_for_a():
-    """A reader of two classes, whose images are labeled for the first alone, a part of which is unknown."""
-    is_a, unknown_a = pack_bits(np.array([1, 0]), np.array([0, 1])).tolist()
-    reader = OverlapReader(("a", "b"), values=((1,), (2,)))
-    return reader.partly_labeled({("a",): "t"}, (), {("a",): {is_a: 10, unknown_a: 30, 0: 10}})
-
-
-def test_unknown_pixels_are_in_no_share_of_a_class(reader_labeled_for_a):
-    assert reader_labeled_for_a.class_pixels == (10, 0)
-    assert reader_labeled_for_a.shares == (0.5, 0)
-
-
-def test_unknown_pixels_are_shown(reader_labeled_for_a):
-    target = OverlapTarget(np.array([[1, 0]], np.int32), np.array([[3, 2]], np.int32))
-    truth, unknown = unpack_bits(reader_labeled_for_a.shown_truth(target))
-    assert truth.tolist() == [[1, 0]]
-    assert (unknown & 3).tolist() == [[0, 1]]
-
-
-def test_pixels_of_all_label_sets_count_together():
-    only_a, only_b, both = pack_bits(np.array([0b01, 0b10, 0b11]), np.zeros(3, np.int64)).tolist()
-    pixels = {("a",): {only_a: 10, only_b: 20, both: 5}, None: {both: 3}}
-    reader = OverlapReader(("a", "b"), values=((1,), (2,))).partly_labeled({("a",): "t"}, (), pixels)
-    assert reader.class_pixels == (18, 3)
-    assert reader.shares == (18 / 38, 1)
-    assert reader.overlap == 3 / 18
-
-
 @pytest.mark.parametrize(("labeled", "kept"), [(("a",), 1), (None, 0.5)], ids=["one class", "all classes"])
 def test_detail_is_measured_of_what_an_image_is_labeled_for(labeled, kept):
     sets = LabelSets(((True, True), (True, False)), {("a",): 1})
@@ -181,11 +98,6 @@ def test_detail_is_measured_of_what_an_image_is_labeled_for(labeled, kept):
     small = np.full((1, 8), 1, np.int64)  # it keeps a pixel
     records = [{"image": "", "target": mask, "name": "m", "labeled": labeled} for mask in (thin, small)]
     assert reader.detail_kept(records, 0.25) == kept
-
-
-def test_detail_of_a_wide_mask_is_measured_at_a_share_of_each_side():
-    halves = np.repeat(np.array([[1, 2]], np.int64), 8, axis=1)
-    assert OverlapReader(("a", "b")).detail_kept([{"image": "", "target": halves, "name": "m"}], 0.25) == 1
 
 
 def test_classes_are_chosen_in_the_order_of_the_flag(folders):
@@ -226,12 +138,6 @@ def test_a_joined_class_is_known_where_one_of_its_masks_shows_it(folders_without
     assert (planes(joined.truth, 2)[1] == red).all()
 
 
-def test_chosen_classes_without_any_mask_are_unknown(folders_without_green):
-    (folders_without_green / "train" / "masks" / "red" / "02.png").unlink()
-    known = targets_of(folders_without_green, classes="red")[2].known
-    assert np.unique(known).tolist() == [0]
-
-
 def test_an_image_without_any_mask_is_named(folders):
     for name in NAMES:
         (folders / "train" / "masks" / name / "02.png").unlink()
@@ -251,37 +157,6 @@ def test_a_value_to_ignore_is_unknown_for_its_class_alone(folders):
     assert (known_bits[5:] == 7).all()
 
 
-@pytest.fixture(params=[3, 28])
-def colored_mask(request) -> np.ndarray:
-    """Four rows of grey, four of a color, two of another one, and ten of black, in one of two widths."""
-    mask = np.zeros((20, request.param, 3), np.uint8)
-    mask[:4] = (128, 128, 128)
-    mask[4:8] = (200, 10, 30)
-    mask[8:10] = (9, 8, 7)
-    return mask
-
-
-def test_a_color_to_ignore_is_unknown(colored_mask):
-    _, is_ignored = binary(colored_mask, "m.png", [(9, 8, 7), 128, -1, 256])
-    assert is_ignored[:4].all()
-    assert is_ignored[8:10].all()
-    assert is_ignored.sum() == 6 * colored_mask.shape[1]
-
-
-def test_a_color_that_is_not_ignored_is_the_class(colored_mask):
-    is_class, _ = binary(colored_mask, "m.png", [(9, 8, 7), 128, -1, 256])
-    assert is_class[4:8].all()
-    assert is_class.sum() == 4 * colored_mask.shape[1]
-
-
-def test_a_grey_to_ignore_may_be_written_as_a_color(colored_mask):
-    is_class, is_ignored = binary(colored_mask[:8, :, 0], "m.png", [(128, 128, 128)])
-    assert is_class[4:].all()
-    assert not is_class[:4].any()
-    assert is_ignored[:4].all()
-    assert not is_ignored[4:].any()
-
-
 def test_masks_of_two_sizes_are_a_one_line_error(folders):
     write_mask(folders / "train" / "masks" / "red", "01.png", np.zeros((20, 28), np.uint8))
     assert "01.png: is 20 x 28, but " in error_of(folders)
@@ -297,54 +172,6 @@ def test_masks_below_folders_of_sites_stay_classes(tmp_path):
     info = load_info(tmp_path)
     assert info.config.task == "classes"
     assert info.reader.class_map.values == (0, 1, 2, 3)
-
-
-def test_masks_of_several_values_in_several_folders_are_no_classes_of_their_own(folders):
-    for mask in (folders / "train" / "masks").rglob("*.png"):
-        values = np.array(Image.open(mask))
-        values[::2] //= 2
-        Image.fromarray(values).save(mask)
-    assert "have no mask" in error_of(folders)
-
-
-def test_folders_are_classes_where_more_than_half_of_the_images_have_masks_in_two(folders):
-    config = DataConfig(str(folders))
-    images = folders / "train" / "images"
-    masks = folders / "train" / "masks"
-    assert [folder.name for folder in class_folders(images, masks, config)] == list(NAMES)
-    for name in NAMES[1:]:
-        (masks / name / "00.png").unlink()
-    assert len(class_folders(images, masks, config)) == 3  # three of four images
-    for name in NAMES[1:]:
-        (masks / name / "01.png").unlink()
-    assert class_folders(images, masks, config) == []
-
-
-@pytest.mark.parametrize("layout", ["folders", "pages", "channels"])
-def test_records_are_others_with_another_ignored_value_or_other_classes(tmp_path, layout):
-    write_overlaps(tmp_path / "train", 4, seed=0, layout=layout)
-    write_overlaps(tmp_path / "val", 2, seed=1, layout=layout)
-    classes = "blue" if layout == "folders" else "1=blue"
-    digests = set()
-    for settings in ({}, {"ignore_index": "9"}, {"ignore_index": "9", "classes": classes}):
-        records, _ = load_records(DataConfig(str(tmp_path), task="overlapping", **settings))
-        digests.add(records.digest)
-    assert len(digests) == 3
-    assert None not in digests
-
-
-def test_pixels_that_one_of_two_masks_of_a_class_shows_are_known():
-    truth, unknown = unpack_bits(
-        combine_masks(
-            [
-                ClassMask(np.array([[0, 1, 1]]), 0, "first"),
-                ClassMask(np.array([[9, 9, 0]]), 0, "second"),
-            ],
-            ignored=[9],
-        )
-    )
-    assert truth.tolist() == [[0, 1, 1]]
-    assert unknown.tolist() == [[1, 0, 0]]
 
 
 def touch(folder: Path, *names: str) -> list[Path]:
@@ -369,45 +196,6 @@ def test_classes_are_the_folders_of_all_splits_in_natural_order(class_folder_spl
     assert train.metadata.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
     assert val.metadata.classes == train.metadata.classes
     assert [Path(file.path).parent.name for file in val[0]["target"].files] == ["", "c3", "c10"]
-
-
-def test_masks_of_a_class_have_the_suffix_of_the_flag(class_folder_splits):
-    c2 = class_folder_splits / "train" / "masks" / "c2"
-    assert masks_by_stem(c2, {"a": ""}, "_y") == {"a": "a_y.png"}
-
-
-def test_masks_of_a_folder_that_is_not_there_are_none(tmp_path):
-    assert masks_by_stem(tmp_path / "none", {"a": ""}, None) == {}
-
-
-@pytest.mark.parametrize(("suffix", "stem"), [(None, "a"), ("", "a_m")], ids=["found", "none"])
-def test_a_suffix_of_masks_is_found_unless_a_flag_says_that_there_is_none(tmp_path, suffix, stem):
-    touch(tmp_path, "a_m.png")
-    assert masks_by_stem(tmp_path, {"a": ""}, suffix) == {stem: "a_m.png"}
-
-
-def test_the_first_mask_by_the_name_of_its_folder_says_how_masks_hold_their_classes(tmp_path):
-    for folder in ("images/a", "images/b", "masks/a", "masks/b"):
-        (tmp_path / folder).mkdir(parents=True)
-    config = DataConfig(str(tmp_path))
-    np.save(tmp_path / "masks" / "b" / "1.npy", np.zeros((4, 5, 2), np.uint8))
-    assert find_overlapping(tmp_path, (), config) == {}  # there is no image
-    write_mask(tmp_path / "images" / "a", "0.png", np.zeros((4, 5), np.uint8))
-    assert [*find_overlapping(tmp_path, (), config)] == ["train"]
-    write_mask(tmp_path / "masks" / "a", "0.png", np.zeros((4, 5), np.uint8))
-    assert find_overlapping(tmp_path, (), config) == {}
-    (tmp_path / "masks" / "a" / "0.png").unlink()
-    (tmp_path / "masks" / "b" / "1.npy").unlink()
-    assert find_overlapping(tmp_path, (), config) == {}
-
-
-def test_channels_are_those_of_the_masks_of_each_split(tmp_path):
-    for split, name in (("train", "a"), ("val", "b")):
-        touch(tmp_path / split, f"images/{name}.png", f"masks/{name}.npy")
-        np.save(tmp_path / split / "masks" / f"{name}.npy", np.zeros((4, 5, 2), np.uint8))
-    openers = find_overlapping(tmp_path, (), DataConfig(str(tmp_path)))
-    images = {split: [record["image"] for record in opened()] for split, opened in openers.items()}
-    assert images == {"train": [f"{tmp_path}/train/images/a.png"], "val": [f"{tmp_path}/val/images/b.png"]}
 
 
 @pytest.fixture
@@ -443,12 +231,6 @@ def test_masks_or_images_of_classes_without_partner_are_left_out_by_a_flag(unpai
     assert [record["name"] for record in records] == ["s/a.png"]
     assert len(records.metadata.unpaired) == 2
     assert records.image_folders() == {(f"{unpaired}/images{end_of_folder}", "s")}
-
-
-def test_folders_of_classes_that_leave_no_image_are_refused(unpaired):
-    touch(unpaired, "d/w.png")
-    with pytest.raises(DataError, match=r"images: 3 files without partner: .*d/w\.png: mask without image$"):
-        open_class_folders(unpaired / "images", [unpaired / "d"], DataConfig(allow_unpaired=True))
 
 
 def test_masks_have_the_suffix_of_the_flag_where_others_lie_beside_them(tmp_path):
@@ -493,12 +275,6 @@ def test_the_key_of_channels_or_pages_changes_with_all_they_are(tmp_path, channe
 
 @pytest.mark.usefixtures("channel_files")
 @pytest.mark.parametrize("pages", [(), (0, 1)])
-def test_records_of_channels_or_pages_know_what_is_ignored(tmp_path, pages):
-    assert records_of_channels(tmp_path, pages, ignore_index="9")[0]["target"].ignored == (9,)
-
-
-@pytest.mark.usefixtures("channel_files")
-@pytest.mark.parametrize("pages", [(), (0, 1)])
 def test_classes_beyond_the_channels_or_pages_are_refused(tmp_path, pages):
     with pytest.raises(DataError, match=r"^--classes names 3, but the masks have 2 pages or channels, from 1$"):
         records_of_channels(tmp_path, pages, classes="1=a,3=b,4=c")
@@ -519,113 +295,16 @@ def test_the_key_of_folders_of_classes_changes_with_each_file(tmp_path):
     assert len(set(keys)) == 3
 
 
-@pytest.fixture
-def mask_files(tmp_path):
-    """A folder with an image, and masks of several kinds."""
-    write_mask(tmp_path, "image.png", np.zeros((4, 5), np.uint8))
-    write_mask(tmp_path, "color.png", np.zeros((4, 5, 4), np.uint8))
-    touch(tmp_path, "damaged.png")
-    tifffile.imwrite(tmp_path / "stack.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
-    tifffile.imwrite(tmp_path / "one.tif", np.zeros((4, 5), np.uint8), photometric="minisblack")
-    write_raster(tmp_path / "raster.tif", np.zeros((3, 4, 5), np.uint16))
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("mask", "image", "explicit", "layout"),
-    [
-        ("color.png", "image.png", False, NO_LAYOUT),
-        ("color.png", "image.png", True, ClassLayout((), 3)),
-        ("damaged.png", "image.png", True, NO_LAYOUT),
-        ("stack.tif", "stack.tif", True, NO_LAYOUT),
-        ("stack.tif", "image.png", False, ClassLayout([0, 1], 2)),
-        ("stack.tif", "one.tif", False, ClassLayout([0, 1], 2)),
-        ("raster.tif", "image.png", False, ClassLayout((), 3)),
-    ],
-    ids=["color", "color on demand", "damaged", "stack of images", "stack", "stack of one image", "raster"],
-)
-def test_a_file_of_masks_has_classes_in_pages_or_channels(mask_files, mask, image, explicit, layout):
-    assert find_class_layout(mask_files / mask, mask_files / image, explicit=explicit) == layout
-
-
-@pytest.fixture
-def image_file(tmp_path) -> Path:
-    """An image of 4 x 5."""
-    write_mask(tmp_path, "image.png", np.zeros((4, 5), np.uint8))
-    return tmp_path / "image.png"
-
-
-CHANNELS = [(1, "uint8", True), (2, "uint8", False), (3, "uint8", True), (3, "uint16", False), (5, "uint8", False)]
-
-
-@pytest.mark.parametrize(("channels", "dtype", "is_color"), [*CHANNELS, (4, "uint8", True)])
-def test_an_array_of_three_or_four_channels_of_a_byte_is_a_color(tmp_path, image_file, channels, dtype, is_color):
-    np.save(tmp_path / "mask.npy", np.zeros((4, 6, channels), dtype).squeeze())
-    layout = find_class_layout(tmp_path / "mask.npy", image_file, explicit=False)
-    assert layout == (NO_LAYOUT if is_color else ClassLayout((), channels))
-
-
-@pytest.mark.parametrize(("channels", "dtype", "is_color"), CHANNELS)
-def test_a_raster_of_three_bands_of_a_byte_is_a_color(tmp_path, image_file, channels, dtype, is_color):
-    file = write_raster(tmp_path / "mask.tif", np.zeros((channels, 4, 6), dtype))
-    layout = find_class_layout(file, image_file, explicit=False)
-    assert layout == (NO_LAYOUT if is_color else ClassLayout((), channels))
-
-
-def test_folders_of_masks_are_classes(folders):
-    (folders / "train" / "masks" / "notes").mkdir()
-    folders_of_classes = class_folders(folders / "train" / "images", folders / "train" / "masks", DataConfig())
-    assert [folder.name for folder in folders_of_classes] == list(NAMES)
-
-
 def test_folders_of_masks_are_no_classes_where_the_task_is_another(folders):
     assert "have no mask" in error_of(folders, task="classes")
 
 
-def test_folders_of_masks_are_no_classes_where_images_lie_in_folders_too(folders):
-    touch(folders / "train" / "images" / "site", "a.png")
-    assert class_folders(folders / "train" / "images", folders / "train" / "masks", DataConfig()) == []
-
-
-@pytest.fixture
-def color_masks(tmp_path):
-    """Two images with masks in color."""
+def test_channels_of_color_are_classes_with_the_task(tmp_path):
     for number in range(2):
         write_mask(tmp_path / "images", f"{number}.png", np.zeros((4, 5), np.uint8))
         write_mask(tmp_path / "masks", f"{number}.png", np.zeros((4, 5, 3), np.uint8))
-    return tmp_path
-
-
-def test_channels_of_color_are_classes_with_the_task(color_masks):
-    train, _ = load_records(DataConfig(str(color_masks), task="overlapping"))
+    train, _ = load_records(DataConfig(str(tmp_path), task="overlapping"))
     assert train.metadata.classes == ((1, "class 1"), (2, "class 2"), (3, "class 3"))
-
-
-def test_channels_of_color_are_no_classes_where_no_task_is_given(color_masks):
-    assert load_records(DataConfig(str(color_masks)))[0].metadata.task is None
-
-
-def names_of_class_folders(folder: Path) -> list[str]:
-    """The folders of the training masks that are classes."""
-    folders_of_classes = class_folders(folder / "train" / "images", folder / "train" / "masks", DataConfig())
-    return [folder.name for folder in folders_of_classes]
-
-
-def test_folders_are_classes_where_one_mask_has_several_values(folders):
-    mask = np.arange(40, dtype=np.uint8).reshape(5, 8)
-    write_mask(folders / "train" / "masks" / "blue", "00.png", mask)
-    assert names_of_class_folders(folders) == list(NAMES)
-
-
-def test_folders_are_classes_where_no_mask_can_be_read(folders):
-    for file in (folders / "train" / "masks").rglob("*.png"):
-        file.write_bytes(b"")
-    assert names_of_class_folders(folders) == list(NAMES)
-
-
-def test_folders_are_no_classes_beside_a_mask(folders):
-    touch(folders / "train" / "masks", "00.png")
-    assert names_of_class_folders(folders) == []
 
 
 def test_more_classes_than_bits_are_refused(tmp_path):
@@ -721,19 +400,14 @@ def overlap_warnings_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
-def test_much_overlap_is_warned_of(tmp_path, kind):
-    write_annotations(tmp_path, kind, box(8, 12, 6, 12))
-    (warning,) = overlap_warnings_of(tmp_path)
-    share = int(warning.partition("%")[0])
-    assert 8 <= share <= 14
+def test_much_overlap_is_warned_of_and_little_is_not(tmp_path, kind):
+    write_annotations(tmp_path / "much", kind, box(8, 12, 6, 12))
+    (warning,) = overlap_warnings_of(tmp_path / "much")
+    assert 8 <= int(warning.partition("%")[0]) <= 14
     assert "--task overlapping learns all classes" in warning
-    assert warning in check_data(DataConfig(str(tmp_path)))[0]
-
-
-@pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
-def test_little_overlap_is_not_warned_of(tmp_path, kind):
-    write_annotations(tmp_path, kind, box(40, 24, 6, 12))
-    assert overlap_warnings_of(tmp_path) == []
+    assert warning in check_data(DataConfig(str(tmp_path / "much")))[0]
+    write_annotations(tmp_path / "little", kind, box(40, 24, 6, 12))
+    assert overlap_warnings_of(tmp_path / "little") == []
 
 
 def test_crowds_are_unknown_for_their_class(tmp_path):
@@ -765,13 +439,6 @@ def test_labelme_shapes_of_background_and_ignored_ones_change_all_classes(tmp_pa
     assert (target.truth[8:13, 20:25] == 0).all()
 
 
-def test_a_data_set_of_masks_is_loaded_as_before(tmp_path):
-    write_overlaps(tmp_path, 4, seed=0, layout="labels")
-    train, _ = loaded(tmp_path)
-    assert train.metadata.task is None
-    assert isinstance(train[0]["target"], str)
-
-
 @pytest.mark.parametrize(
     ("channels", "dtype", "is_color"),
     [(2, "uint8", False), (3, "uint8", True), (4, "uint8", True), (5, "uint8", False), (4, "float32", False)],
@@ -784,42 +451,8 @@ def test_an_array_is_a_color_unless_classes_are_said_to_overlap(tmp_path, channe
     assert find_class_layout(mask, tmp_path / "image.png", explicit=False) == expected
 
 
-def test_a_reader_of_overlapping_classes_joins_values_of_one_name():
-    reader = OverlapReader.from_values({}, ((1, "a"), (2, "b"), (3, "a")), DataConfig())
-    assert reader.values == ((1, 3), (2,))
-
-
-def test_a_reader_of_overlapping_classes_is_labeled_by_names_or_values():
-    reader = OverlapReader.from_values({}, ((1, "a"), (2, "b"), (3, "a")), DataConfig())
-    assert reader.partly_labeled({("a", "2"): "t"}, (), {}) is reader
-    partly = reader.partly_labeled({("3", "one"): "t"}, ((1, "one"),), {})
-    assert partly.labeled_classes(("3", "one")) == [0]
-
-
-def test_a_task_of_overlapping_classes_mirrors_where_no_sides_are_known():
-    task = OverlapReader(("a", "b")).task("ce", None)
-    assert task.partners == (0, 1)
-    assert task.mirrors
-
-
 def test_a_task_of_overlapping_classes_has_the_sides_and_weights_of_its_reader():
     task = OverlapReader(("a", "b"), class_pixels=(30, 10), sides=SIDED).task("ce", ["auto"])
     assert task.partners == (1, 0)
     assert not task.mirrors
     assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
-
-
-@pytest.mark.parametrize(
-    ("bits", "is_empty"), [(0, True), (int(pack_bits(np.array(0), np.array(2))), True), (1, False)]
-)
-def test_bits_of_no_class_are_empty(bits, is_empty):
-    assert OverlapReader(("a", "b")).is_empty(bits) is is_empty
-
-
-def test_a_reader_of_overlapping_classes_describes_their_overlap():
-    text = "classes that may overlap a, b"
-    assert OverlapReader(("a", "b")).describe() == text
-    assert OverlapReader(("a", "b"), overlap=0.25).describe() == f"{text} (25.0% of their pixels have several)"
-    sets = LabelSets(((True, True), (True, False)), {("a",): 1}, "classes.csv")
-    partly = ", some images labeled for some of these only (classes.csv)"
-    assert OverlapReader(("a", "b"), label_sets=sets).describe() == text + partly

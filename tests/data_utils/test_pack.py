@@ -1,6 +1,5 @@
 """Packing a data set: what shards hold, how large they are, and what cannot be packed."""
 
-import io
 from pathlib import Path
 from unittest import mock
 
@@ -10,42 +9,19 @@ import pytest
 import tifffile
 from PIL import Image
 from rasterio import Affine
-from support.data_sets import load_info
 from support.folders import write_folder, write_splits
 from support.launches import launch
 from support.rasters import NORTH_UP, scene, write_raster
 
 from data_utils import pack as pack_module
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import EmbeddedImage, PageFile
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.pack import pack
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
-
-
-def test_pages_of_a_tiff_have_their_shares_of_its_bytes(tmp_path):
-    pages = np.random.default_rng(0).integers(0, 2, (8, 32, 40), dtype=np.uint8)
-    for folder in ("train/images", "train/masks", "val/images", "val/masks"):
-        (tmp_path / "folder" / folder).mkdir(parents=True)
-        tifffile.imwrite(tmp_path / "folder" / folder / "a.tif", pages, photometric="minisblack")
-    records = load_info(tmp_path / "folder").train.records
-    assert len(records) == 8
-    assert len(pack(records, tmp_path / "packed", "train", 2 * pages.nbytes / 2**20 / 2)) == 2
-
-
-class Embedded(EmbeddedImage):
-    """A picture of a hundred bytes inside another file."""
-
-    def read(self) -> bytes:
-        return bytes(100)
-
-
-def test_pictures_inside_other_files_count_by_their_bytes(tmp_path):
-    records = ListRecords([{"image": Embedded(), "target": b"", "name": f"{number}.json"} for number in range(6)])
-    assert len(pack(records, tmp_path, "train", 200 / 2**20)) == 3
 
 
 @pytest.fixture
@@ -63,15 +39,6 @@ def packed_row(folder: Path, page: int, target: object) -> dict:
     (file,) = pack(ListRecords([record]), folder, "train")
     (row,) = pyarrow.parquet.read_table(file).to_pylist()
     return row
-
-
-@pytest.mark.parametrize("page", [2, 0])
-def test_a_page_is_packed_as_a_compressed_tiff(tmp_path, pages, page):
-    row = packed_row(tmp_path, page, str(tmp_path / "m.png"))
-    assert row["image"]["path"] == f"{page}.tif"
-    with tifffile.TiffFile(io.BytesIO(row["image"]["bytes"])) as tiff:
-        assert np.array_equal(tiff.asarray(), pages[page])
-        assert tiff.pages[0].aspage().compression.name == "ADOBE_DEFLATE"
 
 
 @pytest.mark.parametrize("truncate", [False, True], ids=["pages", "slices of one directory"])
@@ -120,13 +87,6 @@ def test_a_mask_is_packed_as_it_is_read(tmp_path, pages):
     assert row["mask"]["path"] == "0.png"
     expected = np.where(np.isin(pages[0], (7, 8)), pages[0], 255)
     assert np.array_equal(read_image(row["mask"]["bytes"])[:, :, 0], expected)
-
-
-@pytest.mark.usefixtures("pages")
-def test_a_damaged_page_that_is_packed_is_named(tmp_path):
-    (tmp_path / "a.tif").write_bytes(b"damaged")
-    with pytest.raises(DataError, match=r"^2\.jpg cannot be read"):
-        packed_row(tmp_path, 2, str(tmp_path / "m.png"))
 
 
 def run_pack(*arguments: object) -> int:
@@ -190,19 +150,6 @@ def test_a_record_lies_in_the_shard_in_whose_share_it_begins(tmp_path, sizes, sh
     assert [len(row["image"]["bytes"]) for row in rows] == list(sizes)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "groups"),
-    [((1,) * 70, [32, 32, 6]), ((2**21,) * 3, [2, 1]), ((2**23,) * 2, [1, 1]), ((2**22, *(2**20,) * 3), [2, 2])],
-)
-def test_a_group_of_rows_has_32_pictures_or_4_megabytes(tmp_path, sizes, groups):
-    (file,) = pack(small_records(*sizes), tmp_path, "train")
-    metadata = pyarrow.parquet.read_metadata(file)
-    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == groups
-    column = metadata.row_group(0).column(0)
-    assert column.compression == "UNCOMPRESSED"
-    assert not column.has_dictionary_page
-
-
 @pytest.fixture
 def folder_with_test_split(tmp_path) -> Path:
     """Two splits whose masks end in _m; each has a damaged mask besides, which ends in _n."""
@@ -228,14 +175,6 @@ def test_all_splits_are_packed_as_the_flags_say(folder_with_test_split, tmp_path
         f"test: 3 pairs in 2 files, {tmp_path}/out/data",
         f"train: 4 pairs in 3 files, {tmp_path}/out/data",
     ]
-
-
-@pytest.mark.parametrize(("split", "pairs"), [("train", 4), ("test", 3)])
-def test_packing_names_a_damaged_mask_of_any_split(folder_with_test_split, tmp_path, split, pairs):
-    (folder_with_test_split / split / "masks" / "cell_01_m.png").write_bytes(b"")
-    with pytest.raises(DataError, match=rf"1 of {pairs} pairs cannot be used: cell_01\.png: mask cannot be read"):
-        run_pack(folder_with_test_split, tmp_path / "out", "--mask-suffix", "_m", "--allow-unpaired")
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.in_process import run_train
-from support.points import prediction_with_an_absent_point
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect_points import inspect_volume_points
@@ -107,39 +106,17 @@ def test_points_outside_of_a_volume_are_those_beyond_the_axes_of_its_file(axes, 
     assert line == "1 point lies outside its image, and left out: case0.nii.gz (back at 3, 18, 9)"
 
 
-@pytest.fixture
-def record_of_points(tmp_path):
-    """A record of a volume of 60 different voxels with a point that is there, and one that is absent."""
+def test_a_look_at_a_volume_with_points_finds_those_that_are_there(tmp_path):
     voxels = np.arange(60, dtype=np.float32).reshape(5, 4, 3)
     nibabel.save(nibabel.Nifti1Image(voxels, AFFINES["RAS"]), tmp_path / "a.nii")
     source = PointSource("points.csv", "pixels", np.array([[4.2, 0.4, 1.8], [1, 1, 1]]), np.array([PRESENT, ABSENT]))
-    return {"image": VolumeFile((str(tmp_path / "a.nii"),)), "target": source, "name": "a"}
-
-
-def test_a_look_at_a_volume_with_points_finds_its_size_and_spacing(record_of_points):
-    inspection = inspect_volume_points(record_of_points)
+    image = VolumeFile((str(tmp_path / "a.nii"),))
+    inspection = inspect_volume_points({"image": image, "target": source, "name": "a"})
     assert inspection.size == (3, 4, 5)
-    assert inspection.mask_size == (3, 4, 5)
     assert inspection.spacing == (2, 1.5, 1)
-    assert inspection.mode == "float32"
-
-
-def test_a_look_at_a_volume_with_points_finds_those_that_are_there(record_of_points):
-    inspection = inspect_volume_points(record_of_points)
     assert inspection.class_locations.keys() == {1}
     assert inspection.class_locations[1].tolist() == [[2, 0, 4]]
-
-
-def test_intensities_of_a_volume_with_points_are_those_of_voxels_anywhere(record_of_points):
-    intensities = inspect_volume_points(record_of_points).foreground
-    assert intensities.shape == (10_000, 1)
-    assert set(intensities.ravel().tolist()) == set(range(60))
-
-
-def test_intensities_of_a_volume_with_points_are_drawn_by_its_name(record_of_points):
-    intensities = inspect_volume_points(record_of_points).foreground
-    assert np.array_equal(inspect_volume_points(record_of_points).foreground, intensities)
-    assert not np.array_equal(inspect_volume_points({**record_of_points, "name": "b"}).foreground, intensities)
+    assert set(inspection.foreground.ravel().tolist()) == set(range(60))
 
 
 @pytest.mark.parametrize("space", ["pixels", "LPS", "RAS"])
@@ -253,81 +230,24 @@ MARKUP_POINTS = [
 ]
 
 
-@pytest.fixture
-def markups_table(tmp_path):
-    """The table of a file of markups with points of all states."""
+def test_points_of_markups_have_the_name_of_their_label_or_number_and_the_state_of_their_position(tmp_path):
     file = tmp_path / "Scan.MRK.JSON"
     file.write_text(json.dumps({"markups": [{"controlPoints": MARKUP_POINTS}]}))
-    return files.read(file)
+    table = files.read(file)
+    assert table.names == ("tip", "8", "3", "old", "held", "found")
+    assert table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, UNKNOWN, PRESENT]]
 
 
-def test_points_of_markups_have_the_name_of_their_label_or_number(markups_table):
-    assert markups_table.names == ("tip", "8", "3", "old", "held", "found")
-
-
-def test_points_of_markups_have_the_state_of_their_position(markups_table):
-    assert markups_table.states.tolist() == [[PRESENT, ABSENT, UNKNOWN, UNKNOWN, UNKNOWN, PRESENT]]
-
-
-def test_points_of_markups_are_of_the_image_of_that_name(markups_table):
-    assert markups_table.images == ("Scan",)
-    assert markups_table.space == "LPS"
-
-
-@pytest.mark.parametrize(
-    ("markups", "line"),
-    [
-        ([{"controlPoints": MARKUP_POINTS}] * 2, "holds 2 lists of points; keep one with controlPoints"),
-        (
-            [{"controlPoints": [{"position": [1, 2, 3, 4]}]}],
-            r"point 1: position is \[1, 2, 3, 4\], expected three numbers",
-        ),
-    ],
-    ids=["two lists", "four numbers"],
-)
-def test_markups_that_are_no_list_of_points_are_refused(tmp_path, markups, line):
-    file = tmp_path / "a.mrk.json"
-    file.write_text(json.dumps({"markups": markups}))
-    with pytest.raises(DataError, match=line):
-        files.read(file)
-
-
-def absent_unknown_present(layout: str, space: str) -> PointTable:
-    """A table of three points, one of each state."""
+@pytest.mark.parametrize("space", ["LPS", "RAS"])
+def test_written_files_of_slicer_have_a_place_for_points_that_are_there(space):
     states = np.array([[ABSENT, UNKNOWN, PRESENT]])
-    return PointTable(layout, ("a", "b", "c"), ("case",), np.ones((1, 3, 3)), states, ("",), space)
-
-
-SPACES_IN_MM = pytest.mark.parametrize("space", ["LPS", "RAS"])
-
-
-@SPACES_IN_MM
-def test_written_markups_have_their_space(space):
-    markup = json.loads(files.content(absent_unknown_present("markups", space)))["markups"][0]
-    assert markup["coordinateSystem"] == space
-    assert markup["coordinateUnits"] == "mm"
-    assert markup["type"] == "Fiducial"
-
-
-@SPACES_IN_MM
-def test_written_markups_have_a_place_for_points_that_are_there(space):
-    points = json.loads(files.content(absent_unknown_present("markups", space)))["markups"][0]["controlPoints"]
-    assert [point["id"] for point in points] == ["1", "2", "3"]
+    table = PointTable("markups", ("a", "b", "c"), ("case",), np.ones((1, 3, 3)), states, ("",), space)
+    points = json.loads(files.content(table))["markups"][0]["controlPoints"]
     assert [point["positionStatus"] for point in points] == ["missing", "undefined", "defined"]
     assert ["position" in point for point in points] == [False, False, True]
-
-
-@SPACES_IN_MM
-def test_written_fcsv_lists_points_that_are_there(space):
-    lines = files.content(absent_unknown_present("fcsv", space)).decode().splitlines()
+    lines = files.content(replace(table, layout="fcsv")).decode().splitlines()
     assert f"# CoordinateSystem = {space}" in lines
     assert [line for line in lines if line[0] != "#"] == ["3,1.0,1.0,1.0,0,0,0,1,1,1,0,c,,"]
-
-
-def test_a_predicted_point_that_is_absent_is_a_comment_of_fcsv():
-    table = prediction_with_an_absent_point("fcsv", axes=3, space="LPS")
-    lines = files.content(table).decode().splitlines()
-    assert [line.split(",")[11] for line in lines if line[0] != "#"] == ["b"]
 
 
 def test_a_file_of_slicer_may_hold_no_points(tmp_path):
@@ -361,13 +281,6 @@ def test_files_of_single_volumes_lie_beside_them_or_in_a_folder_of_their_own(tmp
     (tmp_path / folder).mkdir(exist_ok=True)
     (tmp_path / folder / "a.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
     assert find_points(tmp_path, (), explicit=True)["train"].images == ("a",)
-
-
-def test_files_in_a_folder_of_points_come_before_those_beside_volumes(tmp_path):
-    for folder in ("images", "points"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / f"{folder}.fcsv").write_text("1,1,2,3,0,0,0,1,1,1,0,one,,\n")
-    assert find_points(tmp_path, (), explicit=True)["train"].images == ("points",)
 
 
 def test_files_of_points_of_a_split_lie_in_a_folder_beside_that_of_its_volumes(tmp_path):

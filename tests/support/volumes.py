@@ -29,7 +29,9 @@ def oblique(degrees: float = 20.0) -> np.ndarray:
     return RAS @ turn @ np.diag([1.0, 1.5, 2.0, 1.0])
 
 
+CORONAL = np.array([[-1.0, 0, 0, 11], [0, 0, 1.5, -3], [0, 2, 0, 5], [0, 0, 0, 1]])  # its second axis is z, the third y
 AFFINES = {"RAS": RAS, "LPS": LPS, "anisotropic": ANISOTROPIC, "turned": TURNED, "oblique": oblique()}
+AFFINES["coronal"] = CORONAL
 
 
 def write_nifti(path: Path, voxels: np.ndarray, affine: np.ndarray = RAS) -> Path:

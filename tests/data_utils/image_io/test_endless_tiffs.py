@@ -11,7 +11,6 @@ from support.launches import predict
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.tiff import tiff_pages
-from inference.page import PagePredictor
 from runtime.errors import ImageError
 
 SIDE = 8
@@ -74,14 +73,6 @@ def test_a_tiff_whose_directories_overlap_is_refused_at_once(tmp_path):
     assert time.process_time() - begin < 5
 
 
-def test_a_tiff_whose_directories_overlap_by_less_than_its_length_is_refused(tmp_path):
-    content = bytearray(tiff_bytes([0]).ljust(2000, b"\0"))
-    struct.pack_into("<I", content, 8 + 2 + len(TAGS) * 12, 8 + 2)  # its tags as a directory of 256 others
-    (tmp_path / "overlap.tif").write_bytes(content)
-    with pytest.raises(ImageError, match="the directories of its pages overlap"):
-        tiff_pages(tmp_path / "overlap.tif")
-
-
 def test_predict_names_a_tiff_that_never_ends_and_writes_the_others(tmp_path, model):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "circle.tif").write_bytes(tiff_bytes([0]))
@@ -91,13 +82,6 @@ def test_predict_names_a_tiff_that_never_ends_and_writes_the_others(tmp_path, mo
     assert [line for line in result.stderr.splitlines() if "circle.tif" in line and NEVER_ENDS in line]
     assert (tmp_path / "out" / "good.png").is_file()
     assert not (tmp_path / "out" / "circle.png").exists()
-
-
-def test_the_page_names_a_tiff_that_never_ends(tmp_path, model):
-    (tmp_path / "circle.tif").write_bytes(tiff_bytes([0]))
-    html, mask = PagePredictor(model)(str(tmp_path / "circle.tif"))
-    assert NEVER_ENDS in html
-    assert mask is None
 
 
 def test_check_data_names_a_tiff_that_never_ends(tmp_path):

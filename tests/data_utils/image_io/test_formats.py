@@ -7,16 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, UnidentifiedImageError
 
 from data_utils.image_io import formats
 from data_utils.image_io.formats import (
     BandSource,
     PageFile,
     PictureFile,
-    RenderedMask,
     VolumeFile,
-    check_decoding,
     check_memory,
     format_remedy,
     image_errors,
@@ -31,21 +28,6 @@ def test_memory_is_asked_for_from_128_megabytes_on(monkeypatch):
     check_memory(2**27, "little")
     with pytest.raises(ValueError, match=r"much needs 0\.1 GB of memory, 0\.0 GB are free"):
         check_memory(2**27 + 1, "much")
-
-
-def test_memory_may_be_all_that_is_free(monkeypatch):
-    monkeypatch.setattr(formats, "available_bytes", lambda: 2**28)
-    check_memory(2**28, "all that is free")
-    with pytest.raises(ValueError, match="more needs"):
-        check_memory(2**28 + 1, "more")
-
-
-@pytest.mark.parametrize(("mode", "pixel_bytes"), [("1", 1), ("L", 1), ("P", 1), ("RGB", 4), ("I", 4), ("CMYK", 4)])
-def test_a_picture_is_in_memory_three_times_while_it_is_decoded(monkeypatch, mode, pixel_bytes):
-    needed = []
-    monkeypatch.setattr(formats, "check_memory", lambda count, what: needed.append(count))
-    check_decoding(Image.new(mode, (7, 5)))
-    assert needed == [3 * 35 * pixel_bytes]
 
 
 def test_an_error_of_a_library_names_the_file():
@@ -75,36 +57,6 @@ def test_a_file_counts_by_its_ending_in_any_case_unless_it_is_hidden():
 )
 def test_files_of_other_formats_are_told_how_to_become_images(names, remedy):
     assert format_remedy(names) == remedy
-
-
-def test_a_file_of_another_format_that_cannot_be_read_is_told_so_too():
-    with pytest.raises(ImageError) as error, image_errors("b.PDF: image"):
-        raise UnidentifiedImageError("cannot identify <BytesIO>")
-    assert str(error.value) == (
-        "b.PDF: image cannot be read (empty, not an image, or in a format that is not read here; export them as PNG)"
-    )
-
-
-def test_a_picture_too_large_for_pillow_is_told_of_crops():
-    bomb = r"^a cannot be read \(a bomb To train on it, give --crop-size .* cut it into smaller images\)$"
-    with pytest.raises(ImageError, match=bomb), image_errors("a"):
-        raise Image.DecompressionBombError("a bomb")
-
-
-class Drawn(RenderedMask):
-    """A mask of 3 x 5 pixels that are all different."""
-
-    def render(self) -> np.ndarray:
-        return np.arange(15, dtype=np.uint8).reshape(3, 5)
-
-
-def test_a_part_of_a_rendered_mask_has_its_rows_and_columns():
-    assert Drawn().render_part((1, 3), (0, 4)).tolist() == [[5, 6, 7, 8], [10, 11, 12, 13]]
-
-
-def test_objects_of_a_rendered_mask_are_refused_where_it_has_none():
-    with pytest.raises(DataError, match=r"^these annotations tell no objects apart; leave out --task objects$"):
-        Drawn().render_objects()
 
 
 @pytest.mark.parametrize(

@@ -27,21 +27,13 @@ def test_a_good_meta_image_is_read(tmp_path, data):
     ("fields", "reason"),
     [
         ({"axes": "999999"}, "it has 999999 axes"),
-        ({"axes": "2"}, "it has 2 axes"),
         ({"axes": "-3"}, "NDims = -3"),
-        ({"axes": "3" * 11}, "NDims = 33333333333, expected a whole number"),
-        ({"sides": "2 3"}, "DimSize = 2 3"),
         ({"sides": "2 3 0"}, "DimSize = 2 3 0"),
-        ({"sides": "2 3 2.5"}, "DimSize = 2 3 2.5"),
         ({"channels": "0"}, "ElementNumberOfChannels = 0"),
         ({"channels": "1\nOffset = 1 1 1"}, "its header is damaged"),  # it says Offset twice
         ({"channels": "1\nPosition = 1 1"}, "Position = 1 1, expected 3 numbers"),
-        ({"channels": "1\nPosition = 1 nan 1"}, "Position = 1 nan 1, expected 3 numbers"),
-        ({"channels": "1\nPosition = 1 one 1"}, "Position = 1 one 1, expected 3 numbers"),
         ({"sides": "2000000 3000000 4000000"}, "the file ends before its voxels do"),
-        ({"channels": "100"}, "the file ends before its voxels do"),
         ({"kind": "MET_NONE"}, "ElementType = MET_NONE"),
-        ({"data": "LIST"}, "ElementDataFile = LIST"),
         ({"data": "/etc/passwd"}, "ElementDataFile = /etc/passwd"),
         ({"data": "../outside.raw"}, "ElementDataFile = ../outside.raw"),
     ],
@@ -74,13 +66,6 @@ def test_lines_of_a_meta_image_may_end_as_on_windows(tmp_path):
     check_meta_image(str(write_meta_image_of_windows(tmp_path)))
 
 
-def test_voxels_of_a_compressed_meta_image_may_be_fewer_bytes(tmp_path):
-    path = write_meta_image_of_windows(tmp_path)
-    path.write_bytes(path.read_bytes().replace(b"CompressedData = False", b"CompressedData = 1"))
-    (tmp_path / "a.raw").write_bytes(bytes(20))
-    check_meta_image(str(path))
-
-
 @pytest.mark.parametrize(("channels", "field"), [(1, ""), (3, "ElementNumberOfChannels = 3\n")])
 def test_a_meta_image_that_lacks_its_last_byte_is_cut_off(tmp_path, channels, field):
     path = tmp_path / "a"
@@ -100,18 +85,7 @@ def compressed_meta_image(path: Path, sides: str) -> str:
     return str(path)
 
 
-def test_a_compressed_meta_image_may_be_a_thousand_times_as_large_as_its_file(tmp_path):
-    check_meta_image(compressed_meta_image(tmp_path / "a.mhd", "24 1000 1"))
-
-
 def test_a_compressed_meta_image_of_more_than_a_thousand_times_its_file_is_cut_off(tmp_path):
     path = compressed_meta_image(tmp_path / "a.mhd", "24 1033 1")
     with pytest.raises(ValueError, match=CUT_OFF):
         check_meta_image(path)
-
-
-def test_the_memory_of_a_meta_image_is_that_of_its_voxels(tmp_path, monkeypatch):
-    needed = []
-    monkeypatch.setattr("data_utils.image_io.meta_image.check_memory", lambda size, name: needed.append(size))
-    check_meta_image(str(meta_image(tmp_path / "a.mha")))
-    assert needed == [24]

@@ -13,9 +13,6 @@ from runtime.errors import ImageError
 CUT_OFF = "the file ends before its voxels do"
 
 
-SHORT_NRRD = "NRRD0004\ntype: unsigned short\ndimension: 3\nsizes: 2 3 4\nencoding: raw\n\n"
-
-
 @pytest.mark.parametrize("more", ["", "# a comment: of someone\nname:=value\n"], ids=["", "comment"])
 @pytest.mark.parametrize("kind", ["uint8", "unsigned char", "uchar", "uint8_t", "int8"])
 def test_a_good_nrrd_is_read(tmp_path, kind, more):
@@ -31,13 +28,10 @@ def test_a_good_nrrd_is_read(tmp_path, kind, more):
         ({"sizes": "2 3 5"}, "the file ends before its voxels do"),
         ({"sizes": "2 3 -4"}, "sizes = 2 3 -4"),
         ({"sizes": "2 3"}, "dimension = 3, and 2 sizes"),
-        ({"kind": "block"}, "type = block"),
         ({"encoding": "zstd"}, "encoding = zstd"),
         ({"more": "data file: /etc/passwd\n"}, "data file = /etc/passwd"),
         ({"more": "data file: ../outside.raw\n"}, r"data file = \.\./outside.raw"),
-        ({"more": "datafile: LIST\n/etc/passwd\n"}, "no field of the format"),
         ({"more": "a/" * 3000 + "\n"}, "no field of the format"),  # SimpleITK ends the process
-        ({"more": "kinds: " + "x" * 9999 + "\n"}, "no field of the format"),
         ({"more": "spacings: 1 1 1\nspacings: 1 1 1\n"}, "says spacings twice"),
         ({"more": "data file: a%d.raw 1 3 1\n"}, "data file = a%d.raw"),
     ],
@@ -61,10 +55,8 @@ def changed_nrrd(path: Path, before: str, after: str) -> str:
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ("NRRD0004", "NRRD0001"),
         ("NRRD0004", "NRRD0005"),
         ("encoding: raw", "encoding: gz"),
-        ("encoding: raw", "encoding: RAW"),
         ("endian: little\n", "endian: little\ncontent: café\n"),
     ],
 )
@@ -77,16 +69,8 @@ def test_a_header_of_a_nrrd_in_another_form_is_accepted(tmp_path, before, after)
     [
         ("NRRD0004", "NRRD0006", "it is no NRRD file, or of a newer version"),
         ("origin: (0,0,0)", "origin: (0,0,0) (1,1,1)", "spaceorigin = .*, expected 1 of the form"),
-        ("origin: (0,0,0)", "origin:", "spaceorigin = , expected 1 of the form"),
-        ("(1,0,0) (0,1,0)", "(1,0,0)", "spacedirections = .*, expected 3 of the form"),
-        ("type: uint8\ndim", "type: unsigned long long int\ndim", "the file ends before its voxels do"),
-        ("sizes: 2 3 4", "sizes: 2 3 4\nSizes: 1 1 1", "its header says Sizes twice"),
         ("endian: little\n", "endian: little\nkinds: café\n", "its header has a line 'kinds: .*no field of the format"),
-        ("endian: little\n", "endian: little\nflavor: 1\n", "its header has a line 'flavor: 1', which is no field"),
         ("endian: little\n", "endian: little\ndata file: ../a:=b\n", "data file = ../a:=b, expected a file beside it"),
-        ("sizes: 2 3 4", "sizes: 2 3 0", "its header has sizes = 2 3 0, expected numbers above 0"),
-        ("dimension: 3\n", "", "its header has dimension = , and 3 sizes"),
-        ("type: uint8\n", "", "its header has type = , expected that of a number"),
         (f"dimension: 3\n{SPACE}sizes: 2 3 4", f"dimension: 17\n{SPACE}sizes:{' 1' * 17}", "sizes = 1 1"),
         ("2 3 4\nendian: little\n", "24 100 10\nendian: little\nblock size: 1\n", "the file ends before its voxels do"),
     ],
@@ -116,39 +100,7 @@ def test_voxels_of_a_nrrd_fill_a_file_beside_it(tmp_path):
         check_nrrd(str(path))
 
 
-def test_voxels_of_a_nrrd_of_four_axes_are_all_there(tmp_path):
-    path = tmp_path / "a.nrrd"
-    header = b"NRRD0004\ntype: uint8\ndimension: 4\nsizes: 2 3 4 5\nencoding: raw\n"
-    header += b"space directions: none (1,0,0) (0,1,0) (0,0,1)\n\n"
-    path.write_bytes(header + bytes(120))
-    check_nrrd(str(path))
-    path.write_bytes(header + bytes(119))
-    with pytest.raises(ValueError, match=CUT_OFF):
-        check_nrrd(str(path))
-
-
-def test_a_nrrd_that_lacks_its_last_byte_is_cut_off(tmp_path):
-    path = tmp_path / "a"
-    content = SHORT_NRRD.encode() + bytes(2 * 24)
-    path.write_bytes(content)
-    check_nrrd(str(path))
-    path.write_bytes(content[:-1])
-    with pytest.raises(ValueError, match=CUT_OFF):
-        check_nrrd(str(path))
-
-
-def test_a_compressed_nrrd_may_be_a_thousand_times_as_large_as_its_file(tmp_path):
+def test_a_compressed_nrrd_may_be_a_thousand_times_as_large_as_its_file_and_no_more(tmp_path):
     check_nrrd(str(nrrd(tmp_path / "a.nrrd", sizes="24 1000 1", encoding="gzip")))
-
-
-def test_a_compressed_nrrd_of_more_than_a_thousand_times_its_file_is_cut_off(tmp_path):
-    path = nrrd(tmp_path / "a.nrrd", sizes="24 1033 1", encoding="gzip")
     with pytest.raises(ValueError, match=CUT_OFF):
-        check_nrrd(str(path))
-
-
-def test_the_memory_of_a_nrrd_is_that_of_its_voxels(tmp_path, monkeypatch):
-    needed = []
-    monkeypatch.setattr("data_utils.image_io.nrrd.check_memory", lambda size, name: needed.append(size))
-    check_nrrd(str(nrrd(tmp_path / "a.nrrd")))
-    assert needed == [24]
+        check_nrrd(str(nrrd(tmp_path / "a.nrrd", sizes="24 1033 1", encoding="gzip")))

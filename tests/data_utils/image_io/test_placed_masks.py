@@ -18,22 +18,20 @@ from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io import placed_masks
-from data_utils.image_io.formats import BandSource, PageFile
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.placed_masks import (
     Grid,
     PlacedMask,
-    check_crs,
     on_grid,
-    placed_page,
     read_grid,
     read_source_grid,
 )
-from data_utils.image_io.places import Crs, Place
+from data_utils.image_io.places import Place
 from data_utils.image_io.reader import read_header, read_mask
 from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.load import load_records
 from data_utils.sources.placed import place_warnings, with_places
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 from unet import Preprocess, UNet, UNetConfig
 
@@ -144,32 +142,6 @@ def test_centers_on_the_border_of_two_pixels_belong_to_the_second():
     assert placed.dtype == np.uint16
 
 
-def test_the_memory_of_a_mask_is_that_of_the_part_which_is_placed(monkeypatch):
-    needed = []
-    monkeypatch.setattr(placed_masks, "check_memory", lambda size, name: needed.append(size))
-    place = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
-    mask = PlacedMask(np.zeros((20, 30), np.uint16), "a", Grid(place, (20, 30)), Grid(place, (11, 13)))
-    mask.render_part((2, 9), (3, 8))
-    assert needed == [7 * 5 * 2]
-
-
-PLACE = Place((10.0, 0.0, 500.0, 0.0, -10.0, 900.0), None, ())
-PLACE_OF_OWN_CRS = PLACE._replace(crs=Crs(None, ("own",)))
-
-
-@pytest.mark.parametrize(
-    ("image", "mask"), [(PLACE, PLACE_OF_OWN_CRS), (PLACE_OF_OWN_CRS, PLACE), (PLACE_OF_OWN_CRS, PLACE_OF_OWN_CRS)]
-)
-def test_a_grid_without_crs_may_be_that_of_any(image, mask):
-    check_crs(image, mask, "a")
-
-
-def test_a_mask_of_another_crs_than_its_image_is_refused():
-    line = r"a: mask is in EPSG:7, its image in a CRS without .*there \(gdalwarp -r near\)$"
-    with pytest.raises(DataError, match=line):
-        check_crs(PLACE_OF_OWN_CRS, PLACE._replace(crs=Crs(7, ())), "a")
-
-
 @pytest.mark.parametrize("crs", [UTM, None], ids=["with a CRS", "without"])
 def test_a_mask_of_another_size_is_placed(tmp_path, crs):
     image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
@@ -177,27 +149,10 @@ def test_a_mask_of_another_size_is_placed(tmp_path, crs):
     assert on_grid(smaller, image, "a").render().tolist() == [[1] * 9] * 7 + [[255] * 9]
 
 
-def test_a_mask_of_hardly_larger_pixels_is_placed(tmp_path):
-    image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
-    larger = from_origin(500_000, 5_000_000, 10.002, 10.002)
-    mask = str(write_raster(tmp_path / "mask.tif", np.ones((1, 8, 9), np.uint8), transform=larger))
-    assert isinstance(on_grid(mask, image, "a"), PlacedMask)
-
-
 def test_a_mask_without_crs_on_the_grid_of_its_image_stays(tmp_path):
     image = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((1, 8, 9), np.uint8))))
     plain = str(write_raster(tmp_path / "plain.tif", np.ones((1, 8, 9), np.uint8), crs=None))
     assert on_grid(plain, image, "a") == plain
-
-
-def test_the_grid_of_a_file_is_its_place_with_its_size(tmp_path):
-    grid = read_grid(str(write_raster(tmp_path / "image.tif", np.zeros((5, 8, 9), np.uint16))))
-    assert grid == Grid(grid.place, (8, 9))
-
-
-@pytest.mark.parametrize("name", ["none.tif", "a.png"])
-def test_the_grid_of_a_file_that_is_no_tiff_is_none(tmp_path, name):
-    assert read_grid(str(tmp_path / name)) is None
 
 
 @pytest.fixture
@@ -207,15 +162,6 @@ def coarse_mask(tmp_path):
     values = np.arange(1, 31, dtype=np.uint8).reshape(1, 5, 6)
     transform = NORTH_UP * Affine.translation(-2, 1) * Affine.scale(2)
     return on_grid(str(write_raster(tmp_path / "mask.tif", values, transform=transform)), grid, "m")
-
-
-def test_a_mask_on_another_grid_is_read_where_its_coordinates_say(coarse_mask):
-    values = np.arange(1, 31).reshape(5, 6)
-    with open_windowed(coarse_mask) as picture:
-        placed = np.asarray(picture.read(0, 8)).reshape(8, 9)
-    rows, columns = np.ogrid[1:8, :9]
-    assert np.array_equal(placed[1:], values[(rows - 1) // 2, (columns + 2) // 2])
-    assert (placed[0] == placed[0, 0]).all()  # what stands for nothing known
 
 
 def test_windows_of_a_mask_on_another_grid_are_those_of_the_whole(coarse_mask, monkeypatch):
@@ -234,11 +180,6 @@ def test_masks_that_are_shifted_by_half_a_pixel_are_a_one_line_error(tmp_path):
     assert "3 masks" in line
     assert "+0.50 to the right and +0.50 down" in line
     assert line in check_data(class_config(tmp_path))[0]
-
-
-def test_masks_on_the_grid_of_their_images_are_not_shifted(tmp_path):
-    write_pairs(tmp_path, NORTH_UP)
-    assert not [line for line in load_dataset_info(class_config(tmp_path)).warnings if "shifted" in line]
 
 
 def test_the_mask_of_an_image_without_place_stays_as_it_is(tmp_path):
@@ -282,42 +223,6 @@ def test_masks_that_are_shifted_by_a_part_of_a_pixel_are_warned_of(shifted_recor
     assert place_warnings([records, placed]) == (line,)
 
 
-def test_masks_that_are_shifted_are_looked_for_among_the_first(shifted_records):
-    (line,) = place_warnings([with_places(ListRecords(shifted_records[1:2] * 200))])
-    assert line.startswith("128 masks")
-
-
-def test_masks_that_are_shifted_are_placed(shifted_records):
-    placed = with_places(ListRecords(shifted_records))
-    assert isinstance(placed[0]["target"], str)
-    assert isinstance(placed[1]["target"], PlacedMask)
-    assert placed[1]["target"].name == "b"
-
-
-def test_records_of_pictures_without_place_stay_as_they_are(tmp_path):
-    plain = str(tmp_path / "plain.tif")
-    tifffile.imwrite(plain, np.zeros((8, 9), np.uint8), photometric="minisblack")
-    records = ListRecords([{"image": plain, "target": plain, "name": "p"}])
-    assert with_places(records) is records
-
-
-def test_records_of_no_image_stay_as_they_are():
-    records = ListRecords([])
-    assert with_places(records) is records
-
-
-def test_records_of_volumes_stay_as_they_are(shifted_records):
-    records = ListRecords(shifted_records)
-    records.metadata = Metadata(dims=3)
-    assert with_places(records) is records
-
-
-def test_records_of_a_stream_stay_as_they_are(shifted_records):
-    records = ListRecords(shifted_records)
-    records.group_sizes = np.array([len(records)])
-    assert with_places(records) is records
-
-
 def test_a_mask_in_another_crs_is_a_one_line_error(tmp_path):
     write_pairs(tmp_path, NORTH_UP, crs="EPSG:32634")
     with pytest.raises(DataError, match=r"mask is in EPSG:32634, its image in EPSG:32633.*-t_srs EPSG:32633"):
@@ -344,23 +249,6 @@ def test_a_true_mask_on_another_grid_is_scored_where_it_lies(tmp_path):
         return json.loads((output / "metrics.json").read_text())
 
     assert scores("wide") == scores("same")
-
-
-@pytest.mark.parametrize(
-    ("source", "place"),
-    [
-        ("a.tif", ("a.tif", None)),
-        (PageFile("a.tif", 2), ("a.tif", 2)),
-        (BandSource(("b.tif", "c.tif"), page=3), ("b.tif", 3)),
-    ],
-    ids=["path", "page", "bands"],
-)
-def test_the_grid_of_a_source_is_that_of_a_page_of_its_file(source, place):
-    assert placed_page(source) == place
-
-
-def test_a_source_in_memory_has_no_grid():
-    assert placed_page(b"x") is None
 
 
 def test_a_mask_of_colors_stays_on_the_grid_of_its_image(tmp_path):

@@ -6,7 +6,6 @@ Modules: data_utils/image_io/rasters.py, data_utils/image_io/tiff_segments.py.
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,11 +19,10 @@ from support.rasters import NORTH_UP, scene, write_raster
 
 from data_utils.analysis.normalization import channel_statistics, channel_sums
 from data_utils.image_io import tiff_segments
-from data_utils.image_io.band_names import band_indices, has_band_name
+from data_utils.image_io.band_names import band_indices
 from data_utils.image_io.formats import BandSource
-from data_utils.image_io.rasters import Raster, open_bands, open_raster
+from data_utils.image_io.rasters import open_bands
 from data_utils.image_io.reader import read_header, read_image, read_mask
-from data_utils.image_io.tiff_segments import sample_index
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.samples import new_samples
 from data_utils.visualize import to_rgb
@@ -42,7 +40,7 @@ SPARSE = {"tiled": True, "blockxsize": 16, "blockysize": 32, "SPARSE_OK": "TRUE"
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "uint32", "float32"])
-@pytest.mark.parametrize("channels", [1, 3, 6, 13])
+@pytest.mark.parametrize("channels", [1, 3, 6])
 def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout):
     bands = (np.random.default_rng(0).random((channels, 70, 93)) * 200).astype(dtype)
     path = write_raster(tmp_path / "a.tif", bands, **layout)
@@ -63,65 +61,6 @@ def test_a_tiff_with_a_place_is_seen_as_it_is_to_be_turned(tmp_path, orientation
     tifffile.imwrite(tmp_path / "a.tif", stored, photometric="minisblack", extratags=tags, metadata=None)
     axes = {2: 1, 3: (0, 1), 4: 0}[orientation]
     assert np.array_equal(read_image(tmp_path / "a.tif")[:, :, 0], np.flip(stored, axes))
-
-
-@pytest.mark.parametrize(
-    ("pixels", "options", "dtype"),
-    [
-        (np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8), {"photometric": "rgb"}, np.uint8),
-        (np.arange(600, dtype=np.int16).reshape(20, 30, 1), {"photometric": "minisblack"}, np.int32),
-    ],
-    ids=["colors", "numbers"],
-)
-def test_a_tiff_without_place_is_a_picture_that_pillow_reads(tmp_path, pixels, options, dtype):
-    path = tmp_path / "a.tif"
-    tifffile.imwrite(path, pixels.squeeze(), **options)
-    with ExitStack() as stack:
-        assert open_raster(path, stack) is None
-    read = read_image(path)
-    assert np.array_equal(read, pixels)
-    assert read.dtype == dtype
-
-
-def test_numbers_with_a_place_have_the_type_of_those_that_pillow_reads(tmp_path):
-    grey = np.arange(600, dtype=np.int16).reshape(1, 20, 30)
-    assert read_image(write_raster(tmp_path / "a.tif", grey)).dtype == np.int32
-
-
-@pytest.mark.parametrize(("channels", "dtype"), [(6, np.uint8), (2, np.uint16)])
-def test_bands_without_place_are_read_though_pillow_knows_no_such_picture(tmp_path, channels, dtype):
-    bands = np.random.default_rng(0).integers(0, 256, (20, 30, channels), dtype)
-    path = tmp_path / "a.tif"
-    tifffile.imwrite(path, bands, photometric="minisblack", planarconfig="contig", metadata=None)
-    assert np.array_equal(read_image(path), bands)
-
-
-@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
-def test_bands_that_lie_one_behind_the_other_keep_their_type(tmp_path, dtype):
-    bands = np.random.default_rng(0).integers(0, 60_000, (3, 20, 30)).astype(dtype)
-    image = read_image(write_raster(tmp_path / "a.tif", bands, interleave="band"))
-    assert image.dtype == dtype
-    assert np.array_equal(image, np.moveaxis(bands, 0, 2))
-
-
-def test_chosen_bands_that_lie_one_behind_the_other_are_in_their_order(tmp_path):
-    bands = np.random.default_rng(0).integers(0, 256, (3, 20, 30), np.uint8)
-    path = write_raster(tmp_path / "a.tif", bands, interleave="band")
-    assert np.array_equal(read_image(BandSource((str(path),), ("3", "1"))), np.moveaxis(bands[[2, 0]], 0, 2))
-
-
-def test_seven_bands_that_are_called_colors_are_read_though_pillow_does_not(tmp_path):
-    bands = np.random.default_rng(0).integers(0, 256, (20, 30, 7), np.uint8)
-    tifffile.imwrite(tmp_path / "a.tif", bands, photometric="rgb", extrasamples=["unspecified"] * 4)
-    assert np.array_equal(read_image(tmp_path / "a.tif"), bands)
-
-
-def test_bands_of_a_further_page_are_read_though_pillow_knows_the_first_alone(tmp_path):
-    bands = np.random.default_rng(0).integers(0, 256, (20, 30, 2), np.uint16)
-    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
-        tiff.write(bands[:, :, 0], photometric="minisblack")
-        tiff.write(bands, photometric="minisblack", planarconfig="contig", extrasamples=["unspecified"])
-    assert np.array_equal(read_image(tmp_path / "a.tif", page=1), bands)
 
 
 def test_planes_without_place_are_bands(tmp_path):
@@ -163,21 +102,6 @@ def test_bands_of_a_file_that_cannot_be_read_are_refused(tmp_path, content, line
     path.symlink_to("/dev/null") if content is None else path.write_bytes(content)
     with pytest.raises(ImageError, match=rf"a: image cannot be read \({line}"):
         read_image(BandSource((str(path),), ("1",)), "a")
-
-
-def test_bands_are_not_chosen_of_numbers_that_numpy_lacks(tmp_path):
-    path = write_raster(tmp_path / "a.tif", np.ones((1, 20, 30), np.uint8))
-    with tifffile.TiffFile(path, mode="r+b") as file:
-        file.pages[0].tags["BitsPerSample"].overwrite(72)
-    with pytest.raises(ImageError, match="bands cannot be chosen of a TIFF"):
-        read_image(BandSource((str(path),), ("1",)))
-
-
-def test_the_pixels_of_a_file_are_not_copied(tmp_path, monkeypatch):
-    stored = np.ones((20, 30, 2), np.uint16)
-    path = write_raster(tmp_path / "a.tif", np.moveaxis(stored, 2, 0))
-    monkeypatch.setattr(tiff_segments.Segments, "read", lambda self, rows, columns, samples: stored)
-    assert np.shares_memory(read_image(path), stored)
 
 
 def test_grey_pixels_in_jpeg_are_read_as_rasterio_reads_them(tmp_path):
@@ -243,12 +167,6 @@ def test_alpha_says_where_there_is_data(tmp_path):
     assert not pixels.mask[:, 7:].any()
 
 
-def test_pixels_without_data_may_be_overwritten(tmp_path):
-    pixels = read_image(write_raster(tmp_path / "a.tif", transparent_colors(), photometric="rgb", alpha="yes"))
-    pixels[0, 0] = 5
-    assert np.ma.getmaskarray(pixels)[0, :2].tolist() == [[False] * 3, [True] * 3]
-
-
 def test_alpha_that_is_chosen_is_a_band_like_others(tmp_path):
     path = write_raster(tmp_path / "a.tif", transparent_colors(), photometric="rgb", alpha="yes")
     pixels = read_image(BandSource((str(path),), ("4", "1")))
@@ -264,18 +182,6 @@ def test_the_mask_of_a_file_says_where_there_is_data(tmp_path):
             file.write_mask(colors[3] > 0)
             assert MaskFlags.per_dataset in file.mask_flag_enums[0]
     assert np.array_equal(np.ma.getmaskarray(read_image(path))[:, :, 0], colors[3] == 0)
-
-
-def test_tiles_that_the_mask_of_a_file_leaves_out_hold_no_data(tmp_path):
-    path = tmp_path / "a.tif"
-    tile = np.full((16, 16), 255, np.uint8)
-    options = {"photometric": "minisblack", "tile": (16, 16), "compression": "zlib"}
-    with tifffile.TiffWriter(path) as tiff:
-        tiff.write(np.ones((16, 32), np.uint8), extratags=PLACED, **options)
-        tiff.write(iter([tile, None]), shape=(16, 32), dtype=np.uint8, subfiletype=1, **options)
-    with tifffile.TiffFile(path, mode="r+b") as tiff:
-        tiff.pages[1].aspage().tags["NewSubfileType"].overwrite(4)
-    assert np.ma.getmaskarray(read_image(path))[3, ::8, 0].tolist() == [False, False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -308,16 +214,6 @@ def test_names_of_bands_come_before_their_numbers(tmp_path):
     assert np.array_equal(read_image(BandSource((str(path),), ("2",)))[:, :, 0], bands[0])
 
 
-def test_bands_are_not_chosen_of_a_picture_of_video_colors(tmp_path):
-    colors = np.random.default_rng(0).integers(0, 256, (3, 16, 16), np.uint8)
-    path = tmp_path / "a.tif"
-    settings = {"driver": "GTiff", "count": 3, "height": 16, "width": 16, "dtype": "uint8"}
-    with rasterio.open(path, "w", **settings, compress="jpeg", photometric="ycbcr") as file:  # it has no place
-        file.write(colors)
-    with pytest.raises(ImageError, match=r"bands cannot be chosen of a TIFF of .* video colors"):
-        read_image(BandSource((str(path),), ("1",)))
-
-
 @pytest.fixture
 def no_codec(monkeypatch):
     """Compressed segments cannot be decoded, as where imagecodecs is not installed."""
@@ -343,15 +239,6 @@ def test_bands_are_chosen_of_a_compressed_picture_where_its_codec_is_missing(tmp
 
 
 @pytest.mark.usefixtures("no_codec")
-def test_a_further_page_is_read_by_pillow_where_its_codec_is_missing(tmp_path):
-    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
-        for value in (3, 4):
-            page = np.full((8, 9), value, np.uint8)
-            tiff.write(page, photometric="minisblack", compression="zlib", extratags=PLACED)
-    assert (read_image(tmp_path / "a.tif", page=1) == 4).all()
-
-
-@pytest.mark.usefixtures("no_codec")
 @pytest.mark.parametrize("byteorder", "<>")
 @pytest.mark.parametrize("dtype", ["uint16", "int16", "int32", "float32"])
 def test_compressed_grey_is_read_where_its_codec_is_missing(tmp_path, dtype, byteorder):
@@ -372,21 +259,13 @@ def test_compressed_bands_name_the_requirements_where_their_codec_is_missing(tmp
         read_image(path, "bands.tif")
 
 
-@pytest.fixture(params=[("uint8", 4), ("uint16", 12)], ids=["4 bits", "12 bits"])
-def bits_path(request, tmp_path):
-    """The path of a raster whose pixels fill no bytes."""
-    dtype, bits = request.param
+@pytest.mark.parametrize(("dtype", "bits"), [("uint8", 4), ("uint16", 12)])
+def test_pixels_that_fill_no_bytes_are_a_picture_and_no_bands(tmp_path, dtype, bits):
     values = np.random.default_rng(0).integers(0, 16, (1, 8, 10)).astype(dtype)
-    return write_raster(tmp_path / "a.tif", values, nbits=bits)
-
-
-def test_pixels_that_fill_no_bytes_are_a_picture(bits_path):
-    assert np.array_equal(read_image(bits_path, "a.tif")[:, :, 0], np.asarray(Image.open(bits_path)))
-
-
-def test_pixels_that_fill_no_bytes_are_no_bands(bits_path):
+    path = write_raster(tmp_path / "a.tif", values, nbits=bits)
+    assert np.array_equal(read_image(path, "a.tif")[:, :, 0], np.asarray(Image.open(path)))
     with pytest.raises(ImageError, match="bands cannot be chosen of a TIFF of palettes, of single bits"):
-        read_image(BandSource((str(bits_path),), ("1",)), "a.tif")
+        read_image(BandSource((str(path),), ("1",)), "a.tif")
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -434,70 +313,6 @@ def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(
             assert np.array_equal(np.ma.filled(window, 7), np.ma.filled(expected_window, 7))
 
 
-@pytest.mark.parametrize("interleave", ["pixel", "band"])
-def test_a_raster_of_fewer_tiles_than_its_size_needs_is_refused(tmp_path, interleave):
-    tiles = {"tiled": True, "blockxsize": 16, "blockysize": 16, "compress": "deflate", "interleave": interleave}
-    path = write_raster(tmp_path / "a.tif", np.ones((2, 16, 16), np.uint16), **tiles)
-    with tifffile.TiffFile(path, mode="r+b") as file:
-        file.pages[0].tags["ImageLength"].overwrite(32)
-    with pytest.raises(ImageError, match="it has fewer tiles or strips than its size needs"):
-        read_image(path)
-
-
-def noted_decoder(raster: Raster, monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
-    """The decoder of the tiles of a raster's only file, which counts its calls."""
-    page = raster.files[0].pixels.page
-    decode = mock.Mock(side_effect=page.decode)
-    monkeypatch.setattr(page, "decode", decode)
-    return decode
-
-
-@pytest.mark.parametrize(("kept_tiles", "decoded_tiles"), [(1000, 4), (2, 8)], ids=["all kept", "two of four kept"])
-def test_a_tile_is_decoded_once_while_it_is_kept(tmp_path, monkeypatch, kept_tiles, decoded_tiles):
-    bands = np.random.default_rng(0).integers(0, 9, (5, 64, 64)).astype(np.uint16)
-    tiles = {"tiled": True, "blockxsize": 32, "blockysize": 32, "compress": "deflate"}
-    path = write_raster(tmp_path / "a.tif", bands, **tiles)
-    monkeypatch.setattr(tiff_segments, "CACHED_BYTES", kept_tiles * 32 * 32 * 10)
-    with ExitStack() as stack:
-        raster = open_raster(path, stack)
-        decode = noted_decoder(raster, monkeypatch)
-        for _ in range(2):
-            assert np.array_equal(raster.whole(), np.moveaxis(bands, 0, 2))
-    assert decode.call_count == decoded_tiles
-
-
-def test_a_tile_larger_than_all_that_is_kept_is_kept_alone(tmp_path, monkeypatch):
-    path = write_raster(tmp_path / "a.tif", np.ones((1, 16, 16), np.uint16), compress="deflate")
-    monkeypatch.setattr(tiff_segments, "CACHED_BYTES", 1)
-    with ExitStack() as stack:
-        raster = open_raster(path, stack)
-        decode = noted_decoder(raster, monkeypatch)
-        for _ in range(2):
-            raster.read((2, 5), (3, 7))
-    assert decode.call_count == 1
-
-
-@pytest.mark.parametrize(("compress", "needed"), [("none", [3 * 4 * 5 * 2]), ("deflate", [120, 16 * 8 * 5 * 2])])
-def test_memory_is_asked_for_a_window_and_each_tile_of_it(tmp_path, monkeypatch, compress, needed):
-    asked = []
-    monkeypatch.setattr(tiff_segments, "check_memory", lambda size, name: asked.append(size))
-    path = write_raster(tmp_path / "a.tif", np.ones((5, 16, 8), np.uint16), compress=compress, blockysize=16)
-    with open_windowed_file(path) as picture:
-        picture.read(2, 5, 3, 7)
-    assert asked == needed
-
-
-@pytest.mark.parametrize(("interleave", "tile_bytes"), [("pixel", 16 * 32 * 2 * 5), ("band", 16 * 32 * 2)])
-@pytest.mark.parametrize(("less", "decodes_windows"), [(0, True), (1, False)])
-def test_windows_are_decoded_of_a_raster_whose_tiles_are_small(
-    tmp_path, monkeypatch, interleave, tile_bytes, less, decodes_windows
-):
-    monkeypatch.setattr(tiff_segments, "SEGMENT_BYTES", tile_bytes - less)
-    tiles = {"tiled": True, "blockxsize": 32, "blockysize": 16, "compress": "deflate", "interleave": interleave}
-    with open_windowed_file(write_raster(tmp_path / "a.tif", np.ones((5, 40, 40), np.uint16), **tiles)) as picture:
-        assert picture.decodes_windows is decodes_windows
-
-
 def test_a_strip_that_may_be_of_any_height_is_as_high_as_its_image(tmp_path, monkeypatch):
     bands = np.random.default_rng(0).integers(0, 9, (2, 20, 30)).astype(np.uint16)
     path = write_raster(tmp_path / "a.tif", bands, compress="deflate", blockysize=20)
@@ -508,20 +323,6 @@ def test_a_strip_that_may_be_of_any_height_is_as_high_as_its_image(tmp_path, mon
         assert np.array_equal(picture.read(3, 9), np.moveaxis(bands, 0, 2)[3:9])
 
 
-def test_bands_of_a_compression_that_nobody_knows_are_refused_by_its_number(tmp_path):
-    path = write_raster(tmp_path / "a.tif", np.ones((1, 20, 30), np.uint8), compress="deflate")
-    with tifffile.TiffFile(path, mode="r+b") as file:
-        file.pages[0].tags["Compression"].overwrite(64000)
-    with pytest.raises(ImageError, match=r"is compressed by 64000, which needs a library"):
-        read_image(path)
-
-
-def test_consecutive_samples_are_taken_without_a_copy():
-    pixels = np.arange(2 * 3 * 5).reshape(2, 3, 5)
-    assert np.shares_memory(pixels[:, :, sample_index((1, 2, 3))], pixels)
-    assert pixels[0, 0, sample_index((1, 3))].tolist() == [1, 3]
-
-
 def test_tiles_that_are_left_out_hold_no_data_where_that_is_no_number(tmp_path):
     path = tmp_path / "a.tif"
     size = {"count": 1, "height": 32, "width": 32, "dtype": "float32", "transform": NORTH_UP, "nodata": np.nan}
@@ -530,58 +331,13 @@ def test_tiles_that_are_left_out_hold_no_data_where_that_is_no_number(tmp_path):
     assert np.ma.getmaskarray(read_image(path))[5, ::8, 0].tolist() == [True, True, False, False]
 
 
-def test_the_tiles_that_were_used_last_are_kept(tmp_path, monkeypatch):
-    bands = np.random.default_rng(0).integers(0, 9, (1, 16, 64)).astype(np.uint16)
-    path = write_raster(tmp_path / "a.tif", bands, tiled=True, blockxsize=16, blockysize=16, compress="deflate")
-    monkeypatch.setattr(tiff_segments, "CACHED_BYTES", 2 * 16 * 16 * 2)  # of two tiles
-    lefts = [0, 16, 0, 32, 0, 32]
-    with ExitStack() as stack:
-        raster = open_raster(path, stack)
-        page = raster.files[0].pixels.page
-        decode = mock.Mock(side_effect=page.decode)
-        monkeypatch.setattr(page, "decode", decode)
-        tiles = [raster.read((0, 16), (left, left + 16))[:, :, 0] for left in lefts]
-    assert np.array_equal(tiles, [bands[0, :, left : left + 16] for left in lefts])
-    assert decode.call_count == 3
-
-
-@pytest.mark.parametrize("interleave", ["pixel", "band"])
-def test_a_raster_that_lacks_its_last_byte_is_cut_off(tmp_path, interleave):
-    bands = np.random.default_rng(0).integers(0, 9, (5, 8, 9)).astype(np.uint16)
-    path = write_raster(tmp_path / "a.tif", bands, interleave=interleave)
-    with tifffile.TiffFile(path) as tiff:
-        end = tiff.pages[0].dataoffsets[0] + bands.nbytes
-    path.write_bytes(path.read_bytes()[: end - 1])
-    with pytest.raises(ImageError, match="the file ends before its image does"), open_windowed_file(path) as picture:
-        picture.read(7, 8)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "line"),
-    [
-        ([(8, 9), (8, 10)], r"B0\.tif and .*B1\.tif: bands of 8 x 9 and 8 x 10 \(height x width\)"),
-        ([(8, 9), (8, 9), (7, 9)], r"B0\.tif and .*B2\.tif: bands of 8 x 9 and 7 x 9 \(height x width\)"),
-    ],
-    ids=["two", "three"],
-)
-def test_bands_of_files_must_have_one_size(tmp_path, sizes, line):
+def test_bands_of_files_must_have_one_size(tmp_path):
     paths = []
-    for number, size in enumerate(sizes):
+    for number, size in enumerate([(8, 9), (8, 9), (7, 9)]):
         paths.append(str(write_raster(tmp_path / f"B{number}.tif", np.zeros((1, *size), np.uint16))))
-    source = BandSource(tuple(paths), ())
-    with pytest.raises(ImageError, match=line), open_windowed_file(source):
+    line = r"B0\.tif and .*B2\.tif: bands of 8 x 9 and 7 x 9 \(height x width\)"
+    with pytest.raises(ImageError, match=line), open_windowed_file(BandSource(tuple(paths), ())):
         pass
-
-
-@pytest.mark.parametrize("has_place", [True, False])
-def test_a_page_without_a_place_has_no_page_that_says_where_its_data_are(tmp_path, has_place):
-    tags = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]
-    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
-        tiff.write(np.ones((8, 9), np.uint8), photometric="minisblack", extratags=tags if has_place else [])
-        tiff.write(np.ones((8, 9), bool), photometric="mask", subfiletype=4)
-    with ExitStack() as stack:
-        raster = open_bands(BandSource((str(tmp_path / "a.tif"),), ("1",)), stack)
-        assert (raster.files[0].mask is not None) is has_place
 
 
 @pytest.mark.parametrize(
@@ -604,49 +360,11 @@ def test_a_band_is_known_by_its_own_name_or_by_a_word_of_it(wanted, indices):
     assert band_indices(names, wanted) == indices
 
 
-def test_the_own_name_of_a_band_comes_before_words_of_others():
-    assert band_indices(["B2", "B3 red", "x_B2"], "b2") == [0]
-    assert band_indices(["Maß", "x Maß"], "maß") == [0]
-
-
-@pytest.mark.parametrize(
-    ("file_name", "has_name"),
-    [("a.B2.c", True), ("a B2 c", True), ("a_B2_c", True), ("a-B2-c", True), ("aB2", False), ("B2c", False)],
-)
-def test_words_of_a_name_stand_between_points_spaces_or_lines(file_name, has_name):
-    assert has_band_name(file_name, "B2") is has_name
-
-
-def opened_band(path: Path, band: str) -> np.ndarray:
-    """The pixels (H, W) of one band."""
-    with ExitStack() as stack:
-        return open_bands(BandSource((str(path),), (band,)), stack).whole()[:, :, 0]
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_bands_have_numbers_from_one_on(tmp_path, number):
-    bands = np.arange(3 * 4 * 5, dtype=np.uint16).reshape(3, 4, 5)
-    assert np.array_equal(opened_band(write_raster(tmp_path / "a.tif", bands), str(number)), bands[number - 1])
-
-
-@pytest.mark.parametrize("number", ["0", "4"])
-def test_a_number_that_no_band_has_is_named(tmp_path, number):
-    path = write_raster(tmp_path / "a.tif", np.zeros((3, 4, 5), np.uint16))
-    with pytest.raises(ImageError, match=f"has 3 bands, none called {number}"):
-        opened_band(path, number)
-
-
 @pytest.mark.parametrize("names", [("my_red", "old red"), ("red", "Red")])
 def test_a_name_that_two_bands_have_is_named(tmp_path, names):
     path = write_raster(tmp_path / "a.tif", np.zeros((2, 4, 5), np.uint16), names=names)
     with pytest.raises(ImageError, match=f"has 2 bands, 2 that are called red; its bands are {', '.join(names)}$"):
-        opened_band(path, "red")
-
-
-def test_up_to_eight_bands_of_a_file_are_listed(tmp_path):
-    path = write_raster(tmp_path / "a.tif", np.zeros((9, 4, 5), np.uint16), photometric="minisblack")
-    with pytest.raises(ImageError, match=r"its bands are 1, 2, 3, 4, 5, 6, 7, 8, \.\.\.$"):
-        opened_band(path, "red")
+        read_image(BandSource((str(path),), ("red",)))
 
 
 @pytest.mark.parametrize(("spare_bytes", "decodes_windows"), [(0, True), (-1, False)])
@@ -658,30 +376,6 @@ def test_a_raster_is_read_in_windows_up_to_a_size_of_its_segments(
     bands = np.zeros((5, 40, 50), np.uint16)
     path = write_raster(tmp_path / "a.tif", bands, compress="deflate", interleave=interleave, blockysize=40)
     with open_windowed_file(path) as picture:
-        assert picture.decodes_windows is decodes_windows
-
-
-@pytest.mark.parametrize(("interleave", "segment_bytes"), [("pixel", 5 * 40 * 50 * 2), ("band", 40 * 50 * 2)])
-def test_a_raster_in_the_strips_of_gdal_is_read_in_windows(tmp_path, monkeypatch, interleave, segment_bytes):
-    monkeypatch.setattr(tiff_segments, "SEGMENT_BYTES", segment_bytes - 1)
-    path = write_raster(tmp_path / "a.tif", np.zeros((5, 40, 50), np.uint16), interleave=interleave)
-    with open_windowed_file(path) as picture:
-        assert picture.decodes_windows
-
-
-@pytest.mark.parametrize(
-    ("strips", "bands", "decodes_windows"),
-    [([8], (), True), ([8, 40], (), False), ([40, 8], (), False), ([40, 8], ("8",), True)],
-)
-def test_bands_of_several_files_are_read_in_windows_where_all_of_them_can_be(
-    tmp_path, monkeypatch, strips, bands, decodes_windows
-):
-    monkeypatch.setattr(tiff_segments, "SEGMENT_BYTES", 40 * 50 * 2 - 1)
-    paths = []
-    for rows in strips:
-        path = tmp_path / f"{rows}.tif"
-        paths.append(str(write_raster(path, np.zeros((1, 40, 50), np.uint16), compress="deflate", blockysize=rows)))
-    with open_windowed_file(BandSource(tuple(paths), bands)) as picture:
         assert picture.decodes_windows is decodes_windows
 
 
@@ -722,29 +416,16 @@ def test_alpha_is_the_further_sample_that_the_file_calls_so(tmp_path, kind, samp
         assert picture.may_lack_data
 
 
-@pytest.fixture
-def red_files(tmp_path):
-    """The paths of three files of one band called red, of which the third has an alpha channel too."""
+def test_a_band_of_several_files_is_called_by_its_file_and_alpha_of_one_is_no_band(tmp_path):
     red = (42112, "s", 0, '<GDALMetadata><Item name="DESCRIPTION" sample="0">red</Item></GDALMetadata>', False)
     with_alpha = {"extrasamples": ["unassalpha"], "planarconfig": "contig"}
-    third = np.full((2, 3, 2), [7, 255], np.uint8)
-    return (
+    paths = (
         written_raster(tmp_path / "one.tif", np.full((2, 3), 5, np.uint8), red),
         written_raster(tmp_path / "two.tif", np.full((2, 3), 6, np.uint8), red),
-        written_raster(tmp_path / "three.tif", third, red, **with_alpha),
+        written_raster(tmp_path / "three.tif", np.full((2, 3, 2), [7, 255], np.uint8), red, **with_alpha),
     )
-
-
-def test_alpha_of_one_of_several_files_is_no_band(red_files):
-    assert read_image(BandSource(red_files))[0, 0].tolist() == [5, 6, 7]
-
-
-def test_a_band_of_several_files_is_called_by_its_file(red_files):
-    assert read_image(BandSource(red_files, ("two", "one", "red")))[0, 0].tolist() == [6, 5, 7]
-
-
-def test_a_band_of_one_file_is_called_by_its_name(red_files):
-    assert read_image(BandSource(red_files[:1], ("red",)))[0, 0].tolist() == [5]
+    assert read_image(BandSource(paths))[0, 0].tolist() == [5, 6, 7]
+    assert read_image(BandSource(paths, ("two", "one", "red")))[0, 0].tolist() == [6, 5, 7]
 
 
 @pytest.mark.parametrize(("page", "number"), [(0, 0), (2, 1)])
@@ -759,27 +440,6 @@ def test_each_page_of_a_raster_has_bands_and_a_mask_of_its_own(tmp_path, has_ban
     pixels = read_image(BandSource((str(path),), page=page)) if has_bands else read_image(path, page=page)
     assert (np.ma.getdata(pixels) == number).all()
     assert np.flatnonzero(np.ma.getmaskarray(pixels)[0]).tolist() == [number]
-
-
-def test_a_value_for_no_data_may_be_negative(tmp_path):
-    path = written_raster(tmp_path / "a.tif", np.array([[3, -9999]], np.int16), (42113, "s", 0, "-9999", False))
-    assert np.ma.getmaskarray(read_image(path))[0, :, 0].tolist() == [False, True]
-
-
-@pytest.mark.parametrize(("dtype", "may_lack_data"), [(np.uint8, False), (np.float32, True)])
-def test_pixels_of_floats_may_lack_data(tmp_path, dtype, may_lack_data):
-    path = written_raster(tmp_path / "a.tif", np.ones((8, 9), dtype))
-    with open_windowed_file(Path(path)) as picture:
-        assert picture.may_lack_data is may_lack_data
-
-
-def test_pixels_of_a_file_with_a_mask_may_lack_data(tmp_path):
-    path = tmp_path / "a.tif"
-    with tifffile.TiffWriter(path) as tiff:
-        tiff.write(np.ones((8, 9), np.uint8), photometric="minisblack", extratags=PLACED)
-        tiff.write(np.ones((8, 9), bool), photometric="mask", subfiletype=4)
-    with open_windowed_file(path) as picture:
-        assert picture.may_lack_data
 
 
 @pytest.mark.parametrize(
@@ -804,54 +464,11 @@ def test_pixels_with_a_place_have_the_types_of_those_without(tmp_path, stored, r
     assert read_header(path, "a") == ((2, 3), f"{read} x 1")
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
-def test_pixels_are_read_in_the_order_of_bytes_of_their_file(tmp_path, order):
-    pixels = np.arange(6, dtype=np.uint16).reshape(2, 3) + 255
-    path = written_raster(tmp_path / "a.tif", pixels, byteorder=order)
-    assert read_image(path)[:, :, 0].tolist() == [[255, 256, 257], [258, 259, 260]]
-
-
-def test_a_page_that_is_to_be_turned_is_a_picture_whatever_its_place(tmp_path):
-    pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    path = written_raster(tmp_path / "a.tif", pixels, (274, "H", 1, 6, False))
-    with ExitStack() as stack:
-        assert open_raster(path, stack) is None
-    assert np.array_equal(read_image(path)[:, :, 0], np.rot90(pixels, -1))
-
-
 def test_a_page_of_several_slices_in_tiles_is_refused(tmp_path):
     options = {"volumetric": True, "tile": (16, 16, 16)}
     path = written_raster(tmp_path / "a.tif", np.zeros((32, 32, 32), np.uint8), **options)
     with pytest.raises(ImageError, match="it holds 32 slices in one page"):
         read_image(path)
-
-
-@pytest.mark.parametrize(
-    ("bands", "dtype", "may_lack_data"),
-    [(("a",), "uint8", False), (("a", "b"), "uint16", True), (("b",), "uint16", True)],
-)
-def test_files_whose_bands_are_read_alone_tell_type_or_missing_data(tmp_path, bands, dtype, may_lack_data):
-    paths = (
-        written_raster(tmp_path / "a.tif", np.zeros((2, 3), np.uint8)),
-        written_raster(tmp_path / "b.tif", np.zeros((2, 3), np.uint16), (42113, "s", 0, "5", False)),
-    )
-    with ExitStack() as stack:
-        raster = open_bands(BandSource(paths, bands), stack)
-        assert raster.dtype == dtype
-        assert raster.may_lack_data is may_lack_data
-
-
-@pytest.mark.parametrize(("bands", "values"), [(("b",), [6]), (("b", "a"), [6, 4]), (("c", "a"), [8, 4])])
-def test_bands_of_several_files_are_read_in_the_order_that_is_asked_for(tmp_path, bands, values):
-    paths = (
-        written_raster(tmp_path / "a.tif", np.full((2, 3), 4, np.uint8)),
-        written_raster(tmp_path / "b.tif", np.full((2, 3), 6, np.uint16), (42113, "s", 0, "5", False)),
-        written_raster(tmp_path / "c.tif", np.full((2, 3), 8, np.uint8)),
-    )
-    with ExitStack() as stack:
-        pixels = open_bands(BandSource(paths, bands), stack).whole()
-    assert pixels[1, 2].tolist() == values
-    assert not isinstance(pixels, np.ma.MaskedArray)
 
 
 def test_bands_without_data_alone_are_missing_in_images_of_several_files(tmp_path):
@@ -863,29 +480,7 @@ def test_bands_without_data_alone_are_missing_in_images_of_several_files(tmp_pat
     assert np.ma.getmaskarray(pixels)[0].tolist() == np.eye(3, dtype=bool).tolist()
 
 
-def test_names_of_bands_that_are_not_there_are_passed_over(tmp_path):
-    items = '<Item name="DESCRIPTION" sample="{}" role="description">{}</Item>'
-    text = f"<GDALMetadata>{items.format(0, ' red &amp; more ')}{items.format(1, 'none')}</GDALMetadata>"
-    path = written_raster(tmp_path / "a.tif", np.zeros((2, 3), np.uint8), (42112, "s", 0, text, False))
-    with ExitStack() as stack:
-        assert open_raster(path, stack).files[0].names == ("red & more",)
-
-
-@pytest.mark.parametrize(
-    ("shape", "kind", "is_its_mask"),
-    [((8, 9), 4, True), ((4, 9), 4, False), ((8, 5), 4, False), ((8, 9), 0, False), ((8, 9), 5, False)],
-)
-def test_a_page_of_another_size_or_kind_does_not_say_where_data_are(tmp_path, shape, kind, is_its_mask):
-    with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
-        tiff.write(np.ones((8, 9), np.uint8), photometric="minisblack", extratags=PLACED)
-        tiff.write(np.ones(shape, bool), photometric="mask", subfiletype=kind)
-    with ExitStack() as stack:
-        assert (open_raster(tmp_path / "a.tif", stack).files[0].mask is not None) is is_its_mask
-
-
-@pytest.fixture
-def crops_of_rasters(tmp_path):
-    """Samples of two rasters, of which the first is taken for a large one, and lacks data in a corner."""
+def test_a_crop_of_a_large_raster_knows_nothing_where_that_holds_no_data(tmp_path):
     bands = np.ones((1, 24, 32), np.uint8)
     bands[0, :6, :9] = 0
     (tmp_path / "masks").mkdir()
@@ -893,26 +488,13 @@ def crops_of_rasters(tmp_path):
         write_raster(tmp_path / "images" / f"{name}.tif", bands, nodata=0)
         Image.fromarray(np.eye(24, 32, dtype=np.uint8)).save(tmp_path / "masks" / f"{name}.png")
     info = load_info(tmp_path, val_fraction=0.3)
-    split = replace(info.train, class_locations={0: [np.array([[0, 0]])]})
-    return new_samples(split, info, Preprocess(mean=(4.0,), std=(1.0,)), fit_targets=True)
-
-
-def test_a_crop_of_a_large_raster_knows_nothing_where_that_holds_no_data(crops_of_rasters):
-    pixels, target = crops_of_rasters.load_crop(0, (24, 32), np.random.default_rng(0))
+    split = replace(info.train, class_locations={0: [np.array([[0, 0]])]})  # it is taken for a large one
+    crops = new_samples(split, info, Preprocess(mean=(4.0,), std=(1.0,)), fit_targets=True)
+    pixels, target = crops.load_crop(0, (24, 32), np.random.default_rng(0))
     assert (pixels[0, :6, :9] == 4).all()
     assert (pixels[0, 6:] == 1).all()
     assert (target.main[:6, :9] == 255).all()
     assert (target.main == 255).sum() == 54
-
-
-def test_a_crop_is_read_of_large_images_alone(crops_of_rasters):
-    assert crops_of_rasters.load_crop(1, (24, 32), np.random.default_rng(0)) is None
-
-
-def test_a_crop_with_a_mask_that_has_another_size_by_now_is_refused(crops_of_rasters):
-    Image.new("L", (24, 20)).save(crops_of_rasters.split.records[0]["target"])
-    with pytest.raises(DataError, match="image is 24 x 32, its mask 20 x 24"):
-        crops_of_rasters.load_crop(0, (24, 32), np.random.default_rng(0))
 
 
 def test_a_mask_with_a_place_is_unknown_where_it_holds_no_number(tmp_path):

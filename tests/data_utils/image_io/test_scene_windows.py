@@ -7,12 +7,10 @@ import pytest
 from PIL import Image
 from support.rasters import write_raster
 
-from data_utils.image_io.formats import RenderedMask
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.scene_windows import Box, SceneWindow
-from data_utils.image_io.windowed import open_if_large
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
-from runtime.errors import DataError, ImageError
+from runtime.errors import DataError
 
 BANDS = np.arange(2 * 12 * 16, dtype=np.uint16).reshape(2, 12, 16)
 
@@ -48,21 +46,8 @@ def test_a_window_of_an_image_is_read_in_parts(image_window):
         assert np.array_equal(picture.read(1, 3, 4, 6), np.moveaxis(BANDS[:, 3:5, 7:9], 0, 2))
 
 
-def test_a_window_of_an_image_is_opened_however_small(image_window):
-    with open_if_large(image_window) as picture:
-        assert picture.size == (7, 12)
-
-
 def test_a_window_of_a_mask_is_its_own_part(mask_window):
     assert np.array_equal(mask_window.read(), BANDS[0, 2:9, 3:15])
-
-
-def test_a_window_of_a_picture_is_not_read_in_parts(mask_window):
-    with mask_window.open() as picture:
-        assert not picture.may_lack_data
-        assert not picture.decodes_windows
-    with open_if_large(mask_window) as picture:
-        assert picture is None
 
 
 @pytest.mark.parametrize("size", [(12, 18), (14, 16), (12, 14), (10, 16)])
@@ -71,18 +56,6 @@ def test_a_window_of_a_mask_of_another_size_is_refused(mask_window, size):
     with pytest.raises(DataError) as error:
         replace(mask_window, size=size).read()
     assert str(error.value) == line
-
-
-def test_a_window_of_values_that_are_no_numbers_is_refused(image_window, tmp_path):
-    np.save(tmp_path / "f.npy", np.full((12, 16), np.nan))
-    with pytest.raises(ImageError, match=r"^a: has pixels that are not numbers"):
-        replace(image_window, source=str(tmp_path / "f.npy")).read()
-
-
-def test_a_window_of_a_damaged_picture_is_refused(mask_window, tmp_path):
-    (tmp_path / "m.png").write_bytes(b"no picture")
-    with pytest.raises(ImageError, match="cannot be read"):
-        read_header(mask_window, "a")
 
 
 def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
@@ -95,17 +68,3 @@ def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
     with window.open() as picture:
         assert picture.size == (2, 6)
         assert picture.read(0, 2).tolist() == expected
-
-
-class Parts(RenderedMask):
-    """A mask that is never rendered as a whole."""
-
-    def render(self) -> np.ndarray:
-        raise AssertionError
-
-    def render_part(self, rows, columns) -> np.ndarray:
-        return np.full((rows[1] - rows[0], columns[1] - columns[0]), 7)
-
-
-def test_a_rendered_mask_is_rendered_only_where_the_window_is():
-    assert SceneWindow(Parts(), "a", (12, 16), Box(0, 2, 7, 10), is_mask=True).read().tolist() == [[7] * 3] * 2

@@ -2,7 +2,6 @@
 
 import itertools
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,12 +17,10 @@ from data_utils.image_io.formats import BandSource, PageFile, PictureFile
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.windowed import (
     WindowedArray,
-    WindowedRaster,
     WindowedTiff,
     open_if_large,
     open_windowed,
     open_windowed_file,
-    strips,
 )
 from data_utils.loading.image_input import ImageInput
 from inference import Predictor
@@ -91,7 +88,6 @@ def test_windows_of_a_tiff_are_what_the_whole_file_holds(kind, layout, tmp_path)
 
 PAGES = np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((3, 4), np.uint8)
 ROTATED = 6  # the orientation of a picture that is seen turned by a quarter
-PLACE = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]  # tags of a GeoTIFF
 
 
 def exif_of(orientation: int) -> Image.Exif:
@@ -136,16 +132,6 @@ def test_a_file_without_windows_is_read_all_the_same(name, write, tmp_path, monk
         np.testing.assert_array_equal(read_image(picture.read(10, 50)), whole[10:50])
 
 
-@pytest.mark.parametrize("array", [np.zeros(7), np.zeros((4, 4, 0)), np.zeros((2, 3, 4, 5))], ids=["1", "none", "4"])
-def test_an_array_that_is_no_picture_is_an_image_error(array, tmp_path):
-    np.save(tmp_path / "a.npy", array)
-    with (
-        pytest.raises(ImageError, match=r"a\.npy cannot be read \(its shape is \("),
-        open_windowed_file(tmp_path / "a.npy"),
-    ):
-        pass
-
-
 @pytest.mark.parametrize("layout", [{}, {"compression": "zlib", "tile": (64, 64)}], ids=["strips", "tiles"])
 def test_a_tiff_that_is_cut_off_is_an_image_error(tmp_path, layout):
     path = tmp_path / "a.tif"
@@ -163,32 +149,6 @@ def test_a_picture_that_is_cut_off_is_an_image_error(tmp_path):
         open_windowed_file(tmp_path / "a.png") as picture,
     ):
         picture.read(0, 5)
-
-
-def test_bands_that_cannot_be_opened_are_named_by_their_first_file():
-    source = BandSource(("first.tif", "second.tif"))
-    with pytest.raises(ImageError, match=r"^first\.tif cannot be read"), open_windowed_file(source):
-        pass
-
-
-def test_an_array_that_is_a_device_is_an_image_error(tmp_path):
-    (tmp_path / "a.npy").symlink_to("/dev/null")
-    with (
-        pytest.raises(ImageError, match=r"a\.npy cannot be read \(it is not a regular file\)"),
-        open_windowed_file(tmp_path / "a.npy"),
-    ):
-        pass
-
-
-def test_strips_of_a_picture_are_not_kept_in_memory(tmp_path, monkeypatch):
-    tifffile.imwrite(tmp_path / "a.tif", PICTURES["grey"], photometric="minisblack", compression="zlib")
-    with open_windowed_file(tmp_path / "a.tif") as picture:
-        page = picture.segments.page
-        decode = mock.Mock(side_effect=page.decode)
-        monkeypatch.setattr(page, "decode", decode)
-        for _ in range(3):
-            picture.read(0, 5)
-    assert decode.call_count == 3
 
 
 JPEG_SIZES = list(
@@ -259,13 +219,6 @@ def resized_window(
 
 
 @pytest.mark.parametrize("kind", PICTURES)
-@pytest.mark.parametrize("size", [(1, 1), (40, 30)])
-def test_a_window_of_a_picture_at_its_own_size_is_that_part_of_it(kind, size, tmp_path):
-    window, expected = resized_window(tmp_path, kind, target=(301, 333), size=size)
-    np.testing.assert_array_equal(window, expected)
-
-
-@pytest.mark.parametrize("kind", PICTURES)
 @pytest.mark.parametrize("target", [(301, 333), *OTHER_SIZES])
 def test_a_window_of_the_whole_picture_is_resized_as_that(kind, target, tmp_path):
     window, expected = resized_window(tmp_path, kind, target, size=target)
@@ -321,14 +274,6 @@ def test_an_image_of_4096_by_4096_pixels_is_read_in_windows(tmp_path, width, is_
         assert (picture is not None) is is_large
 
 
-def test_four_million_pixels_are_read_together():
-    picture = np.broadcast_to(np.zeros(1, np.uint8), (9000, 1000))
-    rows = [(top, len(part)) for top, part in strips(WindowedArray(picture))]
-    assert rows == [(0, 4194), (4194, 4194), (8388, 612)]
-    wide = np.broadcast_to(np.zeros(1, np.uint8), (2, 2**22 + 1))
-    assert [(top, len(part)) for top, part in strips(WindowedArray(wide))] == [(0, 1), (1, 1)]
-
-
 @pytest.mark.parametrize(
     "source_of", [lambda path: PageFile(path, 1), lambda path: PictureFile(path, 1)], ids=["page", "picture"]
 )
@@ -342,29 +287,6 @@ def test_windows_of_a_page_are_parts_of_that_page(tmp_path, source_of):
         assert np.array_equal(read_mask(picture.read(1, 3, 2), "a"), pages[1, 1:3, 2:])
 
 
-def check_window_of_mask(path: Path) -> None:
-    """Check that a window is read as the same part of the whole mask."""
-    whole = read_mask(str(path), "a")
-    with open_windowed_file(path) as picture:
-        assert picture.size == whole.shape[:2]
-        assert picture.extent == whole.shape[:2]
-        assert np.array_equal(read_mask(picture.read(0, 2, 1, 3), "a"), whole[:2, 1:3])
-
-
-@pytest.mark.parametrize("name", ["a.png", "a.tif"])
-def test_windows_of_a_turned_mask_are_upright(tmp_path, name):
-    mask = np.arange(4 * 6, dtype=np.uint8).reshape(4, 6)
-    Image.fromarray(mask).save(tmp_path / name, exif=exif_of(ROTATED))
-    check_window_of_mask(tmp_path / name)
-
-
-def test_windows_of_a_gif_have_its_colors(tmp_path):
-    indices = Image.fromarray(np.array([[0, 1, 1], [1, 0, 0]], np.uint8))
-    indices.putpalette([9, 9, 9, 200, 140, 80])
-    indices.save(tmp_path / "a.gif")
-    check_window_of_mask(tmp_path / "a.gif")
-
-
 @pytest.mark.parametrize(("source_page", "page"), [(None, 2), (0, 0), (1, 1)])
 def test_a_page_in_windows_is_the_one_that_its_source_names(tmp_path, source_page, page):
     tifffile.imwrite(tmp_path / "a.tif", PAGES, photometric="minisblack")
@@ -372,36 +294,10 @@ def test_a_page_in_windows_is_the_one_that_its_source_names(tmp_path, source_pag
         assert read_image(picture.read(0, 3)).max() == page
 
 
-def test_a_page_of_a_path_in_windows_is_the_one_that_is_asked_for(tmp_path):
-    tifffile.imwrite(tmp_path / "a.tif", PAGES, photometric="minisblack")
-    with open_windowed_file(tmp_path / "a.tif", 2) as picture:
-        assert read_image(picture.read(0, 3)).max() == 2
-
-
-def test_a_page_of_a_tiff_with_a_place_is_the_one_that_is_named(tmp_path):
-    path = tmp_path / "a.tif"
-    with tifffile.TiffWriter(path) as tiff:
-        for page in PAGES:
-            tiff.write(page, photometric="minisblack", extratags=PLACE)
-    for page in range(3):
-        assert read_image(path, page=page).max() == page
-        with open_windowed_file(path, page) as picture:
-            assert isinstance(picture, WindowedRaster)
-            assert picture.read(0, 3).max() == page
-
-
 def test_a_tiff_with_a_place_lacks_data_unless_it_is_read_as_a_picture(tmp_path):
     raster = str(write_raster(tmp_path / "b.tif", PAGES[:1], nodata=0))
     assert isinstance(read_image(raster), np.ma.MaskedArray)
     assert not isinstance(read_image(PictureFile(raster)), np.ma.MaskedArray)
-
-
-def test_an_array_is_mapped_from_its_file_whatever_the_case_of_the_name(tmp_path):
-    np.save(tmp_path / "a.npy", PAGES[2])
-    (tmp_path / "a.npy").rename(tmp_path / "A.NPY")
-    with open_windowed_file(tmp_path / "A.NPY") as picture:
-        assert isinstance(picture.array, np.memmap)
-        assert picture.size == (3, 4)
 
 
 @pytest.fixture(scope="module")
@@ -434,11 +330,3 @@ def test_a_large_image_is_read_in_windows_where_its_file_has_them(small_files, m
     monkeypatch.setattr(windowed, "LARGE_IMAGE_PIXELS", 12)
     with open_if_large(source_of(small_files)) as image:
         assert (image is not None) is has_windows
-
-
-def test_a_window_of_an_array_may_miss_data_where_the_array_does():
-    array = np.ma.MaskedArray(np.zeros((4, 5)), np.eye(4, 5) > 0)
-    assert WindowedArray(array).may_lack_data
-    assert not WindowedArray(array.data).may_lack_data
-    assert WindowedArray(array).read(1, 2).mask.tolist() == [[False, True, False, False, False]]
-    assert WindowedArray(array.data, (8, 10), (3.5, 4.5)).size == (8, 10)

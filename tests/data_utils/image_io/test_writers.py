@@ -10,15 +10,6 @@ from PIL import Image
 from data_utils.image_io.writers import NpyWriter, PngWriter, write_pages
 
 
-@pytest.mark.parametrize(("level", "mark"), [(6, b"\x78\x9c"), (1, b"\x78\x01")])
-def test_a_picture_is_compressed_at_the_level_asked_for(level, mark):
-    file = io.BytesIO()
-    with PngWriter(file, (2, 3), level) as writer:
-        writer.write(np.zeros((2, 3), np.uint8))
-    assert file.getvalue().partition(b"IDAT")[2].startswith(mark)
-    assert file.getvalue().endswith(b"\0\0\0\0IEND\xaeB`\x82")
-
-
 @pytest.mark.parametrize(("shape", "dtype"), [((4, 3), np.uint8), ((4, 5), np.uint16), ((4, 5, 3), np.uint8)])
 def test_a_picture_is_written_some_rows_at_a_time(shape, dtype):
     pixels = (np.arange(np.prod(shape)) * 37 + 250).reshape(shape).astype(dtype)

@@ -104,13 +104,6 @@ def info(request, tmp_path_factory: pytest.TempPathFactory) -> DatasetInfo:
     return load_info(folder, task="objects")
 
 
-def test_classes_of_objects_are_those_of_the_annotations(info):
-    assert info.reader.task("ce", None).classes.names == ("background", "cat", "dog")
-    assert info.reader.describe() == "numbered objects of the classes cat, dog"
-    _, cats, dogs = info.reader.class_pixels
-    assert cats > dogs > 0
-
-
 def test_touching_objects_of_one_class_have_numbers_of_their_own(info):
     target = info.reader.read(info.train.records[0], SIZE, SIZE)
     numbers = {int(target.ids[place]) for place in ((5, 5), (5, 15), (15, 24))}
@@ -118,12 +111,6 @@ def test_touching_objects_of_one_class_have_numbers_of_their_own(info):
     assert 0 not in numbers
     assert target.ids[15, 5] == 0
     assert [target.mask[place] for place in ((5, 5), (5, 15), (15, 24), (15, 5))] == [1, 1, 2, 0]
-
-
-def test_numbers_of_objects_are_read_without_their_classes(info):
-    ids = info.reader.ids(info.train.records[0])
-    assert np.unique(ids).tolist() == [0, 1, 2, 3]
-    assert ids[15, 5] == 0
 
 
 def test_objects_keep_their_numbers_in_a_smaller_target(info):
@@ -139,12 +126,6 @@ def test_objects_of_classes_that_are_not_chosen_are_background(tmp_path):
     assert info.reader.task("ce", None).classes.names == ("background", "dog")
     assert target.ids[5, 5] == target.mask[5, 5] == 0
     assert target.mask[15, 24] == 1
-
-
-def test_objects_of_classes_that_are_not_chosen_are_ignored_on_request(tmp_path):
-    write_coco(tmp_path)
-    info = load_info(tmp_path, task="objects", classes="dog", outside="ignore")
-    assert info.reader.read(info.train.records[0], SIZE).mask[5, 5] == 255
 
 
 def test_shapes_of_a_group_are_one_object(tmp_path):
@@ -194,17 +175,6 @@ def test_annotations_are_the_truth_of_predicted_objects(annotated):
     assert numbers[5, 5] != numbers[5, 14]
     target = ObjectFormat(("background", "dog", "cat")).reader_for(true).target_from_mask(labels, "a")
     np.testing.assert_array_equal(target.mask, classes)
-
-
-def test_annotations_are_the_truth_of_objects_of_one_class(annotated):
-    true = open_true_masks(annotated, None, [Path("a")], (), ("animal",)).find(Path("a"), Path("a"), 0, 1)
-    assert set(label_classes(true.render()).ravel()) == {0, 1}
-
-
-def test_a_prediction_without_annotations_is_missing_its_truth(annotated):
-    truths = open_true_masks(annotated, None, [Path("a")], (), ("dog", "cat"))
-    assert truths.find(Path("z"), Path("z"), 0, 1) is None
-    assert truths.missing == ["z"]
 
 
 def saved(folder: Path, task: dict | None, outputs: int, **preprocess) -> Path:
@@ -312,9 +282,9 @@ def written_objects(folder: Path, *rows: str) -> WrittenObjects:
 
 
 def test_classes_of_written_objects_are_read_with_them(tmp_path):
-    written = written_objects(tmp_path, "1,dog,1,0,1,0,1,1,2,0.9", "2,cat,2,0,2.5,0,2,1,4,0.8")
-    assert label_classes(written.render()).tolist() == [[0, 2, 1, 1]]
-    assert label_numbers(written.render()).tolist() == [[0, 1, 2, 2]]
+    labels = written_objects(tmp_path, "1,dog,1,0,1,0,1,1,2,0.9", "2,cat,2,0,2.5,0,2,1,4,0.8").render()
+    assert label_classes(labels).tolist() == [[0, 2, 1, 1]]
+    assert label_numbers(labels).tolist() == [[0, 1, 2, 2]]
 
 
 @pytest.mark.parametrize(("number", "name"), [(1, "bird"), (3, "dog"), (-1, "dog")])

@@ -5,6 +5,7 @@ Modules: data_utils/targets/classes.py.
 
 import numpy as np
 import pytest
+import torch
 
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -17,13 +18,6 @@ TWO = ClassMap(("a", "b"), (1, 2), None)
 
 
 @pytest.mark.parametrize(
-    ("ignore_value", "description"), [(0, "classes 1=a, 2=b, ignored 0"), (None, "classes 1=a, 2=b")]
-)
-def test_a_reader_of_classes_describes_its_values(ignore_value, description):
-    assert ClassReader(ClassMap(("a", "b"), (1, 2), ignore_value)).describe() == description
-
-
-@pytest.mark.parametrize(
     ("record", "shown"), [({"labeled": ("a",)}, [[0, 255]]), ({}, [[0, 1]])], ids=["of one class", "of all"]
 )
 def test_a_truth_is_shown_where_an_image_is_labeled(record, shown):
@@ -31,13 +25,6 @@ def test_a_truth_is_shown_where_an_image_is_labeled(record, shown):
     target = partly.target_for_record(partly.target_from_mask(np.array([[1, 2]]), "mask"), record)
     assert partly.shown_truth(target).tolist() == shown
     assert target.mask.tolist() == [[0, 1]]
-
-
-def test_label_sets_of_all_targets_have_one_type():
-    partly = PartlyLabeledReader(TWO, label_sets=BY_A)
-    read = partly.target_from_mask(np.array([[1, 2]]), "mask")
-    labeled = partly.target_for_record(read, {"labeled": ("a",)})
-    assert labeled.label_set.dtype == read.label_set.dtype == np.int32
 
 
 def test_an_image_that_is_labeled_for_nothing_is_unknown():
@@ -53,11 +40,6 @@ def test_an_image_that_is_labeled_for_nothing_is_unknown():
 def test_pixels_of_a_class_are_those_of_all_its_values_and_of_no_ignored_ones():
     class_map = ClassMap(("a", "b"), (1, 2), 9, joined=((3, 0), (4, 255)))
     assert count_classes({1: 5, 2: 7, 3: 2, 4: 100, 9: 100, 77: 100}, class_map) == (7, 7)
-
-
-def test_images_that_are_all_labeled_for_all_classes_have_the_same_reader():
-    reader = ClassReader(TWO)
-    assert reader.partly_labeled({("a", "b"): "classes.csv"}, (), {("a", "b"): {1: 5}}) is reader
 
 
 def test_a_class_may_be_labeled_by_the_name_that_the_data_set_gives_its_value():
@@ -84,10 +66,17 @@ def test_class_weights_are_as_many_as_classes(weights):
         class_weight_tensor(weights, (1, 2))
 
 
-def test_names_of_classes_do_not_matter_to_what_is_kept():
-    assert ClassReader(TWO).key == ClassReader(ClassMap(("x", "y"), (1, 2), None)).key
+def test_automatic_class_weights_are_the_root_of_the_inverse_frequencies():
+    weights = class_weight_tensor(["auto"], [900, 90, 10])
+    # float32: measured 9e-8
+    torch.testing.assert_close(weights**2 * torch.tensor([900, 90, 10]), torch.full((3,), 1000 / 3), rtol=5e-7, atol=0)
 
 
-def test_no_class_weights_are_asked_for_in_two_ways():
-    assert class_weight_tensor(None, (1, 2)) is class_weight_tensor(["none"], (1, 2)) is None
-    assert class_weight_tensor(["auto"], (0, 30, 10)).tolist() == pytest.approx([1, (4 / 9) ** 0.5, (4 / 3) ** 0.5])
+def test_a_class_without_pixels_weighs_1():
+    assert class_weight_tensor(["auto"], [30, 0, 10])[1] == 1
+    assert class_weight_tensor(["auto"], [0, 0]).tolist() == [1, 1]
+
+
+def test_black_of_a_mask_without_colors_counts_for_the_class_that_is_black():
+    class_map = ClassMap(("ground", "car", "road"), ((0, 0, 0), (255, 0, 0), (9, 9, 9)), None)
+    assert count_classes({(255, 0, 0): 4, 0: 6, (9, 9, 9): 5}, class_map) == (6, 4, 5)

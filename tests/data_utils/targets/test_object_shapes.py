@@ -11,11 +11,9 @@ from support.objects import Masks, numbered, write_discs
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
-from data_utils.targets.classes import ClassReader
 from data_utils.targets.objects import ObjectReader, boxed_objects, object_shapes
 
 COUNTS = [3, 5, 8, 9, 12, 14, 17]
-NOTHING = np.zeros((2, 2), np.uint8)
 
 
 def test_the_smallest_prediction_follows_from_the_data(tmp_path):
@@ -31,16 +29,6 @@ def test_the_smallest_prediction_follows_from_the_data(tmp_path):
     assert load_info(tmp_path).reader.smallest == smallest
 
 
-def test_the_smallest_prediction_is_measured_anew_for_other_objects(tmp_path):
-    train, _ = load_records(DataConfig(dataset=str(write_discs(tmp_path, COUNTS, seed=0))))
-    all_objects, first_objects = ObjectReader(), ObjectReader(ignored=tuple(range(2, 100)))
-    smallest = {}
-    for reader in (all_objects, first_objects):
-        smallest[reader] = object_shapes(train, reader)["smallest"]
-        assert reader.with_records(train).smallest == smallest[reader]
-    assert smallest[all_objects] != smallest[first_objects]
-
-
 @pytest.mark.parametrize(
     ("mask", "smallest"),
     [
@@ -54,31 +42,6 @@ def test_the_smallest_prediction_is_half_of_the_hundredth_smallest_object(mask, 
     assert object_shapes(Masks([mask]), ObjectReader())["smallest"] == smallest
 
 
-def test_shapes_of_a_damaged_mask_are_passed_over():
-    damaged = np.array([[-1]])  # it is named elsewhere
-    assert object_shapes(Masks([damaged, numbered(3)]), ObjectReader())["fills_holes"]
-
-
-@pytest.mark.parametrize(("count", "dims", "sample"), [(130, 2, 64), (60, 3, 4)], ids=["images", "volumes"])
-def test_shapes_are_measured_in_a_sample_from_the_first_to_the_last(count, dims, sample):
-    records = Masks([NOTHING] * count, dims=dims)
-    assert object_shapes(records, ObjectReader()) == {"smallest": 1, "fills_holes": False}
-    assert len(records.read) == sample
-    assert records.read[0] == 0
-    assert records.read[-1] == count - 1
-
-
-def test_masks_of_classes_may_shrink_but_those_of_objects_may_not():
-    assert not ObjectReader.may_shrink
-    assert ClassReader.may_shrink
-
-
-@pytest.fixture
-def whole_discs(tmp_path):
-    """A folder of label images of discs without holes."""
-    return write_discs(tmp_path, [20, 21, 22, 23], seed=0)
-
-
 def pierce(folder: Path) -> None:
     """Make a hole in every fourth disc."""
     for file in (folder / "masks").iterdir():
@@ -89,31 +52,13 @@ def pierce(folder: Path) -> None:
         Image.fromarray(ids).save(file)
 
 
-def test_holes_of_predictions_are_filled_where_training_objects_have_none(whole_discs):
-    config = DataConfig(dataset=str(whole_discs), task="objects")
+def test_holes_of_predictions_are_filled_where_training_objects_have_none(tmp_path):
+    config = DataConfig(dataset=str(write_discs(tmp_path, [20, 21, 22, 23], seed=0)), task="objects")
     train, _ = load_records(config)
     assert ObjectReader().with_records(train).fills_holes
     assert "holes in predictions filled" in check_data(config)[0]
-
-
-def test_holes_of_predictions_are_kept_where_training_objects_have_some(whole_discs):
-    config = DataConfig(dataset=str(whole_discs), task="objects")
-    ObjectReader().with_records(load_records(config)[0])  # of other masks, as they were before
-    pierce(whole_discs)
+    pierce(tmp_path)
     assert not ObjectReader().with_records(load_records(config)[0]).fills_holes
-
-
-def test_holes_of_predictions_are_kept_where_no_training_object_counts(whole_discs):
-    train, _ = load_records(DataConfig(dataset=str(whole_discs), task="objects"))
-    assert not object_shapes(train, ObjectReader(ignored=tuple(range(1, 100))))["fills_holes"]
-
-
-def test_small_objects_with_holes_stay_where_records_are_a_stream():
-    """Records of a stream are not looked at, so nothing is known of their shapes."""
-    task = ObjectReader().task("ce+logdice", None)
-    assert task.smallest == 1
-    assert not task.fills_holes
-    assert not task.drops_border
 
 
 RING = np.pad([[0]], 2, constant_values=1)

@@ -42,20 +42,9 @@ def test_numbers_that_are_ignored_may_be_those_of_no_object():
     assert reader.find_problem([0, 5, 2**32 - 1]) is None
 
 
-def test_numbers_may_have_gaps():
-    target = ObjectReader().target_from_mask(np.array([[0, 70_000, 5]]), "a")
-    assert target.ids.tolist() == [[0, 70_000, 5]]
-    assert target.mask.tolist() == [[0, 1, 1]]
-
-
 def test_colors_of_a_mask_are_numbers():
     colors = np.array([[[0, 0, 0], [1, 0, 0], [0, 0, 1]]], np.uint8)
     assert ObjectReader().target_from_mask(colors, "a").ids.tolist() == [[0, 1, 65536]]
-
-
-def test_numbers_may_be_as_high_as_31_bits_hold():
-    highest = np.array([[0, 2**31 - 1]])
-    assert ObjectReader().target_from_mask(highest, "a").ids.tolist() == highest.tolist()
 
 
 @pytest.fixture
@@ -74,14 +63,6 @@ def test_ignored_numbers_of_a_volume_stay_in_its_voxels(reader_without_nine):
     volume = np.array([[[0, 9, 2]]], np.int32)
     assert reader_without_nine.target_from_volume(volume, "a").ids.tolist() == [[[0, 0, 2]]]
     assert volume.tolist() == [[[0, 9, 2]]]
-
-
-def test_any_values_of_a_mask_may_be_objects(reader_without_nine):
-    assert reader_without_nine.find_problem([(0, 0, 0), 5]) is None
-
-
-def test_several_numbers_may_be_ignored():
-    assert ObjectReader.from_values({}, (), DataConfig(ignore_index="3,9")) == ObjectReader((3, 9))
 
 
 def test_a_color_is_no_number_to_be_ignored():
@@ -113,33 +94,6 @@ def test_a_flag_says_where_objects_of_other_classes_count(flag, outside):
     assert reader == ObjectReader((), ((9, "a"),), outside)
 
 
-COLORED_CLASS = ((9, 9, 9), "a")
-
-
-@pytest.mark.parametrize(
-    ("classes", "settings", "reader"),
-    [
-        ((COLORED_CLASS,), {}, ObjectReader()),
-        ((COLORED_CLASS, (9, "b")), {"ignore_index": "3"}, ObjectReader((3,), ((9, "b"),))),
-    ],
-    ids=["colored", "one of two"],
-)
-def test_a_class_of_a_color_is_none_of_objects(classes, settings, reader):
-    assert ObjectReader.from_values({}, classes, DataConfig(**settings)) == reader
-
-
-@pytest.mark.parametrize(
-    ("reader", "class_pixels"),
-    [
-        (ObjectReader(), (50, 50)),
-        (ObjectReader(classes=TWO_CLASSES), (50, 30, 20)),
-    ],
-    ids=["one class", "two classes"],
-)
-def test_pixels_of_objects_are_those_of_their_classes(reader, class_pixels):
-    assert reader.with_pixels({0: 50, 7: 20, 9: 30}).class_pixels == class_pixels
-
-
 @pytest.mark.parametrize(
     ("reader", "class_pixels"),
     [
@@ -162,19 +116,6 @@ def test_a_reader_of_objects_tells_its_task():
     assert task.classes.class_weights.tolist() == pytest.approx([(4 / 3) ** 0.5, 1, (4 / 9) ** 0.5])
 
 
-@pytest.mark.parametrize(
-    ("reader", "description"),
-    [
-        (ObjectReader(classes=TWO_CLASSES), "numbered objects of the classes a, b"),
-        (ObjectReader(classes=((2, "cell"),)), "numbered objects"),
-        (ObjectReader(), "numbered objects"),
-    ],
-    ids=["two classes", "one class", "no classes"],
-)
-def test_a_reader_of_objects_describes_its_classes(reader, description):
-    assert reader.describe() == description
-
-
 def test_targets_of_objects_are_kept_apart_by_all_that_they_depend_on():
     readers = [
         ObjectReader(),
@@ -185,24 +126,16 @@ def test_targets_of_objects_are_kept_apart_by_all_that_they_depend_on():
     assert len({reader.key for reader in readers}) == len(readers)
 
 
-@pytest.fixture(scope="module")
-def large_numbers(tmp_path_factory):
-    """What is known of label images whose numbers are larger than 20 million."""
-    folder = write_discs(tmp_path_factory.mktemp("large"), COUNTS, seed=3)
+def test_label_images_of_32_bits_are_numbered_anew_in_crops(tmp_path):
+    """Their numbers are larger than 20 million."""
+    folder = write_discs(tmp_path, COUNTS, seed=3)
     for file in (folder / "masks").iterdir():
         ids = np.array(Image.open(file)).astype(np.uint32)
         tifffile.imwrite(file.with_suffix(".tif"), np.where(ids > 0, ids + 20_000_000, 0).astype(np.uint32))
         file.unlink()
-    return load_info(folder, crop_size=(16, 24), augment="strong")
-
-
-def test_label_images_of_32_bits_number_objects(large_numbers):
-    assert large_numbers.config.task == "objects"
-    assert large_numbers.reader.describe() == "numbered objects"
-
-
-def test_label_images_of_32_bits_are_numbered_anew_in_crops(large_numbers):
-    dataset = TrainingDataset(large_numbers.train, large_numbers, large_numbers.preprocess())
+    info = load_info(folder, crop_size=(16, 24), augment="strong")
+    assert info.config.task == "objects"
+    dataset = TrainingDataset(info.train, info, info.preprocess())
     for index in range(len(dataset)):
         ids = dataset[Slot(index, 0, (16, 24))][1].ids
         assert ids.dtype.itemsize == 4
@@ -210,9 +143,7 @@ def test_label_images_of_32_bits_are_numbered_anew_in_crops(large_numbers):
         assert sorted(set(ids.ravel().tolist()) | {0}) == list(range(int(ids.max()) + 1))
 
 
-@pytest.fixture
-def windowed_labels(tmp_path, monkeypatch):
-    """A label image of 1200 pixels of an object each, and what is known of three such images, read in windows."""
+def test_crops_of_large_label_images_are_numbered_anew(tmp_path, monkeypatch):
     monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 1000)
     ids = np.zeros((60, 80), np.int32)
     ids[::2, ::2] = np.arange(1, 30 * 40 + 1).reshape(30, 40)  # more than classes may be
@@ -220,40 +151,21 @@ def windowed_labels(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         for index in range(3):
             np.save(tmp_path / name / f"{index}.npy", values)
-    return ids, load_info(tmp_path, task="objects", crop_size=(16, 16))
-
-
-def test_places_of_objects_are_found_in_windows_of_large_label_images(windowed_labels):
-    ids, info = windowed_labels
+    info = load_info(tmp_path, task="objects", crop_size=(16, 16))
     background, objects = info.train.class_locations[0]
     assert (ids[tuple(background.T)] == 0).all()
     assert (ids[tuple(objects.T)] > 0).all()
-
-
-def test_crops_of_large_label_images_are_numbered_anew(windowed_labels):
-    _, info = windowed_labels
     target = TrainingDataset(info.train, info, info.preprocess())[Slot(0, 0, (16, 16))][1]
     assert int(target.ids.max()) == 64
     assert target.mask.sum() == 64
 
 
-@pytest.fixture
-def impossible_number(tmp_path):
-    """A folder of label images, of which the last has a number that is too high."""
+def test_numbers_that_no_object_can_have_are_a_problem(tmp_path):
     for index, file in enumerate(sorted((write_discs(tmp_path, COUNTS, seed=0) / "masks").iterdir())):
         ids = np.array(Image.open(file)).astype(np.uint32)
         numbers = np.where(ids > 0, 2**31, 0) if index == 6 else ids
         tifffile.imwrite(file.with_suffix(".tif"), numbers.astype(np.uint32))
         file.unlink()
-    return tmp_path
-
-
-def test_numbers_that_no_object_can_have_are_a_problem(impossible_number):
-    report, problems = check_data(DataConfig(dataset=str(impossible_number), task="objects"))
+    report, problems = check_data(DataConfig(dataset=str(tmp_path), task="objects"))
     assert problems == 1
     assert "06.png: mask holds 2,147,483,648, but the numbers of objects are 1 to" in report
-
-
-def test_numbers_that_no_object_can_have_stop_training(impossible_number):
-    with pytest.raises(DataError, match=r"^1 of 6 pairs cannot be used: 06\.png: mask holds 2,147,483,648, but"):
-        load_info(impossible_number, task="objects")

@@ -12,13 +12,9 @@ from support.partly_labeled import CLASSES, SIZE, banded_info, write_bands
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.content import content_key
-from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.crop import crop_window
 from data_utils.loading.dataset import TrainingDataset
-from data_utils.targets.classes import PartlyLabeledReader
-from data_utils.targets.label_sets import LabelSets
 
 BAND = SIZE[0] // 4 * SIZE[1]  # pixels of a class
 
@@ -54,11 +50,6 @@ def test_keys_change_with_the_classes_that_images_are_labeled_for(twelve_images)
     assert content_key([plain.train.records]) != content_key([data.train.records])
 
 
-def test_a_data_set_says_which_file_labels_images_for_some_classes(twelve_images):
-    _, data = twelve_images
-    assert f"labeled for some of these only ({data.config.dataset}/classes.csv: line " in str(data)
-
-
 def test_a_target_knows_the_class_that_its_image_is_labeled_for(car_sample):
     data, _, index, target = car_sample
     assert np.flatnonzero(data.reader.label_sets.flags[int(target.label_set)]).tolist() == [1]
@@ -83,75 +74,29 @@ def test_crops_are_chosen_among_the_classes_that_their_image_is_labeled_for(car_
     assert not are_crops_chosen_among(target.mask, car_sample)
 
 
-def test_a_filler_is_labeled_for_nothing(car_sample):
-    _, dataset, _, _ = car_sample
-    filler = dataset[Slot(0, 0, (4, 4), is_filler=True)][1]
-    assert filler.label_set == 0
-    assert (filler.mask == 255).all()
-
-
-@pytest.fixture
-def unlabeled_image(tmp_path):
-    """Three images, of which the first is labeled for nothing."""
+def test_an_image_that_is_labeled_for_nothing_is_unknown_and_warned_of(tmp_path):
     folder = write_bands(tmp_path, ["a", "b", "c"])
     (folder / "classes.csv").write_text("image,classes\na,\nb,car\nc,car;dog;person\n")
-    return banded_info(folder)
-
-
-def test_an_image_that_is_labeled_for_nothing_is_unknown(unlabeled_image):
+    info = banded_info(folder)
     is_unknown = {}
-    for split in (unlabeled_image.train, unlabeled_image.val):
+    for split in (info.train, info.val):
         for record in split.records:
-            mask = unlabeled_image.reader.read(record, SIZE).mask
-            is_unknown[record["name"]] = bool((mask == 255).all())
+            is_unknown[record["name"]] = bool((info.reader.read(record, SIZE).mask == 255).all())
     assert is_unknown == {"a.png": True, "b.png": False, "c.png": False}
+    assert any(line.startswith("1 image is labeled for no class") for line in info.warnings)
 
 
-def test_images_that_are_labeled_for_nothing_are_warned_of(unlabeled_image):
-    assert any(line.startswith("1 image is labeled for no class") for line in unlabeled_image.warnings)
-
-
-def test_a_class_that_only_a_damaged_mask_is_labeled_for_cannot_be_scored(tmp_path):
-    write_bands(tmp_path / "train", ["a", "b"])
-    write_bands(tmp_path / "val", ["c"])
-    write_bands(tmp_path / "val", ["d"], (0, 9))
-    (tmp_path / "classes.csv").write_text("image,classes\na,car;dog;person\nb,car\nc,car;person\nd,dog\n")
-    warnings = load_info(tmp_path, classes=CLASSES, on_bad_sample="skip").warnings
-    assert "no validation image is labeled for dog, which cannot be scored" in warnings
-
-
-@pytest.fixture(scope="module")
-def partly_labeled_report(tmp_path_factory):
-    """The report on six images of three classes, not all of which are labeled."""
-    folder = tmp_path_factory.mktemp("report")
-    write_bands(folder / "train", ["a", "b", "c", "d"])
-    write_bands(folder / "val", ["e", "f"])
-    (folder / "classes.csv").write_text("image,classes\na,car\nb,dog\nc,\ne,car\nf,car\n")
-    report, problems = check_data(DataConfig(str(folder), classes="0=background,1=car,2=dog", ignore_index="3"))
+def test_the_report_counts_images_that_are_labeled_for_each_class_and_names_what_to_check(tmp_path):
+    write_bands(tmp_path / "train", ["a", "b", "c", "d"])
+    write_bands(tmp_path / "val", ["e", "f"])
+    (tmp_path / "classes.csv").write_text("image,classes\na,car\nb,dog\nc,\ne,car\nf,car\n")
+    report, problems = check_data(DataConfig(str(tmp_path), classes="0=background,1=car,2=dog", ignore_index="3"))
     assert problems == 0
-    return report
-
-
-def test_the_report_counts_images_that_are_labeled_for_each_class(partly_labeled_report):
-    assert "images that are labeled for each class, of 6\n         1   16.667 %  background" in partly_labeled_report
-    assert "\n         4   66.667 %  car\n         2   33.333 %  dog\n" in partly_labeled_report
-
-
-def test_the_report_says_the_share_of_labeled_pixels(partly_labeled_report):
-    assert "labeled pixels: 75.000 %" in partly_labeled_report
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "1 image has no row in classes.csv, which means labeled for all classes: d.png",
-        "1 image is labeled for no class, useless for training and scores: c.png",
-        "no validation image is labeled for dog, which cannot be scored",
-    ],
-    ids=["no row", "no class", "no validation image"],
-)
-def test_the_report_names_images_and_classes_to_check(partly_labeled_report, line):
-    assert f"to check: {line}" in partly_labeled_report
+    assert "images that are labeled for each class, of 6\n         1   16.667 %  background" in report
+    assert "\n         4   66.667 %  car\n         2   33.333 %  dog\n" in report
+    assert "to check: 1 image has no row in classes.csv, which means labeled for all classes: d.png" in report
+    assert "to check: 1 image is labeled for no class, useless for training and scores: c.png" in report
+    assert "to check: no validation image is labeled for dog, which cannot be scored" in report
 
 
 def test_damaged_masks_are_not_counted_among_those_that_are_labeled(tmp_path):
@@ -206,40 +151,6 @@ def test_pixels_of_classes_that_overlap_are_counted_where_they_are_labeled(overl
     assert data.reader.shares == pytest.approx(tuple(pixels / (3 * OVERLAPS[0] * OVERLAPS[1])))
 
 
-def test_a_reader_of_partly_labeled_classes_that_overlap_has_a_key_of_its_own(overlaps):
-    plain, data = overlaps
-    assert data.reader.key != plain.reader.key
-    assert "labeled for some of these only" in str(data)
-
-
-def test_the_report_says_shares_of_the_labeled_pixels_of_classes_that_overlap(overlaps):
-    _, data = overlaps
-    report, _ = check_data(data.config)
-    assert f"         3   50.000 %  {data.reader.names[0]}" in report
-    for name, share in zip(data.reader.names, data.reader.shares, strict=True):
-        assert f"  {100 * share:7.3f} %  {name}" in report
-
-
-@pytest.fixture
-def reader_of_two_sets():
-    """Reads two classes; some images are labeled for the first alone."""
-    label_sets = LabelSets(((True, True), (True, False)), {("a",): 1})
-    return PartlyLabeledReader(ClassMap(("a", "b"), (1, 2), None), class_pixels=(30, 10), label_sets=label_sets)
-
-
-def test_the_weights_of_classes_reach_the_task(reader_of_two_sets):
-    task = reader_of_two_sets.task("ce", ["auto"])
-    assert task.loss == "ce"
-    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
-    assert reader_of_two_sets.task("dice", None).class_weights.tolist() == [1, 1]
-
-
-def test_the_sets_of_labels_reach_the_task(reader_of_two_sets):
-    task = reader_of_two_sets.task("ce", ["auto"])
-    assert task.names == ("a", "b")
-    assert task.flags.tolist() == [[True, True], [True, False]]
-
-
 @pytest.fixture
 def partly_labeled_regions(tmp_path):
     """Three images of two regions: labeled for one class of the larger, for the smaller, and for both."""
@@ -255,13 +166,6 @@ def test_a_region_is_unknown_where_an_image_is_not_labeled_for_all_of_it(partly_
         for record in split.records:
             known_bits[record["name"]] = set(np.unique(data.reader.read(record, SIZE).known).tolist())
     assert known_bits == {"a.png": {0}, "b.png": {2}, "c.png": {3}}
-
-
-@pytest.mark.parametrize(
-    ("labels", "values"), [(("1",), set()), (("2", "3"), {2, 3}), (None, {1, 2, 3})], ids=["1", "2 and 3", "all"]
-)
-def test_values_of_a_region_are_labeled_where_all_of_it_are(partly_labeled_regions, labels, values):
-    assert partly_labeled_regions.reader.labeled_in_map(labels) == values
 
 
 def test_pixels_of_regions_are_counted_where_they_are_labeled(partly_labeled_regions):

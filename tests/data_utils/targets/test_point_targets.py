@@ -16,8 +16,8 @@ from data_utils.loading.augment import augment
 from data_utils.loading.augmentation import Augmentation, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
-from data_utils.sources.records import LandmarkNames, ListRecords, Metadata, Subset
-from data_utils.targets.points import PointReader, PointWindows, point_records
+from data_utils.sources.records import LandmarkNames, ListRecords, Metadata
+from data_utils.targets.points import PointReader, PointWindows
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, OUTSIDE, PRESENT, PointTarget
@@ -41,14 +41,6 @@ def test_points_follow_a_resized_image(record_of_four):
     assert target.states.tolist() == [PRESENT, ABSENT, OUTSIDE, PRESENT]
     assert target.size.tolist() == [10, 10]
     assert record_of_four["target"].states.tolist() == [PRESENT, PRESENT, ABSENT, PRESENT]  # those of the file stay
-
-
-def test_a_point_in_the_last_pixel_stays_within_a_resized_image():
-    source = PointSource("file", "pixels", np.array([[39.25, 19.0]]), np.array([PRESENT]))
-    record = {"image": "", "target": source, "name": "a"}
-    target = PointReader(Landmarks(("a",)), (0,)).read(record, (20, 40), (10, 10))
-    assert target.points.tolist() == [[9.25, 9.4375]]
-    assert target.states.tolist() == [PRESENT]
 
 
 @pytest.mark.parametrize(("size", "unit"), [((10, 10), [2, 4]), (None, [1, 1])])
@@ -80,21 +72,6 @@ def test_gaussians_are_as_wide_as_the_image_asks_for_within_bounds(size, sigma):
     assert task.nowhere == round(float(np.log(np.prod(size))), 2)
 
 
-def test_records_of_points_that_two_splits_share_are_counted_once(monkeypatch):
-    monkeypatch.setattr("data_utils.targets.points.PointRecords", ListRecords)
-    records, other_records = ListRecords([]), ListRecords([])
-    splits = [Subset(records, np.arange(0)), Subset(Subset(records, np.arange(0)), np.arange(0)), other_records]
-    assert point_records(splits) == [records, other_records]
-
-
-def test_a_reader_has_the_task_of_its_points():
-    landmarks = Landmarks(("b", "a"), partners=(1, 0), mirrors=False)
-    reader = PointReader(landmarks, (1, 0))
-    assert reader.task("", None) is landmarks
-    assert not reader.mirrors
-    assert reader.sided_pairs == [(1, 0)]
-
-
 def reader_of_face(**settings) -> PointReader:
     """The reader of a nose and two eyes, in a long table of pixels."""
     records = ListRecords([])
@@ -107,82 +84,18 @@ def test_points_are_chosen_by_their_names():
     assert reader_of_face(classes="left_eye, right_eye").file_indices == (2, 1)
 
 
-def test_points_of_a_table_have_its_layout_and_space():
-    landmarks = reader_of_face(classes="left_eye, right_eye").landmarks
-    assert landmarks.unit == "px"
-    assert landmarks.layout == "long"
-    assert landmarks.space == "pixels"
-    assert landmarks.absent == "unknown"
-
-
-def test_points_of_both_sides_change_places_in_the_mirror():
+def test_points_of_both_sides_or_of_the_flag_change_places_in_the_mirror():
     eyes = reader_of_face(classes="left_eye, right_eye")
     assert eyes.landmarks.partners == (1, 0)
     assert eyes.mirrors
     assert eyes.warnings([]) == ("in the mirror left_eye and right_eye change places",)
-
-
-def test_points_change_places_in_the_mirror_as_a_flag_says():
     assert reader_of_face(swap="nose=left_eye").landmarks.partners == (2, 1, 0)
-
-
-def test_points_are_all_read_without_a_mirror_where_no_augmentation_is_asked_for():
-    plain = reader_of_face(augment="none", absent="not-there")
-    assert plain.names == ("nose", "right_eye", "left_eye")
-    assert plain.landmarks.absent == "not-there"
-    assert not plain.mirrors
 
 
 @pytest.mark.parametrize("classes", ["nose,tail", "nose,nose"])
 def test_points_that_are_not_there_or_named_twice_are_refused(classes):
     with pytest.raises(DataError, match=rf"^--classes {classes}: expected some of nose, right_eye, left_eye$"):
         reader_of_face(classes=classes)
-
-
-def test_points_of_slicer_are_in_its_space():
-    records = ListRecords([])
-    records.metadata = Metadata(landmarks=LandmarkNames(("nose",), "slicer", "LPS"))
-    landmarks = PointReader.from_records(records, {}, (), DataConfig()).landmarks
-    assert landmarks.layout == "slicer"
-    assert landmarks.space == "LPS"
-
-
-def test_empty_cells_of_all_tables_are_counted(monkeypatch):
-    class Table(ListRecords):
-        absent = None
-        empty = 0
-
-    monkeypatch.setattr("data_utils.targets.points.PointRecords", Table)
-    splits = [Table([]), Table([])]
-    reader = PointReader(Landmarks(("a",)), (0,))
-    assert reader.warnings(splits) == ()
-    splits[0].empty, splits[1].empty = 2, 3
-    (line,) = reader.warnings(splits)
-    assert line.startswith("5 empty cells are points of which nothing is known")
-    splits[0].absent = splits[1].absent = "unknown"
-    assert reader.warnings(splits) == ()
-
-
-def test_windows_of_points_are_of_an_image_of_so_many_rows_and_columns(tmp_path):
-    file = tmp_path / "a.png"
-    Image.fromarray(np.zeros((20, 40), np.uint8)).save(file)
-    source = PointSource("file", "pixels", np.array([[39.0, 19.0]]), np.array([PRESENT]))
-    with PointReader(Landmarks(("a",)), (0,)).open_window({"image": file, "target": source, "name": "a"}) as windows:
-        assert windows.size == (20, 40)
-        assert windows.read((20, 40), ((10, 20), (30, 40))).points.tolist() == [[9, 9]]
-
-
-def test_points_that_are_chosen_have_the_order_of_the_flag(tmp_path):
-    write_dots(tmp_path, 4, seed=0)
-    reader = load_info(tmp_path, val_fraction=0.3, classes="tail,nose").reader
-    assert reader.names == ("tail", "nose")
-    assert reader.file_indices == (2, 0)
-
-
-def test_points_that_are_chosen_but_missing_are_refused_with_those_there_are(tmp_path):
-    write_dots(tmp_path, 4, seed=0)
-    with pytest.raises(DataError, match="--classes tale: expected some of nose, ear, tail"):
-        load_info(tmp_path, val_fraction=0.3, classes="tale")
 
 
 @pytest.mark.parametrize(
@@ -273,18 +186,6 @@ def test_points_of_a_sample_that_stays_keep_every_digit():
     assert moved.points[0].equal(points[0])
 
 
-@pytest.mark.parametrize("size", [(1, 12), (12, 1)])
-def test_points_of_an_image_of_one_row_or_column_are_moved(size):
-    augmentations = [Augmentation(np.eye(2), np.full((2, 3, 3), 0.25))]
-    points = torch.tensor([[[min(4.0, size[0] - 1), min(4.0, size[1] - 1)]]]).double()
-    images = torch.zeros(1, 1, *size)
-    targets = batch_of(points, size)
-    _, moved = augment(
-        images, targets, augmentations, pack_augmentations(augmentations, 1), fill=torch.zeros(1), std=torch.ones(1)
-    )
-    assert (moved.points - points).flatten().tolist() == pytest.approx([-0.25, -0.25], abs=1e-9)
-
-
 def test_in_the_mirror_left_and_right_change_places():
     reader = PointReader(Landmarks(("left", "right", "tail"), partners=(1, 0, 2)), file_indices=(0, 1, 2))
     points = np.array([[1.0, 2.0], [4.0, 7.0], [0.0, 0.0]])
@@ -318,17 +219,6 @@ def test_training_sees_points_at_the_network_size_in_crops(tmp_path):
             brightness.append(image[channel, y, x])
     assert {*states} == {PRESENT, OUTSIDE}
     assert min(brightness) > 120
-
-
-def test_points_of_a_resized_image_follow_it(tmp_path):
-    write_dots(tmp_path, 3, seed=0)
-    info = load_info(tmp_path, val_fraction=0.3)
-    record = info.train.records[0]
-    whole = info.reader.read(record, SIZE)
-    half = info.reader.read(record, SIZE, (16, 11))
-    assert np.allclose((whole.points + 0.5) / SIZE, (half.points + 0.5) / (16, 11))
-    assert half.unit.tolist() == [2, 4]
-    assert half.shape == (16, 11)
 
 
 @pytest.mark.parametrize("dataset_type", [TrainingDataset, EvaluationDataset])

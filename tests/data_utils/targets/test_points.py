@@ -6,17 +6,15 @@ import shutil
 import numpy as np
 import pytest
 from PIL import Image
-from support.points import NAMES, coco_content, dots, points_of_folder, write_dots, write_table
+from support.points import NAMES, coco_content, points_of_folder, write_dots, write_table
 from support.rasters import feature, square, write_geojson
 
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.points.find import find_points, lacks_masks, open_points, read_truth
-from data_utils.sources.points.table import EMPTY_CELL
 from data_utils.targets.points import point_records
 from runtime.errors import DataError
-from tasks.points import ABSENT, OUTSIDE, PRESENT, UNKNOWN
+from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 
 @pytest.mark.parametrize(("task", "has_points"), [(None, False), ("landmarks", True)])
@@ -25,17 +23,6 @@ def test_masks_come_before_points_unless_a_flag_asks_for_these(tmp_path, task, h
     shutil.copytree(tmp_path / "images", tmp_path / "masks")
     train, _ = load_records(DataConfig(dataset=str(tmp_path), task=task))
     assert (train.metadata.landmarks is not None) is has_points
-
-
-def test_masks_that_a_flag_asks_for_are_missing_beside_points(tmp_path):
-    write_dots(tmp_path, 4, seed=0)
-    with pytest.raises(DataError, match=r"no folder of masks"):
-        load_records(DataConfig(dataset=str(tmp_path), task="classes"))
-
-
-def test_a_task_that_the_data_are_not_for_is_a_one_line_error(tiny_folder):
-    with pytest.raises(DataError, match=r"--task landmarks: .* holds masks, and no points"):
-        load_dataset_info(DataConfig(dataset=str(tiny_folder), task="landmarks"))
 
 
 def test_splits_are_folders_of_their_name(tmp_path):
@@ -58,17 +45,6 @@ def test_splits_are_tables_of_their_name(tmp_path):
     assert train.metadata.landmarks == val.metadata.landmarks
 
 
-def test_the_helpers_draw_what_they_say():
-    images, positions, states = dots(2, seed=0)
-    assert len(images) == 2
-    assert positions.shape == (2, 3, 2)
-    assert (states == PRESENT).all()
-
-
-def test_an_empty_cell_is_no_state_of_a_point():
-    assert EMPTY_CELL not in (ABSENT, PRESENT, UNKNOWN, OUTSIDE)
-
-
 @pytest.fixture
 def three_tables(tmp_path):
     """Tables of three splits, whose names are in any case, with different points each."""
@@ -86,32 +62,6 @@ def test_points_have_the_same_names_in_all_splits(three_tables):
     assert records.table.with_names(("a", "b", "c")).states.tolist() == [[UNKNOWN, UNKNOWN, PRESENT]]
 
 
-def test_tables_of_splits_are_found_whatever_the_case_of_their_names(three_tables):
-    train, val = load_records(DataConfig(dataset=str(three_tables)))
-    assert len(train) == 1
-    assert len(val) == 1
-
-
-def test_the_first_of_two_tables_of_one_split_is_read(tmp_path):
-    (tmp_path / "train.tps").write_text("LM=1\n1 2\nID=a\n")
-    (tmp_path / "train.csv").write_text("image,p_x,p_y\na,1,2\n")
-    assert find_points(tmp_path, (), explicit=True)["train"].names == ("p",)
-
-
-def test_tables_in_folders_of_splits_are_found_by_the_name_that_is_given(tmp_path):
-    for split in ("train", "test"):
-        write_table(tmp_path / split, "image,a_x,a_y\na,1,2\n")
-    assert [len(split) for split in load_records(DataConfig(dataset=str(tmp_path), val_split="test"))] == [1, 1]
-
-
-def test_tables_in_folders_of_splits_come_before_those_beside_them(tmp_path):
-    write_table(tmp_path / "train", "image,a_x,a_y\na,1,2\n")
-    for name in ("train", "val"):
-        (tmp_path / f"{name}.csv").write_text("image,b_x,b_y\na,1,2\n")
-    tables = find_points(tmp_path, (), explicit=False)
-    assert {split: table.names for split, table in tables.items()} == {"train": ("a",)}
-
-
 def test_two_tables_in_a_folder_are_refused(tmp_path):
     folder = write_table(tmp_path, "image,a_x,a_y\na,1,2\nb,1,2\n", images=2)
     (folder / "more.csv").write_text("image,a_x,a_y\na,1,2\n")
@@ -119,39 +69,19 @@ def test_two_tables_in_a_folder_are_refused(tmp_path):
         points_of_folder(folder)
 
 
-def test_a_hidden_table_is_passed_over(tmp_path):
-    folder = write_table(tmp_path, "image,a_x,a_y\na,1,2\nb,1,2\n", images=2)
-    (folder / "._points.csv").write_text("image,a_x,a_y\na,1,2\n")
-    assert len(points_of_folder(folder).images) == 2
-
-
-@pytest.mark.parametrize(
-    ("tables", "splits"),
-    [
-        ({"notes/a.csv": "image,landmark,x,y\na.png,one,1,2\n"}, {}),
-        (
-            {
-                "notes/a.csv": "image,landmark,x,y\na.png,one,1,2\n",
-                "video/a.csv": "scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,2\n",
-            },
-            {"train": ("a",)},
-        ),
-        (
-            {
-                "video/a.csv": "scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,2\n",
-                "labeled-data/video/b.csv": "scorer,m,m\nbodyparts,b,b\ncoords,x,y\na.png,1,2\n",
-            },
-            {"train": ("b",)},
-        ),
-    ],
-    ids=["another table", "deeplabcut", "labeled-data comes first"],
-)
-def test_tables_in_folders_below_are_read_where_they_are_deeplabcuts(tmp_path, tables, splits):
+def test_tables_in_folders_below_are_read_where_they_are_deeplabcuts(tmp_path):
+    tables = {
+        "notes/a.csv": "image,landmark,x,y\na.png,one,1,2\n",
+        "video/a.csv": "scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,2\n",
+        "labeled-data/video/b.csv": "scorer,m,m\nbodyparts,b,b\ncoords,x,y\na.png,1,2\n",  # it comes first
+    }
+    found = []
     for name, text in tables.items():
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(text)
-    found = find_points(tmp_path, (), explicit=True)
-    assert {split: table.names for split, table in found.items()} == splits
+        splits = find_points(tmp_path, (), explicit=True)
+        found.append({split: table.names for split, table in splits.items()})
+    assert found == [{}, {"train": ("a",)}, {"train": ("b",)}]
 
 
 MISSING_IMAGES = "image,p_x,p_y\nx,9,9\na,1,2\ny,9,9\nb,3,4\n"
@@ -180,26 +110,6 @@ def test_a_name_with_the_ending_of_an_image_may_not_lack_one(tmp_path, name):
         load_records(DataConfig(dataset=str(folder)))
 
 
-def test_masks_are_missing_where_a_picture_is_hidden(tmp_path):
-    (tmp_path / "images").mkdir()
-    (tmp_path / "masks").mkdir()
-    (tmp_path / "masks" / "._a.png").write_bytes(b"what a Mac leaves behind")
-    assert lacks_masks(tmp_path, ())
-
-
-def test_masks_of_volumes_are_those_of_a_folder_of_labels(tmp_path):
-    (tmp_path / "labelsTr").mkdir()
-    assert not lacks_masks(tmp_path, ())
-
-
-@pytest.mark.parametrize("name", ["a.PNG", "a.nii.gz"])
-def test_masks_are_pictures_or_volumes(tmp_path, name):
-    (tmp_path / "images").mkdir()
-    (tmp_path / "masks").mkdir()
-    (tmp_path / "masks" / name).write_bytes(b"a mask")
-    assert not lacks_masks(tmp_path, ())
-
-
 @pytest.mark.parametrize(
     ("split", "files_of_split", "splits", "is_without"),
     [
@@ -218,15 +128,6 @@ def test_masks_of_any_split_count_where_it_is_usual_or_named(tmp_path, split, fi
     assert lacks_masks(tmp_path, splits) is is_without
 
 
-def test_points_beside_masks_of_a_split_that_is_named_are_left_out(tmp_path):
-    write_dots(tmp_path / "night", 2, seed=0)
-    (tmp_path / "night/masks").mkdir()
-    for image in (tmp_path / "night/images").iterdir():
-        Image.new("1", Image.open(image).size).save(tmp_path / "night/masks" / image.with_suffix(".png").name)
-    train, _ = load_records(DataConfig(str(tmp_path), train_split="night"))
-    assert train.metadata.landmarks is None
-
-
 def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(tmp_path):
     write_dots(tmp_path, 2, seed=0)
     shutil.copytree(tmp_path / "images", tmp_path / "masks")
@@ -239,27 +140,11 @@ def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(
     assert read_truth(tmp_path, "not-there").states[0].tolist() == [ABSENT, PRESENT, PRESENT]
 
 
-def test_the_truth_is_that_of_all_splits(tmp_path):
-    for split, image in (("train", "a"), ("val", "b")):
-        write_table(tmp_path / split, f"image,p_x,p_y\n{image},1,2\n")
-    assert read_truth(tmp_path, "unknown").images == ("a", "b")
-
-
 def test_splits_may_be_files_of_tps(tmp_path):
     for split, image in (("train", "a"), ("val", "b")):
         (tmp_path / f"{split}.tps").write_text(f"LM=1\n1 2\nIMAGE={image}.png\n")
     tables = find_points(tmp_path, (), explicit=False)
     assert {split: table.images for split, table in tables.items()} == {"train": ("a.png",), "val": ("b.png",)}
-
-
-def test_images_of_a_table_lie_in_the_first_of_several_folders(tmp_path):
-    (tmp_path / "train.tps").write_text("LM=1\n1 2\nIMAGE=a.png\n")
-    for folder in ("images", "imagesTs", "."):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        Image.new("L", (20, 16)).save(tmp_path / folder / "a.png")
-    tables = find_points(tmp_path, (), explicit=False)
-    records = open_points(tmp_path, tables, None, allow_unpaired=False)["train"]()
-    assert [record["image"] for record in records] == [str(tmp_path / "images" / "a.png")]
 
 
 def test_the_points_of_files_that_outline_areas_too_are_the_truth(tmp_path):

@@ -12,14 +12,10 @@ from support.overlaps import SIZE, planes, targets_of, write_overlaps
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.targets.regions import RegionReader, parse_regions
-from data_utils.targets.sides import Sides
 from runtime.errors import DataError, SettingsError, UserError
 from tasks.regions import Region
 
 BRATS = "whole=1+2+3;core=2+3;active=3"
-
-
-SIDED = Sides((1, 0), False, "")
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +26,12 @@ def nested_regions(tmp_path_factory):
     return load_info(folder, regions=BRATS)
 
 
-def test_regions_are_a_task_of_their_own(nested_regions):
-    assert nested_regions.config.task == "regions"
-    assert nested_regions.reader.describe() == f"regions {BRATS.replace(';', ', ')}"
-
-
 def test_regions_are_unions_of_labels(nested_regions):
     for record in nested_regions.train.records:
         labels = np.array(Image.open(record["target"]))
         target = nested_regions.reader.read(record, SIZE)
         assert (planes(target.truth) == np.stack([labels > 0, labels > 1, labels > 2])).all()
         assert (target.known == 7).all()
-
-
-def test_regions_have_the_pixels_of_all_their_labels(nested_regions):
-    largest, _, smallest = nested_regions.reader.class_pixels
-    assert largest > smallest > 0
 
 
 def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):
@@ -67,10 +53,7 @@ def test_an_ignored_label_is_unknown_in_all_regions(tmp_path):
     [
         ("", "has 0 regions"),
         ("whole", "'whole' is no NAME=VALUE"),
-        ("=1+2", "'=1+2' is no NAME=VALUE"),
-        ("whole=", "'whole=' is no NAME=VALUE"),
         ("whole=1+x", "'x' is no mask value"),
-        ("whole=1++2", "'' is no mask value"),
         ("whole=1+0", "whole holds 0, the background"),
         ("whole=1+1", "whole lists a value twice"),
         ("a=1+#010203", "a holds colors"),
@@ -94,18 +77,12 @@ def test_regions_of_values_that_no_mask_holds_are_a_one_line_error(tmp_path, tex
         load_info(tmp_path, regions=text)
 
 
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"regions": BRATS, "task": "classes"}, "--regions is for --task regions"),
-        ({"task": "regions"}, "--task regions needs the regions"),
-    ],
-    ids=["another task", "no regions"],
-)
-def test_a_task_that_does_not_agree_with_regions_is_refused(tmp_path, settings, line):
+def test_a_task_that_does_not_agree_with_regions_is_refused(tmp_path):
     write_overlaps(tmp_path, 3, seed=0, layout="labels")
-    with pytest.raises(SettingsError, match=line):
-        load_info(tmp_path, **settings)
+    with pytest.raises(SettingsError, match="--regions is for --task regions"):
+        load_info(tmp_path, regions=BRATS, task="classes")
+    with pytest.raises(SettingsError, match="--task regions needs the regions"):
+        load_info(tmp_path, task="regions")
 
 
 def test_a_reader_of_regions_takes_labels_of_other_values_for_background():
@@ -116,29 +93,10 @@ def test_a_reader_of_regions_takes_labels_of_other_values_for_background():
         reader.target_from_mask(np.zeros((2, 2, 3), np.uint8), "mask")
 
 
-def test_targets_of_regions_are_kept_apart_by_all_that_they_depend_on():
-    readers = [
-        RegionReader(parse_regions("whole=1+2")),
-        RegionReader(parse_regions("whole=1+3")),
-        RegionReader(parse_regions("whole=1+2"), ignored=(9,)),
-    ]
-    assert len({reader.key for reader in readers}) == len(readers)
-
-
-@pytest.fixture
-def region_reader() -> RegionReader:
-    """Two regions that are each other's mirror image, of masks with three ignored values."""
+def test_a_task_of_regions_has_the_sides_and_weights_of_its_reader():
     pixels = {value: 5 for value in (0, 1, 2, 3, 7, 8, 9)}
-    return RegionReader.from_values(pixels, (), DataConfig(regions="a=1+2;b=3", swap="a=b", ignore_index="9,8,7"))
-
-
-def test_a_reader_of_regions_describes_them_with_what_is_ignored(region_reader):
-    assert region_reader.ignored == (9, 8, 7)
-    assert region_reader.describe() == "regions a=1+2, b=3, ignored 9, 8, 7"
-
-
-def test_a_task_of_regions_has_the_sides_and_weights_of_its_reader(region_reader):
-    reader = region_reader.with_pixels({0: 100, 1: 10, 2: 20, 3: 10, 9: 7})
+    config = DataConfig(regions="a=1+2;b=3", swap="a=b", ignore_index="9,8,7")
+    reader = RegionReader.from_values(pixels, (), config).with_pixels({0: 100, 1: 10, 2: 20, 3: 10, 9: 7})
     assert reader.class_pixels == (30, 10)
     task = reader.task("ce", ["auto"])
     assert task.regions == reader.regions
@@ -147,112 +105,27 @@ def test_a_task_of_regions_has_the_sides_and_weights_of_its_reader(region_reader
     assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])
 
 
-def test_a_task_of_regions_does_not_mirror_where_its_reader_does_not():
-    task = RegionReader((Region("left", (1,)), Region("right", (2,))), sides=SIDED).task("ce", None)
-    assert task.partners == (1, 0)
-    assert not task.mirrors
-
-
-@pytest.fixture
-def whole_and_inner():
-    """A reader of two regions of labels that have names."""
+def test_regions_are_labeled_by_the_names_of_their_labels():
     labels = ClassMap(("background", "edema", "core"), (0, 1, 2), None)
-    return RegionReader((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
-
-
-@pytest.fixture
-def partly_labeled_reader(whole_and_inner):
-    """The same reader, where images are labeled for some labels."""
+    reader = RegionReader((Region("whole", (1, 2)), Region("inner", (2,))), class_map=labels)
     names = [("core",), ("core", "edema"), ("swelling", "inner"), (), ("whole",)]
     pixels = {None: {0: 1, 1: 10, 2: 5}, ("core",): {0: 1, 1: 3, 2: 7}}
-    return whole_and_inner.partly_labeled(dict.fromkeys(names, "t"), ((1, "swelling"),), pixels)
+    partly = reader.partly_labeled(dict.fromkeys(names, "t"), ((1, "swelling"),), pixels)
+    assert partly.class_pixels == (15, 12)
+    assert [tuple(partly.labeled_classes(name)) for name in names] == [(1,), (0, 1), (1,), (), (0,)]
 
 
-def test_a_reader_of_regions_stays_as_it_is_where_all_labels_are_known(whole_and_inner):
-    assert whole_and_inner.partly_labeled({("core", "edema"): "t"}, (), {None: {0: 1}}) is whole_and_inner
-    assert whole_and_inner.labeled_in_map(None) is None
-
-
-@pytest.mark.parametrize(
-    ("names", "regions"),
-    [(("core",), (1,)), (("core", "edema"), (0, 1)), (("swelling", "inner"), (1,))],
-    ids=["label", "both labels", "name of the data set"],
-)
-def test_regions_are_labeled_by_the_names_of_their_labels(partly_labeled_reader, names, regions):
-    assert tuple(partly_labeled_reader.labeled_classes(names)) == regions
-
-
-@pytest.mark.parametrize(
-    ("names", "values"),
-    [
-        (("core",), {2}),
-        (("core", "edema"), {1, 2}),
-        (("swelling", "inner"), {2}),
-        ((), set()),
-        (("whole",), {1, 2}),
-    ],
-    ids=["label", "both labels", "name of the data set", "nothing", "region"],
-)
-def test_values_are_known_by_the_names_of_labels_or_regions(partly_labeled_reader, names, values):
-    assert partly_labeled_reader.labeled_in_map(names) == values
-
-
-def test_pixels_of_regions_are_counted_in_images_that_are_labeled_for_them(partly_labeled_reader):
-    assert partly_labeled_reader.class_pixels == (15, 12)
-
-
-def test_a_reader_of_partly_labeled_regions_says_so(partly_labeled_reader):
-    line = "regions whole=1+2, inner=2, some images labeled for some of these only (t)"
-    assert partly_labeled_reader.describe() == line
-
-
-@pytest.fixture
-def reader_with_ignored_values():
-    return RegionReader((Region("whole", (3, 1)), Region("core", (1,))), ignored=(9, 8))
-
-
-def test_all_ignored_values_are_unknown(reader_with_ignored_values):
-    target = reader_with_ignored_values.target_from_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
+def test_all_ignored_values_are_unknown_and_kept_for_prediction():
+    reader = RegionReader((Region("whole", (3, 1)), Region("core", (1,))), ignored=(9, 8))
+    target = reader.target_from_volume(np.array([[0, 1, 3, 8, 9]]), "mask")
     assert target.truth.tolist() == [[0, 3, 1, 0, 0]]
     assert target.known.tolist() == [[3, 3, 3, 0, 0]]
-
-
-def test_all_ignored_values_are_kept_for_prediction(reader_with_ignored_values):
-    assert reader_with_ignored_values.to_preprocess() == {
-        "class_names": ("whole", "core"),
-        "class_values": (3, 1),
-        "ignore_value": 9,
-        "joined_values": ((8, 255),),
-    }
-
-
-def test_regions_may_be_written_with_spaces():
-    assert parse_regions(" whole = 1+2 ; ") == (Region("whole", (1, 2)),)
+    preprocess = reader.to_preprocess()
+    assert preprocess["class_values"] == (3, 1)
+    assert preprocess["ignore_value"] == 9
+    assert preprocess["joined_values"] == ((8, 255),)
 
 
 def test_regions_of_colors_are_refused():
     with pytest.raises(DataError, match=r"^--regions: the masks hold colors, .*; regions are of numbers$"):
         RegionReader.from_values({(0, 0, 0): 5, (9, 0, 0): 5}, (), DataConfig(regions="whole=1"))
-
-
-def test_regions_may_ignore_0():
-    reader = RegionReader.from_values({0: 5, 1: 5, 2: 5}, (), DataConfig(regions="whole=1+2", ignore_index="0"))
-    assert reader.ignored == (0,)
-    assert reader.with_pixels({2: 5}).class_pixels == (5,)
-
-
-def test_two_values_of_one_name_are_not_ignored_in_regions():
-    labels = ((0, "background"), (1, "a"), (2, "a"))
-    config = DataConfig(regions="whole=1+2", outside="ignore")
-    reader = RegionReader.from_values({0: 5, 1: 5, 2: 5, 3: 5}, labels, config)
-    assert reader.ignored == ()
-    assert reader.class_map.outside == 255
-
-
-def test_regions_may_be_as_many_as_bits():
-    assert len(parse_regions(";".join(f"r{number}={number}" for number in range(1, 32)))) == 31
-
-
-def test_a_region_that_would_be_written_as_an_earlier_one_is_refused():
-    with pytest.raises(SettingsError, match="a and c would both be written as 1"):
-        parse_regions("a=1;b=2;c=1+2")

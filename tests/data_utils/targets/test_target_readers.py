@@ -19,7 +19,7 @@ from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.points import PointReader
-from data_utils.targets.reader import MaskReader, TargetReader
+from data_utils.targets.reader import TargetReader
 from data_utils.targets.regions import RegionReader
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
@@ -70,17 +70,6 @@ def test_targets_of_readers_are_distinguished_by_their_keys(readers: list[Target
     assert len(set(keys)) == len(keys)
 
 
-def test_targets_are_of_the_size_of_images_unless_they_are_points():
-    images, networks = np.array([[4, 6]]), np.array([[8, 8]])
-    assert ClassReader(TWO).target_sizes(images, networks) is images
-    assert PointReader(Landmarks(("a",)), (0,)).target_sizes(images, networks) is networks
-
-
-def test_a_label_volume_is_read_slice_by_slice_by_whatever_reads_masks_alone():
-    values = np.array([[[1, 2]], [[2, 2]]])
-    assert MaskReader.target_from_volume(ClassReader(TWO), values, "mask").mask.tolist() == [[[0, 1]], [[1, 1]]]
-
-
 def test_a_label_volume_of_other_sides_than_its_image_is_refused(tmp_path):
     image = VolumeFile((str(write_nifti(tmp_path / "image.nii", np.zeros((2, 3, 4), np.uint8))),))
     label = VolumeFile((str(write_nifti(tmp_path / "label.nii", np.ones((4, 3, 2), np.uint8))),))
@@ -99,28 +88,6 @@ def test_points_have_no_named_classes():
     assert find_named_classes(records, DataConfig(task="landmarks", classes="nose,tail")) == ()
     assert find_named_classes(records, DataConfig(task="classes")) == ((0, "background"), (1, "cell"))
     assert find_named_classes(records, DataConfig(task="classes", outside="ignore")) == [(1, "cell")]
-
-
-CELLS = ClassReader(ClassMap(("background", "cell"), (0, 7), 9))
-
-
-def test_a_reader_with_a_class_map_has_its_names():
-    assert CELLS.class_names == ("background", "cell")
-    assert ObjectReader().class_names == ()
-
-
-@pytest.mark.parametrize(
-    ("reader", "background"),
-    [(CELLS, 0), (ClassReader(TWO), None), (ObjectReader(), None)],
-    ids=["0", "none", "objects"],
-)
-def test_a_reader_with_a_class_map_has_its_background(reader, background):
-    assert reader.background == background
-
-
-def test_a_reader_with_a_class_map_is_known_by_it():
-    assert CELLS.identity != ClassReader(ClassMap(("background", "cell"), (0, 8), 9)).identity
-    assert ObjectReader().identity == []
 
 
 @pytest.mark.parametrize(

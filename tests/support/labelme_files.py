@@ -12,7 +12,6 @@ from data_utils.sources.annotations.labelme_mask import LabelmeMask
 from support.annotations import loaded, masks
 
 SIZE = (60, 80)  # (H, W)
-NO_SIZE = {"imageHeight": None, "imageWidth": None}
 SPLITS = ("train", "val")
 BOX = [[5, 5], [40, 40]]
 

@@ -11,24 +11,18 @@ import pytest
 from support.data_sets import load_info, unnoticed_changes
 from support.rasters import scene, write_raster
 
-from data_utils import pack
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import BandSource, PageFile, PictureFile
+from data_utils.image_io.formats import BandSource
 from data_utils.loading.samples import new_samples
 from data_utils.sources.bands import (
-    BandRecords,
-    PictureRecords,
     SceneRecords,
     as_model_reads,
-    as_picture,
     band_names,
     bands_in,
     find_scenes,
     scene_folders,
-    with_bands,
 )
-from data_utils.sources.load import load_records, open_images
-from data_utils.sources.records import ListRecords
+from data_utils.sources.load import load_records
 from runtime.errors import DataError
 from unet.config import Preprocess
 
@@ -69,12 +63,6 @@ def test_bands_that_are_files_are_those_of_one_file(tmp_path):
     assert np.array_equal(*images)
 
 
-def test_bands_that_are_files_are_all_read_unless_some_are_chosen(tmp_path):
-    info = load_info(write_scenes_of_files(tmp_path), task="classes")
-    assert info.channels == 5
-    assert info.preprocess().bands == BAND_NAMES
-
-
 def test_a_band_that_no_file_holds_is_named(tmp_path):
     with pytest.raises(DataError, match="no file is band B12"):
         load_info(write_scenes_of_files(tmp_path), bands=("B12",), task="classes")
@@ -84,31 +72,6 @@ def test_a_band_that_no_file_holds_is_named(tmp_path):
 def test_images_of_both_splits_have_the_bands_that_are_chosen(tmp_path, bands):
     for records in load_records(DataConfig(str(write_scenes(tmp_path)), bands=bands, task="classes")):
         assert {record["image"].bands for record in records} == {bands}
-
-
-def test_images_of_both_splits_are_pictures_where_their_place_does_not_count(tmp_path):
-    for records in load_records(DataConfig(str(write_scenes(tmp_path)), place=False, task="classes")):
-        for record in records:
-            assert isinstance(record["image"], PictureFile)
-            assert isinstance(record["target"], PictureFile)
-
-
-def test_the_key_of_records_changes_with_the_bands_or_where_the_place_does_not_count(tmp_path):
-    write_scenes(tmp_path)
-    digests = set()
-    for bands in (("B03",), ("B11", "B02"), ("B02", "B11")):
-        digests |= {records.digest for records in load_records(DataConfig(str(tmp_path), bands=bands, task="classes"))}
-    for records in load_records(DataConfig(str(tmp_path), place=False, task="classes")):
-        digests |= {records.digest, records.records.digest}
-    assert len(digests) == 10
-    assert None not in digests
-
-
-def test_bands_that_are_files_make_no_shards(tmp_path, monkeypatch):
-    write_scenes_of_files(tmp_path / "data")
-    monkeypatch.setattr("sys.argv", ["pack", str(tmp_path / "data"), str(tmp_path / "out")])
-    with pytest.raises(DataError, match="shards hold one file for each image"):
-        pack.main()
 
 
 def test_the_network_sees_the_mean_where_there_is_no_data(tmp_path):
@@ -135,28 +98,6 @@ def test_the_network_learns_nothing_where_there_is_no_data(
 
 
 @pytest.mark.parametrize(
-    ("source", "with_its_bands"),
-    [
-        (Path("a.tif"), BandSource(("a.tif",), ("3", "1"))),
-        (PageFile("a.tif", 2), BandSource(("a.tif",), ("3", "1"), 2)),
-        (BandSource(("a.tif", "b.tif"), ("9",), 1), BandSource(("a.tif", "b.tif"), ("3", "1"), 1)),
-    ],
-    ids=["path", "page", "bands"],
-)
-def test_bands_of_a_source_are_those_of_its_file_and_page(source, with_its_bands):
-    assert with_bands(source, ("3", "1")) == with_its_bands
-
-
-def test_a_source_of_which_no_bands_are_chosen_stays():
-    assert with_bands("a.tif", ()) == "a.tif"
-
-
-def test_bands_are_chosen_of_no_bytes():
-    with pytest.raises(DataError, match="--bands chooses bands of TIFF files, and these images are none"):
-        with_bands(b"bytes", ("3", "1"))
-
-
-@pytest.mark.parametrize(
     ("preprocess", "source"),
     [
         (Preprocess(place=True, bands=("2",)), BandSource(("a.tif",), ("2",))),
@@ -167,22 +108,6 @@ def test_bands_are_chosen_of_no_bytes():
 )
 def test_a_model_reads_the_bands_or_the_place_that_it_was_trained_on(preprocess, source):
     assert as_model_reads("a.tif", preprocess) == source
-
-
-@pytest.mark.parametrize(
-    ("source", "picture"),
-    [
-        ("a.tif", PictureFile("a.tif")),
-        (PageFile("a.tif", 3), PictureFile("a.tif", 3)),
-        (Path("a.tif"), PictureFile("a.tif")),
-        ("a.png", "a.png"),
-        (PageFile("a.png", 3), PageFile("a.png", 3)),
-        (b"a.tif", b"a.tif"),
-    ],
-)
-def test_a_model_of_neither_bands_nor_places_reads_pictures(source, picture):
-    assert as_picture(source) == picture
-    assert as_model_reads(source, Preprocess()) == picture
 
 
 @pytest.mark.parametrize(
@@ -201,23 +126,11 @@ def test_bands_that_are_files_are_called_by_the_word_that_tells_them_apart(files
     assert band_names(files) == names
 
 
-def test_a_band_is_one_file_of_its_scene():
-    files = ["s/B02.tif", "s/B03.tif", "s/B03_old.tif"]
-    assert bands_in(files, ["B03", "B02"], "s") == ["s/B03.tif", "s/B02.tif"]
-
-
 def test_a_scene_without_a_band_is_named_with_its_files():
     files = ["s/B02.tif", "s/B03.tif", "s/B03_old.tif"]
     line = r"s: no file is band B08; its files are B02\.tif, B03\.tif, B03_old\.tif; give"
     with pytest.raises(DataError, match=line):
         bands_in(files, ["B08"], "s")
-
-
-def test_a_scene_with_several_files_of_a_band_is_named_with_eight_of_them():
-    files = [f"s/B03_{number}.tif" for number in range(9)]
-    names = ", ".join(f"B03_{number}.tif" for number in range(8))
-    with pytest.raises(DataError, match=f"^s: 9 files are band B03; its files are {names}, ...; give --bands$"):
-        bands_in(files, ["B03"], "s")
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -231,12 +144,6 @@ def test_scenes_are_folders_of_tiffs(tmp_path):
     touch(tmp_path, "a/B1.tif", "a/B2.tif", "b/B1.tif", "c/d/B1.tif")
     touch(tmp_path, ".DS_Store", "a/notes.txt", "a/._B1.png", ".cache/x.png")
     assert scene_folders(tmp_path) == {"a": ["a/B1.tif", "a/B2.tif"], "b": ["b/B1.tif"], "c/d": ["c/d/B1.tif"]}
-
-
-@pytest.mark.parametrize("other", ["b/quick.PNG", "c.tif"], ids=["picture in a folder", "TIFF in no folder"])
-def test_scenes_are_none_where_a_folder_holds_other_images(tmp_path, other):
-    touch(tmp_path, "a/B1.tif", "b/B1.tif", other)
-    assert scene_folders(tmp_path) == {}
 
 
 def test_the_key_of_scenes_changes_with_each_file_and_with_the_bands(tmp_path):
@@ -277,38 +184,9 @@ def test_scenes_or_masks_without_partner_are_left_out_with_a_flag(tmp_path):
     assert len(records.metadata.unpaired) == 2
 
 
-def test_bands_of_scenes_are_those_of_the_first_with_a_mask(tmp_path):
-    folders = folders_of_scenes(tmp_path, "images/a/x.tif", "images/b/y.tif", "images/b/z.tif", "masks/b.png")
-    assert find_scenes(*folders, None, None, allow_unpaired=True).metadata.bands == ("y", "z")
-
-
-@pytest.mark.parametrize(("suffix", "masks"), [("_x", ["a_x.png", "b_x.png"]), ("", ["a.png", "b.png"])])
-def test_scenes_are_paired_with_masks_of_the_suffix_and_have_the_bands_asked_for(tmp_path, suffix, masks):
-    images = [f"images/{name}.tif" for name in ("a/B1", "a/B2", "b/B1", "b/B2", "d/B1")]
-    folders = folders_of_scenes(
-        tmp_path, *images, "masks/a_x.png", "masks/b_x.png", "masks/a.png", "masks/b.png", "masks/c.png"
-    )
-    records = open_images(*folders, DataConfig(mask_suffix=suffix, bands=("B1",), allow_unpaired=True))
-    assert {record["image"].bands for record in records} == {("B1",)}
-    assert [record["target"] for record in records] == [str(tmp_path / "masks" / name) for name in masks]
-
-
 @pytest.mark.parametrize(("suffix", "count"), [(None, 1), ("", None)], ids=["found", "none"])
 def test_the_suffix_of_masks_of_scenes_is_found_unless_it_is_given(tmp_path, suffix, count):
     records = find_scenes(
         *folders_of_scenes(tmp_path, "images/a/B1.tif", "masks/a_x.png"), suffix, None, allow_unpaired=False
     )
     assert (None if records is None else len(records)) == count
-
-
-def test_images_with_masks_in_folders_of_the_same_names_are_no_scenes(tmp_path):
-    folders = folders_of_scenes(tmp_path, "images/d/x.tif", "masks/d/x.tif")
-    assert find_scenes(*folders, None, None, allow_unpaired=False) is None
-
-
-@pytest.mark.parametrize(
-    "derive", [PictureRecords, lambda records: BandRecords(records, ("1",))], ids=["pictures", "bands"]
-)
-def test_the_classes_that_an_image_is_labeled_for_stay_with_it(derive):
-    record = {"image": "a.tif", "target": "m.png", "name": "a.tif", "labeled": ("car",)}
-    assert derive(ListRecords([record]))[0]["labeled"] == ("car",)

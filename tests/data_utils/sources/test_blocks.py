@@ -14,12 +14,11 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.image_io.reader import read_image, read_mask
-from data_utils.image_io.scene_windows import Box
 from data_utils.loading.samples import new_samples
 from data_utils.sources import blocks
-from data_utils.sources.blocks import BlockRecords, BlockWindow, describe_neighbors
+from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
-from data_utils.sources.records import ListRecords, Metadata
+from data_utils.sources.records import ListRecords
 from runtime.errors import CheckpointError, DataError
 
 FINER = NORTH_UP @ Affine.translation(-3, 2) @ Affine.scale(0.5)
@@ -109,24 +108,6 @@ def test_blocks_make_a_scene_together_with_its_polygons(tmp_path):
     assert_windows_make_the_scene(tmp_path, bands, mask)
 
 
-@pytest.fixture
-def shifted(tmp_path):
-    """A scene alone, whose mask lies half a pixel beside it."""
-    bands, mask = scene(0, size=(200, 260))
-    write_raster(tmp_path / "images" / "0.tif", bands)
-    write_raster(tmp_path / "masks" / "0.tif", mask[None], transform=NORTH_UP @ Affine.translation(0.5, 0.5))
-    return tmp_path
-
-
-def test_a_scene_alone_is_told_of_blocks(shifted):
-    with pytest.raises(DataError, match=r"the data set has 1; --val-blocks cuts the scene into several"):
-        load_records(config(shifted, val_blocks=None))
-
-
-def test_a_shift_of_a_mask_is_warned_of_with_blocks_too(shifted):
-    assert any("+0.50 to the right and +0.50 down" in line for line in load_dataset_info(config(shifted)).warnings)
-
-
 def test_a_crop_of_a_block_reads_no_more_than_it(tmp_path):
     write_scene(tmp_path)
     info = load_dataset_info(config(tmp_path, crop_size=(32, 40)))
@@ -143,18 +124,6 @@ def test_a_crop_of_a_block_reads_no_more_than_it(tmp_path):
         )
 
 
-def test_windows_of_a_scene_without_a_row_in_a_list_are_named(tmp_path):
-    for number in range(2):
-        write_scene(tmp_path, number)
-    (tmp_path / "classes.csv").write_text("image,classes\n0,1\n")
-    info = load_dataset_info(config(tmp_path))
-    windows = [record["name"] for split in (info.train, info.val) for record in split.records]
-    unlisted = sum(name.startswith("1_") for name in windows)
-    (line,) = [line for line in info.warnings if "have no row in classes.csv" in line]
-    assert 0 < unlisted < len(windows)
-    assert line.startswith(f"{unlisted} images")
-
-
 def test_folds_hold_out_each_block_once(tmp_path):
     write_scene(tmp_path)
     held_out = [load_records(config(tmp_path, fold=(k, 4)))[1] for k in range(1, 5)]
@@ -162,32 +131,11 @@ def test_folds_hold_out_each_block_once(tmp_path):
     assert len(names) == len(set(names)) == 12
 
 
-def test_more_folds_than_blocks_are_refused(tmp_path):
-    write_scene(tmp_path)
-    with pytest.raises(DataError, match=r"--fold 1/30: there are only 12 blocks, and each fold needs one"):
-        load_records(config(tmp_path, fold=(1, 30)))
-
-
 @pytest.mark.parametrize("settings", [{}, {"fold": (1, 4)}], ids=["fraction", "fold"])
 def test_blocks_are_held_out_by_the_seed(tmp_path, settings):
     write_scene(tmp_path)
     splits = [load_records(config(tmp_path, seed=seed, **settings)) for seed in range(4)]
     assert len({tuple(val.indices) for _, val in splits}) > 1
-
-
-def test_windows_of_an_image_and_of_its_mask_are_distinguished(tmp_path):
-    write_scene(tmp_path)
-    for record in records_of(tmp_path):
-        assert not record["image"].is_mask
-        assert record["target"].is_mask
-
-
-def test_blocks_of_another_side_are_other_records(tmp_path):
-    write_scene(tmp_path)
-    blocks_of_64 = load_records(config(tmp_path))[0].records
-    digests = {BlockRecords(blocks_of_64.records, blocks_of_64.windows, [(200, 260)], side).digest for side in (64, 65)}
-    assert None not in digests
-    assert len(digests) == 2
 
 
 def test_the_report_counts_blocks_and_neighbors(tmp_path):
@@ -219,59 +167,6 @@ def neighbors_at(folder, right):
 def test_images_touch_up_to_half_a_pixel_beside_each_other(tmp_path, right, verb):
     line = f"1 of 1 validation images {verb} training images in the world: b.tif and a.tif"
     assert neighbors_at(tmp_path, right) == [line]
-
-
-def test_images_further_than_half_a_pixel_from_each_other_are_no_neighbors(tmp_path):
-    assert neighbors_at(tmp_path, 9.6) == []
-
-
-QUARTER_TURN = Affine(0, 1, 0, -1, 0, 9)
-SLANT = Affine(0.6, 0.8, 0, -0.8, 0.6, 0)
-
-
-@pytest.mark.parametrize(
-    ("turn", "right", "lines"),
-    [
-        (QUARTER_TURN, 7.0, ["1 of 1 validation images overlap training images in the world: a.tif and b.tif"]),
-        (QUARTER_TURN, 9.0, []),
-        (SLANT, -4.0, ["1 of 1 validation images overlap training images in the world: a.tif and b.tif"]),
-        (SLANT, -10.0, []),
-    ],
-)
-def test_an_image_that_lies_turned_in_the_world_touches_what_it_covers(tmp_path, turn, right, lines):
-    turned = write_raster(tmp_path / "b.tif", np.zeros((1, 8, 9), np.uint8), transform=NORTH_UP @ turn)
-    record = {"image": str(turned), "target": str(turned), "name": "b.tif"}
-    assert describe_neighbors(ListRecords([record]), ListRecords([placed(tmp_path, "a.tif", right)])) == lines
-
-
-def test_a_window_is_of_the_size_of_its_own_image(tmp_path):
-    sources = ListRecords([placed(tmp_path, "a.tif"), placed(tmp_path, "b.tif", 50.0)])
-    box = Box(0, 4, 0, 5)
-    records = BlockRecords(sources, [BlockWindow(1, box), BlockWindow(0, box)], [(8, 9), (6, 7)], 5)
-    for index, size in enumerate([(6, 7), (8, 9)]):
-        assert records[index]["image"].size == size
-        assert records[index]["target"].size == size
-
-
-SYSTEM = "+proj=tmerc +lat_0=0 +lon_0={} +k=1 +x_0=500000 +y_0=0 +ellps=GRS80 +units=m"
-
-
-def test_images_of_two_coordinate_systems_are_no_neighbors(tmp_path):
-    train = ListRecords([placed(tmp_path, "a.tif"), placed(tmp_path, "b.tif", crs=SYSTEM.format(9))])
-    others = [placed(tmp_path, "c.tif", crs="EPSG:32634"), placed(tmp_path, "d.tif", crs=SYSTEM.format(12))]
-    others.append(placed(tmp_path, "e.tif", crs=SYSTEM.format(9)))
-    assert describe_neighbors(train, ListRecords(others)) == [
-        "1 of 3 validation images overlap training images in the world: e.tif and b.tif"
-    ]
-
-
-def test_three_neighbors_are_named(tmp_path):
-    train = ListRecords([placed(tmp_path, "a.tif")])
-    images = ListRecords([placed(tmp_path, f"{number}.tif") for number in range(4)])
-    assert describe_neighbors(train, images) == [
-        "4 of 4 validation images overlap training images in the world:"
-        " 0.tif and a.tif, 1.tif and a.tif, 2.tif and a.tif, ..."
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -309,13 +204,6 @@ def test_the_report_says_that_blocks_of_images_touch(mosaic):
 def test_the_report_says_that_images_without_blocks_overlap(mosaic):
     report, _ = check_data(config(mosaic, val_blocks=None, val_fraction=0.25))
     assert "6 of 8 validation images overlap training images in the world" in report
-
-
-def test_the_report_counts_blocks_without_images_that_are_excluded(mosaic, tmp_path):
-    excluded = tmp_path / "excluded.txt"
-    excluded.write_text("0_0.tif\n")
-    report, _ = check_data(config(mosaic, **QUARTER, exclude=str(excluded)))
-    assert "of 31, of about 64 pixels a side" in report
 
 
 def test_a_run_on_one_scene_goes_on_with_the_same_blocks(tmp_path):
@@ -363,13 +251,6 @@ def test_windows_are_about_a_block_large_and_named_by_their_corners(tmp_path, pl
     assert windows_of(folder, val_blocks=64, fold=(1, folds)) == names
 
 
-def test_windows_are_labeled_as_their_image_is(tmp_path):
-    folder = images_at(tmp_path, (0, 0), size=(200, 100))
-    (folder / "classes.csv").write_text("image,classes\ns/0,0\n")
-    for records in load_records(config(folder, val_blocks=64)):
-        assert records.label_set(len(records) - 1) == ("0",)
-
-
 @pytest.mark.parametrize(
     "places",
     [
@@ -386,54 +267,12 @@ def test_blocks_begin_at_the_first_image_of_each_coordinate_system(tmp_path, pla
     assert windows_of(folder, val_blocks=64, fold=(1, len(places))) == names
 
 
-def test_images_of_one_place_are_one_block(tmp_path):
-    folder = images_at(tmp_path, (0, 0), (0, 0))
-    with pytest.raises(DataError, match="blocks of 64 pixels hold all images together; give a smaller number"):
-        load_records(config(folder, val_blocks=64))
-
-
 def test_blocks_beside_a_validation_split_are_a_one_line_error(tmp_path):
     for split in ("train", "val"):
         images_at(tmp_path / split, (0, 0))
     line = f"--val-blocks holds out a part of the training images, but {tmp_path} has the validation split val; leave"
     with pytest.raises(DataError, match=line):
         load_records(config(tmp_path))
-
-
-def test_a_name_that_is_none_of_a_folder_has_no_blocks():
-    line = "--val-blocks cuts images of a folder that have a place, but owner/name is no folder"
-    with pytest.raises(DataError, match=line):
-        load_records(config("owner/name"))
-
-
-def test_a_block_is_no_smaller_than_a_crop(tmp_path):
-    folder = images_at(tmp_path, (0, 0), size=(200, 200))
-    assert len(windows_of(folder)) == 9
-    assert len(windows_of(folder, crop_size=(32, 100))) == 4
-
-
-def volumes():
-    records = ListRecords([{"image": "", "target": "", "name": "a"}])
-    records.metadata = Metadata(dims=3)
-    return records
-
-
-def stream():
-    records = ListRecords([{"image": "", "target": "", "name": "a"}])
-    records.group_sizes = np.array([1])
-    return records
-
-
-@pytest.mark.parametrize("make_records", [volumes, stream])
-def test_records_without_places_have_no_blocks(make_records):
-    with pytest.raises(DataError, match="--val-blocks cuts images with a place in the world, and these are none"):
-        blocks.hold_out_blocks(make_records(), DataConfig("x", val_blocks=64))
-
-
-@pytest.mark.parametrize("make_records", [volumes, stream])
-def test_records_without_places_have_no_neighbors(make_records):
-    with mock.patch.object(blocks, "read_source_grid", side_effect=AssertionError):
-        assert describe_neighbors(make_records(), make_records()) == []
 
 
 @pytest.mark.parametrize(
@@ -465,21 +304,6 @@ def test_blocks_are_forty_of_all_images_but_neither_tiny_nor_huge(tmp_path, size
     path = write_raster(tmp_path / "a.tif", np.zeros((1, 4, 5), np.uint8))
     place = read_grid(str(path)).place
     assert blocks.block_side([Grid(place, size) for size in sizes], crop) == side
-
-
-def test_images_without_place_have_no_blocks(tmp_path):
-    for number in range(2):
-        bands, mask = scene(number, channels=2)
-        settings = {"crs": None, "transform": Affine.identity()}
-        write_raster(tmp_path / "images" / f"{number}.tif", bands, **settings)
-        write_raster(tmp_path / "masks" / f"{number}.tif", mask[None], **settings)
-    with pytest.raises(DataError, match=r"0\.tif has no place in the world, by which blocks are cut"):
-        load_records(config(tmp_path))
-
-
-def test_drawn_shapes_have_no_blocks():
-    with pytest.raises(DataError, match="shapes-000000 has no place"):
-        load_records(config("shapes"))
 
 
 def test_a_damaged_header_makes_no_blocks_without_end(tmp_path):

@@ -82,12 +82,6 @@ def test_a_table_may_lie_among_the_images(tmp_path, form):
     assert classes_of_image == {"a.png": [1], "b.png": [2, 3], "c.png": []}
 
 
-def test_a_column_of_several_may_be_a_class_that_is_called_classes(tmp_path):
-    (tmp_path / "classes.csv").write_text("image,classes,car\na,1,0\nb,yes,1\n")
-    table = read_table(tmp_path / "classes.csv")
-    assert [row.classes for row in table.rows.values()] == [("classes",), ("car", "classes")]
-
-
 HOSTILE = {
     "empty": (b"", "its first line is '', expected image,classes"),
     "another table": (b"name,r,g,b\ncar,1,2,3\n", "its first line is 'name,r,g,b', expected image,classes"),
@@ -141,12 +135,6 @@ def two_folders(tmp_path):
     return write_bands(tmp_path / "data", ["x/a", "y/a", "b"])
 
 
-def test_a_table_that_is_a_folder_is_refused(two_folders):
-    (two_folders / "classes.csv").mkdir()
-    with pytest.raises(DataError, match=r"classes\.csv cannot be read as text"):
-        labels_by_name(two_folders)
-
-
 def test_a_row_that_speaks_of_two_images_is_refused(two_folders):
     (two_folders / "classes.csv").write_text("image,classes\na,car\n")
     with pytest.raises(DataError, match=r"line 2: 'a' is the name of .*x/a.png and of .*y/a.png; write the folder too"):
@@ -159,12 +147,6 @@ def test_two_tables_of_the_same_images_are_refused(two_folders):
     inner.write_text("image,classes\nx/a,car\n")
     line = f"^{inner} and {two_folders / 'classes.csv'} speak of the same images; keep one$"
     with pytest.raises(DataError, match=line):
-        labels_by_name(two_folders)
-
-
-def test_a_rule_without_classes_is_refused(two_folders):
-    (two_folders / "images" / "x" / "classes.txt").write_text("\n")
-    with pytest.raises(DataError, match=r"x/classes\.txt is empty; write the classes"):
         labels_by_name(two_folders)
 
 

@@ -1,6 +1,5 @@
 """Volumes whose classes overlap: a label or a channel for each class, and which of them are found."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from support.overlaps import planes
 from support.volumes import case, write_nifti
 
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import ClassLayers
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.class_volumes import ChannelVolumeRecords, divide_by_channel, find_class_volumes
 from data_utils.sources.load import load_records
@@ -70,15 +68,6 @@ def class_volumes(tmp_path) -> dict:
     return {split: opened() for split, opened in openers.items()}
 
 
-def test_volumes_of_classes_are_in_natural_order(class_volumes):
-    assert [record["name"] for record in class_volumes["train"]] == ["v2", "v10"]
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_classes_of_volumes_are_those_of_all_splits_in_natural_order(class_volumes, split):
-    assert class_volumes[split].metadata.classes == ((1, "c2"), (2, "c3"), (3, "c10"))
-
-
 @pytest.fixture
 def half_splits(tmp_path):
     """Splits of volumes of the classes a and b, with files without partner; the second has no masks of a."""
@@ -104,39 +93,6 @@ def test_volumes_of_a_class_without_partner_are_refused(half_splits, tmp_path):
         find_class_volumes(tmp_path, (), half_splits)["val"]()
 
 
-def test_volumes_of_a_class_without_partner_are_left_out_where_that_is_allowed(half_splits, tmp_path):
-    openers = find_class_volumes(tmp_path, (), replace(half_splits, allow_unpaired=True))
-    assert openers["val"]().metadata.unpaired == unpaired_of_val(half_splits.dataset)
-    assert [record["name"] for record in openers["val"]()] == ["v"]
-    assert openers["train"]().metadata.unpaired == (f"{tmp_path}/train/masks/a/y.nii.gz: mask without image",)
-
-
-def test_flags_of_volumes_reach_a_split_without_the_first_class(half_splits, tmp_path):
-    records = find_class_volumes(tmp_path, (), replace(half_splits, allow_unpaired=True))["val"]()
-    assert records.metadata.classes == ((1, "a"), (2, "b"))
-    assert records.spacing == (2.0, 1.0, 1.0)
-    assert records[0]["target"].layers.ignored == (9, 8)
-
-
-def test_the_file_of_the_spacing_counts_for_a_split_without_the_first_class(tmp_path):
-    touch_volumes(tmp_path / "train", "images/v", "masks/a/v", "masks/b/v")
-    touch_volumes(tmp_path / "val", "images/v", "masks/b/v")
-    (tmp_path / "spacing.json").write_text("[3, 2, 1.5]")
-    openers = find_class_volumes(tmp_path, (), DataConfig(str(tmp_path), task="overlapping"))
-    assert [openers[split]().spacing for split in ("train", "val")] == [(3.0, 2.0, 1.5), (3.0, 2.0, 1.5)]
-
-
-def test_labels_beside_folders_of_labels_or_in_one_split_alone_are_no_classes(tmp_path):
-    for split in ("train", "val"):
-        touch_volumes(tmp_path / split, "images/v", "masks/a/v", "masks/b/v")
-    config = DataConfig(str(tmp_path))
-    assert [*find_class_volumes(tmp_path, (), config)] == ["train", "val"]
-    with pytest.raises(DataError, match=r"images/v\.nii\.gz has no mask of its name"):
-        load_records(DataConfig(str(tmp_path), task="classes"))
-    touch_volumes(tmp_path / "val", "masks/v")
-    assert find_class_volumes(tmp_path, (), config) == {}
-
-
 @pytest.mark.parametrize(("task", "is_split"), [(None, True), ("overlapping", True), ("classes", False)])
 def test_channels_of_labels_are_classes_unless_the_task_is_another(tmp_path, task, is_split):
     write_volumes(tmp_path, 1, by_channel=True)
@@ -146,20 +102,6 @@ def test_channels_of_labels_are_classes_unless_the_task_is_another(tmp_path, tas
     assert isinstance(divide_by_channel(volumes, config), ChannelVolumeRecords) is is_split
     empty = VolumeRecords([], None, Description())
     assert divide_by_channel(empty, config) is empty
-
-
-def test_a_first_label_that_cannot_be_read_is_named_where_all_labels_are(tmp_path):
-    touch_volumes(tmp_path, *(f"{folder}/{name}" for folder in ("images", "masks") for name in "vw"))
-    train, val = load_records(DataConfig(str(tmp_path)))
-    assert len(train) == 1
-    assert len(val) == 1
-    assert train.metadata.task is None
-
-
-@pytest.mark.parametrize(("task", "is_found"), [("overlapping", True), (None, False)])
-def test_one_folder_of_labels_is_a_class_with_the_task(tmp_path, task, is_found):
-    touch_volumes(tmp_path, "images/v", "masks/c/v")
-    assert bool(find_class_volumes(tmp_path, (), DataConfig(str(tmp_path), task=task))) is is_found
 
 
 def test_the_key_of_volumes_of_classes_changes_with_files_or_flags(tmp_path):
@@ -180,36 +122,6 @@ def test_the_key_of_volumes_of_classes_changes_with_files_or_flags(tmp_path):
     (tmp_path / "masks" / "b" / "w.nii.gz").rename(tmp_path / "masks" / "b" / "x.nii.gz")
     keys.append(key(allow_unpaired=True))
     assert len(set(keys)) == 6
-
-
-def test_channels_of_a_label_are_others_with_another_ignored_value_or_other_classes(tmp_path):
-    (file,) = map(str, touch_volumes(tmp_path, "v"))
-    volumes = VolumeRecords([Case("v", (file,), file)], None, Description())
-    layers = {}
-    for settings in ({}, {"ignore_index": "9,7"}, {"classes": "class 2"}):
-        records = ChannelVolumeRecords(volumes, 2, DataConfig(**settings))
-        layers[records.digest] = records[0]["target"].layers
-    assert list(layers.values()) == [
-        ClassLayers((0, 1)),
-        ClassLayers((0, 1), ignored=(9, 7)),
-        ClassLayers((None, 0)),
-    ]
-
-
-@pytest.mark.parametrize(("image_folder", "are_classes"), [("images", True), ("images/c2", False)])
-def test_folders_of_labels_are_classes_unless_images_lie_in_folders_too(tmp_path, image_folder, are_classes):
-    for folder in ("masks/c10", "masks/c2", image_folder):
-        (tmp_path / folder).mkdir(parents=True)
-        for name in ("a.nii.gz", "notes.txt"):
-            (tmp_path / folder / name).touch()
-    assert bool(find_class_volumes(tmp_path, (), DataConfig(str(tmp_path)))) is are_classes
-
-
-def test_volumes_of_both_splits_have_a_class_for_each_channel(tmp_path):
-    for split in ("train", "val"):
-        write_volumes(tmp_path / split, 1, by_channel=True)
-    for records in load_records(DataConfig(str(tmp_path))):
-        assert records.metadata.classes == ((1, "class 1"), (2, "class 2"))
 
 
 def test_a_volume_without_a_label_of_a_class_is_unknown_for_it(tmp_path):

@@ -24,9 +24,8 @@ from support.picture_folders import (
 )
 
 from data_utils.image_io.reader import read_mask
-from data_utils.sources import hf_datasets, load
+from data_utils.sources import hf_datasets
 from data_utils.sources.hf_datasets import HFRecords, TableName, find_columns
-from data_utils.sources.records import with_sources
 from runtime.errors import DataError
 
 
@@ -120,28 +119,10 @@ def table_of_rows(tables, **columns):
     return tables.Dataset.from_dict(ROWS | columns, features=features)
 
 
-def test_the_key_of_a_table_is_that_of_its_content(tables):
-    assert records_of(table_of_rows(tables)).digest == records_of(table_of_rows(tables)).digest
-
-
 def test_the_key_of_a_table_changes_with_its_rows(tables):
     key = records_of(table_of_rows(tables)).digest
     assert records_of(table_of_rows(tables, mask=[png(1), png(1), png(3)])).digest != key
     assert records_of(table_of_rows(tables).select([0, 1])).digest != key
-
-
-def test_the_key_of_a_table_changes_with_the_columns_that_are_read(tables):
-    table = table_of_rows(tables)
-    assert records_of(table, "label").digest != records_of(table).digest
-
-
-def test_tables_are_known_by_their_data_set_configuration_split(monkeypatch, tables):
-    tables_of = {("some/table", "large"): {"train": table(tables, 3), "validation": table(tables, 2)}}
-    monkeypatch.setattr(load, "load_tables", lambda dataset, config: tables_of[dataset, config])
-    table_names = []
-    for records in loaded("some/table", dataset_config="large"):
-        table_names += [each.table_name for each in with_sources(records) if isinstance(each, HFRecords)]
-    assert table_names == [TableName("some/table", "large", split) for split in ("train", "validation")]
 
 
 @pytest.fixture
@@ -161,22 +142,11 @@ def test_saved_splits_are_those_of_training_and_validation(saved_splits):
     assert [len(split) for split in loaded(saved_splits)] == [3, 2]
 
 
-def test_a_saved_table_of_the_user_may_be_named_by_a_tilde(saved_splits, monkeypatch):
-    monkeypatch.setenv("HOME", str(saved_splits.parent))
-    assert [len(split) for split in loaded("~/splits")] == [3, 2]
-
-
 def test_saved_splits_may_be_named(saved_splits):
     train, val = loaded(saved_splits, train_split="validation", val_split="test")
     assert len(train) == 2
     assert names(val) == [f"{i}.jpg" for i in range(5)]
     assert "has no split dev, only train, validation, test" in error_of(saved_splits, val_split="dev")
-
-
-def test_saved_splits_may_have_names_in_capitals(tmp_path, tables):
-    tables.DatasetDict({"Fold1": table(tables, 3), "Fold2": table(tables, 2)}).save_to_disk(tmp_path / "folds")
-    folds = loaded(tmp_path / "folds", train_split="Fold1", val_split="Fold2")
-    assert [len(split) for split in folds] == [3, 2]
 
 
 def test_pictures_of_a_saved_table_are_read(saved_splits):
@@ -190,11 +160,6 @@ def test_pictures_of_a_saved_table_are_read(saved_splits):
 def test_a_parquet_file_is_split(tmp_path, tables, mask):
     table(tables, mask=mask).to_parquet(tmp_path / "cells.parquet")
     assert [len(split) for split in loaded(tmp_path / "cells.parquet")] == [3, 1]
-
-
-def test_a_parquet_file_of_training_alone_is_split(tmp_path, tables):
-    table(tables).to_parquet(tmp_path / "train.parquet")
-    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
 
 
 @pytest.mark.parametrize("folder", ["data", "tables"])
@@ -244,20 +209,6 @@ def test_another_version_of_a_table_on_another_machine_is_refused(tmp_path, tabl
     assert len(list(records)) == len(records) == 4
 
 
-def test_another_version_of_a_hub_data_set_on_another_machine_is_refused(tmp_path, tables, monkeypatch):
-    table(tables, 5).to_parquet(tmp_path / "cells.parquet")
-    monkeypatch.setattr(hf_datasets, "ask_hub", lambda dataset, copy: None)
-    load_dataset = tables.load_dataset
-    monkeypatch.setattr(
-        tables, "load_dataset", lambda *hub_id: load_dataset("parquet", data_files=str(tmp_path / "cells.parquet"))
-    )
-    records, _ = on_another_machine(tables, tmp_path, loaded("nobody/cells"))
-    later = os.stat(tmp_path / "cells.parquet").st_mtime + 9
-    os.utime(tmp_path / "cells.parquet", (later, later))  # other files have another fingerprint
-    with pytest.raises(DataError, match="nobody/cells is another version on machine"):
-        records.open_here()
-
-
 @pytest.fixture
 def loaded_names(tables, monkeypatch) -> list[tuple]:
     """The data sets and configurations that were loaded; `small` has the split train, `other` another one."""
@@ -272,55 +223,10 @@ def loaded_names(tables, monkeypatch) -> list[tuple]:
     return loaded_names
 
 
-def records_without_rows(tables, config: str) -> HFRecords:
-    """Records as they arrive on a machine that does not have their files."""
-    records = HFRecords(table(tables), TableName("some/table", config, "train"), None, None)
-    records.rows = None
-    return records
-
-
-def test_a_table_is_found_again_by_its_configuration(tables, loaded_names):
-    records = records_without_rows(tables, "small")
-    records.open_here()
-    assert len(records) == 4
-    assert records[3]["name"] == "3.jpg"
-    assert loaded_names == [("some/table", "small")]
-
-
-def test_a_table_without_its_split_is_another_version(tables, loaded_names):
-    with pytest.raises(DataError, match="some/table is another version on machine"):
-        records_without_rows(tables, "other").open_here()
-    assert loaded_names == [("some/table", "other")]
-
-
-def test_rows_of_several_files_travel_where_all_of_these_are(tmp_path, tables):
-    for name in ("a", "b"):
-        table(tables, 2).save_to_disk(tmp_path / name)
-    parts = [tables.load_from_disk(tmp_path / name) for name in ("a", "b")]
-    content = pickle.dumps(records_of(tables.concatenate_datasets(parts)))
-    assert len(pickle.loads(content).rows) == 4
-    (tmp_path / "b").rename(tmp_path / "c")
-    assert pickle.loads(content).rows is None
-
-
-def test_the_hub_has_ten_seconds_to_answer(monkeypatch):
-    questions = []
-    monkeypatch.setattr(
-        "huggingface_hub.HfApi.dataset_info", lambda self, dataset, timeout: questions.append((dataset, timeout))
-    )
-    hf_datasets.ask_hub("some/table")
-    assert questions == [("some/table", 10)]
-
-
 @pytest.fixture(params=["builtins.OSError", "builtins.ValueError", "huggingface_hub.errors.HTTPError"])
 def unreachable_hub(request, monkeypatch):
     error = pkgutil.resolve_name(request.param)
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", Mock(side_effect=error("no way")))
-
-
-@pytest.mark.usefixtures("unreachable_hub")
-def test_a_hub_that_cannot_be_reached_is_not_missed_where_a_copy_is_here(tmp_path):
-    hf_datasets.ask_hub("some/table", tmp_path)
 
 
 @pytest.mark.usefixtures("unreachable_hub")
@@ -330,41 +236,10 @@ def test_a_hub_that_cannot_be_reached_is_a_one_line_error(copy):
         hf_datasets.ask_hub("some/table", copy)
 
 
-PICTURE = {"bytes": "binary", "path": "string"}
-
-
-@pytest.mark.parametrize("mask", [PICTURE, PICTURE | {"width": "int64"}], ids=["picture", "picture with more"])
-def test_a_struct_of_bytes_with_a_path_is_a_picture(mask):
-    assert find_columns({"image": PICTURE, "mask": mask}, None, None) == {"image": "image", "mask": "mask"}
-
-
-@pytest.mark.parametrize("mask", [{"path": "string"}, {"bytes": "binary"}], ids=["path", "bytes"])
-def test_a_struct_of_bytes_or_a_path_alone_is_no_picture(mask):
-    with pytest.raises(DataError, match=r"no column mask\|label\|annotation with pictures"):
-        find_columns({"image": PICTURE, "mask": mask}, None, None)
-
-
 @pytest.mark.parametrize("dtype", ["binary", "large_binary"])
 def test_bytes_of_any_length_may_be_pictures(tables, dtype):
     features = tables.Features({"image": tables.Value(dtype), "mask": tables.Image()})
     assert find_columns(features, None, None) == {"image": "image", "mask": "mask"}
-
-
-def test_numbers_are_no_pictures(tables):
-    features = tables.Features({"image": tables.Value("int64"), "mask": tables.Image()})
-    with pytest.raises(DataError, match=r"no column image with pictures, only image \(int64\), mask"):
-        find_columns(features, None, None)
-
-
-def test_a_table_that_is_here_is_not_loaded_again(tables):
-    records = HFRecords(table(tables), TableName("~/some/table", None, "train"), None, None)
-    records.open_here()
-    assert records.table_name.path == Path.home() / "some/table"
-
-
-def test_one_column_of_a_table_may_be_image_or_mask(tables):
-    records = records_of(table(tables), "image")
-    assert records[2]["target"] == records[2]["image"]
 
 
 def test_bytes_without_a_path_are_called_by_their_row(tmp_path, tables):
@@ -407,26 +282,6 @@ def test_a_damaged_parquet_file_is_a_one_line_error(tmp_path):
     assert "bad.parquet cannot be loaded (" in error_of(tmp_path / "bad.parquet")
 
 
-def test_a_table_whose_reading_fails_in_another_process_is_a_one_line_error(tmp_path, monkeypatch):
-    (tmp_path / "a.parquet").touch()
-    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=RuntimeError("a process is gone")))
-    assert error_of(tmp_path / "a.parquet").endswith("a.parquet cannot be loaded (a process is gone)")
-
-
-def test_a_table_that_cannot_be_read_is_told_by_the_cause(tmp_path, monkeypatch):
-    (tmp_path / "a.parquet").touch()
-    error = RuntimeError("a table could not be made")
-    error.__cause__ = ValueError("no column")
-    monkeypatch.setattr("datasets.load_dataset", Mock(side_effect=error))
-    assert error_of(tmp_path / "a.parquet").endswith("a.parquet cannot be loaded (no column)")
-
-
-def test_a_saved_table_that_lacks_a_file_is_a_one_line_error(tmp_path, tables):
-    table(tables).save_to_disk(tmp_path / "data")
-    (tmp_path / "data" / "state.json").unlink()
-    assert "cannot be loaded" in error_of(tmp_path / "data")
-
-
 def test_parquet_files_of_different_columns_are_a_one_line_error(tmp_path, tables):
     (tmp_path / "mixed").mkdir()
     table(tables).to_parquet(tmp_path / "mixed" / "a.parquet")
@@ -449,11 +304,6 @@ def test_a_row_without_mask_is_named(tmp_path, tables):
     with pytest.raises(DataError, match=r"1 of \d pairs cannot be used: 0\.jpg: mask is missing"):
         for split in loaded(tmp_path):
             check_sizes(split)
-
-
-def test_a_row_without_image_is_called_by_its_number(tables):
-    rows = table_of_pictures(tables, [picture(0), None, picture(2)], [None, png(0), png(0)])
-    assert [record["name"] for record in records_of(rows)] == ["0.jpg", "row 1", "2.jpg"]
 
 
 @pytest.mark.parametrize("streaming", [False, True], ids=["loaded", "streamed"])

@@ -8,10 +8,10 @@ import tifffile
 from PIL import Image
 from support.data_sets import load_info
 from support.folders import write_folder
-from support.picture_folders import names, write_pictures
+from support.picture_folders import write_pictures
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
+from data_utils.sources.holdout import hold_out, hold_out_shards
 from data_utils.sources.records import ListRecords, Metadata, StreamRecords
 from runtime.errors import DataError
 
@@ -180,24 +180,6 @@ def test_whole_files_of_a_stream_are_held_out(sizes, fraction, held_out):
         assert not set(train.groups[:, 0]) & set(val.groups[:, 0])
 
 
-def test_a_stream_of_one_file_cannot_be_split():
-    with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
-        hold_out_shards(Stream(["a"], np.array([(0, 0)]), np.array([10])), 0.5, 0)
-
-
-def test_files_of_a_stream_are_drawn_by_the_seed_until_they_hold_enough_records():
-    groups = np.array([(0, 0), (0, 1), (1, 0), (2, 0), (3, 0)])
-    sizes = np.array([30, 30, 10, 10, 10])
-    held_out_files = set()
-    for seed in range(8):
-        train, val = hold_out_shards(Stream(["a", "b", "c", "d"], groups, sizes), 0.3, seed)
-        files = val.groups[:, 0].tolist()
-        assert len(val) >= 27
-        assert not set(files) & set(train.groups[:, 0])
-        held_out_files.add(tuple(files))
-    assert held_out_files >= {(0, 0), (1, 2, 3)}  # one file of two groups, or three of one
-
-
 def called(*names: str, dims: int = 2) -> ListRecords:
     """Records of these names."""
     records = ListRecords([{"image": "", "target": "", "name": name} for name in names])
@@ -205,76 +187,6 @@ def called(*names: str, dims: int = 2) -> ListRecords:
     return records
 
 
-@pytest.mark.parametrize(
-    ("dims", "group", "line"),
-    [
-        (2, None, "--fold 1/5: there are only 4 images, and each fold needs one"),
-        (3, None, "--fold 1/5: there are only 4 volumes, and each fold needs one"),
-        (2, r"_(\d)", "--fold 1/5: there are only 2 groups of images, and each fold needs one"),
-        (3, r"_(\d)", "--fold 1/5: there are only 2 groups of volumes, and each fold needs one"),
-        (2, np.array([0, 0, 1, 2]), "--fold 1/5: there are only 3 blocks, and each fold needs one"),
-    ],
-)
-def test_fewer_images_than_folds_are_called_what_they_are(dims, group, line):
-    with pytest.raises(DataError, match=line):
-        hold_out_fold(called("a_1", "b_1", "a_2", "b_2", dims=dims), (1, 5), 0, group)
-
-
-@pytest.fixture
-def grouped_records() -> ListRecords:
-    """A group of four records, and four of one."""
-    return called("x_0_a", "x_0_b", "x_0_c", "x_0_d", *(f"x_{number}_a" for number in range(1, 5)))
-
-
-def test_folds_hold_about_as_many_images_each(grouped_records):
-    held_out = [names(hold_out_fold(grouped_records, (number, 2), 3, r"_(\d)")[1]) for number in (1, 2)]
-    assert [len(fold) for fold in held_out] == [4, 4]
-    assert sorted(held_out[0] + held_out[1]) == names(grouped_records)
-
-
-def test_groups_stay_together_in_folds(grouped_records):
-    group = {*names(grouped_records)[:4]}
-    held_out = [names(hold_out_fold(grouped_records, (number, 2), 3, r"_(\d)")[1]) for number in (1, 2)]
-    assert {len({*fold} & group) for fold in held_out} == {0, 4}
-
-
-def test_folds_may_be_as_many_as_images():
-    assert [len(split) for split in hold_out_fold(called("a", "b"), (2, 2), 0, None)] == [1, 1]
-
-
-def test_folds_follow_the_seed(grouped_records):
-    by_seed = [names(hold_out_fold(grouped_records, (1, 4), seed, None)[1]) for seed in (0, 0, 1, 2, 3, 4)]
-    assert by_seed[0] == by_seed[1]
-    assert len({*map(tuple, by_seed)}) > 1
-
-
-@pytest.mark.parametrize(("fraction", "held_out"), [(0.0, 2), (0.3, 2), (0.5, 4), (1.0, 4)])
-def test_whole_groups_are_held_out_but_one(fraction, held_out):
-    records = called(*(f"{letter}{number}" for letter in "abc" for number in range(2)))
-    train, val = hold_out(records, fraction, 0, r"^\w")
-    assert len(val) == held_out
-    assert not {name[0] for name in names(train)} & {name[0] for name in names(val)}
-
-
-def test_a_share_of_images_is_rounded():
-    assert len(hold_out(called(*"abcdef"), 0.3, 0, None)[1]) == 2  # of 1.8
-
-
-def test_groups_of_one_size_go_to_folds_in_the_order_that_the_seed_draws():
-    pairs = {f"{number:02}_{image}" for number in range(0, 24, 2) for image in "ab"}
-    records = called(*sorted(pairs | {f"{number:02}_a" for number in range(1, 24, 2)}))
-    order = np.random.default_rng(0).permutation(24)
-    held_out = names(hold_out_fold(records, (2, 4), 0, r"^(\d+)_")[1])
-    groups = {*order[order % 2 == 0][1::4].tolist(), *order[order % 2 == 1][1::4].tolist()}
-    assert {int(name[:2]) for name in held_out} == groups
-
-
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 0.5, 1.0])
 def test_one_of_two_images_is_held_out(fraction):
     assert len(hold_out(called("a", "b"), fraction, 0, None)[1]) == 1
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.3, 0.5, 1.0])
-def test_no_images_cannot_be_held_out(fraction):
-    with pytest.raises(DataError, match=r"at least 2 samples are needed, .*; the data set has 0$"):
-        hold_out(called(), fraction, 0, None)

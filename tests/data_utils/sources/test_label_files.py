@@ -3,20 +3,14 @@
 Modules: data_utils/sources/label_files.py.
 """
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 from support.data_sets import load_info
 from support.partly_labeled import CLASSES, labels_by_name, write_bands
-from support.volumes import case, write_msd, write_nifti
+from support.volumes import write_msd
 
 from data_utils.config import DataConfig
-from data_utils.sources.folder import FolderRecords
 from data_utils.sources.label_files import ImageLabels, LabelFiles, read_label_files, with_labels
 from data_utils.sources.load import load_records
-from data_utils.sources.volumes import Case, Description, VolumeRecords
-from runtime.errors import DataError
 
 ROWS = "image,classes\n{train}a,car\n{train}b,dog\n{val}a,person\n"
 
@@ -49,25 +43,12 @@ def test_a_table_lies_above_all_splits(request, layout, train, val):
     assert validation.metadata.unlisted == ("b.png",)
 
 
-def test_a_table_above_several_folders_is_read_once(inner_splits):
-    (inner_splits / "classes.csv").write_text(ROWS.format(train="train/", val="val/"))
-    files = LabelFiles(inner_splits, reads_rules=False)
-    table = files.folder_table(inner_splits / "images" / "train")
-    assert files.folder_table(inner_splits / "images" / "val") is table
-
-
 def test_a_table_of_a_split_lies_beside_its_images(outer_splits):
     (outer_splits / "train" / "classes.csv").write_text("image,classes\na,car\nb,car\n")
     train, val = load_records(DataConfig(str(outer_splits)))
     assert train.label_set(1) == ("car",)
     assert val.label_set(1) is None
     assert val.metadata.unlisted == ()
-
-
-def test_a_table_of_a_split_does_not_speak_of_its_folder(outer_splits):
-    (outer_splits / "train" / "classes.csv").write_text(ROWS.format(train="train/images/", val="val/images/"))
-    with pytest.raises(DataError, match=r"names images that are not there: line 2: 'train/images/a'"):
-        load_records(DataConfig(str(outer_splits)))
 
 
 def test_a_table_in_one_folder_of_images_speaks_of_its_images_alone(tmp_path):
@@ -97,16 +78,6 @@ LABELS_OF_SITES = {
 
 
 def test_a_rule_speaks_of_the_images_of_its_folder(ruled_sites):
-    assert labels_by_name(ruled_sites) == LABELS_OF_SITES
-
-
-def test_images_without_a_rule_are_not_unlisted(ruled_sites):
-    assert [records.metadata.unlisted for records in load_records(DataConfig(str(ruled_sites)))] == [(), ()]
-
-
-@pytest.mark.parametrize("folder", ["", "images"], ids=["above", "images"])
-def test_a_list_of_all_names_where_all_images_lie_is_no_rule(ruled_sites, folder):
-    (ruled_sites / folder / "classes.txt").write_text("dog\ncat")
     assert labels_by_name(ruled_sites) == LABELS_OF_SITES
 
 
@@ -141,57 +112,10 @@ def three_records(tmp_path):
     return records
 
 
-def test_labels_have_the_place_that_says_them_first(three_records):
-    labeled = with_labels(three_records, [CAR, DOG, CAR_AGAIN])
-    assert labeled.metadata.label_sets == {("car",): "first", ("dog",): "third"}
-
-
 def test_labels_have_a_key_of_all_they_are(three_records):
     label_lists = ([CAR, DOG, CAR_AGAIN], [CAR, DOG, DOG], [CAR, CAT, CAR_AGAIN], [CAR, DOG, None])
     keys = {with_labels(three_records, labels).digest for labels in label_lists}
     assert len(keys | {three_records.digest}) == 5
-
-
-def test_records_without_labels_stay_as_they_are(three_records):
-    assert with_labels(three_records, [None] * 3) is three_records
-    assert with_labels(three_records, [None] * 3, ["a.png"]).metadata.unlisted == ("a.png",)
-
-
-@pytest.fixture
-def ruled_split(outer_splits):
-    """Two splits, of which that of training has a rule."""
-    (outer_splits / "train" / "classes.txt").write_text("car")
-    return outer_splits
-
-
-def test_a_rule_lies_above_the_images_of_a_split(ruled_split):
-    train, val = load_records(DataConfig(str(ruled_split)))
-    assert train.label_set(0) == ("car",)
-    assert val.label_set(0) is None
-
-
-def test_a_rule_is_not_read_where_images_have_no_rules(ruled_split):
-    train, val = load_records(DataConfig(str(ruled_split)))
-    val.metadata = replace(val.metadata, has_rules=False)
-    splits = read_label_files([train.records, val], ruled_split)
-    assert [records.label_set(0) for records in splits] == [None, None]
-
-
-def test_the_first_file_of_a_volume_of_several_is_its_image(tmp_path):
-    files = tuple(str(tmp_path / "images" / f"v_{channel:04}.nii.gz") for channel in range(2))
-    (tmp_path / "classes.csv").write_text("image,classes\nv_0000.nii.gz,car\n")
-    records = VolumeRecords([Case("v", files, "masks/v.nii.gz")], None, Description())
-    (labeled,) = read_label_files([records], tmp_path)
-    assert labeled.label_set(0) == ("car",)
-
-
-def test_pages_of_a_file_without_a_row_are_unlisted(tmp_path):
-    (tmp_path / "classes.csv").write_text("image,classes\nstack_0002.tif,car\n")
-    pages = [(0, 0), (1, 1)]
-    records = FolderRecords(tmp_path / "images", tmp_path / "masks", [("stack.tif", "stack.tif")], [pages], [])
-    (labeled,) = read_label_files([records], tmp_path)
-    assert [labeled.label_set(i) for i in range(2)] == [None, ("car",)]
-    assert labeled.metadata.unlisted == ("stack_0001.tif",)
 
 
 def test_a_rule_of_a_site_lies_in_a_folder_of_its_name_up_to_the_root(tmp_path):
@@ -213,14 +137,6 @@ def test_label_files_beside_images_outside_the_data_set_are_not_read(tmp_path):
     assert files.tables == []
 
 
-def test_a_row_may_speak_of_an_image_that_is_not_used(tmp_path):
-    folder = write_bands(tmp_path, ["train/a", "train/b", "val/c", "test/d"])
-    (folder / "masks" / "train" / "b.png").unlink()
-    (folder / "images" / "train" / "b.png").rename(folder / "images" / "train" / "b.PNG")
-    (folder / "classes.csv").write_text("image,classes\na,car\nb,dog\nc,car\ntest/d,car\n")
-    assert labels_by_name(folder, allow_unpaired=True) == {"a.png": ("car",), "c.png": ("car",)}
-
-
 @pytest.mark.parametrize(
     ("settings", "count"), [({"place": False}, 3), ({"exclude": "excluded.txt"}, 2)], ids=["no place", "excluded"]
 )
@@ -232,17 +148,6 @@ def test_images_without_a_row_are_named_whatever_else_is_made_of_the_records(tmp
     (tmp_path / "excluded.txt").write_text("e.png\n")
     warnings = load_info(tmp_path / "data", classes=CLASSES, **settings).warnings
     assert any(line.startswith(f"{count} images have no row in classes.csv") for line in warnings)
-
-
-def test_volumes_with_a_channel_for_each_class_are_labeled_too(tmp_path):
-    for seed in range(4):
-        image, label = case(seed)
-        write_nifti(tmp_path / "images" / f"c{seed}.nii.gz", image)
-        channels = np.stack([label > 0, label > 1], axis=-1).astype(np.uint8)
-        write_nifti(tmp_path / "masks" / f"c{seed}.nii.gz", channels)
-    (tmp_path / "classes.csv").write_text("image,classes\nc1,class 1\nc3,class 2\n")
-    expected = {"c0": None, "c1": ("class 1",), "c2": None, "c3": ("class 2",)}
-    assert labels_by_name(tmp_path, val_fraction=0.5) == expected
 
 
 @pytest.fixture(scope="module")
@@ -262,12 +167,3 @@ def test_slices_of_volumes_are_labeled_as_their_volumes(labeled_volumes):
     for name, labels in labels_by_name(labeled_volumes, dims=2).items():
         labels_of_volume.setdefault(name.rpartition("_")[0], []).append(labels)
     assert labels_of_volume == {"scan_00": [("front",)] * 16, "scan_01": [("front",)] * 16, "scan_02": [None] * 16}
-
-
-def test_places_of_classes_are_remembered_where_their_volume_is_labeled_for_them(labeled_volumes):
-    data = load_info(labeled_volumes)
-    classes_with_places = {}
-    for split in (data.train, data.val):
-        for i in range(len(split)):
-            classes_with_places[split.records.name(i)] = len(split.class_locations[i])
-    assert classes_with_places == {"scan_00": 1, "scan_01": 1, "scan_02": 2}

@@ -26,7 +26,7 @@ from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.class_map import resolve_classes
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.pack import pack
-from data_utils.sources.folder import detect_suffix, files_by_stem, find_splits, natural_sort_key
+from data_utils.sources.folder import find_splits, natural_sort_key
 from data_utils.sources.records import ListRecords
 from data_utils.sources.shapes import Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -51,58 +51,12 @@ def test_a_flat_folder_is_split_by_the_seed(tmp_path):
     assert len(folds) > 1
 
 
-@pytest.mark.parametrize(("named", "splits"), [((), ["train"]), (("Fold1",), ["train", "fold1"])])
-def test_splits_below_images_and_masks_are_usual_or_named_in_any_case(tmp_path, named, splits):
-    write_pictures(
-        tmp_path, *(f"{folder}/a.png" for folder in ("images/Train", "masks/train", "images/fold1", "masks/Fold1"))
-    )
-    images, masks = tmp_path / "images", tmp_path / "masks"
-    folders = {"train": (images / "Train", masks / "train"), "fold1": (images / "fold1", masks / "Fold1")}
-    assert find_splits(tmp_path, named) == {split: folders[split] for split in splits}
-
-
-def test_the_first_five_other_endings_of_a_folder_are_named(tmp_path):
-    for ending in "fedcba":
-        (tmp_path / f"x.{ending}").touch()
-    with pytest.raises(DataError, match=r"found only \.a, \.b, \.c, \.d, \.e, looked for"):
-        files_by_stem(tmp_path, "images")
-
-
-def test_images_are_no_slices_where_two_dims_are_asked_for(tmp_path):
-    assert [names(split) for split in loaded(flat_folder(tmp_path), dims=2)] == [
-        names(split) for split in loaded(tmp_path)
-    ]
-
-
-def test_a_folder_of_the_user_may_be_named_by_a_tilde(tmp_path, monkeypatch):
-    (flat_folder(tmp_path / "cells", 4) / "classes.csv").write_text("image,classes\n0,0\n1,0\n2,0\n3,0\n")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    train, val = loaded("~/cells")
-    assert len(train) == 3
-    assert val.label_set(0) == ("0",)
-
-
 def test_a_folder_may_have_the_name_of_a_home_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("~data", "~root"):
         flat_folder(tmp_path / name, 4)
         assert len(loaded(name)[0]) == 3
     assert error_of("~nobody/x").startswith("--dataset ~nobody/x is not there")
-
-
-def test_folds_are_refused_where_shapes_have_validation_images():
-    line = "--fold 1/2 cuts the training images into folds, but shapes has its own validation images; leave --fold out"
-    assert error_of("shapes", fold=(1, 2)).startswith(line)
-
-
-def test_a_column_of_labels_is_refused_where_there_are_no_polygons(tmp_path):
-    assert error_of(flat_folder(tmp_path, 2), label_column="kind").startswith("--label-column kind is a column of poly")
-
-
-def test_blocks_are_refused_where_there_is_no_folder(tmp_path):
-    (tmp_path / "a.tar").touch()
-    line = f"--val-blocks cuts images of a folder that have a place, but {tmp_path / 'a.tar'} is no folder"
-    assert error_of(tmp_path / "a.tar", val_blocks=64) == line
 
 
 def test_the_split_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
@@ -116,25 +70,9 @@ def test_the_split_does_not_depend_on_the_file_system(tmp_path, monkeypatch):
     assert [names(split) for split in loaded(tmp_path)] == expected
 
 
-def test_a_folder_that_is_gone_is_named(tmp_path):
-    with pytest.raises(DataError, match=f"^{tmp_path / 'gone'} cannot be read \\(No such file or directory\\)$"):
-        files_by_stem(tmp_path / "gone", "images")
-
-
-def test_names_that_differ_in_capitals_alone_are_two_images(tmp_path):
-    for name in ("a.png", "A.png"):
-        (tmp_path / name).touch()
-    assert files_by_stem(tmp_path, "images") == {"A": "A.png", "a": "a.png"}
-
-
 def test_each_number_in_a_name_counts_and_leading_zeros_only_between_equals():
     names = ["a2b", "a010b", "a10b", "a10b2", "a10b10", "a10c1", "b1"]
     assert sorted(reversed(names), key=natural_sort_key) == names
-
-
-def test_names_are_in_natural_order(tmp_path):
-    train, _ = loaded(flat_folder(tmp_path), val_fraction=0.0)
-    assert names(train) == [f"{i}.png" for i in range(12) if f"{i}.png" in names(train)]
 
 
 @pytest.mark.parametrize(("fraction", "held_out"), [(0.0, 1), (0.01, 1), (0.4, 2), (0.5, 2), (1.0, 3)])
@@ -162,12 +100,6 @@ def test_splits_may_be_folders_above_or_below(tmp_path, pattern, folders, train,
     splits = loaded(tmp_path)
     assert [names(split) for split in splits] == [[f"{train}.png"], [f"{val}.png"]]
     assert all(image == mask for split in splits for image, mask in paired(split))
-
-
-def test_a_folder_of_images_without_one_of_masks_is_no_split(tmp_path):
-    pairs = [f"{folder}/train/{number}.png" for folder in ("images", "masks") for number in range(4)]
-    write_pictures(tmp_path, *pairs, "images/val/0.png")
-    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
 
 
 def test_a_test_folder_does_not_count_unasked(tmp_path):
@@ -200,18 +132,6 @@ def test_a_validation_folder_stands_beside_a_flat_folder(tmp_path):
     assert error_of(tmp_path, fold=(1, 2)).startswith(line)
 
 
-def test_the_training_split_is_not_validated_on_unasked(tmp_path):
-    flat_folder(tmp_path / "val", 4)
-    train, val = loaded(tmp_path, train_split="val")
-    assert not set(names(train)) & set(names(val))
-    assert len(val) == 1
-
-
-def test_a_mask_without_the_suffix_has_no_image_though_one_has_its_name(tmp_path):
-    write_pictures(tmp_path, "images/a.png", "images/b.png", *(f"masks/{name}.png" for name in ("a", "a_m", "b_m")))
-    assert "1 of 3 masks" in error_of(tmp_path, mask_suffix="_m")
-
-
 SUFFIXES = ["_mask", "-gt", ".seg", "0", ""]
 
 
@@ -229,12 +149,6 @@ def test_the_suffix_of_masks_is_detected(tmp_path, suffix):
     train, val = loaded(tmp_path)
     assert sorted(paired(train) + paired(val)) == pairs
     assert loaded(tmp_path, mask_suffix=suffix)[0][0] == train[0]
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES[:-1])
-def test_masks_with_a_suffix_are_no_pairs_where_none_is_asked_for(tmp_path, suffix):
-    write_with_suffix(tmp_path, suffix)
-    assert "of 4 images" in error_of(tmp_path, mask_suffix="")
 
 
 def test_the_suffix_of_masks_may_be_given(tmp_path):
@@ -292,13 +206,6 @@ def test_pages_of_tiffs_pair_one_by_one(paged):
     assert [read_mask(r["target"], "")[0, 0] for r in records] == [0, 1, 0, 0, 0, 1]
 
 
-def test_pages_of_tiffs_are_inspected_each_at_its_size(paged):
-    records = records_of_pages(paged)
-    inspection = inspect_split(records, "reading files", choose_inspector(records))
-    assert not inspection.problems
-    assert inspection.sizes[:, 0].tolist() == [6, 7, 8, 6, 6, 7]
-
-
 def test_pages_of_tiffs_are_packed_as_images_of_their_own(paged, tmp_path):
     records = records_of_pages(paged)
     rows = ParquetRecords.open([str(file) for file in pack(records, tmp_path / "out", "train")], None, None)
@@ -335,12 +242,6 @@ def test_other_files_are_left_alone(tmp_path):
     assert [len(split) for split in loaded(tmp_path)] == [2, 1]
 
 
-def test_a_folder_of_images_beside_those_of_splits_is_left_alone(tmp_path):
-    flat_folder(tmp_path / "train", 4)
-    write_pictures(tmp_path, "images/figure.png")
-    assert [len(split) for split in loaded(tmp_path)] == [3, 1]
-
-
 def test_partners_that_are_missing_are_counted_with_five_of_their_names(tmp_path):
     write_pictures(flat_folder(tmp_path, 3), *(f"images/x{i}.png" for i in range(7)), "masks/y.png")
     message = error_of(tmp_path)
@@ -354,11 +255,6 @@ def test_partners_that_are_missing_are_counted_with_five_of_their_names(tmp_path
 def test_partners_that_are_missing_are_left_out_with_a_flag(tmp_path):
     write_pictures(flat_folder(tmp_path, 3), *(f"images/x{i}.png" for i in range(7)), "masks/y.png")
     assert [len(split) for split in loaded(tmp_path, allow_unpaired=True)] == [2, 1]
-
-
-def test_nothing_paired_is_an_error_whatever_is_allowed(tmp_path):
-    write_pictures(tmp_path, "images/a.png", "images/c.png", "masks/b.png")
-    assert "2 of 2 images" in error_of(tmp_path, allow_unpaired=True)
 
 
 FOLDER_MISTAKES = {
@@ -417,34 +313,6 @@ def test_folders_of_images_and_masks_have_usual_names(tmp_path, images, masks):
     assert find_splits(tmp_path, ()) == {"train": (tmp_path / images, tmp_path / masks)}
 
 
-@pytest.mark.parametrize(("paged", "other"), [("images", "masks"), ("masks", "images")])
-def test_pages_are_counted_where_either_the_image_or_the_mask_is_a_tiff(tmp_path, paged, other):
-    write_pictures(tmp_path, f"{paged}/a.png", f"{other}/a.png", f"{other}/b.png", size=(6, 9))
-    tifffile.imwrite(tmp_path / paged / "b.tif", np.zeros((2, 6, 9), np.uint8), photometric="minisblack")
-    assert "both need the same number of pages" in error_of(tmp_path)
-
-
-def test_the_ending_of_mask_names_is_one_that_all_of_them_have():
-    assert detect_suffix(["1", "20", "30"], ["1_m", "20_m", "30_m"]) == "_m"
-    assert detect_suffix(["1", "20", "30"], ["1_m", "20_mask", "30_mask"]) == ""
-    assert detect_suffix(["1"], ["1/m"]) == ""  # no ending goes beyond a name
-
-
-def test_splits_above_images_and_masks_come_before_those_below_them(tmp_path):
-    below = [f"{folder}/{split}/a.png" for folder in ("images", "masks") for split in ("valid", "val")]
-    write_pictures(tmp_path, *below, "val/images/b.png", "val/masks/b.png")
-    assert find_splits(tmp_path, ()) == {
-        "valid": (tmp_path / "images" / "valid", tmp_path / "masks" / "valid"),
-        "val": (tmp_path / "val" / "images", tmp_path / "val" / "masks"),
-    }
-
-
-def test_images_that_are_their_own_masks_are_refused(tmp_path):
-    write_pictures(tmp_path, "images/a.png")
-    (tmp_path / "masks").symlink_to(tmp_path / "images")
-    assert "are the same folder" in error_of(tmp_path)
-
-
 @pytest.fixture
 def in_folder_of_cells(tmp_path, monkeypatch):
     """The current folder holds data/cells, a data set, and file.txt."""
@@ -472,22 +340,6 @@ def test_a_mistyped_data_set_is_told_of_one_that_is_there(dataset, ending):
     assert error_of(dataset).endswith(ending)
 
 
-def test_a_folder_of_images_in_capitals_is_told_of_its_data_set(tmp_path):
-    write_pictures(tmp_path / "b", "Images/a.png", "Masks/a.png")
-    assert error_of(tmp_path / "b" / "Images").endswith(f"did you mean --dataset {tmp_path}/b?")
-
-
-@pytest.mark.usefixtures("in_folder_of_cells")
-def test_a_file_that_is_no_data_set_is_told_of_no_other():
-    line = error_of("file.txt")
-    assert "is a file, not .parquet" in line
-    assert "did you mean" not in line
-
-
-def test_a_folder_of_images_without_masks_is_told_of_no_other(tmp_path):
-    assert "did you mean" not in error_of(write_pictures(tmp_path, "images/a.png") / "images")
-
-
 @pytest.mark.parametrize(
     ("name", "advice"), [("a.mp4", "take the frames out of videos"), ("data.zip", "unpack archives first")]
 )
@@ -501,14 +353,6 @@ def test_an_image_of_another_format_is_told_what_to_convert_to(tmp_path):
     image.rename(image.with_suffix(".HEIC"))
     line = f"{image.parent} holds {image.stem}.HEIC, which is not read; convert HEIC to JPEG or PNG"
     assert line in error_of(tmp_path)
-
-
-def test_images_that_all_are_of_another_format_are_told_what_to_convert_to(tmp_path):
-    for image in list((flat_folder(tmp_path, 3) / "images").iterdir()):
-        image.rename(image.with_suffix(".HEIC"))
-    line = error_of(tmp_path)
-    assert "found only .heic" in line
-    assert "convert HEIC" in line
 
 
 def test_shapes_need_no_files():
@@ -579,37 +423,10 @@ def test_camvid_has_both_splits_with_a_void_class():
     assert class_map.ignore_value == 11
 
 
-def test_an_image_of_another_format_is_named_also_where_masks_have_a_suffix(tmp_path):
-    write_pictures(tmp_path, "images/a.png", "masks/a_mask.png", "masks/b2_mask.png", "masks/b10_mask.png")
-    for name in ("b10.HEIC", "b2.HEIC", "a.txt"):
-        (tmp_path / "images" / name).write_bytes(b"x")
-    assert f"{tmp_path / 'images'} holds b2.HEIC, which is not read; convert HEIC to JPEG" in error_of(tmp_path)
-
-
-def test_a_file_beside_an_image_of_its_name_is_no_image_of_another_format(tmp_path):
-    write_pictures(tmp_path, "images/a.png", "masks/a.png", "masks/b.png")
-    for name in ("a.txt", "notes.txt"):
-        (tmp_path / "images" / name).write_text("x")
-    assert "which is not read" not in error_of(tmp_path)
-
-
-def test_files_without_partner_are_kept_as_a_line_each(tmp_path):
-    write_pictures(flat_folder(tmp_path, 3), "images/x.png", "masks/y.png")
-    for split in loaded(tmp_path, allow_unpaired=True):
-        assert split.metadata.unpaired == ("x.png: image without mask", "y.png: mask without image")
-
-
 def test_the_key_of_a_folder_changes_with_each_file(tmp_path):
     files = [*flat_folder(tmp_path, 3).glob("*/*")]
     assert len(files) == 6
     assert unnoticed_changes(files, lambda: loaded(tmp_path)[0].digest) == []
-
-
-@pytest.mark.parametrize("kind", ["images", "masks"])
-def test_the_key_of_a_folder_changes_with_the_name_of_a_file(tmp_path, kind):
-    digest = loaded(flat_folder(tmp_path, 3))[0].digest
-    (tmp_path / kind / "1.png").rename(tmp_path / kind / "1.PNG")
-    assert loaded(tmp_path)[0].digest != digest
 
 
 @pytest.mark.parametrize(("image", "mask"), [("e\u0301", "\u00e9"), ("\u00e9", "e\u0301"), ("\uac00", "\u1100\u1161")])

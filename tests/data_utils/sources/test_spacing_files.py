@@ -1,17 +1,16 @@
 """The spacing of volumes whose files hold none: a file spacing.json, or a flag, makes volumes of stacks."""
 
 import functools
-import json
 
 import numpy as np
 import pytest
 import tifffile
-from support.volumes import CASE_NAMES, case, training_volumes, volume_config
+from support.volumes import CASE_NAMES, case, volume_config
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
-from data_utils.sources.volumes import Case, Description, VolumeRecords, open_volumes, read_spacing
+from data_utils.sources.volumes import read_spacing
 from runtime.errors import DataError
 
 WRITERS = {"npy": np.save, "tif": functools.partial(tifffile.imwrite, photometric="minisblack")}
@@ -27,19 +26,10 @@ def stacks(request, tmp_path):
     return tmp_path
 
 
-def test_stacks_are_images_where_no_spacing_is_given(stacks):
-    assert load_records(volume_config(stacks))[0].dims == 2
-
-
 def test_stacks_are_volumes_where_a_flag_gives_a_spacing(stacks):
     train, _ = load_records(volume_config(stacks, spacing=(4.0, 1.0, 1.0)))
     assert train.dims == 3
     assert read_volume(train[0]["image"], "a")[1].spacing == (4.0, 1.0, 1.0)
-
-
-def test_voxels_of_stacks_without_spacing_have_sides_of_1_mm(stacks):
-    train, _ = load_records(volume_config(stacks, dims=3))
-    assert read_volume(train[0]["image"], "a")[1].spacing == (1.0, 1.0, 1.0)
 
 
 def test_stacks_are_volumes_of_the_spacing_in_a_file_beside_them(stacks):
@@ -51,46 +41,12 @@ def test_stacks_are_volumes_of_the_spacing_in_a_file_beside_them(stacks):
     assert load_dataset_info(volume_config(stacks)).train.spacings.tolist() == [[50, 4, 4]] * 3
 
 
-def test_stacks_are_refused_beside_a_spacing_of_two_sides(stacks):
-    (stacks / "spacing.json").write_text("[50, 4]")
-    with pytest.raises(DataError, match=r"spacing.json holds \[50, 4\], expected \[z, y, x\] in mm"):
-        load_records(volume_config(stacks))
-
-
 def test_the_key_of_stacks_changes_with_their_spacing(stacks):
     keys = set()
     for depth in (1.0, 2.0):
         train, _ = load_records(volume_config(stacks, dims=3, spacing=(depth, 1.0, 1.0)))
         keys.add(train.digest)
     assert len(keys) == 2
-
-
-def test_a_spacing_file_is_missing_in_a_folder_without_one(tmp_path):
-    assert read_spacing(tmp_path) is None
-
-
-def test_the_nearest_spacing_file_counts(tmp_path):
-    images = tmp_path / "train" / "images"
-    images.mkdir(parents=True)
-    spacings = {tmp_path: [9, 9, 9], tmp_path / "train": [5, 4, 4], images: [3, 2.5, 1]}
-    for folder, spacing in spacings.items():
-        (folder / "spacing.json").write_text(json.dumps(spacing))
-        assert read_spacing(images) == tuple(spacing)
-
-
-def test_stacks_are_volumes_where_the_file_of_the_spacing_lies_among_them(tmp_path):
-    for name in ("images/a.npy", "masks/a.npy"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).touch()
-    assert open_volumes(tmp_path, (), volume_config(tmp_path)) == {}
-    (tmp_path / "images" / "spacing.json").write_text("[3, 2.5, 1]")
-    assert training_volumes(tmp_path).spacing == (3.0, 2.5, 1.0)
-
-
-def test_a_spacing_is_for_files_that_hold_none_in_any_case():
-    (record,) = VolumeRecords([Case("a", ("A.NPY",), "a.nii.gz")], (3.0, 2.0, 1.0), Description())
-    assert record["image"].spacing == (3.0, 2.0, 1.0)
-    assert record["target"].spacing is None
 
 
 @pytest.fixture
@@ -114,21 +70,8 @@ def test_a_spacing_file_makes_volumes_of_both_folders(pairs_of_stacks, folder, s
     assert train[0]["image"].spacing == spacing
 
 
-@pytest.mark.parametrize("folder", ["", "images", "masks"], ids=["above", "images", "masks"])
-def test_a_flag_says_the_spacing_before_a_file(pairs_of_stacks, folder):
-    (pairs_of_stacks / folder / "spacing.json").write_text("[50, 4, 4]")
-    train, _ = load_records(volume_config(pairs_of_stacks, spacing=(2.0, 1.0, 1.0)))
-    assert train[0]["image"].spacing == (2.0, 1.0, 1.0)
-
-
 @pytest.mark.parametrize("text", ["[1, 1, 1, 1]", "[0, 1, 1]", "[1, -1, 1]", '["1", 1, 1]', "[]"])
 def test_a_spacing_has_three_sides_of_more_than_0(tmp_path, text):
     (tmp_path / "spacing.json").write_text(text)
     with pytest.raises(DataError, match=r"spacing\.json holds .*, expected \[z, y, x\] in mm"):
-        read_spacing(tmp_path)
-
-
-def test_a_spacing_file_that_is_a_folder_cannot_be_read(tmp_path):
-    (tmp_path / "spacing.json").mkdir()
-    with pytest.raises(DataError, match=r"spacing\.json cannot be read"):
         read_spacing(tmp_path)

@@ -24,21 +24,6 @@ def test_a_page_is_read_by_its_number_in_its_file():
     ]
 
 
-def test_a_page_is_named_by_its_place_among_those_that_count():
-    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(0, 1), (2, 4)]], [])
-    assert [record["name"] for record in records] == ["a_0001.tif", "a_0002.tif"]
-
-
-def test_records_of_pages_hold_nothing_else():
-    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(0, 1), (2, 4)]], [])
-    assert [set(record) for record in records] == [{"image", "target", "name"}] * 2
-
-
-def test_a_file_whose_only_page_that_counts_is_a_later_one_has_its_own_name():
-    records = FolderRecords(Path("images"), Path("masks"), [("a.tif", "b.tif")], [[(1, 0)]], [])
-    assert [*records] == [{"image": "images/a.tif", "target": "masks/b.tif", "name": "a.tif"}]
-
-
 @pytest.fixture
 def tiff_folder(tmp_path):
     """A folder of TIFFs of one page, of two and of none, and of a damaged one."""
@@ -62,12 +47,6 @@ PAGES = [[(0, 0)], [(0, 0), (1, 1)], [(0, 0)], [(0, 0)], [(0, 0)]]  # of each pa
 
 
 def test_pages_are_paired_where_both_files_are_tiffs_of_several(tiff_folder):
-    assert pair_pages(tiff_folder, tiff_folder, PAIRS) == PAGES
-
-
-def test_pages_are_counted_once(tiff_folder, monkeypatch):
-    pair_pages(tiff_folder, tiff_folder, PAIRS)
-    monkeypatch.delattr("data_utils.sources.tiff_stacks.page_numbers")
     assert pair_pages(tiff_folder, tiff_folder, PAIRS) == PAGES
 
 

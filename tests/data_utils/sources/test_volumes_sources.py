@@ -11,12 +11,9 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
-from support.data_sets import unnoticed_changes
 from support.volumes import (
     CASE_NAMES,
     LPS,
-    MSD,
-    NNUNET,
     case,
     training_volumes,
     volume_config,
@@ -27,7 +24,6 @@ from support.volumes import (
 )
 
 from data_utils.analysis.check_data import check_data
-from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect_volumes import VolumeInspection, inspect_volume
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
@@ -103,23 +99,6 @@ def test_images_beside_masks_are_the_same_samples(tmp_path, listed_samples):
     assert [samples(records) for records in splits] == listed_samples
 
 
-def test_images_beside_masks_in_folders_of_splits_are_the_same_samples(tmp_path, listed_samples):
-    write_pairs(tmp_path / "train")
-    write_pairs(tmp_path / "val")
-    train, val = load_records(volume_config(tmp_path))
-    assert samples(train) == sorted(listed_samples[0] + listed_samples[1])
-    assert samples(val) == samples(train)
-
-
-def test_each_split_of_volumes_has_the_cases_of_its_folder(tmp_path):
-    touch(tmp_path, *(f"{split}/{kind}/{split}_0.nii.gz" for split in ("train", "val") for kind in ("images", "masks")))
-    splits = open_volumes(tmp_path, (), volume_config(tmp_path))
-    assert {split: [case.name for case in opener().cases] for split, opener in splits.items()} == {
-        "train": ["train_0"],
-        "val": ["val_0"],
-    }
-
-
 def test_folds_hold_out_each_case_once(tmp_path):
     root = write_decathlon(tmp_path)
     held_out = [load_records(volume_config(root, fold=(k, 4)))[1][0]["name"] for k in range(1, 5)]
@@ -137,71 +116,10 @@ def test_the_key_of_the_content_changes_with_a_file(tmp_path, kind, dims):
     assert load_records(volume_config(root, dims=dims))[0].digest != before
 
 
-def test_the_key_of_the_content_changes_with_each_file(tmp_path):
-    root = write_nnunet(tmp_path, channels=2)
-    files = [*root.glob("*/*.nii.gz")]
-    assert len(files) == 12
-    assert unnoticed_changes(files, lambda: load_records(volume_config(root))[0].digest) == []
-
-
 def test_the_key_of_the_content_changes_with_the_spacing(tmp_path):
     root = write_nnunet(tmp_path, channels=2)
     keys = {load_records(volume_config(root, **settings))[0].digest for settings in ({}, {"spacing": (2.0, 1.0, 1.0)})}
     assert len(keys) == 2
-
-
-def test_the_key_of_the_content_changes_with_the_name_of_a_case(tmp_path):
-    root = write_nnunet(tmp_path, channels=2)
-    key = load_records(volume_config(root))[0].digest
-    for file in root.glob(f"*/{CASE_NAMES[1]}*"):
-        file.rename(file.with_name(file.name.replace("002", "003")))  # still in the same place of the order
-    assert load_records(volume_config(root))[0].digest != key
-
-
-def test_the_key_of_the_content_changes_where_a_case_is_removed(tmp_path):
-    root = write_nnunet(tmp_path, channels=2)
-    key = load_records(volume_config(root))[0].digest
-    for file in root.glob(f"*/{CASE_NAMES[3]}*"):
-        file.unlink()
-    assert load_records(volume_config(root))[0].digest != key
-
-
-def test_the_numbers_of_labels_may_be_text(tmp_path):
-    root = write_nnunet(tmp_path)
-    labels = {"background": 0, "liver": "1", "tumour": 2}
-    (root / "dataset.json").write_text(json.dumps(NNUNET | {"labels": labels}))
-    assert load_records(volume_config(root))[0].metadata.classes == LABELS
-
-
-def test_two_numbers_of_one_name_are_one_class(tmp_path):
-    labels = {"0": "background", "1": "liver", "2": "liver"}
-    root = write_decathlon(tmp_path, description=MSD | {"labels": labels})
-    assert load_records(volume_config(root))[0].metadata.classes == ((0, "background"), (1, "liver"), (2, "liver"))
-    assert load_dataset_info(volume_config(root)).reader.class_names == ("background", "liver")
-
-
-@pytest.fixture
-def half_pairs(tmp_path):
-    """A folder of empty files, of which one image and one mask belong together."""
-    return touch(
-        tmp_path,
-        *(f"{name}.nii.gz" for name in ("images/v1", "images/v2", "images/v10")),
-        *(f"{name}.nii.gz" for name in ("masks/v1", "masks/w2", "masks/w10")),
-    )
-
-
-def test_volumes_without_partner_are_in_natural_order(half_pairs):
-    lines = [f"images/v{number}.nii.gz: image without mask" for number in (2, 10)]
-    lines += [f"masks/w{number}.nii.gz: mask without image" for number in (2, 10)]
-    records = training_volumes(half_pairs, allow_unpaired=True)
-    assert records.metadata.unpaired == tuple(f"{half_pairs}/{line}" for line in lines)
-
-
-def test_the_first_five_volumes_without_partner_are_named(half_pairs):
-    touch(half_pairs, "images/v3.nii.gz", "images/v4.nii.gz")
-    line = r"^6 volumes have no partner: .*v2\..*; .*v3\..*; .*v4\..*; .*v10\..*; .*w2\.nii\.gz: [a-z ]+; \.\.\. "
-    with pytest.raises(DataError, match=line):
-        training_volumes(half_pairs)
 
 
 def loading_error(folder: Path) -> str:
@@ -230,18 +148,6 @@ def test_a_mistake_in_a_list_of_volumes_is_a_one_line_error(tmp_path, changes, m
     assert message in loading_error(tmp_path)
 
 
-def test_a_list_of_volumes_without_labels_is_refused(tmp_path):
-    write_decathlon(tmp_path)
-    (tmp_path / "dataset.json").write_text(json.dumps({"modality": {"0": "CT"}, "training": []}))
-    assert 'has no "labels"' in loading_error(tmp_path)
-
-
-def test_a_list_of_volumes_that_is_cut_off_is_refused(tmp_path):
-    write_decathlon(tmp_path)
-    (tmp_path / "dataset.json").write_text("{")
-    assert "dataset.json cannot be read" in loading_error(tmp_path)
-
-
 @pytest.fixture
 def missing_files(tmp_path):
     """A folder with a list, which lacks the image of the second case and the label of the third."""
@@ -261,18 +167,6 @@ def test_cases_of_a_list_without_files_are_left_out_where_that_is_allowed(missin
     records = training_volumes(missing_files, allow_unpaired=True)
     assert [case.name for case in records.cases] == [CASE_NAMES[0], CASE_NAMES[3]]
     assert len(records.metadata.unpaired) == 2
-
-
-def test_two_images_of_one_name_are_refused(tmp_path):
-    write_decathlon(tmp_path)
-    write_nifti(tmp_path / "imagesTr" / f"{CASE_NAMES[0]}.nii", case(0)[0])
-    assert re.search("two images with the same name .* brain_001.nii.* keep one", loading_error(tmp_path))
-
-
-def test_names_of_channels_without_numbers_are_refused(tmp_path):
-    write_decathlon(tmp_path)
-    (tmp_path / "dataset.json").write_text(json.dumps(NNUNET))
-    assert "its name does not end in a channel number such as _0000" in loading_error(tmp_path)
 
 
 def test_a_missing_channel_is_named(tmp_path):
@@ -296,34 +190,9 @@ def test_a_volume_without_partner_is_left_out_where_that_is_allowed(tmp_path):
     assert len(train.metadata.unpaired) == 1
 
 
-def test_volumes_that_have_no_partner_at_all_are_an_error_whatever_is_allowed(tmp_path):
-    touch(tmp_path, "images/a_0000.nii.gz", "masks/b.nii.gz")
-    line = r"2 volumes have no partner: .*/a_0000\.nii\.gz: image without mask; .*/b\.nii\.gz: mask without image$"
-    with pytest.raises(DataError, match=line):
-        load_records(volume_config(tmp_path, allow_unpaired=True))
-
-
-def test_hidden_folders_are_no_cases(tmp_path):
-    touch(tmp_path, "images/s/a.nii.gz", "masks/s/a.nii.gz", "images/.cache/b.nii.gz")
-    touch(tmp_path, "images/notes.txt", "masks/notes.txt")
-    records = training_volumes(tmp_path)
-    assert records.image_folders() == {(f"{tmp_path}/images/", "s")}
-    assert records[0]["name"] == "s/a"
-
-
 def test_dims_that_do_not_fit_the_data_are_refused(tiny_folder):
     with pytest.raises(DataError, match=r"--dims 3: .* holds images"):
         load_records(DataConfig(str(tiny_folder), dims=3))
-
-
-def test_a_normalization_of_volumes_is_refused_for_images(tiny_folder):
-    with pytest.raises(DataError, match="--normalization ct is for volumes"):
-        load_dataset_info(DataConfig(str(tiny_folder), normalization="ct"))
-
-
-def test_a_scale_of_images_is_refused_for_volumes(tmp_path):
-    with pytest.raises(DataError, match="--image-size and --scale are for images"):
-        load_dataset_info(volume_config(write_decathlon(tmp_path), scale=0.5))
 
 
 @pytest.mark.parametrize(
@@ -350,12 +219,6 @@ def test_a_case_without_label_in_a_list_is_refused(tmp_path, entry):
     (tmp_path / "dataset.json").write_text(json.dumps({"labels": {}, "training": [entry]}))
     with pytest.raises(DataError, match='"training" lists something else than'):
         read_description(tmp_path / "dataset.json")
-
-
-def test_a_case_in_a_list_is_called_as_its_label(tmp_path):
-    entries = [{"image": "i/b_0000.nii.gz", "label": "l/b.nii.gz"}, {"label": "a.v1.nii.gz"}]
-    (tmp_path / "dataset.json").write_text(json.dumps({"labels": {}, "training": entries}))
-    assert read_description(tmp_path / "dataset.json").cases == ((("b_0000",), "b"), ((), "a.v1"))
 
 
 LISTED = {  # image and label of a case in dataset.json, and the files that are meant
@@ -403,40 +266,12 @@ def test_volumes_in_folders_that_are_links_are_read(tmp_path):
     assert record["name"] == "site/a"
 
 
-def test_cases_of_a_list_are_in_natural_order(tmp_path):
-    write_decathlon(tmp_path)
-    content = json.loads((tmp_path / "dataset.json").read_text())
-    (tmp_path / "dataset.json").write_text(json.dumps(content | {"training": content["training"][::-1]}))
-    assert [case.name for case in training_volumes(tmp_path).cases] == CASE_NAMES
-
-
-def test_folders_of_the_decathlon_may_be_in_capitals(tmp_path):
-    write_decathlon(tmp_path)
-    for folder in ("imagesTr", "labelsTr"):
-        (tmp_path / folder).rename(tmp_path / folder.upper())
-    records = training_volumes(tmp_path)
-    assert [case.name for case in records.cases] == CASE_NAMES
-    assert records.metadata.modality == "CT"
-
-
-def test_pairs_of_volumes_are_in_natural_order(tmp_path):
-    for number in (10, 9, 1):
-        for folder in ("images", "masks"):
-            write_nifti(tmp_path / folder / f"case{number}.nii.gz", np.zeros((4, 4, 4), np.uint8))
-    records = training_volumes(tmp_path)
-    assert [case.name for case in records.cases] == ["case1", "case9", "case10"]
-
-
 @pytest.fixture
 def undescribed_channels(tmp_path):
     """A folder of cases of two channels, which nothing describes."""
     write_nnunet(tmp_path, channels=2)
     (tmp_path / "dataset.json").unlink()
     return tmp_path
-
-
-def test_channels_are_as_many_as_the_cases_have_where_nothing_describes_them(undescribed_channels):
-    assert [len(case.images) for case in training_volumes(undescribed_channels).cases] == [2] * 4
 
 
 @pytest.mark.parametrize("name", CASE_NAMES[:2])
@@ -446,98 +281,10 @@ def test_a_case_of_fewer_channels_than_most_is_refused(undescribed_channels, nam
         training_volumes(undescribed_channels)
 
 
-def test_a_case_whose_channels_leave_a_number_out_is_refused(undescribed_channels):
-    images = undescribed_channels / "imagesTr"
-    (images / f"{CASE_NAMES[1]}_0001.nii.gz").rename(images / f"{CASE_NAMES[1]}_0002.nii.gz")
-    with pytest.raises(DataError, match="its case has the channels 0000, 0002, but needs 2, from 0000 on"):
-        training_volumes(undescribed_channels)
-
-
-def test_channels_are_as_many_as_a_description_says(tmp_path):
-    touch(tmp_path, "imagesTr/a_0000.nii.gz", "labelsTr/a.nii.gz")
-    content = {"labels": {"background": 0}, "channel_names": {"0": "T1", "1": "T2"}}
-    (tmp_path / "dataset.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match="its case has the channels 0000, but needs 2, from 0000 on"):
-        training_volumes(tmp_path)
-
-
-def test_the_number_of_a_channel_has_four_digits(tmp_path):
-    touch(tmp_path, "images/a_00000.nii.gz", "masks/b.nii.gz")
-    with pytest.raises(DataError, match="its name does not end in a channel number such as _0000"):
-        training_volumes(tmp_path)
-
-
-def test_each_channel_of_a_case_without_mask_is_named(tmp_path):
-    touch(tmp_path, *(f"images/{name}_000{channel}.nii.gz" for name in "ab" for channel in range(2)), "masks/a.nii.gz")
-    with pytest.raises(DataError, match=r"2 volumes have no partner: .*b_0000.*b_0001\.nii\.gz: image without mask"):
-        training_volumes(tmp_path)
-
-
-def test_a_description_beside_folders_of_other_names_is_not_read(tmp_path):
-    touch(tmp_path, *(f"{folder}/c{number}.nii.gz" for folder in ("images", "masks") for number in (10, 2)))
-    (tmp_path / "dataset.json").write_text("[]")
-    records = training_volumes(tmp_path)
-    assert [case.name for case in records.cases] == ["c2", "c10"]
-    assert records.metadata.classes == ()
-
-
-def test_a_suffix_of_masks_is_found(tmp_path):
-    touch(tmp_path, "images/a.nii.gz", "masks/a_seg.nii.gz")
-    assert len(training_volumes(tmp_path)) == 1
-
-
 def test_a_suffix_of_masks_is_that_of_the_flag_even_if_it_is_empty(tmp_path):
     touch(tmp_path, "images/a.nii.gz", "masks/a_seg.nii.gz")
     with pytest.raises(DataError, match="does not end in a channel number"):
         training_volumes(tmp_path, mask_suffix="")
-
-
-@pytest.mark.parametrize(
-    ("names", "splits"),
-    [
-        (["images/A.NII.GZ", "masks/A.NII.GZ"], ["train"]),
-        (["images/._a.nii.gz", "images/a.png", "masks/a.png"], []),
-        (["images/a.png", "images/b/b.nii.gz", "masks/a.png"], []),  # the first ones count
-        (["images/a/notes.txt", "images/b/b.nii.gz", "masks/b/b.nii.gz"], ["train"]),
-        (["images/a.npy", "images/b.nii.gz", "masks/a.npy"], ["train"]),
-    ],
-)
-def test_folders_are_of_volumes_where_one_lies_beside_the_first_images(tmp_path, names, splits):
-    assert list(open_volumes(touch(tmp_path, *names), (), volume_config(tmp_path))) == splits
-
-
-def test_names_of_volumes_may_end_in_capitals(tmp_path):
-    touch(tmp_path, "images/A.NII.GZ", "masks/A.NII.GZ")
-    (only_case,) = training_volumes(tmp_path).cases
-    assert only_case.name == "A"
-
-
-def test_volumes_without_a_folder_of_labels_are_refused(tmp_path):
-    touch(tmp_path, "imagesTr/a.nii.gz")
-    with pytest.raises(DataError):
-        load_records(volume_config(tmp_path))
-
-
-@pytest.fixture
-def empty_folders(tmp_path):
-    for folder in ("imagesTr", "labelsTr"):
-        (tmp_path / folder).mkdir()
-    return tmp_path
-
-
-def test_folders_without_files_are_told_the_formats_of_volumes(empty_folders):
-    message = loading_error(empty_folders)
-    assert message.startswith(f"no volumes in {empty_folders / 'imagesTr'}; found nothing, ")
-    assert " .nii, .nii.gz, .nrrd, .mha, .mhd " in message
-    assert message.endswith("(and, with a spacing, for TIFF and .npy)")
-
-
-def test_folders_without_volumes_are_told_what_they_hold(empty_folders):
-    touch(empty_folders / "imagesTr", "b.txt", "a.txt", "c.csv", "notes")
-    with pytest.raises(DataError) as error:
-        load_records(volume_config(empty_folders, dims=3))
-    assert f"no volumes in {empty_folders / 'imagesTr'}; found .csv, .txt, notes, " in str(error.value)
-    assert str(error.value).endswith(" .nii, .nii.gz, .nrrd, .mha, .mhd, .npy, .tif, .tiff")  # stacks of three axes too
 
 
 @pytest.fixture

@@ -1,17 +1,15 @@
 """Mistakes in COCO files, each named by file and annotation in one line."""
 
-import gc
 import json
 from pathlib import Path
 
 import pytest
-from support.annotations import error_of, loaded, masks
-from support.coco_files import CATEGORIES, OBJECTS, SIZE, box, entry, write_coco, write_splits
+from support.annotations import error_of
+from support.coco_files import OBJECTS, SIZE, box, entry, write_coco, write_splits
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from runtime.errors import DataError
 from tasks.classes import Classes
 from tasks.objects import Objects
 
@@ -19,17 +17,6 @@ from tasks.objects import Objects
 @pytest.fixture
 def folder(tmp_path) -> Path:
     return write_splits(tmp_path)
-
-
-def test_a_file_with_no_category_but_the_background_is_refused(tmp_path):
-    write_coco(tmp_path / "annotations.json", [], tmp_path, categories=[{"id": 1, "name": "Background"}])
-    assert f"{tmp_path / 'annotations.json'} lists no categories" in error_of(tmp_path)
-
-
-def test_a_data_set_of_nothing_but_crowds_is_refused(tmp_path):
-    crowds = [entry(number, number, 3, [box(1, 1, 9, 9)], iscrowd=1) for number in (1, 2)]
-    write_coco(tmp_path / "annotations.json", crowds, tmp_path)  # the last image has no object at all
-    assert f"{tmp_path / 'annotations.json'}: every object has iscrowd 1 and would be ignored" in error_of(tmp_path)
 
 
 BAD_OBJECTS = {
@@ -71,13 +58,6 @@ def test_an_image_of_a_bad_object_is_a_bad_sample(folder, wrong, message):
     assert count == 1
     assert message in report
     assert [*load_dataset_info(DataConfig(str(folder), on_bad_sample="skip")).train.bad] == [0]
-
-
-def test_an_object_without_id_is_named_by_its_number(tmp_path):
-    nameless = entry(0, 1, 3, [[1, 1, 5, 5]])
-    del nameless["id"]
-    write_coco(tmp_path / "annotations.json", [entry(9, 2, 3, [box(1, 1, 9, 9)]), nameless], tmp_path)
-    assert "annotation number 1 of 1.png: polygon 1 has 2 points" in error_of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -143,12 +123,6 @@ def test_a_category_of_two_names_is_refused(folder):
     assert f"category 7 is 'dog' in {train}, 'cat' in {val}; they must agree" in error_of(folder)
 
 
-def test_a_name_of_two_categories_is_refused(folder):
-    categories = [*CATEGORIES, {"id": 91, "name": "cat"}]
-    write_coco(folder / "annotations/instances_train2017.json", [], categories=categories)
-    assert "two classes are called cat" in error_of(folder)
-
-
 def test_more_categories_than_a_model_may_have_are_refused_unless_some_are_chosen(tmp_path):
     categories = [{"id": number, "name": f"c{number}"} for number in range(1, 301)]
     objects = [entry(1, 1, 290, [box(1, 1, 9, 9)]), entry(2, 1, 5, [box(20, 1, 9, 9)])]
@@ -162,12 +136,6 @@ def test_more_categories_than_a_model_may_have_are_refused_unless_some_are_chose
         assert (target.main > 0).sum() == 81
 
 
-def test_two_files_with_the_name_of_one_split_are_refused(folder):
-    file = folder / "annotations/instances_train2017.json"
-    (folder / "annotations/instances_train2014.json").write_text(file.read_text())
-    assert "are both the split train; keep one" in error_of(folder)
-
-
 def test_an_image_that_is_not_there_is_named(folder):
     (folder / "train2017/2.png").unlink()
     message = error_of(folder)
@@ -178,23 +146,6 @@ def test_an_image_that_is_not_there_is_named(folder):
     assert "2.png: listed, but the file is missing" in report
 
 
-def test_an_image_that_is_not_there_is_left_out_on_request(folder):
-    (folder / "train2017/2.png").unlink()
-    train, _ = loaded(folder, allow_unpaired=True)
-    assert [*masks(train)] == ["1.png", "3.png"]
-    assert len(train.metadata.unpaired) == 1
-    assert train.annotations.annotated == 1
-    assert train.annotations.empty == 1
-
-
-def test_a_split_without_any_of_its_images_is_refused_also_on_request(folder):
-    for number in (1, 2, 3):
-        (folder / f"train2017/{number}.png").unlink()
-    message = error_of(folder, allow_unpaired=True)
-    assert "3 files without partner: 1.png: listed, but the file is missing; 2.png" in message
-    assert "--allow-unpaired" not in message
-
-
 def test_one_image_listed_twice_is_refused(folder):
     file = folder / "annotations/instances_train2017.json"
     content = json.loads(file.read_text())
@@ -202,16 +153,3 @@ def test_one_image_listed_twice_is_refused(folder):
     file.write_text(json.dumps(content))
     assert "1 images are listed more than once" in error_of(folder)
     assert "2.png" in error_of(folder)
-
-
-def test_a_file_that_cannot_be_opened_is_named(tmp_path):
-    (tmp_path / "annotations.json").mkdir()
-    assert f"{tmp_path / 'annotations.json'} cannot be read as JSON (" in error_of(tmp_path)
-
-
-@pytest.mark.parametrize("content", ['{"images": []}', "{"])
-def test_garbage_is_collected_again_after_a_failed_reading(folder, content):
-    (folder / "annotations/instances_val2017.json").write_text(content)
-    with pytest.raises(DataError):
-        loaded(folder)
-    assert gc.isenabled()

@@ -4,23 +4,16 @@ Modules: data_utils/sources/annotations/find.py, data_utils/sources/annotations/
 """
 
 import json
-import os
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 from support.annotations import error_of, loaded, masks
 from support.coco_files import OBJECTS, SIZE, box, entry, write_coco
-from support.mask_folders import rows, save
 
 from data_utils.image_io.reader import read_image
 from data_utils.sources.annotations import coco
-from data_utils.sources.annotations.coco_file import read_coco
-from data_utils.sources.annotations.find import holds_masks
-from data_utils.sources.annotations.labelme_mask import read_labelme
-from data_utils.sources.annotations.layout import find_file, folder_in, holds_pictures, number_classes, read_lines
-from runtime.errors import DataError
+from data_utils.sources.annotations.layout import find_file, number_classes
 
 ROOTS = {  # JSON file -> folder of the images
     "coco": ("annotations/instances_train2017.json", "train2017"),
@@ -78,53 +71,11 @@ def test_a_split_is_the_one_that_the_name_of_its_file_says(tmp_path, name):
     assert coco.find(tmp_path, ()) == {"val": (tmp_path, file)}
 
 
-def test_a_split_has_several_files_where_their_names_go_on(tmp_path):
-    for name in ("val", "train-cars", "train.people"):
-        write_coco(tmp_path / f"annotations/instances_{name}.json", [])
-    assert {*coco.find(tmp_path, ())} == {"val", "train/train-cars", "train/train.people"}
-
-
-def test_a_split_may_be_called_by_what_a_pattern_would_be(tmp_path):
-    for name in ("train", "fold(1_cars", "fold(1_people"):
-        write_coco(tmp_path / f"annotations/instances_{name}.json", [])
-    splits = coco.find(tmp_path, ("train", "fold(1"))
-    assert {*splits} == {"train", "fold(1/fold(1_cars", "fold(1/fold(1_people"}
-
-
-def test_a_file_alone_is_that_of_training_whatever_it_is_called(tmp_path):
-    file = write_coco(tmp_path / "annotations/instances_default.json", [])
-    assert coco.find(tmp_path, ()) == {"train": (tmp_path, file)}
-
-
 def test_images_of_each_split_lie_in_a_folder_of_its_name(tmp_path):
     for split in ("train", "val"):
         write_coco(tmp_path / f"annotations/instances_{split}_2017.json", [], tmp_path / split, 2)
     for split, records in zip(("train", "val"), loaded(tmp_path), strict=True):
         assert records[0]["image"] == str(tmp_path / split / "1.png")
-
-
-def test_an_image_is_that_of_the_first_of_the_folders_that_hold_one_of_its_name(tmp_path):
-    folders = ["images/train_2017", "train_2017", "images/train", "train", "images", "data", "JPEGImages", ""]
-    file = tmp_path / "annotations/instances_train_2017.json"
-    for folder in folders:
-        write_coco(file, [], tmp_path / folder, 1)
-    splits = coco.find(tmp_path, ())
-    for folder in folders:
-        (record,) = coco.load(tmp_path, splits, allow_unpaired=False)["train"]()
-        assert record["image"] == str(tmp_path / folder / "1.png")
-        (tmp_path / folder / "1.png").unlink()
-
-
-def test_folders_of_images_are_those_of_all_images(tmp_path):
-    file = write_coco(tmp_path / "annotations.json", [], count=2)
-    content = json.loads(file.read_text())
-    for image, site in zip(content["images"], ("north", "south"), strict=True):
-        image["file_name"] = f"{site}/{image['file_name']}"
-        (tmp_path / "images" / site).mkdir(parents=True)
-        (tmp_path / "images" / image["file_name"]).touch()
-    file.write_text(json.dumps(content))
-    records = coco.load(tmp_path, coco.find(tmp_path, ()), allow_unpaired=False)["train"]()
-    assert records.image_folders() == {(str(tmp_path / "images"), site) for site in ("north", "south")}
 
 
 def test_masks_beside_the_images_stay_masks(tmp_path):
@@ -157,59 +108,10 @@ def test_a_file_is_the_one_whose_path_is_nearest_to_its_name(tmp_path, name, fou
     assert find_file(name, folders) == (found and str(tmp_path / found))
 
 
-@pytest.mark.parametrize("name", ["../1.png", "sub"], ids=["above the folders", "a folder"])
-def test_a_file_is_found_in_the_folders_alone(tmp_path, name):
-    (tmp_path / "images/sub").mkdir(parents=True)
-    (tmp_path / "1.png").touch()
-    assert find_file(name, [str(tmp_path / "images")]) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "is_picture"), [("a.PNG", True), ("._a.png", False), ("sub/a.jpg", True), ("a.txt", False)]
-)
-def test_a_folder_of_pictures_holds_one_that_is_not_hidden(tmp_path, name, is_picture):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    (tmp_path / name).touch()
-    assert holds_pictures(tmp_path) == is_picture
-
-
-def test_a_folder_is_the_first_of_the_names_in_any_case(tmp_path):
-    for name in ("A", "B"):
-        (tmp_path / name).mkdir()
-    assert folder_in(tmp_path, ("c", "b", "a")) == tmp_path / "B"
-    assert folder_in(tmp_path, ("c",)) is None
-
-
 def test_no_class_has_the_ignored_value():
     classes, values = number_classes([*[f"c{number}" for number in range(300)], "background"], "a.json")
     assert values == [*range(1, 255), *range(256, 302), 0]
     assert classes[254:256] == ((254, "c253"), (256, "c254"))
-
-
-def test_lines_of_a_text_file_may_have_a_mark_before_them(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo")
-    assert read_lines(tmp_path / "a.txt") == ["one", "two"]
-
-
-def test_lines_of_no_file_are_none():
-    assert read_lines("") == []
-
-
-@pytest.mark.parametrize("name", ["latin.txt", "none.txt"], ids=["not UTF-8", "not there"])
-def test_a_text_file_that_cannot_be_read_is_named(tmp_path, name):
-    (tmp_path / "latin.txt").write_bytes(b"\xff")
-    with pytest.raises(DataError, match=f"{name} cannot be read as text"):
-        read_lines(tmp_path / name)
-
-
-def test_a_file_of_annotations_has_up_to_four_gigabytes(tmp_path, monkeypatch):
-    file = write_coco(tmp_path / "annotations.json", OBJECTS)
-    (tmp_path / "a.json").write_text('{"shapes": []}')
-    mode = os.stat(file).st_mode
-    monkeypatch.setattr("os.fstat", lambda stream: SimpleNamespace(st_mode=mode, st_size=2**32))
-    assert len(read_coco(file).images) == 3
-    assert len(read_lines(file)) == 1
-    assert read_labelme(str(tmp_path / "a.json")) == {"shapes": []}
 
 
 def test_a_folder_of_no_images_names_the_formats_of_annotations(tmp_path):
@@ -217,32 +119,6 @@ def test_a_folder_of_no_images_names_the_formats_of_annotations(tmp_path):
     (tmp_path / "notes.json").write_text("{}")
     assert "annotations of COCO, labelme, YOLO, VOC or Cityscapes" in error_of(tmp_path)
     assert "volumes in imagesTr" in error_of(tmp_path)
-
-
-def test_a_folder_of_no_masks_names_the_formats_of_annotations(tmp_path):
-    save(tmp_path / "images/a.png", rows(0))
-    (tmp_path / "annotations").mkdir()
-    (tmp_path / "annotations/a.xml").write_text("<annotation/>")
-    assert "found only .xml, looked for .bmp" in error_of(tmp_path)
-    assert "(or annotations of COCO" in error_of(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("splits", "named", "expected"),
-    [
-        (["train", "holdout"], (), True),
-        (["holdout"], (), False),
-        (["holdout"], ("train", "holdout"), True),
-    ],
-    ids=["of one split", "of another name", "of a name that is given"],
-)
-def test_a_folder_holds_masks_where_one_of_its_splits_does(tmp_path, splits, named, expected):
-    for split in ("train", "val", "holdout"):
-        save(tmp_path / split / "images" / "a.png", rows(0))
-        (tmp_path / split / "masks").mkdir()
-    for split in splits:
-        save(tmp_path / split / "masks" / "a.png", rows(0))
-    assert holds_masks(tmp_path, named) is expected
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 Modules: data_utils/sources/annotations/yolo.py, data_utils/sources/annotations/paired.py.
 """
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +16,7 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations import yolo
-from data_utils.sources.annotations.polygons import area
 from data_utils.sources.annotations.yolo import label_folder
-from runtime.errors import DataError
 from tasks.overlapping import unpack_bits
 
 SIZE = (40, 64)  # (H, W): shares of 1/64 and 1/40 are whole pixels
@@ -87,18 +84,6 @@ def test_smaller_objects_lie_on_larger_ones(folder, large, is_first):
     assert mask[5, 5] == 1
 
 
-def test_the_area_of_a_polygon_is_that_within_it():
-    triangle = np.array([[1.0, 1.0], [5.0, 1.0], [1.0, 4.0]])
-    assert area(triangle) == area(triangle[::-1]) == 6
-
-
-def test_an_image_that_is_turned_by_its_header_is_drawn_as_it_is_seen(folder):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.new("RGB", (SIZE[0], SIZE[1])).save(folder / "images/train/a.jpg", exif=exif)
-    assert masks(loaded(folder)[0])["a.jpg"].shape == SIZE
-
-
 @pytest.mark.parametrize(
     ("images", "root", "labels"),
     [
@@ -160,15 +145,6 @@ def test_images_of_training_are_not_validated_on(folder):
     assert not {*masks(train)} & {*masks(val)}
 
 
-def test_label_studio_lists_the_classes_in_a_text_file(tmp_path):
-    write(tmp_path, "images", "labels", {"a": TREE, "b": TREE})
-    (tmp_path / "classes.txt").write_text("car\n \ndog\n")
-    train, val = loaded(tmp_path)
-    assert val.metadata.classes == ((0, "background"), (1, "car"), (2, "dog"))
-    assert all(mask.any() for split in (train, val) for mask in masks(split).values())
-    assert len(train) == len(val) == 1
-
-
 BAD_LINES = {
     "box": ("0 0.5 0.5 0.2 0.2", "line 2 is a box (5 numbers): the data set is for detection"),
     "class": ("2 0 0 1 0 1 1", "line 2 is of class 2, classes are 0 to 1"),
@@ -218,13 +194,6 @@ def test_a_mistake_in_the_settings_is_a_one_line_error(folder, content, message)
     assert message.replace("data.yaml", str(folder / "data.yaml")) in error_of(folder)
 
 
-@pytest.mark.parametrize("name", ["images/train", 300 * "a"], ids=["short", "long"])
-def test_a_folder_of_the_settings_that_is_not_there_is_named(folder, name):
-    (folder / "images/train").rename(folder / "images/other")
-    (folder / "data.yaml").write_text(f"train: {name}\n" + LIST)
-    assert f"says train: {name}, which is not there" in error_of(folder)
-
-
 @pytest.fixture
 def without_image(folder) -> Path:
     """A data set with a label file too many, and the list of classes that LabelImg leaves there."""
@@ -239,51 +208,11 @@ def test_a_label_file_without_image_is_named(without_image):
     assert "--allow-unpaired" in message
 
 
-def test_a_label_file_without_image_is_left_out_on_request(without_image):
-    train, _ = loaded(without_image, allow_unpaired=True)
-    assert [*masks(train)] == ["a.jpg", "b.jpg", "c.jpg"]
-    assert train.metadata.unpaired == ("x.txt: label file without image",)
-
-
-def test_label_files_without_image_are_named_in_their_order(without_image):
-    for stem in "vuywz":
-        (without_image / f"labels/train/{stem}.txt").touch()
-    train, _ = loaded(without_image, allow_unpaired=True)
-    assert train.metadata.unpaired == tuple(f"{stem}.txt: label file without image" for stem in "uvwxyz")
-
-
-def test_a_text_beside_the_images_is_no_label_file_without_image(tmp_path):
-    write(tmp_path, "train", "train", {"a": TREE, "b": TREE})
-    (tmp_path / "train/notes.txt").write_text("by hand")
-    (tmp_path / "data.yaml").write_text("train: train\n" + LIST)
-    assert sum(map(len, loaded(tmp_path))) == 2
-
-
-def test_label_files_of_images_that_a_list_leaves_out_are_no_mistake(folder):
-    (folder / "train.txt").write_text("images/train/a.jpg\nimages/train/c.jpg\n")
-    (folder / "data.yaml").write_text("path: .\ntrain: train.txt\nval: images/val\n" + LIST)
-    write(folder, "images/train", "labels/train", {"e": TREE})
-    train, _ = loaded(folder)
-    assert sorted(masks(train)) == ["a.jpg", "c.jpg"]
-
-
 def test_the_report_counts_images_with_objects_and_objects_of_each_class(folder):
     report, count = check_data(DataConfig(str(folder)))
     assert count == 0
     assert "annotations: YOLO; 2 images with objects, 2 without" in report
     assert {"         1  car", "         1  dog"} <= {*report.splitlines()}
-
-
-def test_records_reach_loader_processes_in_few_bytes(folder):
-    train, _ = loaded(folder)
-    assert len(pickle.dumps(train[0]["target"])) < 500
-    assert pickle.loads(pickle.dumps(train))[0] == train[0]
-
-
-def test_a_label_file_of_an_image_that_had_none_is_noticed(folder):
-    before = load_dataset_info(DataConfig(str(folder))).reader.class_pixels
-    (folder / "labels/train/b.txt").write_text(TREE)
-    assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[1] == 2 * before[1]
 
 
 def digests_of(folder: Path) -> list[str]:
@@ -294,28 +223,6 @@ def test_a_change_of_each_file_is_noticed(folder):
     files = [*folder.glob("images/*/*"), *folder.glob("labels/*/*")]
     assert len(files) == 7
     assert unnoticed_changes(files, lambda: digests_of(folder)) == []
-
-
-def test_the_key_of_a_split_is_computed_once(folder):
-    train, _ = loaded(folder)
-    assert train.digest is train.digest
-
-
-def test_another_name_of_an_image_is_noticed_in_its_split(folder):
-    before = digests_of(folder)
-    for kind, ending in (("images", "jpg"), ("labels", "txt")):
-        file = folder / kind / "train" / f"a.{ending}"
-        file.rename(file.with_stem("a1"))  # still in the same place of the order
-    after = digests_of(folder)
-    assert after[0] != before[0]
-    assert after[1] == before[1]
-
-
-def test_another_ending_of_an_image_is_noticed(folder):
-    before = digests_of(folder)
-    file = folder / "images/train/a.jpg"
-    file.rename(file.with_suffix(".jpeg"))
-    assert digests_of(folder)[0] != before[0]
 
 
 @pytest.fixture
@@ -333,14 +240,6 @@ def test_a_class_called_background_is_the_background(listed, names, value):
     assert read_mask(train[0]["target"], "").max() == value
 
 
-def test_names_that_change_are_noticed(listed):
-    digests = set()
-    for names in ("background\ncar\n", "car\nbackground\n", "bus\nbackground\n"):
-        (listed / "classes.txt").write_text(names)
-        digests.add(loaded(listed)[0].digest)
-    assert len(digests) == 3
-
-
 def test_masks_beside_the_images_stay_masks(folder):
     for split in ("train", "val"):
         (folder / "masks" / split).mkdir(parents=True)
@@ -351,85 +250,6 @@ def test_masks_beside_the_images_stay_masks(folder):
     train, _ = loaded(folder)
     assert isinstance(train[0]["target"], str)
     assert train.annotations is None
-
-
-@pytest.mark.parametrize("name", ["data.yaml", "data.yml", "dataset.yaml", "dataset.yml"])
-def test_settings_may_have_any_of_these_names(tmp_path, name):
-    (tmp_path / "images/train").mkdir(parents=True)
-    (tmp_path / name).write_text("train: images/train\n" + LIST)
-    assert yolo.find(tmp_path, ()) == {"train": (tmp_path / "images/train", tmp_path / name)}
-
-
-def test_a_split_test_is_read_where_it_is_named(folder):
-    write(folder, "images/test", "labels/test", {"x": TREE, "y": None})
-    (folder / "data.yaml").write_text("train: images/train\nval: images/val\ntest: images/test\n" + LIST)
-    assert [*masks(loaded(folder, val_split="test")[1])] == ["x.jpg", "y.jpg"]
-    assert [*yolo.find(folder, ())] == ["train", "val"]
-    assert [*yolo.find(folder, ("test",))] == ["train", "val", "test"]
-
-
-def test_polygons_may_reach_two_widths_far_beside_blank_lines(folder):
-    (folder / "labels/train/a.txt").write_text("0 -2 -2 2 -2 2 2 -2 2\n   \n")
-    assert (masks(loaded(folder)[0])["a.jpg"] == 1).all()
-
-
-@pytest.fixture
-def in_lists(folder) -> Path:
-    """A data set whose training images are those in train.txt, which is to be written."""
-    (folder / "data.yaml").write_text("train: train.txt\nval: images/val\n" + LIST)
-    return folder
-
-
-def test_a_list_of_images_may_name_one_twice(in_lists):
-    (in_lists / "train.txt").write_text("images/train/a.jpg\nimages/train/a.jpg\n \n images/train/c.jpg \n")
-    assert [*masks(loaded(in_lists)[0])] == ["a.jpg", "c.jpg"]
-
-
-def test_an_image_that_a_list_names_is_missing(in_lists):
-    (in_lists / "train.txt").write_text("images/train/z.jpg\n")
-    missing = "images/train/z.jpg: listed in train.txt, but the file is missing"
-    assert f"{in_lists / 'train.txt'}: 1 file without partner: {missing}" in error_of(in_lists)
-
-
-def test_objects_are_counted_in_the_label_files_that_can_be_read(folder):
-    (folder / "labels/train/b.txt").write_bytes(b"\xff\xfe 0 0")
-    (folder / "labels/train/c.txt").write_text(TREE + "  \n")
-    train, _ = loaded(folder)
-    summary = train.annotations
-    assert train.annotations is summary  # the files are read once
-    assert summary.annotated == 2
-    assert summary.empty == 1
-    assert summary.instances == {"car": 2, "dog": 0}
-
-
-def test_objects_of_a_class_that_is_written_with_leading_zeros_are_counted(folder):
-    polygon = TREE.removeprefix("0")
-    (folder / "labels/train/b.txt").write_text(f"00{polygon}01{polygon}")
-    (folder / "labels/train/c.txt").write_text("")
-    assert loaded(folder)[0].annotations.instances == {"car": 2, "dog": 1}
-
-
-def test_objects_of_the_background_are_not_counted(folder):
-    (folder / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\nnames: [background, car, dog]\n")
-    assert loaded(folder)[0].annotations.instances == {"car": 0, "dog": 0}
-
-
-def test_names_may_begin_with_a_mark_of_byte_order(listed):
-    (listed / "classes.txt").write_text("\ufeffcar\ndog\n")
-    assert loaded(listed)[0].metadata.classes == ((0, "background"), (1, "car"), (2, "dog"))
-
-
-def test_names_that_are_no_text_are_refused(listed):
-    (listed / "classes.txt").write_bytes(b"\xff\xfe\x00")
-    assert f"{listed / 'classes.txt'} cannot be read as text (" in error_of(listed)
-
-
-@pytest.mark.parametrize("settings", ["train: ../images/train\n", "path: data\ntrain: ../../images/train\n"])
-def test_images_may_lie_beside_the_folder_of_the_settings(tmp_path, settings):
-    write(tmp_path, "images/train", "labels/train", {"a": TREE, "b": TREE})
-    (tmp_path / "settings/data").mkdir(parents=True)
-    (tmp_path / "settings/data.yaml").write_text(settings + LIST)
-    assert all(mask.any() for split in loaded(tmp_path / "settings") for mask in masks(split).values())
 
 
 def test_the_path_in_the_settings_is_where_images_and_labels_are(tmp_path):
@@ -459,87 +279,6 @@ def test_classes_that_overlap_have_a_bit_each(folder, bit_of_value, truths):
     truth, unknown = unpack_bits(loaded(folder)[0][0]["target"].render_classes(bit_of_value))
     assert [truth[20, 20], truth[35, 60], truth[1, 3]] == truths
     assert not unknown.any()
-
-
-def test_objects_are_numbered_beyond_a_byte_with_smaller_ones_on_larger_ones(folder):
-    (folder / "labels/train/a.txt").write_text("1 0 0 0.2 0 0.2 0.2 0 0.2\n" + 299 * "0 0 0 1 0 1 1 0 1\n")
-    numbers, values = loaded(folder)[0][0]["target"].render_objects()
-    assert numbers[4, 4] == 300
-    assert numbers[35, 60] == 299
-    assert values.tolist() == [0, *[1] * 299, 2]
-
-
-def test_folders_of_splits_come_before_folders_of_images_where_settings_say_none(tmp_path):
-    for folder in ("train/images", "images/train", "images/val", "valid/images"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "data.yaml").write_text(LIST)
-    folders = [images for images, _ in yolo.find(tmp_path, ()).values()]
-    assert folders == [tmp_path / "train/images", tmp_path / "images/val"]
-
-
-def test_a_file_that_names_something_else_holds_no_settings(tmp_path):
-    (tmp_path / "images/train").mkdir(parents=True)
-    (tmp_path / "data.yaml").write_text("host_names: [a]\n  # names: none\n")
-    assert yolo.find(tmp_path, ()) == {}
-
-
-def test_settings_beside_a_file_that_names_something_else_are_found(folder):
-    (folder / "data.yaml").rename(folder / "dataset.yml")
-    (folder / "data.yaml").write_text("host_names: [a]\n")
-    assert {settings for _, settings in yolo.find(folder, ()).values()} == {folder / "dataset.yml"}
-
-
-def test_files_may_have_names_that_are_no_utf8(tmp_path):
-    write(tmp_path, "images", "labels", {"a\udce9": TREE})
-    (tmp_path / "classes.txt").write_text("car\n")
-    (record,) = yolo.load(tmp_path, yolo.find(tmp_path, ()), allow_unpaired=False)["train"]()
-    assert record["name"] == "a\udce9.jpg"
-    assert record["target"].render().any()
-
-
-def test_splits_beside_a_list_of_names_are_found_by_the_name_that_is_given(tmp_path):
-    for split in ("train", "test"):
-        write(tmp_path, f"{split}/images", f"{split}/labels", {"a": TREE})
-    (tmp_path / "classes.txt").write_text("car\n")
-    assert {*yolo.find(tmp_path, ())} == {"train"}
-    assert {*yolo.find(tmp_path, ("test",))} == {"train", "test"}
-
-
-def test_names_of_a_text_file_are_those_between_blanks(listed):
-    (listed / "classes.txt").write_text(" car \ndog\t\n")
-    assert loaded(listed)[0].metadata.classes == ((0, "background"), (1, "car"), (2, "dog"))
-
-
-def test_images_of_one_name_in_two_folders_have_label_files_of_their_own(tmp_path):
-    for site, line in (("north", TREE), ("south", TREE.replace("0 ", "1 ", 1))):
-        write(tmp_path, f"images/train/{site}", f"labels/train/{site}", {"a": line})
-    (tmp_path / "data.yaml").write_text("train: images/train\nval: images/train\n" + LIST)
-    highest_values = {name: int(mask.max()) for split in loaded(tmp_path) for name, mask in masks(split).items()}
-    assert highest_values == {"north/a.jpg": 1, "south/a.jpg": 2}
-
-
-def test_folders_of_images_are_those_of_images_without_label_file_too(tmp_path):
-    for site, text in (("north", TREE), ("south", None)):
-        write(tmp_path, f"images/train/{site}", f"labels/train/{site}", {"a": text})
-    (tmp_path / "data.yaml").write_text("train: images/train\n" + LIST)
-    records = yolo.load(tmp_path, yolo.find(tmp_path, ()), allow_unpaired=False)["train"]()
-    assert records.image_folders() == {(str(tmp_path / "images/train"), site) for site in ("north", "south")}
-
-
-def test_settings_that_cannot_be_opened_are_named(tmp_path):
-    with pytest.raises(DataError, match=rf"{tmp_path / 'data.yaml'} cannot be read as YAML \("):
-        yolo.read_settings(tmp_path / "data.yaml")
-
-
-def test_names_of_classes_may_be_numbers(folder):
-    (folder / "data.yaml").write_text("train: images/train\nval: images/val\nnames: [7, 8]\n")
-    assert loaded(folder)[0].metadata.classes == ((0, "background"), (1, "7"), (2, "8"))
-
-
-def test_a_list_of_names_beside_images_alone_is_not_yolos(tmp_path):
-    write(tmp_path, "images", "images", {"a": TREE})
-    (tmp_path / "classes.txt").write_text("car\n")
-    assert yolo.find(tmp_path, ()) == {}
 
 
 def test_text_files_without_a_file_that_names_their_classes_are_told_what_is_missing(folder):

@@ -12,7 +12,6 @@ from data_utils import pack
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.sources.annotations.cityscapes import EvaluatedIds, find
 
 IDS = rows(0, 1, 7, 8, 26, 33, 34, 255)
 
@@ -67,22 +66,6 @@ def test_cityscapes_training_ids_are_taken_where_all_masks_have_them(tmp_path):
     assert class_map.ignore_value == 255
 
 
-def test_cityscapes_training_ids_are_not_taken_where_a_mask_lacks_them(tmp_path):
-    cityscapes(tmp_path, "train", "val", train_ids=True)
-    next(tmp_path.glob("gtFine/val/*/*_labelTrainIds.png")).unlink()
-    assert load_dataset_info(DataConfig(str(tmp_path))).reader.class_map.values[0] == 7
-
-
-def test_cityscapes_training_ids_alone_are_enough(tmp_path):
-    cityscapes(tmp_path, "train", "val", train_ids=True)
-    for ids in tmp_path.glob("gtFine/*/*/*_labelIds.png"):
-        ids.unlink()
-    info = load_dataset_info(DataConfig(str(tmp_path)))
-    assert len(info.train) == 2
-    assert len(info.val) == 2
-    assert info.reader.class_map.values == tuple(range(19))
-
-
 def test_a_cityscapes_image_without_mask_is_named(tmp_path):
     cityscapes(tmp_path, "train", "val")
     next(tmp_path.glob("gtFine/train/zurich/*_labelIds.png")).unlink()
@@ -108,21 +91,6 @@ def bern(tmp_path) -> Path:
     return tmp_path
 
 
-def test_cityscapes_stand_in_natural_order(bern):
-    train, val = loaded(bern, allow_unpaired=True, val_fraction=0.34)
-    assert train.records is val.records
-    assert [record["name"] for record in train.records] == [f"bern/{n}_leftImg8bit.png" for n in (2, 9, 10)]
-
-
-def test_cityscapes_files_without_partner_are_those_of_both_kinds(bern):
-    train, _ = loaded(bern, allow_unpaired=True, val_fraction=0.34)
-    assert train.metadata.unpaired == (
-        *(f"bern/{number}_leftImg8bit.png: image without mask" for number in (30, 31, 32, 33, 4)),
-        *(f"bern/{number}_gtFine_labelIds.png: mask without image" for number in (11, 5, 6, 7, 8)),
-    )
-    assert train.annotations.annotated == 3
-
-
 def test_packed_cityscapes_hold_only_ids_that_are_evaluated(tmp_path, monkeypatch):
     folder, out = cityscapes(tmp_path / "data", "train", "val"), tmp_path / "out"
     monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])
@@ -144,75 +112,3 @@ def test_a_change_of_each_file_of_cityscapes_is_noticed(tmp_path):
 CITYSCAPES = {7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light"}
 CITYSCAPES |= {20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car"}
 CITYSCAPES |= {27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle"}
-
-
-def test_ids_of_cityscapes_have_the_names_of_the_benchmark(tmp_path):
-    assert loaded(cityscapes(tmp_path, "train", "val"))[0].metadata.classes == tuple(CITYSCAPES.items())
-
-
-def test_training_ids_of_cityscapes_have_the_names_of_the_benchmark(tmp_path):
-    root = cityscapes(tmp_path, "train", "val", train_ids=True)
-    assert loaded(root)[0].metadata.classes == tuple(enumerate(CITYSCAPES.values()))
-
-
-def test_ids_of_cityscapes_that_are_not_evaluated_are_ignored_beyond_a_byte_too(tmp_path):
-    """A license plate has the id -1."""
-    ids = [*range(-1, 35), 256 + 7]
-    np.save(tmp_path / "a_gtFine_labelIds.npy", np.array([ids], np.int16))
-    rendered = EvaluatedIds(str(tmp_path / "a_gtFine_labelIds.npy")).render()
-    assert rendered.tolist() == [[number if number in CITYSCAPES else 255 for number in ids]]
-
-
-MASK_WITHOUT_IMAGE = "aachen/aachen_000000_000019_gtFine_labelIds.png: mask without image"
-
-
-@pytest.fixture
-def lone_mask(tmp_path) -> Path:
-    """A mask without image, and an image whose ending is in capitals."""
-    root = cityscapes(tmp_path, "train", "val")
-    folder = root / "leftImg8bit/train"
-    (folder / "aachen/aachen_000000_000019_leftImg8bit.png").unlink()
-    file = folder / "zurich/zurich_000000_000019_leftImg8bit.png"
-    file.rename(file.with_suffix(".PNG"))
-    return root
-
-
-def test_a_mask_of_cityscapes_without_image_is_named(lone_mask):
-    message = error_of(lone_mask)
-    assert f"{lone_mask / 'leftImg8bit/train'}: 1 file without partner: {MASK_WITHOUT_IMAGE}" in message
-    assert "--allow-unpaired" in message
-
-
-def test_a_mask_of_cityscapes_without_image_is_left_out_on_request(lone_mask):
-    train, _ = loaded(lone_mask, allow_unpaired=True)
-    assert train.metadata.unpaired == (MASK_WITHOUT_IMAGE,)
-    assert train.annotations.annotated == 1
-    assert train.annotations.empty == 0
-
-
-def test_images_of_cityscapes_may_have_endings_in_capitals(lone_mask):
-    train, _ = loaded(lone_mask, allow_unpaired=True)
-    assert train.image_folders() == {(str(lone_mask / "leftImg8bit/train"), "zurich")}
-    assert [record["name"] for record in train] == ["zurich/zurich_000000_000019_leftImg8bit.PNG"]
-
-
-def test_pictures_of_two_cities_may_have_one_name(tmp_path):
-    for split in ("train", "test"):
-        for city in ("bern", "ulm"):
-            save(tmp_path / "leftImg8bit" / split / city / "1_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
-            save(tmp_path / "gtFine" / split / city / "1_gtFine_labelIds.png", IDS)
-    for split in loaded(tmp_path, val_split="test"):
-        assert [record["name"] for record in split] == ["bern/1_leftImg8bit.png", "ulm/1_leftImg8bit.png"]
-
-
-def test_cityscapes_without_splits_are_found(tmp_path):
-    cityscapes(tmp_path, "")
-    assert find(tmp_path, ()) == {"train": (tmp_path / "leftImg8bit", tmp_path / "gtFine")}
-
-
-def test_masks_of_cityscapes_beside_the_folder_of_images_are_found(tmp_path):
-    for split in ("train", "val"):
-        save(tmp_path / "leftImg8bit" / split / "1_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
-        save(tmp_path / split / "1_gtFine_labelIds.png", IDS)
-    folders = {split: (tmp_path / "leftImg8bit" / split, tmp_path / split) for split in ("train", "val")}
-    assert find(tmp_path, ()) == folders

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from support.annotations import error_of
-from support.labelme_files import BOX, NO_SIZE, SIZE, SPLITS, drawn, masks_of, png, shape, write_labelme, written_mask
+from support.labelme_files import BOX, SIZE, SPLITS, drawn, png, shape, write_labelme, written_mask
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.sources.annotations.labelme_mask import LabelmeMask
 from runtime.errors import DataError
 from tasks.overlapping import unpack_bits
 
@@ -59,13 +58,6 @@ def test_shapes_are_filled_as_labelme_fills_them(tmp_path, found, expected):
     assert 50 < mask.sum() < 3000
 
 
-def test_a_circle_holds_the_pixels_within_its_radius(tmp_path):
-    mask = drawn(tmp_path, shape("a", [[40, 30], [49, 42]], "circle"))
-    distance = np.array([[math.hypot(x - 40, y - 30) for x in range(SIZE[1])] for y in range(SIZE[0])])
-    assert (mask[distance < 14.5] == 1).all()
-    assert not mask[distance > 15.5].any()
-
-
 STAMP = np.pad(np.ones((8, 9), bool), ((2, 0), (3, 0)))
 
 
@@ -74,49 +66,6 @@ def test_a_mask_shape_is_stamped_at_its_upper_left_corner(tmp_path, corners):
     expected = np.zeros(SIZE, np.uint8)
     expected[32:40, 23:32] = 2
     np.testing.assert_array_equal(drawn(tmp_path, shape("b", corners, "mask", mask=png(STAMP))), expected)
-
-
-def test_a_mask_shape_is_cut_at_the_border(tmp_path):
-    expected = np.zeros(SIZE, np.uint8)
-    expected[57:, 78:] = 3
-    beyond = shape("c", [[75, 55], [86, 64]], "mask", mask=png(STAMP))
-    np.testing.assert_array_equal(drawn(tmp_path, beyond), expected)
-
-
-def test_a_mask_shape_may_be_twice_as_large_as_the_picture(tmp_path):
-    stamp = png(np.ones((2 * SIZE[0], 2 * SIZE[1]), bool))
-    assert (drawn(tmp_path, shape("b", [[0, 0], [9, 9]], "mask", mask=stamp)) == 2).all()
-
-
-@pytest.mark.parametrize("level", [1, 2, 127, 128, 255])
-def test_a_mask_shape_is_all_that_is_not_0(tmp_path, level):
-    stamp = STAMP.astype(np.uint8) * level
-    mask = drawn(tmp_path, shape("b", [[20, 30], [31, 39]], "mask", mask=png(stamp)))
-    expected = np.zeros(SIZE, np.uint8)
-    expected[32:40, 23:32] = 2
-    np.testing.assert_array_equal(mask, expected)
-
-
-def test_a_mask_shape_may_be_colored(tmp_path):
-    stamp = np.zeros((4, 5, 3), np.uint8)
-    stamp[1, 2] = (0, 0, 255)
-    mask = drawn(tmp_path, shape("b", [[20, 30], [24, 33]], "mask", mask=png(stamp)))
-    assert np.argwhere(mask == 2).tolist() == [[31, 22]]
-
-
-def test_a_mask_shape_lies_at_the_nearest_pixel(tmp_path):
-    stamp = png(np.ones((4, 5), bool))
-    mask = drawn(tmp_path, shape("b", [[20.6, 30.7], [24.6, 33.7]], "mask", mask=stamp))
-    assert np.argwhere(mask == 2).min(axis=0).tolist() == [31, 21]
-
-
-@pytest.mark.parametrize("name", ["background", "_background_", "__background__"])
-def test_a_shape_called_background_is_background_although_labels_txt_lacks_it(tmp_path, name):
-    (tmp_path / "labels.txt").write_text("a\nb\nc\n")
-    outer = shape("b", [[0, 0], [60, 50]], "rectangle")
-    mask = drawn(tmp_path, outer, shape(name, [[30, 10], [40, 20]], "rectangle"))
-    assert mask[15, 35] == 0
-    assert mask[5, 5] == 2
 
 
 def test_later_shapes_lie_on_earlier_ones(tmp_path):
@@ -160,14 +109,6 @@ def test_a_shape_on_an_ignored_region_makes_its_own_class_known_there(tmp_path, 
     assert unknown_bits[pixel] == unknown
 
 
-def test_classes_that_share_a_bit_are_unknown_where_shapes_are_ignored(tmp_path):
-    shapes = [shape("__ignore__", BOX, "rectangle")]
-    mask = written_mask(tmp_path, shapes, {"a": 1, "b": 2, "__ignore__": 255})
-    truth, unknown = unpack_bits(mask.render_classes({1: 0, 2: 0}))
-    assert unknown[20, 20] == 1
-    assert not truth.any()
-
-
 HOLED = [  # a class, and a hole in it
     shape("a", [[0, 0], [40, 40]], "rectangle"),
     shape("background", [[10, 10], [20, 20]], "rectangle"),
@@ -187,70 +128,6 @@ def test_background_takes_a_class_away_among_shapes_of_other_classes(tmp_path, p
     assert unknown_bits[pixel] == unknown
 
 
-def test_background_takes_objects_away(tmp_path):
-    mask = written_mask(tmp_path, [*HOLED, shape("background", [[30, 30], [35, 35]], "rectangle")], VALUES)
-    numbers, values = mask.render_objects()
-    assert values.tolist() == [0, 1]
-    assert numbers[15, 15] == 0
-    assert numbers[7, 7] == 1
-    assert numbers[32, 32] == 0
-
-
-def test_groups_of_one_number_are_distinguished_by_their_labels(tmp_path):
-    boxes = [[[x, 5], [x + 8, 12]] for x in (5, 20, 35, 50)]
-    shapes = [shape(label, box, "rectangle", group_id=0) for label, box in zip("aabb", boxes, strict=True)]
-    numbers, values = written_mask(tmp_path, shapes, {"a": 1, "b": 2}).render_objects()
-    assert [int(numbers[8, x + 2]) for x in (5, 20, 35, 50)] == [1, 1, 2, 2]
-    assert values.tolist() == [0, 1, 2]
-
-
-def test_a_file_may_have_more_than_255_objects_of_a_label_that_is_a_number(tmp_path):
-    shapes = [shape(7, [[5 + i % 60, 5 + i // 60]], "point") for i in range(300)]
-    numbers, values = written_mask(tmp_path, shapes, {"7": 1}).render_objects()
-    assert numbers.max() == 300
-    assert len(values) == 301
-
-
-@pytest.mark.parametrize(
-    ("height", "width"), [(None, None), (0, SIZE[1]), (SIZE[0], -1), ("9", SIZE[1]), (SIZE[0], "9")]
-)
-def test_a_size_that_is_none_is_that_of_the_picture(tmp_path, height, width):
-    write_labelme(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=height, imageWidth=width)
-    write_labelme(tmp_path, "b", [])
-    assert masks_of(tmp_path)["a.png"].shape == SIZE
-
-
-def test_the_size_of_a_mask_is_that_of_the_image_in_the_file(tmp_path):
-    pixels = np.zeros((*SIZE, 3), np.uint8)
-    file = write_labelme(tmp_path, "x", [shape("a", BOX, "rectangle")], imageData=png(pixels), **NO_SIZE)
-    assert LabelmeMask(str(file), "", {"a": 1}).render().shape == SIZE
-
-
-def test_an_image_file_gives_the_size_of_a_mask_although_the_file_holds_another_image(tmp_path):
-    older = png(np.zeros((3, 4, 3), np.uint8))
-    file = write_labelme(tmp_path, "x", [shape("a", BOX, "rectangle")], imageData=older, **NO_SIZE)
-    assert LabelmeMask(str(file), str(tmp_path / "x.png"), {"a": 1}).render().shape == SIZE
-
-
-def test_a_mask_of_a_damaged_image_in_the_file_is_a_one_line_error(tmp_path):
-    file = write_labelme(tmp_path, "x", [shape("a", BOX, "rectangle")], imageData="A", **NO_SIZE)
-    with pytest.raises(DataError, match=r"x\.json: imageData cannot be read \(Invalid base64"):
-        LabelmeMask(str(file), "", {"a": 1}).render()
-
-
-def test_a_mask_without_a_size_needs_an_image(tmp_path):
-    file = write_labelme(tmp_path, "x", [shape("a", BOX, "rectangle")], **NO_SIZE)
-    with pytest.raises(DataError, match=r"x\.json has no image file beside it, and holds none"):
-        LabelmeMask(str(file), "", {"a": 1}).render()
-
-
-def test_a_picture_may_be_smaller_than_the_file_says_by_8_times(tmp_path):
-    height, width = SIZE
-    write_labelme(tmp_path, "a", [shape("cell", BOX, "rectangle")], imageHeight=8 * height, imageWidth=8 * width)
-    write_labelme(tmp_path, "b", [])
-    assert masks_of(tmp_path)["a.png"].shape == (8 * height, 8 * width)
-
-
 @pytest.mark.parametrize(
     ("size", "sizes"),
     [((9 * SIZE[0], 9 * SIZE[1]), ["540 x 720"]), ((SIZE[1], SIZE[0]), ["60 x 80", "80 x 60"])],
@@ -268,11 +145,6 @@ LEAST = {"polygon": 3, "rectangle": 2, "oriented_rectangle": 4, "rotation": 4, "
 
 
 CORNERS = [[5, 5], [50, 9], [40, 50], [9, 40]]
-
-
-@pytest.mark.parametrize(("kind", "least"), LEAST.items())
-def test_a_shape_of_just_enough_points_is_drawn(tmp_path, kind, least):
-    assert written_mask(tmp_path, [shape("a", CORNERS[:least], kind)], {"a": 1}).render().any()
 
 
 @pytest.mark.parametrize(("kind", "least"), LEAST.items())

@@ -9,22 +9,17 @@ import pickle
 import sqlite3
 import struct
 from contextlib import closing
-from dataclasses import replace
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
-import tifffile
 from pyproj import Transformer
 from rasterio.features import rasterize
-from rasterio.transform import Affine
 from support.rasters import NORTH_UP, UTM, class_config, feature, scene, square, write_geojson, write_raster
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.annotations import shape_files
 from data_utils.sources.annotations.shape_files import read_shapes, shapes_in
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.load import load_records
@@ -88,19 +83,6 @@ def test_classes_of_one_column_of_polygons_are_not_those_of_another(tmp_path, co
     reader = load_dataset_info(class_config(tmp_path, label_column=column)).reader
     pixels_of_class = dict(zip(reader.class_names, reader.class_pixels, strict=True))
     assert {name: pixels_of_class[name] for name in pixels} == pixels
-
-
-def test_each_image_may_have_polygons_of_its_own(tmp_path):
-    for number in range(3):
-        bands, _ = scene(number)
-        write_raster(tmp_path / "images" / f"{number}.tif", bands)
-        write_geojson(tmp_path / "labels" / f"{number}.geojson", [feature(square(number, 0, 10))])
-    train, val = load_records(class_config(tmp_path))
-    masks = {record["name"]: read_mask(record["target"], "a") for part in (train, val) for record in part}
-    assert {name: int(mask.argmax(axis=1)[0]) for name, mask in masks.items()} == {"0.tif": 0, "1.tif": 1, "2.tif": 2}
-    (tmp_path / "labels" / "2.geojson").unlink()
-    with pytest.raises(DataError, match=r"2\.tif: image without polygons"):
-        load_records(class_config(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -217,19 +199,6 @@ def test_a_layer_that_may_never_end_is_one_line(tmp_path, view, is_refused):
         read_shapes(str(file), None)
 
 
-def test_a_geopackage_may_hold_heights_and_say_no_crs(tmp_path):
-    raw = pytest.importorskip("pyogrio.raw")
-    triangle = [[0.0, 0.0], [4.0, 0.0], [4.0, 3.0], [0.0, 0.0]]
-    ring = np.insert(triangle, 2, 7.0, axis=1)
-    high = struct.pack("<BII", 1, 1006, 1) + struct.pack("<BIII", 1, 1003, 1, 4) + ring.tobytes()
-    layer = {"layer": "areas", "driver": "GPKG", "crs": None, "geometry_type": "MultiPolygon Z"}
-    with pytest.warns(UserWarning, match="'crs' was not provided"):
-        raw.write(str(tmp_path / "a.gpkg"), np.array([high], object), [], [], **layer)
-    shapes = read_shapes(str(tmp_path / "a.gpkg"), None)
-    assert [ring.tolist() for ring in shapes.shapes[0].rings] == [triangle]
-    assert shapes.crs is None
-
-
 def test_a_corner_of_a_geopackage_that_is_nowhere_is_one_line(tmp_path):
     raw = pytest.importorskip("pyogrio.raw")
     blobs = np.array([well_known_binary([[(0, 0), (np.inf, 0), (4, 3), (0, 0)]])], object)
@@ -266,13 +235,6 @@ def mask_at_the_border(tmp_path):
     return pickle.loads(pickle.dumps(areas_of(tmp_path)["train"][0]["target"]))
 
 
-def test_a_polygon_at_the_border_is_drawn_within_it(mask_at_the_border):
-    expected = np.zeros((40, 56), np.uint8)
-    expected[30:, 45:] = 1
-    expected[:3, :3] = 1
-    assert np.array_equal(mask_at_the_border.render(), expected)
-
-
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [((28, 40), (40, 56)), ((0, 10), (0, 5)), ((5, 9), (2, 50)), ((0, 9), (2, 50)), ((2, 9), (0, 9))],
@@ -280,94 +242,6 @@ def test_a_polygon_at_the_border_is_drawn_within_it(mask_at_the_border):
 def test_a_window_of_polygons_is_that_of_the_whole(mask_at_the_border, rows, columns):
     whole = mask_at_the_border.render()
     assert np.array_equal(mask_at_the_border.render_part(rows, columns), whole[slice(*rows), slice(*columns)])
-
-
-def test_a_window_of_polygons_that_memory_does_not_hold_is_refused(mask_at_the_border):
-    with pytest.raises(ValueError, match=r"the mask needs .* GB of memory"):
-        mask_at_the_border.render_part((0, 2**31), (0, 2**31))
-
-
-@pytest.mark.parametrize("columns", [(0, 4), (52, 56)])
-@pytest.mark.parametrize("rows", [(0, 4), (36, 40)])
-def test_a_window_of_a_turned_image_lies_in_a_polygon_around_the_image(tmp_path, rows, columns):
-    one_image(tmp_path, feature(square(-100, -100, 200)))
-    turned = NORTH_UP @ Affine.rotation(45)
-    write_raster(tmp_path / "images" / "a.tif", scene(0)[0], transform=turned)
-    assert areas_of(tmp_path)["train"][0]["target"].render_part(rows, columns).all()
-
-
-@pytest.mark.parametrize(("left", "is_drawn"), [(500_000, True), (-1e11, False), (1e11, False)])
-def test_nothing_is_drawn_of_a_polygon_that_reaches_billions_of_pixels_away(tmp_path, left, is_drawn):
-    corners = [(500_000, 5_000_000), (500_300, 5_000_000), (500_300, 4_999_700), (left, 4_999_700)]
-    one_image(tmp_path, feature(corners))
-    assert areas_of(tmp_path)["train"][0]["target"].render().any() == is_drawn
-
-
-@pytest.fixture
-def polygons_of_kinds(tmp_path):
-    """Two images, and polygons of four kinds, each with a hole."""
-    features = []
-    for place, kind in enumerate((10, 2, 0, 2.5)):
-        features.append(feature(square(5 * place, 5, 4), square(5 * place + 1, 6, 2), kind=kind))
-    one_image(tmp_path, *features)
-    write_raster(tmp_path / "images" / "b.tif", scene(1)[0])
-    return features
-
-
-def test_classes_of_polygons_are_in_natural_order(tmp_path, polygons_of_kinds):
-    records = areas_of(tmp_path, label_column="kind")["train"]
-    assert [name for _, name in records.metadata.classes] == ["background", "0", "2", "2.5", "10"]
-
-
-def test_polygons_are_counted_once_for_all_images(tmp_path, polygons_of_kinds):
-    records = areas_of(tmp_path, label_column="kind")["train"]
-    assert records.annotations == ("GeoJSON", 0, 0, {"0": 1, "2": 1, "2.5": 1, "10": 1}, 0)
-    write_geojson(tmp_path / "areas.geojson", [*polygons_of_kinds, polygons_of_kinds[1]])
-    again = areas_of(tmp_path, label_column="kind")["train"]
-    assert again.annotations.instances == {"0": 1, "2": 2, "2.5": 1, "10": 1}
-    assert again.annotations is again.annotations  # the files are read once
-
-
-def test_the_key_of_polygons_changes_with_the_column_of_labels(tmp_path, polygons_of_kinds):
-    digests = {areas_of(tmp_path, label_column=column)["train"].digest for column in ("kind", None)}
-    assert len(digests) == 2
-
-
-@pytest.fixture
-def polygons_of_validation(tmp_path):
-    """An image for each split, polygons of both, and polygons of validation alone."""
-    for split in ("train", "val"):
-        write_raster(tmp_path / split / "images" / "a.tif", scene(0)[0])
-    write_geojson(tmp_path / "areas.GEOJSON", [feature(square(0, 0, 5))])
-    write_geojson(tmp_path / "val" / "areas.geojson", [feature(square(0, 0, 7))])
-    return tmp_path
-
-
-def test_a_split_may_have_a_file_of_polygons_of_its_own(polygons_of_validation):
-    records_of_splits = areas_of(polygons_of_validation).items()
-    pixels = {split: int(records[0]["target"].render().sum()) for split, records in records_of_splits}
-    assert pixels == {"train": 25, "val": 49}
-
-
-def test_a_split_with_several_files_of_polygons_is_refused(polygons_of_validation):
-    for name in ("zones", "more", "fields", "houses"):
-        write_geojson(polygons_of_validation / "val" / f"{name}.geojson", [feature(square(0, 0, 7))])
-    names = ", ".join(f"{name}.geojson" for name in ("areas", "fields", "houses", "more", "zones"))
-    with pytest.raises(DataError, match=f"val: holds {names}; keep one, or one for each image"):
-        areas_of(polygons_of_validation)
-
-
-def test_a_folder_of_other_masks_holds_no_polygons(tmp_path):
-    for kind in ("images", "masks"):
-        write_raster(tmp_path / kind / "a.tif", scene(0)[0])
-    assert find_polygons(tmp_path, (), class_config(tmp_path)) == {}
-
-
-def test_a_folder_or_a_hidden_file_is_no_file_of_polygons(tmp_path):
-    one_image(tmp_path, feature(square(0, 0, 5)))
-    (tmp_path / "older.geojson").mkdir()
-    (tmp_path / "._areas.geojson").write_bytes(b"what a Mac leaves behind")
-    assert int(areas_of(tmp_path)["train"][0]["target"].render().sum()) == 25
 
 
 @pytest.fixture
@@ -384,58 +258,6 @@ def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(unp
     message = r"2 files without partner: a\.tif: image without polygons; c\.geojson: polygons without image"
     with pytest.raises(DataError, match=message):
         areas_of(unpaired_polygons, label_column="kind")
-
-
-def test_polygons_without_partner_are_left_out_with_a_flag(unpaired_polygons):
-    records = areas_of(unpaired_polygons, label_column="kind", allow_unpaired=True)["train"]
-    assert [record["name"] for record in records] == ["b.tif"]
-    assert records.metadata.classes[1:] == ((1, "x"),)
-    assert records.metadata.unpaired == ("a.tif: image without polygons", "c.geojson: polygons without image")
-    assert records.annotations == ("GeoJSON", 1, 0, {"x": 1}, 0)
-
-
-def test_classes_of_polygons_are_those_of_all_images(unpaired_polygons):
-    write_geojson(unpaired_polygons / "masks" / "a.geojson", [feature(square(0, 0, 5), kind="y")])
-    records = areas_of(unpaired_polygons, label_column="kind", allow_unpaired=True)["train"]
-    assert records.metadata.classes == ((0, "background"), (1, "x"), (2, "y"))
-
-
-def test_polygons_of_a_split_are_found_by_the_name_that_is_given(tmp_path):
-    for split in ("train", "test"):
-        one_image(tmp_path / split, feature(square(0, 0, 5)))
-    assert {*find_polygons(tmp_path, (), class_config(tmp_path))} == {"train"}
-    assert {*find_polygons(tmp_path, ("test",), class_config(tmp_path))} == {"train", "test"}
-
-
-@pytest.fixture
-def split_polygons(tmp_path):
-    """An image with polygons for each split."""
-    for split in ("train", "val"):
-        one_image(tmp_path / split, feature(square(0, 0, 5)))
-    return tmp_path
-
-
-def test_polygons_are_those_of_all_splits(split_polygons):
-    assert [*areas_of(split_polygons)] == ["train", "val"]
-
-
-def test_each_image_of_each_split_has_the_polygons_of_its_own_file(tmp_path):
-    for split, side in (("train", 5), ("val", 7)):
-        write_raster(tmp_path / split / "images" / "a.tif", scene(0)[0])
-        write_geojson(tmp_path / split / "masks" / "a.geojson", [feature(square(0, 0, side))])
-    records_of_splits = areas_of(tmp_path).items()
-    pixels = {split: int(records[0]["target"].render().sum()) for split, records in records_of_splits}
-    assert pixels == {"train": 25, "val": 49}
-
-
-def test_polygons_are_none_where_a_split_has_no_images(split_polygons):
-    (split_polygons / "val" / "images").rename(split_polygons / "val" / "scans")
-    assert areas_of(split_polygons) == {}
-
-
-def test_polygons_are_none_where_a_split_lacks_them(split_polygons):
-    (split_polygons / "val" / "areas.geojson").unlink()
-    assert areas_of(split_polygons) == {}
 
 
 def geojson_with_crs(folder, crs):
@@ -460,34 +282,7 @@ def test_the_crs_of_a_geojson_file_is_an_epsg_number(tmp_path, name, epsg):
     assert [ring.shape for ring in shapes.shapes[0].rings] == [(3, 2)]
 
 
-def test_a_geojson_file_without_crs_holds_degrees(tmp_path):
-    shapes = read_shapes(geojson_with_crs(tmp_path, {}), None)
-    assert shapes.crs == 4326
-    assert [ring.shape for ring in shapes.shapes[0].rings] == [(3, 2)]
-
-
-@pytest.mark.parametrize(
-    "crs",
-    [
-        {"properties": {"name": "urn:ogc:def:crs:EPSG::1234567"}},
-        {"properties": {"name": "urn:ogc:def:crs:IGNF::4326"}},
-        {"properties": {"name": "EPSG:WGS84"}},
-        {"properties": {"name": "EPSG:\N{SUPERSCRIPT TWO}"}},
-        {"properties": {"code": 3857}},
-        {"properties": 3857},
-        3857,
-    ],
-    ids=str,
-)
-def test_a_crs_of_a_geojson_file_that_is_no_epsg_number_is_refused(tmp_path, crs):
-    with pytest.raises(DataError, match="expected an EPSG number"):
-        read_shapes(geojson_with_crs(tmp_path, {"crs": crs}), None)
-
-
 TRIANGLE = {"type": "Polygon", "coordinates": [[[0, 0], [1, 0], [1, 1]]]}
-
-
-TRIANGLE_WITH_HEIGHTS = {"type": "Polygon", "coordinates": [[[0, 0, 5], [1, 0, 5], [1, 1, 5]]]}
 
 
 NO_COLUMNS = "has no value in the column kind, its columns are none; give --label-column"
@@ -528,73 +323,6 @@ def test_a_feature_of_geojson_that_is_no_area_of_a_kind_is_named(tmp_path, geome
         read_shapes(geojson_with_second_feature(tmp_path, geometry, properties), "kind")
 
 
-@pytest.mark.parametrize(
-    ("geometry", "properties", "labels"),
-    [(None, {}, ["a"]), (TRIANGLE_WITH_HEIGHTS, {"kind": ""}, ["a", ""])],
-    ids=["nothing drawn", "heights"],
-)
-def test_a_feature_of_geojson_may_be_empty_or_have_heights(tmp_path, geometry, properties, labels):
-    shapes = read_shapes(geojson_with_second_feature(tmp_path, geometry, properties), "kind").shapes
-    assert [shape.label for shape in shapes] == labels
-
-
-def test_a_file_of_polygons_is_read_again_when_it_has_changed(tmp_path):
-    file = tmp_path / "a.geojson"
-    moment = 10**18
-    for left in range(2):  # of one size, within one second
-        write_geojson(file, [feature(square(left, 0, 9))])
-        os.utime(file, ns=(moment + 1000 * left, moment + 1000 * left))
-        assert read_shapes(str(file), None).shapes[0].rings[0].min(axis=0)[0] == 500_000 + 10 * left
-        assert shapes_in(str(file), None, 32633).boxes[0, 0] == 500_000 + 10 * left
-
-
-def test_a_file_of_polygons_that_has_not_changed_is_read_once(tmp_path):
-    file = str(write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))], crs="EPSG:3857"))
-    with mock.patch.object(shape_files, "read_json", wraps=shape_files.read_json) as read:
-        shapes = [shapes_in(file, None, 32633) for _ in range(2)]
-        assert read_shapes(file, None) is read_shapes(file, None)
-    assert shapes[0] is shapes[1]
-    assert read.call_count == 1
-
-
-def test_a_file_of_polygons_that_is_gone_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"a\.geojson cannot be read \(No such file or directory\)"):
-        read_shapes(str(tmp_path / "a.geojson"), None)
-
-
-def test_polygons_take_images_with_a_place_and_an_epsg_number(tmp_path):
-    one_image(tmp_path, feature(square(0, 0, 5)))
-    mask = areas_of(tmp_path)["train"][0]["target"]
-    write_raster(tmp_path / "images" / "a.tif", scene(0)[0], crs="+proj=laea +lat_0=45 +lon_0=15")
-    with pytest.raises(DataError, match=r"a\.tif: its CRS has no EPSG number, so polygons cannot be brought to it"):
-        mask.render()
-    tifffile.imwrite(tmp_path / "images" / "b.tif", np.zeros((8, 9), np.uint8), photometric="minisblack")
-    with pytest.raises(DataError, match=r"b\.tif: has no place in the world, so polygons cannot be drawn on it"):
-        replace(mask, image=str(tmp_path / "images" / "b.tif")).render()
-
-
-@pytest.fixture
-def degrees_file(tmp_path):
-    """A file of two polygons in degrees, of which the second lies beyond the pole."""
-    triangle = [(15.0, 45.0), (16.5, 45.5), (15.5, 46.0)]
-    beyond = [(15.0, 45.0), (15.0, 95.0), (16.0, 95.0)]
-    return str(write_geojson(tmp_path / "a.geojson", [feature(triangle), feature(beyond)], crs=None))
-
-
-@pytest.mark.parametrize("crs", [4326, None], ids=["degrees", "no CRS"])
-def test_boxes_of_polygons_in_degrees_stay_as_they_are(degrees_file, crs):
-    assert shapes_in(degrees_file, None, crs).boxes[0].tolist() == [15.0, 45.0, 16.5, 46.0]
-
-
-def test_boxes_of_polygons_in_degrees_are_projected(degrees_file):
-    boxes = shapes_in(degrees_file, None, 32633).boxes
-    assert boxes[0].round(-3).tolist() == [500_000, 4_983_000, 617_000, 5_094_000]
-
-
-def test_boxes_of_polygons_are_infinite_where_a_crs_does_not_reach(degrees_file):
-    assert shapes_in(degrees_file, None, 32633).boxes[1].tolist() == [np.inf] * 4
-
-
 @pytest.mark.parametrize("crs", ["EPSG:999999", "EPSG:5800"], ids=["unknown", "of an oil field"])
 def test_polygons_that_cannot_be_brought_to_the_image_are_one_line(tmp_path, crs):
     file = str(write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))], crs=crs))
@@ -604,35 +332,3 @@ def test_polygons_that_cannot_be_brought_to_the_image_are_one_line(tmp_path, crs
 
 def test_a_file_without_polygons_can_be_brought_to_any_image(tmp_path):
     assert shapes_in(str(write_geojson(tmp_path / "a.geojson", [], crs=None)), None, 32633).shapes == ()
-
-
-def test_boxes_of_polygons_are_about_all_parts_of_each(tmp_path):
-    several = {"type": "MultiPolygon", "coordinates": [[[(1, 2), (3, 2), (3, 4)]], [[(7, 8), (9, 8), (9, 6)]]]}
-    file = tmp_path / "a.geojson"
-    file.write_text(json.dumps({"features": [{"geometry": several}]}))
-    shapes = shapes_in(str(file), None, None)
-    assert shapes.boxes.tolist() == [[1, 2, 9, 8]]
-    assert [len(shape.rings) for shape in shapes.shapes] == [2]
-    assert [len(shape.rings) for shape in shapes_in(str(file), None, 32633).shapes] == [2]
-
-
-def test_polygons_are_drawn_as_they_are_on_an_image_whose_place_has_no_crs(tmp_path):
-    one_image(tmp_path, feature(square(0, 0, 5)))
-    write_raster(tmp_path / "images" / "a.tif", scene(0)[0], crs=None)
-    assert areas_of(tmp_path)["train"][0]["target"].render().sum() == 25
-
-
-def test_a_file_of_polygons_has_up_to_four_gigabytes(tmp_path, monkeypatch):
-    file = write_geojson(tmp_path / "a.geojson", [feature(square(0, 0, 9))])
-    mode = os.stat(file).st_mode
-    monkeypatch.setattr("os.fstat", lambda stream: SimpleNamespace(st_mode=mode, st_size=2**32))
-    assert len(read_shapes(str(file), None).shapes) == 1
-
-
-def test_masks_of_both_splits_come_before_polygons(tmp_path):
-    for split in ("train", "val"):
-        one_image(tmp_path / split, feature(square(0, 0, 5)))
-        wide = np.ones((1, 41, 57), np.uint8)
-        write_raster(tmp_path / split / "masks" / "a.tif", wide, transform=NORTH_UP @ Affine.translation(-1, -1))
-    for records in load_records(class_config(tmp_path)):
-        assert read_mask(records[0]["target"], "a").tolist() == [[1] * 56] * 40

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from support.points import (
 
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
-from data_utils.sources.points import coco_keypoints, files
+from data_utils.sources.points import files
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.find import find_points, open_points
 from data_utils.sources.points.table import PointTable
@@ -82,16 +81,6 @@ def test_files_of_one_split_are_joined(tmp_path):
     }
 
 
-def test_splits_of_keypoints_are_those_that_names_of_files_begin_with(tmp_path):
-    for name in ("train2017", "val_2017"):
-        (tmp_path / f"{name}.json").write_text(json.dumps(coco_content([f"{name}.png"], np.ones((1, 3, 2)))))
-    tables = find_keypoints(tmp_path, (), explicit=False)
-    assert {split: table.images for split, table in tables.items()} == {
-        "train": ("train2017.png",),
-        "val": ("val_2017.png",),
-    }
-
-
 @pytest.fixture
 def partly_outlined_objects():
     """The text of a file in which one of two objects has an outline."""
@@ -100,35 +89,10 @@ def partly_outlined_objects():
     return json.dumps(content)
 
 
-def test_keypoints_in_a_file_of_their_own_may_have_outlines_too(tmp_path, partly_outlined_objects):
-    (tmp_path / "keypoints_train.json").write_text(partly_outlined_objects)
-    assert find_keypoints(tmp_path, (), explicit=False)["train"].names == NAMES
-
-
 def test_keypoints_with_outlines_in_a_file_of_any_objects_are_found_on_demand(tmp_path, partly_outlined_objects):
     (tmp_path / "annotations.json").write_text(partly_outlined_objects)
     assert find_keypoints(tmp_path, (), explicit=False) == {}
     assert find_keypoints(tmp_path, (), explicit=True)["train"].names == NAMES
-
-
-def test_keypoints_without_outlines_are_found_in_a_file_of_any_objects(tmp_path):
-    (tmp_path / "annotations.json").write_text(json.dumps(COCO_CONTENT))
-    assert find_keypoints(tmp_path, (), explicit=False)["train"].names == NAMES
-
-
-def test_a_file_without_keypoints_is_not_parsed(tmp_path):
-    (tmp_path / "annotations.json").write_text(coco_text(categories=[{"id": 1, "name": "mouse"}], annotations=[]))
-    with mock.patch.object(coco_keypoints, "read_coco") as read:
-        assert find_keypoints(tmp_path, (), explicit=True) == {}
-    assert not read.called
-
-
-@pytest.mark.parametrize("name", ["keypoints", "instances"])
-def test_keypoints_of_a_split_are_found_by_the_name_that_is_given(tmp_path, name):
-    for split in ("train", "test"):
-        (tmp_path / f"{name}_{split}.json").write_text(json.dumps(COCO_CONTENT))
-    assert {*find_points(tmp_path, ("test",), explicit=True)} == {"train", "test"}
-    assert {*find_points(tmp_path, (), explicit=True)} == {"train"}
 
 
 def test_images_of_keypoints_lie_in_the_folder_that_is_named_as_their_file_ends(tmp_path):
@@ -167,18 +131,6 @@ def test_keypoints_of_two_objects_in_an_image_are_refused(tmp_path):
     assert "keypoints of 2 objects; several animals" in reading_error(tmp_path / "a.json", text)
 
 
-def test_keypoints_of_two_categories_are_refused(tmp_path):
-    text = coco_text(
-        categories=[COCO_CATEGORY, COCO_CATEGORY | {"id": 2, "name": "cat"}],
-        annotations=[COCO_OBJECT, COCO_OBJECT | {"category_id": 2}],
-    )
-    assert "2 categories have keypoints, mouse, cat; keep one" in reading_error(tmp_path / "a.json", text)
-
-
-def test_a_file_of_keypoints_that_is_cut_off_is_refused(tmp_path):
-    assert "cannot be read as JSON" in reading_error(tmp_path / "a.json", json.dumps(COCO_CONTENT)[:-200])
-
-
 def test_names_of_keypoints_are_those_of_the_category_that_an_object_has(tmp_path):
     cat = COCO_CATEGORY | {"id": 2, "name": "cat", "keypoints": ["paw"]}
     other = COCO_OBJECT | {"category_id": 3, "keypoints": [7, 7, 2]}
@@ -192,38 +144,6 @@ def test_names_of_keypoints_are_those_of_the_category_that_an_object_has(tmp_pat
     assert table.sizes.tolist() == [list(SIZE)]
 
 
-def test_keypoints_of_which_none_is_labeled_are_unknown(tmp_path):
-    (tmp_path / "a.json").write_text(coco_text(annotations=[COCO_OBJECT | {"keypoints": [5, 5, 0] * 3}]))
-    table = files.read(tmp_path / "a.json")
-    assert table.names == NAMES
-    assert table.states.tolist() == [[UNKNOWN] * 3]
-
-
-@pytest.mark.parametrize("keypoints", [[5, 5, 0] * 3, "points", None], ids=["not visible", "a word", "none"])
-def test_a_second_object_without_keypoints_is_passed_over(tmp_path, keypoints):
-    (tmp_path / "a.json").write_text(coco_text(annotations=[COCO_OBJECT, COCO_OBJECT | {"keypoints": keypoints}]))
-    assert files.read(tmp_path / "a.json").states.tolist() == [[PRESENT] * 3]
-
-
-def test_names_of_keypoints_may_be_numbers(tmp_path):
-    (tmp_path / "a.json").write_text(coco_text(categories=[COCO_CATEGORY | {"keypoints": [1, 2, 3]}]))
-    assert files.read(tmp_path / "a.json").names == ("1", "2", "3")
-
-
-@pytest.mark.parametrize(
-    ("confidence", "presence", "is_predicted"),
-    [([0.5] * 3, [1] * 3, True), ([0.5] * 3, None, False), ([0.5] * 3, [1] * 2, False), ([0.5] * 2, [1] * 3, False)],
-)
-def test_keypoints_are_predicted_where_each_has_a_confidence_and_a_presence(
-    tmp_path, confidence, presence, is_predicted
-):
-    entry = COCO_OBJECT | {"keypoint_confidence": confidence, "keypoint_presence": presence}
-    (tmp_path / "a.json").write_text(coco_text(annotations=[entry]))
-    table = files.read(tmp_path / "a.json")
-    assert (table.presence is not None) == (table.confidence is not None) == is_predicted
-    assert table.states.tolist() == [[PRESENT] * 3]
-
-
 @pytest.fixture
 def three_points():
     """A table of COCO in which two of three points are there."""
@@ -235,14 +155,6 @@ def test_a_box_of_coco_is_about_the_points_that_are_there(tmp_path, three_points
     (entry,) = json.loads(write_points(tmp_path, three_points).read_text())["annotations"]
     assert entry["bbox"] == [2, 4, 3, 5]
     assert entry["area"] == 15
-
-
-def test_a_box_of_coco_about_no_points_is_empty(tmp_path, three_points):
-    table = replace(three_points, states=three_points.states * 0)
-    (entry,) = json.loads(write_points(tmp_path, table).read_text())["annotations"]
-    assert entry["bbox"] == [0, 0, 0, 0]
-    assert entry["area"] == 0
-    assert entry["num_keypoints"] == 0
 
 
 def test_written_points_are_keypoints_of_one_object_of_coco(tmp_path, three_points):
@@ -268,32 +180,3 @@ def test_a_predicted_point_that_is_absent_is_no_visible_keypoint(tmp_path):
     (entry,) = json.loads(file.read_text())["annotations"]
     assert entry["keypoints"][2::3] == [0, 2]
     assert entry["num_keypoints"] == 1
-
-
-@pytest.fixture
-def two_images():
-    """The points of two images of COCO, of which the second has no size."""
-    states = np.array([[PRESENT, PRESENT], [UNKNOWN, PRESENT]])
-    positions = np.arange(8.0).reshape(2, 2, 2)
-    sizes = np.array([[9, 8], [0, 0]])
-    return PointTable("coco", ("a", "b"), ("one", "two"), positions, states, ("", ""), sizes=sizes)
-
-
-def test_written_keypoints_list_their_images_with_known_sizes(tmp_path, two_images):
-    content = json.loads(write_points(tmp_path, two_images).read_text())
-    assert content["images"] == [
-        {"id": 1, "file_name": "one", "height": 9, "width": 8},
-        {"id": 2, "file_name": "two"},
-    ]
-
-
-def test_written_keypoints_have_a_category_with_their_names(tmp_path, two_images):
-    content = json.loads(write_points(tmp_path, two_images).read_text())
-    assert content["categories"][0]["keypoints"] == ["a", "b"]
-    assert content["categories"][0]["skeleton"] == []
-
-
-def test_each_image_of_coco_has_a_score_of_its_own(tmp_path, two_images):
-    table = replace(two_images, presence=np.ones((2, 2)), confidence=np.array([[0.25, 0.75], [1, 1]]))
-    annotations = json.loads(write_points(tmp_path, table).read_text())["annotations"]
-    assert [entry["score"] for entry in annotations] == [0.5, 1]

@@ -11,7 +11,6 @@ from support.points import (
     NAMES,
     POINT_SHAPE,
     SIZE,
-    prediction_with_an_absent_point,
     reading_error,
     write_annotated_dots,
     write_points,
@@ -22,12 +21,10 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
 from data_utils.sources.load import load_records
-from data_utils.sources.points import files
-from data_utils.sources.points.find import find_points
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.table import PointTable
 from runtime.errors import DataError
-from tasks.points import ABSENT, PRESENT, UNKNOWN
+from tasks.points import ABSENT, PRESENT
 
 HEIGHT, WIDTH = SIZE
 CUT_OFF = '{"shapes": [{"label": "a", "points": [[1'
@@ -82,13 +79,6 @@ def test_shapes_of_both_kinds_need_a_task(tmp_path):
     assert [name for _, name in train.metadata.classes] == ["background", "body", *sorted(NAMES)]
 
 
-def test_points_alone_are_discs_where_classes_are_asked_for(tmp_path):
-    write_annotated_dots(tmp_path, "labelme")
-    train, _ = load_records(DataConfig(str(tmp_path), val_fraction=0.5, task="classes"))
-    assert train.metadata.landmarks is None
-    assert len(train.metadata.classes) == 4
-
-
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
@@ -106,23 +96,6 @@ def test_points_alone_are_discs_where_classes_are_asked_for(tmp_path):
 )
 def test_a_shape_that_is_no_point_is_refused(tmp_path, shapes, message):
     assert message in reading_error(tmp_path / "a.json", json.dumps({"shapes": shapes}))
-
-
-def test_a_file_of_labelme_that_is_cut_off_is_refused(tmp_path):
-    assert "cannot be read as JSON" in reading_error(tmp_path / "a.json", CUT_OFF)
-
-
-def test_a_label_may_be_a_number(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps({"shapes": [POINT_SHAPE | {"label": 7}]}))
-    assert files.read(tmp_path / "a.json").names == ("7",)
-
-
-@pytest.mark.parametrize("absent_shapes", [3, [3]])
-def test_absent_shapes_of_another_program_are_passed_over(tmp_path, absent_shapes):
-    (tmp_path / "a.json").write_text(json.dumps({"shapes": [POINT_SHAPE], "absent_shapes": absent_shapes}))
-    table = files.read(tmp_path / "a.json")
-    assert table.names == ("a",)
-    assert table.images == ("a",)
 
 
 def test_points_of_labelme_are_those_of_the_image_that_the_file_names(tmp_path):
@@ -151,34 +124,11 @@ def test_points_of_labelme_are_those_of_the_image_in_the_folder_of_the_same_name
     assert table.positions.tolist() == [[[1, 5]], [[2, 5]]]
 
 
-def test_points_of_a_file_without_shapes_are_unknown(tmp_path):
-    write_annotated_dots(tmp_path, "labelme", count=2)
-    (tmp_path / "images" / "frame_00.json").write_text(json.dumps({"shapes": [], "imagePath": "frame_00.png"}))
-    table = find_shapes(tmp_path, (), explicit=False)["train"]
-    assert table.images == ("images/frame_00.png", "images/frame_01.png")
-    assert table.states.tolist() == [[UNKNOWN] * 3, [PRESENT] * 3]
-
-
-def test_points_without_an_image_have_the_name_of_their_file(tmp_path):
-    write_annotated_dots(tmp_path, "labelme", count=2)
-    (tmp_path / "images" / "frame_00.png").unlink()
-    table = find_shapes(tmp_path, (), explicit=False)["train"]
-    assert table.images == ("images/frame_00", "images/frame_01.png")
-    assert table.states.tolist() == [[PRESENT] * 3] * 2
-
-
 def test_a_damaged_file_in_a_folder_of_labelme_is_named(tmp_path):
     write_annotated_dots(tmp_path, "labelme", count=3)
     (tmp_path / "images" / "frame_02.json").write_text(CUT_OFF)
     with pytest.raises(DataError, match=r"frame_02\.json cannot be read as JSON"):
         find_shapes(tmp_path, (), explicit=False)
-
-
-def test_files_of_labelme_in_a_split_are_found_by_the_name_that_is_given(tmp_path):
-    for split in ("train", "test"):
-        write_annotated_dots(tmp_path / split, "labelme", count=1)
-    assert {*find_points(tmp_path, ("test",), explicit=False)} == {"train", "test"}
-    assert {*find_points(tmp_path, (), explicit=False)} == {"train"}
 
 
 def test_a_written_point_is_a_shape_of_labelme(tmp_path):
@@ -188,26 +138,3 @@ def test_a_written_point_is_a_shape_of_labelme(tmp_path):
     shape = {"label": "a", "shape_type": "point", "points": [[1, 1]], "description": ""}
     assert content["shapes"] == [shape | {"group_id": None, "flags": {}, "mask": None}]
     assert "absent_shapes" not in content
-
-
-def test_a_written_file_of_labelme_has_the_size_of_its_image(tmp_path):
-    table = prediction_with_an_absent_point("labelme")
-    content = json.loads(write_points(tmp_path, table).read_text())
-    assert content["imageHeight"] == 30
-    assert content["imageWidth"] == 40
-    assert content["imageData"] is None
-    assert content["version"] == "5.5.0"
-
-
-def test_a_predicted_point_that_is_absent_is_no_shape_of_labelme(tmp_path):
-    file = write_points(tmp_path, prediction_with_an_absent_point("labelme"))
-    assert [shape["label"] for shape in json.loads(file.read_text())["shapes"]] == ["b"]
-
-
-def test_a_note_of_a_prediction_has_six_digits():
-    table = PointTable("labelme", ("a",), ("x",), np.ones((1, 1, 2)), np.full((1, 1), PRESENT), ("",))
-    table = replace(table, presence=np.full((1, 1), 2 / 3), confidence=np.full((1, 1), 1 / 3))
-    content = json.loads(files.content(table))
-    assert content["shapes"][0]["description"] == "presence 0.666667 confidence 0.333333"
-    assert content["imagePath"] == "x"
-    assert content["shapes"][0]["points"] == [[1, 1]]

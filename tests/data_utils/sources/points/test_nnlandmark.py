@@ -14,10 +14,9 @@ from data_utils.config import DataConfig
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
-from data_utils.sources.points.find import find_points
 from data_utils.sources.points.nnlandmark import case_name
 from runtime.errors import DataError
-from tasks.points import ABSENT, PRESENT, UNKNOWN
+from tasks.points import PRESENT, UNKNOWN
 
 SPACING_OF_2_MM = np.diag([1, 1, 2, 1.0])
 TURNED = np.array([[0, -1.0, 0, 9], [1, 0, 0, 0], [0, 0, -2, 5], [0, 0, 0, 1]])
@@ -80,13 +79,6 @@ def test_volumes_of_nnlandmark_are_for_landmarks(tmp_path):
     assert len(info.train.records) + len(info.val.records) == 3  # those of the test are left out
 
 
-def test_cases_of_nnlandmark_that_are_written_again_are_the_same(tmp_path):
-    cases = write_volumes(tmp_path, TURNED, channels=2)
-    table = files.read(tmp_path / "all_landmarks_voxel.json")
-    assert table.states.tolist() == [[PRESENT, PRESENT]] + [[PRESENT, UNKNOWN]] * 3
-    assert json.loads(files.content(table)) == cases
-
-
 def test_a_case_of_nnlandmark_that_is_in_no_folder_is_named(tmp_path):
     cases = write_volumes(tmp_path, np.eye(4))
     (tmp_path / "all_landmarks_voxel.json").write_text(json.dumps(cases | {"lost": {"tip": [1, 2, 3]}}))
@@ -114,13 +106,6 @@ def test_labels_beside_the_points_of_nnlandmark_need_a_task(tmp_path, labels_bes
     assert load_records(replace(config, task="classes"))[0].metadata.landmarks is None
 
 
-def test_labels_above_a_folder_of_points_of_nnlandmark_need_no_task(tmp_path, labels_beside_points):
-    (tmp_path / "spacing.json").unlink()
-    (tmp_path / "points").mkdir()
-    (tmp_path / "all_landmarks_voxel.json").rename(tmp_path / "points" / "all_landmarks_voxel.json")
-    assert load_records(labels_beside_points)[0].metadata.landmarks is None
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -136,12 +121,6 @@ def test_a_damaged_file_of_nnlandmark_is_refused(tmp_path, text, message):
     assert message in reading_error(tmp_path / "a.json", text)
 
 
-@pytest.mark.parametrize("entry", [3, {"tip": {"coordinates": {"x": 1}}}])
-def test_a_file_of_cases_with_another_entry_is_something_else(tmp_path, entry):
-    (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": [1, 2, 3], "rim": None}, "b": {}, "other": entry}))
-    assert files.read(tmp_path / "a.json") is None
-
-
 @pytest.fixture
 def two_cases(tmp_path):
     """The table of a case whose second point is not known, and of a case without points."""
@@ -154,46 +133,12 @@ def test_a_point_of_nnlandmark_without_a_place_is_unknown(two_cases):
     assert two_cases.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, UNKNOWN]]
 
 
-def test_written_cases_of_nnlandmark_are_called_as_their_volumes(two_cases):
-    images = replace(two_cases, images=("A_0000.NII.GZ", "b"))
-    assert json.loads(files.content(images)) == {"A": {"tip": [1, 2, 3]}, "b": {}}
-
-
-def test_an_absent_point_is_left_out_of_a_file_of_nnlandmark(two_cases):
-    absent = replace(two_cases, states=np.array([[PRESENT, ABSENT], [UNKNOWN, ABSENT]]))
-    assert json.loads(files.content(absent)) == {"a": {"tip": [1, 2, 3]}, "b": {}}
-
-
-@pytest.mark.parametrize(
-    "name", ["all_landmarks_voxel.json", "prediction_all_landmark_voxel.json", "landmarks.json", "points.json"]
-)
-def test_a_file_of_nnlandmark_has_one_of_four_names(tmp_path, name):
-    (tmp_path / name).write_text(json.dumps({"a": {"tip": [1, 2, 3]}}))
-    tables = find_points(tmp_path, (), explicit=True)
-    assert [table.images for table in tables.values()] == [("a",)]
-
-
-def test_a_file_of_nnlandmark_with_another_name_is_not_found(tmp_path):
-    (tmp_path / "more.json").write_text(json.dumps({"a": {"tip": [1, 2, 3]}}))
-    assert find_points(tmp_path, (), explicit=True) == {}
-
-
 @pytest.fixture
 def likely_point(tmp_path):
     """The table of a prediction as nnLandmark writes it: with a likelihood, and without presence."""
     cases = {"a": {"tip": {"coordinates": [1, 2, 3], "likelihood": 0.25}, "rim": {"coordinates": None}}}
     (tmp_path / "a.json").write_text(json.dumps(cases))
     return files.read(tmp_path / "a.json")
-
-
-def test_a_likelihood_of_nnlandmark_is_no_presence(likely_point):
-    assert likely_point.states.tolist() == [[PRESENT, UNKNOWN]]
-    assert likely_point.presence is None
-
-
-def test_a_presence_without_likelihood_leaves_a_point_present(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps({"a": {"tip": {"coordinates": [1, 2, 3], "presence": 0.25}}}))
-    assert files.read(tmp_path / "a.json").states.tolist() == [[PRESENT]]
 
 
 def test_a_written_prediction_of_nnlandmark_has_likelihood_beside_presence(likely_point):

@@ -3,24 +3,15 @@
 Modules: data_utils/sources/points/files.py, data_utils/sources/points/find.py.
 """
 
-import io
-import json
-import os
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-from PIL import Image
 from support.points import (
-    COCO_CONTENT,
     NAMES,
-    POINT_SHAPE,
     SIZE,
     WRITERS,
     dot_center,
     points_of_folder,
     prediction_with_an_absent_point,
-    reading_error,
     write_annotated_dots,
     write_points,
     write_tps,
@@ -31,9 +22,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
-from data_utils.sources.points.table import PointTable
 from runtime.errors import DataError
-from tasks.points import PRESENT, UNKNOWN
 
 NAMES_IN_FILES = {"labelme": NAMES, "coco": NAMES, "tps": ("1", "2", "3")}
 
@@ -128,64 +117,3 @@ def test_points_in_files_of_two_formats_are_a_one_line_error(tmp_path):
 def test_a_json_file_of_something_else_lists_no_points(tmp_path, text):
     (tmp_path / "a.json").write_text(text)
     assert files.read(tmp_path / "a.json") is None
-
-
-def test_a_picture_lists_no_points(tmp_path):
-    stream = io.BytesIO()
-    Image.new("L", (4, 4)).save(stream, "png")
-    (tmp_path / "b.txt").write_bytes(stream.getvalue())
-    assert files.read(tmp_path / "b.txt") is None
-
-
-def test_an_empty_json_file_is_refused(tmp_path):
-    assert "cannot be read as JSON" in reading_error(tmp_path / "a.json", "")
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.csv", "image,a_x,a_y\na.png,1,2\n"),
-        ("a.csv", "image,landmark,x,y\na.png,a,1,2\n"),
-        ("a.csv", "scorer,m,m\nbodyparts,a,a\ncoords,x,y\na.png,1,2\n"),
-        ("a.tps", "LM=1\n1 2\nID=a.png\n"),
-        ("a.json", json.dumps({"shapes": [POINT_SHAPE]})),
-        ("a.json", json.dumps(COCO_CONTENT)),
-        ("a.json", '{"a": {"tip": [1, 2, 3]}}'),
-        ("a.fcsv", "1,1,2,3\n"),
-        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2, 3]}]}]}'),
-    ],
-    ids=["wide", "long", "deeplabcut", "tps", "labelme", "coco", "nnlandmark", "fcsv", "markups"],
-)
-def test_points_know_the_path_of_their_file(tmp_path, name, text):
-    (tmp_path / name).write_text(text)
-    table = files.read(tmp_path / name)
-    assert table.files == (str(tmp_path / name),)
-    assert table.images[0].startswith("a")
-
-
-@pytest.mark.parametrize(("layout", "axes"), [("coco", 2), ("nnlandmark", 3)])
-def test_points_of_several_images_in_one_file_stay_with_their_images(tmp_path, layout, axes):
-    positions = np.arange(4.0 * axes).reshape(2, 2, axes)
-    states = np.array([[PRESENT, PRESENT], [UNKNOWN, PRESENT]])
-    table = PointTable(
-        layout, ("a", "b"), ("one", "two"), positions, states, ("", ""), sizes=np.array([[9, 8], [0, 0]])
-    )
-    again = files.read(write_points(tmp_path, table))
-    assert again.images == ("one", "two")
-    assert again.states.tolist() == states.tolist()
-    assert np.array_equal(again.positions, positions * (states == PRESENT)[:, :, None])
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.csv", "image,a_x,a_y\na.png,1,2\n"),
-        ("a.tps", "LM=1\n1 2\nID=a.png\n"),
-        ("a.json", '{"a.png": {"1": [1, 2, 3]}}'),
-    ],
-)
-def test_a_file_of_the_points_of_all_images_has_up_to_four_gigabytes(tmp_path, monkeypatch, name, text):
-    (tmp_path / name).write_text(text)
-    mode = os.stat(tmp_path / name).st_mode
-    monkeypatch.setattr("os.fstat", lambda stream: SimpleNamespace(st_mode=mode, st_size=2**32))
-    assert files.read(tmp_path / name).images == ("a.png",)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_utils.image_io.formats import PointSource
-from data_utils.sources.points.spaces import from_pixels, to_pixels
+from data_utils.sources.points.spaces import to_pixels
 from runtime.errors import DataError
 from tasks.points import PRESENT
 
@@ -16,23 +16,6 @@ from tasks.points import PRESENT
 def source():
     """A point of a file that counts from the lowest row, whose image has a size that the file does not say."""
     return PointSource("a.tps", "pixels from the bottom", np.array([[5.0, 6.0]]), np.array([PRESENT]), None)
-
-
-def test_positions_stay_as_they_are_where_pixels_are_computed(source):
-    for _ in range(2):
-        assert to_pixels(source, (10, 20), "a").tolist() == [[3, 5]]
-    assert source.positions.tolist() == [[5, 6]]
-
-
-def test_pixels_stay_as_they_are_where_positions_are_computed():
-    pixels = np.array([[3.0, 5.0]])
-    assert from_pixels(pixels, "pixels from the bottom", (10, 20)).tolist() == [[5, 6]]
-    assert pixels.tolist() == [[3, 5]]
-
-
-def test_positions_of_an_image_of_their_size_are_not_rounded(source):
-    same = source._replace(space="pixels", positions=np.array([[0.1, 0.7]]), size=(10, 20))
-    assert to_pixels(same, (10, 20), "a").tolist() == [[0.7, 0.1]]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ Modules: data_utils/sources/points/table.py, data_utils/sources/points/csv_table
 
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,20 +12,15 @@ from PIL import Image
 from support.data_sets import load_info, unnoticed_changes
 from support.points import NAMES, SIZE, dot_center, points_of_folder, write_dots, write_table
 
-from data_utils.sources.annotations.labelme import LabelmeImage
-from data_utils.sources.points import csv_tables, files
+from data_utils.sources.points import files
 from data_utils.sources.points.table import (
     EMPTY_CELL,
     Certainty,
     PointRecords,
     PointTable,
     TableBuilder,
-    channel_files,
     join_tables,
-    said_size,
 )
-from data_utils.sources.points.table import number as coordinate
-from data_utils.sources.records import LandmarkNames
 from runtime.errors import DataError
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
@@ -222,82 +216,11 @@ def test_the_first_line_of_a_table_says_its_separator(tmp_path, separator):
     assert table.names == ("nose, left",)
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=repr)
-def test_lines_of_a_table_may_end_in_any_way(tmp_path, end):
-    (tmp_path / "a.csv").write_bytes(f"image,nose_x,nose_y{end}a,1,2{end}b,3,4{end}".encode())
-    assert files.read(tmp_path / "a.csv").positions.tolist() == [[[1, 2]], [[3, 4]]]
-
-
-@pytest.mark.parametrize("name", ["latin.csv", "none.csv"], ids=["not UTF-8", "not there"])
-def test_a_table_that_cannot_be_read_is_named(tmp_path, name):
-    (tmp_path / "latin.csv").write_bytes(b"image,nose_x,nose_y\n\xe9,1,2\n")
-    assert files.read(tmp_path / name) is None
-    with pytest.raises(DataError, match=rf"{name} cannot be read as CSV \("):
-        csv_tables.read_table(tmp_path / name)
-
-
-def test_the_ending_of_a_table_may_be_in_capitals(tmp_path):
-    assert table_of(tmp_path, "image,nose_x,nose_y\na,1,2\n", "A.CSV").names == ("nose",)
-
-
-@pytest.mark.parametrize("empty", ["", "nan", "NaN", "NA", "n/a", "None", "null"])
-def test_an_empty_cell_may_be_written_in_words(tmp_path, empty):
-    assert table_of(tmp_path, f"image,a_x,a_y\na,{empty},{empty}\n").states.tolist() == [[EMPTY_CELL]]
-
-
-def test_a_state_in_a_table_counts_whatever_its_coordinates_are(tmp_path):
-    table = table_of(tmp_path, "image,landmark,x,y,state\na,p,1,2,Absent\na,q,1,2,unknown\na,r,,,\n a , s ,1,2, \n")
-    assert table.states.tolist() == [[ABSENT, UNKNOWN, EMPTY_CELL, PRESENT]]
-    assert table.images == ("a",)
-    assert table.names == ("p", "q", "r", "s")
-
-
 def test_a_point_may_be_named_first_in_a_later_image(tmp_path):
     table = table_of(tmp_path, "image,landmark,x,y\na,p,1,2\nb,p,3,4\nb,q,5,6\n")
     assert table.names == ("p", "q")
     assert table.positions.tolist() == [[[1, 2], [0, 0]], [[3, 4], [5, 6]]]
     assert table.states.tolist() == [[PRESENT, UNKNOWN], [PRESENT, PRESENT]]
-
-
-def test_a_table_with_an_empty_presence_is_no_prediction(tmp_path):
-    table = table_of(tmp_path, "image,landmark,x,y,confidence,presence\na,p,1,2,,\na,q,1,2,0.5, \n")
-    assert table.states.tolist() == [[PRESENT, PRESENT]]
-    assert table.presence is None
-
-
-def test_titles_of_columns_keep_their_spelling(tmp_path):
-    text = "image,scorer,Left Eye_x,Left Eye_y,Left Eye_v,TAIL_X,TAIL_Y,n_x\na,me,1,2, 0.0 ,3,4,5\n"
-    table = table_of(tmp_path, text)
-    assert table.names == ("Left Eye", "tail")
-    assert table.states.tolist() == [[UNKNOWN, PRESENT]]
-
-
-def test_points_that_a_network_of_deeplabcut_has_found_are_present(tmp_path):
-    heads = "scorer,n,n,n,n,n,n\nbodyparts,a,a,a,b,b,b\ncoords,x,y,likelihood,x,y,likelihood\n"
-    table = table_of(tmp_path, heads + "img.png,1,2,0.9,3,4,0.1\n")
-    assert table.states.tolist() == [[PRESENT, PRESENT]]
-    assert table.presence is None
-    assert table.axes == 2
-
-
-def test_columns_of_deeplabcut_may_stand_in_any_order(tmp_path):
-    heads = "scorer,n,n,n\nbodyparts,a,a,a\ncoords,likelihood,y,x\n"
-    table = table_of(tmp_path, heads + "img.png,0.9,2,1\n")
-    assert table.images == ("img.png",)
-    assert table.positions.tolist() == [[[1, 2]]]
-
-
-def test_headings_of_deeplabcut_may_have_spaces_or_capitals(tmp_path):
-    heads = "Scorer,,,n,n\n Bodyparts ,,, a,a \nCoords,,, X,Y \n"
-    table = table_of(tmp_path, heads + "img.png,,,1,2\n")
-    assert table.images == ("img.png",)
-    assert table.names == ("a",)
-    assert table.positions.tolist() == [[[1, 2]]]
-
-
-def test_points_of_deeplabcut_of_which_some_have_a_z_lie_in_an_image(tmp_path):
-    heads = "scorer,n,n,n,n,n\nbodyparts,a,a,a,b,b\ncoords,x,y,z,x,y\n"
-    assert table_of(tmp_path, heads + "img.png,1,2,9,3,4\n").positions.tolist() == [[[1, 2], [3, 4]]]
 
 
 @pytest.mark.parametrize(
@@ -347,14 +270,6 @@ def test_a_file_that_holds_no_points_any_more_is_a_one_line_error(tmp_path):
         files.read_written(tmp_path / "a.csv", "long")
 
 
-def test_a_file_that_holds_points_in_another_format_is_not_the_file_that_was_written(tmp_path):
-    file = tmp_path / "a.json"
-    file.write_text('{"imagePath": "a.png", "shapes": [{"label": "eye", "points": [[1, 2]], "shape_type": "point"}]}')
-    assert files.read_written(file, "labelme").names == ("eye",)
-    with pytest.raises(DataError, match=r"a\.json: holds no points any more"):
-        files.read_written(file, "coco")
-
-
 @pytest.fixture
 def keyed_points(tmp_path):
     """A table of one point in two images, and the paths of these."""
@@ -377,78 +292,10 @@ def test_the_key_of_points_changes_with_all_that_they_are(keyed_points):
     assert PointRecords(table, paths).digest == digests[0]
 
 
-def test_the_key_of_points_is_computed_once(keyed_points):
-    records = PointRecords(*keyed_points)
-    assert records.digest is records.digest
-
-
 def test_the_key_of_points_changes_with_their_files(keyed_points, tmp_path):
     table, paths = keyed_points
     key_files = [*(tmp_path / "images").iterdir(), tmp_path / "points.csv"]
     assert unnoticed_changes(key_files, lambda: PointRecords(table, paths).digest) == []
-
-
-def test_the_key_of_points_changes_with_each_of_several_tables(keyed_points, tmp_path):
-    table, paths = keyed_points
-    key_files = [tmp_path / f"{name}.csv" for name in "ab"]
-    for file in key_files:
-        file.touch()
-    joined = replace(table, files=tuple(map(str, key_files)))
-    assert unnoticed_changes(key_files, lambda: PointRecords(joined, paths).digest) == []
-
-
-def test_images_of_points_have_the_names_of_their_folders(keyed_points):
-    table, _ = keyed_points
-    records = PointRecords(table, ["/data/north/a\udce9.png", "/data/south/a.png"])
-    assert [record["name"] for record in records] == ["north/a\udce9.png", "south/a.png"]
-    assert [record["image"] for record in records] == ["/data/north/a\udce9.png", "/data/south/a.png"]
-
-
-def test_the_key_of_points_changes_with_the_name_of_an_image(keyed_points):
-    table, paths = keyed_points
-    digest = PointRecords(table, paths).digest
-    renamed = Path(paths[1]).rename(Path(paths[1]).with_name("c.png"))  # of the same size and time
-    assert PointRecords(table, [paths[0], str(renamed)]).digest != digest
-
-
-@pytest.fixture
-def table_of_a_volume():
-    """One point in a volume."""
-    return PointTable("long", ("p",), ("a",), np.ones((1, 1, 3)), np.full((1, 1), PRESENT), ("",), "RAS")
-
-
-def test_the_key_of_points_changes_with_each_channel_of_a_volume(tmp_path, table_of_a_volume):
-    for number in range(2):
-        (tmp_path / f"a_000{number}.nii").touch()
-    paths = [str(tmp_path / "a_0000.nii")]
-    key_files = [*tmp_path.iterdir()]
-    assert unnoticed_changes(key_files, lambda: PointRecords(table_of_a_volume, paths, dims=3).digest) == []
-
-
-def test_records_of_points_know_their_names_layout_space(table_of_a_volume):
-    records = PointRecords(table_of_a_volume, ["a_0000.nii"], dims=3)
-    assert records.metadata.landmarks == LandmarkNames(("p",), "long", "RAS")
-
-
-def test_the_image_of_points_may_be_in_their_file(table_of_a_volume):
-    assert PointRecords(table_of_a_volume, ["/data/A.JSON"])[0]["image"] == LabelmeImage("/data/A.JSON")
-
-
-def test_the_files_of_the_channels_of_a_volume_are_all_that_follow_the_first(tmp_path):
-    names = ["a_0000_0000.nii.gz", "a_0000_0001.nii.gz", "a_0000_0002.nii.gz", "a_0000_0004.nii.gz"]
-    for name in names:
-        (tmp_path / name).touch()
-    paths = tuple(str(tmp_path / name) for name in names)
-    assert channel_files(paths[0]) == paths[:3]
-
-
-@pytest.mark.parametrize("names", [["b.nii.gz"], ["c_0000/d.nii", "c_0001/d.nii"]], ids=["file", "folder"])
-def test_a_volume_without_the_number_of_a_channel_is_one_file(tmp_path, names):
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    first = str(tmp_path / names[0])
-    assert channel_files(first) == (first,)
 
 
 def table_of_a_point(name: str, **changes) -> PointTable:
@@ -465,34 +312,6 @@ def test_tables_are_joined_with_the_points_and_files_of_each():
     assert join_tables([joined, table_of_a_point("c")]).files == ("a.tps", "b.tps", "c.tps")
 
 
-def test_tables_are_joined_with_their_sizes_where_all_have_some():
-    first = table_of_a_point("a", sizes=np.array([[3, 4]]))
-    second = table_of_a_point("b", sizes=np.array([[5, 6]]))
-    assert join_tables([first, second]).rows([1]).sizes.tolist() == [[5, 6]]
-    assert join_tables([first, table_of_a_point("b")]).sizes is None
-
-
-@pytest.mark.parametrize(
-    "changes", [{"space": "pixels from the bottom"}, {"positions": np.ones((1, 1, 3))}], ids=["space", "axes"]
-)
-def test_tables_of_other_axes_or_another_space_are_not_joined(changes):
-    line = r"a\.tps lists points of 2 axes in pixels, b\.tps of [23] axes in pixels"
-    with pytest.raises(DataError, match=line):
-        join_tables([table_of_a_point("a"), table_of_a_point("b", **changes)])
-
-
-def test_rows_of_a_table_keep_their_own_points_files_sizes():
-    states = np.array([[PRESENT], [ABSENT], [UNKNOWN]])
-    table = PointTable("long", ("p",), ("a", "b", "c"), np.arange(6.0).reshape(3, 1, 2), states, ("1", "2", "3"))
-    table = replace(table, sizes=np.array([[0, 0], [3, 4], [0, 7]]))
-    two_rows = table.rows([2, 1])
-    assert two_rows.images == ("c", "b")
-    assert two_rows.positions.tolist() == [[[4, 5]], [[2, 3]]]
-    assert two_rows.states.tolist() == [[UNKNOWN], [ABSENT]]
-    assert [two_rows.source(row).size for row in (0, 1)] == [None, (3, 4)]
-    assert [two_rows.source(row).file for row in (0, 1)] == ["3", "2"]
-
-
 def test_a_predicted_point_is_present_from_a_presence_of_one_half_on():
     builder = TableBuilder("long", 2)
     for name, presence in (("a", 0.5), ("b", 0.4999)):
@@ -506,23 +325,6 @@ def test_a_predicted_point_is_present_from_a_presence_of_one_half_on():
     assert table.presence[0].tolist() == [0.5, 0.4999]
     assert table.confidence[0].tolist() == [0.9, 0.9]
     assert table.sizes.tolist() == [[3, 4], [0, 0]]
-
-
-def test_a_number_beyond_those_of_a_computer_is_no_coordinate():
-    with pytest.raises(DataError, match=r"here: '1000.*' is no coordinate"):
-        coordinate(10**400, "here")
-
-
-@pytest.mark.parametrize("size", [(3, 4), (5, 5), (10_000_000, 1)])
-def test_a_size_is_two_whole_numbers(size):
-    assert said_size(*size) == size
-
-
-@pytest.mark.parametrize(
-    "size", [(0, 4), (3, -1), (3.0, 4), (3, 4.0), (None, 4), (3, None), (3, 10**8), (10**8, 3)], ids=str
-)
-def test_a_size_of_no_such_numbers_is_none(size):
-    assert said_size(*size) is None
 
 
 HEADINGS = {
@@ -562,12 +364,6 @@ def test_a_table_of_predictions_has_the_headings_of_its_layout(layout):
     assert files.content(predictions(layout)).decode().split("\n") == [*HEADINGS[layout], ROWS[layout], ""]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_predicted_point_that_is_unknown_keeps_its_place(layout):
-    table = replace(predictions(layout), states=np.array([[PRESENT, UNKNOWN]]))
-    assert files.content(table).decode().splitlines()[-1] == ROWS[layout].replace("absent", "unknown")
-
-
 @pytest.mark.parametrize(
     ("layout", "last_line"), [("long", "i,2,,,absent"), ("wide", "i,0.5,2.0,,"), ("deeplabcut", "i,0.5,2.0,,")]
 )
@@ -577,31 +373,6 @@ def test_a_table_of_a_truth_has_neither_confidence_nor_places_of_absent_points(l
     assert lines[-1] == last_line
     assert "confidence" not in lines[0]
     assert "likelihood" not in lines[-2]
-
-
-@pytest.mark.parametrize(
-    "title", ["image", "filename", "file", "file_name", "image_name", "image_id", "img", "path", "Name"]
-)
-def test_a_column_of_images_may_have_any_of_these_titles(tmp_path, title):
-    assert table_of(tmp_path, f"{title},a_x,a_y\nb,1,2\n").images == ("b",)
-
-
-def test_a_column_called_image_comes_before_one_called_path(tmp_path):
-    assert table_of(tmp_path, "path,image,landmark,x,y\n1,b,tip,1,2\n").images == ("b",)
-
-
-def test_columns_may_have_spaces_or_y_before_x(tmp_path):
-    table = table_of(tmp_path, " image ,a_y,a_x\n b ,1,2\n")
-    assert table.images == ("b",)
-    assert table.positions.tolist() == [[[2, 1]]]
-
-
-@pytest.mark.parametrize("title", ["landmark", "landmark_name", "point", "keypoint", "bodypart", "Label"])
-def test_a_column_of_names_may_have_any_of_these_titles(tmp_path, title):
-    table = table_of(tmp_path, f"x,y,{title},z,image\n1,2,tip,3,b\n")
-    assert table.names == ("tip",)
-    assert table.images == ("b",)
-    assert table.positions.tolist() == [[[1, 2, 3]]]
 
 
 @pytest.mark.parametrize(
@@ -653,40 +424,3 @@ def test_a_table_that_is_not_understood_is_named_with_what_is_expected(tmp_path,
 @pytest.mark.parametrize("text", ["filename,X1,Y1,X2,Y2\na,1,2,3,4\n", "image,label,x,y,width,height\na,eye,1,2,9,9\n"])
 def test_points_beside_the_size_of_their_image_and_two_points_alone_are_no_boxes(tmp_path, text):
     assert table_of(tmp_path, text).states.min() == PRESENT
-
-
-def test_a_table_of_something_else_is_read_once(tmp_path):
-    file = write_table(tmp_path, "name,r,g,b\ncar,1,2,3\n") / "points.csv"
-    with mock.patch.object(csv_tables, "read_bytes", wraps=csv_tables.read_bytes) as read:
-        assert files.read(file) is None
-    assert read.call_count == 1
-
-
-def test_points_may_be_as_far_away_as_ten_million():
-    assert coordinate("-1e7", "here") == -10_000_000
-
-
-@pytest.fixture
-def joined_predictions():
-    """Predictions of two tables with a point each, joined."""
-    tables = []
-    for name, presence in (("a", 0.75), ("b", 0.5)):
-        values = np.full((1, 1), presence)
-        tables.append(table_of_a_point(name, presence=values, confidence=values / 2))
-    return join_tables(tables)
-
-
-def test_predictions_of_several_tables_are_joined(joined_predictions):
-    assert joined_predictions.presence.tolist() == [[0.75, 0], [0, 0.5]]
-    assert joined_predictions.confidence.tolist() == [[0.375, 0], [0, 0.25]]
-    assert joined_predictions.certainty(0, 0) == (0.375, 0.75)
-
-
-def test_predictions_follow_the_names_of_their_points(joined_predictions):
-    assert joined_predictions.with_names(("b",)).presence.tolist() == [[0], [0.5]]
-    assert joined_predictions.rename_images(["x", "y"]).images == ("x", "y")
-
-
-def test_rows_of_predictions_are_a_truth(joined_predictions):
-    assert joined_predictions.rows([1]).presence is None
-    assert joined_predictions.rows([1]).confidence is None

@@ -1,17 +1,13 @@
 """Points in files of TPS, which are numbered and count from the lowest row."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from support.points import prediction_with_an_absent_point, reading_error, write_points
+from support.points import reading_error, write_points
 
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, to_pixels
 from data_utils.sources.points.table import PointTable
-from tasks.points import ABSENT, PRESENT, UNKNOWN
-
-NOTE = "5 6 presence 0.9 confidence 0.8"
+from tasks.points import PRESENT, UNKNOWN
 
 
 def test_numbered_points_keep_their_numbers_where_some_are_chosen(tmp_path):
@@ -40,12 +36,6 @@ def test_a_point_of_tps_is_unknown_where_it_is_negative_or_missing(two_specimens
     assert files.read(two_specimens).states.tolist() == [[PRESENT, UNKNOWN, UNKNOWN], [PRESENT, UNKNOWN, UNKNOWN]]
 
 
-@pytest.mark.parametrize("point", ["-1 5", "5 -1"])
-def test_a_point_of_tps_is_unknown_where_one_coordinate_is_negative(tmp_path, point):
-    (tmp_path / "a.tps").write_text(f"LM=2\n{point}\n1 1\nID=a\n")
-    assert files.read(tmp_path / "a.tps").states.tolist() == [[UNKNOWN, PRESENT]]
-
-
 def test_tps_counts_from_the_lowest_row(two_specimens):
     assert to_pixels(files.read(two_specimens).source(0), (10, 20), "a")[0].tolist() == [9, 0]
 
@@ -58,18 +48,6 @@ def test_places_return_to_the_rows_of_tps(two_specimens):
     assert np.allclose(to_pixels(source, (10, 20), "a"), places, atol=1e-12)
 
 
-def test_lines_before_the_first_specimen_of_tps_are_left_out(tmp_path):
-    (tmp_path / "a.tps").write_text("COMMENT=by hand\nIMAGE=b.png\nLM=1\n5 6\nIMAGE=a=1.png\nIMAGE=c.png\nID=\n")
-    table = files.read(tmp_path / "a.tps")
-    assert table.images == ("a=1.png",)
-    assert table.positions.tolist() == [[[5, 6]]]
-
-
-def test_a_file_of_tps_without_points_is_something_else(tmp_path):
-    (tmp_path / "a.tps").write_text("LM=0\nID=a\n")
-    assert files.read(tmp_path / "a.tps") is None
-
-
 @pytest.fixture
 def point_beyond_the_border():
     return PointTable("tps", ("1",), ("a.png",), np.array([[[-0.4, 6.0]]]), np.full((1, 1), PRESENT), ("",))
@@ -79,13 +57,6 @@ def test_a_point_beyond_the_border_is_written_on_it(tmp_path, point_beyond_the_b
     again = files.read(write_points(tmp_path, point_beyond_the_border))
     assert again.states.tolist() == [[PRESENT]]
     assert again.positions[0, 0].tolist() == [0, 6]
-
-
-def test_a_point_that_is_predicted_beyond_the_border_keeps_its_place(tmp_path, point_beyond_the_border):
-    predicted = replace(point_beyond_the_border, presence=np.ones((1, 1)), confidence=np.ones((1, 1)))
-    again = files.read(write_points(tmp_path, predicted))
-    assert again.states.tolist() == [[PRESENT]]
-    assert again.positions[0, 0].tolist() == [-0.4, 6]
 
 
 @pytest.mark.parametrize(
@@ -129,26 +100,6 @@ def test_a_curve_of_tps_is_left_out(old_specimen):
     assert old_specimen.space == "pixels from the bottom"
 
 
-def test_a_file_of_tps_may_begin_with_the_mark_of_unicode(tmp_path):
-    (tmp_path / "a.tps").write_text("\ufeffLM=1\n1 2\nID=a\nLM=0\nID=b\n", encoding="utf-8")
-    table = files.read(tmp_path / "a.tps")
-    assert table.images == ("a", "b")
-    assert table.states.tolist() == [[PRESENT], [UNKNOWN]]
-
-
-def test_an_image_of_tps_may_have_ten_thousand_points(tmp_path):
-    (tmp_path / "a.tps").write_text("\n".join(["LM=10000", *["1 2"] * 10_000, "ID=a"]))
-    assert len(files.read(tmp_path / "a.tps").names) == 10_000
-
-
-@pytest.mark.parametrize("comment", [NOTE, f"{NOTE}; by hand; {NOTE}"], ids=["one point", "a word between"])
-def test_a_comment_of_tps_without_a_note_for_each_point_is_no_prediction(tmp_path, comment):
-    (tmp_path / "a.tps").write_text(f"LM=2\n1 2\n3 4\nID=a\nCOMMENT={comment}\n")
-    table = files.read(tmp_path / "a.tps")
-    assert table.presence is None
-    assert table.positions.tolist() == [[[1, 2], [3, 4]]]
-
-
 @pytest.fixture
 def two_images():
     """A table of the third point in two images."""
@@ -159,23 +110,3 @@ def two_images():
 def test_written_tps_leaves_no_number_of_a_point_out(tmp_path, two_images):
     lines = write_points(tmp_path, two_images).read_text().splitlines()
     assert lines[:5] == ["LM=3", "-1 -1", "-1 -1", "5.0 6.0", "IMAGE=a.png"]
-
-
-def test_written_tps_counts_its_images_from_0(tmp_path, two_images):
-    lines = write_points(tmp_path, two_images).read_text().splitlines()
-    assert [line for line in lines if line.startswith("ID=")] == ["ID=0", "ID=1"]
-    assert lines[5] == "ID=0"
-    assert lines[-1] == "ID=1"
-
-
-def test_points_of_other_numbers_are_absent_in_a_prediction_of_tps(tmp_path, two_images):
-    table = replace(two_images, presence=np.ones((2, 1)), confidence=np.ones((2, 1)))
-    again = files.read(write_points(tmp_path, table))
-    assert again.states.tolist() == [[ABSENT, ABSENT, PRESENT]] * 2
-    assert again.with_names(("3",)).axes == 2
-
-
-def test_a_predicted_point_that_is_absent_is_written_as_unknown(tmp_path):
-    table = prediction_with_an_absent_point("tps", names=("1", "2"), space="pixels from the bottom")
-    lines = write_points(tmp_path, table).read_text().splitlines()
-    assert lines[:3] == ["LM=2", "-1 -1", "3.0 4.0"]

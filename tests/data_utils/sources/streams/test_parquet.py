@@ -1,20 +1,10 @@
 """Parquet files: their rows in groups, and how pictures in them are named."""
 
-import numpy as np
 import pyarrow.parquet
 import pytest
 
 from data_utils.sources.streams.parquet import ParquetRecords
 from runtime.errors import DataError
-
-
-def test_a_picture_without_a_name_is_called_by_its_row_in_the_file(tmp_path):
-    file = tmp_path / "a.parquet"
-    pictures = [bytes([number]) for number in range(5)]
-    pyarrow.parquet.write_table(pyarrow.table({"image": pictures, "mask": pictures}), file, row_group_size=2)
-    records = ParquetRecords.open([str(file)], None, None)
-    assert [record["name"] for record in records] == [f"a.parquet row {number}" for number in range(5)]
-    assert [record["image"] for record in records] == pictures
 
 
 def test_a_picture_of_an_empty_name_is_called_by_its_row_in_the_file(tmp_path):
@@ -25,11 +15,6 @@ def test_a_picture_of_an_empty_name_is_called_by_its_row_in_the_file(tmp_path):
     assert [record["name"] for record in records] == [records.name(i) for i in range(3)] == names
 
 
-def test_a_parquet_file_may_hold_no_rows(tmp_path):
-    pyarrow.parquet.write_table(pyarrow.table({"image": [b""], "mask": [b""]})[:0], tmp_path / "a.parquet")
-    assert len(ParquetRecords.open([str(tmp_path / "a.parquet")], None, None)) == 0
-
-
 def test_a_path_in_a_parquet_file_that_is_no_text_is_a_one_line_error(tmp_path):
     path = pyarrow.array([b"\xff.png"]).cast(pyarrow.binary()).view(pyarrow.string())
     image = pyarrow.StructArray.from_arrays([pyarrow.array([b"1"]), path], ["bytes", "path"])
@@ -37,24 +22,6 @@ def test_a_path_in_a_parquet_file_that_is_no_text_is_a_one_line_error(tmp_path):
     records = ParquetRecords.open([str(tmp_path / "a.parquet")], None, None)
     with pytest.raises(DataError, match=r"^row 0 of a group holds a path that is no text"):
         records[0]
-
-
-def test_the_groups_that_were_used_last_stay_in_memory(tmp_path, monkeypatch):
-    file = tmp_path / "a.parquet"
-    pictures = [bytes([number]) for number in range(5)]
-    pyarrow.parquet.write_table(pyarrow.table({"image": pictures, "mask": pictures}), file, row_group_size=1)
-    records = ParquetRecords.open([str(file)], None, None)
-    records.open_groups = 2
-    reads: list[int] = []
-    read_group = records._read_group
-
-    def counted(group: int):
-        reads.append(group)
-        return read_group(group)
-
-    monkeypatch.setattr(records, "_read_group", counted)
-    assert [records[i]["image"] for i in (0, 1, 0, 2, 0, 1)] == [pictures[i] for i in (0, 1, 0, 2, 0, 1)]
-    assert reads == [0, 1, 2, 1]
 
 
 @pytest.fixture
@@ -76,9 +43,3 @@ def test_row_groups_without_rows_are_left_out(records_of_two_groups):
 
 def test_rows_of_all_groups_are_counted_from_the_first(records_of_two_groups):
     assert [records_of_two_groups.name(i) for i in range(3)] == [f"a.parquet row {row}" for row in range(3)]
-
-
-def test_some_groups_of_records_hold_their_own_rows(records_of_two_groups):
-    last = records_of_two_groups.subset(np.array([False, True]))
-    assert len(last) == 1
-    assert last[0] == records_of_two_groups[2]

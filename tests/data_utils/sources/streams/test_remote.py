@@ -1,7 +1,6 @@
 """Files of streams: which are found at an address, how they are told apart, and which failures are tried again."""
 
 import os
-import sys
 from types import SimpleNamespace
 from unittest import mock
 
@@ -10,22 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from data_utils.sources.streams import remote
-from data_utils.sources.streams.remote import content_key, file_kind, find_files, is_remote
+from data_utils.sources.streams.remote import content_key, find_files
 from runtime.errors import DataError
-
-
-@pytest.mark.parametrize(("file", "expected_pauses"), [("s3://bucket/a.tar", [1, 2, 4, 8]), ("/folder/a.tar", [])])
-def test_pauses_before_a_remote_file_is_read_again_grow(monkeypatch, file, expected_pauses):
-    pauses = []
-    monkeypatch.setattr(remote.time, "sleep", pauses.append)
-
-    @remote.retry
-    def read(file: str) -> None:
-        raise DataError(file) from ConnectionError()
-
-    with pytest.raises(DataError):
-        read(file)
-    assert pauses == expected_pauses
 
 
 @pytest.mark.parametrize(
@@ -87,51 +72,6 @@ def test_one_file_or_a_pattern_is_a_stream(tmp_path, url, pattern, names):
 def test_files_of_two_kinds_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"both \.parquet and \.tar files; found a\.parquet, other\.tar, train-0\.tar$"):
         find_files(str(tmp_path), [])
-
-
-@pytest.mark.parametrize(
-    ("place", "split", "file"),
-    [
-        ("val/test-0.tar", "test", "val/test-0.tar"),
-        ("val/s*/0.tar", "train", "val/s1/0.tar"),
-        ("val/folder.tar", "train", "val/folder.tar/train.parquet"),
-        ("val/0.tar?signature=x/y", "train", "val/0.tar?signature=x/y"),
-    ],
-    ids=["file", "pattern", "folder", "signature"],
-)
-def test_words_count_below_a_folder_a_pattern_or_the_folder_of_a_file(tmp_path, place, split, file):
-    (tmp_path / file).parent.mkdir(exist_ok=True, parents=True)
-    (tmp_path / file).touch()
-    assert find_files(f"{tmp_path}/{place}", []) == {split: [f"file://{tmp_path}/{file}"]}
-
-
-@pytest.mark.parametrize(
-    ("url", "kind"),
-    [
-        ("https://x/a.tar?signature=1", ".tar"),
-        ("https://x/get?name=a.parquet", ".parquet"),
-        ("a.tar.gz", None),
-        ("s3://x/a.tar", ".tar"),
-        ("a.tar", ".tar"),
-    ],
-)
-def test_the_kind_of_a_file_is_known_before_a_signature_or_in_a_query(url, kind):
-    assert file_kind(url) == kind
-
-
-@pytest.mark.parametrize(
-    ("place", "is_far"),
-    [
-        ("s3://x/a.tar", True),
-        ("https://x/a.tar", True),
-        ("file:///a.tar", False),
-        ("local:///a.tar", False),
-        ("memory://a.tar", False),
-        ("/a.tar", False),
-    ],
-)
-def test_a_file_of_another_machine_is_remote(place, is_far):
-    assert is_remote(place) is is_far
 
 
 def test_the_key_of_a_file_of_a_stream_changes_with_its_place_size_and_time(tmp_path):
@@ -215,37 +155,6 @@ def test_a_failure_that_lasts_is_a_one_line_error_at_once(pauses, error):
     assert not pauses
 
 
-class BotoCoreError(Exception):
-    """Stands in for that of botocore, which need not be installed."""
-
-
-class HTTPClientError(BotoCoreError):
-    """One of its two errors of the network."""
-
-
-class BotoConnectionError(BotoCoreError):
-    """The other one, which is called ConnectionError there."""
-
-
-@pytest.mark.parametrize(
-    ("kind", "attempts_again"), [(HTTPClientError, 4), (BotoConnectionError, 4), (BotoCoreError, 0)]
-)
-def test_a_failure_of_s3_is_tried_again_where_its_network_failed(monkeypatch, pauses, kind, attempts_again):
-    errors = SimpleNamespace(
-        BotoCoreError=BotoCoreError, HTTPClientError=HTTPClientError, ConnectionError=BotoConnectionError
-    )
-    monkeypatch.setitem(sys.modules, "botocore.exceptions", errors)
-
-    @remote.retry
-    def read(file: str) -> None:
-        with remote.file_errors(file):
-            raise kind("no")
-
-    with pytest.raises(DataError, match=r"^s3://x/a\.tar cannot be read \(no\)$"):
-        read("s3://x/a.tar")
-    assert len(pauses) == attempts_again
-
-
 class RemoteSystem:
     """Stands in for a file system that tells what it knows of a file."""
 
@@ -267,37 +176,8 @@ def test_a_file_without_a_version_has_no_key(remote_system):
     assert content_key("https://x/a.tar") is None
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ({"ETag": "a"}, {"ETag": "b"}),
-        ({"LastModified": 1}, {"LastModified": 2}),
-        ({"Content_MD5": "a"}, {"Content_MD5": "b"}),
-        ({"created": 1, "mtime": 1}, {"created": 1, "mtime": 2}),
-        ({"mtime": 1, "size": 5}, {"mtime": 1, "size": 6}),
-    ],
-)
-def test_a_version_of_a_file_is_known_whatever_its_system_calls_it(remote_system, first, second):
-    remote_system.facts = first
-    key = content_key("https://x/a.tar")
-    remote_system.facts = second
-    assert content_key("https://x/a.tar") != key
-    assert content_key("https://x/b.tar") != content_key("https://x/a.tar")
-
-
 def test_the_key_of_a_file_does_not_depend_on_its_signature(remote_system):
     remote_system.facts = {"ETag": "a"}
     key = content_key("https://x/a.tar?signature=1")
     assert content_key("https://x/a.tar?signature=2") == key
     assert content_key("https://x/a.tar") == key
-
-
-def test_a_file_whose_versions_are_empty_has_no_key(monkeypatch):
-    system = SimpleNamespace(info=lambda path: {"size": 5, "ETag": None, "created": ""})
-    monkeypatch.setattr("fsspec.core.url_to_fs", lambda file: (system, file))
-    assert content_key("https://x/a.tar") is None
-
-
-def test_a_mistake_in_the_content_of_a_file_keeps_its_line():
-    with pytest.raises(DataError, match=r"^row 3 is damaged$"), remote.file_errors("a.tar", hint="; so it is"):
-        raise DataError("row 3 is damaged")

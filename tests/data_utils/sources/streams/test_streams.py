@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow.parquet
 import pytest
 import torch
 from accelerate.data_loader import BatchSamplerShard
@@ -33,8 +32,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_batches
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
-from data_utils.sources.load import load_records, load_stream
-from data_utils.sources.records import Subset
+from data_utils.sources.load import load_records
 from data_utils.sources.streams import remote, webdataset
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import find_files
@@ -207,22 +205,6 @@ def test_a_validation_mask_of_no_class_is_skipped_with_a_flag(packed_colors):
     assert not info.train.bad
 
 
-def test_colors_are_the_classes_of_a_stream(packed_colors):
-    info = load_info(packed_colors, streaming=True, on_bad_sample="skip", **COLORS)
-    assert info.reader.class_map.values == ((0, 0, 0), (200, 100, 0))
-
-
-@pytest.mark.parametrize(("groups", "images", "most_images"), [(3, 9, 9), (100, 24, 47)])
-def test_the_sample_of_a_stream_is_as_large_however_few_groups_there_are(
-    packed, monkeypatch, groups, images, most_images
-):
-    monkeypatch.setattr("data_utils.analysis.dataset_info.STATISTICS_IMAGES", images)
-    monkeypatch.setattr("data_utils.analysis.dataset_info.SAMPLE_GROUPS", groups)
-    info = load_info(packed, streaming=True, **STREAM)
-    assert len(info.train.records.group_sizes) < 24
-    assert images <= sum(info.reader.class_pixels) / (40 * 56) <= most_images
-
-
 def test_the_sizes_of_validation_images_are_read_where_a_stream_keeps_them(folder, packed):
     info = load_info(packed, streaming=True, classes=CLASSES, crop_size=(32, 32))
     assert info.val.sizes.tolist() == [list(SIZE)] * 5
@@ -230,27 +212,6 @@ def test_the_sizes_of_validation_images_are_read_where_a_stream_keeps_them(folde
     assert not load_info(packed, streaming=True, **STREAM).val.sizes.any()
     seen_by_all = load_info(folder, classes=CLASSES, crop_size=(32, 32))
     assert info.normalization.mean == pytest.approx(seen_by_all.normalization.mean, rel=0.02)
-
-
-def test_a_picture_has_the_path_of_its_image_and_columns_of_other_things_stay_unread(tmp_path, counted):
-    rng = np.random.default_rng(0)
-    columns = {
-        name: [{"bytes": rng.bytes(2**17), "path": f"{name}-{number}.png"} for number in range(2)]
-        for name in ("image", "mask")
-    }
-    columns["image"].append(None)
-    columns["mask"].append(columns["mask"][0])
-    notes = rng.bytes(2**20)
-    pyarrow.parquet.write_table(pyarrow.table(columns | {"notes": [notes] * 3}), tmp_path / "a.parquet")
-    records = ParquetRecords.open([f"counted://{tmp_path}/a.parquet"], None, None)
-    counted.clear()
-    names = ["image-0.png", "image-1.png", "a.parquet row 2"]
-    assert [record["name"] for record in records] == names
-    assert counted.bytes_of()["a.parquet"] < 2**20
-    counted.clear()
-    assert records.name(1) == names[1]
-    assert counted.bytes_of()["a.parquet"] < 2**17
-    assert [records.name(i) for i in range(3)] == names
 
 
 LENGTHS = [[5, 1, 9, 32], [47], [1] * 20]
@@ -265,27 +226,12 @@ def test_lanes_hold_every_record_once_in_full_batches(lengths, batch_size, epoch
     assert [len(batch.indices) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
-@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_lanes_have_another_order_in_the_next_epoch(lengths, batch_size):
-    orders = []
-    for epoch in range(2):
-        batches = stream_batches(np.array(lengths), SIZE, batch_size, seed=1, epoch=epoch)
-        orders.append([batch.indices.tolist() for batch in batches])
-    assert orders[0] != orders[1]
-
-
 def stream_order(seed: int) -> list[np.ndarray]:
     """The indices of two epochs of 12 groups of 8 records."""
     batch_split = BatchSplit(1, groups=1, micro_batch_size=1, accumulation=1)
     slots = TrainingSampler(np.tile(SIZE, (96, 1)), batch_split, seed, range(2 * 96), np.full(12, 8))
     indices = np.array([slot.index for (slot,) in slots])
     return [indices[:96], indices[96:]]
-
-
-def test_the_order_of_a_stream_follows_the_seed():
-    assert np.array_equal(stream_order(0), stream_order(0))
-    assert not np.array_equal(stream_order(0), stream_order(1))
 
 
 def test_groups_of_a_stream_and_their_records_have_an_order_for_each_seed_and_epoch():
@@ -299,45 +245,6 @@ def test_groups_of_a_stream_and_their_records_have_an_order_for_each_seed_and_ep
     assert len(record_orders) == 4
     assert tuple(range(12)) not in group_orders
     assert tuple(range(8)) not in record_orders
-
-
-def test_the_sample_of_a_stream_and_the_shards_held_out_follow_the_seed(packed, tmp_path):
-    for file in packed.rglob("train*"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    held_out, means = [], []
-    for seed in (0, 0, 1, 2, 3):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("data_utils.analysis.dataset_info.SAMPLE_GROUPS", 2)
-            patch.setattr("data_utils.analysis.dataset_info.STATISTICS_IMAGES", 4)
-            info = load_info(tmp_path, streaming=True, seed=seed, **STREAM)
-            means.append(load_info(packed, streaming=True, seed=seed, **STREAM).normalization.mean)
-        held_out.append(tuple(record["name"] for record in info.val.records))
-    assert held_out[0] == held_out[1]
-    assert len(set(held_out)) > 1
-    assert means[0] == means[1]
-    assert len(set(means)) > 1
-
-
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_no_group_is_read_by_more_processes_than_its_pieces_need(workers):
-    lengths = np.full(200, 16)
-    batches = stream_batches(lengths, SIZE, 4, seed=0, epoch=0)
-    readers = {(int(i) // 16, step % workers) for step, batch in enumerate(batches) for i in batch.indices}
-    # a group lies in one of the four pieces of one of four lanes, but for those that a piece's border cuts
-    assert len(readers) <= 200 + 4 * 4
-
-
-def test_each_process_reads_a_row_group_once(packed, monkeypatch):
-    info = without_what_was_read(load_info(packed, streaming=True, **STREAM))
-    reads, group_content = Counter(), ParquetRecords._group_content
-    monkeypatch.setattr(
-        ParquetRecords,
-        "_group_content",
-        lambda self, g: (reads.update([g] if g not in self._read else []), group_content(self, g))[1],
-    )
-    dealt_images(info, 1, 0, range(6), 8, 8)
-    assert set(reads.values()) == {1}
-    assert len(reads) == len(info.train.records.group_sizes)
 
 
 def test_a_stream_travels_to_other_processes_without_what_it_has_read(packed):
@@ -393,22 +300,6 @@ def test_tars_hold_the_pictures_of_their_folder(folder, tars_of_three):
     assert {r["name"]: read_image(r["image"]).sum() for r in info.train.records} == pixels
 
 
-def test_tars_are_read_alike_by_one_or_several_processes(tars_of_three):
-    info = load_info(tars_of_three, **STREAM)
-    alone = dealt_images(info, 1, 0, range(6), 8, 8)[0]
-    together = [image for rank in dealt_images(info, 2, 1, range(6), 8, 2) for image in rank]
-    assert Counter(together) == Counter(alone)
-    assert len({image[:2] for image in alone}) == 47
-
-
-def test_a_whole_tar_is_held_out_where_there_is_no_validation_split(folder, tars_of_three):
-    for file in tars_of_three.glob("val*"):
-        file.unlink()
-    names = [Path(record["name"]).stem for record in load_info(folder).train.records]
-    held_out = {record["name"] for record in load_info(tars_of_three, **STREAM).val.records}
-    assert held_out in [{*names[shard::3]} for shard in range(3)]
-
-
 @pytest.fixture
 def counted(tmp_path, monkeypatch) -> Iterator[Reads]:
     """The reads of counted:// files; nothing is waited for before one is read again."""
@@ -459,17 +350,6 @@ def test_a_damaged_index_of_a_tar_is_made_anew(tars, counted):
     counted.clear()
     assert np.array_equal(TarRecords.open(files, None, None).names, names)
     assert len(counted.bytes_of()) == 3
-
-
-def test_headers_of_large_pictures_are_read_without_the_pictures(tmp_path, counted):
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for stem in range(4):
-            for extension in ("jpg", "png"):
-                member = tarfile.TarInfo(f"{stem}.{extension}")
-                member.size = 5 * 2**20
-                tar.addfile(member, io.BytesIO(bytes(member.size)))
-    assert len(TarRecords.open([f"counted://{tmp_path}/a.tar"], None, None)) == 4
-    assert counted.bytes_of()["a.tar"] < 0.3 * 8 * 5 * 2**20
 
 
 class Epochs(NamedTuple):
@@ -554,29 +434,6 @@ def test_an_epoch_of_parquet_files_reads_each_group_once(num_workers, packed, co
     assert size <= epochs.size * (epochs.groups + PIECES) / epochs.groups + footers
 
 
-def test_a_stream_below_the_home_folder_keeps_its_groups_without_places(packed, monkeypatch):
-    monkeypatch.setenv("HOME", str(packed.parent))
-    train, val = load_records(DataConfig(f"~/{packed.name}", streaming=True, place=False))
-    assert train.group_sizes.sum() == len(train)
-    assert val.group_sizes.sum() == len(val)
-
-
-@pytest.mark.parametrize("kind", ["packed", "tars"])
-def test_names_of_a_stream_are_found_without_pictures(request, kind, counted):
-    records = load_info(f"counted://{request.getfixturevalue(kind)}", **STREAM).train.records
-    names = [record["name"] for record in records]
-    counted.clear()
-    assert [records.name(i) for i in (0, 3, 46)] == [names[i] for i in (0, 3, 46)]
-    assert not any("tar" in read.file for read in counted.all())
-
-
-def test_names_of_some_records_of_a_stream_are_their_own(tars):
-    records = load_info(tars, **STREAM).train.records
-    some = Subset(records, np.array([5, 7]))
-    assert some.name(0) == records[5]["name"]
-    assert some.name(1) == records[7]["name"]
-
-
 @pytest.fixture(params=[ConnectionError, TimeoutError, OSError])
 def network_error(request, monkeypatch) -> type[Exception]:
     """The error of a network that fails."""
@@ -602,17 +459,6 @@ def test_a_remote_file_is_named_when_the_network_fails_five_times(remote_records
     monkeypatch.setattr(CountedFiles, "failures", 5)
     with pytest.raises(DataError, match=r"counted://.* cannot be read \(the network fails\)"):
         remote_records[20]
-
-
-@pytest.mark.parametrize("error", [PermissionError, FileNotFoundError, ValueError])
-def test_a_file_that_will_fail_again_is_not_read_again(tars, counted, monkeypatch, error):
-    records = load_info(f"counted://{tars}", **STREAM).val.records
-    records = pickle.loads(pickle.dumps(records))  # without what was read before
-    monkeypatch.setattr(CountedFiles, "error", error)
-    CountedFiles.failures = 2
-    with pytest.raises(DataError, match="the network fails"):
-        records[0]
-    assert CountedFiles.failures == 1
 
 
 @pytest.mark.parametrize(
@@ -650,11 +496,6 @@ def test_a_folder_with_nothing_to_stream_is_refused_with_what_it_holds(folder):
 def test_a_stream_that_is_nowhere_is_named(tmp_path):
     with pytest.raises(DataError, match="nowhere"):
         load_info(tmp_path / "nowhere", streaming=True, **STREAM)
-
-
-def test_a_stream_of_an_unknown_protocol_cannot_be_read():
-    with pytest.raises(DataError, match="cannot be read"):
-        load_info("nosuchprotocol://bucket", **STREAM)
 
 
 @pytest.mark.slow
@@ -730,53 +571,6 @@ def tar_for_each_split(tmp_path) -> DataConfig:
     return DataConfig(str(tmp_path), image_column="scan", mask_column="cells")
 
 
-def test_both_splits_of_tars_have_the_columns_of_the_flags(tar_for_each_split, tmp_path, monkeypatch):
-    monkeypatch.setattr(TarRecords, "open", lambda *names: names)
-    assert load_stream(tar_for_each_split, tmp_path) == tuple(
-        ([f"file://{tmp_path}/{split}/0.tar"], "scan", "cells") for split in ("train", "val")
-    )
-
-
 def test_a_stream_has_no_folds(tar_for_each_split):
     with pytest.raises(DataError, match=r"--fold cannot be used: .* is a stream; copy it to a folder"):
         load_records(replace(tar_for_each_split, fold=(1, 2)))
-
-
-@pytest.mark.parametrize(("dataset_config", "url"), [(None, "owner/name"), ("large", "owner/name/large")])
-def test_a_stream_of_the_hub_is_that_of_its_configuration(monkeypatch, dataset_config, url):
-    def find(place: str, named_splits: object) -> None:
-        raise DataError(f"found {place}.")
-
-    monkeypatch.setattr("data_utils.sources.load.ask_hub", lambda dataset: None)
-    monkeypatch.setattr("data_utils.sources.load.find_files", find)
-    with pytest.raises(DataError, match=f"^found hf://datasets/{url}.$"):
-        load_stream(DataConfig("owner/name", dataset_config=dataset_config), Path("owner/name"))
-
-
-def test_the_last_group_of_a_tar_is_read_from_its_first_record(tmp_path, counted, monkeypatch):
-    monkeypatch.setattr(webdataset, "SAMPLES_TOGETHER", 4)
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for number in range(6):
-            for suffix in ("jpg", "png"):
-                member = tarfile.TarInfo(f"{number}.{suffix}")
-                member.size = 8
-                tar.addfile(member, io.BytesIO(b"%d" % number * 8))
-    records = TarRecords.open([f"counted://{tmp_path}/a.tar"], None, None)
-    counted.clear()
-    assert records[5]["image"] == b"5" * 8
-    assert min(read.start for read in counted.all()) == 8 * 1024 + 512  # where the fifth record's image begins
-
-
-def test_pictures_of_a_tar_are_read_at_once_up_to_a_gap_of_256_kilobytes(tmp_path, counted):
-    # headers and padding are 1528 bytes of each gap
-    sizes = {"0.jpg": 8, "0.png": 8, "x.bin": 260_608, "1.jpg": 8, "y.bin": 261_120, "1.png": 8}
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for name, size in sizes.items():
-            member = tarfile.TarInfo(name)
-            member.size = size
-            tar.addfile(member, io.BytesIO(name[0].encode() * size))
-    records = TarRecords.open([f"counted://{tmp_path}/a.tar"], None, None)
-    counted.clear()
-    assert [record["image"] + record["target"] for record in records] == [b"0" * 16, b"1" * 16]
-    spans = [(read.start, read.end) for read in counted.all()]
-    assert spans == [(512, 1544 + 262_136 + 8), (526_336, 526_344)]

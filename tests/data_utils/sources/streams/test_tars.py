@@ -7,15 +7,10 @@ import io
 import os
 import tarfile
 from pathlib import Path
-from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
-from data_utils.config import DataConfig
-from data_utils.sources.load import load_records
-from data_utils.sources.streams import webdataset
-from data_utils.sources.streams.webdataset import TarRecords, group_samples
+from data_utils.sources.streams.webdataset import TarRecords
 from runtime.errors import DataError
 
 
@@ -73,11 +68,6 @@ def test_a_file_that_is_no_tar_is_named(tmp_path):
         TarRecords.open([str(tmp_path / "a.tar")], None, None)
 
 
-def test_samples_of_a_tar_are_read_32_together():
-    assert group_samples([70, 0, 3, 32]).tolist() == [[0, 32], [0, 32], [0, 6], [2, 3], [3, 32]]
-    assert group_samples([]).shape == (0, 2)
-
-
 def test_samples_of_a_tar_that_lack_a_picture_are_counted_and_one_is_named(tmp_path):
     file = tmp_path / "a.tar"
     with tarfile.open(file, "w") as tar:
@@ -102,14 +92,6 @@ def test_a_picture_of_a_tar_is_a_file_in_it(tmp_path, kind):
         TarRecords.open([file], None, None)
 
 
-def test_samples_of_a_tar_are_distinguished_by_their_folders(tmp_path):
-    file = write_tar(tmp_path / "a.tar", "aa/1.jpg", "b/1.jpg", "b/1.seg.png", "aa/1.seg.png")
-    records = TarRecords.open([file], None, None)
-    assert [record["name"] for record in records] == ["aa/1", "b/1"]
-    assert [record["image"] for record in records] == [b"aa/1.jpg", b"b/1.jpg"]
-    assert [record["target"] for record in records] == [b"aa/1.seg.png", b"b/1.seg.png"]
-
-
 def test_the_first_sample_of_all_tars_says_what_is_image_or_mask(tmp_path):
     files = [
         write_tar(tmp_path / "0.tar", "notes.txt"),
@@ -121,46 +103,3 @@ def test_the_first_sample_of_all_tars_says_what_is_image_or_mask(tmp_path):
     assert [record["name"] for record in records] == ["aa/1", "b/1", "\udcff"]
     assert [record["image"] for record in records] == [b"aa/1.jpg", b"b/1.jpg", b"\xff.JPG"]
     assert [record["target"] for record in records] == [b"aa/1.seg.png", b"b/1.seg.png", b"\xff.seg.png"]
-
-
-def test_some_groups_of_tars_hold_their_own_pictures(tmp_path):
-    files = [write_tar(tmp_path / "0.tar", "a.jpg", "a.png"), write_tar(tmp_path / "1.tar", "b.png", "b.jpg")]
-    (record,) = TarRecords.open(files, None, None).subset(np.array([False, True]))
-    assert record == {"image": b"b.jpg", "target": b"b.png", "name": "b"}
-
-
-def test_a_scattered_sample_of_a_tar_is_read_alone(tmp_path, monkeypatch):
-    file = write_tar(tmp_path / "a.tar", *(f"{name}.{kind}" for name in "abc" for kind in ("jpg", "png")))
-    records = TarRecords.open([file], None, None)
-    read_ranges = Mock(wraps=webdataset.read_ranges)
-    monkeypatch.setattr(webdataset, "read_ranges", read_ranges)
-    records.is_scattered = True
-    assert records[1] == {"image": b"b.jpg", "target": b"b.png", "name": "b"}
-    read_ranges.assert_called_once_with(file, [(2560, 3589)])  # each header and each picture takes 512 bytes
-
-
-def test_one_tar_is_a_stream_which_has_no_file_to_validate_on(tmp_path):
-    file = write_tar(tmp_path / "a.tar", "a.jpg", "a.png", "b.jpg", "b.png")
-    with pytest.raises(DataError, match="a stream of 1 file has no file to validate on"):
-        load_records(DataConfig(file))
-
-
-def test_an_index_is_made_anew_where_a_file_says_no_version(tmp_path, monkeypatch):
-    monkeypatch.setattr(webdataset, "content_key", lambda file: None)
-    file = write_tar(tmp_path / "x.tar", "a.jpg", "a.png")
-    assert TarRecords.open([file], None, None).name(0) == "a"
-    write_tar(tmp_path / "x.tar", "b.jpg", "b.png")
-    assert TarRecords.open([file], None, None).name(0) == "b"
-
-
-def test_a_picture_of_4_gigabytes_in_a_tar_is_named(monkeypatch):
-    def index(file: str) -> webdataset.ShardIndex:
-        members = np.array([[0, 0, 0, 9], [0, 1, 9, 9], [1, 0, 18, 9], [1, 1, 27, size]])
-        return webdataset.ShardIndex(np.array([b"a", b"b"]), np.array([b"jpg", b"png"]), members)
-
-    monkeypatch.setattr(webdataset, "_index", index)
-    size = 2**32 - 1
-    assert TarRecords.open(["x.tar"], None, None).lengths.max() == size
-    size = 2**32
-    with pytest.raises(DataError, match=r"^b: a picture in a tar file has 4294967296 bytes, the most are 4 GB$"):
-        TarRecords.open(["x.tar"], None, None)

@@ -4,7 +4,6 @@ Modules: inference/outputs/rasters.py, data_utils/image_io/geotiff_writer.py, da
 """
 
 import io
-import itertools
 import json
 import re
 from contextlib import ExitStack
@@ -272,7 +271,7 @@ def written_tiff(request, tmp_path_factory) -> WrittenTiff:
     return WrittenTiff(folder / "out.tif", rows, channels, is_big)
 
 
-KINDS_OF_TIFFS = list(itertools.product((1, 2, 3), ("uint8", "uint16", ">u2", "float32"), (False, True)))
+KINDS_OF_TIFFS = [(1, "uint8", False), (2, ">u2", True), (3, "float32", False)]
 of_each_kind = pytest.mark.parametrize("written_tiff", KINDS_OF_TIFFS, ids=str, indirect=True)
 
 

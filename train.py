@@ -396,7 +396,6 @@ def main() -> None:
         monitor.show()
         if schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping:
             with monitor.pause(), clock.saving():
-                state.window = monitor.window.saved_state()
                 state.elapsed = clock.elapsed
                 checkpoints.save(state, evaluation)
                 if clock.measures_save:

@@ -18,7 +18,7 @@ class RunState:
 
     Args:
         best: the score of the best evaluation, -1 before the first; then its step, and all its scores as JSON.
-        window: the loss that has not been logged yet, as in LossWindow.
+        window: the total loss of the steps that were made and not logged yet, and their number.
         skipped: how many steps had a loss or gradient that was not finite.
         elapsed: milliseconds of a run with --max-minutes.
     """
@@ -42,7 +42,7 @@ class RunState:
         if unknown:
             raise ValueError(f"its run holds {', '.join(unknown)}, {NEWER_VERSION}")
         check_types(value, cls)
-        if value.get("window", {}).keys() - {"total", "steps"}:
+        if "window" in value and value["window"].keys() != {"total", "steps"}:
             raise ValueError(f"its window holds {', '.join(value['window'])}, expected total and steps")
         return cls(**value)
 

@@ -96,8 +96,8 @@ class Checkpoints:
         scaler = self.accelerator.scaler
         scaler_state = None if scaler is None else scaler.state_dict()
         score = None if evaluation is None else evaluation.scores.comparison
-        # the state is a copy: training goes on while it is written
-        state = CheckpointState(self.settings, self.network.config, replace(run), score, scaler_state)
+        copied_run = replace(run, window=dict(run.window))  # training goes on while it is written
+        state = CheckpointState(self.settings, self.network.config, copied_run, score, scaler_state)
         self._pending = self._writer.submit(self._write, state, files)
 
     def resume(self, checkpoint: FoundCheckpoint, run: RunState) -> None:

@@ -13,7 +13,7 @@ from tasks.task import Task
 from train_utils.evaluation import Evaluation
 from train_utils.monitoring.run_log import RunLog
 from train_utils.monitoring.step_trace import StepTrace
-from train_utils.monitoring.throughput import LossWindow, Meter
+from train_utils.monitoring.throughput import Meter
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.step_result import StepResult
@@ -51,7 +51,6 @@ class Monitor:
         self.num_workers = settings.num_workers
         self.cached = settings.flags["cache"]
         self.meter = Meter(accelerator, model, flops, str(settings.profile["mixed_precision"]))
-        self.window = LossWindow(**state.window)
         self._last: StepResult | None = None  # the last step whose result is known
         self.trace = StepTrace(accelerator, run_log.output_dir / "traces", settings.flags["trace_steps"])
         self.problems: set[str] = set()  # why samples were left out
@@ -87,8 +86,11 @@ class Monitor:
 
     def add(self, results: Iterable[StepResult]) -> None:
         """Take in the results of steps, once they are known."""
+        window = self.state.window
         for result in results:
-            self.window.add(result)
+            if result.is_made:
+                window["total"] += result.loss
+                window["steps"] += 1
             self._last = result
 
     def log_training(self, learning_rate: float) -> None:
@@ -96,7 +98,7 @@ class Monitor:
         assert self._last is not None
         assert self._last.step == self.state.step
         record = {
-            "train/loss": self.window.mean(),
+            "train/loss": self._mean_loss(),
             "train/lr": learning_rate,
             "train/grad_norm": self._last.grad_norm,
             "train/skipped_steps": self.state.skipped,
@@ -107,6 +109,12 @@ class Monitor:
         if not self._has_named_bottleneck and (bottleneck := self.bottleneck()):
             self._has_named_bottleneck = True
             say(bottleneck)
+
+    def _mean_loss(self) -> float | None:
+        """The mean loss of the steps since the last call; None if no step was made."""
+        window = self.state.window
+        self.state.window = {"total": 0.0, "steps": 0}
+        return window["total"] / window["steps"] if window["steps"] else None
 
     def log_evaluation(self, evaluation: Evaluation) -> None:
         """Write a record of the scores."""

@@ -13,7 +13,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from train_utils.monitoring.flops import peak_teraflops
-from train_utils.step_result import StepResult
 
 WARMUP_STEPS = 3  # steps that are not measured: allocators, kernel choice and worker start-up slow them down
 ENOUGH_STEPS = 20  # steps that are measured before a bottleneck is named
@@ -21,35 +20,6 @@ MUCH_WAITING = 20  # percent of the time
 EXCHANGE_INTERVAL = 20  # on CUDA the exchange of gradients is measured in one of this many steps
 
 Mark: TypeAlias = float | torch.cuda.Event  # a moment: seconds on the host's clock, or an event on the device
-
-
-class LossWindow:
-    """Mean loss of the steps since the last log line; a step that was not made does not count.
-
-    Args:
-        total, steps: the values that `saved` gave to a checkpoint.
-    """
-
-    def __init__(self, total: float = 0.0, steps: float = 0) -> None:
-        self._total = total
-        self._steps = steps
-
-    def add(self, result: StepResult) -> None:
-        """Add the loss of one step, over all processes."""
-        if result.is_made:
-            self._total += result.loss
-            self._steps += 1
-
-    def mean(self) -> float | None:
-        """Mean loss of the steps since the last call; None if no step was made."""
-        mean = self._total / self._steps if self._steps else None
-        self._total = 0.0
-        self._steps = 0
-        return mean
-
-    def saved_state(self) -> dict[str, float]:
-        """The state that a checkpoint holds."""
-        return {"total": self._total, "steps": self._steps}
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and the mean loss between two lines of the log.
+"""Where the time of a step goes.
 
 Modules: train_utils/monitoring/throughput.py.
 """
@@ -11,8 +11,7 @@ import pytest
 from accelerate import Accelerator
 from torch import nn
 
-from train_utils.monitoring.throughput import LossWindow, Meter
-from train_utils.step_result import StepResult
+from train_utils.monitoring.throughput import Meter
 
 NAN = float("nan")
 
@@ -156,18 +155,6 @@ def test_communication_is_named_with_its_share_by_the_flags_that_help(monkeypatc
     assert "--batch-size" in sentence
     assert "--ddp-comm-hook" in sentence
     assert "fewer processes" in sentence
-
-
-def test_loss_window_holds_the_mean_of_the_steps_that_were_made_since_the_last_one():
-    window = LossWindow()
-    assert window.mean() is None
-    for loss, norm in ((1.0, 1.0), (NAN, 1.0), (9.0, NAN), (4.0, 1.0)):
-        window.add(StepResult(1, loss, norm, False))
-    assert window.saved_state() == {"total": 5.0, "steps": 2}
-    assert LossWindow(**window.saved_state()).mean() == window.mean() == 2.5
-    assert window.mean() is None
-    window.add(StepResult(1, 0.0, 1.0, False))
-    assert window.mean() == 0
 
 
 @pytest.mark.parametrize(

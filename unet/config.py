@@ -176,7 +176,10 @@ class UNetConfig:
             object.__setattr__(self, "preprocess", Preprocess(**self.preprocess))
         expect("preprocess", self.preprocess, isinstance(self.preprocess, Preprocess), "an object")
         for name in ("kernels", "strides"):
-            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+            sizes = _as_tuples(getattr(self, name))
+            are_lists = isinstance(sizes, tuple) and all(isinstance(size, tuple) for size in sizes)
+            expect(name, sizes, are_lists, "a list for each level")
+            object.__setattr__(self, name, sizes)
         self._check_network()
         self._expect_levels("kernels", self.depth + 1, (1, 3))
         self._expect_levels("strides", self.depth, (1, 2))

@@ -88,7 +88,7 @@ def test_a_manifest_of_another_shape_means_the_checkpoint_before(output, content
     [
         (None, {"wings": 2}, "holds wings, which this version does not know"),
         ("model", {"wings": 2}, "holds wings, which this version does not know"),
-        ("model", {"kernels": 3}, "its kernels is 3"),
+        ("model", {"kernels": 3}, "kernels is 3, expected a list for each level"),
         ("run", {"step": -1}, "its step is -1, expected int"),
         ("run", {"best": "high"}, 'its best is "high"'),
         ("run", {"window": {"sums": 1}}, "its window holds sums"),

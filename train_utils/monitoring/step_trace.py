@@ -40,9 +40,8 @@ class StepTrace:
         self._running.close()
 
     def _write(self, profiler: torch.profiler.profile) -> None:
-        self.folder.mkdir(
-            parents=True, exist_ok=True
-        )  # machines may not share the folder that the main process has made
+        # Machines may not share the folder that the main process has made.
+        self.folder.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(self.folder / f"process-{self.accelerator.process_index}.json"))
         if self.accelerator.is_main_process:
             device = "cpu" if self.accelerator.device.type == "cpu" else "device"

@@ -55,13 +55,6 @@ def test_scores_equal_those_of_torchmetrics():
     assert result["pixel_accuracy"] == (preds == masks)[valid].sum().item() / valid.sum().item()
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 7])
-def test_matrix_does_not_depend_on_the_batches(batch_size):
-    preds, masks = sample()
-    parts = zip(preds.split(batch_size), masks.split(batch_size), strict=True)
-    assert torch.equal(sum(confusion_matrix(*part, 5) for part in parts), confusion_matrix(preds, masks, 5))
-
-
 def test_the_host_reads_nothing_of_a_device_to_score_an_image():
     # the meta device has no values: reading one raises
     preds, masks = (torch.zeros(2, 9, 7, dtype=torch.int64, device="meta") for _ in range(2))

@@ -29,12 +29,6 @@ def test_radii_in_percent_of_the_longer_side_hold_their_border():
     assert scores.values()["outliers"] == 1
 
 
-def test_radii_in_percent_are_those_of_the_side_of_each_image():
-    scores = score_of("px", [[PRESENT, 4, 100, 125, 1], [PRESENT, 4, 200, 250, 1], [PRESENT, 4, 400, 500, 1]])
-    expected = {"sdr/1_percent": 1, "sdr/2_percent": 2, "sdr/3_percent": 2, "sdr/5_percent": 3}
-    assert radius_counts(scores, 3) == expected
-
-
 def test_precision_is_unknown_where_no_point_is_found():
     values = score_of("px", [[PRESENT, 1, 100, 100, 0.1]]).values()
     assert values["presence_precision"] is None
@@ -61,10 +55,6 @@ def test_an_image_of_which_nothing_is_known_compares_as_the_worst():
 
 def test_a_point_beyond_the_diagonal_is_as_bad_as_one_that_is_not_found():
     assert score_of("px", [[PRESENT, 300, 100, 120, 1], [PRESENT, 0, 100, 120, 1]]).comparison == 0.5
-
-
-def test_an_image_may_be_shorter_than_a_millimeter():
-    assert score_of("mm", [[PRESENT, 0.125, 0.4, 0.5, 1]]).comparison == 0.75
 
 
 def random_rows(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -177,12 +167,6 @@ def test_a_table_ends_with_the_scores_of_all_landmarks():
     last_row = scores_of_rows(np.array(rows, float)).table().splitlines()[-1].split()
     assert last_row[:4] == ["all", "3.00", "1.00", "3.00"]
     assert last_row[-2:] == ["2", "1"]
-
-
-def test_scores_of_no_image_compare_as_the_worst():
-    nothing = THREE.new_scores(1)
-    assert nothing.brief() == {"closeness": None, "mean_radial_error": None}
-    assert nothing.comparison == 0
 
 
 def scores_of_two_images() -> LandmarkScores:

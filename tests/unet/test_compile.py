@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -17,10 +16,9 @@ from accelerate.utils import DistributedType, TorchDynamoPlugin
 from support.class_loss import classes
 from support.encoders import write_encoder
 from support.folders import write_folder
-from support.in_process import Run, run_train
+from support.in_process import run_train
 from torch._dynamo.utils import counters
 
-import train
 from tasks.classes import ClassTarget
 from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
@@ -54,64 +52,16 @@ def compiled(monkeypatch):
         yield
 
 
-@pytest.fixture(scope="module")
-def images(tmp_path_factory) -> Path:
-    """A data set of four training and two validation images."""
-    folder = tmp_path_factory.mktemp("images")
-    write_folder(folder / "train", 4, seed=0, size=(16, 24))
-    write_folder(folder / "val", 2, seed=1, size=(24, 16))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def plain_run(images, tmp_path_factory) -> Run:
-    """A run that compiles nothing."""
-    return run_train(tmp_path_factory.mktemp("plain") / "run", "--dataset", images, *FLAGS)
-
-
-class CompiledRun(NamedTuple):
-    """A run that compiles, the graphs before and during each evaluation, and those at the end."""
-
-    run: Run
-    evaluations: list[tuple[int, int]]
-    graphs: int
-
-
-@pytest.fixture(scope="module")
-def compiled_run(images, tmp_path_factory) -> CompiledRun:
-    evaluations = []
-    evaluate = train.evaluate
-
-    def counted(*arguments):
-        before = counters["stats"]["unique_graphs"]
-        evaluation = evaluate(*arguments)
-        evaluations.append((before, counters["stats"]["unique_graphs"] - before))
-        return evaluation
-
+def test_a_compiled_run_has_the_losses_of_one_that_is_not(tmp_path):
+    write_folder(tmp_path / "data" / "train", 4, seed=0, size=(16, 24))
+    write_folder(tmp_path / "data" / "val", 2, seed=1, size=(24, 16))
+    plain = run_train(tmp_path / "plain", "--dataset", tmp_path / "data", *FLAGS)
     with pytest.MonkeyPatch.context() as patch, compiling(patch):
-        patch.setattr(train, "evaluate", counted)
-        run = run_train(tmp_path_factory.mktemp("compiled") / "run", "--dataset", images, *FLAGS)
-        return CompiledRun(run, evaluations, counters["stats"]["unique_graphs"])
-
-
-def test_a_run_records_the_backend_that_it_compiles_with(compiled_run):
-    assert compiled_run.run.settings["profile"]["dynamo_backend"] == "eager"
-
-
-def test_evaluation_takes_the_network_as_it_is(compiled_run):
-    assert len(compiled_run.evaluations) == 2
-    for before, during in compiled_run.evaluations:
-        assert before > 0
-        assert during == 0
-
-
-def test_the_gain_of_compiling_is_measured_without_compiling(compiled_run):
-    assert compiled_run.graphs == compiled_run.evaluations[-1][0]
-
-
-@pytest.mark.parametrize("key", ["train/loss", "eval/loss"])
-def test_a_compiled_run_has_the_losses_of_one_that_is_not(compiled_run, plain_run, key):
-    assert compiled_run.run.values(key) == pytest.approx(plain_run.values(key), rel=1e-5)
+        ours = run_train(tmp_path / "compiled", "--dataset", tmp_path / "data", *FLAGS)
+        assert counters["stats"]["unique_graphs"] > 0
+    assert ours.settings["profile"]["dynamo_backend"] == "eager"
+    for key in ("train/loss", "eval/loss"):
+        assert ours.values(key) == pytest.approx(plain.values(key), rel=1e-5)
 
 
 def trained(network: UNet, accelerator: SimpleNamespace | None, *, checkpointing: bool) -> UNet:

@@ -12,45 +12,18 @@ from unet import Preprocess, UNetConfig
 
 
 def test_values_that_an_old_config_json_lacks_are_as_they_were_then():
-    preprocess = {
-        "image_size": None,
-        "scale": 1.0,
-        "mean": (),
-        "std": (),
-        "class_names": (),
-        "class_values": (),
-        "ignore_value": None,
-        "joined_values": (),
-        "outside_class": None,
-        "detect_unit_range": False,
-        "draft": True,
-        "pixel_types": (),
-        "spacing": None,
-        "clip": None,
-        "standardize": False,
-        "turned": True,
-        "bands": (),
-        "place": False,
-    }
-    network = {
-        "in_channels": 3,
-        "num_classes": 2,
-        "base_channels": 64,
-        "depth": 4,
-        "norm": "batch",
-        "upsample": "transpose",
-        "dropout": 0.0,
-        "encoder": None,
-        "block": "plain",
-        "dims": 2,
-        "kernels": (),
-        "strides": (),
-        "task": None,
-        "temperature": 1.0,
-    }
-    defaults = dataclasses.asdict(UNetConfig.from_json({}))
-    assert {name: defaults["preprocess"][name] for name in preprocess} == preprocess
-    assert {name: defaults[name] for name in network} == network
+    config = UNetConfig.from_json({})
+    numbers = (config.in_channels, config.num_classes, config.base_channels, config.depth, config.dims)
+    assert numbers == (3, 2, 64, 4, 2)
+    assert (config.norm, config.upsample, config.block) == ("batch", "transpose", "plain")
+    assert (config.kernels, config.strides) == ((), ())
+    assert (config.encoder, config.task, config.dropout, config.temperature) == (None, None, 0.0, 1.0)
+    preprocess = dataclasses.asdict(config.preprocess)
+    lists = {"mean", "std", "class_names", "class_values", "joined_values", "pixel_types", "bands"}
+    nothing = {"image_size", "ignore_value", "outside_class", "spacing", "clip"}
+    flags = {"detect_unit_range": False, "draft": True, "standardize": False, "turned": True, "place": False}
+    expected = dict.fromkeys(lists, ()) | dict.fromkeys(nothing) | flags | {"scale": 1.0}
+    assert {name: preprocess[name] for name in expected} == expected
 
 
 def test_rare_values_are_in_config_json_only_where_there_are_some():

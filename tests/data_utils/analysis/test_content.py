@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,14 +145,6 @@ def test_each_file_of_an_image_counts(tmp_path, source_of):
         nir.write_bytes(held)
         keys.add(value_key(source_of((str(red), str(nir)))))
     assert len(keys) == 3
-
-
-@pytest.mark.parametrize("source_of", [BandSource, VolumeFile], ids=["bands", "volume"])
-def test_the_order_of_the_files_of_an_image_counts(tmp_path, source_of):
-    red, nir = str(tmp_path / "red.tif"), str(tmp_path / "nir.tif")
-    Path(red).write_bytes(b"00")
-    Path(nir).write_bytes(b"01")
-    assert value_key(source_of((red, nir))) != value_key(source_of((nir, red)))
 
 
 class Labeled(ListRecords):

@@ -4,6 +4,7 @@ Modules: data_utils/analysis/dataset_info.py, data_utils/analysis/inspection.py,
 data_utils/analysis/inspect_windows.py, data_utils/analysis/normalization.py, data_utils/config.py.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,15 +21,17 @@ from data_utils.analysis.dataset_info import (
     DatasetInfo,
     Split,
     inspect_files,
+    list_locations,
     sample_stream,
     usable_sizes,
 )
 from data_utils.analysis.inspection import SplitInspection
 from data_utils.analysis.normalization import Normalization
+from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords, Record
 from runtime.errors import DataError
-from unet.config import Preprocess
+from unet.config import IGNORE_INDEX, Preprocess
 
 
 def test_class_pixels_are_those_of_all_masks(tmp_path):
@@ -284,3 +287,31 @@ def test_records_that_do_not_tell_when_they_change_are_looked_at_each_time(tmp_p
     info = inspect_files(square_records(6), square_records(6), DataConfig(task="classes"), ())
     assert info.train.sizes.tolist() == [[6, 6]] * 4
     assert info.normalization.mean == (6,)
+
+
+LOCATIONS = {value: np.array([[value, 1]]) for value in (9, 7, 255, 8, 3, 5, 0)}
+
+
+@pytest.mark.parametrize(
+    ("background", "labeled", "expected"),
+    [
+        (None, None, [[0], [7, 5], [9]]),
+        (0, None, [[7, 5], [9]]),
+        (None, {0, 2}, [[0], [9]]),
+        (0, {0, 2}, [[9]]),
+        (None, set(), []),
+        (5, None, [[0], [9]]),
+    ],
+)
+def test_crops_are_taken_around_classes_that_an_image_is_labeled_for(background, labeled, expected):
+    class_map = ClassMap(("ground", "car", "dog"), (0, 5, 9), 255, joined=((7, 1), (8, IGNORE_INDEX)))
+    located = list_locations(LOCATIONS, SimpleNamespace(class_map=class_map), background, labeled)
+    assert [pixels[:, 0].tolist() for pixels in located] == expected
+
+
+def test_a_pretrained_network_loses_its_classes_where_the_data_set_has_none(small):
+    without_classes = replace(small, reader=SimpleNamespace(to_preprocess=dict)).preprocess(PRETRAINED)
+    assert without_classes.class_names == ()
+    assert without_classes.class_values == ()
+    assert without_classes.ignore_value is None
+    assert without_classes.outside_class is None

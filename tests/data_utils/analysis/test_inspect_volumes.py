@@ -81,10 +81,6 @@ def test_a_thousand_places_of_many_voxels_are_remembered(many_voxels):
     assert set(voxels[:, 0].tolist()) == set(range(2, 11))
 
 
-def test_the_intensities_of_ten_thousand_voxels_are_remembered(many_voxels):
-    assert len(many_voxels[0].foreground) == 10_000
-
-
 def test_a_label_of_many_values_is_a_problem_where_these_are_classes(tmp_path):
     label = np.arange(300, dtype=np.int16).reshape(3, 10, 10)
     problem = inspect_voxels(tmp_path, label, label)

@@ -161,23 +161,3 @@ def test_masks_of_other_proportions_are_a_problem(large_image):
     problem = inspect_in_windows(large_image)
     assert problem.kind == "mask and image differ in proportions"
     assert problem == inspect_image(large_image)
-
-
-def write_jpeg_pair(folder: Path, suffix: str, rows: list[int]) -> dict:
-    """A record of an image and a mask of JPEG, whose rows, sixteen each, have these values."""
-    mask = np.repeat(np.uint8(rows), 16)[:, None].repeat(64, axis=1)
-    record = write_pair(folder, mask, ".png")
-    record["target"] = str(folder / f"mask{suffix}")
-    Image.fromarray(mask).save(record["target"], "jpeg", quality=100)
-    return record
-
-
-@pytest.mark.parametrize(
-    ("rows", "kind"),
-    [([0, 255, 255, 255], "numbers"), ([0, 255, 128, 128], "lossy mask")],
-    ids=["two values", "three values"],
-)
-def test_a_large_jpeg_of_three_values_has_invented_some(tmp_path, monkeypatch, rows, kind):
-    record = write_jpeg_pair(tmp_path, ".JPEG", rows)
-    monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
-    assert inspect_in_windows(record).kind == kind

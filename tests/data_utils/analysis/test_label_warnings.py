@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.data_sets import load_info
-from support.inspections import split_of
+from support.inspections import records_of, split_of
 
 from data_utils.analysis.inspection import Inspection, SplitInspection, total_pixels
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.class_map import ClassMap
-from data_utils.sources.records import ListRecords
+from data_utils.sources.records import AnnotationSummary, ListRecords
 
 CLASSES = ClassMap(("sky", "land"), (0, 1), None)
 
@@ -139,3 +139,15 @@ def test_classes_that_training_masks_alone_hold_are_named_unless_they_are_rare(t
     assert len(lines) == 2
     assert lines[0].startswith("no validation mask holds b, which cannot be scored")
     assert lines[1].startswith("rare mask values")
+
+
+def test_masks_of_other_sizes_and_crowds_are_counted():
+    inspection, records = split_of(*[{0: 10, 1: 10}] * 4)
+    inspection.resized_masks = 3
+    other, _ = split_of(*[{0: 10, 1: 10}] * 2)
+    other.resized_masks = 1
+    summary = AnnotationSummary("COCO", 3, 1, {"cat": 4, "dog": 2}, crowds=5)
+    lines = warnings_of((inspection, records), (other, records_of(2, annotations=summary)))
+    assert lines[0].startswith("5 of 11 annotated objects are crowds (iscrowd 1)")
+    assert lines[1].startswith("4 of 6 masks have another size than their images")
+    assert len(lines) == 2

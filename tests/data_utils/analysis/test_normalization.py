@@ -104,6 +104,12 @@ def test_128_images_that_the_seed_draws_are_measured(measured_images):
     assert measured_images(seed=0) != measured_images(seed=1)
 
 
+def test_bad_images_are_not_measured(measured_images):
+    images = measured_images(seed=0)
+    bad = (min(images), max(images))
+    assert measured_images(seed=0, bad=bad) == images - set(bad)
+
+
 def test_an_image_that_cannot_be_measured_is_left_out_where_bad_ones_are_skipped():
     images = [np.full((2, 2, channels), channels, np.uint8) for channels in (3, 4, 3)]
     records = ListRecords([{"image": image, "target": PICTURE, "name": "a"} for image in images])

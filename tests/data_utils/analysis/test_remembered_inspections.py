@@ -51,12 +51,6 @@ def test_a_second_start_looks_at_no_file(tmp_path, looks):
     assert looks == []
 
 
-def test_findings_are_not_kept_in_the_folder_of_the_data_set(tmp_path):
-    folder = write_folder(tmp_path / "data", 20, seed=0)
-    load_info(folder)
-    assert all(path.parent.name in ("images", "masks") for path in folder.rglob("*.*"))
-
-
 def draw_mask(image: Path, mask: Path) -> None:
     Image.fromarray(np.full((40, 56), 9, np.uint8)).save(mask)
 

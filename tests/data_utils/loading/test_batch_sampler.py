@@ -118,9 +118,17 @@ def test_images_of_a_step_are_shared_out_with_fillers_for_idle_processes(
     assert all(slots[0].index == step[0][0].index and slots[0].is_filler for slots in fillers)
 
 
-@pytest.mark.parametrize(("images", "sizes"), [(1, [1, 0]), (3, [2, 1]), (4, [2, 2]), (5, [2, 1, 1, 1])])
-def test_a_step_of_few_images_has_few_micro_batches(images, sizes):
-    assert BatchSplit(8, 2, 2, 2).sizes(images) == sizes
+@pytest.mark.parametrize(
+    ("batch_split", "images", "sizes"),
+    [
+        (BatchSplit(8, 2, 2, 2), 1, [1, 0]),
+        (BatchSplit(8, 2, 2, 2), 3, [2, 1]),
+        (BatchSplit(8, 2, 2, 2), 5, [2, 1, 1, 1]),
+        (BatchSplit(5, 4, 1, 2), 3, [1, 1, 1, 0]),  # no process would have an image in a second round
+    ],
+)
+def test_a_step_of_few_images_has_few_micro_batches(batch_split, images, sizes):
+    assert batch_split.sizes(images) == sizes
 
 
 def test_processes_that_share_a_volume_are_one_group():

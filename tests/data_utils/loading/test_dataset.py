@@ -301,3 +301,12 @@ def test_arrays_that_are_mapped_from_a_file_are_not_written_to(info):
     assert (target.mask == 1).all()
     assert not image.any()
     assert not mask.any()
+
+
+@pytest.mark.parametrize("mirrors", [True, False])
+def test_images_are_mirrored_only_where_the_reader_allows_it(info, mirrors):
+    dataset = TrainingDataset(info.train, info, Preprocess())
+    dataset.reader = SimpleNamespace(mirrors=mirrors, mirror=lambda target: target)
+    dataset.read = lambda slot: (np.zeros((3, 8, 8), np.uint8), ClassTarget(np.zeros((8, 8), np.uint8)), None)
+    augmentations = [dataset[Slot(0, epoch, (8, 8))][2] for epoch in range(12)]
+    assert any(augmentation.is_mirrored for augmentation in augmentations) is mirrors

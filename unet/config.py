@@ -290,10 +290,6 @@ def _is_positive(value: Any) -> bool:
     return _is_number(value) and value > 0
 
 
-def _is_list_of_lists(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(entry, list | tuple) for entry in value)
-
-
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 

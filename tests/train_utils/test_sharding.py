@@ -127,13 +127,6 @@ def test_fsdp_resumes_on_one_process(data, sharded, tmp_path):
 
 
 @pytest.mark.slow
-def test_fsdp_resumes_on_three_processes(data, sharded, tmp_path):
-    output = half_of(sharded, tmp_path / "run")
-    run_fsdp(data, output, 3, "--resume", "auto")
-    assert losses(output) == pytest.approx(losses(sharded), abs=1e-5)  # the documented promise, of SGD in fp32
-
-
-@pytest.mark.slow
 def test_fsdp_gives_the_same_losses_with_an_encoder(tiny_folder, tmp_path):
     from support.encoders import write_encoder
 

@@ -67,3 +67,11 @@ def test_pictures_are_reduced_to_the_side_that_a_page_can_show_and_never_enlarge
     assert (small.width, small.height) == (8, 8)
     alone = embed_png(noise(900, 600))
     assert (alone.width, alone.height) == (600, 900)
+
+
+def test_a_picture_that_is_smaller_as_png_stays_exact_however_large_it_is():
+    mask = np.random.default_rng(0).choice(np.uint8([0, 255]), (300, 400, 1)).repeat(3, axis=2)
+    (picture,) = embed_all([mask], 10**6)
+    assert len(picture.source) > 20_000
+    assert picture.source.startswith("data:image/png;")
+    np.testing.assert_array_equal(np.asarray(embedded_picture(picture.source)), mask)

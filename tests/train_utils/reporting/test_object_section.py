@@ -125,3 +125,17 @@ def test_the_markdown_of_objects_has_classes_and_sizes(section, scores):
     assert rows[2][0] == "cell"
     assert rows[-1] == ["256 to 1,023", "1", "1"]
     assert ["below 64", "2", "0"] in rows
+
+
+def test_an_object_that_goes_on_in_ignored_pixels_is_found():
+    label = pack_labels(np.array(1), np.array(1))
+    truth, pred = np.full((8, 12), pack_labels(np.array(0), np.array(255))), np.full((8, 12), label)
+    truth[:, :4] = label
+    marked = mark_objects(np.zeros((8, 12), np.uint8), truth, pred)
+    assert tuple(marked[4, 1]) == GREEN
+    assert tuple(marked[4, 8]) not in (GREEN, RED, BLUE)
+
+
+@pytest.mark.parametrize("box", [(), ((0, 0, 8, 8),)], ids=["nowhere", "in the prediction alone"])
+def test_classes_without_any_object_are_not_unfound(section, box):
+    assert section.unfound(scores_of(boxes((40, 40)), [], boxes((40, 40), *box), [2] * len(box))) == []

@@ -310,3 +310,13 @@ def test_the_end_of_a_run_shows_no_best_model_that_was_not_saved(unsaved, report
     assert "best model" not in printed
     assert not (tmp_path / "images.csv").exists()
     assert not (tmp_path / "predictions").exists()
+
+
+def test_the_predictions_are_those_of_the_model_that_was_saved(saved, reports, tmp_path):
+    file = tmp_path / "predictions" / "i0.png"
+    pictures = set()
+    for bias in ([50.0, 0.0], [0.0, 50.0]):  # by the last network all is a, then all is b
+        saved.network.head.conv.bias.data = torch.tensor(bias)
+        saved.write_results(last_state(), schedule_of(1400), "train.py again", [])
+        pictures.add(file.read_bytes())
+    assert len(pictures) == 1

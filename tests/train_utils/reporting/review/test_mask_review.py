@@ -101,7 +101,7 @@ def test_missing_object_that_one_of_two_runs_sees_counts_half(reviews_of_runs):
 def test_findings_and_shifts_are_those_of_the_first_run(reviews_of_runs):
     of_b, of_both = (reviews_of_runs(*runs)[0]["0.png"] for runs in ("b", "ab"))
     assert of_b.findings != []
-    assert len(of_b.shifts) == 1
+    assert of_b.shifts == ["the mask fits better when it is moved by +2 rows and -1 columns"]
     assert of_both.findings == []
     assert of_both.shifts == []
 
@@ -158,3 +158,14 @@ def test_the_confidence_of_a_finding_is_that_of_the_model_times_the_agreement():
 )
 def test_the_missing_object_is_the_likeliest_of_the_prediction(doubts, confidence):
     assert missing_object(doubts, AGREEMENTS) == pytest.approx(confidence)
+
+
+def test_masks_without_wrong_areas_have_the_last_place_by_areas():
+    reviews = [
+        mask_review("no areas", 0.2, 0.0, 0.9),
+        mask_review("areas", 0.1, 0.5, 0.5),
+        mask_review("less", 0.3, 0.0, 0.6),
+        mask_review("least", 0.4),
+    ]
+    # products of places: 4, 3, 12 and 32
+    assert worst_first(reviews) == [reviews[index] for index in (1, 0, 2, 3)]

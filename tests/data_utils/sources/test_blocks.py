@@ -314,3 +314,10 @@ def test_a_damaged_header_makes_no_blocks_without_end(tmp_path):
         pytest.raises(DataError, match=r"0\.tif says that it has 200 x 4503599627370496 pixels, which are too many"),
     ):
         load_records(DataConfig(str(tmp_path), val_blocks=8))
+
+
+def test_windows_are_labeled_as_their_image_is(tmp_path):
+    folder = images_at(tmp_path, (0, 0), size=(200, 100))
+    (folder / "classes.csv").write_text("image,classes\ns/0,0\n")
+    for records in load_records(config(folder, val_blocks=64)):
+        assert records.label_set(len(records) - 1) == ("0",)

@@ -167,3 +167,9 @@ def test_slices_of_volumes_are_labeled_as_their_volumes(labeled_volumes):
     for name, labels in labels_by_name(labeled_volumes, dims=2).items():
         labels_of_volume.setdefault(name.rpartition("_")[0], []).append(labels)
     assert labels_of_volume == {"scan_00": [("front",)] * 16, "scan_01": [("front",)] * 16, "scan_02": [None] * 16}
+
+
+@pytest.mark.parametrize("folder", ["", "images"], ids=["above", "images"])
+def test_a_list_of_all_names_where_all_images_lie_is_no_rule(ruled_sites, folder):
+    (ruled_sites / folder / "classes.txt").write_text("dog\ncat")
+    assert labels_by_name(ruled_sites) == LABELS_OF_SITES

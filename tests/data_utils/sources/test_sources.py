@@ -26,7 +26,7 @@ from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.class_map import resolve_classes
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.pack import pack
-from data_utils.sources.folder import find_splits, natural_sort_key
+from data_utils.sources.folder import detect_suffix, find_splits, natural_sort_key
 from data_utils.sources.records import ListRecords
 from data_utils.sources.shapes import Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
@@ -451,3 +451,14 @@ def test_pictures_of_nnunet_are_images_with_named_classes(tmp_path):
     train, val = loaded(tmp_path)
     assert sorted(paired(train) + paired(val)) == [(f"road_{n}_0000.png", f"road_{n}.png") for n in range(4)]
     assert train.metadata.classes == ((0, "background"), (1, "road"))
+
+
+def test_the_ending_of_mask_names_is_one_that_all_of_them_have():
+    assert detect_suffix(["1", "20", "30"], ["1_m", "20_m", "30_m"]) == "_m"
+    assert detect_suffix(["1", "20", "30"], ["1_m", "20_mask", "30_mask"]) == ""
+    assert detect_suffix(["1"], ["1/m"]) == ""  # no ending goes beyond a name
+
+
+def test_nothing_paired_is_an_error_whatever_is_allowed(tmp_path):
+    write_pictures(tmp_path, "images/a.png", "images/c.png", "masks/b.png")
+    assert "2 of 2 images" in error_of(tmp_path, allow_unpaired=True)

@@ -1,6 +1,7 @@
 """The spacing of volumes whose files hold none: a file spacing.json, or a flag, makes volumes of stacks."""
 
 import functools
+import json
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from support.volumes import CASE_NAMES, case, volume_config
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
-from data_utils.sources.volumes import read_spacing
+from data_utils.sources.volumes import Case, Description, VolumeRecords, read_spacing
 from runtime.errors import DataError
 
 WRITERS = {"npy": np.save, "tif": functools.partial(tifffile.imwrite, photometric="minisblack")}
@@ -75,3 +76,18 @@ def test_a_spacing_has_three_sides_of_more_than_0(tmp_path, text):
     (tmp_path / "spacing.json").write_text(text)
     with pytest.raises(DataError, match=r"spacing\.json holds .*, expected \[z, y, x\] in mm"):
         read_spacing(tmp_path)
+
+
+def test_a_spacing_is_for_files_that_hold_none_in_any_case():
+    (record,) = VolumeRecords([Case("a", ("A.NPY",), "a.nii.gz")], (3.0, 2.0, 1.0), Description())
+    assert record["image"].spacing == (3.0, 2.0, 1.0)
+    assert record["target"].spacing is None
+
+
+def test_the_nearest_spacing_file_counts(tmp_path):
+    images = tmp_path / "train" / "images"
+    images.mkdir(parents=True)
+    spacings = {tmp_path: [9, 9, 9], tmp_path / "train": [5, 4, 4], images: [3, 2.5, 1]}
+    for folder, spacing in spacings.items():
+        (folder / "spacing.json").write_text(json.dumps(spacing))
+        assert read_spacing(images) == tuple(spacing)

@@ -365,3 +365,24 @@ def test_a_label_whose_voxels_have_other_sides_does_not_lie_on_its_image(tmp_pat
     label = VolumeFile((str(tmp_path / "a.nii.gz"),), grid_of=str(image))
     problem = inspect_volume({"image": VolumeFile((str(image),)), "target": label, "name": "a"})
     assert problem.kind == "label of another affine"
+
+
+def test_a_case_whose_channels_leave_a_number_out_is_refused(undescribed_channels):
+    images = undescribed_channels / "imagesTr"
+    (images / f"{CASE_NAMES[1]}_0001.nii.gz").rename(images / f"{CASE_NAMES[1]}_0002.nii.gz")
+    with pytest.raises(DataError, match="its case has the channels 0000, 0002, but needs 2, from 0000 on"):
+        training_volumes(undescribed_channels)
+
+
+def test_cases_of_a_list_are_in_natural_order(tmp_path):
+    write_decathlon(tmp_path)
+    content = json.loads((tmp_path / "dataset.json").read_text())
+    (tmp_path / "dataset.json").write_text(json.dumps(content | {"training": content["training"][::-1]}))
+    assert [case.name for case in training_volumes(tmp_path).cases] == CASE_NAMES
+
+
+def test_volumes_that_have_no_partner_at_all_are_an_error_whatever_is_allowed(tmp_path):
+    touch(tmp_path, "images/a_0000.nii.gz", "masks/b.nii.gz")
+    line = r"2 volumes have no partner: .*/a_0000\.nii\.gz: image without mask; .*/b\.nii\.gz: mask without image$"
+    with pytest.raises(DataError, match=line):
+        load_records(volume_config(tmp_path, allow_unpaired=True))

@@ -187,3 +187,19 @@ def test_splits_are_found_by_their_names_in_any_case(tmp_path, val_split, images
         categories = [{"id": 1, "name": "other"}] if name.startswith("test") else CATEGORIES
         write_coco(tmp_path / f"annotations/instances_{name}.json", [], tmp_path / "images" / name, count, categories)
     assert [len(split) for split in loaded(tmp_path, val_split=val_split)] == images
+
+
+def test_a_split_that_is_not_read_has_no_say_in_the_classes(tmp_path):
+    categories = {"train": CATEGORIES, "val": CATEGORIES, "test": [{"id": 1, "name": "other"}]}
+    for name, listed in categories.items():
+        write_coco(tmp_path / f"annotations/instances_{name}.json", [], tmp_path / name, 1, listed)
+    assert loaded(tmp_path)[0].metadata.classes == ((0, "background"), (1, "ant"), (2, "cat"), (3, "bee"))
+
+
+def test_a_category_of_the_other_split_is_noticed(folder):
+    load_dataset_info(DataConfig(str(folder)))
+    digest = loaded(folder)[0].digest
+    categories = [*CATEGORIES, {"id": 1, "name": "first"}]  # it moves the values of all others by one
+    write_coco(folder / "annotations/instances_val2017.json", [], None, 2, categories)
+    assert loaded(folder)[0].digest != digest
+    assert load_dataset_info(DataConfig(str(folder))).reader.class_pixels[3] > 0

@@ -289,3 +289,11 @@ def test_text_files_without_a_file_that_names_their_classes_are_told_what_is_mis
 def test_text_files_beside_images_are_told_where_to_lie(tmp_path):
     write(tmp_path, "", "", {"a": TREE, "b": TREE})
     assert "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt" in error_of(tmp_path)
+
+
+def test_objects_are_numbered_beyond_a_byte_with_smaller_ones_on_larger_ones(folder):
+    (folder / "labels/train/a.txt").write_text("1 0 0 0.2 0 0.2 0.2 0 0.2\n" + 299 * "0 0 0 1 0 1 1 0 1\n")
+    numbers, values = loaded(folder)[0][0]["target"].render_objects()
+    assert numbers[4, 4] == 300
+    assert numbers[35, 60] == 299
+    assert values.tolist() == [0, *[1] * 299, 2]

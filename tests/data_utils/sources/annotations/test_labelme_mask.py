@@ -191,3 +191,20 @@ def test_an_image_of_a_bad_shape_is_a_bad_sample(tmp_path, wrong, message):
     assert count == 1
     assert message in report
     assert [*load_dataset_info(DataConfig(str(tmp_path), on_bad_sample="skip")).train.bad] == [1]
+
+
+def test_background_takes_objects_away(tmp_path):
+    mask = written_mask(tmp_path, [*HOLED, shape("background", [[30, 30], [35, 35]], "rectangle")], VALUES)
+    numbers, values = mask.render_objects()
+    assert values.tolist() == [0, 1]
+    assert numbers[15, 15] == 0
+    assert numbers[7, 7] == 1
+    assert numbers[32, 32] == 0
+
+
+def test_groups_of_one_number_are_distinguished_by_their_labels(tmp_path):
+    boxes = [[[x, 5], [x + 8, 12]] for x in (5, 20, 35, 50)]
+    shapes = [shape(label, box, "rectangle", group_id=0) for label, box in zip("aabb", boxes, strict=True)]
+    numbers, values = written_mask(tmp_path, shapes, {"a": 1, "b": 2}).render_objects()
+    assert [int(numbers[8, x + 2]) for x in (5, 20, 35, 50)] == [1, 1, 2, 2]
+    assert values.tolist() == [0, 1, 2]

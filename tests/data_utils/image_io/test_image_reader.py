@@ -165,3 +165,9 @@ def test_the_size_of_any_source_is_height_and_width(source):
 )
 def test_mask_values_take_the_smallest_type_that_holds_them(value, dtype):
     assert decode_mask(np.array([[0, value]]), "a").values.dtype == dtype
+
+
+def test_an_array_of_two_values_is_read_as_numbers():
+    pixels = read_image(np.array([[[True, True], [True, False]]]))
+    assert pixels.tolist() == [[[1, 1], [1, 0]]]
+    assert pixels.dtype == np.uint8

@@ -510,3 +510,16 @@ def test_the_lowest_number_of_float32_is_no_data_however_it_is_written(tmp_path,
     path = written_raster(tmp_path / "a.tif", values, (42113, "s", 0, text, False))
     assert read_mask(str(path), "a").tolist() == [[1, 0], [255, 7]]
     assert read_image(path)[:, :, 0].mask.tolist() == [[False, False], [True, False]]
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32])
+def test_bands_that_lie_one_behind_the_other_keep_their_type(tmp_path, dtype):
+    bands = np.random.default_rng(0).integers(0, 60_000, (3, 20, 30)).astype(dtype)
+    image = read_image(write_raster(tmp_path / "a.tif", bands, interleave="band"))
+    assert image.dtype == dtype
+    assert np.array_equal(image, np.moveaxis(bands, 0, 2))
+
+
+def test_the_own_name_of_a_band_comes_before_words_of_others():
+    assert band_indices(["B2", "B3 red", "x_B2"], "b2") == [0]
+    assert band_indices(["Maß", "x Maß"], "maß") == [0]

@@ -9,6 +9,7 @@ from support.rasters import write_raster
 
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.scene_windows import Box, SceneWindow
+from data_utils.image_io.windowed import open_if_large
 from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from runtime.errors import DataError
 
@@ -68,3 +69,8 @@ def test_a_window_of_a_rendered_mask_is_its_own_part(tmp_path):
     with window.open() as picture:
         assert picture.size == (2, 6)
         assert picture.read(0, 2).tolist() == expected
+
+
+def test_a_window_of_an_image_is_opened_however_small(image_window):
+    with open_if_large(image_window) as picture:
+        assert picture.size == (7, 12)

@@ -21,6 +21,7 @@ from data_utils.image_io.windowed import (
     open_if_large,
     open_windowed,
     open_windowed_file,
+    strips,
 )
 from data_utils.loading.image_input import ImageInput
 from inference import Predictor
@@ -330,3 +331,27 @@ def test_a_large_image_is_read_in_windows_where_its_file_has_them(small_files, m
     monkeypatch.setattr(windowed, "LARGE_IMAGE_PIXELS", 12)
     with open_if_large(source_of(small_files)) as image:
         assert (image is not None) is has_windows
+
+
+def test_four_million_pixels_are_read_together():
+    picture = np.broadcast_to(np.zeros(1, np.uint8), (9000, 1000))
+    rows = [(top, len(part)) for top, part in strips(WindowedArray(picture))]
+    assert rows == [(0, 4194), (4194, 4194), (8388, 612)]
+    wide = np.broadcast_to(np.zeros(1, np.uint8), (2, 2**22 + 1))
+    assert [(top, len(part)) for top, part in strips(WindowedArray(wide))] == [(0, 1), (1, 1)]
+
+
+def check_window_of_mask(path: Path) -> None:
+    """Check that a window is read as the same part of the whole mask."""
+    whole = read_mask(str(path), "a")
+    with open_windowed_file(path) as picture:
+        assert picture.size == whole.shape[:2]
+        assert picture.extent == whole.shape[:2]
+        assert np.array_equal(read_mask(picture.read(0, 2, 1, 3), "a"), whole[:2, 1:3])
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.tif"])
+def test_windows_of_a_turned_mask_are_upright(tmp_path, name):
+    mask = np.arange(4 * 6, dtype=np.uint8).reshape(4, 6)
+    Image.fromarray(mask).save(tmp_path / name, exif=exif_of(ROTATED))
+    check_window_of_mask(tmp_path / name)

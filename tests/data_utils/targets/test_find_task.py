@@ -20,6 +20,7 @@ from data_utils.targets.find import (
     AMBIGUOUS_READING,
     count_pieces,
     find_task,
+    holds_many_values,
     reading_of_numbers,
     task_warnings,
 )
@@ -150,3 +151,39 @@ def test_too_many_values_for_classes_may_be_objects(tmp_path):
         Image.fromarray(ids).save(tmp_path / "masks" / f"{index:02}.png")
     with pytest.raises(DataError, match=r"more than 255 values: .*; the numbers in the masks may count objects"):
         load_info(tmp_path)
+
+
+COLORS = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("masks", "expected"),
+    [
+        ([numbered(2)] * 3 + [numbered(9)], False),
+        ([numbered(2), numbered(2), numbered(3)], True),
+        ([COLORS], False),
+    ],
+    ids=["in the fourth", "in the third", "colors"],
+)
+def test_more_than_three_values_in_one_of_three_masks_are_many(masks, expected):
+    assert holds_many_values(Masks(masks)) is expected
+
+
+@pytest.fixture
+def doubtful() -> Masks:
+    """Masks that may number objects or classes."""
+    return Masks([numbered(9, broken=number == 0) for number in range(8)])
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"metadata": Metadata(classes=((0, "no"),))},
+        {"group_sizes": np.array([8])},
+        {"metadata": Metadata(task="objects")},
+    ],
+    ids=["classes", "stream", "task"],
+)
+def test_numbers_are_in_no_doubt_where_the_records_say_what_they_are(doubtful, attributes):
+    vars(doubtful).update(attributes)
+    assert len(task_warnings(doubtful, DataConfig())) == 0

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from data_utils.class_names import classes_example, holds_names, named_classes, parse_classes
+from data_utils.class_names import holds_names, named_classes, parse_classes
 from runtime.errors import DataError
 
 FILE_CLASSES = ((3, "a"), (5, "Background"), (7, "b"))
@@ -104,14 +104,3 @@ def test_a_mistake_in_a_file_of_classes_is_one_clear_line(tmp_path, content, rea
     with pytest.raises(DataError, match=re.escape(reason)) as error:
         parse_classes(str(file))
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("values", "example"),
-    [
-        ([0, 7], "0=background,7=foreground"),
-        ([(0, 0, 0), (9, 9, 9), (1, 2, 3)], "'#000000=background,#090909=class1,#010203=class2'"),
-    ],
-)
-def test_an_example_of_the_flag_names_the_values(values, example):
-    assert classes_example(values) == example

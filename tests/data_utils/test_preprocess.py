@@ -106,15 +106,6 @@ def test_resizing_keeps_the_range_of_deeper_images(noise):
     assert np.abs(deep - small * 16).mean() < 0.5 * 16
 
 
-def test_resizing_rounds_bytes_of_any_number_of_channels(noise):
-    channels = np.repeat(noise[:, :, :1], 5, axis=2)
-    small = resize_image(channels, (32, 40))
-    assert small.shape == (32, 40, 5)
-    assert small.dtype == np.uint8
-    exact = resize_image(channels.astype(np.float32), (32, 40))
-    np.testing.assert_array_equal(small, exact.round().clip(0, 255))
-
-
 @pytest.mark.parametrize(
     ("preprocess", "size", "input_size"),
     [

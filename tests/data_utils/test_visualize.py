@@ -12,7 +12,6 @@ from data_utils.visualize import (
     RED,
     colorize,
     contours,
-    legend,
     mark_errors,
     outline_classes,
     outlined_overlay,
@@ -105,20 +104,6 @@ def test_an_outline_lies_within_its_class_and_never_on_the_background():
     assert contours(mask).astype(int).tolist() == expected.tolist()
     assert contours(np.ones((3, 3), int)).sum() == 0  # a picture's border is no outline
     assert contours(np.pad(np.ones((5, 5), int), 3), thickness=2).sum() == 24
-
-
-LEGEND_COLORS = np.array([[0, 0, 0], [200, 0, 50], [0, 90, 30]], np.uint8)
-
-
-def test_a_legend_has_a_square_for_each_class_that_is_tinted():
-    pixels = np.asarray(legend(["sky", "land", "sea"], LEGEND_COLORS))
-    assert pixels.dtype == np.uint8
-    assert pixels.shape[0] == 60
-    squares = pixels[:, :20].reshape(3, 20, 20, 3)
-    assert (squares[0][:, :19] == 255).all()
-    for square, color in zip(squares[1:], LEGEND_COLORS[1:], strict=True):
-        assert (square[4:16, 4:16] == color).all()
-        assert (square == color).all(axis=2).sum() == 12 * 12
 
 
 def test_wrong_pixels_are_red_and_those_of_no_class_grey():

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.data_sets import load_info
-from support.folders import write_folder
 from support.objects import Masks, numbered, write_discs
 
 from data_utils.analysis.check_data import check_data
@@ -99,10 +98,6 @@ def test_the_size_of_objects_that_is_kept_of_one_data_set_is_not_that_of_another
 def task_of(folder: Path, **settings) -> str:
     config = DataConfig(dataset=str(folder), **settings)
     return find_task(load_records(config)[0], config)
-
-
-def test_masks_of_areas_number_objects_with_a_flag(tmp_path):
-    assert task_of(write_folder(tmp_path / "areas", 6, 0, values=(0, 7)), task="objects") == "objects"
 
 
 @pytest.mark.parametrize(

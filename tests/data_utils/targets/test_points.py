@@ -140,13 +140,6 @@ def test_the_points_of_a_folder_of_masks_are_the_truth_where_they_are_asked_for(
     assert read_truth(tmp_path, "not-there").states[0].tolist() == [ABSENT, PRESENT, PRESENT]
 
 
-def test_splits_may_be_files_of_tps(tmp_path):
-    for split, image in (("train", "a"), ("val", "b")):
-        (tmp_path / f"{split}.tps").write_text(f"LM=1\n1 2\nIMAGE={image}.png\n")
-    tables = find_points(tmp_path, (), explicit=False)
-    assert {split: table.images for split, table in tables.items()} == {"train": ("a.png",), "val": ("b.png",)}
-
-
 def test_the_points_of_files_that_outline_areas_too_are_the_truth(tmp_path):
     content = coco_content(["a.png"], np.ones((1, 3, 2)))
     content["annotations"][0]["segmentation"] = [[1, 1, 9, 1, 9, 9]]

@@ -386,3 +386,16 @@ def test_volumes_that_have_no_partner_at_all_are_an_error_whatever_is_allowed(tm
     line = r"2 volumes have no partner: .*/a_0000\.nii\.gz: image without mask; .*/b\.nii\.gz: mask without image$"
     with pytest.raises(DataError, match=line):
         load_records(volume_config(tmp_path, allow_unpaired=True))
+
+
+def test_a_suffix_of_masks_is_found(tmp_path):
+    touch(tmp_path, "images/a.nii.gz", "masks/a_seg.nii.gz")
+    assert len(training_volumes(tmp_path)) == 1
+
+
+def test_hidden_folders_are_no_cases(tmp_path):
+    touch(tmp_path, "images/s/a.nii.gz", "masks/s/a.nii.gz", "images/.cache/b.nii.gz")
+    touch(tmp_path, "images/notes.txt", "masks/notes.txt")
+    records = training_volumes(tmp_path)
+    assert records.image_folders() == {(f"{tmp_path}/images/", "s")}
+    assert records[0]["name"] == "s/a"

@@ -12,6 +12,7 @@ from data_utils import pack
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
+from data_utils.sources.annotations.cityscapes import EvaluatedIds
 
 IDS = rows(0, 1, 7, 8, 26, 33, 34, 255)
 
@@ -112,3 +113,17 @@ def test_a_change_of_each_file_of_cityscapes_is_noticed(tmp_path):
 CITYSCAPES = {7: "road", 8: "sidewalk", 11: "building", 12: "wall", 13: "fence", 17: "pole", 19: "traffic light"}
 CITYSCAPES |= {20: "traffic sign", 21: "vegetation", 22: "terrain", 23: "sky", 24: "person", 25: "rider", 26: "car"}
 CITYSCAPES |= {27: "truck", 28: "bus", 31: "train", 32: "motorcycle", 33: "bicycle"}
+
+
+def test_cityscapes_training_ids_are_not_taken_where_a_mask_lacks_them(tmp_path):
+    cityscapes(tmp_path, "train", "val", train_ids=True)
+    next(tmp_path.glob("gtFine/val/*/*_labelTrainIds.png")).unlink()
+    assert load_dataset_info(DataConfig(str(tmp_path))).reader.class_map.values[0] == 7
+
+
+def test_ids_of_cityscapes_that_are_not_evaluated_are_ignored_beyond_a_byte_too(tmp_path):
+    """A license plate has the id -1."""
+    ids = [*range(-1, 35), 256 + 7]
+    np.save(tmp_path / "a_gtFine_labelIds.npy", np.array([ids], np.int16))
+    rendered = EvaluatedIds(str(tmp_path / "a_gtFine_labelIds.npy")).render()
+    assert rendered.tolist() == [[number if number in CITYSCAPES else 255 for number in ids]]

@@ -332,3 +332,26 @@ def test_polygons_that_cannot_be_brought_to_the_image_are_one_line(tmp_path, crs
 
 def test_a_file_without_polygons_can_be_brought_to_any_image(tmp_path):
     assert shapes_in(str(write_geojson(tmp_path / "a.geojson", [], crs=None)), None, 32633).shapes == ()
+
+
+@pytest.fixture
+def polygons_of_validation(tmp_path):
+    """An image for each split, polygons of both, and polygons of validation alone."""
+    for split in ("train", "val"):
+        write_raster(tmp_path / split / "images" / "a.tif", scene(0)[0])
+    write_geojson(tmp_path / "areas.GEOJSON", [feature(square(0, 0, 5))])
+    write_geojson(tmp_path / "val" / "areas.geojson", [feature(square(0, 0, 7))])
+    return tmp_path
+
+
+def test_a_split_may_have_a_file_of_polygons_of_its_own(polygons_of_validation):
+    records_of_splits = areas_of(polygons_of_validation).items()
+    pixels = {split: int(records[0]["target"].render().sum()) for split, records in records_of_splits}
+    assert pixels == {"train": 25, "val": 49}
+
+
+@pytest.mark.parametrize(("left", "is_drawn"), [(500_000, True), (-1e11, False), (1e11, False)])
+def test_nothing_is_drawn_of_a_polygon_that_reaches_billions_of_pixels_away(tmp_path, left, is_drawn):
+    corners = [(500_000, 5_000_000), (500_300, 5_000_000), (500_300, 4_999_700), (left, 4_999_700)]
+    one_image(tmp_path, feature(corners))
+    assert areas_of(tmp_path)["train"][0]["target"].render().any() == is_drawn

@@ -110,3 +110,9 @@ def two_images():
 def test_written_tps_leaves_no_number_of_a_point_out(tmp_path, two_images):
     lines = write_points(tmp_path, two_images).read_text().splitlines()
     assert lines[:5] == ["LM=3", "-1 -1", "-1 -1", "5.0 6.0", "IMAGE=a.png"]
+
+
+@pytest.mark.parametrize("point", ["-1 5", "5 -1"])
+def test_a_point_of_tps_is_unknown_where_one_coordinate_is_negative(tmp_path, point):
+    (tmp_path / "a.tps").write_text(f"LM=2\n{point}\n1 1\nID=a\n")
+    assert files.read(tmp_path / "a.tps").states.tolist() == [[UNKNOWN, PRESENT]]

@@ -5,8 +5,6 @@ Modules: runtime/console.py, runtime/redact.py, runtime/script.py.
 
 import errno
 import io
-import os
-import re
 import subprocess
 import sys
 import time
@@ -15,7 +13,7 @@ import pytest
 from support.launches import ROOT
 
 from runtime import console
-from runtime.console import first_few, flush_streams, listing, say, say_error
+from runtime.console import listing, say, say_error
 from runtime.distributed import describe_lost_process
 from runtime.errors import DataError, one_line
 from runtime.redact import printable
@@ -58,11 +56,6 @@ def test_a_name_of_any_bytes_is_printed_without_commands_of_terminals(capsys):
     assert printed.out == "two\nlines \\udcff\\x1b[2J\n"
 
 
-def test_words_behind_the_query_of_a_url_are_printed(capsys):
-    say("https://host/a.tif?key=secret\tis cut")
-    assert capsys.readouterr().out == "https://host/a.tif\\tis cut\n"
-
-
 def test_an_error_of_a_loader_process_is_its_last_line():
     wrapped = "Caught DataError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n"
     assert str(DataError(f"{wrapped}runtime.errors.DataError: a.png: is damaged\n")) == "a.png: is damaged"
@@ -75,10 +68,6 @@ def test_a_killed_loader_process_is_a_one_line_error_with_the_remedy(reason):
     assert line.startswith(f"a process that loads images has ended ({reason.strip()})")
     assert "--resume auto" in line
     assert "--num-workers" in line
-
-
-def test_a_long_reason_of_a_killed_loader_process_is_cut():
-    assert f"({'x' * 100})" in describe_lost_process(RuntimeError(f"DataLoader worker {'x' * 200}"))
 
 
 PROGRAM = """
@@ -110,50 +99,6 @@ def test_a_program_goes_on_where_nobody_reads_what_it_prints(tmp_path, redirect)
     assert "BrokenPipe" not in process.stderr
 
 
-class Stream:
-    """A stream that counts how often it was flushed, and may be one that nobody reads."""
-
-    def __init__(self, *, is_closed: bool = False) -> None:
-        self.is_closed = is_closed
-        self.flushed = 0
-
-    def flush(self) -> None:
-        self.flushed += 1
-        if self.is_closed:
-            raise BrokenPipeError
-
-
-def test_a_disk_that_is_full_is_an_error_where_streams_are_flushed(monkeypatch):
-    def refuse() -> None:
-        raise OSError(28, "No space left on device")
-
-    stream = Stream()
-    monkeypatch.setattr(stream, "flush", refuse)
-    monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setattr(sys, "stderr", Stream())
-    with pytest.raises(OSError, match="No space left"):
-        flush_streams()
-
-
-def test_a_stream_that_takes_any_text_stays_as_it_is(monkeypatch):
-    streams = [io.StringIO(), io.StringIO()]  # as in a notebook
-    monkeypatch.setattr(sys, "stdout", streams[0])
-    monkeypatch.setattr(sys, "stderr", streams[1])
-    console.open_streams()
-    assert [sys.stdout, sys.stderr] == streams
-
-
-@pytest.mark.parametrize("are_closed", [(True, False), (False, True), (True, True), (False, False)])
-def test_each_stream_that_nobody_reads_is_left(monkeypatch, are_closed):
-    streams = [Stream(is_closed=is_closed) for is_closed in are_closed]
-    left: list[Stream] = []
-    monkeypatch.setattr(sys, "stdout", streams[0])
-    monkeypatch.setattr(sys, "stderr", streams[1])
-    monkeypatch.setattr(console, "_leave", left.append)
-    assert console.flush_streams() is any(are_closed)
-    assert left == [stream for stream, is_closed in zip(streams, are_closed, strict=True) if is_closed]
-
-
 @pytest.fixture
 def second_process(monkeypatch):
     """This process is the second one of two, and does not wait for the first one to print."""
@@ -178,22 +123,6 @@ def test_any_text_can_be_printed(monkeypatch):
     console.open_streams()
     print("café", flush=True)
     assert output.getvalue() == b"caf\\xe9\n"
-
-
-def test_a_stream_that_is_missing_is_written_to(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", None)
-    console.open_streams()
-    print("lost", file=sys.stderr, flush=True)
-    sys.stderr.close()
-
-
-@pytest.mark.parametrize(
-    ("values", "shown"),
-    [(["a", "b"], ["a", "b"]), (["a", "b", "c"], ["a", "b", "c"]), (["a", "b", "c", "d"], ["a", "b", "c", "..."])],
-    ids=["shorter", "as long", "longer"],
-)
-def test_a_list_is_cut_only_where_it_is_longer(values, shown):
-    assert first_few(values, 3) == shown
 
 
 @pytest.mark.parametrize(
@@ -228,105 +157,6 @@ def test_a_bar_in_a_file_is_a_line_for_each_new_state(monkeypatch):
     assert stream.getvalue() == "a: 33% 10/30\na: 66% 20/30\na: 33% 10/30\n"
 
 
-def test_a_bar_counts_an_item_when_it_is_done(monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    items = console.track("abc", 3, "reading")
-    assert [next(items), next(items)] == ["a", "b"]
-    items.close()  # as an error in the work on "b" does
-    assert stream.getvalue().startswith("reading: 33% 1/3 ")
-
-
-def test_a_bar_in_a_file_is_flushed(monkeypatch):
-    stream = io.StringIO()
-    flushed = []
-    monkeypatch.setattr(stream, "flush", lambda: flushed.append(True))
-    monkeypatch.setattr(sys, "stderr", stream)
-    lines = console.progress_bar(3, "a", "step").fp
-    flushed.clear()
-    lines.flush()
-    assert flushed == [True]
-
-
-def test_a_bar_in_a_file_is_drawn_every_ten_seconds(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with console.progress_bar(20, "steps", "step", initial=5) as bar:
-        assert bar.n == 5
-        assert bar.total == 20
-        assert bar.mininterval == 10
-        assert bar.maxinterval == 10
-        assert bar.leave is True
-
-
-def test_a_bar_names_what_it_counts(monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    assert list(console.track("ab", 2, "reading", unit="image")) == ["a", "b"]
-    assert re.fullmatch(r"reading: 100% 2/2 \[00:00<00:00, +\S+image/s\]\n", stream.getvalue())
-
-
-def test_a_bar_on_a_terminal_is_drawn_five_times_a_second(monkeypatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", stream)
-    with console.progress_bar(3, "a", "step") as bar:
-        assert bar.mininterval == 0.2
-        assert bar.maxinterval == 0.2
-        assert bar.bar_format is None
-        assert bar.leave is None
-        assert bar.dynamic_ncols
-        bar.update()
-    assert "\ra:  33%|" in stream.getvalue()
-
-
-def test_a_line_takes_the_place_of_a_bar_that_is_drawn_again_below(monkeypatch, capsys):
-    stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stderr", stream)
-    with console.progress_bar(3, "a", "step"):
-        drawn = len(stream.getvalue())
-        say("a line")
-        assert re.fullmatch(r"\r +\r\ra: +0%\|.*", stream.getvalue()[drawn:])
-    assert capsys.readouterr().out == "a line\n"
-
-
-class Unread(io.StringIO):
-    """A stream that nobody reads."""
-
-    def write(self, text: str) -> int:
-        raise BrokenPipeError
-
-
-def test_a_bar_goes_on_where_nobody_reads_it(monkeypatch):
-    stream = Unread()
-    left: list[io.StringIO] = []
-    monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(console, "_leave", left.append)
-    assert list(console.track("ab", 2, "reading")) == ["a", "b"]
-    assert set(left) == {stream}
-
-
-def test_lines_that_nobody_reads_are_left(monkeypatch):
-    left: list[io.StringIO] = []
-    monkeypatch.setattr(console, "_leave", left.append)
-    streams = [Unread(), Unread()]
-    monkeypatch.setattr(sys, "stdout", streams[0])
-    monkeypatch.setattr(sys, "stderr", streams[1])
-    say("a line")
-    say_error("an error")
-    assert left == streams
-
-
-def test_lines_behind_one_that_nobody_reads_go_nowhere(monkeypatch):
-    reading, writing = os.pipe()
-    os.close(reading)
-    stream = open(writing, "w", encoding="utf-8")  # noqa: SIM115  # closing it is what is tested
-    monkeypatch.setattr(sys, "stderr", stream)
-    say_error("a line")
-    say_error("another line")
-    stream.close()
-
-
 class FullDisk(io.StringIO):
     """A stream to a file on a disk that is full."""
 
@@ -339,11 +169,3 @@ def test_lines_that_find_no_room_on_a_disk_are_an_error(monkeypatch, name, say_l
     monkeypatch.setattr(sys, name, FullDisk())
     with pytest.raises(OSError, match="No space left"):
         say_line("a line")
-
-
-def test_errors_are_printed_at_once(monkeypatch):
-    stream, flushed = io.StringIO(), []
-    monkeypatch.setattr(stream, "flush", lambda: flushed.append(stream.getvalue()))
-    monkeypatch.setattr(sys, "stderr", stream)
-    say_error("an error")
-    assert flushed == ["an error\n"]

@@ -49,12 +49,6 @@ def test_groups_of_the_first_version_lie_by_their_controller(tmp_path):
     assert free(tmp_path, "9:hugetlb,memory:/docker/a:b/..\n9:hugetlb,memory:/docker/a\n") == 330
 
 
-def test_a_group_that_does_not_count_its_cache_has_none(tmp_path):
-    write_group(tmp_path, "1000", 700, 50)
-    (tmp_path / "memory.stat").write_text("anon 7\n")
-    assert free(tmp_path, "0::/\n") == 300
-
-
 @pytest.mark.parametrize(
     ("group", "files", "cpus"),
     [
@@ -76,11 +70,6 @@ def test_a_container_has_the_cpus_of_the_tightest_group_around_it(tmp_path, grou
 def test_groups_that_cannot_be_read_say_nothing(tmp_path):
     assert control_group.free_bytes(tmp_path / "absent", tmp_path) is None
     assert control_group.free_bytes(tmp_path, tmp_path) is None  # a folder
-
-
-def test_a_group_that_uses_more_than_its_limit_leaves_nothing(tmp_path):
-    write_group(tmp_path, "100", 300, 0)
-    assert free(tmp_path, "0::/\n") == 0
 
 
 @pytest.mark.parametrize("text", ["", "0::/gone\n", "4:pids:/a\n"])

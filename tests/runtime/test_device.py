@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from support.folders import write_folder
 from support.launches import PROGRAMS, launch
 from support.points import write_dots
 
-from runtime.device import LateRead, download, upload, upload_like, wait_for, widest_float
+from runtime.device import LateRead, download
 
 SMALL = ["--base-channels", "2", "--depth", "1", "--batch-size", "4", "--num-workers", "0", "--tracker", "none"]
 SMALL += ["--plan", "none"]
@@ -275,73 +274,3 @@ def test_numbers_that_are_read_late_keep_their_order():
     assert download([]) == []
     assert LateRead.read([LateRead(tensor) for tensor in tensors]) == numbers
     assert LateRead.read([]) == []
-
-
-class OnCuda:
-    """A tensor of a GPU that is not there; `log` keeps what was done with it."""
-
-    is_cuda = True
-
-    def __init__(self, log: list, values: list[float]) -> None:
-        self.log = log
-        self.values = values
-
-    def pin_memory(self) -> "OnCuda":
-        self.log.append("pinned")
-        return self
-
-    def to(self, device: str | torch.device, non_blocking: bool = False) -> torch.Tensor:
-        self.log.append((str(device), "goes on" if non_blocking else "waits"))
-        return torch.tensor(self.values)
-
-
-def test_the_host_waits_for_the_last_of_several_copies_alone():
-    log = []
-    copies = download([OnCuda(log, [1.0]), OnCuda(log, [2.0]), OnCuda(log, [3.0])])
-    assert torch.cat(copies).tolist() == [1, 2, 3]
-    assert log == [("cpu", "goes on"), ("cpu", "goes on"), ("cpu", "waits")]
-
-
-def test_cuda_takes_tensors_from_pinned_memory():
-    log = []
-    for name in ("cuda", "mps"):
-        upload(OnCuda(log, [1.0]), torch.device(name))
-    assert log == ["pinned", ("cuda", "goes on"), ("mps", "goes on")]
-
-
-def test_numbers_that_are_read_late_wait_for_the_last_event(monkeypatch):
-    log = []
-
-    def new_event():
-        number = sum(entry[0] == "cpu" for entry in log)
-        return SimpleNamespace(
-            record=lambda: log.append(f"recorded {number}"), synchronize=lambda: log.append(f"waited for {number}")
-        )
-
-    monkeypatch.setattr(torch.cuda, "Event", new_event)
-    reads = [LateRead(OnCuda(log, [number, 0.5])) for number in (1.0, 2.0, 3.0)]
-    assert LateRead.read(reads) == [[1, 0.5], [2, 0.5], [3, 0.5]]
-    copy = ("cpu", "goes on")
-    assert log == [copy, "recorded 1", copy, "recorded 2", copy, "recorded 3", "waited for 3"]
-
-
-def test_the_host_waits_for_the_device_that_is_meant():
-    wait_for(torch.device("cpu"))
-    with pytest.raises(RuntimeError, match="meta"):  # it has no values that could be waited for
-        wait_for(torch.device("meta"))
-
-
-def test_sums_are_of_64_bits_where_the_device_has_them():
-    assert [widest_float(torch.device(name)) for name in ("cpu", "cuda", "mps")] == [
-        torch.float64,
-        torch.float64,
-        torch.float32,
-    ]
-
-
-def test_numbers_are_put_beside_a_tensor_in_its_type():
-    like = torch.zeros(3, dtype=torch.float16, device="meta")
-    assert upload_like([1, 2], like).dtype == torch.float16
-    assert upload_like([1, 2], like).device.type == "meta"
-    assert upload_like(torch.tensor([1.5, 2.5]), torch.zeros(1, dtype=torch.float64)).tolist() == [1.5, 2.5]
-    assert upload_like(torch.tensor([1.5]), torch.zeros(1, dtype=torch.float64)).dtype == torch.float64

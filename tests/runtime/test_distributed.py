@@ -83,27 +83,6 @@ def test_values_of_the_main_process_arrive_on_all(arrivals, rank):
     assert arrivals[rank].nothing is None
 
 
-def test_arrays_of_the_main_process_arrive_by_themselves(arrivals):
-    assert sum(arrivals[0].pickled) < 10_000
-    assert 0 < sum(arrivals[1].pickled) < 10_000
-
-
-def test_arrays_may_be_written_where_they_arrive_but_one(arrivals):
-    assert arrivals[1].may_write.count(False) == 1
-
-
-def test_processes_wait_for_the_main_one_without_a_time_limit(monkeypatch):
-    groups = []
-    monkeypatch.setattr(distributed, "_group_without_timeout", lambda: "without limit")
-    monkeypatch.setattr(dist, "get_rank", lambda: 0)
-    for name in ("broadcast", "broadcast_object_list"):
-        monkeypatch.setattr(dist, name, lambda value, src, group=None: groups.append((src, group)))
-    accelerator = SimpleNamespace(is_main_process=True, num_processes=2)
-    assert on_main(accelerator, main_values)["text"] == "x" * 10
-    assert len(groups) == 6
-    assert set(groups) == {(0, "without limit")}
-
-
 @pytest.fixture
 def waits(monkeypatch) -> list[float]:
     """The seconds that this process waits; the main process has found a mistake."""
@@ -119,25 +98,6 @@ def test_a_mistake_of_the_main_process_ends_the_others_without_a_word(waits, cap
     assert end.value.code == 1
     assert waits == [5]
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_mistake_of_the_main_process_is_raised_by_it(waits):
-    with pytest.raises(DataError, match="no masks"):
-        on_main(SimpleNamespace(is_main_process=True, num_processes=2), lambda: 1)
-    assert waits == []
-
-
-def test_a_mistake_of_the_main_process_is_told_to_the_others_before_it_ends(monkeypatch):
-    told = []
-    monkeypatch.setattr(distributed, "_value_from_main", lambda outcome: told.append(outcome) or outcome)
-    mistake = DataError("no masks")
-
-    def fail() -> None:
-        raise mistake
-
-    with pytest.raises(DataError):
-        on_main(SimpleNamespace(is_main_process=True, num_processes=2), fail)
-    assert told == [(None, mistake)]
 
 
 @pytest.fixture
@@ -159,22 +119,9 @@ def test_several_processes_wait_in_one_group_without_a_time_limit(barriers):
     assert groups == [{"backend": "gloo", "timeout": timedelta(days=7)}]
 
 
-def test_one_process_waits_for_no_other(barriers):
-    distributed.barrier_without_timeout(SimpleNamespace(num_processes=1))
-    assert barriers == ([], [])
-
-
 @pytest.mark.parametrize("value", [object(), []], ids=["an object", "nothing in a list"])
 def test_one_process_keeps_its_own_value(value):
     assert on_main(Accelerator(cpu=True), lambda: value) is value
-
-
-def test_one_process_raises_its_own_error():
-    def fail() -> None:
-        raise DataError("no")
-
-    with pytest.raises(DataError, match="no"):
-        on_main(Accelerator(cpu=True), fail)
 
 
 def test_each_step_of_each_process_draws_numbers_of_its_own():
@@ -205,17 +152,12 @@ def test_the_first_process_of_a_machine_works_before_the_others(monkeypatch, is_
             dist.DistError("[/a/tcp.cc:12] Connection closed by peer [127.0.0.1]:295. More"),
             "Connection closed by peer [127.0.0.1]:295); start again",
         ),
-        (
-            dist.DistError("[/a/tcp.cc:12] Connection closed by peer, [/b/pair.cc:3] read"),
-            "Connection closed by peer, read); start again",
-        ),
         (RuntimeError("gloo: Broken pipe"), "gloo: Broken pipe)"),
         (dist.DistError("Connection reset by peer"), "Connection reset"),
         (dist.DistError("remote process exited"), "remote process exited)"),
         (dist.DistError("a connection was likely closed"), "a connection"),
-        (RuntimeError("x" * 400 + " gloo connection closed"), "xxx"),
     ],
-    ids=["closed", "two places", "pipe", "reset", "exited", "likely closed", "long"],
+    ids=["closed", "pipe", "reset", "exited", "likely closed"],
 )
 def test_an_error_of_a_process_that_has_ended_takes_one_line(fourth_process, error, reason):
     text = describe_lost_process(error)
@@ -229,9 +171,8 @@ def test_an_error_of_a_process_that_has_ended_takes_one_line(fourth_process, err
     [
         (RuntimeError("gloo read Timed out waiting"), ""),
         (dist.DistError("a timeout of 3 s"), " (a time"),
-        (dist.DistError("timed out: " + "x" * 300), f" (timed out: {'x' * 189}); see its output"),
     ],
-    ids=["gloo", "store", "long"],
+    ids=["gloo", "store"],
 )
 def test_an_error_of_a_process_that_hangs_takes_one_line(fourth_process, error, reason):
     text = describe_lost_process(error)
@@ -301,17 +242,3 @@ def test_a_connection_that_does_not_answer_for_the_timeout_ends(monkeypatch, con
     assert connection.option("TCP_KEEPCNT") == 9
     assert connection.option("TCP_USER_TIMEOUT") == 600_000
     assert connection.end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-
-
-def test_a_connection_is_asked_once_a_second_at_most(monkeypatch, connection, groups):
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    distributed.notice_lost_machines(timedelta(seconds=3))
-    assert connection.kinds == ["tcp"]
-    assert connection.option("TCP_KEEPIDLE") == 1
-    assert connection.option("TCP_USER_TIMEOUT") == 10_000
-
-
-def test_a_connection_of_a_single_process_is_not_asked(monkeypatch, connection, groups):
-    monkeypatch.setattr(dist, "is_initialized", lambda: False)
-    distributed.notice_lost_machines(timedelta(seconds=3))
-    assert connection.kinds == []

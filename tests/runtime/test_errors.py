@@ -20,10 +20,6 @@ def test_an_error_takes_one_line_within_its_limit(error, limit, line):
     assert one_line(error, limit) == line
 
 
-def test_an_error_has_three_hundred_characters_at_most():
-    assert len(one_line(ValueError("x" * 500))) == 300
-
-
 ERRORS_OF_ALL = [
     errors.UsageError,
     errors.SettingsError,
@@ -48,14 +44,3 @@ def test_an_error_that_one_process_has_is_printed_by_it(kind):
 def test_a_mistake_in_flags_has_an_exit_code_of_its_own():
     assert errors.UsageError.exit_code == 2
     assert {kind.exit_code for kind in {*ERRORS_OF_ALL, *ERRORS_OF_ONE} - {errors.UsageError}} == {1}
-
-
-def test_characters_that_a_terminal_acts_on_are_escaped_in_an_error():
-    assert str(DataError("a\x1b[2J\n.png: cannot be read")) == r"a\x1b[2J\n.png: cannot be read"
-
-
-def test_an_error_of_a_loader_process_is_the_line_with_which_it_ended():
-    traceback = 'Original Traceback (most recent call last):\n  File "a.py", line 3, in load\n'
-    line = "a.png: cannot be read (PNG: no such chunk)"
-    text = f"Caught DataError in DataLoader worker process 0.\n{traceback}runtime.errors.DataError: {line}\n\n"
-    assert str(DataError(text)) == str(DataError(line)) == line

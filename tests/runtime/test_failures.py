@@ -3,41 +3,18 @@
 Modules: runtime/distributed.py, runtime/errors.py.
 """
 
-import gc
 import os
-import pydoc
 import signal
 import subprocess
 import sys
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-import torch.distributed as dist
 from support.forks import ForkedRun, free_port
-from support.in_process import run_train
 from support.launches import PROGRAMS, ROOT, TINY, launch
-
-from runtime import distributed
-
-
-def test_the_group_of_all_processes_outlasts_its_last_user(monkeypatch):
-    monkeypatch.setattr(distributed, "_kept_groups", kept := [])
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        group = weakref.ref(dist.group.WORLD)
-        distributed.keep_process_group()
-    finally:
-        dist.destroy_process_group()
-    gc.collect()
-    assert group() is not None
-    kept.clear()
-    gc.collect()
-    assert group() is None  # so nothing else has kept it
-
 
 SCRIPT = """
 import gc, os, socket, weakref
@@ -220,28 +197,6 @@ def test_a_machine_waits_in_bounds_for_one_that_never_comes(tiny_folder, tmp_pat
     stderr = run.communicate(timeout=40)[1]
     assert run.returncode != 0
     assert last_words in stderr.splitlines()[-1]
-
-
-def test_processes_wait_for_the_main_one_before_their_next_collective(tiny_folder, tmp_path, monkeypatch):
-    events = []
-
-    def noted(name: str, function: Callable) -> Callable:
-        return lambda *arguments, **options: events.append(name) or function(*arguments, **options)
-
-    for place, name in (
-        ("train.train_step", "step"),
-        ("train_utils.publisher.sample_panels", "pictures"),
-        ("train_utils.publisher.barrier_without_timeout", "barrier"),
-        ("train_utils.checkpoints.save.Checkpoints.wait", "disk"),
-        ("train_utils.checkpoints.save.barrier_without_timeout", "barrier"),
-        ("train_utils.checkpoints.save.share_statistics", "collective"),
-    ):
-        monkeypatch.setattr(place, noted(name, pydoc.locate(place)))
-    flags = ["--max-steps", "3", "--eval-every", "1", "--checkpoint-every", "2", "--learning-rate", "1e-20"]
-    assert run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, *flags).exit_code == 0
-    evaluation, save = ["pictures", "barrier"], ["disk", "barrier", "collective"]
-    training = [*save, "step", *evaluation, *save, "step", *evaluation, *save, "step", *evaluation, *save]
-    assert events[: len(training)] == training
 
 
 @pytest.mark.slow

@@ -54,28 +54,6 @@ def test_a_failure_leaves_the_old_file_alone(tmp_path):
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_a_stop_when_the_temporary_file_has_just_been_made_leaves_nothing(monkeypatch, tmp_path):
-    open_file = os.open
-
-    def open_and_stop(*arguments: object) -> int:
-        os.close(open_file(*arguments))
-        raise SystemExit  # as a signal does, before anybody has the descriptor
-
-    monkeypatch.setattr(files.os, "open", open_and_stop)
-    with pytest.raises(SystemExit), files.replace_file(tmp_path / "a.json"):
-        pass
-    assert os.listdir(tmp_path) == []
-
-
-def test_writers_of_one_file_have_temporary_files_of_their_own(tmp_path):
-    with files.replace_file(tmp_path / "a") as first, files.replace_file(tmp_path / "a") as second:
-        assert len(os.listdir(tmp_path)) == 2
-        first.write(b"first")
-        second.write(b"second")
-    assert os.listdir(tmp_path) == ["a"]
-    assert (tmp_path / "a").read_bytes() == b"first"
-
-
 @pytest.mark.parametrize("write", [files.replace_file, files.replace_path])
 def test_a_file_is_on_disk_before_it_takes_the_place_of_another(tmp_path, events, write):
     with write(tmp_path / "a") as new:
@@ -91,16 +69,6 @@ def test_the_last_bytes_that_are_written_are_on_disk_too(tmp_path, monkeypatch):
     with files.replace_file(tmp_path / "a") as stream:
         stream.write(b"new")
     assert sizes == [3]
-
-
-def test_a_file_that_was_flushed_is_closed(tmp_path, monkeypatch):
-    opened, closed = [], []
-    open_file, close_file = os.open, os.close
-    monkeypatch.setattr(os, "open", lambda *arguments: opened.append(open_file(*arguments)) or opened[-1])
-    monkeypatch.setattr(os, "close", lambda descriptor: closed.append(descriptor) or close_file(descriptor))
-    files.sync(tmp_path)
-    assert len(opened) == 1
-    assert closed == opened
 
 
 def test_a_file_that_the_disk_does_not_take_is_an_error(tmp_path, monkeypatch):
@@ -128,13 +96,6 @@ def test_a_folder_that_is_not_complete_is_absent(tmp_path):
         assert not (tmp_path / "step").exists()
         raise OSError("disk full")
     assert os.listdir(tmp_path) == []
-
-
-def test_a_complete_folder_has_its_name(tmp_path):
-    with files.complete_folder(tmp_path / "step") as folder:
-        (folder / "a").write_bytes(b"1")
-    assert os.listdir(tmp_path) == ["step"]
-    assert (tmp_path / "step" / "a").read_bytes() == b"1"
 
 
 def test_a_complete_folder_replaces_an_older_one_as_a_whole(tmp_path):
@@ -314,13 +275,6 @@ def test_leftovers_of_a_killed_process_are_not_in_the_way(tmp_path, write):
     assert os.listdir(tmp_path / "step") == ["a"]
 
 
-def test_a_folder_whose_name_only_begins_as_that_of_a_leftover_stays(tmp_path):
-    (tmp_path / ".step.0123abcd.tmp.mine").mkdir()
-    with files.complete_folder(tmp_path / "step"):
-        pass
-    assert sorted(os.listdir(tmp_path)) == [".step.0123abcd.tmp.mine", "step"]
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -333,11 +287,6 @@ def test_a_write_error_is_reported_without_ending_the_run(capsys, error, reason)
     with files.tolerate_write_errors("report.html"):
         raise error
     assert capsys.readouterr().out == f"report.html could not be written ({reason})\n"
-
-
-def test_a_bug_is_not_taken_for_a_write_error():
-    with pytest.raises(KeyError), files.tolerate_write_errors("report.html"):
-        raise KeyError("a bug")
 
 
 USERS = {
@@ -397,11 +346,6 @@ def test_the_checksum_of_a_file_is_that_of_all_its_bytes(tmp_path, content):
     assert checksum(tmp_path / "a") == hashlib.sha256(content).hexdigest()
 
 
-def test_the_checksum_of_a_file_is_written_in_hexadecimal(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    assert checksum(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-
-
 def test_a_new_file_may_be_read_by_whom_the_user_lets_read_files(tmp_path):
     before = os.umask(0o022)
     try:
@@ -410,14 +354,3 @@ def test_a_new_file_may_be_read_by_whom_the_user_lets_read_files(tmp_path):
     finally:
         os.umask(before)
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
-
-
-def test_a_folder_that_is_not_there_has_no_leftovers(tmp_path):
-    files.remove_leftovers(tmp_path / "none")
-    assert os.listdir(tmp_path) == []
-
-
-def test_folders_are_no_leftovers(tmp_path):
-    (tmp_path / ".a.0123abcd.tmp").mkdir()
-    files.remove_leftovers(tmp_path)
-    assert os.listdir(tmp_path) == [".a.0123abcd.tmp"]

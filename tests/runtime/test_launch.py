@@ -1,6 +1,5 @@
 """How the processes of a launch are connected: the exchange of gradients, timeouts, and restarts."""
 
-import warnings
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -82,13 +81,3 @@ def test_restarted_processes_have_keys_of_their_own(monkeypatch, handlers, resta
     assert store.check([f"restart {restarts}/a"])
     assert url == "env://"
     assert given == {"world_size": 2}
-
-
-def test_warnings_of_torch_are_not_printed_but_others_are():
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        launch.distributed_options("none")
-        warnings.warn("`broadcast_buffers` is deprecated.", FutureWarning, stacklevel=1)
-        warnings.warn("Grad strides do not match bucket view strides.", UserWarning, stacklevel=1)
-        warnings.warn("another", UserWarning, stacklevel=1)
-    assert [str(warning.message) for warning in seen] == ["another"]

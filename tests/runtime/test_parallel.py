@@ -67,12 +67,6 @@ def test_errors_stay_with_their_item(stage, failed):
     assert sorted([*others, *failed]) == sorted(item for batch in BATCHES for item in batch)
 
 
-def test_an_error_of_reading_stays_where_the_rest_of_the_batch_fails():
-    results = results_of(read={3, 10}, compute={7}, finish={5})
-    errors = {3: "read", 10: "read", 5: "finish", 7: "compute", 8: "compute"}
-    assert errors_of(results) == sorted([*errors.items(), (3, "read")])
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_bug_is_not_swallowed(stage):
     calls = dict.fromkeys(STAGES, lambda: None) | {stage: lambda: {}["a bug"]}
@@ -101,22 +95,6 @@ def test_reading_and_finishing_run_beside_computing_but_not_far_ahead():
     assert here not in finished
 
 
-def test_work_in_turn_runs_in_order_beside_the_making():
-    done, here = [], threading.get_ident()
-
-    def items():
-        for number in range(10):
-            assert len(done) >= number - 3
-            yield number
-
-    def work(number: int) -> None:
-        assert threading.get_ident() != here
-        done.append(number)
-
-    assert list(map_ahead(work, items(), ahead=2)) == [None] * 10
-    assert done == list(range(10))
-
-
 def test_an_error_of_work_in_turn_is_raised_where_its_result_is_taken():
     made = []
 
@@ -133,26 +111,11 @@ def test_an_error_of_work_in_turn_is_raised_where_its_result_is_taken():
     assert len(made) <= 4
 
 
-def test_more_threads_read_further_ahead():
-    together = threading.Barrier(5, timeout=20)  # broken, an error, unless five read at once
-    items = list(run_pipeline([[n] for n in range(5)], lambda n: together.wait(), lambda pairs: [bool], (), threads=5))
-    assert len(items) == 5
-
-
-def test_as_many_threads_finish_as_read():
-    together = threading.Barrier(3, timeout=20)  # broken, an error, unless three are finished at once
-    results = run_pipeline([[0, 1, 2]], bool, lambda pairs: [together.wait] * len(pairs), (), threads=3)
-    assert sorted(result for _, result in results) == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("device", "cpus", "processes", "workers"),
     [
-        ("cpu", 1, 1, 0),
         ("cpu", 2, 1, 1),
         ("cpu", 2, 2, 0),
-        ("cpu", 64, 1, 1),
-        ("cuda", 1, 1, 1),
         ("cuda", 8, 1, 8),
         ("cuda", 8, 4, 2),
         ("cuda", 2, 4, 1),
@@ -199,16 +162,6 @@ def test_only_processes_that_were_started_within_end(monkeypatch, ended_children
     assert own.calls == ["kill", "join"]
 
 
-def test_the_end_of_a_process_that_is_ended_is_no_loss(monkeypatch, ended_children):
-    alive = []
-    monkeypatch.setattr(multiprocessing, "active_children", lambda: list(alive))
-    with workers_ended():
-        alive.append(Worker())
-    assert ended_children == []
-    signal.raise_signal(signal.SIGCHLD)
-    assert ended_children == [signal.SIGCHLD]
-
-
 def test_the_cpus_are_those_that_this_process_may_use(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 9} if process == 0 else set(), raising=False)
@@ -228,94 +181,3 @@ def test_the_cpus_are_those_that_this_process_may_use(monkeypatch):
 def test_indices_are_mapped_in_order_whatever_the_chunks(monkeypatch, count, chunk):
     monkeypatch.setattr(parallel, "available_cpus", lambda: 2)
     assert list(map_indices(lambda index: index * index, count, chunk)) == [index**2 for index in range(count)]
-
-
-def test_items_are_begun_so_far_ahead_of_those_that_are_taken():
-    taken = []
-
-    def items():
-        for number in range(9):
-            taken.append(number)
-            yield number
-
-    results = map_ahead(lambda number: number, items(), ahead=3)
-    assert next(results) == 0
-    assert len(taken) == 4
-    assert next(results) == 1
-    assert len(taken) == 5
-    assert list(results) == [2, 3, 4, 5, 6, 7, 8]
-
-
-def test_work_in_turn_has_one_thread_unless_more_are_asked_for():
-    threads, begun = set(), threading.Event()
-
-    def items():
-        yield from range(4)
-        begun.set()
-
-    def work(number: int) -> None:
-        threads.add(threading.get_ident())
-        begun.wait(timeout=20)  # until all items have been given out
-
-    list(map_ahead(work, items(), ahead=9))
-    assert len(threads) == 1
-
-
-def test_indices_are_mapped_in_as_many_threads_as_there_are_cpus(monkeypatch):
-    monkeypatch.setattr(parallel, "available_cpus", lambda: 3)
-    together = threading.Barrier(3, timeout=20)  # broken, an error, unless three compute at once
-    assert list(map_indices(lambda index: together.wait() >= 0, 3, 1)) == [True] * 3
-
-
-def test_indices_are_mapped_two_chunks_of_32_ahead_in_each_thread(monkeypatch):
-    monkeypatch.setattr(parallel, "available_cpus", lambda: 3)
-    finished = []
-    results = map_indices(lambda index: finished.append(index) or index, 1000)
-    assert next(results) == 0
-    wait_until(lambda: len(finished) >= 224)
-    assert len(finished) == 7 * 32
-    assert list(results) == list(range(1, 1000))
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    """Wait until something is true, five seconds at most."""
-    deadline = time.monotonic() + 5
-    while not is_true() and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
-def test_no_more_is_computed_while_each_thread_has_an_item_to_finish():
-    gate, computed, results = threading.Event(), [], []
-
-    def compute(pairs):
-        computed.append(pairs)
-        return [gate.wait]
-
-    consumer = threading.Thread(
-        target=lambda: results.extend(run_pipeline([[number] for number in range(9)], bool, compute, (), threads=2))
-    )
-    consumer.start()
-    try:
-        wait_until(lambda: len(computed) >= 3)
-        time.sleep(0.05)
-        assert len(computed) == 3
-    finally:
-        gate.set()
-        consumer.join(timeout=20)
-    assert [item for item, _ in results] == list(range(9))
-
-
-def test_results_that_nobody_will_take_are_not_computed():
-    opened, gate, finished = threading.Event(), threading.Event(), []
-    opened.set()
-    gates = {0: opened}  # all others wait
-
-    def work(number: int) -> None:
-        finished.append(number)
-        gates.get(number, gate).wait(timeout=20)
-
-    results = map_ahead(work, range(9), ahead=6)
-    next(results)
-    threading.Timer(0.05, gate.set).start()
-    results.close()
-    assert len(finished) <= 2

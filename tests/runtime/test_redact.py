@@ -33,7 +33,7 @@ from runtime.errors import DataError, UserError, one_line
 from runtime.redact import redact, redact_all
 from runtime.script import print_error
 from train_utils.settings.flags import parse_args
-from train_utils.settings.record import describe_environment, flags_as_json
+from train_utils.settings.record import flags_as_json
 
 TOKENS = ("open-sesame", "shazam-42")
 OF_ENVIRONMENT = "from-the-environment"
@@ -180,12 +180,6 @@ def test_a_recorded_run_is_repeated_with_new_secrets(done, store, tmp_path):
     assert leaks(again) == []
 
 
-def test_a_recorded_run_needs_no_secrets_for_other_data(done, capsys):
-    assert parsed("--like", done.folder, "--dataset", "shapes").dataset == "shapes"
-    assert "query" not in capsys.readouterr().out
-    assert parsed("shapes", "--like", done.folder).dataset == "shapes"
-
-
 def test_a_record_that_holds_a_query_is_read_as_if_it_did_not(done, store, tmp_path, capsys):
     record = done.settings | {"flags": done.settings["flags"] | {"dataset": store.url()}}
     del record["credentials_left_out"]
@@ -217,11 +211,6 @@ def test_trackers_that_send_the_command_line_find_no_secret_in_it(store, monkeyp
     assert args.dataset == store.url()
     assert flags_as_json(args)["dataset"] == f"http://{store.place}"
     assert sys.argv == ["train.py", f"--dataset=http://{store.place}"]
-
-
-def test_the_recorded_command_has_no_secret(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["train.py", "--dataset", "s3://bucket/x?t=secret", "--val-group", "a?b=c"])
-    assert describe_environment()["command"] == "train.py --dataset s3://bucket/x --val-group 'a?b=c'"
 
 
 def test_warnings_beside_the_traceback_of_a_bug_show_no_secret():
@@ -274,10 +263,9 @@ def test_the_record_of_predictions_names_models_without_secrets():
         ("https://user:secret@host:80/a@b/x.tar?token=secret", "https://host:80/a@b/x.tar"),
         ("https://secret@host", "https://host"),
         ("HTTPS://User:secret@Host/X.tar?secret", "HTTPS://Host/X.tar"),
-        ("https://user:se@cret@host/x", "https://host/x"),
-        ("https://user:se%40cret@host/x", "https://host/x"),
-        ("https://user:se/cr?e#t@host/x", "https://host/x"),
         ("https://user:sec ret@host/a b/x?t=secret", "https://host/a b/x"),
+        ("https://user:se@cret@host/x", "https://host/x"),
+        ("https://user:se/cr?e#t@host/x", "https://host/x"),
         ("s3://bucket/x-{0..9}.tar?X-Amz-Signature=secret", "s3://bucket/x-{0..9}.tar"),
         ("hf://user:secret@datasets/owner/name@v1/x", "hf://datasets/owner/name@v1/x"),
         ("abfs://user:secret@account/x", "abfs://account/x"),
@@ -285,10 +273,7 @@ def test_the_record_of_predictions_names_models_without_secrets():
         ("https://a/x?t=secret, https://b/y?secret; sftp://u:secret@c/z", "https://a/x, https://b/y; sftp://c/z"),
         ("--dataset=HTTPS://u:secret@host/x", "--dataset=HTTPS://host/x"),
         ("404, message='Not Found', url='https://host/x?t=secret'", "404, message='Not Found', url='https://host/x'"),
-        ("(see https://host/x?t=secret).", "(see https://host/x)."),
         ("retries exceeded with url: /x?t=secret (Caused by", "retries exceeded with url: /x (Caused by"),
-        ("retries exceeded with url: /x?secret (Caused by", "retries exceeded with url: /x (Caused by"),
-        ("Retries exceeded with URL: /x?secret (Caused by", "Retries exceeded with URL: /x (Caused by"),
         (str(Path("s3://bucket/x?t=secret")), "s3:/bucket/x"),
         ("see s3://bucket/x#access_token=secret", "see s3://bucket/x"),
     ],
@@ -302,21 +287,14 @@ def test_secrets_of_each_url_are_removed(text, redacted):
     "text",
     [
         "hf://datasets/owner/name@v1/data/*.parquet",
-        "hf://name@v1/x",
-        "HF://name@v1/x",
         "owner/name@v1",
         "abfs://container@account.dfs.core.windows.net/x",
         "sftp://alice@host/x",
-        "s3://bucket/x-??-*.tar",
         "s3://bucket/part-?/year=2020/x.tar",
         "s3://bucket/x#1@2.tar",
-        "https://host:8080/a@b/x.tar",
         "https://[::1]:8080/a@b/x.tar",
         "https://host/x.tar: which of a, b are image and mask? Give them",
-        "file:///data/me@work/x.tar",
         "file:///data/run#lr=0.1/x.tar",
-        "file:/data/a:b@c/what?a=b.tar",
-        "C:/data/me@work/x.tar",
         r"C:\data\me@work\x.tar",
         "data/me@work/what?a=b.tar",
         "open http://127.0.0.1:7860 in a browser; Ctrl-C ends the page",
@@ -325,14 +303,6 @@ def test_secrets_of_each_url_are_removed(text, redacted):
 )
 def test_all_else_stays_as_it_is(text):
     assert redact(text) == text
-
-
-def test_texts_in_lists_of_lists_are_redacted_but_keys():
-    url = "https://host/x"
-    assert redact_all({url: [[f"{url}?a=b"], 1], "a": {"b": url}}) == {
-        url: [["https://host/x"], 1],
-        "a": {"b": "https://host/x"},
-    }
 
 
 @pytest.mark.parametrize("script", [train, predict], ids=["train.py", "predict.py"])
@@ -369,8 +339,3 @@ def test_every_line_that_is_printed_is_redacted(capsys):
     say("read https://host/x?t=secret")
     say_error("lost https://host/x?secret")
     assert capsys.readouterr() == ("read https://host/x\n", "lost https://host/x\n")
-
-
-def test_a_pattern_behind_a_url_is_no_query():
-    line = "https://host/x: no file matches part-?.tar"
-    assert redact(line) == line

@@ -144,23 +144,6 @@ def test_a_closed_terminal_ends_a_process(monkeypatch, handlers):
     assert end.value.code == 129
 
 
-def test_a_closed_terminal_does_not_end_a_process_that_was_started_to_outlast_it(monkeypatch, handlers):
-    monkeypatch.setattr(signals, "_follow_launcher", lambda: None)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signals.exit_on_sigterm()
-    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-
-
-def test_a_process_that_was_started_to_outlast_its_terminal_ends_on_sigterm(monkeypatch, handlers):
-    monkeypatch.setattr(signals, "_follow_launcher", lambda: None)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signals.exit_on_sigterm()
-    with pytest.raises(SystemExit) as end:
-        signal.raise_signal(signal.SIGTERM)
-    assert end.value.code == 143
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
 @pytest.mark.parametrize(
     ("environment", "follows"),
@@ -183,13 +166,6 @@ def test_a_process_ends_with_its_launcher(monkeypatch, handlers, kernel_calls, e
     assert end.value.code == 143
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
-def test_a_loader_process_outlasts_signals_but_not_its_parent(handlers, kernel_calls):
-    signals.outlast_stop_signals()
-    assert kernel_calls == [(1, signal.SIGKILL)]
-    assert {signal.getsignal(number) for number in signals.stop_signals()} == {signal.SIG_IGN}
-
-
 @pytest.fixture
 def handlers():
     """Puts the handlers of the signals back after a test that changes them in the process of the tests."""
@@ -208,76 +184,3 @@ def kernel_calls(monkeypatch) -> list[tuple[int, int]]:
     library = SimpleNamespace(prctl=lambda *arguments: calls.append(arguments))
     monkeypatch.setattr(signals.ctypes, "CDLL", lambda name: library)
     return calls
-
-
-@pytest.fixture
-def watches(monkeypatch) -> list:
-    """What would be watched for in a thread."""
-    watches = []
-
-    def new_thread(target, daemon):
-        assert daemon  # the process does not wait for it
-        return SimpleNamespace(start=lambda: watches.append(target))
-
-    monkeypatch.setattr(signals, "Thread", new_thread)
-    return watches
-
-
-@pytest.mark.parametrize(
-    ("number", "descriptors"),
-    [(signal.SIGTERM, []), (signal.SIGUSR1, []), (signal.SIGINT, []), (signal.SIGHUP, [2])],
-    ids=["SIGTERM", "SIGUSR1", "SIGINT", "SIGHUP"],
-)
-def test_a_closed_terminal_alone_has_prints_go_nowhere(monkeypatch, handlers, watches, number, descriptors):
-    monkeypatch.setattr(signals.os, "isatty", lambda descriptor: descriptor in (0, 2))
-    redirected = []
-    monkeypatch.setattr(signals.os, "dup2", lambda source, target: redirected.append(target))
-    request = signals.StopRequest()
-    assert not request.is_asked
-    signal.raise_signal(number)
-    assert request.is_asked
-    assert redirected == descriptors
-
-
-def test_both_streams_of_a_terminal_that_is_closed_go_nowhere(monkeypatch, handlers, watches):
-    monkeypatch.setattr(signals.os, "isatty", lambda descriptor: True)
-    redirected = []
-    monkeypatch.setattr(signals.os, "dup2", lambda source, target: redirected.append(target))
-    request = signals.StopRequest()
-    signal.raise_signal(signal.SIGHUP)
-    assert request.is_asked
-    assert redirected == [1, 2]
-
-
-def test_a_terminal_may_be_closed_after_a_run_was_asked_to_stop(monkeypatch, handlers, watches):
-    monkeypatch.setattr(signals.os, "isatty", lambda descriptor: True)
-    redirected = []
-    monkeypatch.setattr(signals.os, "dup2", lambda source, target: redirected.append(target))
-    signals.StopRequest()
-    signal.raise_signal(signal.SIGTERM)
-    signal.raise_signal(signal.SIGHUP)
-    assert redirected == [1, 2]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
-def test_a_run_that_can_be_asked_to_stop_ends_with_its_launcher(monkeypatch, handlers, watches, kernel_calls):
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-    signals.StopRequest()
-    assert kernel_calls == [(1, signal.SIGTERM)]
-
-
-def test_a_second_ctrl_c_ends_the_process_a_second_after_the_first(monkeypatch, handlers, watches):
-    times = iter([10.0, 10.9, 11.0])
-    monkeypatch.setattr(signals.time, "monotonic", lambda: next(times))
-
-    def end(code):
-        raise SystemExit(code)
-
-    monkeypatch.setattr(signals.os, "_exit", end)
-    signals.StopRequest()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGINT, signal.SIGINT):
-        signal.raise_signal(number)
-    with pytest.raises(SystemExit) as ended:
-        watches[0]()
-    assert ended.value.code == 130
-    assert list(times) == []

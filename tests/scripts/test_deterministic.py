@@ -21,10 +21,9 @@ import train
 from inference import Predictor
 from tasks import confusion as metrics
 from tasks.classes import ClassTarget
-from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
 from unet import UNet, UNetConfig
-from unet.blocks import NORMS, UPSAMPLINGS, DoubleConv, Up
+from unet.blocks import DoubleConv, Up
 from unet.model import DeeplySupervisedUNet
 
 
@@ -177,13 +176,6 @@ def test_no_operator_of_a_network_with_its_loss_raises(norm, upsample, loss, as_
     assert {"convolution", "convolution_backward"} <= recorder.called
 
 
-def test_networks_without_such_operators_are_of_each_norm_upsampling_loss():
-    norms, upsamplings, losses = (set(kinds) for kinds in zip(*KINDS, strict=True))
-    assert norms == set(NORMS)
-    assert upsamplings == set(UPSAMPLINGS)
-    assert losses == set(LOSSES)
-
-
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
 def test_nothing_that_is_called_for_volumes_raises(upsample, as_on_cuda):
     network = DeeplySupervisedUNet(UNetConfig(1, 2, base_channels=2, depth=3, dims=3, upsample=upsample)).train()
@@ -207,20 +199,6 @@ def test_a_loss_that_cuda_refuses_is_found(tiny_folder, tmp_path, as_on_cuda, mo
     assert recorder.refused == {"nll_loss2d_forward"}
 
 
-def test_interpolation_is_another_on_cuda():
-    # so the runs above have to be told that they are there
-    images = torch.rand(1, 2, 4, 4, requires_grad=True)
-    with Recorder() as recorder:
-        F.interpolate(images, scale_factor=2, mode="bilinear").sum().backward()
-    assert recorder.refused == {"upsample_bilinear2d_backward"}
-    with process_state_kept(), Recorder() as recorder:
-        torch.use_deterministic_algorithms(True)
-        with told_cuda():
-            output = F.interpolate(images, scale_factor=2, mode="bilinear")
-        output.sum().backward()
-    assert recorder.refused == set()
-
-
 @pytest.mark.parametrize(
     ("name", "call"),
     [
@@ -237,31 +215,6 @@ def test_an_operator_that_raises_is_found(name, call):
     with Recorder() as recorder:
         call(torch.rand(2, 2, 4, 4, requires_grad=True))
     assert name in recorder.refused
-
-
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("grid_sampler_2d_backward", lambda x: F.grid_sample(x, x[:, 0, :, :2, None].mT, align_corners=False)),
-        ("reflection_pad2d_backward", lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect")),
-    ],
-)
-def test_an_operator_whose_backward_pass_raises_is_found(name, call):
-    with Recorder() as recorder:
-        call(torch.rand(2, 2, 4, 4, requires_grad=True)).sum().backward()
-    assert name in recorder.refused
-
-
-def test_operators_that_do_not_raise_are_not_found():
-    x = torch.rand(2, 3, 4, 4)
-    with Recorder() as recorder:
-        torch.bincount(x.long().flatten())
-        x.long().cumsum(0)
-        x.median()
-        F.nll_loss(x, x[:, 0].long(), reduction="none")
-        x.scatter_reduce(0, x.long(), x, "sum")
-    assert {"bincount", "cumsum", "median", "nll_loss2d_forward", "scatter_reduce"} <= recorder.called
-    assert recorder.refused == set()
 
 
 def test_operators_that_raise_are_those_of_this_torch():

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from support.in_process import Run, in_float64, run_train
 from support.launches import PROGRAMS, TINY, launch, predict
 from support.networks import export
@@ -23,11 +22,8 @@ from torch import Tensor
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from data_utils.image_io.windowed import WindowedArray
 from data_utils.sources.points import files
 from inference import Predictor
-from inference.decoding.landmarks import LandmarkDecoder
-from inference.decoding.views import predict_strips
 from inference.page import PagePredictor
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT
@@ -67,24 +63,6 @@ def test_landmarks_are_learned(run):
 def test_an_evaluation_of_landmarks_has_all_scores(run):
     assert {"eval/closeness", "eval/sdr/1_percent", "eval/mean_radial_error/tail"} <= run.records[-1].keys()
     assert "AUROC" in run.output
-
-
-def test_the_report_shows_errors_of_landmarks(run):
-    page = (run.folder / "report.html").read_text()
-    assert "Errors of each landmark" in page
-    assert "nose" in page
-    assert "a line joins both" in page
-
-
-def test_each_validation_image_of_landmarks_has_a_picture(run):
-    assert len(list((run.folder / "predictions").rglob("*.png"))) == 7
-
-
-def test_the_card_describes_landmarks(run):
-    card = (run.folder / "model" / "README.md").read_text()
-    assert "keypoint-detection" in card
-    assert "predictor.points" in card
-    assert "| tail |" in card
 
 
 def test_the_model_records_names_with_the_layout_of_points(run):
@@ -131,10 +109,6 @@ def test_predicted_points_come_in_the_format_of_the_data(predicted):
     assert len(table.images) == 24
     assert table.presence is not None
     assert np.array_equal(single.positions[0], table.positions[table.images.index("frame_00.png")])
-
-
-def test_predicted_points_are_drawn_on_a_picture_that_is_large_enough(predicted):
-    assert Image.open(predicted / "frame_00.overlay.png").width >= 320
 
 
 def test_probabilities_of_points_are_a_map_each(predicted):
@@ -270,24 +244,6 @@ def test_maps_of_a_batch_are_averaged_with_those_of_the_mirror_image(network, im
     torch.testing.assert_close(logits, averaged_maps)
 
 
-def test_maps_in_strips_are_averaged_with_those_of_the_mirror_image(network, image, averaged_maps):
-    strips = torch.cat(list(Predictor(network).strips(WindowedArray(image))), dim=1)
-    torch.testing.assert_close(strips, averaged_maps)
-
-
-def test_maps_of_an_evaluation_are_averaged_with_those_of_the_mirror_image(network, image, averaged_maps):
-    batch = torch.tensor(image).movedim(2, 0)[None].float()
-    decoder = LandmarkDecoder(Predictor(network).task)
-    (evaluated,) = predict_strips(network, batch, [(30, 37)], network.config, decoder)
-    torch.testing.assert_close(torch.cat(list(evaluated), dim=2)[0], averaged_maps)
-
-
-def test_maps_without_views_are_those_of_the_network(network, image):
-    predictor = Predictor(network, tta=False)
-    (logits,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [(30, 37)])
-    torch.testing.assert_close(logits, network(torch.tensor(image).movedim(2, 0)[None].float())[0])
-
-
 @pytest.mark.parametrize(("augment", "is_mirrored"), [("none", False), ("mirror", True)])
 def test_mirror_images_are_averaged_if_training_has_seen_them(folder, augment, is_mirrored):
     info = load_dataset_info(DataConfig(dataset=str(folder), augment=augment))
@@ -349,17 +305,6 @@ def encoder_run(folder, tmp_path_factory) -> Run:
     run = run_train(tmp_path_factory.mktemp("runs") / "encoder", folder, *flags)
     assert run.exit_code == 0, run.output
     return run
-
-
-@pytest.mark.slow
-def test_a_fold_of_points_has_a_third_of_the_images(encoder_run):
-    assert "16 training and 8 validation images" in encoder_run.output
-
-
-@pytest.mark.slow
-def test_weights_of_a_network_for_points_are_averaged(encoder_run):
-    average, last = encoder_run.tensors(4, "average"), encoder_run.weights(4)
-    assert any(not torch.equal(weight, last[name]) for name, weight in average.items())
 
 
 @pytest.mark.slow

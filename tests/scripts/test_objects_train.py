@@ -144,17 +144,6 @@ def test_the_report_shows_scores_of_objects(run):
     assert "aP@0.5" not in report
 
 
-def test_the_card_describes_objects(run):
-    card = (run.folder / "model" / "README.md").read_text()
-    assert "Instance segmentation: numbers for the objects of the classes object." in card
-    assert "instance-segmentation" in card
-    assert "| object | " in card
-
-
-def test_each_validation_image_of_objects_has_a_picture(run):
-    assert len(list((run.folder / "predictions").iterdir())) == 4
-
-
 def test_a_resumed_run_cannot_be_told_from_one_that_was_never_interrupted(run, folder, tmp_path):
     shutil.copytree(run.folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000060")
@@ -196,11 +185,6 @@ def test_predicted_objects_are_scored(predicted):
     assert metrics["predicted"] == predicted.mask.max()
     assert metrics["ap50"] > 0.3
     assert "AP@0.5" in predicted.output
-
-
-def test_an_overlay_of_objects_has_no_legend(predicted):
-    assert (predicted.folder / "large.overlay.png").exists()
-    assert not (predicted.folder / "legend.overlay.png").exists()
 
 
 def test_probabilities_of_objects_are_three_maps(predicted):
@@ -272,11 +256,6 @@ def test_the_table_of_all_images_joins_those_of_each(predicted_folder, name):
     table = rows_of(predicted_folder.folder / name.replace(".png", ".objects.csv"))
     assert [{"image": name, **row} for row in table] == own
     assert len(own) == np.array(Image.open(predicted_folder.folder / name)).max()
-
-
-def test_the_table_of_all_images_is_named(predicted_folder):
-    table = predicted_folder.folder / "objects.csv"
-    assert f"{table} lists {len(predicted_folder.rows):,} objects in 3 images" in predicted_folder.output
 
 
 def test_the_coco_file_lists_the_objects_of_all_images(predicted_folder):

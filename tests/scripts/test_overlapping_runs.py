@@ -20,7 +20,6 @@ from support.run_files import losses
 from support.volumes import case, write_nifti
 
 from inference import Predictor
-from inference.outputs.overlapping import OverlapFormat, folder_names
 from inference.page import PagePredictor
 from runtime.errors import CheckpointError
 
@@ -105,13 +104,6 @@ def test_masks_of_each_class_are_there_where_its_probability_is_above_half(predi
     assert ((probabilities > 0.5) == written(predicted)[number]).all()
 
 
-def test_overlay_has_a_color_for_each_class(predicted):
-    overlay = read(predicted / "00.overlay.png")
-    colors = {tuple(color) for color in OverlapFormat(NAMES).colors[1:].tolist()}
-    assert colors <= {tuple(pixel) for pixel in overlay.reshape(-1, 3).tolist()}
-    assert (predicted / "legend.overlay.png").exists()
-
-
 def test_masks_that_are_there_are_scored_alike(run, data, predicted):
     first = json.loads((predicted / "metrics.json").read_text())
     images = [data / "val" / "images"]
@@ -158,17 +150,6 @@ def test_report_shows_classes_that_may_overlap(run):
     report = (run.folder / "report.html").read_text()
     assert "A pixel may have several classes" in report
     assert "Found and missed pixels" in report
-
-
-def test_model_card_says_how_a_mask_holds_each_class(run):
-    card = (run.folder / "model" / "README.md").read_text()
-    assert "over the classes' own pixels (foregrounds)" in card
-    assert "(H, W) bits, the first class in the lowest" in card
-    assert all(f"| {name} |" in card for name in NAMES)
-
-
-def test_pictures_of_a_run_are_those_of_all_validation_images(run):
-    assert len(list((run.folder / "predictions").iterdir())) == 5
 
 
 def test_page_gives_an_archive_with_a_mask_for_each_class(run, data, tmp_path):
@@ -266,9 +247,3 @@ def test_volumes_are_scored_class_by_class(tmp_path):
 def dice(truth: np.ndarray, found: np.ndarray) -> float | None:
     pixels = truth.sum() + found.sum()
     return 2 * (truth & found).sum() / pixels if pixels else None
-
-
-def test_names_of_classes_become_names_of_folders_that_differ():
-    names = ["a/b", "a\\b", "..", "", "A_B", "lung", "CON:1"]
-    folders = folder_names(names)
-    assert folders == ["a_b", "a_b_2", "class", "class_2", "A_B_3", "lung", "CON_1"]

@@ -4,7 +4,6 @@ Modules: inference/predict_settings.py, inference/predictor.py, inference/models
 """
 
 import dataclasses
-import re
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +24,7 @@ from inference.outputs import new_format
 from inference.pipeline import PredictionPipeline
 from inference.predict_settings import parse_args
 from inference.scoring.truth import ScoreError
-from predict import Failure, check_outputs, output_extensions
+from predict import check_outputs, output_extensions
 from runtime.errors import ImageError, ModelError, SettingsError
 from runtime.launch import compile_networks
 from tasks.objects import Objects
@@ -236,15 +235,6 @@ def test_a_failure_is_reported_with_the_name_of_its_image(model, photos, tmp_pat
     assert result.stderr.splitlines()[-1] == f"predict.py: failed: {line.format(photos / 'a.png')}"
 
 
-def test_failures_are_reported_in_the_order_of_their_lines(model, photos, tmp_path, monkeypatch):
-    def run(pipeline: PredictionPipeline, batches: list) -> list[tuple]:
-        return [(batches[0][0], ImageError(f"{name}: cut")) for name in "bca"]
-
-    monkeypatch.setattr(PredictionPipeline, "run", run)
-    result = predict(model, [photos / "a.png"], tmp_path / "out")
-    assert result.stderr.splitlines()[-3:] == [f"predict.py: failed: {name}: cut" for name in "abc"]
-
-
 @pytest.mark.parametrize(
     ("output", "flags", "is_complete"),
     [("out", [], False), ("out", ["--overwrite"], True), ("out/a.png", ["--overwrite"], False)],
@@ -342,11 +332,6 @@ def test_tta_is_the_mean_over_the_eight_flips_and_turns():
     np.testing.assert_array_equal(got.mask, got.probabilities.argmax(axis=0))
     assert all(np.abs(view - got.probabilities).max() > 1e-3 for view in views)
     assert not Predictor(network, tta=True, tile_size=48).tilings((300, 300))[0].exact
-
-
-def test_preprocessing_says_whether_training_has_turned_images(tiny_folder):
-    assert load_info(tiny_folder, augment="strong").preprocess().turned
-    assert not load_info(tiny_folder).preprocess().turned
 
 
 def test_tta_of_a_model_that_saw_no_turns_mirrors_images_alone(tiny_folder):
@@ -532,13 +517,6 @@ def test_a_call_without_inputs_is_refused(monkeypatch):
         parse_args("")
 
 
-@pytest.mark.parametrize(
-    ("is_written", "has_mask", "leaves"), [(True, True, False), (False, True, True), (False, False, False)]
-)
-def test_a_mask_of_an_earlier_run_stays_where_none_was_written(is_written, has_mask, leaves):
-    assert Failure("line", is_written, has_mask).leaves_old_mask is leaves
-
-
 OBJECTS = Objects().to_config()
 NO_COCO = "--coco: is for models of objects in images, which this is not"
 
@@ -547,19 +525,6 @@ def check_flags(flags: str, options: dict) -> None:
     """Check the flags of a call with a network of these options."""
     predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, **options)))
     check_outputs(settings_of(*flags.split()), predictor, new_format(predictor.config))
-
-
-@pytest.mark.parametrize(
-    ("options", "flags"),
-    [
-        ({}, "--boundary --truth t"),
-        ({}, "--uncertainty"),
-        ({}, "--polygons"),
-        ({"task": OBJECTS}, "--coco --uncertainty"),
-    ],
-)
-def test_a_flag_of_what_a_model_has_is_taken(options, flags):
-    check_flags(flags, options)
 
 
 @pytest.mark.parametrize(
@@ -593,85 +558,6 @@ def test_a_flag_of_what_a_model_has_not_is_refused(options, flags, line):
 )
 def test_each_flag_of_a_file_has_its_extension(flags, extensions):
     assert output_extensions(settings_of(*flags), new_format(network_of().config)) == extensions
-
-
-def test_all_files_of_a_format_are_written_for_each_input():
-    output_format = SimpleNamespace(mask_extensions=(".png",), extensions=(".csv",))
-    assert output_extensions(settings_of("--overlay"), output_format) == (".png", ".csv", ".overlay.png")
-
-
-def test_the_format_of_polygons_is_checked_by_its_extension(monkeypatch):
-    checked = []
-    monkeypatch.setattr("predict.check_polygons", lambda extension, output_format: checked.append(extension))
-    predictor = SimpleNamespace(task=None)
-    check_outputs(settings_of("--polygons", "gpkg"), predictor, SimpleNamespace(kind="mask"))
-    assert checked == [".gpkg"]
-
-
-def test_settings_without_flags_ask_for_nothing():
-    assert vars(settings_of()) == {
-        "model": "m",
-        "input": ["a.png"],
-        "output": Path("out"),
-        "overlay": False,
-        "truth": None,
-        "overwrite": False,
-        "probabilities": False,
-        "uncertainty": False,
-        "polygons": None,
-        "coco": False,
-        "min_size": None,
-        "drop_border": False,
-        "tta": False,
-        "ensemble": [],
-        "boundary": False,
-        "mask_suffix": None,
-        "tile_size": None,
-        "overlap": None,
-        "scale": None,
-        "file": None,
-    }
-
-
-@pytest.fixture
-def help_text(monkeypatch, capsys) -> str:
-    """What predict.py --help prints."""
-    monkeypatch.setenv("COLUMNS", "150")
-    with pytest.raises(SystemExit):
-        settings_of("--help")
-    return capsys.readouterr().out
-
-
-def test_the_help_says_what_each_flag_takes(help_text):
-    assert re.findall(r"^  (--.+?)(?:  |$)", help_text, re.MULTILINE) == [
-        "--model MODEL",
-        "--input FILES [FILES ...]",
-        "--output DIR",
-        "--overlay",
-        "--truth DIR",
-        "--overwrite",
-        "--probabilities",
-        "--uncertainty",
-        "--polygons [{geojson,gpkg}]",
-        "--coco",
-        "--min-size PIXELS",
-        "--drop-border",
-        "--tta",
-        "--ensemble MODEL [MODEL ...]",
-        "--boundary",
-        "--mask-suffix SUFFIX",
-        "--tile-size PIXELS",
-        "--overlap PIXELS",
-        "--scale FACTOR",
-    ]
-
-
-def test_the_help_explains_each_flag(help_text):
-    assert len(re.findall(r"^  --.+?(?:  |\n {20}) *[a-z]", help_text, re.MULTILINE)) == 19
-
-
-def test_the_help_says_which_flags_are_chosen_from_the_input(help_text):
-    assert help_text.count("(default: auto)") == 2
 
 
 @pytest.mark.parametrize(

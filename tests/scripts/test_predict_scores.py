@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from support.launches import predict
 from support.prediction import scores_of, settings_of
@@ -152,12 +151,6 @@ def test_a_report_has_images_from_the_worst_to_those_without_a_score():
     assert report["confusion_matrix"] == [[6, 2], [1, 1]]
 
 
-def test_a_report_leaves_out_what_was_not_scored():
-    report = print_scores(SCORES, "mean IoU", scored_images(VALUES))
-    assert "boundary" not in report
-    assert "by_case" not in report
-
-
 def test_the_five_worst_images_are_named(capsys):
     print_scores(SCORES, "mean IoU", scored_images(VALUES))
     assert capsys.readouterr().out.splitlines()[-6:] == [
@@ -168,78 +161,6 @@ def test_the_five_worst_images_are_named(capsys):
         "mean IoU 0.4000, d",
         "mean IoU 0.5000, e",
     ]
-
-
-def test_the_only_image_is_named_even_without_a_score(capsys):
-    print_scores(SCORES, "mean IoU", scored_images({"none": None}))
-    assert capsys.readouterr().out.splitlines()[-2:] == ["the image:", "mean IoU 0.0000, none"]
-
-
-def test_scores_of_volumes_are_reported_by_case_too(capsys):
-    scored = [ScoredImage({"image": "v", "mean_iou": 0.5, "dice": [1.0, 0.5], "iou": [1.0, 0.25]}, None, None)]
-    report = print_scores(scores_of([6, 2], [1, 1]), "mean IoU", scored)
-    assert report["by_case"]["mean_dice"] == 0.5
-    assert report["by_case"]["mean_iou"] == 0.25
-    assert "of cases" in capsys.readouterr().out
-
-
-BOUNDARY_REPORT = {"boundary_iou": [0.5, 0.25], "hd95": [1.0, 2.0], "mean_boundary_iou": 0.375, "mean_hd95": 1.5}
-AREAS = [np.zeros((2, 3), np.int64), np.ones((2, 3), np.int64)]
-
-
-class FullReport(NamedTuple):
-    """What of three images is given to the reports of parts, the report of all, and what is printed."""
-
-    boundaries: list
-    areas: tuple
-    report: dict
-    printed: str
-
-
-@pytest.fixture
-def full_report(monkeypatch, capsys) -> FullReport:
-    """The report of three images, two of which have boundaries and areas."""
-    calls = []
-    monkeypatch.setattr("predict.boundary_report", lambda boundaries: calls.append(boundaries) or BOUNDARY_REPORT)
-    monkeypatch.setattr("predict.area_report", lambda areas, names: calls.append((areas, names)) or {"areas": 3})
-    monkeypatch.setattr("predict.area_table", lambda report: f"{report['areas']} areas")
-    scores = scores_of([6, 2], [1, 1])
-    counts = torch.zeros(15, 3, dtype=torch.int64)
-    counts[14] = torch.tensor([4, 2, 4 * 2**20])  # sure of four pixels, and right in two of them
-    scores.add_reliability(counts)
-    scored = []
-    for name, boundary, counted in (("a", "first", AREAS[0]), ("b", None, None), ("c", "second", AREAS[1])):
-        values = {"image": name, "mean_iou": 0.5, "dice": [1.0, 0.5], "iou": [1.0, 0.25]}
-        scored.append(ScoredImage(values, boundary, counted))
-    report = print_scores(scores, "mean IoU", scored)
-    boundaries, areas = calls
-    return FullReport(boundaries, areas, report, capsys.readouterr().out)
-
-
-def test_boundaries_of_images_that_have_them_are_reported(full_report):
-    assert full_report.boundaries == ["first", "second"]
-    assert full_report.report["boundary"] == BOUNDARY_REPORT
-    assert "bound. IoU" in full_report.printed
-
-
-def test_areas_of_images_that_have_them_are_reported(full_report):
-    assert full_report.areas == (AREAS, ("sky", "land"))
-    assert full_report.report["areas"] == {"areas": 3}
-    assert "3 areas" in full_report.printed
-
-
-def test_cases_of_all_images_are_reported(full_report):
-    assert full_report.report["by_case"]["cases"] == 3
-
-
-def test_the_calibration_of_all_images_is_reported(full_report):
-    assert full_report.report["calibration"]["expected_calibration_error"] == 0.5
-    assert "expected calibration error 0.5000" in full_report.printed
-
-
-def test_two_images_are_named_as_the_worst_of_two(capsys):
-    print_scores(SCORES, "mean IoU", scored_images({"a": 0.5, "b": 0.5}))
-    assert "the worst of 2 by their mean IoU:" in capsys.readouterr().out
 
 
 class Writer:

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from PIL import Image
 from support.folders import write_folder
 from support.in_process import Run, run_train
-from support.launches import ROOT, TINY, launch, predict
+from support.launches import TINY, launch, predict
 from support.run_equality import different_tensors
 from support.run_files import last_checkpoint, losses, records
 from torch import nn
@@ -129,10 +129,6 @@ def test_an_evaluation_takes_pictures_where_the_tracker_shows_them(evaluated_run
     assert evaluated_runs.pictures == [1, 2, 3]
     assert evaluated_runs.often.steps("eval/loss") == [1, 2, 3]
     assert evaluated_runs.once.steps("eval/loss") == [3]
-
-
-def test_layers_train_with_gradients_alone(evaluated_runs):
-    assert evaluated_runs.modes == {(True, True), (False, False)}
 
 
 def test_an_evaluation_leaves_the_next_steps_as_they_were(evaluated_runs):
@@ -355,51 +351,6 @@ def test_run_that_predicts_one_class_only_says_so(tmp_path):
     run = run_train(tmp_path / "run", "--dataset", folder, *TINY, *flags)
     assert run.exit_code == 0, run.output
     assert "only 'background' was predicted" in run.output or "only 'foreground' was predicted" in run.output
-
-
-def test_a_machine_without_git_trains(tiny_folder, tmp_path):
-    output = tmp_path / "run"
-    flags = ["--max-steps", "1", "--tracker", "none"]
-    result = launch("train.py", "--dataset", tiny_folder, "--output-dir", output, *TINY, *flags, env={"PATH": ""})
-    assert result.returncode == 0, result.stderr
-    assert json.loads((output / "run.json").read_text())["run"]["git_commit"] == "unknown"
-
-
-@pytest.fixture(scope="module")
-def help_text() -> str:
-    """What train.py prints of itself."""
-    result = launch("train.py", "--help")
-    assert result.returncode == 0
-    return result.stdout
-
-
-def test_the_help_begins_with_ten_flags(help_text):
-    first_flags = help_text.partition("the ten flags to start with:")[2].partition("advanced: data:")[0]
-    assert len([line for line in first_flags.splitlines() if line.startswith("  --")]) == 10
-
-
-def test_the_help_states_real_defaults(help_text):
-    assert "(default: None)" not in help_text
-    assert "(default: False)" not in help_text
-
-
-def test_the_help_shows_how_to_launch(help_text):
-    assert help_text.count("accelerate launch") == 5
-
-
-@pytest.mark.parametrize(
-    "flag", ["--dataset", "--batch-size", "--micro-batch-size", "--classes", "--ignore-index", "--output-dir"]
-)
-def test_the_help_lists_flags(help_text, flag):
-    assert flag in help_text
-
-
-def test_the_help_lists_no_flag_of_the_launch(help_text):
-    assert "--fp16" not in help_text
-
-
-def test_the_script_begins_with_what_it_is_for():
-    assert (ROOT / "train.py").read_text().startswith('"""Train a U-Net')
 
 
 def other_machine(data_cache: Path) -> Callable:

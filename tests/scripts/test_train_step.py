@@ -71,19 +71,6 @@ def test_gradients_of_micro_batches_add_up_before_one_exchange(summed):
     assert summed.kept_back == [0, 1]
 
 
-def test_the_loss_of_a_step_is_a_sum_that_keeps_no_graph(summed):
-    assert summed.loss.item() == 7 / 8
-    assert not summed.loss.requires_grad
-
-
-def test_the_counts_of_a_step_are_waited_for_once(summed):
-    assert summed.waits == [0]
-
-
-def test_micro_batches_are_taken_from_their_list(summed):
-    assert summed.micro_batches == []
-
-
 def test_fillers_alone_are_left_out_of_batch_norm(summed):
     assert summed.fillers == [False, True, False]
 
@@ -175,11 +162,6 @@ def test_a_step_is_judged_before_the_optimizer_makes_it():
     assert step.is_made == "made"
 
 
-def test_a_step_of_one_process_is_judged_by_its_loss_norm_and_stop(exchanges):
-    assert Step().judged == (4 / 8, 2.5, 1)
-    assert exchanges == []
-
-
 def test_counts_and_stops_of_two_processes_are_exchanged_once(exchanges):
     step = Step(processes=2)
     assert exchanges == [[8, 1]]
@@ -189,10 +171,6 @@ def test_counts_and_stops_of_two_processes_are_exchanged_once(exchanges):
 @pytest.mark.parametrize(("max_grad_norm", "limit"), [(0.0, float("inf")), (0.5, 0.5)])
 def test_a_norm_of_0_clips_no_gradient(max_grad_norm, limit):
     assert Step(max_grad_norm=max_grad_norm).limit == limit
-
-
-def test_a_step_keeps_no_micro_batch():
-    assert Step().micro_batches == []
 
 
 @pytest.mark.parametrize("error", [MemoryError("of the host"), RuntimeError("out of memory")])

@@ -24,10 +24,7 @@ import inference.tiling.planning
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
-from data_utils.visualize import contours
-from data_utils.visualize_volumes import volume_page
 from inference import Predictor
-from inference.decoding.decoder import Decoder
 from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
@@ -171,12 +168,6 @@ def test_a_tile_is_exact_where_it_overlaps_by_twice_the_reach_along_each_axis(ov
     assert choose_tiling(config, (200,) * 3, tile_size=128, overlap=overlap).exact == is_exact
 
 
-def test_a_tile_is_smaller_where_many_classes_fill_the_memory():
-    many = tiling_of((400, 512, 512), base_channels=32, norm="instance", num_classes=14)
-    assert many.size[0] < 128
-    assert 4 * 14 * many.size[0] * 512 * 512 <= 3 * 2**28
-
-
 @pytest.mark.parametrize(
     ("size", "options"),
     [
@@ -190,11 +181,6 @@ def test_a_tile_stays_within_a_budget(size, options):
     voxel_count = np.prod(tiling_of(size, **options).size)
     assert voxel_count <= 128**3
     assert voxel_count * 32 * 32 <= 2**31
-
-
-def test_an_overlap_of_a_whole_tile_of_a_volume_is_refused_once_it_is_rounded():
-    with pytest.raises(SettingsError, match="overlap 16 must be less than the tile size 16"):
-        choose_tiling(UNetConfig(1, 2, dims=3), (40, 40, 40), tile_size=16, overlap=10)
 
 
 @pytest.mark.parametrize("options", [{}, {"norm": "group"}])
@@ -313,18 +299,6 @@ def test_probabilities_of_a_volume_are_those_of_its_mask(written):
     np.testing.assert_array_equal(np.array([0, 3, 300])[np.asarray(probabilities.dataobj).argmax(3)], stored)
 
 
-def test_files_of_a_volume_are_a_mask_probabilities_overlay(written):
-    folder = written.job.output.parent
-    assert written.job.file(MASK) == folder / "case.nii.gz"
-    assert Image.open(folder / "case.overlay.png").mode == "RGB"
-    assert sorted(file.name for file in folder.iterdir()) == [
-        "case.nii.gz",
-        "case.overlay.png",
-        "case.probabilities.nii.gz",
-        "predict.json",
-    ]
-
-
 TWO_CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
 LOGITS = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
 
@@ -348,61 +322,11 @@ def test_mask_of_strips_of_a_volume_is_that_of_all_logits(strips):
     assert strips.mask.dtype == np.uint8
 
 
-def test_mask_of_a_volume_is_written_strip_by_strip(strips):
-    written = nibabel.load(strips.job.file(".png"))
-    assert np.array_equal(np.asarray(written.dataobj).T, 7 * strips.mask)
-    assert written.header.get_zooms() == (1, 1, 2)
-
-
-def test_probabilities_of_a_volume_are_written_strip_by_strip(strips):
-    probabilities = np.asarray(nibabel.load(strips.job.file(".npy")).dataobj)
-    assert probabilities.shape == (5, 4, 3, 2)
-    np.testing.assert_allclose(probabilities.T, LOGITS.softmax(0).numpy(), rtol=1e-5)
-
-
-def test_overlay_of_a_volume_is_its_page(strips):
-    page = volume_page(np.zeros((3, 4, 5, 1)), strips.mask, TWO_CLASSES.colors, (2.0, 1.0, 1.0))
-    assert np.array_equal(np.asarray(Image.open(strips.job.file(".overlay.png"))), page)
-
-
-def test_outputs_of_a_volume_are_three_files(strips):
-    names = ["image.nii.gz", "image.overlay.png", "image.probabilities.nii.gz"]
-    assert sorted(path.name for path in strips.job.output.parent.iterdir()) == names
-
-
 def test_probabilities_of_a_volume_need_no_other_disk_than_that_of_its_outputs(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no folder"))
     job = volume_job(tmp_path, None)
     VolumeWriter(TWO_CLASSES, Classes(("a", "b")), (".png", ".npy")).write(job, (3, 4, 5), [LOGITS])
     assert job.file(".npy").is_file()
-
-
-def test_mask_of_a_volume_holds_no_colors(tmp_path):
-    colored = ClassFormat(ClassMap(("a", "b"), ((0, 0, 0), (1, 1, 1)), None))
-    writer = VolumeWriter(colored, Classes(("a", "b")), (".png",))
-    with pytest.raises(ImageError, match="which the mask of a volume cannot hold"):
-        writer.write(volume_job(tmp_path, None), (3, 4, 5), [LOGITS])
-
-
-class Whole(ClassFormat):
-    """Shows all of a prediction as the second class once it is read."""
-
-    def for_prediction(self, decoder: Decoder) -> ClassFormat:
-        return Whole(self.class_map)
-
-    def shades(self, rows: np.ndarray) -> np.ndarray:
-        return np.ones_like(rows)
-
-
-def test_slices_are_drawn_as_the_whole_prediction_asks_for(tmp_path):
-    output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
-    output_format.for_prediction = Whole(output_format.class_map).for_prediction
-    job = volume_job(tmp_path, None)
-    VolumeWriter(output_format, Classes(("a", "b")), (".png", ".overlay.png")).write(
-        job, (3, 4, 5), [torch.zeros(2, 3, 4, 5)]
-    )
-    page = volume_page(np.zeros((3, 4, 5, 1)), np.ones((3, 4, 5), np.uint8), output_format.colors, (2.0, 1.0, 1.0))
-    assert np.array_equal(np.asarray(Image.open(job.file(".overlay.png"))), page)
 
 
 def test_the_same_volume_in_other_axes_has_the_same_mask_at_the_same_places(tmp_path):
@@ -527,16 +451,6 @@ def test_files_of_channels_are_predicted_as_one_file_of_all(channel_files, tmp_p
     np.testing.assert_array_equal(
         np.asarray(nibabel.load(tmp_path / "out" / "a.nii.gz").dataobj), mask.transpose(2, 1, 0)
     )
-
-
-@pytest.mark.parametrize(
-    ("pattern", "names"),
-    [("*", ["a_0000", "a_0001", "b_0000", "b_0001"]), ("*_0000.nii.gz", ["a", "b"])],
-    ids=["several numbers", "0000 everywhere"],
-)
-def test_number_of_a_channel_is_a_part_of_the_name_where_the_model_takes_one(channel_files, tmp_path, pattern, names):
-    jobs = find_jobs([f"{channel_files}/{pattern}"], tmp_path / "out")
-    assert [job.output.name for job in jobs] == names
 
 
 @pytest.fixture(scope="module")
@@ -688,22 +602,6 @@ def test_a_class_that_is_missed_has_no_distance(case_scores):
     assert "left: no distance in 1 of 2 cases: only one of truth and prediction has it" in case_table(case_scores)
 
 
-def test_a_page_shows_slices_in_three_planes_in_proportion():
-    image, mask = voxels((20, 30, 40))[..., None], np.zeros((20, 30, 40), np.uint8)
-    mask[5:9, 10:20, 10:20] = 2
-    colors = np.array([(0, 0, 0), (255, 0, 0), (0, 255, 0)], np.uint8)
-    page = volume_page(image, mask, colors, (4.0, 2.0, 1.0))  # 80 x 60 x 40 mm: 320 x 240 x 160 pixels
-    assert page.shape == (240 + 320 + 320 + 6, 4 * 240, 3)
-    green = (page == (0, 255, 0)).all(axis=2)
-    assert green[:240].any()
-    assert green[242:562, : 4 * 160].any()
-    assert green[564:884].any()
-    assert volume_page(image, np.zeros_like(mask), colors, (4.0, 2.0, 1.0)).shape == page.shape
-    square = np.zeros((6, 6), np.uint8)
-    square[1:5, 1:5] = 1
-    assert contours(square).sum() == 12
-
-
 @pytest.fixture(scope="module")
 def scored_call(tmp_path_factory) -> tuple[str, dict]:
     """What predict.py prints of two volumes that it scores, and its metrics."""
@@ -798,11 +696,6 @@ def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):
 def test_an_overlap_of_volumes_is_exact_where_it_is_twice_the_reach(size, overlap, shared, exact):
     config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3)  # its reach is 8 voxels
     assert choose_tiling(config, size, 21, overlap) == Tiling((22,) * 3, (shared,) * 3, (2,) * 3, exact)
-
-
-def test_volumes_that_fit_into_a_tile_are_computed_whole():
-    config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3)
-    assert choose_tiling(config, (22, 22, 22), 21, 22) is None
 
 
 def test_an_overlap_of_a_whole_tile_of_a_volume_is_refused():

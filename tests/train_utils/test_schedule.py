@@ -10,6 +10,7 @@ import pytest
 from support.clocks import NO_CLOCK
 from support.runs import unplanned
 
+from train_utils.clock import Clock
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule, learning_rate
 from train_utils.settings.train_settings import SCHEDULES
@@ -103,6 +104,16 @@ def test_the_learning_rate_of_a_step_is_set_with_the_share_of_the_encoder(step, 
     optimizer = SimpleNamespace(param_groups=[{"of_encoder": False}, {"of_encoder": True}])
     assert schedule_of("--warmup-steps", "2", total_steps=11).set_learning_rate(optimizer, step) == rate
     assert [group["lr"] for group in optimizer.param_groups] == [rate, pytest.approx(0.1 * rate)]
+
+
+@pytest.mark.parametrize(("done", "rate"), [(0, 0.5), (900, 0.0244717)], ids=["steps are ahead", "time is ahead"])
+def test_the_learning_rate_follows_steps_or_time_whichever_comes_first(done, rate):
+    clock = Clock(None, 1.0, 0.0, 0)
+    clock.done, clock.total = done, 1000
+    flags = unplanned("--warmup-steps", "1", "--learning-rate", "1")
+    schedule = Schedule.from_args(flags, 10, 11, clock)
+    optimizer = SimpleNamespace(param_groups=[{"of_encoder": False}])
+    assert schedule.set_learning_rate(optimizer, 6) == pytest.approx(rate, rel=1e-4)
 
 
 INTERVALS = ("--log-every", "5", "--eval-every", "4", "--checkpoint-every", "3")

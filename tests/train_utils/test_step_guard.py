@@ -297,3 +297,12 @@ def test_a_resumed_run_knows_of_the_steps_that_were_skipped(data, monkeypatch):
     run_train(data / "run", *flags, "--max-steps", "3")
     run = run_train(data / "run", *flags, "--max-steps", "4", "--resume", "auto")
     assert run.values("train/skipped_steps") == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("is_main", "milliseconds"), [(True, 90_000), (False, 0)])
+def test_only_the_main_process_tells_the_time(is_main, milliseconds):
+    guard = Stepper("sgd").guard
+    guard.clock = SimpleNamespace(now=lambda: 90_000)
+    guard.accelerator = SimpleNamespace(is_main_process=is_main)
+    _, high, low = guard.message(torch.zeros(1)).tolist()
+    assert 65_536 * high + low == milliseconds

@@ -15,6 +15,7 @@ from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import find_annotations, holds_masks
 from data_utils.sources.folder import detect_suffix
 from data_utils.sources.records import Record, Records
+from data_utils.sources.spelling import composed
 from inference.input_files import IMAGES_OF, files_below, mask_folder_test, pictures_among, stem_of
 from inference.outputs.jobs import ImageJob, InputPages, Job, MaskFile, RasterJob
 from inference.outputs.object_masks import AnnotatedClasses, AnnotatedObjects, value_indices
@@ -140,8 +141,13 @@ def _annotations(folder: Path) -> list[Records]:
 
 
 def _plain(stem: Path) -> Path:
-    """A stem without the folder that tells images from masks: images/a and masks/a are a."""
-    return Path(*(part for part in stem.parent.parts if part.lower() not in FOLDERS_OF_A_KIND), stem.name)
+    """A stem with its accents composed, without the folder that tells images from masks: images/a and masks/a are a."""
+    folders = [part for part in stem.parent.parts if part.lower() not in FOLDERS_OF_A_KIND]
+    return _composed(Path(*folders, stem.name))
+
+
+def _composed(path: Path) -> Path:
+    return Path(composed(str(path)))
 
 
 class TrueMasks:
@@ -197,7 +203,7 @@ class AnnotatedTruths:
         for records in splits:
             for index in range(len(records)):
                 record = records[index]
-                stem = stem_of(Path(records.listed_name(index)))
+                stem = _composed(stem_of(Path(records.listed_name(index))))
                 self._by_stem[stem] = None if stem in self._by_stem else (records, index)
                 if isinstance(record["image"], str | Path):
                     self._by_file[Path(record["image"]).resolve()] = (records, index)
@@ -205,7 +211,7 @@ class AnnotatedTruths:
     def find(self, stem: Path, page_stem: Path, number: int, pages: int, image: Path | None = None) -> MaskFile | None:
         """The truth of an input. Returns None if there is none, and notes it in `missing`."""
         entry = self._by_file.get(image.resolve()) if image is not None else None
-        entry = entry or self._by_stem.get(page_stem)
+        entry = entry or self._by_stem.get(_composed(page_stem))
         if entry is None:
             self.missing.append(str(page_stem))
             return None

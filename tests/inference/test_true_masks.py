@@ -72,6 +72,11 @@ def test_true_masks_are_found_by_a_suffix_that_is_given(tmp_path):
     assert find(given, "a") == PageFile(tmp_path / "a_x.png")
 
 
+def test_true_masks_are_found_whose_accents_are_stored_in_another_way(tmp_path):
+    masks = TrueMasks({Path("cafe\u0301_mask"): tmp_path / "mask.png"}, None, stems("caf\u00e9"))
+    assert find(masks, "caf\u00e9") == PageFile(tmp_path / "mask.png")
+
+
 @pytest.fixture
 def below_hidden(tmp_path) -> Path:
     """A folder below a hidden one, with pictures, a volume and what is none."""
@@ -172,7 +177,7 @@ class Annotated(list):
 
 SPLITS = [
     Annotated(("sub/a.png", "/images/sub/x.png"), ("b", "/images/b/picture.png"), ("twice.png", "/1.png")),
-    Annotated(("other/a.png", "/images/other/y.png"), ("twice.png", "/2.png")),
+    Annotated(("other/a.png", "/images/other/y.png"), ("twice.png", "/2.png"), ("cafe\u0301.png", "/3.png")),
 ]
 
 
@@ -186,8 +191,9 @@ SPLITS = [
         ("twice", "/elsewhere/twice.png", None),
         ("third/a", "/third/a.png", None),
         ("a", "/third/a.png", None),
+        ("caf\u00e9", "/elsewhere/caf\u00e9.png", "/3.png"),
     ],
-    ids=["path", "folder", "same file", "file of two", "path of two", "name in another folder", "name"],
+    ids=["path", "folder", "same file", "file of two", "path of two", "name in another folder", "name", "accents"],
 )
 def test_annotations_are_those_of_the_same_file_or_path(name, image, file):
     truths = AnnotatedTruths(SPLITS, lambda records, record: PageFile(record["image"]))

@@ -20,6 +20,7 @@ from data_utils.sources.points.nnlandmark import case_name
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Record
+from data_utils.sources.spelling import composed
 from data_utils.targets.points import PointReader
 from inference.outputs.jobs import InputPages, Job, PointRow, VolumeJob
 from inference.scoring.truth import ScoreError
@@ -186,7 +187,7 @@ class TruePoints:
 
 
 def _stem(image: str) -> str:
-    return volume_stem(image.replace("\\", "/").rpartition("/")[2])
+    return composed(volume_stem(image.replace("\\", "/").rpartition("/")[2]))
 
 
 def _find_row(images: Sequence[str], rows: Sequence[int], path: Path, folders: Sequence[str]) -> int | None:

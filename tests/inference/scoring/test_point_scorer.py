@@ -103,6 +103,12 @@ def test_points_are_the_truth_of_the_image_in_their_folder_alone(tmp_path, path,
         assert job.truth == (tmp_path / "t.csv", row)
 
 
+def test_true_points_are_found_by_a_name_whose_accents_are_stored_in_another_way(tmp_path):
+    write_noses(tmp_path / "t.csv", "cafe\u0301.png")
+    (job,) = with_truths([image_at(tmp_path, "caf\u00e9.png")], tmp_path / "t.csv", TASK)
+    assert job.truth == (tmp_path / "t.csv", 0)
+
+
 def test_points_are_the_truth_of_one_image(tmp_path):
     write_noses(tmp_path / "t.csv", "a.png")
     jobs = [image_at(tmp_path, name) for name in ("a.png", "a.tif")]

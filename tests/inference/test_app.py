@@ -14,6 +14,7 @@ import subprocess
 import sys
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 from unittest import mock
 from zipfile import ZipFile
@@ -33,7 +34,7 @@ from data_utils.image_io.writers import PngWriter
 from data_utils.visualize import class_colors, colorize, overlay
 from inference import Predictor
 from inference.outputs.classes import ClassFormat
-from inference.page import PagePredictor, page_job, prediction_html
+from inference.page import PagePredictor, page_job, picture_html, prediction_html
 from runtime.errors import ImageError, SettingsError, UsageError
 from tasks.landmarks import Landmarks
 from unet import Preprocess, UNet, UNetConfig
@@ -122,6 +123,25 @@ def test_the_legend_has_each_class_and_its_share(page, model, images):
     assert [name for name, _ in legend] == ["sky", "land", "sea"]
     shares = [100 * (indices == index).mean() for index in range(3)]
     np.testing.assert_allclose([float(share) for _, share in legend], shares, rtol=0, atol=0.051)
+
+
+def test_a_large_image_is_shown_with_less_detail_than_its_mask_has(page, tmp_path):
+    Image.new("RGB", (3000, 50)).save(tmp_path / "wide.png")
+    html, mask = page(str(tmp_path / "wide.png"))
+    assert {picture.size for picture in pictures(html)} == {(1000, 17)}
+    assert html.count("aspect-ratio: 3000 / 50;") == 2
+    assert Image.open(mask).size == (3000, 50)
+
+
+@pytest.mark.parametrize("size", [(2000, 50), (50, 2000)])
+def test_a_large_picture_of_points_is_thinned_along_its_longer_side(size):
+    output_format = SimpleNamespace(names=("tip <1>",), colors=np.uint8([[1, 2, 3]]))
+    html = picture_html(np.zeros((*size, 3), np.uint8), output_format)
+    (picture,) = pictures(html)
+    assert max(picture.size) == 1000
+    assert min(picture.size) == 25
+    assert f"aspect-ratio: {size[1]} / {size[0]}; width: calc(75vh * {size[1]} / {size[0]})" in html
+    assert '<li><span style="background: rgb(1, 2, 3)"></span>tip &lt;1&gt;</li>' in html
 
 
 def test_names_of_classes_are_no_html(tmp_path):

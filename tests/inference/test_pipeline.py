@@ -7,7 +7,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,16 +17,14 @@ from support.prediction import network_of, touch, volume_job, writer_of
 
 from data_utils.image_io.formats import PageFile
 from data_utils.image_io.windowed import WindowedArray
-from data_utils.visualize import to_rgb
 from inference import Predictor
-from inference import pipeline as pipeline_module
 from inference import predictor as predictor_module
 from inference.inputs import find_jobs
 from inference.outputs.images import ImageWriter, PredictedImage
 from inference.outputs.jobs import ImageJob
 from inference.pipeline import PredictionPipeline
 from inference.scoring.truth import ScoreError
-from inference.steps import ImageSteps, VolumeSteps, track_progress
+from inference.steps import ImageSteps, VolumeSteps
 from runtime.errors import ImageError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
@@ -52,37 +49,6 @@ NETWORKS_OF_PAGES = pytest.mark.parametrize(
 )
 
 
-@NETWORKS_OF_PAGES
-def test_an_image_is_read_ahead_as_the_network_sees_it(page_job, preprocess, channels):
-    job, pixels = page_job
-    steps = steps_of(preprocess, channels, ".png")
-    inputs = steps.read(job)
-    (tensor,) = inputs.tensors
-    assert torch.equal(tensor, steps.predictor.inputs(pixels).tensors[0])
-    assert inputs.pixels is None
-
-
-@NETWORKS_OF_PAGES
-def test_an_image_is_read_ahead_as_the_overlay_shows_it(page_job, preprocess, channels):
-    job, pixels = page_job
-    shown = steps_of(preprocess, channels, ".png", ".overlay.png").read(job).pixels
-    assert shown.shape == (8, 9, 3)
-    assert np.array_equal(shown, to_rgb(pixels[..., None]))
-
-
-def test_a_photograph_is_read_ahead_with_all_its_detail_for_the_overlay(tmp_path):
-    Image.new("RGB", (64, 48)).save(tmp_path / "b.jpg")
-    photo = ImageJob(image=tmp_path / "b.jpg", size=(48, 64), output=tmp_path / "b")
-    steps = steps_of(Preprocess(scale=0.25), 3, ".png", ".overlay.png")
-    assert steps.read(photo).pixels.shape == (48, 64, 3)  # though the network sees 12 x 16
-
-
-@pytest.mark.parametrize("extensions", [(".png",), (".png", ".overlay.png")], ids=["mask", "overlay"])
-def test_an_image_that_is_read_in_windows_is_not_read_ahead(page_job, monkeypatch, extensions):
-    monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 1)
-    assert steps_of(Preprocess(), 1, *extensions).read(page_job[0]) is None
-
-
 def test_a_tiff_whose_pages_never_end_is_refused(tmp_path):
     tifffile.imwrite(tmp_path / "a.tif", np.zeros((2, 3), np.uint8), photometric="minisblack")
     content = bytearray((tmp_path / "a.tif").read_bytes())
@@ -93,16 +59,6 @@ def test_a_tiff_whose_pages_never_end_is_refused(tmp_path):
     (job,) = find_jobs([str(tmp_path / "circle.tif")], tmp_path / "out")
     with pytest.raises(ImageError, match="the directory of one page is that of an earlier one again"):
         steps_of(Preprocess(), 1, ".png").read(job)
-
-
-@pytest.mark.parametrize(("rows", "is_tracked"), [(64, False), (65, True), (640, True)])
-def test_a_bar_is_shown_where_there_are_several_strips(capsys, rows, is_tracked):
-    predictor = SimpleNamespace(config=UNetConfig(num_classes=3))
-    job = ImageJob(image=Path("in/tall.tif"), size=(rows, 9), output=Path("out"))
-    strips = iter(range((rows + 63) // 64))
-    assert list(track_progress(strips, predictor, job, (rows, 9))) == list(range((rows + 63) // 64))
-    printed = capsys.readouterr().err
-    assert (f"tall.tif: 100% {(rows + 63) // 64}/{(rows + 63) // 64}" in printed) is is_tracked
 
 
 def test_an_image_in_windows_is_written_as_it_is_computed(page_job):
@@ -138,16 +94,6 @@ def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, 
     assert np.array_equal(np.asarray(Image.open(job.file(".png"))), expected)
     line = "a.png: cannot be read in parts, so the whole decoded image is kept in memory"
     assert (line in capsys.readouterr().out) is (name == "a.png")
-
-
-@pytest.mark.parametrize(("workers", "threads"), [(0, 2), (5, 5), (16, 8)])
-def test_inputs_are_read_ahead_by_two_to_eight_threads(monkeypatch, workers, threads):
-    counts = []
-    monkeypatch.setattr(pipeline_module, "default_workers", lambda device: workers)
-    monkeypatch.setattr(pipeline_module, "run_pipeline", lambda *arguments: iter([counts.append(arguments[-1])]))
-    predictor = Predictor(network_of())
-    list(PredictionPipeline(predictor, writer_of(predictor), set()).run([]))
-    assert counts == [threads]
 
 
 def test_each_image_of_a_batch_has_its_mask(tmp_path):

@@ -16,8 +16,7 @@ from support.in_process import run_predict
 from support.launches import predict
 from support.prediction import touch
 
-from data_utils.image_io.class_masks import ClassFile, ClassMasks
-from data_utils.image_io.formats import BandSource, PageFile, PictureFile
+from data_utils.image_io.formats import PageFile, PictureFile
 from data_utils.image_io.windowed import open_windowed_file
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
@@ -28,7 +27,7 @@ from inference.network_inputs import open_input, read_inputs
 from inference.outputs.jobs import ImageJob, MaskFile
 from inference.true_masks import TruthFolder
 from runtime.errors import DataError
-from unet.config import Preprocess, UNetConfig
+from unet.config import UNetConfig
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -342,11 +341,6 @@ def test_a_png_is_a_file_to_a_model_that_reads_no_places(tmp_path):
     assert picture.source == tmp_path / "a.png"
 
 
-def test_pages_have_bands_to_a_model_of_bands(stack_file):
-    jobs = jobs_of(stack_file, InputRules(bands=("1",)))
-    assert [job.source for job in jobs] == [BandSource((str(stack_file),), ("1",), page) for page in range(3)]
-
-
 def test_masks_that_would_lie_among_images_are_refused(tmp_path):
     touch(tmp_path, "in/a.png")
     with pytest.raises(DataError, match="is a folder of inputs; masks must not lie among images"):
@@ -414,10 +408,6 @@ def test_an_image_of_two_folders_that_are_given_has_an_output_below_each(tmp_pat
     assert outputs(tmp_path, "in", "in/sub") == {"sub/a": ("in/sub/a.png",), "a": ("in/sub/a.png",)}
 
 
-def test_inputs_of_a_deep_pattern_keep_their_folders(linked):
-    assert outputs(linked, "in/**/*.png") == {"a": ("in/a.png",), "sub/deep/b": ("in/sub/deep/b.png",)}
-
-
 def test_inputs_of_a_pattern_leave_out_the_folder_of_outputs(linked):
     jobs = find_jobs([str(linked / "*")], linked / "out")
     assert [job.output.name for job in jobs] == ["a", "b", "a", "b"]  # in in/, and in link/
@@ -468,12 +458,6 @@ def test_a_true_mask_is_found_by_the_suffix_that_is_given(true_masks, suffix, na
     assert truth_of(true_masks, truth) == PageFile(true_masks / "truth" / name)
 
 
-def test_a_true_mask_is_found_in_the_folders_of_classes(true_masks):
-    classes = true_masks / "classes"
-    files = (ClassFile(str(classes / "x" / "a.png")), ClassFile(str(classes / "y" / "a.png")))
-    assert truth_of(true_masks, TruthFolder(classes, None, ("x", "y"))) == ClassMasks(files, (0, 1))
-
-
 def test_a_true_mask_is_refused_where_objects_have_classes(true_masks):
     with pytest.raises(DataError, match="masks do not say the classes of objects"):
         truth_of(true_masks, TruthFolder(true_masks / "truth", "", object_classes=("cell", "dirt")))
@@ -496,34 +480,3 @@ def inputs_in_windows(file: Path, configs: list[UNetConfig]) -> list[np.ndarray]
     with open_windowed_file(file) as picture:
         _, _, inputs = open_input(picture, configs, file.name)
         return [network_input.strip(0, network_input.size[0]) for network_input in inputs]
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ({"scale": 0.25}, {"scale": 1.0}),
-        ({"image_size": (32, 32)}, {"image_size": (128, 128)}),
-        ({"scale": 0.25}, {"scale": 0.25, "draft": False}),
-    ],
-    ids=["scales", "sizes", "drafts"],
-)
-@pytest.mark.parametrize("step", [1, -1], ids=["in order", "reversed"])
-@pytest.mark.parametrize("read", [whole_inputs, inputs_in_windows])
-def test_networks_that_need_other_detail_of_a_photograph_each_have_their_own(tmp_path, first, second, step, read):
-    pixels = np.random.default_rng(0).integers(0, 255, (128, 128, 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "a.jpg")
-    configs = [UNetConfig(preprocess=Preprocess(**options)) for options in (first, second)][::step]
-    together = read(tmp_path / "a.jpg", configs)
-    for config, own in zip(configs, together, strict=True):
-        (alone,) = read(tmp_path / "a.jpg", [config])
-        assert np.array_equal(own, alone)
-    assert not np.array_equal(*together)
-
-
-def test_an_input_that_is_named_twice_is_predicted_once(tmp_path):
-    touch(tmp_path, "a.png", "v.nii.gz")
-    patterns = [str(tmp_path / "*"), str(tmp_path / "a.png"), str(tmp_path / "v.nii.gz")]
-    image, volume = find_jobs(patterns, tmp_path / "out")
-    assert image.image == tmp_path / "a.png"
-    assert volume.image == tmp_path / "v.nii.gz"
-    assert volume.volume.paths == (str(tmp_path / "v.nii.gz"),)

@@ -3,7 +3,6 @@
 import io
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,8 +16,6 @@ from torch.nn import BatchNorm2d
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file
 from inference import Predictor
-from inference import network_inputs as network_inputs_module
-from inference import predictor as predictor_module
 from runtime.errors import ImageError, ModelError
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
@@ -62,37 +59,6 @@ def test_images_share_a_batch_where_the_network_sees_one_shape():
     assert predictor.batch_key((100, 62))[0] == ((50, 31),)
 
 
-def test_images_share_a_batch_where_all_networks_see_one_shape():
-    both = Predictor(UNet(HALF_CONFIG), ensemble=[UNet(SMALL_CONFIG)])
-    assert both.batch_key((100, 60))[0] == ((50, 30), (100, 60))
-    assert both.batch_key((101, 60))[0] == ((50, 30), (101, 60))
-
-
-def test_a_batch_has_fewer_images_where_they_are_larger():
-    predictor = Predictor(UNet(HALF_CONFIG))
-    _, count = predictor.batch_key((100, 60))
-    assert count >= 2
-    assert predictor.batch_key((1000, 600))[1] < count
-
-
-def test_a_batch_has_as_many_images_as_fit_at_the_size_that_the_network_sees():
-    count = Predictor(UNet(SMALL_CONFIG)).batch_key((100, 60))[1]
-    assert Predictor(UNet(HALF_CONFIG)).batch_key((200, 120))[1] == count
-
-
-def test_images_share_a_batch_where_they_are_cut_alike():
-    tiled = Predictor(UNet(SMALL_CONFIG), tile_size=16)
-    assert tiled.batch_key((56, 48))[0] == tiled.batch_key((40, 48))[0]
-
-
-@pytest.mark.parametrize("scales", [[], [0.25]], ids=["alone", "beside a network that is not tiled"])
-def test_a_batch_of_images_in_tiles_fills_eight_passes(scales):
-    others = [UNet(replace(SMALL_CONFIG, preprocess=Preprocess(scale=scale))) for scale in scales]
-    tiled = Predictor(UNet(SMALL_CONFIG), ensemble=others, tile_size=16)
-    assert tiled.batch_key((40, 48))[1] == 8 * Predictor(UNet(SMALL_CONFIG)).batch_key((40, 48))[1]
-    assert tiled.batch_key((1000, 600))[1] == 6  # of 19.2 MB of logits in 128
-
-
 @pytest.fixture
 def slice_predictor() -> Predictor:
     """A predictor of images, which sees a volume as slices."""
@@ -119,24 +85,10 @@ def test_a_volume_may_be_given_by_its_name_or_files(slice_predictor, volume_file
     assert np.array_equal(slice_predictor.mask(VolumeFile((str(volume_file),))), expected)
 
 
-def test_a_volume_is_read_once_for_all_networks(slice_predictor, volume_file):
-    ensemble = Predictor(slice_predictor.networks[0], ensemble=slice_predictor.networks)
-    with mock.patch.object(network_inputs_module, "read_volume", wraps=network_inputs_module.read_volume) as reads:
-        ensemble.mask(str(volume_file))
-    assert reads.call_count == 1
-
-
 def test_slices_of_a_volume_come_one_by_one(slice_predictor, volume_file):
     slices = list(slice_predictor.slices(VolumeFile((str(volume_file),))))
     expected = slice_predictor(str(volume_file)).probabilities
     np.testing.assert_array_equal(np.stack(slices, axis=1), expected)
-
-
-def test_slices_share_passes_as_images_of_their_size_do(slice_predictor, volume_file, batches, monkeypatch):
-    monkeypatch.setattr(predictor_module, "pixels_per_batch", lambda device: 2 * 8 * 9)
-    noted(slice_predictor.networks[0], batches)
-    slice_predictor.mask(str(volume_file))
-    assert [tuple(batch.shape) for batch in batches] == [(2, 1, 8, 9), (1, 1, 8, 9)]
 
 
 def test_tiles_of_a_volume_of_slices_are_those_of_a_slice():
@@ -169,23 +121,6 @@ def test_an_image_may_be_given_by_its_bytes(slice_predictor):
 def test_an_ensemble_needs_models_of_the_same_classes_or_axes(other, line):
     with pytest.raises(ModelError, match=line):
         Predictor(network_of(), ensemble=[other])
-
-
-def test_an_ensemble_needs_a_third_model_of_the_same_classes():
-    with pytest.raises(ModelError, match="an ensemble needs models of the same classes"):
-        Predictor(network_of(), ensemble=[network_of(), network_of(("a", "c"))])
-
-
-def test_an_ensemble_needs_as_many_classes_where_they_have_no_names():
-    first, second = (UNet(UNetConfig(1, count, base_channels=1, depth=1)) for count in (2, 3))
-    with pytest.raises(ModelError, match=r"models of the same classes: \(2, \(\)\), \(3, \(\)\)"):
-        Predictor(first, ensemble=[second])
-
-
-def test_an_ensemble_may_have_models_of_other_norms():
-    predictor = Predictor(network_of(), ensemble=[network_of(norm="group")])
-    assert len(predictor.networks) == 2
-    assert predictor.config.norm == "batch"  # that of the first
 
 
 @pytest.fixture
@@ -237,14 +172,6 @@ def test_objects_are_those_of_the_last_image(object_predictor):
     again = object_predictor(second)
     assert np.array_equal(again.mask, expected.mask)
     assert len(again.objects) == len(expected.objects)
-
-
-def test_objects_are_those_of_the_task_that_was_changed_last(object_predictor):
-    image = np.random.default_rng(0).integers(0, 255, (20, 30), dtype=np.uint8)
-    assert object_predictor.mask(image).any()
-    object_predictor.change_task(replace(object_predictor.task, smallest=20 * 30 + 1))
-    assert not object_predictor.mask(image).any()
-    assert not object_predictor(image).mask.any()
 
 
 def landmark_network(task: Landmarks, **options) -> UNet:
@@ -327,37 +254,12 @@ def test_tiles_of_landmarks_are_passed_with_those_of_the_mirror_image(batches):
 
 
 @PASSES
-def test_an_ensemble_of_landmarks_passes_mirror_images_to_each_network(batches, mirrors, tta, passes):
-    network = noted(mirrored_network(mirrors), batches)
-    Predictor(network, ensemble=[network], tta=tta).points(LANDMARK_IMAGE)
-    assert len(batches) == 2 * passes
-
-
-@PASSES
 def test_strips_of_landmarks_are_the_logits_of_a_batch(batches, mirrors, tta, passes):
     predictor = Predictor(noted(mirrored_network(mirrors), batches), tta=tta)
     (strip,) = predictor.strips(WindowedArray(LANDMARK_IMAGE[..., None]))
     assert len(batches) == passes
     (logits,) = predictor.logits_of_batch([predictor.inputs(LANDMARK_IMAGE).tensors], [(8, 10)])
     torch.testing.assert_close(strip, logits)
-
-
-class NotedArray(WindowedArray):
-    """An image that notes which rows of it are read."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        super().__init__(array)
-        self.rows: list[tuple[int, int]] = []
-
-    def read(self, top: int, bottom: int, *columns: int) -> np.ndarray:
-        self.rows.append((top, bottom))
-        return super().read(top, bottom, *columns)
-
-
-def test_strips_of_an_image_in_tiles_are_read_a_row_of_tiles_at_a_time():
-    image = NotedArray(np.zeros((40, 16, 1), np.uint8))
-    list(Predictor(network_of(), tile_size=16, overlap=0).strips(image))
-    assert image.rows == [(0, 16), (16, 32), (24, 40)]
 
 
 def test_strips_of_a_photograph_are_read_in_the_detail_of_a_batch(tmp_path):
@@ -414,16 +316,6 @@ def test_points_of_a_volume_are_read_from_it_and_its_mirror_image_whatever_its_s
     plain, mirrored = (read_by(False, file) for file in files)
     assert plain.shape == (2, 10, 12, 16)
     torch.testing.assert_close(read_by(None, files[0]), (plain + mirrored.flip(0, 3)) / 2)
-
-
-@pytest.mark.parametrize(("scales", "size"), [((0.5, 1.0), (4, 5)), ((1.0, 0.5), (8, 10))])
-def test_maps_of_an_ensemble_are_as_large_as_those_of_its_first_network(scales, size):
-    task = Landmarks(("a", "b"), partners=(0, 1))
-    first, second = (landmark_network(task, preprocess=Preprocess(scale=scale)) for scale in scales)
-    predictor = Predictor(first, ensemble=[second])
-    (logits,) = predictor.logits_of_batch([predictor.inputs(LANDMARK_IMAGE).tensors], [(8, 10)])
-    strips = torch.cat(list(predictor.strips(WindowedArray(LANDMARK_IMAGE[..., None]))), dim=1)
-    assert logits.shape == strips.shape == (2, *size)
 
 
 @pytest.fixture
@@ -507,19 +399,6 @@ def test_a_network_sees_a_volume_at_its_own_spacing_or_scale(options, size):
     assert predictor.input_sizes((8, 10, 12), (1.0, 1.0, 1.0)) == [size]
 
 
-def test_decoded_pixels_are_kept_only_where_they_are_asked_for():
-    predictor = Predictor(network_of())
-    image = np.arange(80, dtype=np.uint8).reshape(8, 10)
-    assert predictor.inputs(image).pixels is None
-    assert np.array_equal(predictor.inputs(image, keep_pixels=True).pixels[..., 0], image)
-
-
-def test_inputs_of_networks_are_no_views_of_the_image():
-    image = np.zeros((8, 10), np.uint8)
-    (tensor,) = Predictor(network_of()).inputs(image).tensors
-    assert not np.shares_memory(tensor.numpy(), image)
-
-
 BATCH_NETWORK = UNet(UNetConfig(base_channels=2, depth=1, norm="batch"))
 
 
@@ -538,15 +417,6 @@ def test_tiles_of_an_image_beside_its_mirror_image_are_exact():
     predictor = Predictor(mirrored_network(mirrors=True), tile_size=64)
     (tiling,) = predictor.tilings((100, 90))
     assert tiling.exact is True
-
-
-def test_an_image_that_is_turned_is_not_cut():
-    assert Predictor(BATCH_NETWORK, tta=True).tilings((100, 90)) == [None]
-
-
-def test_tiles_may_share_nothing():
-    (tiling,) = Predictor(BATCH_NETWORK, tile_size=64, overlap=0).tilings((100, 90))
-    assert tiling.overlap == (0, 0)
 
 
 def test_tiles_of_objects_have_room_for_an_exact_overlap():

@@ -23,7 +23,7 @@ from support.starts import start_from
 
 from data_utils.loading.image_input import ImageInput
 from inference import Predictor
-from inference.models import load_model, load_network
+from inference.models import load_model
 from runtime.errors import ModelError
 from train_utils.settings.starting_point import StartingPoint, copy_weights
 from unet import UNet, UNetConfig
@@ -189,15 +189,6 @@ def saved_config(save, tmp_path) -> UNetConfig:
     again = load_model(tmp_path / "model")
     assert again.config == model.config
     return again.config
-
-
-def test_mask_values_survive_in_config_json(saved_config):
-    assert saved_config.preprocess.class_values == (0, 7, 9)
-
-
-def test_preprocessing_survives_in_config_json(saved_config):
-    assert saved_config.preprocess.scale == 0.25
-    assert not saved_config.preprocess.draft
 
 
 def test_the_scale_is_that_of_each_checkpoint_of_an_ensemble(save):
@@ -376,16 +367,6 @@ def test_a_scale_for_a_model_folder_is_refused(model_folder):
         load_model(model_folder, scale=0.5)
 
 
-def test_a_scale_for_an_onnx_file_is_refused():
-    with pytest.raises(ModelError, match=r"^model\.onnx: holds its scale; --scale is for Pytorch-UNet's checkpoints"):
-        load_network("model.onnx", scale=0.5)
-
-
-def test_a_folder_is_a_model_whatever_it_is_called(model_folder, tmp_path):
-    model_folder.rename(tmp_path / "cells.pt")
-    assert load_model(tmp_path / "cells.pt").config.depth == 1
-
-
 @pytest.fixture
 def source() -> UNet:
     """A network whose weights are copied."""
@@ -414,14 +395,6 @@ def test_copying_weights_names_those_that_stay_fresh(source):
     assert text.startswith(f"{count - 3} of {count} weights copied; random start for ")
     for name, shapes in FRESH_WEIGHTS.items():
         assert f"{name} {shapes}" in text
-
-
-def test_copying_weights_leaves_those_of_other_shapes_as_they_are(source):
-    other = UNet(UNetConfig(in_channels=1, num_classes=3, base_channels=4, depth=1))
-    before = {name: weight.clone() for name, weight in other.state_dict().items()}
-    copy_weights(source, other)
-    expected = source.state_dict() | {name: before[name] for name in FRESH_WEIGHTS}
-    assert all(torch.equal(weight, expected[name]) for name, weight in other.state_dict().items())
 
 
 NO_FLAGS = dict.fromkeys(("base_channels", "depth", "norm", "upsample", "dropout"))

@@ -6,8 +6,6 @@ inference/tiling/stream.py, inference/tiling/planning.py, inference/decoding/cla
 
 import itertools
 import math
-import threading
-import weakref
 
 import numpy as np
 import pytest
@@ -143,74 +141,7 @@ def test_tiles_of_many_classes_are_smaller():
     assert many.size[0] < choose_tiling(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).size[0]
 
 
-@pytest.mark.parametrize(
-    ("options", "whole"),
-    [
-        ({"base_channels": 64, "norm": "group"}, (1024, 2048)),  # 4 GB
-        ({"base_channels": 4, "norm": "group"}, (4096, 8192)),  # 4 GB of a narrow one too, since no tile is exact
-        ({"base_channels": 16, "norm": "batch"}, (1024, 1536)),  # 0.8 GB, since exact tiles cost little
-        ({"base_channels": 32, "norm": "instance", "dims": 3}, (128, 128, 128)),  # 2 GB
-        ({"base_channels": 32, "norm": "instance", "dims": 3}, (2, 1024, 1024)),
-    ],
-)
-def test_images_that_are_computed_whole_are_known_to_the_pixel(options, whole):
-    config = UNetConfig(**options)
-    assert choose_tiling(config, whole) is None
-    *sides, last = whole
-    assert choose_tiling(config, (*sides, last + 1)) is not None
-
-
 LARGE = (20_000, 30_000)
-
-
-@pytest.mark.parametrize(
-    ("config", "options", "size"),
-    [
-        ({"base_channels": 4}, {}, (1024, 1024)),  # 128 MB of activations
-        ({"base_channels": 16}, {}, (960, 960)),  # ten reaches of 96 pixels
-        ({"base_channels": 16}, {"adds_reach": True}, (672, 672)),  # seven
-        ({"base_channels": 64, "norm": "group"}, {}, (640, 640)),  # 768 MB
-        ({"base_channels": 4, "norm": "group", "num_classes": 1}, {}, (1280, 1280)),  # eighty steps of the grid
-        ({"base_channels": 16, "num_classes": 3}, {}, (752, 1248)),  # 256 MB of logits, to the grid of 16
-        ({"base_channels": 8, "num_classes": 224}, {}, (384, 2400)),  # four reaches at least
-        ({"base_channels": 16, "in_channels": 5}, {}, (960, 960)),
-        ({"base_channels": 16, "in_channels": 4}, {"low_rows": True}, (960, 960)),
-        ({"base_channels": 16, "in_channels": 5}, {"low_rows": True}, (384, 2400)),
-    ],
-)
-def test_the_sides_of_tiles_are_what_was_measured_to_suit_the_memory(config, options, size):
-    assert choose_tiling(UNetConfig(**config), LARGE, **options).size == size
-
-
-def test_rows_of_tiles_of_many_channels_take_160_megabytes_of_pixels():
-    config = UNetConfig(5, base_channels=16)
-    assert choose_tiling(config, (20_000, 12_000), low_rows=True).size == (704, 1328)  # 699 rows, to the grid of 16
-
-
-def test_rows_of_tiles_of_many_channels_and_classes_take_256_megabytes_of_logits_too():
-    config = UNetConfig(5, 10, base_channels=16)
-    assert choose_tiling(config, (20_000, 12_000), low_rows=True).size == (560, 1648)  # 559 rows, to the grid of 16
-
-
-def test_tiles_of_a_low_image_are_as_high_as_it_is_and_the_wider():
-    config = UNetConfig(base_channels=16)
-    assert choose_tiling(config, (200, 20_000)).size == (208, 4432)  # 960 x 960 pixels, to the grid of 16
-
-
-def test_a_side_without_what_a_tile_looks_at_is_lengthened_by_that_where_it_is_exact():
-    config = UNetConfig(base_channels=2)  # its reach is 96 pixels
-    added = choose_tiling(config, (999, 999), 100, adds_reach=True)
-    assert added == Tiling((304, 304), (192, 192), (16, 16), exact=True)
-    assert choose_tiling(config, (999, 999), 100, 32, adds_reach=True).size == (112, 112)
-    assert choose_tiling(UNetConfig(base_channels=2, norm="group"), (999, 999), 100, adds_reach=True).size == (112, 112)
-
-
-def test_a_tile_of_a_volume_is_lengthened_by_what_is_looked_at_along_the_widest_axis():
-    flat = {"kernels": ((1, 3, 3),) * 3, "strides": ((1, 2, 2), (2, 2, 2))}
-    config = UNetConfig(1, 3, 4, 2, "batch", dims=3, **flat)
-    assert reach(config) == (0, 24, 24)
-    tiling = choose_tiling(config, (99, 200, 300), 18, adds_reach=True)
-    assert tiling == Tiling((68, 68, 68), (0, 48, 48), (2, 4, 4), exact=True)
 
 
 @pytest.mark.parametrize(
@@ -243,25 +174,6 @@ def test_a_large_volume_is_cut_into_the_smallest_exact_tiles_where_they_fit(chan
     classes, base_channels = channels
     config = UNetConfig(1, classes, base_channels, 1, "batch", dims=3)  # its reach is 8 voxels
     assert choose_tiling(config, size, overlap=overlap) == expected
-
-
-@pytest.mark.parametrize("size", [(400, 600, 600), (400, 1024, 2048)], ids=["small slices", "32 slices in a row"])
-def test_a_tile_has_one_step_along_an_axis_of_which_no_neighbors_are_needed(size):
-    config = UNetConfig(1, 3, 4, 2, "batch", dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2)))
-    assert choose_tiling(config, size) == Tiling((2, 96, 96), (0, 48, 48), (2, 4, 4), exact=True)
-
-
-def test_a_blended_tile_of_a_volume_has_two_steps_of_the_grid_at_least():
-    config = UNetConfig(1, 2, 4096, 4, "group", dims=3)
-    assert choose_tiling(config, (100, 100, 100)).size == (32, 32, 32)
-    many_classes = UNetConfig(1, 200, 2, 4, "group", dims=3)  # a slice has 800 MB
-    assert choose_tiling(many_classes, (100, 1000, 1000)).size == (32, 256, 256)
-
-
-@pytest.mark.parametrize("size", [(900, 1000, 250), (900, 250, 1000), (900, 500, 500)])
-def test_a_row_of_tiles_of_a_volume_has_800_megabytes_of_logits(size):
-    config = UNetConfig(1, 60, 2, 1, "group", dims=3)
-    assert choose_tiling(config, size).size[0] == 12  # a slice has 60 MB, and the grid is 2
 
 
 def test_a_tiling_says_its_overlap_along_each_axis_where_they_differ():
@@ -370,28 +282,6 @@ def test_tiles_of_a_volume_lie_along_each_axis_by_its_own_side_overlap_and_grid(
     assert cuts.axes[0].totals is totals  # the weights are there
 
 
-@pytest.mark.parametrize(("size", "ahead"), [((8, 4), 1), ((8, 4, 4), 0)])
-def test_rows_of_an_image_are_read_one_ahead_unlike_those_of_a_volume(size, ahead):
-    is_read = [threading.Event() for _ in range(4)]
-    begun = []
-
-    def read(start: int, stop: int) -> torch.Tensor:
-        is_read[start // 2].set()
-        return torch.zeros(1, stop - start, *size[1:])
-
-    def forward(batch: torch.Tensor) -> torch.Tensor:
-        begun.append(len(begun))
-        early, late = is_read[: len(begun) + ahead], is_read[len(begun) + ahead :]
-        assert all(event.wait(timeout=20) for event in early)
-        assert not any(event.is_set() for event in late)
-        return batch
-
-    tiling = Tiling((2, *size[1:]), (0,) * len(size), (1,) * len(size), exact=True)
-    strips = list(stream_logits(forward, read, size, tiling, 99))
-    assert begun == [0, 1, 2, 3]
-    assert len(strips) == 4
-
-
 @pytest.mark.parametrize(("size", "batches"), [((4, 16), [2, 2]), ((2, 4, 16), [2, 2])])
 def test_so_many_tiles_of_a_row_share_a_forward_pass_as_their_pixels_allow(size, batches):
     tiling = Tiling((*size[:-1], 4), (0,) * len(size), (1,) * len(size), exact=True)
@@ -406,42 +296,6 @@ def test_so_many_tiles_of_a_row_share_a_forward_pass_as_their_pixels_allow(size,
     )
     assert len(list(strips)) == 1
     assert calls == batches
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_logits_of_blended_tiles_have_the_precision_of_the_network(dtype):
-    tiling = Tiling((8, 8), (4, 4), (2, 2), exact=False)
-    pixels = torch.zeros(1, 20, 20, dtype=dtype)
-    strips = stream_logits(lambda batch: batch, lambda *span: pixels[:, slice(*span)], (20, 20), tiling, 999)
-    assert {strip.dtype for strip in strips} == {dtype}
-
-
-def test_of_a_row_of_tiles_what_the_next_one_shares_is_kept_alone():
-    cuts = Cuts((20, 8), Tiling((8, 8), (2, 0), (2, 2), exact=False))
-    rows = []
-
-    def sums():
-        for top, bottom in cuts.rows:
-            assert all(row() is None for row in rows)
-            row = torch.ones(3, bottom - top, 8)
-            rows.append(weakref.ref(row))
-            yield row
-            del row
-
-    for _ in cuts.strips(sums()):
-        assert cuts.shared_sums is None or cuts.shared_sums.untyped_storage().nbytes() == 3 * 2 * 8 * 4
-    assert len(rows) == 3
-
-
-@pytest.mark.parametrize(("classes", "lengths"), [(1, [3, 2, 3]), (2, [1] * 8), (60, [1] * 8)])
-def test_slices_of_a_volume_that_are_handed_on_at_once_take_16_megabytes(monkeypatch, classes, lengths):
-    monkeypatch.setattr("inference.tiling.cuts.STRIP_BYTES", 3 * 4 * 4 * 5)
-    tiling = Tiling((5, 4, 5), (0, 0, 0), (1, 1, 1), exact=True)
-    volume = torch.zeros(1, 8, 4, 5)
-    strips = stream_logits(
-        lambda batch: batch.repeat(1, classes, 1, 1, 1), lambda *span: volume[:, slice(*span)], (8, 4, 5), tiling, 999
-    )
-    assert [strip.shape[1] for strip in strips] == lengths
 
 
 def test_logits_of_16_bits_are_resized_in_single_precision():
@@ -503,10 +357,6 @@ def test_tiles_of_an_image_that_is_evaluated_share_forward_passes(monkeypatch):
     for strips, image in zip(strips_at_sizes(forward, images, [(8, 12)] * 2, config), images, strict=True):
         assert torch.equal(torch.cat(list(strips), dim=2)[0], image)
     assert calls == [3, 3, 3, 3]  # a row of tiles each
-
-
-def test_strips_of_an_image_are_64_rows():
-    assert strip_length(3, (10_000, 10)) == 64
 
 
 @pytest.mark.parametrize(("size", "slices"), [((99, 256, 256), 16), ((99, 4096, 4096), 1)])

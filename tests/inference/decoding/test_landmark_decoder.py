@@ -4,7 +4,6 @@ Modules: inference/decoding/landmarks.py.
 """
 
 import math
-import pickle
 from dataclasses import replace
 from itertools import combinations_with_replacement
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from support.landmarks import THREE, gaussian_maps, random_points
 
-from inference.decoding.landmarks import LandmarkDecoder, PredictedPoints
+from inference.decoding.landmarks import LandmarkDecoder
 from inference.decoding.views import average, swap_sides
 
 
@@ -154,39 +153,12 @@ def test_points_of_the_next_image_are_read_from_its_maps_alone():
     assert not torch.equal(predictions[0], predictions[1])
 
 
-def test_no_more_is_kept_of_many_strips_than_of_a_few():
-    decoder = LandmarkDecoder(THREE)
-    sizes = []
-    for strip in torch.zeros(1, 3, 200, 50).split(10, dim=2):
-        decoder.add_on_device(strip)
-        sizes.append(len(pickle.dumps(decoder)))
-    assert sizes[-1] < 1.1 * sizes[1]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_confidence_of_a_map_that_lies_around_the_place_alone_is_one(seed):
-    decoder = LandmarkDecoder(THREE)
-    maps = 3 * torch.randn(1, 3, 4, 5, generator=torch.Generator().manual_seed(seed))
-    for strip in maps.split(2, dim=2):
-        decoder.add_on_device(strip)
-    confidence = decoder.finish_on_device(())[0, :, 3]
-    assert confidence.tolist() == pytest.approx([1, 1, 1])
-    assert confidence.max() <= 1
-
-
 @pytest.mark.parametrize("length", [1, 7, 20])
 def test_presence_is_the_share_of_the_weight_that_is_not_nowhere(length):
     points = prediction_of_two_peaks(length)
     expected = torch.tensor([5.5 / 20, 6.5 / 20, 4 / (4 + math.exp(0.5))], dtype=torch.float64)
     torch.testing.assert_close(points[:, :3], expected.expand(3, 3))
     assert points[1:].equal(points[:1].expand(2, 4))
-
-
-def test_columns_of_a_prediction_are_place_presence_confidence():
-    points = PredictedPoints.from_prediction(np.array([[0.25, 0.5, 0.5, 0.9], [0.0, 1.0, 0.4, 1.0]]))
-    assert points.is_found.tolist() == [True, False]
-    assert points.confidence.tolist() == [0.9, 1]
-    assert points.positions((8, 10)).tolist() == [[1.5, 4.5], [-0.5, 9.5]]
 
 
 def test_maps_of_a_mirrored_view_are_swapped_back():

@@ -15,7 +15,7 @@ from scipy.ndimage import gaussian_filter, label
 from support.objects import discs, note_scratch_folders, true_answers
 
 from data_utils.holes import has_hole, holes
-from data_utils.visualize_objects import SHADES, choose_shades, outline_objects, shade_objects, touching_pairs
+from data_utils.visualize_objects import SHADES, shade_objects, touching_pairs
 from inference.decoding import canvas, finder
 from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths, pack_answers
 from inference.decoding.components import Component, ComponentStream, join_components
@@ -131,27 +131,8 @@ RINGS = [
 ]
 
 
-def test_holes_that_an_object_encloses_alone_are_filled():
-    labels, (first, *_) = decode_in_strips(answers_of(RINGS), [3], fills_holes=True)
-    expected = np.array(RINGS)
-    expected[1, 1] = 1  # neither the hole of a ring about another object, nor one that opens at a corner
-    np.testing.assert_array_equal(labels > 0, expected > 0)
-    assert first.size == 9
-    assert first.center == (1.0, 1.0)
-    assert first.score == pytest.approx(0.8)
-
-
 def test_holes_stay_where_they_are_not_to_be_filled():
     np.testing.assert_array_equal(decode_in_strips(answers_of(RINGS), [3])[0] > 0, np.array(RINGS) > 0)
-
-
-def test_of_two_holes_of_an_object_only_the_empty_one_is_filled():
-    ids = np.ones((5, 9), int)
-    ids[1:4, 1:4] = ids[2, 6] = 0
-    ids[2, 2] = 1
-    numbers = label_numbers(decode_in_strips(answers_of(ids), [], fills_holes=True)[0])
-    assert numbers[1:4, 1:4].tolist() == [[0, 0, 0], [0, 2, 0], [0, 0, 0]]
-    assert numbers[2, 6] == 1
 
 
 def test_the_center_of_a_filled_object_is_that_of_all_its_pixels():
@@ -185,10 +166,6 @@ def test_objects_in_the_last_slice_may_be_left_out():
     ids[1:3, 1:3, 1:3] = ids[3:5, 1:3, 5:7] = 1
     _, (item,) = decode_in_strips(answers_of(ids), [], drops_border=True)
     assert item.box == (1, 1, 1, 3, 3, 3)
-
-
-def test_an_object_that_fills_the_image_lies_at_the_border():
-    assert decode_in_strips(answers_of(np.ones((3, 3))), [], drops_border=True)[1] == []
 
 
 @pytest.mark.parametrize(
@@ -229,16 +206,6 @@ def test_components_are_those_of_the_whole_image():
         assert len(number) == (labels == number[0]).sum()
 
 
-def test_components_that_no_later_band_touches_end_with_their_band():
-    column = np.zeros((64, 8), np.int32)
-    column[:, 0] = 1  # one that never ends
-    column[::4, 4] = 1
-    stream = ComponentStream()
-    assert [len(list(stream.add(column))) for _ in range(4)] == [16, 16, 16, 16]
-    (endless,) = stream.finish()
-    assert len(endless.values) == 4 * 64
-
-
 def test_touching_discs_are_distinguished_and_numbered_from_top_to_bottom():
     true = discs((120, 90), 40, seed=2)
     assert label(true)[1] < true.max()  # some touch
@@ -273,18 +240,6 @@ def test_the_center_of_an_object_is_that_of_its_pixels():
     assert second.size == 3
     assert second.box == (15, 20, 17, 22)
     assert second.center == pytest.approx((46 / 3, 61 / 3))  # not that of its box
-
-
-def test_objects_that_touch_have_different_shades_in_whatever_order_they_end():
-    answers = np.zeros((13, 14), np.int32)
-    deep = 1 | 255 << 8 | 255 << 16
-    answers[:, :3] = deep
-    answers[6, :3] = 1 | 10 << 8 | 255 << 16  # two objects that touch, the first and the last one
-    answers[1:6:2, 6:13:2] = deep  # twelve others end before
-    answers[1, 6] = 0
-    _, objects = decode_in_strips(answers, [])
-    assert [detected.size > 1 for detected in objects] == [True, *[False] * 11, True]
-    assert [detected.shade for detected in objects] == [*range(1, 13), 2]
 
 
 def test_the_score_of_an_object_is_how_surely_it_is_no_background():
@@ -338,11 +293,6 @@ def test_objects_of_extreme_images(ids):
     np.testing.assert_array_equal(label_numbers(labels) > 0, ids > 0)
 
 
-def test_an_image_without_any_strip_has_no_objects():
-    unread = ObjectFinder(Objects())
-    assert list(unread.finish()) == unread.objects == []
-
-
 @pytest.mark.parametrize(
     ("depths", "objects"),
     [
@@ -378,15 +328,6 @@ def test_thousands_of_objects_of_one_pixel():
 def scratch_folders(monkeypatch) -> list[Path]:
     """The folders of the files in which canvases of more than a thousand bytes lie."""
     return note_scratch_folders(monkeypatch, in_memory=1000)
-
-
-def test_a_canvas_has_room_for_as_many_rows_again(tmp_path):
-    grown = canvas.Canvas((5,), tmp_path)
-    grown.grow(3)
-    grown.grow(1)
-    values = grown.values
-    grown.grow(2)
-    assert grown.values is values
 
 
 def test_a_large_canvas_lies_in_a_file(scratch_folders, tmp_path):
@@ -434,11 +375,6 @@ def test_probabilities_of_objects_are_those_of_a_batch_too(object_logits):
     assert ObjectDecoder(Objects()).probabilities(object_logits[None], dim=1).shape == (1, 3, 6, 5)
 
 
-def test_answers_of_the_background_are_zero(object_logits):
-    answers = ObjectDecoder(Objects()).decode(object_logits)
-    assert torch.equal(answers == 0, object_logits[:2].argmax(0) == 0)
-
-
 def test_a_mask_of_objects_has_their_numbers():
     labels = pack_labels(np.array([0, 3]), np.array([0, 2]))
     assert ObjectDecoder(Objects()).mask(labels).tolist() == [0, 3]
@@ -469,64 +405,7 @@ def test_colors_of_touching_objects_differ():
         assert shades[labels == first][0] != shades[labels == second][0]
 
 
-def test_colors_of_later_objects_give_way_to_those_they_touch():
-    ring = choose_shades(14, [(1, 13), (2, 14)])
-    assert ring[13] != ring[1]
-    assert ring[14] != ring[2]
-    chain = choose_shades(26, [(13, 26), (1, 13)])
-    assert chain[13] != chain[1]
-    assert chain[26] != chain[13]
-
-
-@pytest.mark.parametrize(
-    ("count", "pairs", "shades"),
-    [
-        (14, [], [*range(1, 13), 1, 2]),
-        (3, [(1, 2)], [1, 2, 3]),
-        (13, [(13, 1), (2, 13)], [*range(1, 13), 3]),
-        (24, [(12, 24)], [*range(1, 13), *range(1, 12), 1]),
-        (13, [(number, 13) for number in range(1, 13)], [*range(1, 13), 1]),
-    ],
-    ids=["in turn", "few", "the third is free", "the first after the last", "all are taken"],
-)
-def test_numbers_have_twelve_colors_in_turn(count, pairs, shades):
-    assert choose_shades(count, pairs).tolist() == [0, *shades]
-
-
-@pytest.mark.parametrize(("labels", "shades"), [([9, 5, 5], [2, 1, 1]), ([0, 7], [0, 1])])
-def test_colors_are_those_of_the_order_of_numbers(labels, shades):
-    assert shade_objects(np.array([labels])).tolist() == [shades]
-
-
 OUTLINES = pytest.mark.parametrize(("size", "thickness"), [((1600, 20), 1), ((20, 799), 1), ((20, 800), 2)])
-
-
-def upper_object(size: tuple[int, int]) -> np.ndarray:
-    """Shades of a picture, the first ten rows of which are an object."""
-    shades = np.ones(size, np.uint8)
-    shades[10:] = 0
-    return shades
-
-
-@OUTLINES
-def test_outlines_of_objects_are_thicker_in_wide_pictures(size, thickness):
-    line = outline_objects(np.zeros(size, np.uint8), upper_object(size))
-    assert (line[: 10 - thickness] == 0).all()
-    assert (line[10 - thickness : 10] == (61, 155, 242)).all()
-
-
-@OUTLINES
-def test_outlines_of_objects_are_black_on_a_picture_of_their_color(size, thickness):
-    alike = np.full((*size, 3), (60, 150, 240), np.uint8)
-    assert (outline_objects(alike, upper_object(size))[10 - thickness : 10] == 0).all()
-    assert (alike == (60, 150, 240)).all()  # the picture stays as it is
-
-
-@OUTLINES
-def test_outlines_of_objects_are_black_where_the_picture_under_them_has_their_color(size, thickness):
-    picture = np.full((*size, 3), 255, np.uint8)
-    picture[10 - thickness : 10] = 60, 150, 240
-    assert (outline_objects(picture, upper_object(size))[10 - thickness : 10] == 0).all()
 
 
 @pytest.fixture
@@ -559,26 +438,6 @@ def test_a_hole_has_no_way_out_through_a_corner(ring):
 def test_a_hole_of_a_volume_has_no_way_out_through_a_side(shell):
     shell[0, 1, 1] = False
     assert not has_hole(shell)
-
-
-def test_an_object_without_a_hole_has_none():
-    assert not has_hole(np.ones((2, 9), bool))
-
-
-def test_holes_are_numbered():
-    two = np.ones((3, 5), bool)
-    two[1, 1::2] = False
-    assert holes(two)[1].tolist() == [0, 1, 0, 2, 0]
-
-
-def test_outlines_show_on_a_picture():
-    image = np.full((20, 20), 120, np.uint8)
-    ids = np.zeros((20, 20), int)
-    ids[5:15, 5:10], ids[5:15, 10:15] = 1, 2
-    shown = outline_objects(image, shade_objects(ids))
-    assert (shown[9, 7] == 120).all()
-    assert (shown[9, 9] != shown[9, 7]).any()
-    assert (shown[9, 9] != shown[9, 10]).any()
 
 
 def answers_of_depths(depth: np.ndarray) -> np.ndarray:

@@ -135,15 +135,6 @@ def test_values_of_annotated_classes_are_those_of_the_model():
     assert len(indices) == 256
 
 
-def test_values_of_any_annotated_class_are_the_only_class_of_a_model():
-    indices = value_indices(ANNOTATED_CLASSES, ("anything",))
-    assert {value for value, index in enumerate(indices) if index == 1} == {1, 2, 7, 9}
-
-
-def test_values_of_annotations_without_classes_are_the_only_class_of_a_model():
-    assert value_indices((), ("cell",)) == (0, 1, *[0] * 254)
-
-
 def test_annotated_objects_have_the_classes_of_the_model():
     drawn = np.array([[0, 1, 2], [3, 4, 4]]), np.array([0, 1, 7, 255, 2])
     source = SimpleNamespace(render_objects=lambda: drawn)
@@ -161,54 +152,12 @@ def test_objects_have_the_colors_of_their_prediction():
     assert CELLS.for_prediction(SimpleNamespace(objects=detected)).shades(rows).tolist() == [[0, 3, 5, 5]]
 
 
-def test_colors_of_a_prediction_are_not_those_of_a_later_mask():
-    output_format = ObjectFormat(NAMES)
-    rows = pack_labels(np.array([[0, 2, 1]]), np.array([[0, 1, 1]]))
-    shades = output_format.shades(rows)
-    output_format.for_prediction(SimpleNamespace(objects=[DETECTED._replace(shade=5)] * 2))
-    assert np.array_equal(output_format.shades(rows), shades)
-
-
-def test_objects_that_are_read_from_a_mask_have_colors_by_their_number_alone():
-    numbers = np.array([[0, 2, 1, 300]])
-    classes = np.array([[0, 1, 2, 2]])
-    shades = ObjectFormat(NAMES).shades(pack_labels(numbers, classes))
-    assert np.array_equal(shades, ObjectFormat(NAMES).shades(pack_labels(numbers, classes[:, ::-1])))
-    assert (shades > 0).tolist() == [[False, True, True, True]]
-
-
 def test_outlines_of_an_object_have_its_color():
     decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, shade=7)])
     rows = np.zeros((20, 20), np.int32)
     rows[5:15, 5:15] = 2
     shown = CELLS.for_prediction(decoder).overlay(np.zeros((20, 20, 3), np.uint8), pack_labels(rows, np.sign(rows)))
     assert shown[5, 10].tolist() == CELLS.colors[7].tolist()
-
-
-@pytest.mark.parametrize(
-    ("numbers", "text"),
-    [
-        ([0], "0 objects"),
-        ([0, 2], "1 object"),
-        ([0, 2, 1, 1], "2 objects"),
-        ([0, 1, 7, 7], "2 objects"),
-        ([2, 1, 1], "2 objects"),
-        (range(1235), "1,234 objects"),
-    ],
-    ids=["none", "one", "two", "two with a gap", "two without background", "many"],
-)
-def test_the_legend_of_objects_counts_them(numbers, text):
-    numbers = np.array([*numbers])[None]
-    assert CELLS.legend_entries(pack_labels(numbers, np.sign(numbers)))[0] == (None, text)
-
-
-def test_objects_have_no_legend_of_classes():
-    assert CELLS.legend() is None
-
-
-def test_background_is_black_among_the_shades_of_objects():
-    labels = pack_labels(np.array([[0, 1], [7, 7]]), np.array([[0, 1], [1, 1]]))
-    assert CELLS.shades(labels)[0, 0] == 0
 
 
 def decoder_of(count: int) -> SimpleNamespace:
@@ -387,18 +336,7 @@ def scratch_folders(monkeypatch) -> list[Path]:
     return note_scratch_folders(monkeypatch, in_memory=0)
 
 
-def test_numbers_of_many_pixels_lie_beside_the_outputs_of_an_image(tmp_path, job, scratch_folders):
-    ImageWriter(CELLS, Objects(), (MASK, TABLE)).write(PredictedImage(job, SIZE), [torch.zeros(3, *SIZE)])
-    assert scratch_folders == [tmp_path / "out"]
-
-
 def test_the_table_of_objects_in_a_volume_has_the_columns_of_volumes(tmp_path):
     job = tilted_volume_job(tmp_path)
     VolumeWriter(CELLS, Objects(), (MASK, TABLE)).write(job, job.size, [torch.zeros(3, *job.size)])
     assert job.file(TABLE).read_text().splitlines()[0] == ",".join(VOLUME_COLUMNS)
-
-
-def test_numbers_of_many_voxels_lie_beside_the_outputs_of_a_volume(tmp_path, scratch_folders):
-    job = tilted_volume_job(tmp_path)
-    VolumeWriter(CELLS, Objects(), (MASK, TABLE)).write(job, job.size, [torch.zeros(3, *job.size)])
-    assert scratch_folders == [tmp_path / "out"]

@@ -4,7 +4,6 @@ Modules: inference/outputs/points.py.
 """
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,12 +30,6 @@ from inference.outputs.requested_outputs import RequestedOutputs
 from inference.scoring.points import read_prediction
 from runtime.errors import SettingsError
 from tasks.points import ABSENT, PRESENT
-
-
-def test_maps_of_points_keep_the_dots_in_the_name_of_their_image(tmp_path):
-    job = image_job(tmp_path, name="scan.v1")
-    assert PointFormat(landmarks("long", "pixels")).file(job, PROBABILITIES).name == "scan.v1.npy"
-
 
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")
 
@@ -224,26 +217,6 @@ def test_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
     np.testing.assert_allclose(written.positions[0, :2], from_voxels(positions, "LPS", header)[:2], atol=1e-3)
 
 
-def test_voxels_are_not_read_for_points_that_are_not_drawn(tmp_path):
-    task = landmarks("markups", "LPS")
-    job = tilted_volume_job(tmp_path)
-    maps = peaks(job.size, (1, 2, 3), (2, 1, 1), None)
-    os.truncate(job.image, 352)  # the header alone
-    prediction = PointVolumeWriter(PointFormat(task), task, (MASK,)).write(job, job.size, [maps])
-    written = read_written(job.file(PointFormat(task).extension), "markups").with_names(task.names)
-    positions = PredictedPoints.from_prediction(prediction).positions(job.size)
-    expected = from_voxels(positions, "LPS", read_volume_header(job.volume, "v"))
-    np.testing.assert_allclose(written.positions[0, :2], expected[:2], atol=1e-3)
-
-
-def test_the_legend_of_points_has_a_square_of_each_color():
-    output_format = PointFormat(landmarks("long", "pixels"))
-    picture = np.asarray(output_format.legend())
-    line = len(picture) // 4
-    squares = [picture[number * line + line // 2, line // 2].tolist() for number in range(1, 4)]
-    assert squares == output_format.colors.tolist()
-
-
 def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
     task = landmarks("markups", "LPS")
     job = tilted_volume_job(tmp_path)
@@ -300,10 +273,6 @@ def test_points_of_several_images_that_all_failed_are_no_table(tmp_path, written
     failed = written_jobs[2]
     PointFormat(landmarks("long", "pixels")).write_joined(tmp_path / "out", [failed, replace(failed, page=1)])
     assert not (tmp_path / "out" / "points.csv").exists()
-
-
-def test_points_of_the_only_image_that_did_not_fail_are_a_table(tmp_path, written_jobs):
-    assert joined_table(tmp_path, [written_jobs[0], written_jobs[2]]).images == ("a.tif",)
 
 
 def test_points_of_pages_stand_in_one_table_by_their_page(tmp_path):

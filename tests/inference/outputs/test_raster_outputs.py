@@ -6,7 +6,6 @@ Modules: inference/outputs/rasters.py, data_utils/image_io/geotiff_writer.py, da
 import io
 import json
 import re
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -30,11 +29,8 @@ from data_utils.image_io.geotiff_writer import GeoTiffWriter
 from data_utils.image_io.placed_masks import read_grid
 from data_utils.image_io.places import Place
 from data_utils.image_io.reader import read_image
-from data_utils.image_io.windowed import open_windowed_file
-from inference import network_inputs as network_inputs_module
 from inference import predictor as predictor_module
 from inference.inputs import InputRules, find_jobs
-from inference.network_inputs import read_inputs
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
 from inference.outputs.images import ImageWriter, PredictedImage
@@ -43,8 +39,6 @@ from inference.outputs.objects import LabelRaster
 from inference.outputs.rasters import free_value, open_mask_raster
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predictor import Predictor
-from inference.tiling import planning
-from inference.tiling.stream import stream_logits
 from inference.work import prepare_work
 from runtime.errors import ModelError
 from tasks.classes import Classes
@@ -311,15 +305,6 @@ def test_tags_of_a_geotiff_say_it_of_each_band(tmp_path, channels, is_color):
         assert ("ExtraSamples" in page.tags) is (channels == 2)
 
 
-def test_letters_that_a_geotiff_does_not_have_are_replaced(tmp_path):
-    file = io.BytesIO()
-    with GeoTiffWriter(file, (2, 20), PLACE._replace(tags=((34737, "Z\u00fcrich|"),)), tmp_path) as writer:
-        writer.write(np.ones((1, 2, 20), np.uint8))
-    file.seek(0)
-    with tifffile.TiffFile(file) as tiff:
-        assert tiff.pages[0].tags.valueof(34737) == "Z?rich|"
-
-
 def test_a_geotiff_that_is_left_early_is_empty(tmp_path):
     file = io.BytesIO()
     with pytest.raises(KeyError), GeoTiffWriter(file, (600, 20), PLACE, tmp_path) as writer:
@@ -501,12 +486,6 @@ def test_a_model_of_before_reads_pictures(tmp_path, picture_model, four_channels
     assert scores["pixel_accuracy"] == pytest.approx((expected == truth).mean())
 
 
-def test_a_model_of_before_reads_pictures_in_python(picture_model, four_channels):
-    path, bands, _ = four_channels
-    predictor = Predictor.from_pretrained(picture_model, tile_size=32)
-    assert np.array_equal(predictor(path).mask, predictor(np.moveaxis(bands[:3], 0, 2)).mask)
-
-
 @pytest.mark.parametrize("window_memory", [2**27, 1000], ids=["whole", "in windows"])
 def test_a_model_of_places_refuses_a_channel_too_many(tmp_path, photo_model, four_channels, window_memory):
     path, _, _ = four_channels
@@ -529,38 +508,6 @@ RASTER_NETWORK, PICTURE_NETWORK = UNetConfig(4, 2, preprocess=Preprocess(place=T
 MIXED_NETWORKS = [PICTURE_NETWORK, RASTER_NETWORK, PICTURE_NETWORK]
 
 
-@pytest.fixture
-def plain_raster(tmp_path):
-    """An image of four equal channels."""
-    return write_raster(tmp_path / "a.tif", np.full((4, 6, 8), 90, np.uint8), photometric="RGB", ALPHA="NO")
-
-
-def test_networks_that_read_a_file_in_other_ways_each_get_their_own(plain_raster):
-    inputs = read_inputs(plain_raster, MIXED_NETWORKS, "a.tif", 0, keep_pixels=False)
-    assert [len(tensor) for tensor in inputs.tensors] == [3, 4, 3]
-    assert inputs.pixels is None
-
-
-def test_networks_that_read_a_file_in_the_same_way_decode_it_once(plain_raster):
-    with mock.patch.object(network_inputs_module, "decode_image", wraps=network_inputs_module.decode_image) as decoded:
-        inputs = read_inputs(plain_raster, MIXED_NETWORKS, "a.tif", 0, keep_pixels=True)
-    assert decoded.call_count == 2
-    assert inputs.pixels.shape == (6, 8, 3)
-
-
-@pytest.mark.parametrize(("step", "channels"), [(1, 3), (-1, 4)])
-def test_pixels_that_are_kept_are_those_of_the_first_network(plain_raster, step, channels):
-    inputs = read_inputs(plain_raster, MIXED_NETWORKS[:2][::step], "a.tif", 0, keep_pixels=True)
-    assert inputs.pixels.shape == (6, 8, channels)
-
-
-def test_networks_of_other_bands_each_get_their_own(tmp_path):
-    path = write_raster(tmp_path / "b.tif", np.stack([np.full((6, 8), value, np.uint16) for value in (10, 20)]))
-    configs = [UNetConfig(1, 2, preprocess=Preprocess(bands=(band,), place=True)) for band in ("1", "2")]
-    inputs = read_inputs(path, configs, "b.tif", 0, keep_pixels=False)
-    assert [tensor.unique().tolist() for tensor in inputs.tensors] == [[10], [20]]
-
-
 def jobs_of_bands(folder, *inputs):
     """The jobs of images of two bands in these folders."""
     rules = InputRules(2, bands=("B08", "B04"))
@@ -577,15 +524,6 @@ def test_a_file_that_is_named_by_two_bands_is_one_image(tmp_path):
     assert [len(job.files) for job in jobs] == [1, 2]
 
 
-def test_bands_of_two_sizes_are_an_image_of_no_size(tmp_path):
-    pixels = scene(0, channels=2)[0]
-    write_raster(tmp_path / "sizes" / "B08.tif", pixels[:1])
-    write_raster(tmp_path / "sizes" / "B04.tif", pixels[:1, :20])
-    (job,) = jobs_of_bands(tmp_path, "sizes")
-    assert job.size is None  # which the job reports
-    assert len(job.source.paths) == 2
-
-
 def test_bands_in_a_folder_are_found_beside_pictures_or_plain_images(tmp_path):
     pixels = scene(0, channels=2)[0]
     for name in ("B08", "B04"):
@@ -595,31 +533,6 @@ def test_bands_in_a_folder_are_found_beside_pictures_or_plain_images(tmp_path):
     jobs = jobs_of_bands(tmp_path, "all")
     assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == ["a/plain", "x/c"]
     assert [len(job.files) for job in jobs] == [1, 2]
-
-
-def test_rows_of_tiles_are_low_for_rasters_of_many_bands_alone(tmp_path):
-    """Arrays of as many channels are cut as ever, so that their masks stay the same."""
-    torch.manual_seed(0)
-    network = UNet(UNetConfig(6, 2, base_channels=2, depth=1, preprocess=Preprocess(place=True)))
-    bands, _ = scene(0, channels=6, size=(96, 64))
-    write_raster(tmp_path / "a.tif", bands)
-    np.save(tmp_path / "a.npy", np.moveaxis(bands, 0, 2))
-    limits = {"WHOLE_MEMORY": 0, "LARGE_TILE_MEMORY": 2**17, "TILE_MEMORY": 2**16, "INPUT_MEMORY": 2**15}
-    heights = {}
-    with ExitStack() as stack:
-        for name, value in limits.items():
-            stack.enter_context(mock.patch.object(planning, name, value))
-        streamed = stack.enter_context(mock.patch.object(predictor_module, "stream_logits", wraps=stream_logits))
-        predictor = Predictor(network.eval())
-        masks = []
-        for suffix in (".tif", ".npy"):
-            with open_windowed_file(tmp_path / f"a{suffix}") as image:
-                masks.append(torch.cat(list(predictor.strips(image)), dim=1).argmax(0))
-            heights[suffix] = streamed.call_args.args[3].size[0]
-        of_four = UNetConfig(4, 2, base_channels=2, depth=1)
-        assert planning.choose_tiling(of_four, (96, 64), low_rows=True) == planning.choose_tiling(of_four, (96, 64))
-    assert heights == {".tif": 32, ".npy": 46}
-    assert torch.equal(*masks)
 
 
 @pytest.mark.parametrize("repeats", [1, 128], ids=["few rows", "rows that fill tiles"])

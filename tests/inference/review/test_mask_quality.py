@@ -9,7 +9,6 @@ import pytest
 from PIL import Image
 
 from data_utils.sources.records import ListRecords
-from inference.review import equal_images as equal_images_module
 from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea, area_share, compare_areas, disagreeing_areas
 from inference.review.equal_images import equal_images
 from inference.review.mask_quality import best_shift, mask_score
@@ -91,14 +90,6 @@ def test_the_worst_slices_are_the_three_with_the_lowest_scores(slices):
     assert [scored.score for scored in worst] == pytest.approx([0.5, 0.6, 0.7], abs=1e-6)
 
 
-def test_the_worst_of_equal_slices_are_the_lowest(slices):
-    assert [scored.number for scored in worst_slices(slices[:1] * 5)] == [0, 1, 2]
-
-
-def test_the_only_slice_is_the_worst(slices):
-    assert [scored.number for scored in worst_slices(slices[:1])] == [0]
-
-
 def test_slices_without_labels_are_not_the_worst(slices):
     assert worst_slices(slices[1:2]) == []
 
@@ -109,12 +100,6 @@ def test_a_slice_whose_labels_have_no_probability_is_the_worst(slices):
     worst = worst_slices([*slices, (impossible, mask)])
     assert [scored.number for scored in worst] == [6, 2, 4]
     assert worst[0].score == 0
-
-
-def test_the_worst_slices_keep_no_others_in_memory():
-    probabilities = np.random.default_rng(0).dirichlet((1, 1, 1), (4, 20, 30)).transpose(0, 3, 1, 2)
-    worst = worst_slices((plane, np.zeros((20, 30), np.uint8)) for plane in probabilities)
-    assert not any(np.shares_memory(scored.probabilities, probabilities) for scored in worst)
 
 
 def test_areas_that_disagree_are_no_borders():
@@ -146,15 +131,6 @@ def test_areas_of_a_right_mask_are_compared_from_both_pictures():
     assert [area.label for area in areas] == ["cell", "cell", "dirt"] * 2
     assert [area.pixels for area in areas] == [192, 150, 320] * 2
     assert [area.probability for area in areas] == pytest.approx([0.94] * 6)
-
-
-def test_an_area_within_the_corner_of_another_is_an_area_of_its_own():
-    mask = np.zeros((40, 50), np.uint8)
-    mask[5:10, 5:40] = 1
-    mask[10:30, 5:10] = 1
-    mask[20:25, 20:25] = 1
-    areas = compare_areas(probabilities_of(mask), mask, NAMES)
-    assert [area.pixels for area in areas] == [275, 25] * 2
 
 
 def test_areas_of_a_right_mask_agree():
@@ -190,15 +166,6 @@ def test_an_object_that_is_missing_is_named_with_its_place():
     assert missing.text == "cell of 192 pixels at row 13, column 17 is missing in the mask"
 
 
-def test_an_object_that_is_missing_is_named_with_what_the_mask_has_there():
-    mask = blobs()
-    mask[28:54, 5:30] = 2  # most of it is dirt to the model too
-    seen = mask.copy()
-    seen[35:50, 12:22] = 1
-    (missing,) = doubted_areas(probabilities_of(seen), mask)
-    assert missing.text == "cell of 150 pixels at row 42, column 16 is missing in the mask, which has dirt there"
-
-
 def test_an_object_that_is_not_seen_is_named_with_its_place():
     mask = blobs()
     mask[5:15, 40:60] = 1
@@ -217,12 +184,6 @@ def test_an_object_of_another_class_is_reported_once():
     assert told.text is None
     assert told.picture == IN_PREDICTION
     assert told.label == "dirt"
-
-
-def test_fifteen_pixels_are_no_object():
-    mask = blobs()
-    mask[55, 3:18] = 1
-    assert doubted_areas(probabilities_of(blobs()), mask) == []
 
 
 WHOLE = np.zeros((40, 40), np.uint8)
@@ -255,43 +216,11 @@ SQUARE[10:20, 10:20] = 1
 TENTH[10, 10:20] = 1
 
 
-@pytest.mark.parametrize(("seen", "mask"), [(SQUARE, TENTH), (TENTH, SQUARE)], ids=["in the mask", "in the image"])
-def test_an_area_is_there_when_exactly_a_tenth_of_it_is(seen, mask):
-    (area,) = compare_areas(probabilities_of(seen), mask, NAMES)
-    assert area.pixels == 100
-    assert area.agrees
-
-
-def test_an_area_is_there_when_a_tenth_of_what_is_labeled_of_it_is():
-    mask = np.where(SQUARE == 1, 255, 0).astype(np.uint8)
-    mask[10, 10:20] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-    (area,) = compare_areas(probabilities_of(SQUARE), mask, NAMES)
-    assert area.pixels == 100
-    assert area.agrees
-
-
 @pytest.mark.parametrize(("width", "is_area"), [(2, False), (3, True)])
 def test_in_a_small_image_a_strip_of_two_pixels_is_a_border(width, is_area):
     mask, prediction = np.zeros((2, 60, 80), np.uint8)
     prediction[20 : 20 + width, 10:60] = 1
     assert disagreeing_areas(prediction, mask).any() == is_area
-
-
-def test_an_object_that_is_missing_is_reported_behind_one_that_is_unlabeled():
-    mask = blobs()
-    mask[8:20, 10:26] = 255
-    mask[35:50, 12:22] = 0
-    (missing,) = doubted_areas(probabilities_of(blobs()), mask)
-    assert missing.text == "cell of 150 pixels at row 42, column 16 is missing in the mask"
-
-
-def test_an_object_that_is_missing_is_reported_within_one_that_is_not_seen():
-    mask, seen = np.zeros((2, 60, 80), np.uint8)
-    mask[10:30, 10:30] = 1
-    seen[15:25, 15:25] = 2
-    unseen, missing = doubted_areas(probabilities_of(seen), mask)
-    assert unseen.text == "cell of 400 pixels at row 19, column 19 is not seen in the image"
-    assert missing.text == "dirt of 100 pixels at row 19, column 19 is missing in the mask, which has cell there"
 
 
 @pytest.mark.parametrize(
@@ -312,34 +241,6 @@ def test_an_area_is_not_told_again_where_most_of_it_was(width, text):
     assert dirt.text == text
 
 
-def test_in_a_large_image_an_area_of_less_than_a_five_thousandth_is_a_speck():
-    mask = np.zeros((500, 500), np.uint8)
-    mask[10:17, 10:17] = 1  # 49 pixels
-    mask[30:35, 10:20] = 1  # 50
-    areas = compare_areas(probabilities_of(mask), mask, NAMES)
-    assert [(area.picture, area.pixels) for area in areas] == [(IN_MASK, 50), (IN_PREDICTION, 50)]
-
-
-def wide_strips() -> np.ndarray:
-    """A prediction of 400 x 600 with a strip of 7 rows, and one of 8 rows at 200."""
-    prediction = np.zeros((400, 600), np.uint8)
-    prediction[100:107, 50:200] = 1
-    prediction[200:208, 50:200] = 1
-    return prediction
-
-
-def test_in_a_large_image_a_strip_of_less_than_a_fiftieth_is_a_border():
-    prediction = wide_strips()
-    rows = disagreeing_areas(prediction, np.zeros_like(prediction)).any(axis=1)
-    assert np.array_equal(np.flatnonzero(rows), np.arange(200, 208))
-
-
-def test_in_a_tall_image_a_strip_of_less_than_a_fiftieth_of_its_width_is_a_border():
-    prediction = wide_strips().T
-    columns = disagreeing_areas(prediction, np.zeros_like(prediction)).any(axis=0)
-    assert np.array_equal(np.flatnonzero(columns), np.arange(200, 208))
-
-
 @pytest.fixture
 def spoiled() -> np.ndarray:
     """A mask that lacks 320 of 662 pixels of objects, and whose first rows are unlabeled."""
@@ -353,12 +254,6 @@ def test_the_share_of_areas_is_of_all_objects(spoiled):
     assert area_share(probabilities_of(blobs(), 0.9), spoiled) == pytest.approx(320 * (0.9 - 0.05) / 662)
 
 
-def test_the_share_of_areas_is_smaller_where_the_model_is_less_sure(spoiled):
-    probabilities = probabilities_of(blobs(), 0.9)
-    probabilities[:, 30:38] = probabilities_of(blobs(), 0.6)[:, 30:38]  # half of the area is less sure
-    assert area_share(probabilities, spoiled) == pytest.approx((160 * (0.9 - 0.05) + 160 * (0.6 - 0.2)) / 662)
-
-
 def test_the_share_of_areas_of_a_right_mask_is_nothing():
     assert area_share(probabilities_of(blobs()), blobs()) == 0
 
@@ -369,29 +264,11 @@ def test_the_share_of_areas_counts_what_the_model_does_not_see():
     assert area_share(probabilities_of(prediction, 0.9), blobs()) == pytest.approx(320 * (0.9 - 0.05) / 662)
 
 
-@pytest.mark.parametrize(
-    ("side", "columns", "shift"), [(768, 4, (0, 4)), (768, 3, None), (780, 6, (0, 6)), (780, 4, None)]
-)
-def test_a_large_mask_is_looked_at_with_a_longest_side_of_384_pixels(side, columns, shift):
-    truth = np.zeros((side, side), np.uint8)
-    truth[60:700, 60:700] = 1
-    assert best_shift(probabilities_of(truth, 1.0), np.roll(truth, -columns, axis=1)) == shift
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(4, -3), (0, 9), (-10, 2), (-9, -9)])
 def test_a_shifted_mask_is_told_how_to_go_back(rows, columns):
     truth = blobs()
     mask = np.roll(truth, (-rows, -columns), axis=(0, 1))
     assert best_shift(probabilities_of(truth), mask) == (rows, columns)
-
-
-def test_a_large_shifted_mask_is_told_how_to_go_back():
-    truth = blobs()
-    mask = np.kron(np.roll(truth, (-4, 3), axis=(0, 1)), np.ones((10, 10), np.uint8))
-    probabilities = np.kron(probabilities_of(truth), np.ones((1, 10, 10), np.float32))
-    shift = best_shift(probabilities, mask)  # it is looked at in every third pixel
-    assert shift == pytest.approx((40, -30), abs=3)
-    assert best_shift(probabilities.transpose(0, 2, 1), mask.T) == shift[::-1]
 
 
 def test_a_mask_that_is_shifted_by_a_pixel_is_right():
@@ -431,18 +308,6 @@ def test_a_shift_counts_from_three_percent_of_the_disagreement():
     assert best_shift(probabilities_of(seen, 1.0), shifted) is None  # 80 of 3,136 pixels
 
 
-def test_a_shift_counts_by_the_pixels_that_are_labeled():
-    truth = centered_square()
-    known = np.full_like(truth, 255)
-    known[30:70, 30:70] = np.roll(truth, -2, axis=1)[30:70, 30:70]  # 80 of 1,600 pixels
-    assert best_shift(probabilities_of(truth, 1.0), known) == (0, 2)
-
-
-def test_a_shift_of_few_pixels_does_not_count_even_where_all_else_fits():
-    large = np.pad(centered_square(), 50)  # 80 of 40,000 pixels
-    assert best_shift(probabilities_of(large, 1.0), np.roll(large, -2, axis=1)) is None
-
-
 @pytest.fixture
 def records(tmp_path) -> dict[str, dict]:
     """Records of images, of which a and c are equal."""
@@ -465,24 +330,7 @@ def test_a_validation_image_is_equal_to_the_first_of_two(records, tmp_path):
     assert equal_images(train, ListRecords([{**records["a"], "name": "again.png"}])) == {"again.png": "c.png"}
 
 
-def test_images_are_read_once_where_another_has_as_many_bytes(tmp_path, monkeypatch):
-    records = []
-    for name, content in (("a", b"1234"), ("b", b"12345"), ("c", b"4321"), ("d", b"123456"), ("e", b"2143")):
-        (tmp_path / f"{name}.png").write_bytes(content)
-        records.append({"image": str(tmp_path / f"{name}.png"), "target": None, "name": f"{name}.png"})
-    read = []
-    monkeypatch.setattr(equal_images_module, "checksum", lambda file: read.append(file.name) or file.read_bytes())
-    assert equal_images(ListRecords(records[:2]), ListRecords(records[2:])) == {}
-    assert sorted(read) == ["a.png", "c.png", "e.png"]
-
-
 def test_images_that_cannot_be_read_are_equal_to_none(records, tmp_path):
     gone = {**records["b"], "image": str(tmp_path / "gone.png")}
     val = ListRecords([{**records["a"], "name": "again.png"}, gone])
     assert equal_images(ListRecords([records["a"], gone]), val) == {"again.png": "a.png"}
-
-
-def test_names_of_equal_images_are_of_one_line(records):
-    in_two_lines = {**records["a"], "name": "two\nlines.png"}
-    (name,) = equal_images(ListRecords([in_two_lines]), ListRecords([records["a"]])).values()
-    assert "\n" not in name

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from support.launches import launch, predict
 
-from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores, enclosing_box, numbers
+from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores
 from inference.scoring.volume import surface_scores
 
 IGNORED = 255
@@ -144,24 +144,6 @@ def test_boundaries_are_reported_from_summed_pixels_or_mean_distances(scores):
         "hd95_images": [2, 1],
         "hd95_missed": [0, 1],
     }
-
-
-def test_a_report_of_boundaries_that_nothing_has_is_without_numbers():
-    missed = BoundaryScores(np.array([0]), np.array([0]), np.array([NAN]), np.array([True]))
-    report = boundary_report([missed])
-    assert report["mean_boundary_iou"] is None
-    assert report["mean_hd95"] is None
-    assert report["hd95"] == [None]
-    assert report["hd95_images"] == [0]
-    assert report["hd95_missed"] == [1]
-
-
-def test_a_box_encloses_several():
-    assert enclosing_box([(slice(3, 5), slice(1, 9)), (slice(4, 8), slice(2, 4))]) == (slice(3, 8), slice(1, 9))
-
-
-def test_numbers_that_are_none_are_left_out():
-    assert numbers(np.array([1.5, NAN, 0.0, np.inf])) == [1.5, None, 0.0, None]
 
 
 def test_ignored_pixels_belong_to_no_class():

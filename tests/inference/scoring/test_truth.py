@@ -13,11 +13,7 @@ from PIL import Image
 from support.prediction import matrix_of
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io.class_masks import ClassChannels
-from data_utils.image_io.formats import PageFile, PictureFile
-from data_utils.image_io.placed_masks import Grid, PlacedMask
-from data_utils.image_io.places import Place
-from data_utils.targets.overlapping import OverlapReader
+from data_utils.image_io.formats import PageFile
 from inference.outputs.classes import ClassFormat
 from inference.outputs.jobs import ImageJob
 from inference.scoring import truth as truth_module
@@ -145,28 +141,6 @@ def test_areas_of_classes_are_counted_where_a_model_has_classes():
     assert TruthScorer(Objects(Classes(("background", "cell"))), (4, 6), None).score().areas is None
 
 
-def test_a_true_mask_of_channels_has_the_name_of_its_file(tmp_path):
-    np.save(tmp_path / "a.npy", np.zeros((4, 6, 2), np.uint8))
-    with open_mask_rows(ClassChannels(str(tmp_path / "a.npy"), (0, 1)), OverlapReader(("a", "b"))) as rows:
-        assert rows.name == str(tmp_path / "a.npy")
-        assert rows.size == (4, 6)
-
-
-def test_a_true_mask_that_is_laid_on_the_grid_of_its_image_has_the_name_of_its_file():
-    grid = Grid(Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ()), (4, 6))
-    placed = PlacedMask(np.full((4, 6), 10, np.uint8), "mask.tif", grid, grid)
-    with open_mask_rows(placed, ClassFormat(CLASSES).reader) as rows:
-        assert rows.name == "mask.tif"
-        assert rows.size == (4, 6)
-
-
-def test_a_true_mask_that_is_a_picture_has_the_name_of_its_file(tmp_path):
-    Image.new("L", (6, 4), 10).save(tmp_path / "picture.tif")
-    with open_mask_rows(PictureFile(str(tmp_path / "picture.tif"), 0), ClassFormat(CLASSES).reader) as rows:
-        assert rows.name == str(tmp_path / "picture.tif")
-        assert rows.size == (4, 6)
-
-
 @pytest.mark.parametrize("error", [DataError, OSError])
 def test_a_mask_that_cannot_be_opened_is_a_problem_of_the_score(tmp_path, monkeypatch, error):
     def refuse(*arguments: object) -> None:
@@ -213,31 +187,6 @@ def test_an_object_that_lies_in_several_strips_is_one():
     }
 
 
-class DamagedMask:
-    """A mask of two columns of which no row below the second can be read."""
-
-    def __init__(self, error: type[Exception]) -> None:
-        self.error = error
-        self.reads: list[tuple[int, int]] = []
-
-    def read(self, top: int, bottom: int) -> ClassTarget:
-        self.reads.append((top, bottom))
-        if top:
-            raise self.error("damaged")
-        return ClassTarget(np.zeros((bottom - top, 2), np.uint8))
-
-
-@pytest.mark.parametrize("error", [DataError, OSError])
-def test_a_true_mask_that_fails_ends_the_counting(error):
-    mask = DamagedMask(error)
-    scorer = TruthScorer(TASK, (6, 2), MaskRows(Path("t"), (6, 2), mask.read))
-    for _ in range(3):
-        scorer.add(np.zeros((2, 2), np.uint8))
-    assert mask.reads == [(0, 2), (2, 4)]  # it is not read again
-    assert str(scorer.problem) == "damaged"
-    assert scorer.scores.sums.sum() == 4
-
-
 def test_a_true_mask_with_a_problem_counts_nothing():
     scorer = TruthScorer(TASK, (6, 2), None, DataError("no mask"))
     scorer.add(np.zeros((6, 2), np.uint8))
@@ -281,13 +230,6 @@ def written_job(folder: Path, pred: np.ndarray, truth: np.ndarray) -> ImageJob:
 PRED, TRUTH = np.random.default_rng(0).integers(0, 3, (2, 11, 6), np.uint8)
 
 
-def test_a_written_mask_is_scored_in_parts_of_all_its_rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(truth_module, "SCORED_ROWS", 4)
-    score = ImageScorer(ClassFormat(CLASSES), TASK, boundary=True).score(written_job(tmp_path, PRED, TRUTH))
-    assert score.scores.sums.tolist() == matrix_of(PRED, TRUTH)
-    assert score.boundary.hits.tolist() == boundary_scores(PRED, TRUTH, 3).hits.tolist()
-
-
 def test_a_true_mask_of_other_proportions_is_refused(tmp_path):
     job = written_job(tmp_path, PRED, TRUTH[:, :3])
     with pytest.raises(ScoreError, match=r"truth\.png: is 11 x 3, but the image 11 x 6; they differ in proportions$"):
@@ -299,16 +241,6 @@ def test_a_true_mask_that_is_gone_is_named(tmp_path):
     (tmp_path / "truth.png").unlink()
     with pytest.raises(ScoreError, match=r"truth\.png"):
         ImageScorer(ClassFormat(CLASSES), TASK).score(job)
-
-
-def test_a_written_mask_is_not_read_for_a_true_mask_that_is_gone(tmp_path, monkeypatch):
-    counted = []
-    monkeypatch.setattr(TruthScorer, "add", lambda scorer, mask: counted.append(len(mask)))
-    job = written_job(tmp_path, PRED, TRUTH)
-    (tmp_path / "truth.png").unlink()
-    with pytest.raises(ScoreError):
-        ImageScorer(ClassFormat(CLASSES), TASK).score(job)
-    assert counted == []
 
 
 def scored(folder: Path, truth: tuple[int, int], mask: tuple[int, int]) -> ClassScores:

@@ -19,7 +19,7 @@ from inference.outputs.classes import ClassFormat
 from inference.outputs.objects import ObjectFormat
 from inference.scoring.components import area_report
 from inference.scoring.truth import ScoreError
-from inference.scoring.volume import SurfaceScores, VolumeScore, VolumeScorer, case_report, case_table, surface_scores
+from inference.scoring.volume import VolumeScore, VolumeScorer, case_report, case_table, surface_scores
 from predict import ScoredImage, print_scores
 from runtime.errors import DataError
 from tasks.classes import Classes
@@ -194,23 +194,6 @@ def test_a_table_of_cases_has_a_line_for_each_class():
     assert len({len(line) for line in lines}) == 1
 
 
-def test_a_table_of_cases_has_room_for_the_longest_name():
-    long_name = "a class whose name is longer than that of the mean"
-    lines = case_table(case_report(OVERLAPS, ["sky", long_name])).splitlines()
-    assert lines[1].startswith(f"{long_name}  ")
-    assert len({len(line) for line in lines}) == 1
-
-
-def test_a_table_of_cases_has_columns_of_surfaces_where_they_were_scored():
-    surfaces = [case | {"surface_dice_1mm": [None, 0.5], "surface_dice_2mm": [None, 1.0]} for case in OVERLAPS]
-    report = case_report(surfaces, ["sky", "land"])
-    assert report["mean_surface_dice_1mm"] == 0.5
-    assert report["surface_dice_2mm"] == [1.0]
-    lines = case_table(report).splitlines()
-    assert "surface Dice 1 mm" in lines[0]
-    assert len({len(line) for line in lines}) == 1
-
-
 def test_classes_that_overlap_have_no_background_in_the_report_of_cases(capsys):
     scores = Overlapping(("a", "b")).new_scores(1)
     truth = OverlapTarget(torch.tensor([[[1, 1, 2, 0]]]), torch.tensor([[[3, 3, 3, 3]]]))
@@ -227,30 +210,6 @@ def test_the_mean_dice_of_a_volume_leaves_the_background_out():
     assert result["image"] == "a.nii"
     assert result["mean_dice"] == 30 / 45
     assert result["dice"] == [180 / 195, 30 / 45, None]
-
-
-def test_a_volume_without_surfaces_has_no_distances():
-    score = VolumeScore(scores_of([90, 10], [5, 15]), None)
-    assert "hd95_mm" not in score.to_json("a.nii")
-    assert score.boundary is None
-
-
-def test_a_volume_of_background_has_no_mean_dice():
-    assert VolumeScore(scores_of([5, 0], [0, 0]), None).to_json("b.nii")["mean_dice"] is None
-
-
-def test_a_volume_of_objects_has_no_mean_dice():
-    assert "mean_dice" not in VolumeScore(Objects().new_scores(1), None).to_json("c.nii")
-
-
-def test_surfaces_of_a_volume_are_told_by_their_tolerance():
-    nan = float("nan")
-    surfaces = SurfaceScores(np.array([nan, 1.5]), np.array([[nan, nan], [0.25, 0.75]]), np.array([False, False]))
-    result = VolumeScore(scores_of([9, 1], [0, 2]), surfaces).to_json("a")
-    assert result["hd95_mm"] == [None, 1.5]
-    assert result["missed"] == [False, False]
-    assert result["surface_dice_1mm"] == [None, 0.25]
-    assert result["surface_dice_2mm"] == [None, 0.75]
 
 
 @pytest.mark.parametrize(("shift", "dice"), [(1, [1.0, 1.0]), (2, [0.5, 1.0]), (3, [0.5, 0.5])])
@@ -291,14 +250,3 @@ def test_distances_are_averaged_over_the_cases_that_have_them(case_scores):
     assert case_scores["mean_hd95_mm"] == 2.0
     assert case_scores["dice_cases"] == [2, 1]
     assert case_scores["hd95_missed"] == [1, 0]
-
-
-def test_a_table_of_cases_has_their_distances(case_scores):
-    header, *rows, note = [line.split() for line in case_table(case_scores).splitlines()]
-    assert header == ["of", "cases", "Dice", "IoU", "HD95", "(mm)", "cases"]
-    assert [[row[0], *row[-4:]] for row in rows] == [
-        ["land", "0.6000", "0.6000", "2.0000", "2"],
-        ["sea", "0.2000", "0.2000", "n/a", "1"],
-        ["mean", "0.4000", "0.4000", "2.0000", "2"],
-    ]
-    assert " ".join(note).startswith("land: no distance in 1 of 2 cases")

@@ -319,13 +319,6 @@ CLEARING = pytest.mark.parametrize(("clear", "flags"), [(False, []), (True, ["--
 
 
 @CLEARING
-def test_an_environment_is_made_by_venv(commands, capsys, clear, flags):
-    script_of_bootstrap.make_venv(clear)
-    assert commands.made == [[sys.executable, "-m", "venv", *flags, str(VENV)]]
-    assert capsys.readouterr().err == f"bootstrap: making {VENV}\n"
-
-
-@CLEARING
 def test_an_environment_is_made_without_pip_where_python_has_none(commands, clear, flags):
     command = [sys.executable, "-m", "venv", *flags, str(VENV)]
     commands.answer = lambda command: (0 if "--without-pip" in command else 1, "")
@@ -341,12 +334,6 @@ def test_an_environment_that_cannot_be_made_ends_with_what_to_install(commands, 
 
 
 REQUIREMENTS = str(ROOT / "requirements.txt")
-
-
-def test_requirements_are_installed_by_pip(commands, capsys):
-    script_of_bootstrap.install_requirements(["a", "pip"], "requirements.txt")
-    assert commands.made == [["a", "pip", "install", "--disable-pip-version-check", "-r", REQUIREMENTS]]
-    assert capsys.readouterr().err == "bootstrap: installing requirements.txt\n"
 
 
 def test_a_pip_that_fails_ends_the_script(commands):
@@ -405,13 +392,6 @@ def steps_of_preparing(made: SimpleNamespace, requirements: str = "requirements.
 def test_an_environment_is_made_once(made):
     assert steps_of_preparing(made) == ["make True", INSTALL]
     assert steps_of_preparing(made) == []
-
-
-def test_a_stamp_holds_the_folder_before_the_checksum_of_the_requirements(made):
-    script_of_bootstrap.prepare_environment("requirements.txt")
-    folder, checksum = made.stamp.read_text().splitlines()
-    assert folder == str(made.root / ".venv")
-    assert len(checksum) == len("requirements.txt ") + 64
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])

@@ -29,7 +29,6 @@ from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.sides import Sides
 from runtime.errors import DataError
-from tasks.overlapping import pack_bits
 
 SIDED = Sides((1, 0), False, "")
 
@@ -76,16 +75,6 @@ def test_shares_and_overlap_are_counted(folders):
     report, problems = check_data(DataConfig(str(folders)))
     assert problems == 0
     assert f"{100 * overlap:7.3f} %  of the pixels of any class have several" in report
-
-
-def test_shares_are_of_the_pixels_of_which_a_class_is_known():
-    values = pack_bits(np.array([0b01, 0b11, 0, 0b10]), np.array([0, 0, 0b10, 0b01])).tolist()
-    reader = OverlapReader(("a", "b")).with_pixels(dict(zip(values, (10, 20, 30, 40), strict=True)))
-    assert reader.class_pixels == (30, 60)
-    assert reader.shares == (30 / 60, 60 / 70)
-    assert reader.overlap == 20 / 70
-    assert reader.describe_pixels()[1:3] == ["   50.000 %  a", "   85.714 %  b"]
-    assert OverlapReader(("a", "b")).with_pixels({0: 10}).overlap == 0
 
 
 @pytest.mark.parametrize(("labeled", "kept"), [(("a",), 1), (None, 0.5)], ids=["one class", "all classes"])
@@ -136,13 +125,6 @@ def test_a_joined_class_is_known_where_one_of_its_masks_shows_it(folders_without
     red = true_masks(4, 0)[2][2]
     assert (joined.known == np.where(red, 0b11, 0b01)).all()
     assert (planes(joined.truth, 2)[1] == red).all()
-
-
-def test_an_image_without_any_mask_is_named(folders):
-    for name in NAMES:
-        (folders / "train" / "masks" / name / "02.png").unlink()
-    assert "02.png: image without mask" in error_of(folders)
-    assert len(load_info(folders, allow_unpaired=True).train) == 3
 
 
 def test_a_value_to_ignore_is_unknown_for_its_class_alone(folders):
@@ -385,16 +367,6 @@ def test_objects_are_classes_of_their_uppermost_without_the_task(tmp_path, kind)
     assert (uppermost == np.where(wheel, 2, car)).all()
 
 
-@pytest.mark.parametrize("kind", ["coco", "labelme", "yolo"])
-def test_objects_of_one_chosen_class_are_as_among_all(tmp_path, kind):
-    write_annotations(tmp_path, kind, box(8, 12, 6, 12))
-    info = load_info(tmp_path, task="overlapping")
-    alone = load_info(tmp_path, task="overlapping", classes="wheel")
-    _, wheel = planes(info.reader.read(info.train.records[0], SIZE).truth, 2)
-    assert (planes(alone.reader.read(alone.train.records[0], SIZE).truth, 1)[0] == wheel).all()
-    assert alone.train.records.digest != info.train.records.digest
-
-
 def overlap_warnings_of(folder: Path) -> list[str]:
     return [line for line in load_info(folder).warnings if "overlapping" in line]
 
@@ -449,10 +421,3 @@ def test_an_array_is_a_color_unless_classes_are_said_to_overlap(tmp_path, channe
     assert find_class_layout(mask, tmp_path / "image.png", explicit=True) == ClassLayout((), channels)
     expected = NO_LAYOUT if is_color else ClassLayout((), channels)
     assert find_class_layout(mask, tmp_path / "image.png", explicit=False) == expected
-
-
-def test_a_task_of_overlapping_classes_has_the_sides_and_weights_of_its_reader():
-    task = OverlapReader(("a", "b"), class_pixels=(30, 10), sides=SIDED).task("ce", ["auto"])
-    assert task.partners == (1, 0)
-    assert not task.mirrors
-    assert task.class_weights.tolist() == pytest.approx([(2 / 3) ** 0.5, 2**0.5])

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 from support.prediction import network_of
 from support.volumes import write_nifti, write_volume
-from torch.nn import BatchNorm2d
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.windowed import WindowedArray, open_windowed_file
@@ -83,12 +82,6 @@ def test_probabilities_of_a_volume_are_those_of_its_mask(slice_predictor, volume
 def test_a_volume_may_be_given_by_its_name_or_files(slice_predictor, volume_file):
     expected = slice_predictor(str(volume_file)).mask
     assert np.array_equal(slice_predictor.mask(VolumeFile((str(volume_file),))), expected)
-
-
-def test_slices_of_a_volume_come_one_by_one(slice_predictor, volume_file):
-    slices = list(slice_predictor.slices(VolumeFile((str(volume_file),))))
-    expected = slice_predictor(str(volume_file)).probabilities
-    np.testing.assert_array_equal(np.stack(slices, axis=1), expected)
 
 
 def test_tiles_of_a_volume_of_slices_are_those_of_a_slice():
@@ -449,13 +442,6 @@ def test_a_model_of_landmarks_that_is_loaded_sees_mirror_images_by_default(batch
     noted(predictor.networks[0], batches)
     predictor.points(LANDMARK_IMAGE)
     assert len(batches) == 2
-
-
-def test_models_are_loaded_ready_to_predict_fast(model_folder):
-    for network in Predictor.from_pretrained(model_folder, ensemble=[model_folder]).networks:
-        assert not network.training
-        assert not any(isinstance(part, BatchNorm2d) for part in network.modules())
-        assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_scale_is_refused_where_the_model_holds_its_own(model_folder):

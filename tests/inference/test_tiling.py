@@ -17,7 +17,7 @@ from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.decoding.classes import most_likely
-from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits, strip_length
+from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits
 from inference.tiling.cuts import Axis, Cuts
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
@@ -136,27 +136,7 @@ def test_images_that_do_not_fit_are_cut_into_tiles_that_do(config):
     assert math.prod(tiling.size) * 32 * config.base_channels < 1.1 * 3 * 2**28
 
 
-def test_tiles_of_many_classes_are_smaller():
-    many = choose_tiling(UNetConfig(num_classes=150, base_channels=8), (20_000, 20_000))
-    assert many.size[0] < choose_tiling(UNetConfig(num_classes=2, base_channels=8), (20_000, 20_000)).size[0]
-
-
 LARGE = (20_000, 30_000)
-
-
-@pytest.mark.parametrize(
-    ("norm", "size", "sides", "expected"),
-    [
-        ("batch", (99, 200, 300), (18, None), Tiling((18, 20, 20), (8, 8, 8), (2, 4, 4), exact=False)),
-        ("group", (99, 200, 300), (18, None), Tiling((18, 20, 20), (8, 8, 8), (2, 4, 4), exact=False)),
-        ("batch", (99, 200, 300), (18, 5), Tiling((18, 20, 20), (6, 8, 8), (2, 4, 4), exact=False)),
-        # along the only axis that is cut, tiles look at nothing beyond
-        ("batch", (99, 20, 20), (20, 0), Tiling((20, 20, 20), (0, 0, 0), (2, 4, 4), exact=True)),
-    ],
-)
-def test_tiles_of_a_volume_are_rounded_along_each_axis_by_its_own_grid(norm, size, sides, expected):
-    config = UNetConfig(1, 3, 4, 2, norm, dims=3, kernels=((1, 3, 3),) * 3, strides=((1, 2, 2), (2, 2, 2)))
-    assert choose_tiling(config, size, *sides) == expected
 
 
 @pytest.mark.parametrize(
@@ -357,11 +337,6 @@ def test_tiles_of_an_image_that_is_evaluated_share_forward_passes(monkeypatch):
     for strips, image in zip(strips_at_sizes(forward, images, [(8, 12)] * 2, config), images, strict=True):
         assert torch.equal(torch.cat(list(strips), dim=2)[0], image)
     assert calls == [3, 3, 3, 3]  # a row of tiles each
-
-
-@pytest.mark.parametrize(("size", "slices"), [((99, 256, 256), 16), ((99, 4096, 4096), 1)])
-def test_strips_of_a_volume_are_16_megabytes(size, slices):
-    assert strip_length(4, size) == slices
 
 
 def test_float32_tiles_are_within_the_promised_rounding():

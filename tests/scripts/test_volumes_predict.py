@@ -35,7 +35,7 @@ from inference.pipeline import PredictionPipeline
 from inference.scoring.volume import case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
-from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
+from inference.tiling.resizing import strips_at_sizes
 from inference.work import prepare_work
 from runtime.errors import ImageError, ModelError, SettingsError
 from tasks.classes import Classes
@@ -168,21 +168,6 @@ def test_a_tile_is_exact_where_it_overlaps_by_twice_the_reach_along_each_axis(ov
     assert choose_tiling(config, (200,) * 3, tile_size=128, overlap=overlap).exact == is_exact
 
 
-@pytest.mark.parametrize(
-    ("size", "options"),
-    [
-        ((128, 512, 512), {"base_channels": 8, "depth": 4}),
-        ((60, 1024, 1024), {"base_channels": 32, "norm": "instance", **PLANES}),
-        ((400, 512, 512), {"base_channels": 32, "norm": "instance", "num_classes": 14}),
-    ],
-    ids=["blended", "flat", "many classes"],
-)
-def test_a_tile_stays_within_a_budget(size, options):
-    voxel_count = np.prod(tiling_of(size, **options).size)
-    assert voxel_count <= 128**3
-    assert voxel_count * 32 * 32 <= 2**31
-
-
 @pytest.mark.parametrize("options", [{}, {"norm": "group"}])
 def test_strips_equal_the_tiles_of_all_at_once_however_few_slices_are_handed_on(monkeypatch, options):
     model, image = network(**options), torch.rand(1, 43, 30, 41, dtype=torch.float64)
@@ -213,26 +198,6 @@ def test_evaluation_computes_a_volume_whole_or_in_the_tiles_of_prediction(monkey
         strips = joined(model, image)
         assert len(strips) > 10
         assert torch.equal(torch.cat(strips, dim=2)[0], tiled(model, image, tiling))
-
-
-@pytest.mark.parametrize("slices", [1, 7, 100])
-@pytest.mark.parametrize(
-    ("size", "target"),
-    [
-        ((20, 9, 8), (31, 9, 8)),
-        ((31, 9, 8), (20, 12, 5)),
-        ((7, 9, 8), (7, 18, 3)),
-        ((50, 6, 7), (9, 7, 6)),
-        ((1, 4, 4), (3, 5, 5)),
-    ],
-)
-def test_slices_of_logits_are_resized_as_all_of_them_are(monkeypatch, size, target, slices):
-    logits = torch.rand(2, *size, dtype=torch.float64)
-    (expected,) = resize_logits(logits[None], target)
-    monkeypatch.setattr(inference.tiling.cuts, "STRIP_BYTES", 4 * 4 * 2 * target[1] * target[2])
-    strips = list(resize_strips(iter(logits.split(slices, dim=1)), size, target))
-    assert max(strip.shape[1] for strip in strips) <= 4
-    assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13
 
 
 GRIDS = {
@@ -682,20 +647,6 @@ def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):
     of_spectra = UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=in_three_channels)).eval()
     assert Predictor(of_spectra).mask(scan).shape == (10, 8, 6)
     assert Predictor(model).mask(VolumeFile((str(scan),) * 3)).shape == (10, 8, 6)  # has three channels itself
-
-
-@pytest.mark.parametrize(
-    ("size", "overlap", "shared", "exact"),
-    [
-        ((40, 22, 10), 15, 16, True),
-        ((23, 22, 22), 16, 16, True),
-        ((22, 40, 22), 13, 14, False),
-        ((40,) * 3, 0, 0, False),
-    ],
-)
-def test_an_overlap_of_volumes_is_exact_where_it_is_twice_the_reach(size, overlap, shared, exact):
-    config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3)  # its reach is 8 voxels
-    assert choose_tiling(config, size, 21, overlap) == Tiling((22,) * 3, (shared,) * 3, (2,) * 3, exact)
 
 
 def test_an_overlap_of_a_whole_tile_of_a_volume_is_refused():

@@ -12,7 +12,7 @@ import pytest
 import rasterio
 import tifffile
 from PIL import Image
-from rasterio.enums import MaskFlags, Resampling
+from rasterio.enums import MaskFlags
 from rasterio.windows import Window
 from support.data_sets import load_info
 from support.rasters import NORTH_UP, scene, write_raster
@@ -111,14 +111,6 @@ def test_grey_pixels_in_jpeg_are_read_as_rasterio_reads_them(tmp_path):
     with rasterio.open(path) as file:
         expected = file.read(1).astype(int)
     assert np.abs(read_image(path)[:, :, 0] - expected).max() <= 2
-
-
-def test_overviews_change_nothing(tmp_path):
-    bands, _ = scene(0, size=(256, 300))
-    path = write_raster(tmp_path / "a.tif", bands, tiled=True, blockxsize=64, blockysize=64)
-    with rasterio.open(path, "r+") as file:
-        file.build_overviews([2, 4], Resampling.average)
-    assert np.array_equal(read_image(path), np.moveaxis(bands, 0, 2))
 
 
 @pytest.fixture(params=[0, -9999.0, float("nan")])
@@ -313,24 +305,6 @@ def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(
             assert np.array_equal(np.ma.filled(window, 7), np.ma.filled(expected_window, 7))
 
 
-def test_a_strip_that_may_be_of_any_height_is_as_high_as_its_image(tmp_path, monkeypatch):
-    bands = np.random.default_rng(0).integers(0, 9, (2, 20, 30)).astype(np.uint16)
-    path = write_raster(tmp_path / "a.tif", bands, compress="deflate", blockysize=20)
-    with tifffile.TiffFile(path, mode="r+b") as file:
-        file.pages[0].tags["RowsPerStrip"].overwrite(2**32 - 1, dtype="I")
-    with open_windowed_file(path) as picture:
-        assert picture.decodes_windows
-        assert np.array_equal(picture.read(3, 9), np.moveaxis(bands, 0, 2)[3:9])
-
-
-def test_tiles_that_are_left_out_hold_no_data_where_that_is_no_number(tmp_path):
-    path = tmp_path / "a.tif"
-    size = {"count": 1, "height": 32, "width": 32, "dtype": "float32", "transform": NORTH_UP, "nodata": np.nan}
-    with rasterio.open(path, "w", driver="GTiff", compress="deflate", **size, **SPARSE) as file:
-        file.write(np.ones((1, 32, 16), np.float32), window=Window(16, 0, 16, 32))
-    assert np.ma.getmaskarray(read_image(path))[5, ::8, 0].tolist() == [True, True, False, False]
-
-
 def test_bands_of_files_must_have_one_size(tmp_path):
     paths = []
     for number, size in enumerate([(8, 9), (8, 9), (7, 9)]):
@@ -365,18 +339,6 @@ def test_a_name_that_two_bands_have_is_named(tmp_path, names):
     path = write_raster(tmp_path / "a.tif", np.zeros((2, 4, 5), np.uint16), names=names)
     with pytest.raises(ImageError, match=f"has 2 bands, 2 that are called red; its bands are {', '.join(names)}$"):
         read_image(BandSource((str(path),), ("red",)))
-
-
-@pytest.mark.parametrize(("spare_bytes", "decodes_windows"), [(0, True), (-1, False)])
-@pytest.mark.parametrize(("interleave", "segment_bytes"), [("pixel", 5 * 40 * 50 * 2), ("band", 40 * 50 * 2)])
-def test_a_raster_is_read_in_windows_up_to_a_size_of_its_segments(
-    tmp_path, monkeypatch, interleave, segment_bytes, spare_bytes, decodes_windows
-):
-    monkeypatch.setattr(tiff_segments, "SEGMENT_BYTES", segment_bytes + spare_bytes)
-    bands = np.zeros((5, 40, 50), np.uint16)
-    path = write_raster(tmp_path / "a.tif", bands, compress="deflate", interleave=interleave, blockysize=40)
-    with open_windowed_file(path) as picture:
-        assert picture.decodes_windows is decodes_windows
 
 
 PLACED = [(33550, "d", 3, (1.0, 1.0, 0.0), False), (33922, "d", 6, (0.0, 0, 0, 5, 5, 0), False)]

@@ -113,16 +113,6 @@ def test_probabilities_are_written_with_the_channels_last(tmp_path):
     assert np.array_equal(np.moveaxis(again, 3, 0), probabilities.astype(np.float32))
 
 
-def test_a_mask_of_an_image_of_channels_with_extensions_has_three_axes(tmp_path):
-    image = nibabel.Nifti1Image(np.stack([IMAGE, IMAGE], axis=3), LPS)
-    image.header.extensions.append(nibabel.nifti1.Nifti1Extension("comment", b"who, where and when " * 40))
-    nibabel.save(image, tmp_path / "a.nii.gz")
-    mask = LABEL[::-1, ::-1].T
-    back = written(mask, source(tmp_path / "a.nii.gz"), tmp_path / "out.nii.gz")
-    assert back.shape == LABEL.shape
-    assert np.array_equal(back.dataobj, LABEL)
-
-
 @pytest.mark.parametrize("name", ["a.nii", "a.nii.gz"])
 def test_scaled_values_are_read_and_the_scale_stays_out_of_the_mask(tmp_path, name):
     image = nibabel.Nifti1Image(np.arange(960, dtype=np.int16).reshape(8, 10, 12), RAS)  # more bytes than the header

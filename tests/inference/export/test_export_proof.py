@@ -29,31 +29,6 @@ def test_images_of_a_proof_have_the_brightness_of_the_training():
 
 
 @pytest.mark.parametrize(
-    ("preprocess", "dtype"),
-    [
-        (Preprocess(), np.uint8),
-        (Preprocess(pixel_types=("uint16",), mean=(500.0,)), np.uint16),
-        (Preprocess(pixel_types=("uint16", "uint8"), mean=(500.0,)), np.uint16),
-        (Preprocess(pixel_types=("int16",), mean=(0.0,)), np.int16),
-        (Preprocess(pixel_types=("float32",), mean=(0.5,), std=(0.1,)), np.float32),
-    ],
-    ids=["unknown", "uint16", "uint16 or uint8", "int16", "float32"],
-)
-def test_images_of_a_proof_have_the_type_of_the_training(preprocess, dtype):
-    assert proof.images_of(UNetConfig(1, 2, preprocess=preprocess), (1, 15, 15)).dtype == dtype
-
-
-def test_volumes_of_a_proof_have_the_values_of_the_training_in_real_numbers():
-    scans = Preprocess(mean=(50.0, 500.0), std=(10.0, 20.0), pixel_types=("int16",))
-    volumes = proof.images_of(UNetConfig(2, 2, dims=3, preprocess=scans), (3, 5, 20, 30))
-    assert volumes.shape == (3, 2, 5, 20, 30)
-    assert volumes.dtype == np.float32
-    channels = volumes.swapaxes(0, 1).reshape(2, -1)
-    assert channels.mean(axis=1) == pytest.approx([50, 500], abs=1)
-    assert channels.std(axis=1) == pytest.approx([10, 20], abs=1)
-
-
-@pytest.mark.parametrize(
     "connect",
     [
         lambda connection: socket.getaddrinfo("localhost", 1),

@@ -22,7 +22,6 @@ from inference import Predictor
 from tasks.classes import Classes
 from tasks.confusion import confusion_matrix, matrix_scores
 from train_utils.evaluation import Evaluation
-from train_utils.reporting.rendering import page_bytes
 from train_utils.reporting.report import write_report
 
 NAMES = ("<script>alert(1)</script>", 'a|b & "c"', "c: #d")
@@ -175,16 +174,6 @@ def test_the_speed_is_the_median_of_the_records_and_the_memory_their_peak(tmp_pa
     assert tile in speed_page(tmp_path, *records)
 
 
-def test_the_shares_of_a_step_are_medians(tmp_path):
-    records = []
-    for data in (60, 9, 3):
-        shares = {"data_wait_percent": data, "compute_percent": 80 - data, "communication_percent": 20}
-        records.append(shares)
-    text = speed_page(tmp_path, *records)
-    shares = re.findall(r"(computing|waiting for data|communication) (?:[^\d%]*)([\d.]+) ?%", text)
-    assert dict(shares) == {"computing": "71", "waiting for data": "9", "communication": "20"}
-
-
 def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
     write_run(tmp_path, [{"step": 1, "train/loss": 4.0}])
     write_report(tmp_path, None, class_section(NAMES), Classes.compared_by, views={})
@@ -240,11 +229,6 @@ def test_the_calibration_of_the_best_evaluation_is_shown_where_it_was_counted(tm
     assert sum("calibrated" in chart for chart in charts_of(html)) == len(errors)
 
 
-def test_half_a_character_is_escaped_in_a_page():
-    assert page_bytes("a\udcffä") == b"a\\udcff\xc3\xa4"
-    assert page_bytes("a\x1b\a\u202e\n\tb") == b"a\\x1b\\x07\\u202e\n\tb"
-
-
 @pytest.fixture(scope="module")
 def best_record(trained_run) -> dict:
     """The record of the best evaluation of the run."""
@@ -286,11 +270,6 @@ def test_the_worst_and_best_images_have_the_iou_of_their_own_masks(trained_run, 
     assert len(set(expected.values())) > 2
     shown = {Path(name).stem: iou for name, iou in image_labels(trained_run)}
     assert shown == pytest.approx(expected, abs=6e-5)  # four digits, divided in float32
-
-
-def test_the_worst_images_come_first(trained_run):
-    scores = [iou for _, iou in image_labels(trained_run)]
-    assert scores == sorted(scores)
 
 
 def test_the_code_in_the_card_runs(trained_run, tiny_folder):

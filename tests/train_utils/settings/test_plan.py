@@ -18,8 +18,7 @@ from support.runs import opened_run
 from support.splits import unread_info, unread_split
 from support.volumes import write_msd
 
-from data_utils.analysis.dataset_info import DatasetInfo, Split, load_dataset_info
-from data_utils.config import DataConfig
+from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.sources.records import ListRecords, Subset
 from data_utils.targets.objects import ObjectReader
 from train_utils.settings import sizes
@@ -127,12 +126,6 @@ def test_images_half_as_large_again_as_a_crop_are_cropped(few, minutes, pixels, 
     assert planned(sized(few, 10, (192, side + 1)), *flags)["crop_size"] == crop
 
 
-def test_crops_of_large_images_are_squares_of_whole_steps(few):
-    assert planned(sized(few, 10, (3000, 2000)), "--scale", "1", "--max-minutes", "59")["crop_size"] == (192, 192)
-    assert planned(sized(few, 10, (3000, 2000)), "--scale", "1")["crop_size"] == (512, 512)
-    assert planned(sized(few, 10, (1024, 1024)), "--scale", "0.5")["crop_size"] is None
-
-
 @pytest.mark.parametrize(
     ("flags", "images", "width", "batch_size"),
     [("--max-minutes 59", 10, 16, 2), ("", 4999, 32, 4), ("", 5000, 64, 4)],
@@ -141,13 +134,6 @@ def test_short_runs_have_narrow_networks_and_small_batches(few, flags, images, w
     settings = planned(sized(few, images, (32, 40)), *flags.split())
     assert settings["base_channels"] == width
     assert settings["batch_size"] == batch_size
-
-
-@pytest.mark.parametrize("size", ["--image-size", "--crop-size"])
-def test_images_that_have_a_size_are_neither_scaled_nor_cropped_to_another(few, size):
-    settings = planned(sized(few, 10, (3000, 2000)), size, "64", "96")
-    assert settings["scale"] == 1.0
-    assert settings.get("crop_size") is None
 
 
 def test_images_of_objects_keep_their_scale(few, monkeypatch):
@@ -176,17 +162,6 @@ def test_ignored_pixels_have_no_detail(tmp_path):
     assert detail_kept(load_info(tmp_path), 0.25) == 1.0
 
 
-def test_detail_of_classes_that_overlap_is_measured_class_by_class(tmp_path):
-    for number in range(4):
-        rows = np.indices((64, 64))[0]
-        for folder, mask in (("images", rows), ("masks/area", rows > 9), ("masks/lines", rows % 8 == 0)):
-            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-            Image.fromarray((mask * 3).astype(np.uint8)).save(tmp_path / folder / f"{number}.png")
-    info = load_dataset_info(DataConfig(str(tmp_path)))
-    assert detail_kept(info, 1.0) == 1.0
-    assert 0.4 < detail_kept(info, 0.25) < 0.6  # the area stays, a line of one pixel is lost
-
-
 def test_few_images_are_seen_often_enough(tmp_path):
     settings = planned(load_info(write_pairs(tmp_path, 20, (40, 50))), "--batch-size", "2")
     assert 2000 <= settings["epochs"] * 9 < 2009  # 18 for training
@@ -196,24 +171,6 @@ def test_few_images_are_seen_often_enough(tmp_path):
 @pytest.mark.parametrize("flag", ["--max-steps", "--max-minutes"])
 def test_a_run_of_steps_or_minutes_has_no_planned_epochs(few, flag):
     assert "epochs" not in planned(few, flag, "9")
-
-
-@pytest.mark.parametrize(
-    ("flags", "steps"),
-    [("", 40), ("--scale 0.5", 52), ("--crop-size 32 32", 154)],
-)
-def test_evaluations_take_a_tenth_of_the_time_of_training(flags, steps):
-    info = unread_info(unread_split(8, (64, 64)), unread_split(41, (64, 64)))
-    settings = plan_run(info, parsed("--dataset", "data", *flags.split()))
-    assert settings.eval_every == steps
-    assert settings.checkpoint_every == steps
-
-
-def test_an_evaluation_of_landmarks_takes_two_forward_passes_of_an_image(tmp_path):
-    write_dots(tmp_path, 50, seed=0)
-    info = load_dataset_info(DataConfig(str(tmp_path), val_fraction=0.8))
-    # it takes 40 * (2 / 3 + 1 / 24) as long as an image of a step, so 28.3; 70.8 steps of 4 are ten times that
-    assert planned(info, "--batch-size", "4")["eval_every"] == 72  # whole epochs of 3 steps
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,9 @@ def _transform(shapes: Sequence[Shape], source: int | str, target: int, file: st
 
     if not shapes:
         return ()
-    rings = [ring for shape in shapes for ring in shape.rings]
+    rings: list[np.ndarray] = []
+    for shape in shapes:
+        rings.extend(shape.rings)
     corners = np.concatenate(rings)
     try:
         systems = [rasterio.CRS.from_user_input(crs) for crs in (source, target)]

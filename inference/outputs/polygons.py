@@ -66,9 +66,7 @@ class PolygonSink:
 
         layers = self.output_format.areas(rows)
         if not self._layers:
-            self._layers = [
-                (self._open(f"{n}.tif", "int32"), self._open(f"in{n}.tif", "uint8")) for n in range(len(layers))
-            ]
+            self._layers = [self._open_layer(number) for number in range(len(layers))]
         window = Window(0, self._top, self.size[1], len(rows))
         self._top += len(rows)
         for (numbers, inside), layer in zip(self._layers, layers, strict=True):
@@ -90,6 +88,7 @@ class PolygonSink:
             inside.close()
 
     def _open_layer(self, number: int) -> tuple[Any, Any]:
+        """The files of a layer's numbers, and of which of its pixels are in an area."""
         return self._open(f"{number}.tif", "int32"), self._open(f"{number}.inside.tif", "uint8")
 
     def _open(self, name: str, dtype: str) -> Any:

@@ -1,9 +1,6 @@
 """Masks with too many values: which of them smoothing, resizing or JPEG may have invented."""
 
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
 
 from data_utils.class_names import classes_example
 from data_utils.mask_values import MAX_VALUES, VALUES_IN_MESSAGE, show, sort_values
@@ -22,23 +19,9 @@ def excess_values(pixels: Mapping[MaskValue, int]) -> str | None:
     """The values and their likely origin, in words, if there are more than a data set may have; else None."""
     if len(pixels) <= MAX_VALUES:
         return None
-    ordered: list[Any] = sorted(pixels)
-    first_values = np.array(ordered[: MAX_VALUES + 1]).reshape(MAX_VALUES + 1, -1)
-    if first_values.shape[1] == 3:  # colors: smoothed edges hold many that differ by little
-        distances = np.abs(first_values[:, None] - first_values).max(axis=2)
-        has_neighbor = (distances <= 2).sum(axis=1) > 1
-        is_smooth = has_neighbor.mean() > 0.5
-    else:
-        most_frequent = sorted(pixels, key=pixels.__getitem__, reverse=True)[:2]
-        is_between_two = set(most_frequent) == {ordered[0], ordered[-1]}  # 0 and 65535, say; not so for instances
-        is_smooth = is_between_two or max(ordered) <= 255
-    if not is_smooth:
-        return f"{show(ordered)}; are these numbers of objects (--task objects), or are images and masks swapped?"
-    guess = describe_invented(pixels)
-    if guess is None and first_values.shape[1] == 3:
-        return f"{show(ordered)}; {SWAPPED_FOLDERS_HINT}, or are these smoothed edges (JPEG, interpolation)? {REPAIR}"
-    guess = guess or f"are these smoothed edges (JPEG, interpolation)? {REPAIR}"
-    return f"{show(ordered)}; {guess} (or are images and masks swapped?)"
+    origin = describe_invented(pixels) or f"are these smoothed edges (JPEG, interpolation)? {REPAIR}"
+    values = show(sort_values(pixels))
+    return f"{values}; {origin}; or are these numbers of objects (--task objects), or {SWAPPED_FOLDERS_HINT}?"
 
 
 def describe_invented(pixels: Mapping[MaskValue, int]) -> str | None:

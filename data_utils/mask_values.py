@@ -92,12 +92,6 @@ def is_run(values: Iterable[MaskValue]) -> bool:
     return numbers == set(range(len(numbers)))
 
 
-def is_scattered(values: Iterable[MaskValue]) -> bool:
-    """Whether the values are many numbers with gaps between them, of which 255 may be the usual ignored value."""
-    numbers = [value for value in values if isinstance(value, int) and value != IGNORE_INDEX]
-    return len(numbers) > MANY_VALUES and max(numbers) - min(numbers) >= len(numbers)
-
-
 def as_color(value: MaskValue) -> MaskValue:
     """A grey level as a color; a color is returned unchanged."""
     if isinstance(value, tuple):

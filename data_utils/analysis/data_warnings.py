@@ -7,7 +7,6 @@ from data_utils.analysis.label_sets import label_set_warnings
 from data_utils.analysis.label_warnings import label_warnings
 from data_utils.analysis.overlap_warnings import overlap_warnings
 from data_utils.analysis.point_warnings import point_warnings
-from data_utils.analysis.spoiled_masks import border_warnings
 from data_utils.config import DataConfig
 from data_utils.sources.placed import place_warnings
 from data_utils.sources.records import Records
@@ -42,8 +41,6 @@ def find_warnings(
         ignores_values=bool(config.ignore_index),
         has_flag=bool(config.classes),
     )
-    if reader.class_map is not None and not has_names:
-        warnings += border_warnings(inspected_splits, pixels)
     warnings += label_set_warnings(inspected_splits, reader)
     warnings += overlap_warnings(splits)
     warnings += place_warnings(splits)

@@ -312,16 +312,6 @@ def stored_palette(source: ImageSource, name: str) -> tuple[str, bytes] | None:
         return None if picture.palette is None else picture.palette.getdata()
 
 
-def is_drawn_in_alpha(source: ImageSource, name: str) -> bool:
-    """Whether the pixels of a mask differ in how transparent they are."""
-    location = f"{name}: mask"
-    with open_source(source, location) as picture, image_errors(location):
-        if not isinstance(picture, Image.Image) or "A" not in picture.getbands():
-            return False
-        lowest, highest = _upright(picture).getchannel("A").getextrema()
-        return lowest != highest
-
-
 def _mask_values(array: np.ndarray) -> np.ndarray:
     """The values of a mask in an array. Of those without data, NaN and -3.4e38 become unknown, others stay numbers."""
     values = np.array(array)

@@ -16,7 +16,6 @@ from support.picture_folders import png, size_of
 from data_utils.image_io.formats import PageFile, PictureFile
 from data_utils.image_io.reader import (
     decode_mask,
-    is_drawn_in_alpha,
     read_header,
     read_image,
     read_mask,
@@ -71,19 +70,6 @@ def test_a_mask_is_colored_where_one_of_its_channels_differs():
         color = grey.copy()
         color[0, 0, channel] = 1
         assert decode_mask(color, "a").values.shape == (1, 2, 3)
-
-
-@pytest.mark.parametrize(
-    ("alpha", "is_drawn"), [([[0, 0]], False), ([[128, 128]], False), ([[255, 255]], False), ([[254, 255]], True)]
-)
-def test_a_mask_is_drawn_in_its_alpha_channel_where_that_differs(alpha, is_drawn):
-    grey = Image.new("L", (2, 1), 255)
-    mask = Image.merge("LA", [grey, Image.fromarray(np.array(alpha, np.uint8))])
-    assert is_drawn_in_alpha(mask, "a") is is_drawn
-    in_color = Image.merge("RGBA", [*Image.new("RGB", (2, 1)).split(), Image.fromarray(np.array(alpha, np.uint8))])
-    assert is_drawn_in_alpha(in_color, "a") is is_drawn
-    assert not is_drawn_in_alpha(grey, "a")
-    assert not is_drawn_in_alpha(np.zeros((2, 2), np.uint8), "a")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

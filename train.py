@@ -13,7 +13,7 @@ if __name__ == "__main__":  # first of all: the imports below take seconds
     end_at_interrupt()
 
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -58,9 +58,8 @@ from train_utils.kernel_tuning import tune_kernels
 from train_utils.memory.step_memory import StepMemory
 from train_utils.memory.trial import MemoryTrial, largest_evaluation
 from train_utils.micro_batches import MicroBatch, split_from_args, steps_ahead
-from train_utils.monitoring.flops import training_flops
-from train_utils.monitoring.monitor import Monitor
-from train_utils.monitoring.run_log import RunLog, available_tracker
+from train_utils.monitoring.run_log import RunLog
+from train_utils.monitoring.tracker import available_tracker
 from train_utils.opened_run import open_run
 from train_utils.optim import build_optimizer
 from train_utils.publisher import Publisher, finish_run
@@ -89,7 +88,6 @@ def add_gradients(
     counts: Tensor,
     *,
     reduction: dist.Work | None,
-    communication: AbstractContextManager[None],
 ) -> Tensor:
     """Add the gradients of this process's micro-batches, and return their share of the step's loss, a scalar.
 
@@ -98,7 +96,6 @@ def add_gradients(
     Args:
         counts: the counts of the whole step, by which the terms of the loss are divided.
         reduction: the exchange that adds up the counts over the processes; None for one process.
-        communication: a context around the wait for that exchange.
     """
     loss = torch.zeros((), device=accelerator.device)
     while micro_batches:
@@ -110,8 +107,7 @@ def add_gradients(
             logits = model(images)
             if reduction is not None:
                 # here the counts are needed for the first time; their exchange has overlapped with the forward pass
-                with communication:
-                    reduction.wait()  # the device waits, or the host with gloo
+                reduction.wait()  # the device waits, or the host with gloo
                 reduction = None
             share = criterion(logits, targets, counts)
             # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
@@ -130,13 +126,11 @@ def train_step(
     max_grad_norm: float,
     guard: StepGuard,
     memory: StepMemory,
-    communication: AbstractContextManager[None],
 ) -> Tensor:
     """Make one optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
 
     Args:
         memory: if the only GPU of a run has too little memory, the step is made again in smaller micro-batches.
-        communication: a context around the wait for the count that all processes share.
 
     Returns:
         Whether the step is made, a bool on the device.
@@ -152,9 +146,7 @@ def train_step(
     while True:  # a single pass, unless memory runs out
         try:
             smaller_batches = memory.cut(micro_batches)
-            loss = add_gradients(
-                accelerator, model, criterion, smaller_batches, counts, reduction=reduction, communication=communication
-            )
+            loss = add_gradients(accelerator, model, criterion, smaller_batches, counts, reduction=reduction)
             break
         except (MemoryError, RuntimeError) as error:
             memory.halve_or_raise(error, guard)
@@ -287,7 +279,6 @@ def main() -> None:
 
     # 4. Batch: the same images in every step, cut so that they fit into memory
     shapes = network_shapes(info, model.config)
-    flops = training_flops(model, info.channels) * shapes.mean_pixels
     slabs = Slabs(mesh, model.config.divisors[0])
     check_slabs(accelerator, model, mesh, shapes.shortest_first_side, args.sync_batchnorm)
     largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
@@ -341,16 +332,15 @@ def main() -> None:
     checkpoints.resume(run.checkpoint, state)
     state.best_evaluation(task)  # scores that are damaged end the run now, and not when its report is written
     section = new_section(info)
-    run_log = RunLog(accelerator, run.output_dir, args.tracker, settings, state.step)
+    log = RunLog(accelerator, run.output_dir, settings, schedule, state, task.compared_by)
 
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, clock, info.train.records)
-    monitor = Monitor(accelerator, model, schedule, state, run_log, flops=flops, task=task)
-    publisher = Publisher(accelerator, network, checkpoints.best_model, monitor, run_log, info, task, section)
+    publisher = Publisher(accelerator, network, checkpoints.best_model, log, info, task, section)
     model.train()
     if state.step > 0:
         rebuild_buckets(model, network)
-    steps = steps_ahead(train_loader, compile_recolor(accelerator), monitor.data_ready)
+    steps = steps_ahead(train_loader, compile_recolor(accelerator), log.data_ready)
     micro_batches, indices = next(steps, ([], []))
     clock.start()
     predictions = len(val_loader.dataset) // accelerator.num_processes + evaluation_pictures(info)
@@ -367,25 +357,22 @@ def main() -> None:
                 max_grad_norm=args.max_grad_norm,
                 guard=guard,
                 memory=memory,
-                communication=monitor.communication(),
             )
             state.step += 1
             average.update(state.step, is_made)
-            monitor.end_step(len(info.train) / schedule.steps_per_epoch)
+            log.end_step(len(info.train) / schedule.steps_per_epoch)
             guard.end_step(indices)
             micro_batches, indices = next(steps, ([], []))  # while the device computes
         results = guard.settle(everything=device.type == "cpu")
         clock.note(results, state.step)
         if schedule.needs_results(state.step):
             results += guard.settle(everything=True)
-        monitor.add(results)
-        if schedule.is_log_step(state.step):
-            monitor.log_training(learning_rate)
+        log.step(results, learning_rate)
         evaluation = None
         improved = False
         if schedule.is_evaluation_step(state.step):
             is_first = not clock.has_evaluated
-            with monitor.pause(), clock.evaluating(predictions), average.average_weights(), eager(accelerator):
+            with log.pause(), clock.evaluating(predictions), average.average_weights(), eager(accelerator):
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
                 evaluation.check(info.val.records, state.best_step)
                 improved = state.update(evaluation)
@@ -393,26 +380,25 @@ def main() -> None:
             model.train()
             if is_first:
                 clock.say_forecast(state.step, schedule.eval_every)
-        monitor.show()
         if schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping:
-            with monitor.pause(), clock.saving():
+            with log.pause(), clock.saving():
                 state.elapsed = clock.elapsed
                 checkpoints.save(state, evaluation)
                 if clock.measures_save:
                     checkpoints.wait()
 
     # 8. Finish: report, card, Hub; a line for each file that could not be written
-    monitor.close()
+    log.close()
     checkpoints_saved = checkpoints.wait_until_saved()
-    log_saved = run_log.is_saved()
+    log_saved = log.is_saved()
     all_saved = checkpoints_saved and log_saved
     if accelerator.is_main_process:
         resume = None if schedule.is_over(state) else run.resume_line(flags)
         if clock.budget and not resume:
-            run_log.record_length(state.step)
-        publisher.write_results(state, schedule, resume, [monitor.bottleneck()])
+            log.record_length()
+        publisher.write_results(state, schedule, resume, [log.bottleneck()])
         finish_run(args, run.output_dir, schedule, state, checkpoints.best_model, resume=resume, all_saved=all_saved)
-    run_log.finish()
+    log.tracker.finish()
     if not all_saved:
         raise WriteError(f"{run.output_dir} is incomplete: files could not be written, see the lines above")
 

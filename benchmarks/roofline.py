@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.flops import peak_flops, training_flops
 from runtime.memory import keep_freed_memory
-from train_utils.monitoring.flops import peak_flops, training_flops
 from unet import UNet, UNetConfig
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)

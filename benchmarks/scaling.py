@@ -28,15 +28,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.monitoring.flops import training_flops
-from train_utils.monitoring.throughput import WARMUP_STEPS
+from benchmarks.flops import training_flops
+from train_utils.monitoring.meter import WARMUP_STEPS
 from unet import UNet, UNetConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 
 BUCKET = 25 * 2**20  # bytes of a gradient bucket, DistributedDataParallel's default
 GPUS = (8, 64, 512)
-SHARES = ("data_wait", "compute", "communication")
 
 
 def worker(first_core: int, arguments: list[str]) -> None:
@@ -75,14 +74,13 @@ def start(args: argparse.Namespace, output: Path, processes: int, batch_size: in
 
 
 def measure(run: subprocess.Popen, output: Path) -> dict[str, float]:
-    """Images per second, and what percentages of a step go where, when the run has ended."""
+    """Images per second, and the percentage of a step that waits for data, when the run has ended."""
     stderr = run.communicate()[1]
     if run.returncode:
         sys.exit(f"a run failed:\n{stderr}")
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     values = next(line for line in lines if "perf/images_per_second" in line)
-    shares = {name: values.get(f"perf/{name}_percent", 0.0) for name in SHARES}
-    return {"images_per_second": values["perf/images_per_second"], **shares}
+    return {name: values[f"perf/{name}"] for name in ("images_per_second", "data_wait_percent")}
 
 
 def all_reduce_seconds(gradient_bytes: float, gpus: int, latency: float, bandwidth: float) -> float:
@@ -160,7 +158,7 @@ def main() -> None:
     compute, source = flops / args.teraflops / 1e12, f"at an assumed {args.teraflops:g} teraFLOPS"
     if repeats_by_key and torch.cuda.is_available():
         values = [value for (_, kind), values in repeats_by_key.items() if kind == "alone" for value in values]
-        compute = statistics.median(args.batch_size * v["compute"] / 100 / v["images_per_second"] for v in values)
+        compute = statistics.median(step_seconds(args.batch_size, value) for value in values)
         source = "as measured"
     latency, bandwidth = args.latency_us / 1e6, args.gigabytes_per_second * 1e9
     print(
@@ -173,19 +171,24 @@ def main() -> None:
         print(f"| {gpus} | {1e3 * exchange:.2f} ms | {overlapped:.3f} | {plain:.3f} |")
 
 
+def step_seconds(batch_size: int, measured: dict[str, float]) -> float:
+    """The seconds of a step but for its wait for data."""
+    return batch_size * (1 - measured["data_wait_percent"] / 100) / measured["images_per_second"]
+
+
 def report(args: argparse.Namespace, repeats_by_key: dict[tuple, list[dict]]) -> None:
     """The tables of what was measured."""
     on_gpus = torch.cuda.is_available()
     device = torch.cuda.get_device_name() if on_gpus else "one CPU core for each process"
     print(f"\ntorch {torch.__version__}, {device}, median of {args.repeats} x {args.steps} steps\n")
-    print("| processes | run | batch | images/s | efficiency | data wait | compute | communication |\n|" + "---|" * 8)
+    print("| processes | run | batch | images/s | efficiency | data wait |\n|" + "---|" * 6)
     for (processes, kind), repeats in repeats_by_key.items():
         median, alone = medians(repeats), medians(repeats_by_key[processes, "alone"])
         count, batch = processes_and_batch(args, processes, kind)
         efficiency = median["images_per_second"] / count / alone["images_per_second"]
-        shares = " | ".join(f"{median[name]:.1f}%" for name in SHARES)
+        wait = f"{median['data_wait_percent']:.1f}%"
         name = "alone, the other cores busy" if kind == "alone" and not on_gpus else kind
-        print(f"| {count} | {name} | {batch} | {median['images_per_second']:.2f} | {efficiency:.3f} | {shares} |")
+        print(f"| {count} | {name} | {batch} | {median['images_per_second']:.2f} | {efficiency:.3f} | {wait} |")
 
 
 def medians(repeats: list[dict[str, float]]) -> dict[str, float]:

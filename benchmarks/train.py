@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.data import write_pairs
 from benchmarks.predict import timed
-from train_utils.monitoring.throughput import WARMUP_STEPS
+from train_utils.monitoring.meter import WARMUP_STEPS
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -18,7 +18,6 @@ from train_utils.clock import milliseconds_since_start
 from train_utils.evaluation import Evaluation
 from train_utils.finished_run import mark_finished
 from train_utils.metrics_log import read_log
-from train_utils.monitoring.monitor import Monitor
 from train_utils.monitoring.run_log import RunLog
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
@@ -46,15 +45,13 @@ class Publisher:
     Args:
         network: the network that trains, not wrapped.
         best_model: the folder to which the network is saved after its best evaluation.
-        monitor: logs the scores of an evaluation.
-        run_log: logs the pictures of an evaluation; its folder is the folder of the run.
+        log: logs the scores and the pictures of an evaluation; its folder is the folder of the run.
     """
 
     accelerator: Accelerator
     network: UNet
     best_model: BestModel
-    monitor: Monitor
-    run_log: RunLog
+    log: RunLog
     info: DatasetInfo
     task: Task
     section: Section
@@ -64,7 +61,7 @@ class Publisher:
 
         The network may be left in evaluation mode.
         """
-        self.monitor.log_evaluation(evaluation)
+        self.log.evaluation(evaluation)
         network = whole_network(self.accelerator, self.network)
         if self.accelerator.is_main_process:
             self._publish_on_main(network, evaluation, is_best)
@@ -72,16 +69,16 @@ class Publisher:
         barrier_without_timeout(self.accelerator)
 
     def _publish_on_main(self, network: UNet, evaluation: Evaluation, is_best: bool) -> None:
-        if self.run_log.takes_pictures():
+        if self.log.tracker.takes_pictures:
             with self.accelerator.autocast():
                 count = evaluation_pictures(self.info)
                 panels = sample_panels(self.info, Predictor(network), self.section, count)
             pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
             pictures |= self.section.render_pictures(evaluation.scores)
-            self.run_log.write_pictures(evaluation.step, pictures)
+            self.log.tracker.pictures(evaluation.step, pictures)
         mark = ""
         if is_best:
-            card = model_card(self.run_log.settings, evaluation, self.section)
+            card = model_card(self.log.settings, evaluation, self.section)
             is_saved = self.best_model.save(network, card)
             mark = " (best so far, saved)" if is_saved else " (best so far)"
             self._save_image_scores(evaluation)
@@ -90,7 +87,7 @@ class Publisher:
     def _save_image_scores(self, best: Evaluation) -> None:
         """Save the score of each validation image, for compare.py; prints a line if the disk refuses it."""
         with tolerate_write_errors(IMAGE_SCORES):
-            write_image_scores(self.run_log.output_dir, self.info, self.task.compared_by, best.scores.image_comparison)
+            write_image_scores(self.log.output_dir, self.info, self.task.compared_by, best.scores.image_comparison)
 
     def write_results(
         self, state: RunState, schedule: Schedule, resume: str | None, speed_notes: Sequence[str | None]
@@ -101,7 +98,7 @@ class Publisher:
             resume: the command that goes on with a run that was stopped.
             speed_notes: sentences on the speed of the run, without full stops; None entries are left out.
         """
-        output_dir = self.run_log.output_dir
+        output_dir = self.log.output_dir
         best = state.best_evaluation(self.task) if self.best_model.is_saved() else None
         views = {}
         remarks: list[str] = []

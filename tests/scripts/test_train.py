@@ -25,7 +25,7 @@ import train
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io import windowed
 from runtime.errors import SettingsError
-from train_utils.monitoring.run_log import RunLog
+from train_utils.monitoring.tracker import Tracker
 from train_utils.reporting.classes import ClassSection
 from train_utils.reporting.matrix_picture import matrix_picture
 from train_utils.settings.record import RunSettings
@@ -116,10 +116,11 @@ def evaluated_runs(tmp_path_factory) -> SimpleNamespace:
     flags += ["--tracker", "none", "--dataset", folder / "data", "--eval-every"]
     with pytest.MonkeyPatch.context() as patch, register_module_forward_pre_hook(note):
         patch.setattr(train.Publisher, "write_results", lambda *arguments: None)
-        patch.setattr(RunLog, "takes_pictures", lambda log: log.output_dir.name == "often")
-        patch.setattr(RunLog, "write_pictures", lambda log, step, panels: pictures.append(step))
+        patch.setattr(Tracker, "pictures", lambda tracker, step, panels: pictures.append(step))
         patch.setattr(ClassSection, "render_pictures", lambda section, scores: {})  # those that no network makes
-        often, once = (run_train(folder / name, *flags, every) for name, every in (("often", "1"), ("once", "3")))
+        once = run_train(folder / "once", *flags, "3")
+        patch.setattr(Tracker, "takes_pictures", True)
+        often = run_train(folder / "often", *flags, "1")
     assert often.exit_code == 0, often.output
     assert once.exit_code == 0, once.output
     return SimpleNamespace(often=often, once=once, pictures=pictures, modes=modes)

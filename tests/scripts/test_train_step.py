@@ -61,7 +61,6 @@ def summed(monkeypatch) -> Summed:
         micro_batches,
         torch.tensor(8.0),
         reduction=SimpleNamespace(wait=lambda: waits.append(len(backwards))),
-        communication=nullcontext(),
     )
     return Summed(loss, micro_batches, backwards, kept_back, waits, fillers)
 
@@ -125,7 +124,6 @@ class Step:
             max_grad_norm=max_grad_norm,
             guard=guard,
             memory=memory,
-            communication=nullcontext(),
         )
 
     def fail(self, *_: object) -> None:

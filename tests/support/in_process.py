@@ -25,12 +25,8 @@ import train
 from runtime.errors import UserError
 from runtime.script import print_error
 from support.figures import without_figures
-from support.network_counts import count_once
-from train_utils.monitoring import flops
 from train_utils.settings.flags import parse_args
 
-count_once()
-train.training_flops = flops.training_flops  # where `train` was imported first
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 gc.disable()  # nothing of all this is garbage
 sys.path.append(str(Path(__file__).parent.parent))
-importlib.import_module("support.network_counts").count_once()
 
 LIBRARIES = [
     "accelerate.commands.launch",

@@ -138,20 +138,18 @@ def test_other_networks_lack_no_encoder(info, config):
 
 
 class RunLogDouble(SimpleNamespace):
-    """Stands for a run's log and for its monitor, and remembers what they were given."""
+    """Stands for a run's log and its tracker, and remembers what they were given."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(
-            output_dir=folder, settings=RunSettings.from_json(SETTINGS), has_pictures=False, logged=[], shown=[]
+            output_dir=folder, settings=RunSettings.from_json(SETTINGS), takes_pictures=False, logged=[], shown=[]
         )
+        self.tracker = self
 
-    def log_evaluation(self, evaluation: Evaluation) -> None:
+    def evaluation(self, evaluation: Evaluation) -> None:
         self.logged.append(evaluation.step)
 
-    def takes_pictures(self) -> bool:
-        return self.has_pictures
-
-    def write_pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
+    def pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
         self.shown.append((step, sorted(pictures)))
 
 
@@ -174,10 +172,10 @@ def new_publisher(folder: Path) -> Publisher:
         is_main_process=True,
         num_processes=1,
     )
-    run_log = RunLogDouble(folder)
+    log = RunLogDouble(folder)
     task = info.reader.task("ce+dice", None)
     best_model = BestModel(folder / "model")
-    return Publisher(accelerator, network, best_model, run_log, run_log, info, task, new_section(info))
+    return Publisher(accelerator, network, best_model, log, info, task, new_section(info))
 
 
 @pytest.fixture
@@ -196,8 +194,8 @@ def test_the_best_evaluation_is_saved_with_its_model_card_and_the_scores_of_imag
     assert capsys.readouterr().out.endswith(" (best so far, saved)\n")
     publisher.publish(evaluation_of(6, 0.125), False)
     assert capsys.readouterr().out == "step 6: mean IoU 1.0000, mean Dice 1.0000, pixel accuracy 1.0000\n"
-    assert publisher.monitor.logged == [3, 6]
-    assert publisher.run_log.shown == []  # no tracker takes pictures
+    assert publisher.log.logged == [3, 6]
+    assert publisher.log.shown == []  # no tracker takes pictures
     assert "step 3" in (tmp_path / "model" / "README.md").read_text()
     assert (tmp_path / "images.csv").read_text() == "image,mean IoU\ni0,0.5\ni1,0.25\ni2,0.75\n"
 
@@ -205,9 +203,9 @@ def test_the_best_evaluation_is_saved_with_its_model_card_and_the_scores_of_imag
 @pytest.mark.parametrize("is_best", [False])
 def test_an_evaluation_is_shown_by_pictures_where_a_tracker_takes_them(publisher, monkeypatch, is_best):
     monkeypatch.setattr(publisher_module, "evaluation_pictures", lambda info: 2)
-    publisher.run_log.has_pictures = True
+    publisher.log.takes_pictures = True
     publisher.publish(evaluation_of(3, 0.5), is_best)
-    assert publisher.run_log.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i2"])]
+    assert publisher.log.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i2"])]
     publisher.accelerator.autocast.assert_called_once_with()
 
 

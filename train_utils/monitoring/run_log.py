@@ -1,199 +1,200 @@
-"""The log of scalars and pictures: `metrics.jsonl` and accelerate's trackers, under the same names."""
+"""What a run says while it trains: metrics.jsonl, the tracker, the bar on the terminal, a trace of some steps."""
 
-import errno
 import json
-import math
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+import torch
 from accelerate import Accelerator
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+from accelerate.utils import ProfileKwargs, gather_object
 
-from runtime.console import counted, is_first_process, say, say_error
-from runtime.documents import read_json_lines
-from runtime.errors import SettingsError, WriteError, one_line
+from data_utils.loading.dataset import TrainingBatch
+from runtime.console import counted, progress_bar, say
+from runtime.errors import WriteError
 from runtime.files import replace_file, tolerate_write_errors
-from runtime.redact import printable
-from train_utils.metrics_log import is_record
+from train_utils.evaluation import Evaluation
+from train_utils.monitoring.meter import WARMUP_STEPS, Meter
+from train_utils.monitoring.metrics_file import MetricsFile
+from train_utils.monitoring.tracker import Tracker
+from train_utils.run_state import RunState
+from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
+from train_utils.step_result import StepResult
 
-WITHOUT_TRACKER = "training goes on without it, metrics.jsonl has the same numbers"
-
-
-def available_tracker(name: str) -> str:
-    """The tracker's name, or `none` and a warning if it is not installed; SettingsError for an unknown name."""
-    if name == "none" or name in map(str, get_available_trackers()):
-        return name
-    if name not in LOGGER_TYPE_TO_CLASS:
-        tracker_list = ", ".join(sorted(LOGGER_TYPE_TO_CLASS))
-        raise SettingsError(f"--tracker {name} is unknown; expected none or one of {tracker_list}")
-    if is_first_process():
-        say_error(f"tracker {name} is not installed; {WITHOUT_TRACKER}")
-    return "none"
+PROBLEMS_IN_MESSAGE = 20  # the most problems of samples that a message lists
+TOP_OPERATORS = 12  # that a trace prints
 
 
 class RunLog:
-    """The log of a run, which the main process writes; calls on other processes do nothing.
-
-    If a tracker fails, at the start or later, a line is printed and training goes on. If the disk refuses a line of
-    metrics.jsonl, a line is printed too, and the refused line is written with a later one.
+    """The log of a run. Every process makes the same calls, and the main process writes.
 
     Args:
-        tracker: a name that accelerate knows, or `none`.
-        settings: resolved settings of the run; nested ones are flattened, since trackers take plain values only.
-        step: the step at which the run starts. Later records of a killed run are dropped, so that curves have no
-            repeats.
+        output_dir: the folder of the run, which gets run.json, metrics.jsonl and, with --trace-steps, traces/.
+        settings: the resolved settings of the run.
+        schedule: says at which steps there is a record.
+        state: where the run stands; its window of losses is filled here.
+        compared_by: the name of the score that evaluations are compared by.
     """
 
     def __init__(
         self,
         accelerator: Accelerator,
         output_dir: Path,
-        tracker: str,
         settings: RunSettings,
-        step: int,
+        schedule: Schedule,
+        state: RunState,
+        compared_by: str,
     ) -> None:
         self.accelerator = accelerator
         self.output_dir = output_dir
         self.settings = settings
-        self.tracker = tracker
-        self.path = output_dir / "metrics.jsonl"
-        self._refused = b""  # lines that are not on disk yet
+        self.schedule = schedule
+        self.state = state
+        self.compared_by = compared_by
+        self.problems: set[str] = set()  # why samples were left out
+        self._file: MetricsFile | None = None
         if accelerator.is_main_process:
             try:
-                self._begin(output_dir / "run.json", settings, step)
+                self._write_settings(settings)
+                self._file = MetricsFile(output_dir / "metrics.jsonl", state.step)
             except OSError as error:
                 raise WriteError(f"--output-dir {output_dir} cannot be written to: {error}") from error
-        if tracker != "none":
-            with self._tracker_errors_reported():
-                self._start_tracker(settings.to_json(), step)
+        self.tracker = Tracker(accelerator, settings.flags["tracker"], settings.to_json(), state.step)
+        self.meter = Meter(accelerator)
+        self._trace = ExitStack()
+        self._profiler: torch.profiler.profile | None = None
+        if settings.flags["trace_steps"]:
+            self._profiler = self._trace.enter_context(self._profile(settings.flags["trace_steps"]))
+        self._last: StepResult | None = None  # the last step whose result is known
+        self._brief = ""
+        self._has_named_bottleneck = False
+        clock = schedule.clock
+        if clock.budget:
+            self.bar = progress_bar(clock.budget // 1000, "training", "s")
+        else:
+            self.bar = progress_bar(schedule.total_steps, "training", "step", initial=state.step)
 
-    def _begin(self, run_file: Path, settings: RunSettings, step: int) -> None:
-        with replace_file(run_file) as file:
-            file.write((json.dumps(settings.to_json(), indent=2) + "\n").encode())
-        earlier = b"".join(_lines_up_to(self.path, step))
-        with replace_file(self.path) as file:
-            file.write(earlier)
+    def data_ready(self, batches: list[TrainingBatch]) -> None:
+        """Note that the next step's micro-batches are here, and which problems their samples had."""
+        for batch in batches:
+            self.problems.update(batch["problems"])
+        self.meter.data_ready()
 
-    def _start_tracker(self, settings: dict[str, Any], step: int) -> None:
-        if self.tracker != "tensorboard":
-            self.accelerator.init_trackers("unet-accelerate", _flat(settings))
-            return
-        # as hyper-parameters, TensorBoard would show the settings as a second run, named by the time
-        options = {"purge_step": step + 1} if step else {}
-        self.accelerator.init_trackers("tensorboard", init_kwargs={"tensorboard": options})
-        self.accelerator.log({"settings": f"```\n{json.dumps(settings, indent=2)}\n```"}, step=step)
+    def pause(self) -> AbstractContextManager[None]:
+        """A context for evaluations and saves, whose time does not count as training."""
+        return self.meter.pause()
 
-    def record_length(self, steps: int) -> None:
+    def end_step(self, images: float) -> None:
+        """Note that a step is queued, with `images` images over all processes."""
+        self.meter.end_step(images)
+        if self._profiler is not None:
+            self._profiler.step()
+
+    def step(self, results: Iterable[StepResult], learning_rate: float) -> None:
+        """Take in the results of steps that are known by now, write a record where it is due, and move the bar.
+
+        Where a record is due, the results of all steps must be known.
+        """
+        window = self.state.window
+        for result in results:
+            if result.is_made:
+                window["total"] += result.loss
+                window["steps"] += 1
+            self._last = result
+        if self.schedule.is_log_step(self.state.step):
+            self._write_training(learning_rate)
+        self._move_bar()
+
+    def _write_training(self, learning_rate: float) -> None:
+        """Write a record of the steps since the last one."""
+        assert self._last is not None
+        assert self._last.step == self.state.step
+        window = self.state.window
+        self.state.window = {"total": 0.0, "steps": 0}
+        record = {
+            "train/loss": window["total"] / window["steps"] if window["steps"] else None,
+            "train/lr": learning_rate,
+            "train/grad_norm": self._last.grad_norm,
+            "train/skipped_steps": self.state.skipped,
+            **self.meter.summary(),
+        }
+        self._write(record)
+        self._brief = f"epoch {self.schedule.epoch(self.state.step):.1f}, {brief(record)}"
+        bottleneck = self.bottleneck()
+        if bottleneck and not self._has_named_bottleneck:
+            self._has_named_bottleneck = True
+            say(bottleneck)
+
+    def _move_bar(self) -> None:
+        text = self._brief
+        if self.state.best >= 0:
+            text += f", best {self.compared_by} {self.state.best:.3f}"
+        self.bar.set_postfix_str(text, refresh=False)
+        clock = self.schedule.clock
+        self.bar.update(clock.done // 1000 - self.bar.n if clock.budget else 1)
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Write a record of the scores."""
+        self._write(evaluation.record())
+
+    def _write(self, record: dict[str, float | None]) -> None:
+        if self._file is not None:
+            self._file.write(self.state.step, self.schedule.epoch(self.state.step), record)
+            self.tracker.scalars(self.state.step, record)
+
+    def bottleneck(self) -> str | None:
+        """A sentence on a run that waits for its data; None for another."""
+        return self.meter.bottleneck(self.settings.num_workers, self.settings.flags["cache"])
+
+    def close(self) -> None:
+        """End the measurement after the last step, and name the samples that any process left out."""
+        self.bar.close()
+        self._profiler = None
+        self._trace.close()  # perhaps before all the steps were traced
+        if self.schedule.is_out_of_patience(self.state) and not self.schedule.is_last(self.state.step):
+            evaluations = counted(self.state.evaluations_since_best, "evaluation")
+            say(f"no better {self.compared_by} in {evaluations}, stopping at step {self.state.step}")
+        problems = sorted(set(gather_object(sorted(self.problems))))
+        if problems:
+            first_problems = "; ".join(problems[:PROBLEMS_IN_MESSAGE])
+            say(f"{counted(len(problems), 'bad sample was', 'bad samples were')} skipped in training: {first_problems}")
+
+    def record_length(self) -> None:
         """Write into run.json how many steps a run by the clock has made, for --like; call it on the main process."""
-        record = replace(self.settings, total_steps=steps)
-        with tolerate_write_errors("run.json"), replace_file(self.output_dir / "run.json") as file:
-            file.write((json.dumps(record.to_json(), indent=2) + "\n").encode())
-
-    def scalars(self, step: int, epoch: float, values: dict[str, float | None]) -> None:
-        """Write one line of metrics.jsonl, and send its numbers to the tracker; an absent class has the score None."""
-        if not self.accelerator.is_main_process:
-            return
-        record: dict[str, float | None] = {"step": step, "epoch": round(epoch, 4)}
-        for name, value in values.items():
-            is_number = value is not None and math.isfinite(value)  # NaN is no JSON
-            record[name] = value if is_number else None
-        self._append(json.dumps(record) + "\n")
-        if self.tracker != "none":
-            present = {name: value for name, value in values.items() if value is not None}
-            with self._tracker_errors_reported():
-                self.accelerator.log(present, step=step)
-
-    def _append(self, line: str) -> None:
-        """Append the lines that the disk has refused so far and then this line to metrics.jsonl, all or none."""
-        is_first = not self._refused
-        self._refused += line.encode()
-        try:
-            with self.path.open("rb+", buffering=0) as file:  # a folder that has vanished is not made again
-                end = file.seek(0, os.SEEK_END)
-                if file.write(self._refused) < len(self._refused):
-                    file.truncate(end)
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._refused = b""
-        except OSError as error:
-            if is_first:
-                say(f"{self.path} could not be written ({error}); training goes on, and tries again")
+        with tolerate_write_errors("run.json"):
+            self._write_settings(replace(self.settings, total_steps=self.state.step))
 
     def is_saved(self) -> bool:
-        """Whether all logged lines are in metrics.jsonl; refused lines are written again first."""
-        if self._refused:
-            self._append("")
-        return not self._refused
+        """Whether all records are in metrics.jsonl."""
+        return self._file is None or self._file.is_saved()
 
-    def takes_pictures(self) -> bool:
-        """Whether the tracker of this process shows pictures."""
-        if not self.accelerator.is_main_process or self.tracker == "none":
-            return False
-        return hasattr(self.accelerator.get_tracker(self.tracker), "log_images")
+    def _write_settings(self, settings: RunSettings) -> None:
+        with replace_file(self.output_dir / "run.json") as file:
+            file.write((json.dumps(settings.to_json(), indent=2) + "\n").encode())
 
-    def write_pictures(self, step: int, pictures: dict[str, np.ndarray]) -> None:
-        """Show (H, W, 3) uint8 pictures by tag, if the tracker `takes_pictures`."""
-        if not self.takes_pictures():
-            return
-        tracker = self.accelerator.get_tracker(self.tracker)
-        options = {"dataformats": "NHWC"} if self.tracker == "tensorboard" else {}
-        with self._tracker_errors_reported():
-            tagged = {printable(tag): picture[None] for tag, picture in pictures.items()}
-            tracker.log_images(tagged, step=step, **options)
+    def _profile(self, steps: int) -> AbstractContextManager[torch.profiler.profile]:
+        """A profiler of `steps` steps after the warm-up."""
+        schedule = {"wait": WARMUP_STEPS - 1, "warmup": 1, "active": steps, "repeat": 1}
+        return self.accelerator.profile(ProfileKwargs(schedule_option=schedule, on_trace_ready=self._write_trace))
 
-    def finish(self) -> None:
-        """End the log of the run; every process must call it."""
-        with self._tracker_errors_reported():
-            for tracker in self.accelerator.trackers:
-                tracker.finish()
-        self.accelerator.trackers = []
-        self.accelerator.end_training()
-
-    @contextmanager
-    def _tracker_errors_reported(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # a tracker may raise anything
-            reason = f"{type(error).__name__}: {one_line(error, limit=200)}"
-            say(f"tracker {self.tracker} failed ({reason}); {WITHOUT_TRACKER}")
-            self.tracker = "none"
-            self.accelerator.trackers = []
+    def _write_trace(self, profiler: torch.profiler.profile) -> None:
+        """Write traces/process-<n>.json for chrome://tracing; the main process prints the operators that took most."""
+        folder = self.output_dir / "traces"
+        folder.mkdir(parents=True, exist_ok=True)  # machines may not share the folder that the main process has made
+        profiler.export_chrome_trace(str(folder / f"process-{self.accelerator.process_index}.json"))
+        if self.accelerator.is_main_process:
+            device = "cpu" if self.accelerator.device.type == "cpu" else "device"
+            table = profiler.key_averages().table(f"self_{device}_time_total", row_limit=TOP_OPERATORS)
+            say(f"{table}\ntraces, a file for each process: {folder}")
 
 
-def _lines_up_to(log: Path, step: int) -> list[bytes]:
-    """The lines of a metrics.jsonl that a run has logged until `step`; other content is left out with a message."""
-    try:
-        lines, damaged = read_json_lines(log)
-    except FileNotFoundError:
-        if step:
-            say(f"{log} is gone: it begins again behind step {step}")
-        return []
-    except OSError as error:
-        raise WriteError(f"{log} cannot be read ({one_line(error)}); move it away") from error
-    earlier = []
-    for line, record in lines:
-        if not is_record(record):
-            damaged += 1
-        elif record["step"] <= step and line.endswith(b"\n"):
-            earlier.append(line)
-    if damaged:
-        say(f"{log}: {counted(damaged, 'damaged line is', 'damaged lines are')} left out, {len(earlier)} stay")
-    return earlier
-
-
-def _flat(settings: dict, prefix: str = "") -> dict[str, int | float | str | bool]:
-    """Nested settings as plain values, whose names have a dot for each level."""
-    flat: dict[str, int | float | str | bool] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, int | float | str | bool):
-            flat[prefix + key] = value
-        else:
-            flat[prefix + key] = str(value)
-    return flat
+def brief(record: dict[str, float | None]) -> str:
+    """Loss, speed and wait for data, for a progress bar."""
+    loss = record["train/loss"]
+    parts = ["no loss" if loss is None else f"loss {loss:.3f}"]
+    if "perf/images_per_second" in record:
+        parts.append(f"{record['perf/images_per_second']:.1f} images/s")
+        parts.append(f"{record['perf/data_wait_percent']:.0f}% waiting for data")
+    return ", ".join(parts)

@@ -25,12 +25,8 @@ CURVES = {
     "Learning rate": {"learning rate": "train/lr"},
     "Throughput": {"images/s": "perf/images_per_second"},
     "Gradient norm, before clipping": {"gradient norm": "train/grad_norm"},
-    "Percent of a step's time": {
-        "waiting for data": "perf/data_wait_percent",
-        "communication": "perf/communication_percent",
-    },
+    "Percent of a step's time": {"waiting for data": "perf/data_wait_percent"},
 }
-PARTS_OF_STEP = {"computing": "compute", "waiting for data": "data_wait", "communication": "communication"}
 
 
 def write_report(
@@ -64,7 +60,6 @@ def write_report(
         "compared_by": compared_by,
         "views_hint": section.views_hint,
         "speed": _speed(records, int(settings.profile["processes"])),
-        "shares": _shares(records),
         "flags": _readable(_flags(settings)),
         "resolved": _readable(_resolved_settings(settings)),
         "machine": _machine(),
@@ -121,28 +116,14 @@ def _speed(records: Sequence[LogRecord], processes: int) -> dict[str, str]:
     rate = _median(records, "perf/images_per_second")
     if rate is not None:
         tiles["images/s"] = f"{rate:.3g}"
-    share = _median(records, "perf/peak_flops_percent")
-    if share is not None:
-        tiles["of the device's peak"] = f"{share:.3g}%"
+    wait = _median(records, "perf/data_wait_percent")
+    if wait is not None:
+        tiles["waiting for data"] = f"{wait:.0f}%"
     memory = series(records, "perf/peak_memory_gb")
     if memory:
         tiles["peak GPU memory"] = f"{max(value for _, value in memory):.3g} GB"
-    teraflops = _median(records, "perf/teraflops_per_device")
-    if teraflops is not None:
-        speed = f"{teraflops:.3g} TFLOP/s" if teraflops >= 1 else f"{1e3 * teraflops:.3g} GFLOP/s"
-        tiles["of the model, on each device"] = speed
     tiles["process" if processes == 1 else "processes"] = str(processes)
     return tiles
-
-
-def _shares(records: Sequence[LogRecord]) -> dict[str, float]:
-    """The percent of a step that each of its parts takes, as medians over the run's log lines."""
-    shares = {}
-    for label, key in PARTS_OF_STEP.items():
-        share = _median(records, f"perf/{key}_percent")
-        if share is not None:
-            shares[label] = share
-    return shares
 
 
 def _curves(records: Sequence[LogRecord], section: Section, best_step: int | None) -> list[Curve]:

@@ -1,174 +1,216 @@
-"""metrics.jsonl, TensorBoard's one run with its settings, and trackers that fail, which costs no run.
+"""metrics.jsonl, the tracker, the bar, the trace and the messages of a run that trains.
 
-Modules: train_utils/monitoring/run_log.py.
+Modules: train_utils/monitoring/run_log.py, train_utils/monitoring/metrics_file.py, train_utils/monitoring/tracker.py.
 """
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from accelerate import Accelerator
+from support.clocks import NO_CLOCK
+from support.in_process import parsed, process_state_kept
+from support.launches import TINY, launch
 from support.run_files import records
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.summary.writer import event_file_writer
 
 from runtime.errors import SettingsError, WriteError
-from train_utils.monitoring.run_log import RunLog, available_tracker
+from train_utils.monitoring import run_log
+from train_utils.monitoring.metrics_file import MetricsFile
+from train_utils.monitoring.run_log import RunLog
+from train_utils.monitoring.tracker import Tracker, available_tracker
+from train_utils.run_state import RunState
+from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
+from train_utils.step_result import StepResult
 
-SETTINGS = RunSettings(
-    flags={"learning_rate": 0.01, "loss": "ce", "crop_size": [32, 32], "cache": False, "depth": None}, total_steps=40
-)
-
-
-def log_run(folder: Path, steps: range, start: int = 0) -> None:
-    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(folder))
-    log = RunLog(accelerator, folder, "tensorboard", SETTINGS, start)
-    for step in steps:
-        log.scalars(step, step / 10, {"eval/mean_iou": step / 10, "eval/loss": 1 / step})
-    log.write_pictures(steps[-1], {"pictures/a\x1bb": np.zeros((2, 4, 3), np.uint8)})
-    log.finish()
+NAN = float("nan")
+FLAGS = ("--dataset", "shapes", "--plan", "none", "--batch-size", "4", "--max-steps", "20", "--log-every", "2")
+RECORDED = {"learning_rate": 0.01, "crop_size": [32, 32], "cache": False, "depth": None}
 
 
-def read(folder: Path) -> EventAccumulator:
-    return EventAccumulator(str(folder)).Reload()
+@pytest.fixture(autouse=True)
+def process() -> Iterator[None]:
+    with process_state_kept():
+        yield
 
 
-@pytest.fixture(scope="module")
-def logged(tmp_path_factory) -> Path:
-    """The output folder of a run of three steps."""
-    folder = tmp_path_factory.mktemp("logged")
-    log_run(folder, range(1, 4))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def events(logged) -> EventAccumulator:
-    """What TensorBoard shows of the run of three steps."""
-    return read(logged / "tensorboard")
-
-
-def test_tensorboard_has_one_run(logged, events):
-    files = [path for path in logged.rglob("*") if path.is_file() and "tensorboard" in path.parts]
-    assert {path.parent for path in files} == {logged / "tensorboard"}
-    assert all(path.name.startswith("events.out.tfevents") for path in files)
-    assert [event.step for event in events.Scalars("eval/mean_iou")] == [1, 2, 3]
-    (picture,) = events.Images("pictures/a\\x1bb")
-    assert (picture.height, picture.width) == (2, 4)
-
-
-def test_tensorboard_has_the_settings_as_a_text(events):
-    (settings,) = events.Tensors("settings/text_summary")
-    text = settings.tensor_proto.string_val[0].decode()
-    assert json.loads(text.strip("`\n")) == SETTINGS.to_json()
-
-
-def test_a_resumed_run_stays_one_run_without_repeated_steps(tmp_path, monkeypatch):
-    # files of one second are sorted by this number, as text: a run of its own counts from 0
-    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
-    log_run(tmp_path, range(1, 6))
-    log_run(tmp_path, range(4, 8), start=3)
-    assert [path.name for path in (tmp_path / "tensorboard").iterdir() if path.is_dir()] == []
-    events = read(tmp_path / "tensorboard")
-    assert [event.step for event in events.Scalars("eval/mean_iou")] == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_folder_that_takes_no_files_is_reported_in_one_line(tmp_path):
-    with pytest.raises(WriteError, match=r"cannot be written to: .*No such file or directory"):
-        RunLog(Accelerator(cpu=True), tmp_path / "gone", "none", SETTINGS, 0)
-
-
-@pytest.fixture
-def no_trackers(monkeypatch) -> None:
-    monkeypatch.setattr("train_utils.monitoring.run_log.get_available_trackers", lambda: [])
-
-
-def test_tracker_that_is_not_installed_is_left_out_with_a_line(capsys, no_trackers):
-    assert available_tracker("wandb") == "none"
-    assert capsys.readouterr().err.startswith("tracker wandb is not installed; training goes on without it")
-
-
-def test_tracker_of_an_unknown_name_is_refused_with_the_known_ones(no_trackers):
-    with pytest.raises(SettingsError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):
-        available_tracker("wandy")
-
-
-def test_a_tracker_that_fails_later_is_left_out_and_metrics_jsonl_goes_on(tmp_path, monkeypatch, capsys):
-    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
-    log = RunLog(accelerator, tmp_path, "tensorboard", RunSettings(), 0)
-    log.scalars(1, 0.1, {"train/loss": 1.0})
-
-    def refuse(*_, **__) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(accelerator.get_tracker("tensorboard").writer, "add_scalar", refuse)
-    for step in (2, 3, 4):
-        log.scalars(step, 0.1, {"train/loss": 1.0})
-        log.write_pictures(step, {})
-    log.finish()
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 1
-    assert "No space left on device" in lines[0]
-    assert [record["step"] for record in records(tmp_path)] == [1, 2, 3, 4]
-
-
-@pytest.fixture
-def main_process() -> SimpleNamespace:
-    """The accelerator of a run without a tracker."""
-    return SimpleNamespace(is_main_process=True)
+def new_log(folder: Path, state: RunState, *flags: str, tracker: str = "none", trace_steps: int = 0) -> RunLog:
+    """The log of a run of twenty steps, three in an epoch, which logs every two."""
+    schedule = Schedule.from_args(parsed(*FLAGS, *flags), 10, 20, NO_CLOCK)
+    if folder.exists():
+        (folder / "metrics.jsonl").touch()
+    log_with = None if tracker == "none" else tracker
+    accelerator = Accelerator(cpu=True, log_with=log_with, project_dir=str(folder))
+    settings = RunSettings(flags=RECORDED | {"tracker": tracker, "trace_steps": trace_steps}, total_steps=40)
+    return RunLog(accelerator, folder, settings, schedule, state, "mean IoU")
 
 
 def logged_steps(folder: Path) -> list[int]:
     return [record["step"] for record in records(folder)]
 
 
-def test_log_that_is_gone_begins_again_with_a_line(tmp_path, main_process, capsys):
-    RunLog(main_process, tmp_path, "none", SETTINGS, 3)
-    assert capsys.readouterr().out == f"{tmp_path / 'metrics.jsonl'} is gone: it begins again behind step 3\n"
+def test_record_of_training_holds_epoch_mean_loss_rate_and_norm(tmp_path):
+    state = RunState(step=2, skipped=3, window={"total": 3.0, "steps": 1})
+    log = new_log(tmp_path, state)
+    log.step([StepResult(1, 1.0, 10.0, False), StepResult(2, 2.0, 20.0, False)], 0.25)
+    state.step = 3
+    log.step([StepResult(3, NAN, NAN, False)], 0.125)
+    state.step = 4
+    log.step([StepResult(4, NAN, NAN, False)], 0.125)
+    first, second = records(tmp_path)
+    numbers = {"train/loss": 2.0, "train/lr": 0.25, "train/grad_norm": 20.0, "train/skipped_steps": 3}
+    assert first == {"step": 2, "epoch": 0.6667} | numbers
+    assert second["train/loss"] is None
+    assert second["train/lr"] == 0.125
 
 
-def test_log_of_a_resumed_run_ends_at_its_step(tmp_path, main_process, capsys):
-    log = RunLog(main_process, tmp_path, "none", SETTINGS, 0)
-    log.scalars(3, 1 / 3, {"train/loss": 1.0})
-    log.scalars(4, 0.5, {"train/loss": 1.0})
-    again = RunLog(main_process, tmp_path, "none", SETTINGS, 3)
-    again.scalars(4, 0.5, {"train/loss": 2.0})
-    assert logged_steps(tmp_path) == [3, 4]
-    assert records(tmp_path)[1]["train/loss"] == 2.0
-    assert capsys.readouterr().out == ""
+def test_images_that_could_not_be_read_are_named_at_the_end(tmp_path, capsys, monkeypatch):
+    log = new_log(tmp_path, RunState(step=5))
+    log.data_ready([{"problems": ["b.png: cut"]}, {"problems": []}])
+    log.data_ready([{"problems": ["b.png: cut"]}, {"problems": ["d.png: cut"]}])
+    monkeypatch.setattr(run_log, "gather_object", lambda own: [*own, "c.png: of another process", *own])
+    log.close()
+    line = capsys.readouterr().out
+    assert line.startswith("3 bad samples")
+    assert line.endswith(": b.png: cut; c.png: of another process; d.png: cut\n")
 
 
-def test_damaged_lines_of_a_resumed_log_are_counted(tmp_path, main_process, capsys):
+@pytest.mark.parametrize(("step", "since_best", "is_said"), [(9, 2, True), (9, 1, False), (20, 2, False)])
+def test_run_out_of_patience_says_at_which_step_it_stops(tmp_path, capsys, step, since_best, is_said):
+    new_log(tmp_path, RunState(step=step, evaluations_since_best=since_best), "--patience", "2").close()
+    line = "no better mean IoU in 2 evaluations, stopping at step 9\n"
+    assert capsys.readouterr().out == (line if is_said else "")
+
+
+def test_bar_shows_the_best_score_from_zero_on(tmp_path):
+    state = RunState(step=2)
+    log = new_log(tmp_path, state)
+    log.step([StepResult(2, 0.5, 1.0, False)], 0.1)
+    assert log.bar.postfix == "epoch 0.7, loss 0.500"
+    state.best = 0.0
+    state.step = 3
+    log.step([], 0.1)
+    assert log.bar.postfix == "epoch 0.7, loss 0.500, best mean IoU 0.000"
+    log.close()
+
+
+def test_bottleneck_is_reported_once(tmp_path, capsys, monkeypatch):
+    state = RunState()
+    log = new_log(tmp_path, state)
+    monkeypatch.setattr(log, "bottleneck", lambda: "slow disk")
+    for state.step in (2, 4):
+        log.step([StepResult(state.step, 1.0, 1.0, False)], 0.1)
+    assert capsys.readouterr().out == "slow disk\n"
+
+
+def test_a_folder_that_takes_no_files_is_reported_in_one_line(tmp_path):
+    with pytest.raises(WriteError, match=r"cannot be written to: .*No such file or directory"):
+        new_log(tmp_path / "gone", RunState())
+
+
+def test_log_of_a_resumed_run_ends_at_its_step_without_damaged_lines(tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\n{"step": "2"}\n{"step": 3}\nno json\n{"step": 4}\n[]\n')
-    RunLog(main_process, tmp_path, "none", SETTINGS, 3)
+    path.write_text('{"step": 1}\n{"step": "2"}\n{"step": 3}\nno json\n{"step": 4}\n[]\n{"step": 3}')
+    MetricsFile(path, 3)
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
     assert capsys.readouterr().out == f"{path}: 3 damaged lines are left out, 2 stay\n"
 
 
-def test_line_without_an_end_is_left_out_so_that_no_other_is_glued_to_it(tmp_path, main_process):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}')
-    RunLog(main_process, tmp_path, "none", SETTINGS, 2).scalars(3, 0.5, {"train/loss": 2.0})
-    assert logged_steps(tmp_path) == [1, 3]
+def test_log_that_is_gone_begins_again_with_a_line(tmp_path, capsys):
+    path = tmp_path / "metrics.jsonl"
+    MetricsFile(path, 3)
+    assert capsys.readouterr().out == f"{path} is gone: it begins again behind step 3\n"
 
 
-def test_line_of_the_log_has_a_short_epoch_with_null_for_no_number(tmp_path, main_process):
-    log = RunLog(main_process, tmp_path, "none", SETTINGS, 0)
-    numbers = {"train/grad_norm": 0.5, "train/skipped_steps": 0}
-    log.scalars(3, 1 / 3, {"train/loss": float("nan"), "eval/iou/a": None, "train/lr": float("inf"), **numbers})
+def test_line_of_the_log_has_null_for_no_number(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
+    file.write(3, 1 / 3, {"train/loss": NAN, "eval/iou/a": None, "train/lr": float("inf"), "train/grad_norm": 0.5})
     nothing = dict.fromkeys(("train/loss", "eval/iou/a", "train/lr"))
-    assert records(tmp_path) == [{"step": 3, "epoch": 0.3333, **nothing, **numbers}]
+    assert records(tmp_path) == [{"step": 3, "epoch": 0.3333, **nothing, "train/grad_norm": 0.5}]
 
 
-def test_lines_that_the_disk_refuses_are_reported_once_and_written_when_it_is_back(tmp_path, main_process, capsys):
-    log = RunLog(main_process, tmp_path, "none", SETTINGS, 0)
-    (tmp_path / "metrics.jsonl").rename(tmp_path / "away")
+def test_lines_that_the_disk_refuses_are_reported_once_and_written_when_it_is_back(tmp_path, capsys):
+    file = MetricsFile(tmp_path / "metrics.jsonl", 0)
+    file.path.rename(tmp_path / "away")
     for step in (1, 2):
-        log.scalars(step, 0.1, {"train/loss": 1.0})
-    assert not log.is_saved()
+        file.write(step, 0.1, {"train/loss": 1.0})
+    assert not file.is_saved()
     assert capsys.readouterr().out.count("could not be written") == 1
-    (tmp_path / "away").rename(tmp_path / "metrics.jsonl")
-    assert log.is_saved()
+    (tmp_path / "away").rename(file.path)
+    assert file.is_saved()
     assert logged_steps(tmp_path) == [1, 2]
+
+
+def log_run(folder: Path, steps: range, start: int = 0) -> dict:
+    """Log a run to TensorBoard; returns its settings."""
+    log = new_log(folder, RunState(step=start), tracker="tensorboard")
+    for step in steps:
+        log.tracker.scalars(step, {"eval/mean_iou": step / 10, "eval/loss": None})
+    log.tracker.pictures(steps[-1], {"pictures/a\x1bb": np.zeros((2, 4, 3), np.uint8)})
+    log.tracker.finish()
+    return log.settings.to_json()
+
+
+def test_tensorboard_has_one_run_with_its_settings_as_a_text(tmp_path, monkeypatch):
+    # files of one second are sorted by this number, as text: a run of its own counts from 0
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
+    settings = log_run(tmp_path, range(1, 6))
+    log_run(tmp_path, range(4, 8), start=3)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and "tensorboard" in path.parts]
+    assert {path.parent for path in files} == {tmp_path / "tensorboard"}
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("eval/mean_iou")] == [1, 2, 3, 4, 5, 6, 7]
+    picture = events.Images("pictures/a\\x1bb")[0]
+    assert (picture.height, picture.width) == (2, 4)
+    text = events.Tensors("settings/text_summary")[0].tensor_proto.string_val[0].decode()
+    assert json.loads(text.strip("`\n")) == settings
+
+
+def test_a_tracker_that_is_not_installed_is_left_out_and_an_unknown_one_refused(capsys, monkeypatch):
+    monkeypatch.setattr("train_utils.monitoring.tracker.get_available_trackers", lambda: [])
+    assert available_tracker("wandb") == "none"
+    assert capsys.readouterr().err.startswith("tracker wandb is not installed; training goes on without it")
+    with pytest.raises(SettingsError, match=r"--tracker wandy is unknown; expected none or one of .*wandb"):
+        available_tracker("wandy")
+
+
+def test_a_tracker_that_fails_later_is_left_out_with_one_line(tmp_path, monkeypatch, capsys):
+    accelerator = Accelerator(cpu=True, log_with="tensorboard", project_dir=str(tmp_path))
+    tracker = Tracker(accelerator, "tensorboard", {}, 0)
+
+    def refuse(*_, **__) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(accelerator.get_tracker("tensorboard").writer, "add_scalar", refuse)
+    for step in (2, 3):
+        tracker.scalars(step, {"train/loss": 1.0})
+        tracker.pictures(step, {})
+    tracker.finish()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "No space left on device" in line
+
+
+def test_every_process_writes_a_trace_of_the_steps_behind_the_first_three(tiny_folder, tmp_path):
+    flags = ["--max-steps", "8", "--log-every", "4", "--trace-steps", "2", "--tracker", "none"]
+    command = ["train.py", "--dataset", tiny_folder, *TINY, *flags, "--output-dir", tmp_path]
+    result = launch(*command, profile="multi_cpu")
+    assert result.returncode == 0, result.stderr
+    assert "convolution_backward" in result.stdout.split("traces, a file for each process")[0]
+    for process in (0, 1):
+        events = json.loads((tmp_path / "traces" / f"process-{process}.json").read_text())["traceEvents"]
+        steps = {event["name"] for event in events if event["name"].startswith("ProfilerStep")}
+        assert steps == {"ProfilerStep#3", "ProfilerStep#4"}
+        assert any(event["name"] == "aten::convolution_backward" for event in events)
+
+
+def test_a_run_that_ends_before_its_traced_steps_leaves_no_profiler_running(tmp_path):
+    log = new_log(tmp_path, RunState(), trace_steps=5)
+    for _ in range(3 + 2):
+        log.end_step(4)
+    log.close()
+    assert (tmp_path / "traces" / "process-0.json").exists()
+    log.end_step(4)

@@ -1,18 +1,16 @@
-"""Floating-point operations of the model, and the peak of a device."""
+"""Floating-point operations of a network, and the peak of a GPU."""
 
 import copy
 import math
 import re
 
 import torch
-from accelerate import Accelerator
 from torch.utils.flop_counter import FlopCounterMode
 
-from unet.model import UNet
+from unet import UNet
 
 # Dense peaks in teraFLOPS by a pattern of the device's name, from NVIDIA's data sheets; sparse figures are halved.
 # The first is for half precision, the second for float32, which convolutions compute in TF32 if the device has it.
-# GeForce cards add half-precision products in float32, as convolutions do, at half the rate of float16.
 PEAKS = {
     r"\bB200\b": (2250, 1125),
     r"\bH200\b(?! NVL)|\bH100 80GB HBM3|\bGH200\b": (989, 495),
@@ -24,11 +22,7 @@ PEAKS = {
 
 
 def training_flops(network: UNet, channels: int) -> float:
-    """FLOPs of a forward and backward pass for one pixel or voxel, counted on the meta device; a multiply-add is two.
-
-    The FLOPs of a convolutional network are proportional to the pixels. The second forward pass of activation
-    checkpointing does not count: these are the model's FLOPs, not the hardware's.
-    """
+    """FLOPs of a forward and backward pass for one pixel, counted on the meta device; a multiply-add is two."""
     trial = copy.deepcopy(network).to("meta").train()
     trial.activation_checkpointing = False
     size = (256,) * network.config.dims  # a multiple of what pooling needs at any sensible depth
@@ -37,14 +31,6 @@ def training_flops(network: UNet, channels: int) -> float:
         outputs = [logits] if isinstance(logits, torch.Tensor) else logits
         sum(output.sum() for output in outputs).backward()
     return counter.get_total_flops() / (2 * math.prod(size))
-
-
-def peak_teraflops(accelerator: Accelerator, precision: str) -> float | None:
-    """The device's peak at the profile's precision, which with DeepSpeed is not the accelerator's; None if unknown."""
-    if accelerator.device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(accelerator.device)
-    return peak_flops(name, half=precision in ("fp16", "bf16"))
 
 
 def peak_flops(name: str, *, half: bool) -> float | None:

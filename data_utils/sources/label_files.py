@@ -1,24 +1,36 @@
-"""Which classes an image is labeled for: `classes.csv` beside the images, `classes.txt` in a folder of them.
+"""Which classes an image is labeled for: `classes.csv` beside the images or above, `classes.txt` in a folder of them.
 
 A file holds names of classes. The reader of targets checks that the data set has such classes.
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import lru_cache
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import ImageSource, source_files
-from data_utils.sources.class_lists import Table, read_rule, read_table
+from data_utils.image_io.formats import IMAGE_SUFFIXES, source_files
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records
-from runtime.errors import DataError
+from data_utils.sources.spelling import composed
+from data_utils.sources.walk import walk
+from runtime.console import listing
+from runtime.documents import parse_csv, read_bytes
+from runtime.errors import DataError, one_line
 
 TABLE = "classes.csv"
 RULE = "classes.txt"
+SUFFIXES = tuple(sorted((*IMAGE_SUFFIXES, *VOLUME_SUFFIXES), key=len, reverse=True))
+IMAGE_TITLE = re.compile(r'\s*"?(?:image|filename|file)"?\s*(?P<delimiter>[,;\t]|$)', re.IGNORECASE)
+CLASSES_TITLES = ("classes", "labels")
+BETWEEN_NAMES = re.compile(r"[,;|\t\n]")
+YES = ("1", "1.0", "true", "yes", "y", "x")
+NO = ("0", "0.0", "false", "no", "n", "-", "")
+LENGTH = 80  # characters of a cell that a message shows
 ALL = -1  # the number of an image that is labeled for all classes
 
 
@@ -27,6 +39,138 @@ class ImageLabels(NamedTuple):
 
     classes: LabelSet
     location: str
+
+
+@dataclass
+class Table:
+    """A `classes.csv`.
+
+    Args:
+        rows: the labels of each image by its name as the table has it, without extension.
+        images: the image that each row was matched with.
+    """
+
+    file: Path
+    rows: dict[str, ImageLabels]
+    images: dict[str, str] = field(default_factory=dict)
+
+    def find(self, image: str, name: str) -> ImageLabels | None:
+        """The labels of an image whose record is called `name`; a row may hold only the end of the image's path."""
+        below = _stem(os.path.relpath(image, self.file.parent).replace(os.sep, "/"))
+        # a different name belongs to a page of a file, or to a volume of several files
+        page = os.path.join(os.path.dirname(below), os.path.basename(_stem(name)))
+        for key in (*_tails(below), *_tails(page)):
+            if key not in self.rows:
+                continue
+            first_image = self.images.setdefault(key, image)
+            if first_image != image:
+                location = self.rows[key].location
+                raise DataError(
+                    f"{location}: {key[:LENGTH]!r} is the name of {first_image} and of {image}; write the folder too"
+                )
+            return self.rows[key]
+        return None
+
+    def check_rows(self) -> None:
+        """Raises DataError for rows that match no image, not even one of another split or without a mask."""
+        if len(self.images) == len(self.rows):
+            return
+        stems: set[str] = set()
+        for parent, _, names in walk(self.file.parent):
+            below = os.path.relpath(parent, self.file.parent).replace(os.sep, "/")
+            for name in names:
+                if name.lower().endswith(SUFFIXES):
+                    stems.update(_tails(_stem(f"{below}/{name}".removeprefix("./"))))
+        unknown = [key for key in self.rows if key not in stems and key not in self.images]
+        if unknown:
+            texts = [f"{self.rows[key].location.rpartition(': ')[2]}: {key[:LENGTH]!r}" for key in unknown]
+            raise DataError(f"{self.file} names images that are not there: {listing(texts, separator='; ')}")
+
+
+def read_table(file: Path) -> Table:
+    """A `classes.csv`. Raises DataError, with the file and the line, for an invalid file."""
+    text = _read_text(file)
+    first_line, _, _ = text.partition("\n")
+    title = IMAGE_TITLE.match(first_line)
+    if title is None:
+        raise DataError(
+            f"{file}: its first line is {first_line.strip()[:LENGTH]!r}, expected image,classes or image and a column"
+            " for each class; if it holds something else, rename it"
+        )
+    try:
+        (_, titles), *others = parse_csv(text, title["delimiter"] or ",", strict=True)
+    except ValueError as error:
+        raise DataError(f"{file} is no table ({one_line(error)})") from error
+    titles = _strip(titles)
+    if len(titles) < 2:
+        raise DataError(f"{file}: its first line is {titles[0]!r} alone, expected image,classes")
+    repeated = [name for number, name in enumerate(titles) if not name or name in titles[:number]]
+    if repeated:
+        raise DataError(f"{file}: two columns, or none, are called {repeated[0][:LENGTH]!r}; give each a name")
+    rows: dict[str, ImageLabels] = {}
+    for line, cells in others:
+        location = f"{file}: line {line}"
+        image, *values = _strip(cells)
+        key = _stem(image.replace("\\", "/").removeprefix("./"))
+        if not key:
+            raise DataError(f"{location} names no image")
+        if key in rows:
+            raise DataError(f"{rows[key].location} and line {line} both speak of {image[:LENGTH]!r}")
+        rows[key] = ImageLabels(_classes(titles[1:], values, location), location)
+    if not rows:
+        raise DataError(f"{file} names no image; remove it, or write a row for each")
+    return Table(file, rows)
+
+
+def _classes(titles: Sequence[str], values: Sequence[str], location: str) -> LabelSet:
+    """The classes of a row: names in cells below one title, or yes and no below the name of each class."""
+    if len(titles) == 1 and titles[0].lower() in CLASSES_TITLES:
+        return _split_names(",".join(values))
+    if len(values) > len(titles):
+        raise DataError(f"{location} has {len(values) + 1} cells, the first line {len(titles) + 1}")
+    names = []
+    for title, value in zip(titles, values, strict=False):  # cells that a short row lacks are empty
+        if value.lower() not in (*YES, *NO):
+            raise DataError(f"{location} has {value[:LENGTH]!r} for {title[:LENGTH]}, expected 1 or 0")
+        if value.lower() in YES:
+            names.append(title)
+    return tuple(sorted(names))
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return read_bytes(file).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} cannot be read as text ({one_line(error)}); save it as UTF-8, or rename it") from error
+
+
+def _split_names(text: str) -> LabelSet:
+    """Names with commas or other separators between them, in order, each once."""
+    names = {name.strip() for name in BETWEEN_NAMES.split(text)}
+    return tuple(sorted(filter(None, names)))
+
+
+def _strip(cells: Sequence[str]) -> list[str]:
+    """The cells without spaces around them, and without empty ones at the end, which spreadsheets leave."""
+    stripped = [cell.strip() for cell in cells]
+    while len(stripped) > 1 and not stripped[-1]:
+        stripped.pop()
+    return stripped
+
+
+def _stem(name: str) -> str:
+    """A name without the extension of an image or a volume, `composed`."""
+    name = composed(name)
+    ending = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
+    return name[: len(name) - len(ending)]
+
+
+def _tails(path: str) -> Iterator[str]:
+    """A path, then without its leading folders, one by one."""
+    yield path
+    while "/" in path:
+        _, _, path = path.partition("/")
+        yield path
 
 
 class LabelFiles:
@@ -40,77 +184,61 @@ class LabelFiles:
     def __init__(self, root: Path, *, reads_rules: bool) -> None:
         self.root = root
         self.reads_rules = reads_rules
-        self._tables: dict[Path, Table | None] = {}
-        self._rules: dict[Path, ImageLabels | None] = {}
-        # each for one folder of images after another
-        self.folder_table = lru_cache(maxsize=None)(self._find_table)
-        self._folder_rule = lru_cache(maxsize=None)(self._find_rule)
-
-    @property
-    def tables(self) -> list[Table]:
-        """The tables that were read."""
-        return [table for table in self._tables.values() if table is not None]
+        self.tables: dict[Path, Table] = {}
+        self.table_of = cache(self._find_table)  # by folder of images
+        self._rule_of = cache(self._find_rule)
 
     def may_list(self, records: Records) -> bool:
         """Whether any label file may list any image of the records."""
         for folder, below in records.image_folders():
-            if self.folder_table(Path(folder, below)) or self._folder_rule(Path(folder), below):
+            if self.table_of(Path(folder, below)) or self._rule_of(Path(folder), below):
                 return True
         return False
 
     def find(self, image: str, name: str) -> ImageLabels | None:
         """The labels of an image from the label files; a table comes before a rule."""
         folder = os.path.dirname(image)
-        table = self.folder_table(Path(folder))
-        row = None if table is None else table.find(image, name)
-        if table is not None and row is not None:
-            return ImageLabels(row.classes, f"{table.file}: line {row.line}")
+        table = self.table_of(Path(folder))
+        labels = None if table is None else table.find(image, name)
         below = os.path.dirname(name)
-        return self._folder_rule(Path(folder.removesuffix(below)), below)
+        return labels or self._rule_of(Path(folder.removesuffix(below)), below)
 
     def _find_table(self, folder: Path) -> Table | None:
         """The table for the images of a folder, in the folder or above it. Raises DataError if there are two."""
-        tables: list[Table] = []
-        for above in self._up_to_root(folder):
-            if above not in self._tables:
-                file = above / TABLE
-                self._tables[above] = read_table(file) if file.exists() else None
-            table = self._tables[above]
-            if table is not None:
-                tables.append(table)
-        if len(tables) > 1:
-            raise DataError(f"{tables[0].file} and {tables[1].file} speak of the same images; keep one")
-        return tables[0] if tables else None
+        above = [folder, *folder.parents]
+        folders = above[: above.index(self.root) + 1] if self.root in above else []
+        files = [parent / TABLE for parent in folders if (parent / TABLE).exists()]
+        if len(files) > 1:
+            raise DataError(f"{files[0]} and {files[1]} speak of the same images; keep one")
+        if not files:
+            return None
+        if files[0] not in self.tables:
+            self.tables[files[0]] = read_table(files[0])
+        return self.tables[files[0]]
 
     def _find_rule(self, folder: Path, below: str) -> ImageLabels | None:
         """The classes of the images in `below`, a folder in `folder`, which holds all images of a split.
 
-        The file is in `below`, or in a folder of the same name beside or above `folder`: `images/site/classes.txt`,
-        `site/classes.txt`; or above `folder`. A file in the root, or in the folder of all images, is not a rule:
-        programs write such lists of classes there.
+        The file lies in `below`, or in the folder of this name in the data set: `images/site/classes.txt`,
+        `site/classes.txt`. A file in a folder of all images is not a rule: programs write lists of all classes there.
         """
-        if not self.reads_rules:
+        if not self.reads_rules or not folder.is_relative_to(self.root):
             return None
-        folders: list[Path] = []
         site = Path(below)
         while site != Path("."):
-            folders += [above / site for above in self._up_to_root(folder)]
+            for file in (folder / site / RULE, self.root / site / RULE):
+                if file.exists():
+                    return _read_rule(file)
             site = site.parent
-        folders += self._up_to_root(folder.parent)[:-1]
-        for candidate in folders:
-            file = candidate / RULE
-            if candidate not in self._rules:
-                self._rules[candidate] = ImageLabels(read_rule(file), str(file)) if file.exists() else None
-            if self._rules[candidate] is not None:
-                return self._rules[candidate]
         return None
 
-    def _up_to_root(self, folder: Path) -> list[Path]:
-        """A folder and the folders above it, the root last; empty if it does not lie in the root."""
-        folders = [folder, *folder.parents]
-        if self.root not in folders:
-            return []
-        return folders[: folders.index(self.root) + 1]
+
+def _read_rule(file: Path) -> ImageLabels:
+    """The classes of a `classes.txt`: a name a line."""
+    names = _split_names(_read_text(file))
+    if not names:
+        raise DataError(f"{file} is empty; write the classes that the images of its folder are labeled for, one a line")
+    return ImageLabels(names, str(file))
 
 
 class LabeledRecords(DerivedRecords):
@@ -151,7 +279,7 @@ def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
     """
     files = LabelFiles(root, reads_rules=all(records.metadata.has_rules for records in splits))
     labeled = [_label_records(records, files) for records in splits]
-    for table in files.tables:
+    for table in files.tables.values():
         table.check_rows()
     return labeled
 
@@ -163,9 +291,9 @@ def _label_records(records: Records, files: LabelFiles) -> Records:
     labels: list[ImageLabels | None] = []
     unlisted: list[str] = []
     for i, record in enumerate(records):
-        image = _path(record["image"])
+        image, *_ = source_files(record["image"])
         image_labels = files.find(image, record["name"])
-        if image_labels is None and files.folder_table(Path(image).parent) is not None:
+        if image_labels is None and files.table_of(Path(image).parent) is not None:
             unlisted.append(record["name"])
         classes = records.label_set(i)
         if image_labels is None and classes is not None:
@@ -186,9 +314,3 @@ def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted
     if not sets and not unlisted:
         return records
     return LabeledRecords(records, sets, numbers, unlisted)
-
-
-def _path(source: ImageSource) -> str:
-    """The file of an image, or the first of a volume's; "" for an image that has none."""
-    files = source_files(source)
-    return files[0] if files else ""

@@ -336,7 +336,7 @@ def main() -> None:
 
     # 7. Train: step; log; evaluate and keep the best; save
     guard = StepGuard(accelerator, network, optimizer, state, clock, info.train.records)
-    publisher = Publisher(accelerator, network, checkpoints.best_model, log, info, task, section)
+    publisher = Publisher(accelerator, network, checkpoints, log, info, task, section)
     model.train()
     if state.step > 0:
         rebuild_buckets(model, network)
@@ -368,22 +368,20 @@ def main() -> None:
         if schedule.needs_results(state.step):
             results += guard.settle(everything=True)
         log.step(results, learning_rate)
-        evaluation = None
         improved = False
         if schedule.is_evaluation_step(state.step):
             is_first = not clock.has_evaluated
             with log.pause(), clock.evaluating(predictions), average.average_weights(), eager(accelerator):
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
                 evaluation.check(info.val.records, state.best_step)
-                improved = state.update(evaluation)
-                publisher.publish(evaluation, improved)
+                improved = publisher.publish(evaluation, state)
             model.train()
             if is_first:
                 clock.say_forecast(state.step, schedule.eval_every)
         if schedule.is_checkpoint_step(state.step) or schedule.is_over(state) or improved or guard.stopping:
             with log.pause(), clock.saving():
                 state.elapsed = clock.elapsed
-                checkpoints.save(state, evaluation)
+                checkpoints.save(state)
                 if clock.measures_save:
                     checkpoints.wait()
 
@@ -397,7 +395,7 @@ def main() -> None:
         if clock.budget and not resume:
             log.record_length()
         publisher.write_results(state, schedule, resume, [log.bottleneck()])
-        finish_run(args, run.output_dir, schedule, state, checkpoints.best_model, resume=resume, all_saved=all_saved)
+        finish_run(args, run.output_dir, schedule, state, resume=resume, all_saved=all_saved)
     log.tracker.finish()
     if not all_saved:
         raise WriteError(f"{run.output_dir} is incomplete: files could not be written, see the lines above")

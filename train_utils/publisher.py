@@ -10,10 +10,10 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.config import DataConfig
 from inference.predictor import Predictor
 from runtime.console import counted, say
-from runtime.distributed import barrier_without_timeout
+from runtime.distributed import on_main
 from runtime.files import tolerate_write_errors
 from tasks.task import Task
-from train_utils.checkpoints.best_model import BestModel
+from train_utils.checkpoints.save import Checkpoints
 from train_utils.clock import milliseconds_since_start
 from train_utils.evaluation import Evaluation
 from train_utils.finished_run import mark_finished
@@ -44,31 +44,37 @@ class Publisher:
 
     Args:
         network: the network that trains, not wrapped.
-        best_model: the folder to which the network is saved after its best evaluation.
+        checkpoints: saves the network after its best evaluation.
         log: logs the scores and the pictures of an evaluation; its folder is the folder of the run.
     """
 
     accelerator: Accelerator
     network: UNet
-    best_model: BestModel
+    checkpoints: Checkpoints
     log: RunLog
     info: DatasetInfo
     task: Task
     section: Section
 
-    def publish(self, evaluation: Evaluation, is_best: bool) -> None:
-        """Log an evaluation, and save the network if it is the best one; every process must call it.
+    def publish(self, evaluation: Evaluation, state: RunState) -> bool:
+        """Log an evaluation, save the network if it is the best one, and note it in the state of the run.
 
-        The network may be left in evaluation mode.
+        Every process must call it, and may work on only when all is written: pictures of volumes and a slow disk
+        outlast the limit of a collective. The network may be left in evaluation mode.
+
+        Returns:
+            Whether there is a new best model on disk.
         """
         self.log.evaluation(evaluation)
         network = whole_network(self.accelerator, self.network)
-        if self.accelerator.is_main_process:
-            self._publish_on_main(network, evaluation, is_best)
-        # pictures of volumes and a slow disk outlast the limit of a collective
-        barrier_without_timeout(self.accelerator)
+        is_best = on_main(
+            self.accelerator, lambda: self._publish_on_main(network, evaluation, state.is_improved_by(evaluation))
+        )
+        state.update(evaluation, is_best)
+        return is_best
 
-    def _publish_on_main(self, network: UNet, evaluation: Evaluation, is_best: bool) -> None:
+    def _publish_on_main(self, network: UNet, evaluation: Evaluation, is_best: bool) -> bool:
+        """Returns whether the evaluation is the best one, and its model on disk."""
         if self.log.tracker.takes_pictures:
             with self.accelerator.autocast():
                 count = evaluation_pictures(self.info)
@@ -79,10 +85,12 @@ class Publisher:
         mark = ""
         if is_best:
             card = model_card(self.log.settings, evaluation, self.section)
-            is_saved = self.best_model.save(network, card)
-            mark = " (best so far, saved)" if is_saved else " (best so far)"
+            is_best = self.checkpoints.save_model(network, card)
+            mark = " (best so far, saved)" if is_best else " (best so far, not saved)"
+        if is_best:
             self._save_image_scores(evaluation)
         say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
+        return is_best
 
     def _save_image_scores(self, best: Evaluation) -> None:
         """Save the score of each validation image, for compare.py; prints a line if the disk refuses it."""
@@ -99,19 +107,19 @@ class Publisher:
             speed_notes: sentences on the speed of the run, without full stops; None entries are left out.
         """
         output_dir = self.log.output_dir
-        best = state.best_evaluation(self.task) if self.best_model.is_saved() else None
+        best = state.best_evaluation(self.task)
         views = {}
         remarks: list[str] = []
         if best is not None:
             self._save_image_scores(best)  # once more: a resumed run may have lost the file
-            model = UNet.from_pretrained(self.best_model.folder)
+            model = UNet.from_pretrained(self.checkpoints.model_folder)
             predictor = Predictor(model.to(self.accelerator.device))
             with self.accelerator.autocast():
                 with tolerate_write_errors("predictions/"):
                     save_pictures(output_dir / "predictions", sample_panels(self.info, predictor, self.section))
                 views = worst_and_best(self.info, predictor, self.section, best.scores.image_comparison)
             say(best.scores.table())
-            say(f"best model in {self.best_model.folder}, report in {output_dir / 'report.html'}")
+            say(f"best model in {self.checkpoints.model_folder}, report in {output_dir / 'report.html'}")
         with tolerate_write_errors("report.html"):
             run_facts = facts(state, schedule, resume, best, self.info, self.section, self.network)
             remarks = judge(read_log(output_dir), run_facts)
@@ -181,7 +189,6 @@ def finish_run(
     output_dir: Path,
     schedule: Schedule,
     state: RunState,
-    best_model: BestModel,
     *,
     resume: str | None,
     all_saved: bool,
@@ -193,5 +200,5 @@ def finish_run(
     if resume:
         saved = "all is saved" if all_saved else "not all is saved, see above"
         say(f"stopped after step {made_of(state.step, schedule.total_steps)}; {saved}; continue with: {resume}")
-    elif best_model.is_saved() and push_to_hub(best_model.folder, args.push_to_hub) and all_saved:
+    elif all_saved and push_to_hub(output_dir / "model", args.push_to_hub):
         mark_finished(output_dir, args, schedule, state.step)

@@ -46,18 +46,24 @@ class RunState:
             raise ValueError(f"its window holds {', '.join(value['window'])}, expected total and steps")
         return cls(**value)
 
-    def update(self, evaluation: Evaluation) -> bool:
-        """Note an evaluation; returns whether it is the best one so far."""
-        comparison = evaluation.scores.comparison
-        improved = comparison > self.best
-        if improved:
-            self.best = comparison
+    @property
+    def has_best(self) -> bool:
+        """Whether there was an evaluation whose model is on disk."""
+        return self.best >= 0
+
+    def is_improved_by(self, evaluation: Evaluation) -> bool:
+        """Whether an evaluation is better than all before."""
+        return evaluation.scores.comparison > self.best
+
+    def update(self, evaluation: Evaluation, is_best: bool) -> None:
+        """Note an evaluation; `is_best` says that it is the best one so far, and that its model is on disk."""
+        if is_best:
+            self.best = evaluation.scores.comparison
             self.best_step = evaluation.step
             self.best_scores = evaluation.scores.to_json()
             self.evaluations_since_best = 0
         else:
             self.evaluations_since_best += 1
-        return improved
 
     def forget_best(self) -> None:
         """Forget the best score, whose model is not in this folder."""
@@ -69,7 +75,7 @@ class RunState:
 
         Raises CheckpointError if the scores in the checkpoint are not those of the task.
         """
-        if self.best < 0:
+        if not self.has_best:
             return None
         try:
             scores = task.scores_from_json(self.best_scores)

@@ -23,7 +23,7 @@ def unplanned(*flags: str | Path) -> TrainSettings:
 
 def state_of(config: UNetConfig = SMALL_MODEL, **recorded: Any) -> CheckpointState:
     """The state of a checkpoint at step 4 of a run with these records."""
-    return CheckpointState(RunSettings(**recorded), config, RunState(step=4), None, None)
+    return CheckpointState(RunSettings(**recorded), config, RunState(step=4), None)
 
 
 def opened_run(

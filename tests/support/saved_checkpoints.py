@@ -43,11 +43,17 @@ def first_checkpoints(folder: Path) -> Iterator[Checkpoints]:
         yield new_checkpoints(folder, UNet(UNetConfig(base_channels=2, depth=1)))
 
 
-def save_all(checkpoints: Checkpoints, *scores: tuple[int, float | None]) -> None:
-    """Save a checkpoint of each step, with the score of its evaluation, or None."""
+def save_all(checkpoints: Checkpoints, *scores: tuple[int, float | None], run: RunState | None = None) -> RunState:
+    """Save a checkpoint of each step of a run, which has an evaluation with this score there, unless it is None."""
+    run = run or RunState()
     for step, score in scores:
-        checkpoints.save(RunState(step=step), None if score is None else evaluation(step, score))
+        run.step = step
+        if score is not None:
+            result = evaluation(step, score)
+            run.update(result, run.is_improved_by(result))
+        checkpoints.save(run)
         assert checkpoints.wait()
+    return run
 
 
 def steps(checkpoints: Checkpoints) -> list[int]:

@@ -16,6 +16,7 @@ import torch
 from support.clocks import NO_CLOCK
 from support.networks import LITE
 from support.runs import SMALL_MODEL, unplanned
+from support.saved_checkpoints import new_checkpoints
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.analysis.normalization import Normalization
@@ -25,7 +26,6 @@ from data_utils.sources.records import ListRecords
 from data_utils.targets.classes import ClassReader
 from tasks.classes import ClassScores
 from train_utils import publisher as publisher_module
-from train_utils.checkpoints.best_model import BestModel
 from train_utils.evaluation import Evaluation
 from train_utils.publisher import Publisher, facts, finish_run
 from train_utils.reporting.judgement import Facts
@@ -53,26 +53,18 @@ def scores_of(*by_image: float) -> ClassScores:
     return ClassScores(("a", "b"), torch.tensor([[4, 0], [3, 0]]), torch.tensor(by_image)[:, None])
 
 
-def refused_model(folder: Path) -> BestModel:
-    """A best model that the disk has refused, and refuses still."""
-    folder.write_text("in the way")
-    best_model = BestModel(folder)
-    assert not best_model.save(UNet(SMALL_MODEL), "a card")
-    return best_model
-
-
-def finish(folder: Path, best_model: BestModel, *flags: str, all_saved: bool = True, **state: int) -> None:
-    """Finish a run of 20 steps that has this state."""
+def finish(folder: Path, *flags: str, all_saved: bool = True, total_steps: int = 20, **state: int) -> None:
+    """Finish a run of 20 steps, or of another number, that has this state."""
     settings = unplanned(*flags)
-    schedule = Schedule.from_args(settings, 12, 20, NO_CLOCK)
+    schedule = replace(Schedule.from_args(settings, 12, 20, NO_CLOCK), total_steps=total_steps)
     resume = None if schedule.is_over(RunState(**state)) else "python train.py"
-    finish_run(settings, folder, schedule, RunState(**state), best_model, resume=resume, all_saved=all_saved)
+    finish_run(settings, folder, schedule, RunState(**state), resume=resume, all_saved=all_saved)
 
 
-@pytest.mark.parametrize(("all_saved", "is_marked"), [(True, True), (False, False)])
-def test_a_run_is_marked_as_finished_if_all_is_saved(tmp_path, capsys, all_saved, is_marked):
-    finish(tmp_path, BestModel(tmp_path / "model"), all_saved=all_saved, step=20)
-    assert (tmp_path / "finished.json").exists() is is_marked
+@pytest.mark.parametrize("all_saved", [True, False])
+def test_a_run_is_marked_as_finished_if_all_is_saved(tmp_path, capsys, all_saved):
+    finish(tmp_path, all_saved=all_saved, step=20)
+    assert (tmp_path / "finished.json").exists() is all_saved
     assert capsys.readouterr().out == ""
 
 
@@ -80,26 +72,23 @@ def test_a_run_is_marked_as_finished_if_all_is_saved(tmp_path, capsys, all_saved
 def test_a_run_out_of_patience_is_published_before_it_is_marked(tmp_path, monkeypatch, is_published):
     pushed = []
     monkeypatch.setattr(publisher_module, "push_to_hub", lambda *arguments: pushed.append(arguments) or is_published)
-    best_model = BestModel(tmp_path / "model")
-    flags = ("--patience", "2", "--push-to-hub", "me/cells")
-    finish(tmp_path, best_model, *flags, step=7, evaluations_since_best=2)
+    finish(tmp_path, "--patience", "2", "--push-to-hub", "me/cells", step=7, evaluations_since_best=2)
     assert pushed == [(tmp_path / "model", "me/cells")]
     assert (tmp_path / "finished.json").exists() is is_published
 
 
-@pytest.mark.parametrize(("all_saved", "words"), [(True, "all is saved"), (False, "not all is saved, see above")])
-def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, words):
-    finish(tmp_path, BestModel(tmp_path / "model"), all_saved=all_saved, step=7)
-    line = f"stopped after step 7 of 20; {words}; continue with: python train.py\n"
-    assert capsys.readouterr().out == line
+@pytest.mark.parametrize(
+    ("all_saved", "total_steps", "words"),
+    [
+        (True, 20, "step 7 of 20; all is saved"),
+        (False, 20, "step 7 of 20; not all is saved, see above"),
+        (True, 0, "step 7; all is saved"),  # by the clock
+    ],
+)
+def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path, capsys, all_saved, total_steps, words):
+    finish(tmp_path, all_saved=all_saved, total_steps=total_steps, step=7)
+    assert capsys.readouterr().out == f"stopped after {words}; continue with: python train.py\n"
     assert not (tmp_path / "finished.json").exists()
-
-
-def test_a_run_by_the_clock_that_was_stopped_has_no_planned_steps(tmp_path, capsys):
-    schedule = replace(schedule_of(20), total_steps=0)
-    best_model = BestModel(tmp_path / "model")
-    finish_run(unplanned(), tmp_path, schedule, RunState(step=7), best_model, resume="again", all_saved=True)
-    assert capsys.readouterr().out == "stopped after step 7; all is saved; continue with: again\n"
 
 
 def facts_of(info: DatasetInfo, config: UNetConfig = SMALL_MODEL) -> Facts:
@@ -174,8 +163,8 @@ def new_publisher(folder: Path) -> Publisher:
     )
     log = RunLogDouble(folder)
     task = info.reader.task("ce+dice", None)
-    best_model = BestModel(folder / "model")
-    return Publisher(accelerator, network, best_model, log, info, task, new_section(info))
+    checkpoints = new_checkpoints(folder, network)
+    return Publisher(accelerator, network, checkpoints, log, info, task, new_section(info))
 
 
 @pytest.fixture
@@ -190,9 +179,10 @@ def evaluation_of(step: int, score: float) -> Evaluation:
 
 
 def test_the_best_evaluation_is_saved_with_its_model_card_and_the_scores_of_images(publisher, tmp_path, capsys):
-    publisher.publish(evaluation_of(3, 0.5), True)
+    state = RunState()
+    assert publisher.publish(evaluation_of(3, 0.5), state)
     assert capsys.readouterr().out.endswith(" (best so far, saved)\n")
-    publisher.publish(evaluation_of(6, 0.125), False)
+    assert not publisher.publish(evaluation_of(6, 0.5), state)
     assert capsys.readouterr().out == "step 6: mean IoU 1.0000, mean Dice 1.0000, pixel accuracy 1.0000\n"
     assert publisher.log.logged == [3, 6]
     assert publisher.log.shown == []  # no tracker takes pictures
@@ -200,20 +190,19 @@ def test_the_best_evaluation_is_saved_with_its_model_card_and_the_scores_of_imag
     assert (tmp_path / "images.csv").read_text() == "image,mean IoU\ni0,0.5\ni1,0.25\ni2,0.75\n"
 
 
-@pytest.mark.parametrize("is_best", [False])
-def test_an_evaluation_is_shown_by_pictures_where_a_tracker_takes_them(publisher, monkeypatch, is_best):
+def test_an_evaluation_is_shown_by_pictures_where_a_tracker_takes_them(publisher, monkeypatch):
     monkeypatch.setattr(publisher_module, "evaluation_pictures", lambda info: 2)
     publisher.log.takes_pictures = True
-    publisher.publish(evaluation_of(3, 0.5), is_best)
+    publisher.publish(evaluation_of(3, 0.5), RunState())
     assert publisher.log.shown == [(3, ["eval/confusion_matrix", "pictures/i0", "pictures/i2"])]
     publisher.accelerator.autocast.assert_called_once_with()
 
 
-def test_a_best_model_that_the_disk_refuses_is_not_called_saved(tmp_path, capsys):
-    new_publisher(tmp_path / "gone").publish(evaluation_of(12, 0.25), True)
-    lines = capsys.readouterr().out
-    assert "images.csv could not be written" in lines
-    assert lines.endswith(" (best so far)\n")
+def test_a_best_model_that_the_disk_refuses_is_not_the_best(tmp_path, capsys):
+    state = RunState()
+    assert not new_publisher(tmp_path / "gone").publish(evaluation_of(12, 0.25), state)
+    assert capsys.readouterr().out.endswith(" (best so far, not saved)\n")
+    assert not state.has_best
 
 
 class Report(NamedTuple):
@@ -242,17 +231,8 @@ def reports(monkeypatch) -> list[Report]:
 def saved(tmp_path) -> Publisher:
     """The publisher of a run whose best model is on disk."""
     publisher = new_publisher(tmp_path)
-    assert publisher.best_model.save(publisher.network, "a card")
+    assert publisher.checkpoints.save_model(publisher.network, "a card")
     (tmp_path / "metrics.jsonl").write_text('{"step": 700, "train/loss": 0.5}\n')
-    return publisher
-
-
-@pytest.fixture
-def unsaved(tmp_path, capsys) -> Publisher:
-    """The publisher of a run whose best model the disk has refused."""
-    publisher = replace(new_publisher(tmp_path), best_model=refused_model(tmp_path / "model"))
-    (tmp_path / "metrics.jsonl").write_text('{"step": 700, "train/loss": 0.5}\n')
-    capsys.readouterr()
     return publisher
 
 
@@ -262,7 +242,7 @@ SCORES = scores_of(0.5, 0.2, 0.9)
 def last_state() -> RunState:
     """The end of a run of 700 steps that was best after 600."""
     state = RunState(step=700)
-    state.update(Evaluation(600, 0.5, SCORES))
+    state.update(Evaluation(600, 0.5, SCORES), is_best=True)
     return state
 
 
@@ -297,15 +277,13 @@ def test_the_remarks_on_a_run_stand_in_report_and_output(saved, reports, capsys)
     assert f"{few_images}\n{unfound}\n" in printed
 
 
-def test_the_end_of_a_run_shows_no_best_model_that_was_not_saved(unsaved, reports, tmp_path, capsys):
-    unsaved.write_results(last_state(), schedule_of(1400), "train.py again", ["it was fast", None])
+def test_the_end_of_a_run_without_a_best_model_has_a_report_all_the_same(saved, reports, tmp_path, capsys):
+    saved.write_results(RunState(step=700), schedule_of(1400), "train.py again", ["it was fast", None])
     (report,) = reports
     assert report.best is None
     assert report.views == {}
     assert report.remarks[-1] == "It was fast."
-    printed = capsys.readouterr().out
-    assert SCORES.table() not in printed
-    assert "best model" not in printed
+    assert "best model" not in capsys.readouterr().out
     assert not (tmp_path / "images.csv").exists()
     assert not (tmp_path / "predictions").exists()
 

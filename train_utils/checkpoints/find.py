@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from runtime.console import counted
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, one_line
 from runtime.files import checksum
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.run_state import RunState
@@ -43,14 +43,13 @@ def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
 
     Raises CheckpointError if there are checkpoints but none is complete.
     """
-    if resume is None:
-        return FoundCheckpoint(None, None, [])
-    if resume != "auto":
-        return FoundCheckpoint(Path(resume), _with_its_best(Path(resume)), [])
+    paths: list[Path] = []
+    if resume is not None:
+        paths = newest_first(folder) if resume == "auto" else [Path(resume)]
     passed_over: list[str] = []
-    for path in newest_first(folder):
+    for path in paths:
         try:
-            return FoundCheckpoint(path, _with_its_best(path), passed_over)
+            return FoundCheckpoint(path, read_state(path), passed_over)
         except CheckpointError as error:
             passed_over.append(str(error))
     if passed_over:
@@ -90,25 +89,12 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
     return notes
 
 
-def _with_its_best(path: Path) -> CheckpointState:
-    """The state of a checkpoint; without its best score if a later step, which is dropped now, had a better one."""
-    state = _read_state(path)
-    for newer in newest_first(path.parent):
-        if newer.name <= path.name:
-            continue
-        newer_run = peek(newer).get("run")
-        best_step = newer_run.get("best_step") if isinstance(newer_run, dict) else None
-        if isinstance(best_step, int) and best_step > state.run_state.step:
-            state.run_state.forget_best()
-    return state
-
-
-def peek(path: Path) -> dict:
-    """The content of state.json; {} if it cannot be read, since an old checkpoint may have been damaged later."""
+def best_step(path: Path) -> int:
+    """The step of the best evaluation that a checkpoint knows of; 0 if it is damaged."""
     try:
-        return read_json(path / STATE, most_bytes=MOST_BYTES_OF_DATA)
+        return CheckpointState.from_json(read_json(path / STATE, most_bytes=MOST_BYTES_OF_DATA)).run_state.best_step
     except (OSError, ValueError):
-        return {}
+        return 0
 
 
 def checkpoint_folder(folder: Path, step: int) -> Path:
@@ -126,20 +112,18 @@ def fingerprint(file: Path) -> dict[str, int | str]:
     return {"bytes": file.stat().st_size, "sha256": checksum(file)}
 
 
-def _read_state(path: Path) -> CheckpointState:
+def read_state(path: Path) -> CheckpointState:
     """The state of a checkpoint; CheckpointError with the reason if a file is not as it was written."""
     try:
         manifest = read_json(path / MANIFEST)
         lists_others = any(Path(name).name != name for name in manifest)
         if CHECKPOINT_FILES - manifest.keys() or lists_others:
-            raise CheckpointError(f"{path}: {MANIFEST} is damaged: it lists other files than a checkpoint has")
+            raise ValueError(f"{MANIFEST} is damaged: it lists other files than a checkpoint has")
         for name, expected in manifest.items():
             if fingerprint(path / name) != expected:
-                raise CheckpointError(f"{path}: {name} is damaged: its size or checksum differs from the manifest")
+                raise ValueError(f"{name} is damaged: its size or checksum differs from the manifest")
         return CheckpointState.from_json(read_json(path / STATE, most_bytes=MOST_BYTES_OF_DATA))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: {Path(error.filename).name} is missing") from error
-    except CheckpointError:
-        raise
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+        raise CheckpointError(f"{path}: {one_line(error)}") from error

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from accelerate import Accelerator
+from huggingface_hub import PyTorchModelHubMixin
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -16,21 +17,19 @@ from torch.optim import Optimizer
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.errors import CheckpointError, one_line
-from runtime.files import WRITE_ERRORS, complete_folder
-from train_utils.checkpoints.best_model import BestModel
+from runtime.files import WRITE_ERRORS, complete_folder, replace_files
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.checkpoints.find import (
     MANIFEST,
     STATE,
     FoundCheckpoint,
+    best_step,
     checkpoint_folder,
     compare_settings,
     fingerprint,
     newest_first,
-    peek,
 )
 from train_utils.ema import WeightAverage
-from train_utils.evaluation import Evaluation
 from train_utils.run_state import RunState
 from train_utils.settings.record import FINISHED_FILE, RunSettings
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
@@ -44,13 +43,13 @@ class Checkpoints:
     does not end training: a line is printed, half-written files are removed, and the older checkpoints stay.
 
     Args:
-        output_dir: the folder of `checkpoints/`. If it vanishes, it is not made again: it may be a mount point.
+        output_dir: the folder of both. If it vanishes, it is not made again: it may be a mount point.
         network: the model, not wrapped.
         settings: the settings to keep with every checkpoint, for `compare_settings`.
-        keep: how many of the newest checkpoints stay, beside the one with the best score.
+        keep: how many of the newest checkpoints stay, beside the best one.
 
     Attributes:
-        best_model: the folder `model/`.
+        model_folder: the best model, never the last one.
     """
 
     def __init__(
@@ -66,22 +65,35 @@ class Checkpoints:
     ) -> None:
         self.accelerator = accelerator
         self.folder = output_dir / "checkpoints"
+        self.model_folder = output_dir / "model"
         self.keep = keep
         self.network = network
         self.optimizer = optimizer
         self.average = average
         self.settings = settings
-        self.best_model = BestModel(output_dir / "model")
         self._writer = ThreadPoolExecutor(1)
-        self._pending: Future | None = None
+        self._pending: Future[bool] | None = None
         self._is_saved = True
+        self._model_is_saved = True
 
-    def save(self, run: RunState, evaluation: Evaluation | None) -> None:
-        """Save the run as it stands, with its evaluation at this step, if any; every process must call it."""
+    def save_model(self, network: PyTorchModelHubMixin, card: str) -> bool:
+        """Write the best network so far and its model card, each file atomically; call it on the main process.
+
+        Returns whether they are on disk; prints a line if not, and the best model before stays.
+        """
+        try:
+            with replace_files(self.model_folder) as folder:
+                network.save_pretrained(folder)
+                (folder / "README.md").write_text(card, encoding="utf-8", errors="backslashreplace")
+            self._model_is_saved = True
+        except WRITE_ERRORS as error:
+            say(f"{self.model_folder} could not be written ({error}); training goes on without this model")
+            self._model_is_saved = False
+        return self._model_is_saved
+
+    def save(self, run: RunState) -> None:
+        """Save the run as it stands; every process must call it."""
         self.wait()  # one at a time, and memory for one copy
-        # a best model that the disk refused is written again before a checkpoint refers to it
-        if not self.best_model.is_saved():
-            run = replace(run, best=-1.0)
         barrier_without_timeout(self.accelerator)  # the main process may have waited long for a slow disk
         share_statistics(self.accelerator, self.network)
         tensors: dict[str, Iterable[tuple[str, Tensor]]] = {
@@ -95,9 +107,8 @@ class Checkpoints:
             return
         scaler = self.accelerator.scaler
         scaler_state = None if scaler is None else scaler.state_dict()
-        score = None if evaluation is None else evaluation.scores.comparison
         copied_run = replace(run, window=dict(run.window))  # training goes on while it is written
-        state = CheckpointState(self.settings, self.network.config, copied_run, score, scaler_state)
+        state = CheckpointState(self.settings, self.network.config, copied_run, scaler_state)
         self._pending = self._writer.submit(self._write, state, files)
 
     def resume(self, checkpoint: FoundCheckpoint, run: RunState) -> None:
@@ -106,22 +117,21 @@ class Checkpoints:
         Raises CheckpointError if the checkpoint belongs to another run.
         """
         if checkpoint.path is None or checkpoint.state is None:
-            self.save(run, None)
+            self.save(run)
             return
+        path = checkpoint.path
         changes = compare_settings(checkpoint.state.settings, self.settings)
         for note in checkpoint.passed_over + changes:
             say(note)
-        self.restore(checkpoint.path, checkpoint.state)
-        # the run goes on in another folder; machines may not share it, and all processes must agree on the best score
-        if not on_main(self.accelerator, self.best_model.folder.exists):
+        self._restore(path, checkpoint.state)
+        # one process looks: machines may not share the folder, and all must agree on the best score
+        if not on_main(self.accelerator, lambda: self._go_on_behind(path)):
             run.forget_best()
-        if self.accelerator.is_main_process:  # a finished run may go on
-            (self.folder.parent / FINISHED_FILE).unlink(missing_ok=True)
         total_steps = self.settings.total_steps  # 0 if the clock decides
         planned = f" of {total_steps}" if total_steps else ""
-        say(f"resumed from {checkpoint.path}, at step {run.step}{planned}")
+        say(f"resumed from {path}, at step {run.step}{planned}")
 
-    def restore(self, path: Path, state: CheckpointState) -> None:
+    def _restore(self, path: Path, state: CheckpointState) -> None:
         """Restore the model, its optimizer, averages and scaler; every process must call it."""
         live = self.network.state_dict()
         try:
@@ -136,26 +146,30 @@ class Checkpoints:
             raise
         except (SafetensorError, LookupError, ValueError) as error:  # the manifest agrees, but may be forged
             raise CheckpointError(f"{path}: is damaged ({one_line(error)})") from error
-        if self.accelerator.is_main_process:
-            self._set_aside_newer(path)
         if self.accelerator.scaler is not None and state.scaler:
             self.accelerator.scaler.load_state_dict(state.scaler)
 
-    def _set_aside_newer(self, path: Path) -> None:
-        """Rename newer checkpoints so that none is used: they are damaged, or from steps that this run makes again."""
+    def _go_on_behind(self, path: Path) -> bool:
+        """Prepare the folder of the run to go on from a checkpoint; returns whether its best model is in `model/`.
+
+        Newer checkpoints are renamed so that none is used: they are damaged, or from steps that are made again. If one
+        of these steps had a better model, it is the one in `model/`.
+        """
+        has_best = self.model_folder.exists()  # a run may go on in another folder
         for newer in newest_first(self.folder):
             if newer.name <= path.name:
                 continue
+            has_best = has_best and checkpoint_folder(self.folder, best_step(newer)).name <= path.name
             aside = newer.with_name(f"set-aside-{newer.name}")
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
             say(f"{newer} is newer than the checkpoint to resume from; it is renamed to {aside.name}")
+        (self.folder.parent / FINISHED_FILE).unlink(missing_ok=True)  # a finished run may go on
+        return has_best
 
     def wait_until_saved(self) -> bool:
-        """Wait for the best model and the last checkpoint; returns whether both are on disk."""
-        model_is_saved = self.best_model.is_saved()
-        checkpoint_is_saved = self.wait()
-        return model_is_saved and checkpoint_is_saved
+        """Wait for the last checkpoint; returns whether it and the best model are on disk."""
+        return self.wait() and self._model_is_saved
 
     def wait(self) -> bool:
         """Wait until the last save is on disk, or has failed and printed why; returns whether it is on disk."""
@@ -174,21 +188,16 @@ class Checkpoints:
                 (folder / STATE).write_text(json.dumps(state.to_json()))
                 manifest = {file.name: fingerprint(file) for file in sorted(folder.iterdir())}
                 (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
-            self._prune()
+            self._prune(state.run_state)
         except WRITE_ERRORS as error:
             say(f"checkpoint {path.name} could not be written ({error}); training goes on without it")
             return False
         return True
 
-    def _prune(self) -> None:
-        """Remove all complete checkpoints but the newest and the one with the best score."""
+    def _prune(self, run: RunState) -> None:
+        """Remove all complete checkpoints but the newest and that of the best evaluation."""
         complete = [path for path in newest_first(self.folder) if (path / MANIFEST).exists()]
-        scores = {}
-        for path in reversed(complete):  # the first one of equal scores is the best, as in `RunState.update`
-            score = peek(path).get("score")
-            if isinstance(score, float):
-                scores[path] = score
-        best = max(scores, key=scores.__getitem__, default=None)
+        best = checkpoint_folder(self.folder, run.best_step) if run.has_best else None
         for path in complete[self.keep :]:
             if path != best:
                 shutil.rmtree(path, ignore_errors=True)

@@ -1,34 +1,37 @@
-"""Checkpoints in the order of what is written: nothing older goes before the new one is whole and on disk.
+"""Checkpoints are complete or absent: what is kept, what a damaged one leads to, and what a run goes on from.
 
-Module: train_utils/checkpoints/save.py.
+Modules: train_utils/checkpoints/save.py, train_utils/checkpoints/find.py, train_utils/checkpoints/checkpoint_state.py.
 """
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import Accelerator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from support.in_process import Run, run_train
-from support.launches import TINY
-from support.run_equality import different_tensors
-from support.saved_checkpoints import SETTINGS, evaluation, first_checkpoints, new_checkpoints, save_all, steps
+from support.runs import SMALL_MODEL
+from support.saved_checkpoints import (
+    SETTINGS,
+    TASK,
+    evaluation,
+    first_checkpoints,
+    new_checkpoints,
+    save_all,
+    steps,
+)
 
-import train
 from runtime.errors import CheckpointError
 from train_utils.checkpoints import save
-from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint, fingerprint, peek
+from train_utils.checkpoints.checkpoint_state import CheckpointState
+from train_utils.checkpoints.find import compare_settings, find_checkpoint, fingerprint
 from train_utils.checkpoints.save import Checkpoints
-from train_utils.evaluation import Evaluation
 from train_utils.run_state import RunState
-from train_utils.sharding import whole_copies
+from train_utils.settings.record import RunSettings
 from unet import UNet
 
 
@@ -39,69 +42,93 @@ def checkpoints(tmp_path) -> Iterator[Checkpoints]:
         yield checkpoints
 
 
-def test_the_newest_checkpoints_are_kept_beside_the_best(checkpoints):
-    save_all(checkpoints, (1, 0.2), (2, 0.6), (3, None), (4, 0.4), (5, 0.5), (6, 0.1))
-    assert steps(checkpoints) == [2, 5, 6]
+def folder_of(checkpoints: Checkpoints, step: int) -> Path:
+    return checkpoints.folder / f"step-{step:08}"
 
 
-SCORES = {2: 0.6, 4: 0.3, 6: 0.1, 8: 0.5}  # of the evaluation after each of these steps
+@pytest.mark.parametrize(
+    ("scores", "kept"),
+    [
+        ([0.2, 0.6, None, 0.4, 0.5, 0.1], [2, 5, 6]),
+        ([0.2, 0.6, 0.6, 0.1, 0.1, 0.1], [2, 5, 6]),
+        ([0.0, None, None, None, None], [1, 4, 5]),
+        ([None, None, None], [2, 3]),
+    ],
+    ids=["best", "first of equal ones", "a score of 0", "no evaluation"],
+)
+def test_the_newest_checkpoints_are_kept_beside_the_best(checkpoints, scores, kept):
+    save_all(checkpoints, *enumerate(scores, 1))
+    assert steps(checkpoints) == kept
 
 
-@pytest.fixture
-def run(tiny_folder, tmp_path, monkeypatch) -> Callable[..., Run]:
-    """A function that makes a run whose evaluations have SCORES, and which keeps one checkpoint beside the best."""
-    evaluate = train.evaluate
-
-    def evaluate_as(*arguments: object) -> Evaluation:
-        result = evaluate(*arguments)
-        result.scores.sums = evaluation(result.step, SCORES[result.step]).scores.sums
-        return result
-
-    monkeypatch.setattr(train, "evaluate", evaluate_as)
-    flags = ["--dataset", tiny_folder, *TINY, "--tracker", "none", "--eval-every", "2", "--checkpoint-every", "3"]
-    return partial(run_train, tmp_path / "run", *flags, "--keep-checkpoints", "1")
+def go_on(checkpoints: Checkpoints, resume: str | Path, folder: Path | None = None) -> tuple[Checkpoints, RunState]:
+    """A run that goes on from a checkpoint, in the same folder or another one."""
+    more = new_checkpoints(folder or checkpoints.folder.parent, checkpoints.network)
+    more.settings = replace(SETTINGS, total_steps=12)
+    checkpoint = find_checkpoint(str(resume), more.folder)
+    run = checkpoint.run_state()
+    more.resume(checkpoint, run)
+    return more, run
 
 
-def test_the_checkpoint_of_the_best_model_outlasts_a_resumed_run(run):
-    best = run("--max-steps", "6").model
-    resumed = run("--max-steps", "8", "--resume", "auto")
-    state = find_checkpoint("auto", resumed.folder / "checkpoints").run_state()
-    assert resumed.checkpoints() == [2, 8], resumed.output
-    assert state.best == 0.6
-    assert state.best_step == 2
-    assert different_tensors(resumed.model, best) == []
-
-
-def test_a_run_that_goes_back_keeps_the_best_of_what_it_goes_on_from(checkpoints):
-    save_all(checkpoints, (1, 0.6), (2, 0.2), (3, 0.9))
-    more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
-    checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000002"), checkpoints.folder)
-    more.resume(checkpoint, checkpoint.run_state())
-    assert steps(more) == [2]  # 1 was pruned, 3 is set aside
-    save_all(more, (3, 0.3), (4, 0.1), (5, 0.1), (6, 0.1))
-    assert steps(more) == [3, 5, 6]
-
-
-def test_a_checkpoint_of_score_0_is_better_than_those_without_evaluation(checkpoints):
-    save_all(checkpoints, (1, 0.0), (2, None), (3, None), (4, None), (5, None))
-    assert steps(checkpoints) == [1, 4, 5]
-
-
-def test_a_run_that_goes_on_with_its_best_model_remembers_how_good_it_was(checkpoints):
-    save_all(checkpoints, (1, 0.6))
-    run = RunState(step=1, best=0.6, best_step=1, evaluations_since_best=3)
-    checkpoints.best_model.folder.mkdir()
-    checkpoints.resume(find_checkpoint("auto", checkpoints.folder), run)
-    assert run.best == 0.6
-    assert run.evaluations_since_best == 3
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [([0.6, 0.2, 0.1], 0.6), ([0.4, 0.6, 0.8], -1.0)],
+    ids=["earlier", "of a later step"],
+)
+def test_a_run_that_goes_back_remembers_the_best_model_if_it_is_still_there(checkpoints, scores, best):
+    checkpoints.keep = 3
+    checkpoints.save_model(checkpoints.network, "card")
+    save_all(checkpoints, *enumerate(scores, 1))
+    more, run = go_on(checkpoints, folder_of(checkpoints, 2))
+    assert run.best == best
+    assert steps(more) == [1, 2]  # 3 is set aside
+    save_all(more, (3, 0.1), (4, 0.3), (5, 0.1), (6, 0.1), run=run)
+    assert steps(more) == ([1, 5, 6] if best > 0 else [4, 5, 6])
 
 
 def test_a_run_that_goes_on_without_its_best_model_forgets_how_good_it_was(checkpoints):
-    save_all(checkpoints, (1, 0.6))
-    run = RunState(step=1, best=0.6, best_step=1, evaluations_since_best=3)
-    checkpoints.resume(find_checkpoint("auto", checkpoints.folder), run)
+    save_all(checkpoints, (1, 0.6), (2, 0.5))
+    run = go_on(checkpoints, "auto")[1]
     assert run.best == -1.0
     assert run.evaluations_since_best == 0
+
+
+@pytest.mark.parametrize("content", ['{"run": []}', '{"run": {"best_step": "9"}}', "no json"])
+def test_a_newer_checkpoint_that_holds_no_run_is_no_hindrance_to_an_older_one(checkpoints, content):
+    save_all(checkpoints, (1, 0.6), (2, 0.2))
+    (folder_of(checkpoints, 2) / "state.json").write_text(content)
+    assert go_on(checkpoints, folder_of(checkpoints, 1))[1].step == 1
+
+
+def test_a_run_that_goes_on_says_from_where_and_has_not_finished(checkpoints, capsys):
+    save_all(checkpoints, (1, None), (2, None))
+    newer = folder_of(checkpoints, 2)
+    (newer / "manifest.json").unlink()
+    aside = checkpoints.folder / "set-aside-step-00000002"  # of an earlier time
+    aside.mkdir()
+    (aside / "old").write_text("")
+    (checkpoints.folder.parent / "finished.json").write_text("{}")
+    go_on(checkpoints, "auto")
+    damaged, longer, newer_line, resumed = capsys.readouterr().out.splitlines()
+    assert damaged == f"{newer}: manifest.json is missing"
+    assert longer.startswith("the run is now 12 steps long instead of 9: ")
+    assert newer_line.startswith(f"{newer} is newer than the checkpoint to resume from")
+    assert "renamed to set-aside-step-00000002" in newer_line
+    assert resumed == f"resumed from {folder_of(checkpoints, 1)}, at step 1 of 12"
+    assert not (checkpoints.folder.parent / "finished.json").exists()
+    names = sorted(path.name for path in aside.iterdir())
+    assert names == ["model.safetensors", "optimizer.safetensors", "state.json"]  # nothing of the one before
+
+
+def test_a_run_that_goes_on_from_another_folder_leaves_that_as_it_is(checkpoints, tmp_path):
+    save_all(checkpoints, (1, None), (2, None))
+    (tmp_path / "finished.json").write_text("{}")
+    (tmp_path / "new" / "checkpoints").mkdir(parents=True)
+    more, _ = go_on(checkpoints, folder_of(checkpoints, 1), tmp_path / "new")
+    assert steps(checkpoints) == [1, 2]
+    assert steps(more) == []
+    assert (tmp_path / "finished.json").exists()
 
 
 def refuse_model(network: UNet, folder: Path) -> None:
@@ -111,100 +138,117 @@ def refuse_model(network: UNet, folder: Path) -> None:
 
 
 def test_a_best_model_that_is_refused_leaves_the_one_before(checkpoints, monkeypatch):
-    model = checkpoints.best_model
-    assert model.save(checkpoints.network, "first")
-    before = {path.name: path.read_bytes() for path in model.folder.iterdir()}
-    monkeypatch.setattr(UNet, "save_pretrained", refuse_model)
-    assert not model.save(checkpoints.network, "second")
-    assert {path.name: path.read_bytes() for path in model.folder.iterdir()} == before
-
-
-def test_the_score_of_a_best_model_is_saved_when_the_disk_has_taken_the_model(checkpoints, monkeypatch):
-    run = RunState(step=1, best=0.6, best_step=1)
+    assert checkpoints.save_model(checkpoints.network, "\u00e9 \udcff")
+    before = {path.name: path.read_bytes() for path in checkpoints.model_folder.iterdir()}
+    assert before["README.md"].decode() == "\u00e9 \\udcff"
     with monkeypatch.context() as patch:
         patch.setattr(UNet, "save_pretrained", refuse_model)
-        checkpoints.best_model.save(checkpoints.network, "card")
-        checkpoints.save(run, evaluation(1, 0.6))
-        checkpoints.wait()
-    assert find_checkpoint("auto", checkpoints.folder).run_state().best == -1
-    assert run.best == 0.6
-    checkpoints.save(RunState(step=2, best=0.6, best_step=1), None)  # the disk takes it now
-    checkpoints.wait()
-    assert find_checkpoint("auto", checkpoints.folder).run_state().best == 0.6
-    assert (checkpoints.best_model.folder / "README.md").read_text() == "card"
+        assert not checkpoints.save_model(checkpoints.network, "second")
+    assert not checkpoints.wait_until_saved()
+    assert {path.name: path.read_bytes() for path in checkpoints.model_folder.iterdir()} == before
+    assert checkpoints.save_model(checkpoints.network, "third")
+    assert checkpoints.wait_until_saved()
 
 
-def test_the_first_of_equal_scores_is_kept_whose_model_is_the_best(checkpoints):
-    save_all(checkpoints, (1, 0.2), (2, 0.6), (3, 0.6), (4, 0.1), (5, 0.1), (6, 0.1))
-    assert steps(checkpoints) == [2, 5, 6]
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [(SafetensorError("Error while serializing"), "Error while serializing")],
-    ids=["of safetensors"],
-)
-def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, monkeypatch, capsys, error, reason):
+def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, monkeypatch, capsys):
     save_all(checkpoints, (1, None), (2, None))
 
     def refuse(*_: object) -> None:
-        raise error
+        raise SafetensorError("Error while serializing")
 
     monkeypatch.setattr(save, "save_file", refuse)
-    checkpoints.save(RunState(step=3), None)
-    assert not checkpoints.wait()
+    checkpoints.save(RunState(step=3))
     assert not checkpoints.wait_until_saved()
-    line = f"checkpoint step-00000003 could not be written ({reason}); training goes on without it\n"
+    line = "checkpoint step-00000003 could not be written (Error while serializing); training goes on without it\n"
     assert capsys.readouterr().out == line
-    assert steps(checkpoints) == [1, 2]
     assert not [*checkpoints.folder.glob(".*")]
-    assert find_checkpoint("auto", checkpoints.folder).run_state().step == 2
+    assert steps(checkpoints) == [1, 2]
 
 
 def test_a_checkpoint_that_is_written_late_holds_the_run_as_it_stood(checkpoints, monkeypatch):
     goes_on = threading.Event()
     write = save.save_file
-    found_before = []
 
     def write_late(tensors: dict, file: Path) -> None:
         goes_on.wait(10)
         write(tensors, file)
 
-    def copy(accelerator: Accelerator, tensors: dict) -> dict:
-        found_before.append(steps(checkpoints))
-        return whole_copies(accelerator, tensors)
-
     monkeypatch.setattr(save, "save_file", write_late)
-    monkeypatch.setattr(save, "whole_copies", copy)
     weight = next(checkpoints.network.parameters())
     before = weight.detach().clone()
     run = RunState(step=1, best=0.5, best_step=1)
-    checkpoints.save(run, None)
+    checkpoints.save(run)
     run.step, run.best = 2, 0.9
     with torch.no_grad():
         weight.add_(1)
     threading.Timer(0.02, goes_on.set).start()
-    checkpoints.save(run, None)
+    checkpoints.save(run)
     assert checkpoints.wait()
-    assert found_before == [[], [1]]
-    first = checkpoints.folder / "step-00000001"
-    assert peek(first)["run"] == asdict(RunState(step=1, best=0.5, best_step=1))
+    first = folder_of(checkpoints, 1)
+    assert json.loads((first / "state.json").read_text())["run"] == asdict(RunState(step=1, best=0.5, best_step=1))
     assert any(value.equal(before) for value in load_file(first / "model.safetensors").values())
 
 
-@pytest.fixture
-def scaled(checkpoints) -> tuple[FoundCheckpoint, list[dict]]:
-    """A checkpoint of a run with a scaler, and what its scaler loads from then on."""
+def test_a_checkpoint_holds_the_state_of_its_run_and_its_scaler(checkpoints):
     loaded = []
     checkpoints.accelerator.scaler = SimpleNamespace(state_dict=lambda: {"scale": 4.0}, load_state_dict=loaded.append)
-    save_all(checkpoints, (1, None))
-    return find_checkpoint("auto", checkpoints.folder), loaded
-
-
-def test_the_scaler_goes_on_from_the_checkpoint(checkpoints, scaled):
-    checkpoint, loaded = scaled
-    checkpoints.restore(checkpoint.path, checkpoint.state)
+    run = RunState(skipped=1, window={"total": 0.5, "steps": 2})
+    save_all(checkpoints, (4, 0.6), (5, 0.6), (6, 0.5), run=run)
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    assert checkpoint.run_state() == run
+    best = checkpoint.run_state().best_evaluation(TASK)
+    assert best.step == 4
+    assert best.scores.sums.tolist() == evaluation(4, 0.6).scores.sums.tolist()
+    assert best.scores.image_comparison == evaluation(4, 0.6).scores.image_comparison
+    checkpoints.resume(checkpoint, run)
     assert loaded == [{"scale": 4.0}]
+
+
+def test_a_run_without_checkpoints_begins_anew(tmp_path):
+    checkpoint = find_checkpoint("auto", tmp_path)
+    assert checkpoint == (None, None, [])
+    assert checkpoint.run_state() == RunState()
+    assert checkpoint.model_config() is None
+
+
+def test_a_checkpoint_that_is_named_must_be_there(tmp_path):
+    with pytest.raises(CheckpointError, match=r"step-00000004: manifest\.json is missing"):
+        find_checkpoint(str(tmp_path / "step-00000004"), tmp_path)
+
+
+def test_checkpoints_that_are_all_incomplete_are_refused_with_each_reason(tmp_path):
+    folders = [tmp_path / "step-00000006", tmp_path / "step-00000004"]
+    for folder in folders:
+        folder.mkdir()
+    reasons = [f"{folder}: manifest.json is missing" for folder in folders]
+    with pytest.raises(CheckpointError) as caught:
+        find_checkpoint("auto", tmp_path)
+    assert str(caught.value) == f"no checkpoint to resume from: {'; '.join(reasons)}"
+
+
+def without_model(manifest: dict) -> dict:
+    return {name: entry for name, entry in manifest.items() if name != "model.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (
+            lambda manifest: manifest | {"../../other": manifest["state.json"]},
+            "manifest.json is damaged: it lists other",
+        ),
+        (without_model, "manifest.json is damaged: it lists other files"),
+        (lambda manifest: manifest | {"model.safetensors": {}}, "model.safetensors is damaged: its size or checksum"),
+    ],
+    ids=["another file", "no model", "another checksum"],
+)
+def test_a_checkpoint_that_differs_from_its_manifest_is_passed_over(checkpoints, changed, reason):
+    save_all(checkpoints, (1, None), (2, None))
+    file = folder_of(checkpoints, 2) / "manifest.json"
+    file.write_text(json.dumps(changed(json.loads(file.read_text()))))
+    checkpoint = find_checkpoint("auto", checkpoints.folder)
+    assert checkpoint.run_state().step == 1
+    assert checkpoint.passed_over[0].startswith(f"{file.parent}: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -214,53 +258,78 @@ def test_the_scaler_goes_on_from_the_checkpoint(checkpoints, scaled):
 )
 def test_a_damaged_file_of_a_forged_manifest_is_a_one_line_error(checkpoints, name, content):
     save_all(checkpoints, (1, None))
-    folder = checkpoints.folder / "step-00000001"
+    folder = folder_of(checkpoints, 1)
     file = folder / f"{name}.safetensors"
     file.write_bytes(content)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest[file.name] = fingerprint(file)
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    checkpoint = find_checkpoint("auto", checkpoints.folder)
     with pytest.raises(CheckpointError, match=rf"^{folder}: is damaged \("):
-        checkpoints.restore(checkpoint.path, checkpoint.state)
+        go_on(checkpoints, "auto")
 
 
-@pytest.fixture
-def going_on(checkpoints, capsys) -> list[str]:
-    """The lines of a run of 12 steps that goes on from step 1 of 9, behind which stands a damaged checkpoint."""
-    save_all(checkpoints, (1, None), (2, None))
-    (checkpoints.folder / "step-00000002" / "manifest.json").unlink()
-    aside = checkpoints.folder / "set-aside-step-00000002"  # of an earlier time
-    aside.mkdir()
-    (aside / "old").write_text("")
-    (checkpoints.folder.parent / "finished.json").write_text("{}")
-    more = new_checkpoints(checkpoints.folder.parent, checkpoints.network)
-    more.settings = replace(SETTINGS, total_steps=12)
-    checkpoint = find_checkpoint("auto", checkpoints.folder)
-    more.resume(checkpoint, checkpoint.run_state())
-    return capsys.readouterr().out.splitlines()
+def test_a_state_survives_its_file_without_the_environment_of_its_run():
+    settings = RunSettings(flags={"epochs": 3}, identity={"seed": 0}, total_steps=9, environment={"torch": "2"})
+    content = CheckpointState(settings, SMALL_MODEL, RunState(step=4), {"scale": 2.0}).to_json()
+    state = CheckpointState.from_json(json.loads(json.dumps(content)) | {"score": 0.5})  # of an earlier version
+    assert state.config == SMALL_MODEL
+    assert state.run_state == RunState(step=4)
+    assert state.scaler == {"scale": 2.0}
+    assert state.settings.total_steps == 9
+    assert state.settings.identity["seed"] == 0
+    assert state.settings.environment == {}
 
 
-def test_a_run_that_goes_on_says_from_where_and_has_not_finished(checkpoints, going_on):
-    newer = checkpoints.folder / "step-00000002"
-    damaged, longer, newer_line, resumed = going_on
-    assert damaged == f"{newer}: manifest.json is missing"
-    assert longer.startswith("the run is now 12 steps long instead of 9: ")
-    assert newer_line.startswith(f"{newer} is newer than the checkpoint to resume from")
-    assert "renamed to set-aside-step-00000002" in newer_line
-    assert resumed == f"resumed from {checkpoints.folder / 'step-00000001'}, at step 1 of 12"
-    assert not (checkpoints.folder.parent / "finished.json").exists()
-    names = sorted(path.name for path in (checkpoints.folder / "set-aside-step-00000002").iterdir())
-    assert names == ["model.safetensors", "optimizer.safetensors", "state.json"]  # nothing of the one before
+@pytest.mark.parametrize(
+    "damaged",
+    [lambda content: content.pop("flags"), lambda content: content.update(model=[])],
+    ids=["missing", "no object"],
+)
+def test_a_state_without_its_objects_is_refused(damaged):
+    content = CheckpointState(RunSettings(), SMALL_MODEL, RunState(), None).to_json()
+    damaged(content)
+    with pytest.raises(ValueError, match=r"^its (flags|model) is no object$"):
+        CheckpointState.from_json(content)
 
 
-def test_a_run_that_goes_on_from_another_folder_leaves_that_as_it_is(checkpoints, tmp_path):
-    save_all(checkpoints, (1, None), (2, None))
-    (tmp_path / "finished.json").write_text("{}")
-    (tmp_path / "new" / "checkpoints").mkdir(parents=True)
-    more = new_checkpoints(tmp_path / "new", checkpoints.network)
-    checkpoint = find_checkpoint(str(checkpoints.folder / "step-00000001"), more.folder)
-    more.resume(checkpoint, checkpoint.run_state())
-    assert steps(checkpoints) == [1, 2]
-    assert steps(more) == []
-    assert (tmp_path / "finished.json").exists()
+IDENTITY = {"seed": 0, "batch size": 4}
+FLAGS = {"keep_checkpoints": 2, "epochs": 3, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"identity": IDENTITY | {"batch size": 8}},
+            "the checkpoint's batch size is 4, this run's is 8; give the same",
+        ),
+        ({"identity": IDENTITY | {"norm": "batch"}}, "the checkpoint's norm is None, this run's is batch"),
+        (  # the seed chooses the validation images too
+            {"identity": {"data set": "x"}, "flags": {"seed": 1}},
+            r"this run's is x \(--seed was 0 and is 1\); give the same flags",
+        ),
+    ],
+    ids=["other", "new", "seed"],
+)
+def test_a_run_of_another_identity_is_refused_with_both_values(changes, line):
+    saved = RunSettings(flags=FLAGS, identity=IDENTITY)
+    with pytest.raises(CheckpointError, match=line):
+        compare_settings(saved, replace(saved, **changes))
+
+
+MINUTES = "--max-minutes has no effect on a resumed run, which keeps its 9 steps"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lines"),
+    [
+        ({}, {"keep_checkpoints": 5, "epochs": 4, "output_dir": "x"}, ["keep_checkpoints was 2 and is now 5"]),
+        ({"max_minutes": 3}, {"max_minutes": 5}, []),
+        ({"max_minutes": 3}, {"max_minutes": 2}, [MINUTES]),
+        ({}, {"max_minutes": 5}, [MINUTES]),
+    ],
+)
+def test_other_flags_are_reported_unless_they_are_of_length_and_place(before, now, lines):
+    identity = IDENTITY | {"content of the data set": "x"}  # which runs of earlier versions did not record
+    saved = RunSettings(flags=FLAGS | before, identity=IDENTITY, total_steps=9)
+    assert compare_settings(saved, replace(saved, flags=FLAGS | now, identity=identity)) == lines

@@ -25,16 +25,13 @@ class StartingPoint(NamedTuple):
 
     Args:
         trained: config of the model, or of the checkpoint to resume from, whose weights are loaded later.
-        model_name: the name of the model in --init-from.
     """
 
+    settings: TrainSettings
     architecture: UNetConfig
     trained: UNetConfig | None = None
-    model_name: str | None = None
     model: UNet | None = None
     encoder: PretrainedEncoder | None = None
-    freezes_encoder: bool = False
-    deep_supervision: bool = False
 
     def trained_preprocess(self, channels: int) -> Preprocess | None:
         """The preprocessing that the trained weights expect; None if they take another number of channels."""
@@ -56,16 +53,16 @@ class StartingPoint(NamedTuple):
         }
         if self.architecture.encoder is not None:
             values |= self._fit_encoder(self.architecture.encoder, in_channels, preprocess)
-        network_class = DeeplySupervisedUNet if self.deep_supervision else UNet
+        network_class = DeeplySupervisedUNet if self.settings.deep_supervision else UNet
         network = network_class(replace(self.architecture, **values))
         if self.model is not None:
             if network.encoder is not None and self.model.encoder is not None:
                 network.encoder.take(self.model.encoder.backbone.state_dict())
-            say(f"start: {self.model_name}, {copy_weights(self.model, network)}")
+            say(f"start: {self.settings.init_from}, {copy_weights(self.model, network)}")
         if network.encoder is not None:
             if self.encoder is not None and self.encoder.weights is not None:
                 network.encoder.take(self.encoder.weights)
-            if self.freezes_encoder:
+            if self.settings.freeze_encoder:
                 network.encoder.freeze()
         network.to(memory_format=network.memory_format)
         say(f"model: {_description(network)}")
@@ -140,8 +137,7 @@ def starting_point(
     if axes.strides:
         values["depth"] = len(axes.strides)
     architecture = UNetConfig(**values, **axes._asdict(), encoder=config.encoder)
-    freezes_encoder = bool(settings.freeze_encoder)
-    return StartingPoint(architecture, trained, model_name, model, encoder, freezes_encoder, settings.deep_supervision)
+    return StartingPoint(settings, architecture, trained, model, encoder)
 
 
 def _architecture(settings: TrainSettings, config: UNetConfig, owner: str, *, is_trained: bool) -> dict[str, Any]:

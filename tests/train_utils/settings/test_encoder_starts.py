@@ -11,7 +11,6 @@ import transformers
 from support.class_loss import classes
 from support.encoders import (
     FAMILIES,
-    backbone,
     build_network,
     network_of_start,
     network_with,
@@ -42,12 +41,6 @@ def test_a_name_of_another_library_is_answered_with_the_hubs(name, hub_id):
         load_encoder(name, pretrained=True)
     assert str(caught.value).startswith(f"--encoder {name}: ")
     assert str(caught.value).endswith(f"did you mean --encoder {hub_id}?")
-
-
-def test_pretrained_weights_are_those_of_the_folder(encoder_folders):
-    of_folder = backbone("resnet").from_pretrained(encoder_folders["resnet"]).state_dict()
-    for name, weight in network_with(encoder_folders["resnet"]).encoder.backbone.state_dict().items():
-        assert torch.equal(weight, of_folder[name])
 
 
 def test_a_classifiers_folder_is_an_encoder_too(tmp_path):

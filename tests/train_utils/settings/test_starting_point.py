@@ -78,7 +78,6 @@ def test_architecture_of_a_model_to_start_from_changes_where_there_are_no_weight
     model = UNet(UNetConfig(base_channels=2, depth=1, upsample=upsample))
     start = starting_point(settings(init_from="m", **flags), model=model)
     assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
-    assert start.model_name == "m"
     assert start.model == model
     assert start.trained == model.config
 
@@ -93,14 +92,6 @@ def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes(
         starting_point(settings(init_from="m"), NetworkAxes(2), model=UNet(config))
     with pytest.raises(ModelError, match="the checkpoint: takes volumes, but the data are images"):
         starting_point(settings(), NetworkAxes(2), checkpoint=config)
-
-
-def test_the_normalization_of_a_grey_model_with_an_encoder_is_kept_for_grey_images():
-    preprocess = Preprocess(mean=(1.0, 2.0, 3.0), std=(1.0,) * 3)  # of the encoder's channels
-    config = UNetConfig(in_channels=1, encoder={"num_channels": 3}, preprocess=preprocess)
-    start = StartingPoint(config, trained=config)
-    assert start.trained_preprocess(1) is preprocess
-    assert start.trained_preprocess(3) is None
 
 
 def test_weights_of_another_shape_start_at_random():
@@ -120,16 +111,6 @@ def test_weights_of_another_shape_start_at_random():
     assert all(torch.equal(value, source.state_dict()[name]) for name, value in same.state_dict().items())
 
 
-def test_a_model_that_is_built_says_how_large_it_is(capsys):
-    task = Classes(("a", "b"))
-    network = start_from(None, {"base_channels": 2, "depth": 1}).build(1, task, Preprocess())
-    count = sum(parameter.numel() for parameter in network.parameters())
-    assert capsys.readouterr().out == f"model: U-Net, {count:,} parameters\n"
-    assert network.config.num_classes == 2
-    assert network.config.in_channels == 1
-    assert network.stem.conv2.weight.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_a_network_of_volumes_has_the_levels_that_suit_the_data(capsys):
     axes = NetworkAxes(3, ((1, 3, 3), (3, 3, 3), (3, 3, 3)), ((1, 2, 2), (2, 2, 2)))
     start = starting_point(settings(base_channels=2), axes)
@@ -143,19 +124,8 @@ def test_a_network_of_volumes_has_the_levels_that_suit_the_data(capsys):
     assert type(deep.build(1, Classes(("a", "b")), Preprocess())) is DeeplySupervisedUNet
 
 
-@pytest.fixture
-def model() -> UNet:
-    return UNet(UNetConfig(1, 2, base_channels=2, depth=1))
-
-
-def test_weights_of_a_model_are_copied(model, capsys):
-    start = starting_point(settings(init_from="m"), model=model)
-    network = start.build(1, Classes(("a", "b")), model.config.preprocess)
-    assert capsys.readouterr().out.startswith("start: m, 40 of 40 weights copied\n")
-    assert torch.equal(network.head.conv.weight, model.head.conv.weight)
-
-
-def test_weights_of_a_model_of_another_task_are_copied_without_its_head(model, capsys):
+def test_weights_of_a_model_of_another_task_are_copied_without_its_head(capsys):
+    model = UNet(UNetConfig(1, 2, base_channels=2, depth=1))
     start = starting_point(settings(init_from="m"), model=model)
     network = start.build(1, Overlapping(("a", "b")), model.config.preprocess)
     line = "head.conv.weight (of another task), head.conv.bias (of another task)"
@@ -194,5 +164,6 @@ def test_statistics_of_images_are_those_of_the_model_where_both_have_8_bits(of_e
 
 
 def test_the_encoder_of_a_resumed_run_is_frozen_again(of_encoder):
-    resumed = of_encoder._replace(encoder=None, trained=of_encoder.architecture, freezes_encoder=True)
+    frozen = replace(of_encoder.settings, freeze_encoder=True)
+    resumed = of_encoder._replace(settings=frozen, encoder=None, trained=of_encoder.architecture)
     assert not any(parameter.requires_grad for parameter in build(resumed, 3, BYTES).encoder.parameters())

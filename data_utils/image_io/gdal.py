@@ -1,8 +1,11 @@
-"""GDAL, by rasterio: imported only for files with a place in the world."""
+"""GDAL, by rasterio: imported only where a file has a place in the world or is read in windows."""
 
+import logging
 import os
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from runtime.errors import DataError, one_line
@@ -10,6 +13,8 @@ from runtime.errors import DataError, one_line
 SETTINGS = {
     "GDAL_CACHEMAX": "64",  # MB, instead of a share of the memory
     "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR",  # files beside a raster could change its place
+    "GTIFF_REPORT_COMPD_CS": "NO",  # the CRS of a map, without that of heights
+    "CPL_LOG": os.devnull,  # errors are raised
 }
 
 
@@ -19,18 +24,51 @@ def load_rasterio(name: str) -> Any:
         os.environ.setdefault(setting, value)
     try:
         import rasterio
+        from rasterio.errors import NotGeoreferencedWarning
     except ImportError as error:
         raise DataError(f"{name} needs rasterio: pip install rasterio") from error
+    logging.getLogger("rasterio").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)
     return rasterio
 
 
-@contextmanager
-def write_errors(name: str) -> Iterator[None]:
-    """In this context, GDAL's errors of writing are OSErrors."""
-    from rasterio._err import CPLE_BaseError
-    from rasterio.errors import RasterioError
+def is_gdal_error(error: Exception) -> bool:
+    """Whether GDAL has raised an error, by rasterio, which has no class for all of them."""
+    return type(error).__module__.startswith("rasterio.")
 
+
+@contextmanager
+def gdal_errors(message: str) -> Iterator[None]:
+    """In this context, errors of GDAL are OSErrors with a message, in which `{}` stands for the reason."""
     try:
         yield
-    except (CPLE_BaseError, RasterioError) as error:
-        raise OSError(f"{name} cannot be written ({one_line(error)})") from error
+    except Exception as error:
+        if not is_gdal_error(error):
+            raise
+        reason = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        raise OSError(message.format(one_line(reason))) from error
+
+
+def open_directory(file: Path | bytes, number: int, stack: ExitStack) -> Any:
+    """A directory of a TIFF, by its number from 0, as a data set of rasterio that is open as long as `stack` is."""
+    name = "image" if isinstance(file, bytes) else str(file.absolute())
+    rasterio = load_rasterio(name)
+    content = file if isinstance(file, bytes) else None
+    if isinstance(file, Path) and not _is_unicode(name):
+        content = file.read_bytes()
+    if content is not None:
+        memory = rasterio.MemoryFile(content)
+        stack.callback(memory.close)
+        name = memory.name
+    # so named, GDAL takes the file for a TIFF, and nothing in its name for an address
+    data_set = rasterio.open(f"GTIFF_DIR:{number + 1}:{name}", driver="GTiff")
+    stack.callback(data_set.close)  # as a context it would belong to this thread
+    return data_set
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -12,9 +12,15 @@ import tifffile
 
 from data_utils.image_io.band_names import band_indices, stored_band_names
 from data_utils.image_io.formats import BandSource, open_picture
-from data_utils.image_io.places import NODATA, PLACE_TAGS, Place, has_place_tags, read_place
-from data_utils.image_io.tiff import ALPHA_SAMPLES, check_segments, is_tiff, open_page, reads_right
-from data_utils.image_io.tiff_segments import Range, Segments, is_photograph, read_nodata, sample_index
+from data_utils.image_io.page_pixels import PagePixels, Range, is_photograph, sample_index
+from data_utils.image_io.places import NODATA, PLACE_TAGS, has_place_tags
+from data_utils.image_io.tiff import (
+    ALPHA_SAMPLES,
+    check_segments,
+    is_tiff,
+    open_page,
+    reads_right,
+)
 from runtime.console import listing
 from runtime.documents import check_regular
 from runtime.errors import ImageError
@@ -27,7 +33,7 @@ PILLOW_TYPES = {"int8": "int32", "int16": "int32", "float16": "float32", "float6
 
 
 class RasterFile:
-    """A TIFF page whose samples are bands.
+    """A TIFF page whose samples are bands, open as long as `stack` is.
 
     Args:
         file: its file, or the bytes of it.
@@ -37,21 +43,25 @@ class RasterFile:
         size: (H, W).
         nodata: the value of pixels without data; None if there is none.
         names: the names of the bands; empty texts where they have none.
-        place: its place in the world; None if the file has none.
         alpha: the sample that says how opaque pixels are; None if there is none.
     """
 
     def __init__(
-        self, file: Path | bytes, page: tifffile.TiffPage, mask: tifffile.TiffPage | None, *, knows_missing: bool
+        self,
+        file: Path | bytes,
+        page: tifffile.TiffPage,
+        stack: ExitStack,
+        *,
+        mask: tifffile.TiffPage | None = None,
+        knows_missing: bool = False,
     ) -> None:
         self.path = Path("image") if isinstance(file, bytes) else file
         self.knows_missing = knows_missing
         self.nodata = read_nodata(page) if knows_missing else None
-        self.pixels = Segments(file, page, fill_value=0 if self.nodata is None else self.nodata)
-        self.mask = None if mask is None else Segments(file, mask, fill_value=0)
+        self.pixels = PagePixels(file, page, stack)
+        self.mask = None if mask is None else PagePixels(file, mask, stack)
         self.size = self.pixels.size
-        self.sample_count = self.pixels.sample_count
-        self.place = read_place(page)
+        self.sample_count = int(page.samplesperpixel)
         self.names = stored_band_names(page, self.sample_count)
         self.alpha = _alpha(page)
 
@@ -123,11 +133,6 @@ class Raster:
     def size(self) -> tuple[int, int]:
         """(H, W)."""
         return self.files[0].size
-
-    @property
-    def place(self) -> Place | None:
-        """The place of the raster in the world."""
-        return self.files[0].place
 
     @property
     def dtype(self) -> np.dtype:
@@ -213,22 +218,22 @@ def page_as_file(path: Path, number: int) -> bytes:
     """A page of a TIFF as a file of its own, with all its samples, its place and its value without data."""
     check_regular(path)
     content = BytesIO()
-    with tifffile.TiffFile(path) as tiff:
-        page = open_page(tiff, number)
+    with ExitStack() as stack:
+        page = open_page(stack.enter_context(tifffile.TiffFile(path)), number)
         if not _has_bands(page):  # Pillow keeps palettes and turned pictures
             with open_picture(path) as picture:
                 picture.seek(number)
                 picture.save(content, "TIFF", compression="tiff_adobe_deflate")
             return content.getvalue()
-        samples = Segments(path, page, fill_value=read_nodata(page) or 0)
-        height, width = samples.size
-        pixels = samples.read((0, height), (0, width), range(samples.sample_count))
+        file = RasterFile(path, page, stack)
+        height, width = file.size
+        pixels = file.pixels.read((0, height), (0, width), range(file.sample_count))
         tags = [page.tags[code] for code in (*PLACE_TAGS, NODATA) if code in page.tags]
         tifffile.imwrite(
             content,
-            pixels if samples.sample_count > 1 else pixels[:, :, 0],
+            pixels if file.sample_count > 1 else pixels[:, :, 0],
             photometric=page.photometric,
-            planarconfig="contig" if samples.sample_count > 1 else None,
+            planarconfig="contig" if file.sample_count > 1 else None,
             extrasamples=page.extrasamples,
             compression="zlib",
             metadata=None,
@@ -265,7 +270,7 @@ def _open_file(
             raise ValueError("bands cannot be chosen of a TIFF of palettes, of single bits or of video colors")
         raise ValueError(f"pixels of type {page.dtype} are read upright, and not if they are complex; store them so")
     knows_missing = is_chosen or has_place or page.samplesperpixel > 1
-    return RasterFile(file, page, _mask_page(tiff, page), knows_missing=knows_missing)
+    return RasterFile(file, page, stack, mask=_mask_page(tiff, page), knows_missing=knows_missing)
 
 
 def _has_bands(page: tifffile.TiffPage) -> bool:
@@ -328,3 +333,21 @@ def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
             )
         selected_bands.append(bands[matches[0]])
     return selected_bands
+
+
+def read_nodata(page: tifffile.TiffPage) -> float | None:
+    """The value of pixels without data; None if there is none, or if the type of the pixels cannot hold it."""
+    text = page.tags.valueof(NODATA)
+    dtype = np.dtype(page.dtype)
+    if not isinstance(text, str):
+        return None
+    try:
+        value = float(text.strip(" \0"))
+    except ValueError:
+        return None
+    if dtype.kind == "f":
+        return value
+    limits = np.iinfo(dtype)
+    if value != np.floor(value) or not limits.min <= value <= limits.max:
+        return None
+    return int(value)

@@ -5,7 +5,6 @@ import logging
 import re
 import struct
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from runtime.documents import check_regular
 from runtime.errors import ImageError, one_line
 
 MOST_TAGS = 4096  # tifffile takes a directory with more of them for damaged and stops
-SEGMENT_BYTES = 2**28  # a compressed strip larger than this cannot be read in windows
 MINISBLACK = tifffile.PHOTOMETRIC.MINISBLACK
 RGB = tifffile.PHOTOMETRIC.RGB
 PLAIN_LAYOUTS = {  # photometric interpretation, samples and type of pixels that need no conversion
@@ -223,31 +221,10 @@ def check_segments(page: tifffile.TiffPage) -> None:
         raise ValueError("it has fewer tiles or strips than its size needs")
 
 
-def has_windows(page: tifffile.TiffPage) -> bool:
-    """Whether windows of a page can be read: values need no conversion, segments are small, the codec is known."""
+def has_plain_pixels(page: tifffile.TiffPage) -> bool:
+    """Whether the pixels of a page need no conversion, so that windows of it are parts of the picture."""
     layout = (page.photometric, page.samplesperpixel, str(page.dtype))
     is_upright = page.tags.valueof("Orientation", default=1) == 1
     is_straight = tifffile.EXTRASAMPLE.ASSOCALPHA not in page.extrasamples  # Pillow divides the colors by that alpha
-    is_whole = page.planarconfig == 1 and page.imagedepth == 1 and page.bitspersample % 8 == 0
-    if layout not in PLAIN_LAYOUTS or not (is_upright and is_straight and is_whole):
-        return False
-    if page.is_contiguous:
-        return True
-    try:
-        page.decode(None, 0)
-    except (ValueError, ImportError):  # compressed by a codec that tifffile lacks
-        return False
-    is_small = int(np.prod(page.chunks)) * np.dtype(page.dtype).itemsize <= SEGMENT_BYTES
-    return is_small and has_codec(page.compression)
-
-
-@cache
-def has_codec(compression: int) -> bool:
-    """Whether the library that a codec of tifffile needs is installed, for which tifffile looks only as it decodes."""
-    try:
-        tifffile.TIFF.DECOMPRESSORS[compression](b"")
-    except (ImportError, KeyError):
-        return False
-    except Exception:  # the codec is there, and refuses to decode zero bytes
-        return True
-    return True
+    is_whole = page.imagedepth == 1 and page.bitspersample % 8 == 0
+    return layout in PLAIN_LAYOUTS and is_upright and is_straight and is_whole

@@ -24,10 +24,10 @@ from data_utils.image_io.formats import (
     page_file,
     source_files,
 )
+from data_utils.image_io.page_pixels import PagePixels
 from data_utils.image_io.rasters import Raster, open_bands, open_raster
 from data_utils.image_io.reader import decode_image, read_image, size_as_seen
-from data_utils.image_io.tiff import has_windows, is_tiff
-from data_utils.image_io.tiff_segments import Segments
+from data_utils.image_io.tiff import has_plain_pixels, is_tiff
 from runtime.documents import check_regular
 from runtime.errors import ImageError
 from unet.config import Preprocess
@@ -87,17 +87,16 @@ class WindowedArray(WindowedImage):
 
 
 class WindowedTiff(WindowedImage):
-    """Windows of a TIFF page."""
+    """Windows of a TIFF page of plain pixels."""
 
-    def __init__(self, path: Path, page: tifffile.TiffPage) -> None:
-        self.path = path
-        self.segments = Segments(path, page, fill_value=0, keeps_decoded=False)
-        self.size = self.extent = self.segments.size
-        self.samples = range(min(page.samplesperpixel, 3))  # without alpha
+    def __init__(self, pixels: PagePixels) -> None:
+        self.pixels = pixels
+        self.size = self.extent = pixels.size
+        self.samples = range(min(pixels.page.samplesperpixel, 3))  # without alpha
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        with image_errors(str(self.path)):
-            return self.segments.read((top, bottom), self._columns(left, right), self.samples)
+        with image_errors(str(self.pixels.file)):
+            return self.pixels.read((top, bottom), self._columns(left, right), self.samples)
 
 
 class WindowedRaster(WindowedImage):
@@ -200,8 +199,10 @@ def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: Ex
         return WindowedArray(array)
     if is_tiff(path):
         tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
-        if has_windows(tiff_page):
-            return WindowedTiff(path, tiff_page)
+        if has_plain_pixels(tiff_page):
+            pixels = PagePixels(path, tiff_page, stack)
+            if pixels.decodes_windows and pixels.has_codec:
+                return WindowedTiff(pixels)
     picture = stack.enter_context(open_picture(path))
     if isinstance(picture, JpegImageFile):
         return WindowedJpeg(path, size_as_seen(picture))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.gdal import load_rasterio, write_errors
+from data_utils.image_io.gdal import gdal_errors, load_rasterio
 from data_utils.image_io.places import Place
 from inference.decoding.decoder import Decoder
 from inference.outputs.jobs import Job, RasterJob
@@ -188,7 +188,7 @@ def open_polygons(
 ) -> Iterator[PolygonSink]:
     """The file of an image's polygons, which appears under its name when the context ends."""
     load_rasterio(job.name)
-    with replace_path(job.file(extension)) as path, write_errors(str(path)):
+    with replace_path(job.file(extension)) as path, gdal_errors(f"{path} cannot be written ({{}})"):
         sink = PolygonSink(path, job, output_format, decoder, size)
         try:
             yield sink

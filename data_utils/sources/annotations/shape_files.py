@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.gdal import load_rasterio
+from data_utils.image_io.gdal import is_gdal_error, load_rasterio
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 
@@ -25,6 +25,7 @@ SUFFIXES = (GEOJSON, GEOPACKAGE)
 LONGITUDE_LATITUDE = 4326  # EPSG: the CRS of a GeoJSON file that names none
 ONLY_CLASS = "polygon"  # the class of polygons without --label-column
 EPSG = "EPSG:"
+OUT_OF_REACH = "CPLE_AppDefinedError"  # the error of GDAL for a corner that a CRS does not reach
 GEOJSON_AS_IT_IS = {  # GDAL changes no coordinate to the CRS that it is told
     "driver": "GeoJSON",
     "geometry_type": "Unknown",
@@ -187,7 +188,6 @@ def _transform(shapes: Sequence[Shape], source: int | str, target: int, file: st
     Raises DataError if there is no way from one CRS to the other.
     """
     rasterio = load_rasterio(f"{file}, which is not in the CRS of the image,")
-    from rasterio._err import CPLE_AppDefinedError, CPLE_BaseError
     from rasterio.warp import transform
 
     if not shapes:
@@ -199,14 +199,16 @@ def _transform(shapes: Sequence[Shape], source: int | str, target: int, file: st
     try:
         systems = [rasterio.CRS.from_user_input(crs) for crs in (source, target)]
         moved_corners = np.stack(transform(*systems, *corners.T), axis=1)
-    except CPLE_AppDefinedError:  # some corner is out of reach
+    except Exception as error:
+        if not is_gdal_error(error):
+            raise
+        if type(error).__name__ != OUT_OF_REACH:
+            name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
+            raise DataError(f"{file}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
         if len(shapes) > 1:
             half = len(shapes) // 2
             return _transform(shapes[:half], source, target, file) + _transform(shapes[half:], source, target, file)
         moved_corners = np.full_like(corners, np.inf)
-    except (ValueError, CPLE_BaseError) as error:
-        name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
-        raise DataError(f"{file}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
     moved = iter(np.split(moved_corners, np.cumsum([len(ring) for ring in rings])[:-1]))
     return tuple(Shape(tuple(islice(moved, len(shape.rings))), shape.label) for shape in shapes)
 

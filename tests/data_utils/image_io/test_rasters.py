@@ -1,6 +1,6 @@
 """TIFFs with any number of bands are read as rasterio reads them, and pixels without data count nowhere.
 
-Modules: data_utils/image_io/rasters.py, data_utils/image_io/gdal.py.
+Modules: data_utils/image_io/rasters.py, data_utils/image_io/page_pixels.py.
 """
 
 import sys

@@ -9,7 +9,8 @@ from pathlib import Path
 from data_utils.image_io.band_names import band_indices
 from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile, page_file
 from data_utils.image_io.tiff import is_tiff
-from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
+from data_utils.sources.annotations.layout import check_unpaired
+from data_utils.sources.annotations.paired import pair_by_name
 from data_utils.sources.folder import files_by_stem, masks_by_stem
 from data_utils.sources.records import DerivedRecords, ListRecords, Metadata, Record, Records
 from data_utils.sources.walk import walk
@@ -109,7 +110,7 @@ def find_scenes(
     names = [name for name in folders if name in mask_by_scene]
     if not names:
         return None
-    unpaired = unpaired_lines({name: name for name in folders}, mask_by_scene)
+    _, unpaired = pair_by_name({name: name for name in folders}, mask_by_scene)
     check_unpaired(unpaired, len(names), allow_unpaired, images)
     wanted_bands = bands or band_names(folders[names[0]])
     scenes = []

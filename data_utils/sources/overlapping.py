@@ -19,7 +19,8 @@ from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import open_source, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.mask_values import parse_values
-from data_utils.sources.annotations.layout import check_unpaired, unpaired_lines
+from data_utils.sources.annotations.layout import check_unpaired
+from data_utils.sources.annotations.paired import pair_by_name
 from data_utils.sources.folder import children, files_by_stem, find_splits, masks_by_stem, natural_sort_key
 from data_utils.sources.records import (
     DerivedRecords,
@@ -326,11 +327,10 @@ def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataCo
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
     image_files = files_by_stem(images, "images")
     mask_by_stem = masks_by_stem(masks, image_files, config.mask_suffix)
-    stems = [stem for stem in image_files if stem in mask_by_stem]
-    unpaired = unpaired_lines(image_files, mask_by_stem)
-    check_unpaired(unpaired, len(stems), config.allow_unpaired, images)
-    pairs = [(str(images / image_files[stem]), str(masks / mask_by_stem[stem])) for stem in stems]
-    return ChannelRecords(pairs, [image_files[stem] for stem in stems], layout, config, unpaired)
+    pairs, unpaired = pair_by_name(image_files, mask_by_stem)
+    check_unpaired(unpaired, len(pairs), config.allow_unpaired, images)
+    paths = [(str(images / image), str(masks / mask)) for image, mask in pairs]
+    return ChannelRecords(paths, [image for image, _ in pairs], layout, config, unpaired)
 
 
 def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:

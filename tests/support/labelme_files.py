@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from data_utils.sources.annotations.labelme_mask import LabelmeMask
+from data_utils.sources.annotations.labelme import LabelmeMask
 from support.annotations import loaded, masks
 
 SIZE = (60, 80)  # (H, W)

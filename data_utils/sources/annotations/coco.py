@@ -7,9 +7,8 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -30,10 +29,10 @@ from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.records import AnnotationSummary, Metadata, Record, Records, SplitOpeners, folder_pairs
 from runtime.cache import digest_of_files
 from runtime.errors import DataError
+from unet.config import MaskValue
 
 # names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne
 FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels)\.json")
-
 RENDERED_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # the keys of an annotation that rendering needs
 
 
@@ -62,7 +61,7 @@ class CocoRecords(Records):
         sizes = [(image.get("height") or 0, image.get("width") or 0) for image in images]
         self.sizes = np.array(sizes, np.int32)
         objects = [file.objects.get(image["id"], []) for image in images]
-        texts = [_encode_objects(entries) for entries in objects]
+        texts = [json.dumps([_rendered(entry) for entry in entries]).encode() for entries in objects]
         self.ends = np.cumsum([0, *map(len, texts)])
         self.objects = b"".join(texts)
         self.annotations = _summarize(objects, classes, values)
@@ -75,11 +74,8 @@ class CocoRecords(Records):
         image = os.path.join(self.folder, name)
         height, width = self.sizes[i].tolist()
         objects = self.objects[self.ends[i] : self.ends[i + 1]]
-        return {
-            "image": image,
-            "target": CocoMask(self.files[0], image, (height, width), objects, self.values),
-            "name": name,
-        }
+        mask = CocoMask(self.files[0], image, self.values, (height, width), objects)
+        return {"image": image, "target": mask, "name": name}
 
     def listed_name(self, i: int) -> str:
         return os.fsdecode(self.listed_names[i].item())
@@ -90,11 +86,9 @@ class CocoRecords(Records):
     @cached_property
     def digest(self) -> str:
         """A key of the names, sizes and times of all files, and of the classes, whose order gives categories values."""
-        paths = [*self.files]
-        for name in self.names:
-            paths.append(os.path.join(self.folder, os.fsdecode(name.item())))
+        images = [os.path.join(self.folder, os.fsdecode(name.item())) for name in self.names]
         classes = repr(("COCO", self.metadata.classes)).encode()
-        return digest_of_files(paths, b"/".join([classes, *self.names]))
+        return digest_of_files([*self.files, *images], b"/".join([classes, *self.names]))
 
 
 def _listed_name(path: str, image: Entry) -> str:
@@ -111,15 +105,10 @@ def _listed_name(path: str, image: Entry) -> str:
     return "/".join([*without_image_roots(parts[:-1]), parts[-1]])
 
 
-def _encode_objects(entries: list[Entry]) -> bytes:
-    """The objects of an image as JSON, each with the keys that rendering needs."""
-    objects: list[Entry] = []
-    for entry in entries:
-        fields = {key: entry.get(key) for key in RENDERED_KEYS}
-        if FILE_KEY in entry:
-            fields[FILE_KEY] = entry[FILE_KEY]
-        objects.append(fields)
-    return json.dumps(objects).encode()
+def _rendered(entry: Entry) -> Entry:
+    """An object with the keys that rendering needs."""
+    fields = {key: entry.get(key) for key in RENDERED_KEYS}
+    return fields | {FILE_KEY: entry[FILE_KEY]} if FILE_KEY in entry else fields
 
 
 def _summarize(objects: Sequence[list[Entry]], classes: NamedClasses, values: dict[int, int]) -> AnnotationSummary:
@@ -202,7 +191,10 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
         numbers: dict[str, int] = {}
         files = {split: join_files(split_files, numbers) for split, split_files in parts.items()}
     classes, values = gather_classes(list(files.values()))
-    if _holds_only_crowds(files.values()):
+    are_crowds: set[bool] = set()
+    for file in files.values():
+        are_crowds |= {bool(entry.get("iscrowd")) for entry in file.all_objects}
+    if are_crowds == {True}:
         paths = ", ".join(str(file.path) for file in files.values())
         raise DataError(
             f"{paths}: every object has iscrowd 1 and would be ignored;"
@@ -212,14 +204,6 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     for split, file in files.items():
         openers[split] = partial(open_records, file, split, folder_by_split[split], classes, values, allow_unpaired)
     return openers
-
-
-def _holds_only_crowds(files: Iterable[CocoFile]) -> bool:
-    """Whether the files hold objects, and each of them is a crowd."""
-    entries: list[Entry] = []
-    for file in files:
-        entries += chain.from_iterable(file.objects.values())
-    return bool(entries) and all(entry.get("iscrowd") for entry in entries)
 
 
 def open_records(
@@ -235,36 +219,30 @@ def open_records(
     folders = [root / "images" / key, root / key, root / "images" / split, root / split]
     folders += [root / name for name in ("images", "data", "JPEGImages", "")]
     existing = [str(folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
-    images: list[Entry] = []
-    paths: list[str] = []  # one for each of the images
+    image_by_path: dict[str, Entry] = {}
     unpaired: list[str] = []
+    repeated: list[str] = []
     for image in file.images:
         path = find_file(str(image["file_name"]), existing)
         if path is None:
             unpaired.append(f"{image['file_name']}: listed, but the file is missing")
-        else:
-            images.append(image)
-            paths.append(path)
-    check_unpaired(unpaired, len(paths), allow_unpaired, file.path)
-    repeated = [path for path, count in Counter(paths).items() if count > 1]
+        elif image_by_path.setdefault(path, image) is not image:
+            repeated.append(path)
+    check_unpaired(unpaired, len(image_by_path), allow_unpaired, file.path)
     if repeated:
         raise DataError(f"{file.path}: {len(repeated)} images are listed more than once: {list_problems(repeated)}")
-    records = CocoRecords(file, paths, images, classes, values, unpaired)
-    return with_labels(records, _listed_labels(file, images, classes, values))
+    images = list(image_by_path.values())
+    records = CocoRecords(file, list(image_by_path), images, classes, values, unpaired)
+    names = dict(classes)
+    return with_labels(records, [_listed_labels(file, image, names, values) for image in images])
 
 
 def _listed_labels(
-    file: CocoFile, images: Sequence[Entry], classes: NamedClasses, values: dict[int, int]
-) -> list[ImageLabels | None]:
-    """The labels of each image: the categories that its file lists; None if these are all classes."""
-    names = dict(classes)
-    labels: list[ImageLabels | None] = []
-    for image in images:
-        numbers = file.listed_categories.get(image["id"], file.categories.keys())
-        labeled = {values[number] for number in numbers if number in values} - {0}
-        image_labels = None
-        if labeled and len(labeled) < len(classes) - 1:
-            labeled_names = tuple(sorted(names[value] for value in labeled))
-            image_labels = ImageLabels(labeled_names, f"{file.path}: its categories")
-        labels.append(image_labels)
-    return labels
+    file: CocoFile, image: Entry, names: Mapping[MaskValue, str], values: dict[int, int]
+) -> ImageLabels | None:
+    """The categories that the files of an image list, as its labels; None if these are all classes."""
+    numbers = file.listed_categories.get(image["id"], file.categories.keys())
+    labeled = {values[number] for number in numbers if number in values} - {0}
+    if not labeled or len(labeled) == len(names) - 1:
+        return None
+    return ImageLabels(tuple(sorted(names[value] for value in labeled)), f"{file.path}: its categories")

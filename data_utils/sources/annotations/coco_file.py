@@ -2,17 +2,17 @@
 
 import gc
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_utils.class_names import NamedClasses, is_background
 from data_utils.sources.annotations.coco_mask import FILE_KEY, Entry
+from data_utils.sources.annotations.documents import json_of
+from data_utils.sources.annotations.drawn import MAX_PIXEL_DISTANCE
 from data_utils.sources.annotations.layout import list_problems, number_classes
-from data_utils.sources.annotations.polygons import MAX_PIXEL_DISTANCE
-from runtime.documents import MOST_BYTES_OF_DATA, read_json
-from runtime.errors import DataError, one_line
+from runtime.errors import DataError
 
 # the keys that each kind of entry needs, and their types; only categories are sorted by their ids
 TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "a number or text": (int, float, str)}
@@ -34,8 +34,8 @@ class CocoFile(NamedTuple):
 
     categories: dict[int, Entry]
     images: list[Entry]
-    objects: dict[Any, list[Entry]]
-    listed_categories: dict[Any, set[int]]
+    objects: Mapping[Any, list[Entry]]
+    listed_categories: Mapping[Any, set[int]]
     paths: tuple[Path, ...]
 
     @property
@@ -43,23 +43,25 @@ class CocoFile(NamedTuple):
         """The first of the files."""
         return self.paths[0]
 
+    @property
+    def all_objects(self) -> list[Entry]:
+        """The objects of all images."""
+        return list(chain.from_iterable(self.objects.values()))
+
     def used_categories(self) -> set[Any]:
         """The ids of categories that objects have."""
-        return {entry["category_id"] for entry in chain.from_iterable(self.objects.values())}
+        return {entry["category_id"] for entry in self.all_objects}
 
 
 def read_coco(path: Path) -> CocoFile:
     """A file, its objects by image. Raises DataError if the file is not a COCO file of objects."""
     gc.disable()  # the collector would traverse the parsed objects again and again, for two thirds of the time
     try:
-        content = read_json(path, most_bytes=MOST_BYTES_OF_DATA)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read as JSON ({one_line(error)})") from error
+        content = json_of(path)
     finally:
         gc.enable()
     categories = {entry["id"]: entry for entry in _entries(content, "categories", CATEGORY, path)}
     images = _entries(content, "images", IMAGE, path)
-    annotations = _entries(content, "annotations", ANNOTATION, path)
     for number, image in enumerate(images):
         for side in ("height", "width"):
             length = image.get(side) or 0
@@ -68,15 +70,15 @@ def read_coco(path: Path) -> CocoFile:
                     f"{path}: entry {number} of 'images' has {side} {length!r}, expected 0 to"
                     f" {MAX_PIXEL_DISTANCE:,.0f} pixels"
                 )
-    listed_images = {image["id"] for image in images}
-    if len(listed_images) < len(images):
-        raise DataError(f"{path}: {len(images)} images have only {len(listed_images)} different ids")
+    objects: dict[Any, list[Entry]] = {image["id"]: [] for image in images}
+    if len(objects) < len(images):
+        raise DataError(f"{path}: {len(images)} images have only {len(objects)} different ids")
     strays: list[str] = []
-    objects: defaultdict[int, list[Entry]] = defaultdict(list)
-    for number, entry in enumerate(annotations):
+    for number, entry in enumerate(_entries(content, "annotations", ANNOTATION, path)):
         entry.setdefault("id", f"number {number}")
-        objects[entry["image_id"]].append(entry)
-        if entry["image_id"] not in listed_images:
+        if entry["image_id"] in objects:
+            objects[entry["image_id"]].append(entry)
+        else:
             strays.append(f"annotation {entry['id']} is of image {entry['image_id']!r}, which it does not list")
     if strays:
         raise DataError(f"{path}: {list_problems(strays)}")
@@ -85,18 +87,17 @@ def read_coco(path: Path) -> CocoFile:
 
 def _entries(content: dict[str, Any], key: str, fields: dict[str, str], path: Path) -> list[Entry]:
     """The list under `key`; its entries have the `fields`, in their types. A test split may lack the list."""
-    entries = None
-    if "images" in content:
-        entries = content.get(key, [])
+    entries = content.get(key, []) if "images" in content else None
     if not isinstance(entries, list):
         raise DataError(f"{path} is no COCO file of objects: it has no list {key!r}")
     for number, entry in enumerate(entries):
+        location = f"{path}: entry {number} of {key!r}"
         lacking = [name for name in fields if not isinstance(entry, dict) or name not in entry]
         if lacking:
-            raise DataError(f"{path}: entry {number} of {key!r} lacks {', '.join(lacking)}")
+            raise DataError(f"{location} lacks {', '.join(lacking)}")
         for name, expected in fields.items():
             if not isinstance(entry[name], TYPES[expected]):
-                raise DataError(f"{path}: entry {number} of {key!r} has {name} {entry[name]!r}, expected {expected}")
+                raise DataError(f"{location} has {name} {entry[name]!r}, expected {expected}")
     return entries
 
 
@@ -112,14 +113,14 @@ def join_files(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
     listed_categories: defaultdict[str, set[int]] = defaultdict(set)
     for file in files:
         number_by_category: dict[Any, int] = {}
-        for number, name in _category_names(file).items():
+        for number, name in _category_names([file]).items():
             number_by_category[number] = numbers.setdefault(name, len(numbers) + 1)
             categories[number_by_category[number]] = {"id": number_by_category[number], "name": name}
         for image in file.images:
             name = str(image["file_name"])
             images.setdefault(name, {**image, "id": name})
             listed_categories[name].update(number_by_category.values())
-            for entry in file.objects.get(image["id"], []):
+            for entry in file.objects[image["id"]]:
                 category = entry["category_id"]
                 # an id that the file does not list becomes text, which is the id of no category
                 fields = {"category_id": number_by_category.get(category, str(category)), FILE_KEY: str(file.path)}
@@ -130,38 +131,30 @@ def join_files(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
 
 def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, int]]:
     """Classes of all files by category id, and the mask value of each id. Raises DataError if files differ."""
-    first_names: dict[int, tuple[str, Path]] = {}
-    used_categories: set[Any] = set()
-    supercategories: list[Any] = []
-    for file in files:
-        used_categories |= file.used_categories()
-        for number, category in file.categories.items():
-            supercategories.append(category.get("supercategory"))
-            name = str(category["name"])
-            first_name, path = first_names.setdefault(number, (name, file.path))
-            if first_name != name:
-                raise DataError(
-                    f"category {number} is {first_name!r} in {path}, {name!r} in {file.path}; they must agree"
-                )
-    names = {number: name for number, (name, _) in first_names.items()}
-    names = _drop_project(names, used_categories, supercategories)
+    names = _category_names(files)
     if all(map(is_background, names.values())):
         raise DataError(f"{files[0].path} lists no categories")
     classes, values = number_classes(list(names.values()), str(files[0].path))
     return classes, dict(zip(names, values, strict=True))
 
 
-def _category_names(file: CocoFile) -> dict[int, str]:
-    """The names of a file's categories by id."""
-    names = {number: str(category["name"]) for number, category in file.categories.items()}
-    supercategories = [category.get("supercategory") for category in file.categories.values()]
-    return _drop_project(names, file.used_categories(), supercategories)
-
-
-def _drop_project(names: dict[int, str], used_ids: set[Any], supercategories: Sequence[Any]) -> dict[int, str]:
+def _category_names(files: Sequence[CocoFile]) -> dict[int, str]:
     """Names of categories by id, in order, without category 0 of Roboflow: the project, the parent of all others."""
-    classes = {}
-    for number, name in sorted(names.items()):
-        if number or number in used_ids or name not in supercategories:
-            classes[number] = name
-    return classes
+    first_names: dict[int, tuple[str, Path]] = {}
+    used_ids: set[Any] = set()
+    parents: list[Any] = []
+    for file in files:
+        used_ids |= file.used_categories()
+        for number, category in file.categories.items():
+            parents.append(category.get("supercategory"))
+            name = str(category["name"])
+            first_name, path = first_names.setdefault(number, (name, file.path))
+            if first_name != name:
+                raise DataError(
+                    f"category {number} is {first_name!r} in {path}, {name!r} in {file.path}; they must agree"
+                )
+    names: dict[int, str] = {}
+    for number, (name, _) in sorted(first_names.items()):
+        if number or number in used_ids or name not in parents:
+            names[number] = name
+    return names

@@ -1,24 +1,26 @@
-"""The mask of one COCO image: objects as polygons or run lengths (RLE), rendered by pycocotools, COCO's own code."""
+"""The mask of one COCO image: objects as polygons or run lengths (RLE), both drawn by COCO's own code."""
 
 import json
 import os
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
-from types import ModuleType
-from typing import Any, NamedTuple
+from functools import partial
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
-from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.reader import read_header
-from data_utils.mask_values import number_type
-from data_utils.sources.annotations.polygons import check_rendered_size, clip_polygon, read_points
+from data_utils.sources.annotations.drawn import (
+    Area,
+    DrawnMask,
+    RunLengths,
+    clip_polygon,
+    drawn_size,
+    fill_runs,
+    read_points,
+    rle_code,
+)
 from runtime.errors import DataError
-from tasks.overlapping import pack_bits
-from unet.config import IGNORE_INDEX, MaskValue
 
 LONGEST_RUN = 60  # bits of a run's length
 
@@ -26,105 +28,36 @@ FILE_KEY = "file"  # where an entry keeps its file, if the data set has several 
 Entry = dict[str, Any]
 
 
-class Layer(NamedTuple):
-    """An object of a mask: the key that orders layers, its mask value, and its pixels as RLE."""
-
-    rank: tuple[int, int]
-    value: int
-    runs: Entry
-
-
-def rle_code() -> ModuleType:
-    """The code of pycocotools for run lengths; prediction only needs it to read or write COCO."""
-    from pycocotools import mask
-
-    return mask
-
-
 @dataclass(frozen=True)
-class CocoMask(LayeredMask):
-    """The objects of one image.
+class CocoMask(DrawnMask):
+    """The objects of one image: crowds first, so that objects marked one by one stay; then objects, the smallest last.
 
     Args:
-        objects: JSON list of the file's entries, with the keys that rendering needs.
         size: (H, W) from the file, (0, 0) if the file has no size.
-        values: category id -> mask value.
+        objects: JSON list of the file's entries, with the keys that drawing needs.
     """
 
-    file: str
-    image: str
     size: tuple[int, int]
     objects: bytes
-    values: dict[int, int]
 
-    def render(self) -> np.ndarray:
-        """The mask: crowds first, as 255, so that objects marked one by one stay; then objects, smaller ones on top."""
-        size = self._size()
-        mask = np.zeros(size, number_type(self.values.values()), order="F")  # pycocotools stores masks in this order
-        # neighbors of one class are decoded as one
-        for value, group in groupby(self._layers(size), key=attrgetter("value")):
-            merged = rle_code().merge([layer.runs for layer in group])
-            mask[rle_code().decode(merged).astype(bool)] = value
-        return np.ascontiguousarray(mask)
-
-    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
-        size = self._size()
-        numbers = np.zeros(size, np.int32, order="F")
-        values = [0]
-        for number, layer in enumerate(self._layers(size), 1):
-            numbers[rle_code().decode(layer.runs).astype(bool)] = number
-            values.append(layer.value)
-        return np.ascontiguousarray(numbers), np.array(values)
-
-    def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
-        size = self._size()
-        objects: dict[int, list[Entry]] = defaultdict(list)
-        crowds: dict[int, list[Entry]] = defaultdict(list)
-        for entry, value, runs in self._objects(size):
-            if value in bit_by_value:
-                runs_by_bit = crowds if entry.get("iscrowd") else objects
-                runs_by_bit[bit_by_value[value]].append(runs)
-        truth = _bits(objects, size)
-        return pack_bits(truth, _bits(crowds, size) & ~truth)
-
-    def _size(self) -> tuple[int, int]:
-        """(H, W) of the mask: the size in the file, else the size of the image."""
-        size, _ = read_header(self.image, self.image)
-        if all(self.size):
-            check_rendered_size(self.size, size, f"{self.file}: {os.path.basename(self.image)}")
-            return self.size
-        return size
-
-    def _layers(self, size: tuple[int, int]) -> list[Layer]:
-        """The objects as layers from the lowest to the highest: crowds, then objects, smaller ones last."""
-        layers: list[Layer] = []
-        for entry, value, runs in self._objects(size):
-            if entry.get("iscrowd"):
-                layers.append(Layer((0, 0), IGNORE_INDEX, runs))
-            else:
-                layers.append(Layer((1, -int(rle_code().area(runs))), value, runs))
-        layers.sort(key=attrgetter("rank"))
-        return layers
-
-    def _objects(self, size: tuple[int, int]) -> Iterator[tuple[Entry, int, Entry]]:
-        """Each object: the file's entry, its mask value, and its pixels as RLE."""
+    def read(self) -> tuple[tuple[int, int], list[Area]]:
+        name = os.path.basename(self.image)
+        picture_size, _ = read_header(self.image, self.image)
+        size = drawn_size(self.size, picture_size, f"{self.file}: {name}")
+        ranked: list[tuple[int, Area]] = []
         for entry in json.loads(self.objects):
-            location = f"{entry.get(FILE_KEY, self.file)}: annotation {entry['id']} of {os.path.basename(self.image)}"
+            location = f"{entry.get(FILE_KEY, self.file)}: annotation {entry['id']} of {name}"
             runs = encode(entry.get("segmentation"), *size, location)
             if entry["category_id"] not in self.values:
                 raise DataError(f"{location} is of category {entry['category_id']!r}, which the file does not list")
-            yield entry, self.values[entry["category_id"]], runs
+            is_crowd = bool(entry.get("iscrowd"))
+            rank = size[0] * size[1] + 1 if is_crowd else int(rle_code().area(runs))
+            ranked.append((rank, Area(self.values[entry["category_id"]], partial(fill_runs, runs), is_crowd=is_crowd)))
+        ranked.sort(key=itemgetter(0), reverse=True)
+        return size, [area for _, area in ranked]
 
 
-def _bits(runs_by_bit: Mapping[int, list[Entry]], size: tuple[int, int]) -> np.ndarray:
-    """(H, W) int64 in which the pixels of each bit's run lengths have that bit."""
-    bits = np.zeros(size, np.int64)
-    for bit, runs in runs_by_bit.items():
-        bits |= rle_code().decode(rle_code().merge(runs)).astype(np.int64) << bit
-    return bits
-
-
-def encode(segmentation: Any, height: int, width: int, location: str) -> Entry:
+def encode(segmentation: Any, height: int, width: int, location: str) -> RunLengths:
     """Compressed RLE of an object given as polygons or as RLE. Raises DataError, with `location`."""
     if not segmentation:
         raise DataError(
@@ -151,7 +84,7 @@ def encode(segmentation: Any, height: int, width: int, location: str) -> Entry:
     return rle_code().frPyObjects({"size": size, "counts": runs}, height, width)
 
 
-def _encode_polygons(segmentation: list, height: int, width: int, location: str) -> Entry:
+def _encode_polygons(segmentation: list, height: int, width: int, location: str) -> RunLengths:
     polygons = [read_points(polygon, f"{location}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
     visible = [clip_polygon(points, (height, width)) for points in polygons]
     outlines = [points.ravel().tolist() for points in visible if len(points)]

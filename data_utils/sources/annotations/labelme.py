@@ -7,17 +7,23 @@ import os
 import re
 from base64 import b64decode
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw
 
 from data_utils.class_names import BACKGROUND_NAMES, NamedClasses
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, image_errors, is_visible_file
-from data_utils.sources.annotations.labelme_mask import LabelmeMask, read_labelme
+from data_utils.image_io.formats import EmbeddedImage, image_errors, is_visible_file, open_picture
+from data_utils.image_io.reader import read_header
+from data_utils.sources.annotations.documents import json_of, lines_of
+from data_utils.sources.annotations.drawn import Area, DrawnMask, Outline, drawn_size, fill_polygon, read_points
 from data_utils.sources.annotations.layout import (
     SplitPaths,
     check_unpaired,
@@ -26,7 +32,6 @@ from data_utils.sources.annotations.layout import (
     list_problems,
     number_classes,
     paired_folders,
-    read_lines,
 )
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
@@ -43,6 +48,12 @@ HEAD = 2**20  # how many bytes are read to see whether a file is labelme's
 KEYS = re.compile(rb'"(?:shapes|imageData|imagePath)"\s*:')
 LABELS = "labels.txt"  # one name a line, as `labelme --labels` takes it
 IGNORED = "__ignore__"  # labelme's own name for ignored areas
+# labelme draws its own masks with these, in pixels
+LINE_WIDTH = 10
+POINT_RADIUS = 5
+# how many points each type of shape needs; a rectangle of four is a turned one
+POINTS = {"polygon": 3, "rectangle": 2, "oriented_rectangle": 4, "rotation": 4, "circle": 2, "mask": 2}
+POINTS |= {"line": 2, "linestrip": 2, "point": 1}
 
 
 class Contents(NamedTuple):
@@ -76,38 +87,107 @@ class LabelmeImage(EmbeddedImage):
             return b64decode(content["imageData"])
 
 
+class LabelmeMask(DrawnMask):
+    """The shapes of a file, later ones on top; `values`: label -> mask value."""
+
+    def read(self) -> tuple[tuple[int, int], list[Area]]:
+        content = read_labelme(self.file)
+        stated = (content.get("imageHeight"), content.get("imageWidth"))
+        size = drawn_size(stated, self._picture_size(content), self.file)
+        areas: list[Area] = []
+        for number, shape in enumerate(content["shapes"], 1):
+            location = f"{self.file}: shape {number}"
+            label = str(shape.get("label"))
+            if label not in self.values:
+                raise DataError(f"{location} is called {label!r}, which labels.txt does not list")
+            group = shape.get("group_id")
+            outline = outline_of(shape, f"{location} ({label})")
+            areas.append(Area(self.values[label], outline, None if group is None else str(group)))
+        return size, areas
+
+    def _picture_size(self, content: dict[str, Any]) -> tuple[int, int]:
+        """(H, W) of the image from its header, in the image's own file or in this file."""
+        if self.image:
+            return read_header(self.image, self.image)[0]
+        if not content.get("imageData"):
+            raise DataError(f"{self.file} has no image file beside it, and holds none")
+        return read_header(LabelmeImage(self.file).read(), f"{self.file}: imageData")[0]
+
+
+def read_labelme(file: str) -> dict[str, Any]:
+    """The content of a file, with its list of shapes. Raises DataError if the file is not a labelme file."""
+    content = json_of(file)
+    shapes = content.get("shapes")
+    if not isinstance(shapes, list) or not all(isinstance(shape, dict) for shape in shapes):
+        raise DataError(f"{file} is no labelme file: it has no list of shapes")
+    for number, shape in enumerate(shapes, 1):
+        if not isinstance(shape.get("shape_type") or "", str):
+            kind = str(shape["shape_type"])[:40]
+            raise DataError(f"{file} says that shape {number} is of shape_type {kind}, expected a name")
+    return content
+
+
+def outline_of(shape: dict[str, Any], location: str) -> Outline:
+    """The outline of a shape. Raises DataError, with `location`, for a shape that has no area or is not understood."""
+    kind = shape.get("shape_type") or "polygon"
+    if kind not in POINTS:
+        raise DataError(f"{location} is a {kind}; supported are {', '.join(POINTS)}")
+    points = read_points(shape.get("points"), f"{location}: {kind}", POINTS[kind])
+    low = points.min(axis=0).tolist()
+    high = points.max(axis=0).tolist()
+    if kind == "mask":
+        return partial(_stamp, shape.get("mask"), (round(low[0]), round(low[1])), location)
+    if kind == "circle":
+        return _disc(points[0], float(np.hypot(*(points[1] - points[0]))))
+    if kind == "point":
+        return _disc(points[0], POINT_RADIUS)
+    if kind in ("line", "linestrip"):
+        return partial(_line, points.ravel().tolist())
+    if kind == "rectangle" and len(points) == 2:
+        return partial(_rectangle, low + high)
+    return partial(fill_polygon, points)
+
+
+def _stamp(mask: Any, corner: tuple[int, int], location: str, picture: Image.Image, value: int) -> None:
+    """Draw a mask, a PNG in base64, with its upper left corner there."""
+    with image_errors(location):
+        stamp = open_picture(BytesIO(b64decode(mask)))
+        if stamp.width > 2 * picture.width or stamp.height > 2 * picture.height:
+            raise ValueError(f"its mask of {stamp.width} x {stamp.height} pixels is larger than the picture")
+        picture.paste(value, corner, stamp.convert("L").point(lambda level: 255 * (level > 0)))
+
+
+def _disc(center: np.ndarray, radius: float) -> Outline:
+    return partial(_ellipse, [*(center - radius).tolist(), *(center + radius).tolist()])
+
+
+def _ellipse(box: list[float], picture: Image.Image, value: int) -> None:
+    ImageDraw.Draw(picture).ellipse(box, fill=value)
+
+
+def _rectangle(box: list[float], picture: Image.Image, value: int) -> None:
+    ImageDraw.Draw(picture).rectangle(box, fill=value)
+
+
+def _line(corners: list[float], picture: Image.Image, value: int) -> None:
+    ImageDraw.Draw(picture).line(corners, fill=value, width=LINE_WIDTH, joint="curve")
+
+
 class LabelmeRecords(PairedRecords):
     """Images and their JSON files; the image's name is "" if the image is in the JSON file."""
 
-    values: dict[str, int]
-
-    def __init__(
-        self,
-        folders: tuple[Path, Path],
-        pairs: Sequence[tuple[str, str]],
-        metadata: Metadata,
-        values: dict[str, int],
-        annotations: AnnotationSummary,
-    ) -> None:
-        super().__init__(*folders, pairs, metadata)
-        self.values = values
-        self.annotations = annotations
-
     def __getitem__(self, i: int) -> Record:
-        image, file = self.paths(i)
-        name = self.image_name(i) or os.path.relpath(file, self.folders[1])
-        return {"image": image or LabelmeImage(file), "target": self.mask(image, file), "name": name}
-
-    def mask(self, image: str, annotation: str) -> ImageSource:
-        return LabelmeMask(annotation, image, self.values)
+        record = super().__getitem__(i)
+        if record["name"]:
+            return record
+        _, file = self.paths(i)
+        return {**record, "image": LabelmeImage(file), "name": os.path.relpath(file, self.folders[1])}
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder of images, folder of JSON files)."""
     splits = paired_folders(root, named_splits, IMAGE_FOLDERS, FOLDERS)
-    if any(_holds_shapes(files) for _, files in splits.values()):
-        return splits
-    return {}
+    return splits if any(_holds_shapes(files) for _, files in splits.values()) else {}
 
 
 def _holds_shapes(folder: Path) -> bool:
@@ -129,10 +209,13 @@ def is_labelme(file: str | Path) -> bool:
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> a function that opens its records. All files are read: their classes are joined."""
     contents_by_split = {split: read_contents(files) for split, (_, files) in splits.items()}
-    labels_files = [root / LABELS]
-    labels_files += [files / LABELS for _, files in splits.values()]
+    labels_files = [root / LABELS, *(files / LABELS for _, files in splits.values())]
     labels_file = next((path for path in labels_files if path.is_file()), None)
-    names = sorted(_used_labels(contents_by_split.values())) if labels_file is None else read_lines(labels_file)
+    labels: set[str] = set()
+    for contents_by_file in contents_by_split.values():
+        for contents in filter(None, contents_by_file.values()):
+            labels.update(contents.objects)
+    names = sorted(labels) if labels_file is None else lines_of(labels_file)
     names = [name.strip() for name in names if name.strip() not in ("", IGNORED)]
     classes, numbers = number_classes(names, str(labels_file or root))
     values = dict.fromkeys(BACKGROUND_NAMES, 0) | {IGNORED: IGNORE_INDEX}
@@ -141,16 +224,6 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     for split, folders in splits.items():
         openers[split] = partial(open_records, folders, contents_by_split[split], classes, values, allow_unpaired)
     return openers
-
-
-def _used_labels(splits: Iterable[dict[str, Contents | None]]) -> set[str]:
-    """The labels that any shape in the files of all splits has."""
-    labels: set[str] = set()
-    for contents_by_file in splits:
-        for contents in contents_by_file.values():
-            if contents is not None:
-                labels.update(contents.objects)
-    return labels
 
 
 def read_contents(folder: Path) -> dict[str, Contents | None]:
@@ -173,17 +246,17 @@ def _contents(path: str) -> Contents | None:
     """The content of a file; None if it cannot be read."""
     try:
         content = read_labelme(path)
-    except DataError:  # the error is reported when the file is rendered
+    except DataError:  # the error is reported when the file is drawn
         return None
+    shapes = content["shapes"]
     objects: set[tuple[str, str]] = set()
-    for number, shape in enumerate(content["shapes"]):
+    for number, shape in enumerate(shapes):
         group = shape.get("group_id")  # shapes of one group are one object
-        key = f"shape {number}" if group is None else f"group {group}"
-        objects.add((str(shape.get("label")), key))
+        objects.add((str(shape.get("label")), f"shape {number}" if group is None else f"group {group}"))
     counts = Counter(label for label, _ in sorted(objects))
     image = str(content.get("imagePath") or "")
-    points = sum(shape.get("shape_type") == "point" for shape in content["shapes"])
-    return Contents(dict(counts), image, bool(content.get("imageData")), points, len(content["shapes"]) - points)
+    points = sum(shape.get("shape_type") == "point" for shape in shapes)
+    return Contents(dict(counts), image, bool(content.get("imageData")), points, len(shapes) - points)
 
 
 def open_records(
@@ -201,27 +274,23 @@ def open_records(
     by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
     pairs: list[tuple[str, str]] = []
     unpaired: list[str] = []
+    files_by_image: dict[str, list[str]] = defaultdict(list)
     for file, contents in contents_by_file.items():
         image = by_stem.get(os.path.splitext(file)[0]) or named_image(folders, file, contents)
         if image is None and contents and not contents.is_embedded:
             unpaired.append(f"{file}: no image of its name")
-        else:
-            pairs.append((image or "", file))
-    files_by_image: dict[str, list[str]] = defaultdict(list)
-    for image, file in pairs:
-        files_by_image[image].append(file)
-    conflicts: list[str] = []
-    for image, names in files_by_image.items():
-        if image and len(names) > 1:
-            conflicts.append(f"{image} ({list_problems(names)})")
-    if conflicts:
-        raise DataError(
-            f"{files}: {len(conflicts)} images have several labelme files: {list_problems(conflicts)}; keep one of each"
-        )
+            continue
+        pairs.append((image or "", file))
+        if image:
+            files_by_image[image].append(file)
+    several = {image: names for image, names in files_by_image.items() if len(names) > 1}
+    if several:
+        conflicts = list_problems([f"{image} ({list_problems(names)})" for image, names in several.items()])
+        raise DataError(f"{files}: {len(several)} images have several labelme files: {conflicts}; keep one of each")
     unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_by_image]
     check_unpaired(unpaired, len(pairs), allow_unpaired, images)
     summary = _summarize([contents_by_file[file] for _, file in pairs], classes)
-    return LabelmeRecords(folders, pairs, Metadata(classes, tuple(unpaired)), values, summary)
+    return LabelmeRecords(folders, pairs, Metadata(classes, tuple(unpaired)), summary, LabelmeMask, values)
 
 
 def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None) -> str | None:
@@ -237,9 +306,8 @@ def _summarize(files: Sequence[Contents | None], classes: NamedClasses) -> Annot
     """The content of the files together; None stands for a file that cannot be read."""
     annotated = 0
     counts: Counter[str] = Counter()
-    for contents in files:
-        if contents is not None:
-            annotated += not contents.objects.keys() <= set(BACKGROUND_NAMES)
-            counts.update(contents.objects)
+    for contents in filter(None, files):
+        annotated += not contents.objects.keys() <= set(BACKGROUND_NAMES)
+        counts.update(contents.objects)
     instances = {name: counts[name] for value, name in classes if value}
     return AnnotationSummary("labelme", annotated, len(files) - annotated, instances)

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import dropwhile
 from pathlib import Path
 from unicodedata import normalize
@@ -12,12 +12,10 @@ from urllib.parse import unquote
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.sources.folder import children, splits_below, wanted_splits
-from data_utils.sources.records import image_without_mask
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
 from runtime.console import counted, listing
-from runtime.documents import MOST_BYTES_OF_DATA, read_bytes, text_lines
-from runtime.errors import DataError, one_line
+from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
 # split -> the two paths that it is read from; their meaning depends on the format
@@ -115,22 +113,6 @@ def check_unpaired(unpaired: Sequence[str], pair_count: int, allow_unpaired: boo
         raise DataError(f"{location}: {files} without partner: {list_problems(unpaired)}{remedy}")
     if not pair_count:
         raise DataError(f"{location}: no images with annotations")
-
-
-def unpaired_lines(images: Mapping[str, str], masks: Mapping[str, str]) -> list[str]:
-    """A line for each image without mask and each mask without image; both arguments map a pair's name to its file."""
-    lines = [image_without_mask(image) for stem, image in images.items() if stem not in masks]
-    return lines + [f"{mask}: mask without image" for stem, mask in masks.items() if stem not in images]
-
-
-def read_lines(file: str | Path) -> list[str]:
-    """Lines of a text file, none if its name is empty. Raises DataError for a file that cannot be read."""
-    if not file:
-        return []
-    try:
-        return text_lines(read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read as text ({one_line(error)})") from error
 
 
 def list_problems(problems: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """A folder for each image, with a mask for each of its objects, as in DSB2018: NAME/images/*.png, NAME/masks/*.png."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,11 +33,9 @@ class OneObjectMasks(RenderedMask):
     def render(self) -> np.ndarray:
         """(H, W) uint16: the number of the file, in the order of names; the last one's where several overlap."""
         names = picture_names(self.folder)
-        if not names:
-            size, _ = read_header(self.image, self.image)
-            return np.zeros(size, np.uint16)
-        if len(names) > np.iinfo(np.uint16).max:
-            raise DataError(f"{self.folder}: holds {len(names):,} masks, at most {np.iinfo(np.uint16).max:,} are read")
+        most = np.iinfo(np.uint16).max
+        if len(names) > most:
+            raise DataError(f"{self.folder}: holds {len(names):,} masks, at most {most:,} are read")
         ids: np.ndarray | None = None
         for number, name in enumerate(names, 1):
             path = os.path.join(self.folder, name)
@@ -49,25 +47,20 @@ class OneObjectMasks(RenderedMask):
                 sizes = " and ".join(f"{height} x {width}" for height, width in (ids.shape, is_object.shape))
                 raise DataError(f"{self.folder}: its masks {names[0]} and {name} have different sizes, {sizes}")
             ids[is_object] = number
-        assert ids is not None
-        return ids
+        return np.zeros(read_header(self.image, self.image)[0], np.uint16) if ids is None else ids
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         ids = self.render()
-        values = np.ones(int(ids.max()) + 1, np.uint8)
-        values[0] = 0
-        return ids, values
+        return ids, np.minimum(np.arange(int(ids.max()) + 1), 1)
 
 
 class OneObjectRecords(PairedRecords):
     """Records of such folders, named after their folders; their masks can only mean objects."""
 
-    def mask(self, image: str, annotation: str) -> OneObjectMasks:
-        return OneObjectMasks(annotation, image)
-
     def __getitem__(self, i: int) -> Record:
-        folder, _, file = self.image_name(i).split("/")
-        return {**super().__getitem__(i), "name": folder + os.path.splitext(file)[1]}
+        record = super().__getitem__(i)
+        folder, _, file = record["name"].split("/")
+        return {**record, "name": folder + os.path.splitext(file)[1]}
 
     @cached_property
     def digest(self) -> str:
@@ -93,33 +86,35 @@ def picture_names(folder: str) -> list[str]:
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder of the images' folders, the same folder again)."""
     split_names = wanted_splits(named_splits)
-    folders = children(root)
-    splits = {name: (folder, folder) for name, folder in folders.items() if name in split_names and _is_set(folder)}
-    if splits:
-        return splits
-    if _is_set(root):
-        return {"train": (root, root)}
-    return {}
-
-
-def find_object_images(root: Path) -> list[tuple[str, Path]]:
-    """Name and image of each folder in `root` if each holds an image and its masks; else an empty list."""
-    if not _is_set(root):
-        return []
-    images = []
-    for folder in sorted(children(root).values(), key=lambda path: natural_sort_key(path.name)):
-        inside = children(folder)
-        names = picture_names(str(inside[IMAGES])) if IMAGES in inside else []
-        if len(names) != 1:
-            return []
-        images.append((folder.name, inside[IMAGES] / names[0]))
-    return images
+    folders = {name: folder for name, folder in children(root).items() if name in split_names and _is_set(folder)}
+    if not folders and _is_set(root):
+        folders = {"train": root}
+    return {name: (folder, folder) for name, folder in folders.items()}
 
 
 def _is_set(root: Path) -> bool:
     """Whether each of the first folders in `root` holds images/ and masks/."""
     folders = list(children(root).values())[:LOOKED_AT]
     return bool(folders) and all({IMAGES, MASKS} <= children(folder).keys() for folder in folders)
+
+
+def find_object_images(root: Path) -> list[tuple[str, Path]]:
+    """Name and image of each folder in `root` if each holds an image and its masks; else an empty list."""
+    if not _is_set(root):
+        return []
+    images: list[tuple[str, Path]] = []
+    for folder, names in _image_folders(root):
+        if len(names) != 1:
+            return []
+        images.append((folder.name, children(folder)[IMAGES] / names[0]))
+    return images
+
+
+def _image_folders(root: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Each folder in `root`, with the names of the images in its folder of images."""
+    for folder in sorted(children(root).values(), key=lambda path: natural_sort_key(path.name)):
+        images = children(folder).get(IMAGES)
+        yield folder, picture_names(str(images)) if images else []
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
@@ -131,16 +126,14 @@ def open_records(root: Path, allow_unpaired: bool) -> OneObjectRecords:
     """The records of all folders in `root`; an image may have no masks, but must have a folder of them."""
     pairs: list[tuple[str, str]] = []
     unpaired: list[str] = []
-    for folder in sorted(children(root).values(), key=lambda path: natural_sort_key(path.name)):
+    for folder, images in _image_folders(root):
         inside = children(folder)
-        images = picture_names(str(inside[IMAGES])) if IMAGES in inside else []
         if len(images) > 1:
             raise DataError(f"{inside[IMAGES]}: holds {len(images)} images, expected the one that masks/ belongs to")
         if images and MASKS in inside:
             image = inside[IMAGES].relative_to(root) / images[0]
             pairs.append((image.as_posix(), inside[MASKS].relative_to(root).as_posix()))
         else:
-            missing_part = MASKS if images else "image"
-            unpaired.append(f"{folder.name}: has no {missing_part}")
+            unpaired.append(f"{folder.name}: has no {MASKS if images else 'image'}")
     check_unpaired(unpaired, len(pairs), allow_unpaired, root)
-    return OneObjectRecords(root, root, pairs, Metadata(unpaired=tuple(unpaired), task=TASK))
+    return OneObjectRecords((root, root), pairs, Metadata(unpaired=tuple(unpaired), task=TASK), None, OneObjectMasks)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from data_utils.image_io.gdal import is_gdal_error, load_rasterio
+from data_utils.sources.annotations.documents import reading
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import DataError, one_line
 
@@ -103,10 +104,8 @@ def _read_shapes(file: str, column: str | None, changed: int) -> Shapes:
 
 
 def _read_geojson(file: str, column: str | None) -> Shapes:
-    try:
+    with reading(file, "GeoJSON"):
         content = read_json(file, most_bytes=MOST_BYTES_OF_DATA)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read as GeoJSON ({one_line(error)})") from error
     features = content.get("features")
     if not isinstance(features, list):
         raise DataError(f'{file}: has no list "features", so it is no GeoJSON of polygons')

@@ -9,14 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from data_utils.class_names import BACKGROUND, BACKGROUND_NAMES, NamedClasses
-from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import read_header
-from data_utils.sources.annotations.layout import (
-    SplitPaths,
-    check_unpaired,
-    folder_in,
-    read_lines,
-)
+from data_utils.sources.annotations.documents import lines_of
+from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in
 from data_utils.sources.annotations.paired import PairedRecords
 from data_utils.sources.folder import files_by_stem, wanted_splits
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
@@ -31,13 +26,7 @@ NAMES += ("chair", "cow", "diningtable", "dog", "horse", "motorbike", "person", 
 NAMES += ("train", "tvmonitor")
 LABEL_MAP = "labelmap.txt"  # CVAT's: name:red,green,blue:parts:actions
 CLASS_NAMES = "class_names.txt"  # labelme's: a name a line, from value 0
-
-
-class VocRecords(PairedRecords):
-    """Images and their mask files."""
-
-    def mask(self, image: str, annotation: str) -> ImageSource:
-        return annotation
+COLOR = re.compile(r"\s*([0-9]{1,3}),\s*([0-9]{1,3}),\s*([0-9]{1,3})\s*")
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
@@ -56,9 +45,7 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
         lists = {"train": lists["trainval"]}
     elif len(lists) == 1 and not split_names & lists.keys():  # CVAT's default.txt
         lists = {"train": lists.popitem()[1]}
-    if not lists:
-        return {"train": (masks, masks)}
-    return {name: (masks, path) for name, path in lists.items()}
+    return {name: (masks, path) for name, path in lists.items()} or {"train": (masks, masks)}
 
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
@@ -69,31 +56,21 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     image_files = files_by_stem(images, "images")
     mask_files = files_by_stem(masks, "masks")
     classes = read_classes(root, masks / next(iter(mask_files.values())), list(mask_files))
+    by_spelling = spellings(image_files)
 
-    def open_records(list_file: Path) -> VocRecords:
-        has_list = list_file != masks
-        lines = read_lines(list_file) if has_list else list(mask_files)
-        written = [line.strip().strip('"') for line in lines if line.strip()]
-        by_spelling = spellings(image_files)
+    def open_records(list_file: Path) -> PairedRecords:
+        """The pairs that a list names, in its order; all pairs if the list is the folder of masks itself."""
+        if list_file == masks:
+            written = [*mask_files, *(stem for stem in image_files if stem not in mask_files)]
+        else:
+            written = [line.strip().strip('"') for line in lines_of(list_file) if line.strip()]
         stems = [find_name(stem, by_spelling) or stem for stem in written]
-        pairs: list[tuple[str, str]] = []
-        without_image: list[str] = []
-        without_mask: list[str] = []
-        for stem in stems:
-            if stem not in image_files:
-                without_image.append(stem)
-            elif stem not in mask_files:
-                without_mask.append(stem)
-            else:
-                pairs.append((image_files[stem], mask_files[stem]))
-        if not has_list:
-            without_mask += [stem for stem in image_files if stem not in mask_files]
-        unpaired = [f"{stem}: no image" for stem in without_image]
-        unpaired += [f"{stem}: no mask" for stem in without_mask]
+        pairs = [(image_files[stem], mask_files[stem]) for stem in stems if stem in image_files and stem in mask_files]
+        unpaired = [f"{stem}: no image" for stem in stems if stem not in image_files]
+        unpaired += [f"{stem}: no mask" for stem in stems if stem in image_files and stem not in mask_files]
         check_unpaired(unpaired, len(pairs), allow_unpaired, root)
-        records = VocRecords(images, masks, pairs, Metadata(classes, tuple(unpaired)))
-        records.annotations = AnnotationSummary("VOC", len(pairs), 0, {})
-        return records
+        summary = AnnotationSummary("VOC", len(pairs), 0, {})
+        return PairedRecords((images, masks), pairs, Metadata(classes, tuple(unpaired)), summary)
 
     return {split: partial(open_records, list_file) for split, (_, list_file) in splits.items()}
 
@@ -104,17 +81,10 @@ def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> NamedClasses:
         _, mode = read_header(str(mask), str(mask))
         return read_label_map(root / LABEL_MAP, colored=mode in ("RGB", "RGBA"))
     if (root / CLASS_NAMES).is_file():
-        names: list[str] = []
-        for line in read_lines(root / CLASS_NAMES):
-            name = line.strip()
-            if name in BACKGROUND_NAMES:
-                names.append(BACKGROUND)
-            elif name not in ("", "__ignore__"):
-                names.append(name)
-        return tuple(enumerate(names))
-    if _is_original(root, stems):
-        return tuple(enumerate(NAMES))
-    return ()
+        names = [line.strip() for line in lines_of(root / CLASS_NAMES)]
+        names = [BACKGROUND if name in BACKGROUND_NAMES else name for name in names]
+        return tuple(enumerate(name for name in names if name not in ("", "__ignore__")))
+    return tuple(enumerate(NAMES)) if _is_original(root, stems) else ()
 
 
 def _is_original(root: Path, stems: Sequence[str]) -> bool:
@@ -131,11 +101,11 @@ def _is_original(root: Path, stems: Sequence[str]) -> bool:
 def read_label_map(path: Path, colored: bool) -> NamedClasses:
     """CVAT's classes: by color if the masks hold colors, else by their order."""
     classes: list[tuple[MaskValue, str]] = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(lines_of(path), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, _, fields = line.partition(":")
-        color = re.fullmatch(r"\s*([0-9]{1,3}),\s*([0-9]{1,3}),\s*([0-9]{1,3})\s*", fields.partition(":")[0])
+        color = COLOR.fullmatch(fields.partition(":")[0])
         if color is None or max(map(int, color.groups())) > 255:
             raise DataError(f"{path}: line {number} is {line!r}, expected name:red,green,blue:parts:actions")
         red, green, blue = map(int, color.groups())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from data_utils.sources.annotations import labelme
-from data_utils.sources.annotations.labelme_mask import read_labelme
+from data_utils.sources.annotations.labelme import read_labelme
 from data_utils.sources.annotations.layout import holds_pictures
 from data_utils.sources.folder import files_by_stem
 from data_utils.sources.points.table import PointTable, TableBuilder, number, read_note, said_size, written_note

@@ -1,12 +1,12 @@
 """Polygons of annotations: cut where they reach far outside of a picture, and filled.
 
-Modules: data_utils/sources/annotations/polygons.py.
+Modules: data_utils/sources/annotations/drawn.py.
 """
 
 import numpy as np
 import pytest
 
-from data_utils.sources.annotations.polygons import clip_polygon
+from data_utils.sources.annotations.drawn import clip_polygon
 
 
 @pytest.mark.parametrize("points", [[(2, 2), (12, 3), (9, 15)], [(-20, -10), (40, 3), (9, 30)]])

@@ -1,0 +1,195 @@
+"""Masks drawn from the areas that a file lists: polygons and other shapes by Pillow, run lengths by pycocotools."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from data_utils.image_io.class_masks import LayeredMask
+from data_utils.image_io.reader import size_mismatch
+from data_utils.image_io.resize import same_proportions
+from data_utils.mask_values import number_type
+from runtime.errors import DataError
+from tasks.overlapping import pack_bits
+from unet.config import IGNORE_INDEX, MaskValue
+
+MAX_PIXEL_DISTANCE = 1e6  # pixels from the image's corner: a larger number is not a coordinate
+# annotations may be made at so many times the picture's sides: some pictures are made smaller after they are annotated
+MOST_TIMES = 8
+
+# in the picture of a class
+OBJECT = 1
+CROWD = 2
+
+RunLengths = dict[str, Any]  # RLE as pycocotools has it
+Outline = Callable[[Image.Image, int], None]  # draws a value on a picture
+
+
+class Area(NamedTuple):
+    """An object, or a part of one.
+
+    Args:
+        value: the mask value of its class.
+        outline: its pixels.
+        group: areas of one class and one group are one object; None for an object of its own.
+        is_crowd: whether it only marks an area in which objects of its class are not told apart.
+    """
+
+    value: int
+    outline: Outline
+    group: str | None = None
+    is_crowd: bool = False
+
+    @property
+    def shown_value(self) -> int:
+        """The value of its pixels in a mask of classes."""
+        return IGNORE_INDEX if self.is_crowd else self.value
+
+
+@dataclass(frozen=True)
+class DrawnMask(LayeredMask):
+    """The areas of an image, later ones over earlier ones.
+
+    Args:
+        file: the file of annotations; "" if the image has none.
+        image: the image file; "" if the image is in the file of annotations.
+        values: the mask value of each class of the file.
+    """
+
+    file: str
+    image: str
+    values: dict[Any, int]
+
+    @abstractmethod
+    def read(self) -> tuple[tuple[int, int], list[Area]]:
+        """(H, W), and the areas from the lowest to the highest. Raises DataError, with the file and the annotation."""
+
+    def render(self) -> np.ndarray:
+        size, areas = self.read()
+        picture = Image.new("I", size[::-1])
+        for area in areas:
+            area.outline(picture, area.shown_value)
+        return np.asarray(picture).astype(number_type(self.values.values()))
+
+    def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
+        size, areas = self.read()
+        picture = Image.new("I", size[::-1])
+        values = [0]
+        number_by_group: dict[tuple[int, str], int] = {}
+        for area in areas:
+            number = len(values)
+            if area.shown_value == 0:  # background takes away what lies below it
+                number = 0
+            elif area.group is not None:
+                number = number_by_group.setdefault((area.value, area.group), number)
+            if number == len(values):
+                values.append(area.shown_value)
+            area.outline(picture, number)
+        return np.asarray(picture), np.array(values)
+
+    def render_classes(self, bit_by_value: Mapping[MaskValue, int]) -> np.ndarray:
+        """The bits of `LayeredMask`: background removes all classes, and an ignored value makes all classes unknown.
+
+        A crowd makes its own class unknown where no object of it lies.
+        """
+        size, areas = self.read()
+        truth = np.zeros(size, np.int64)
+        unknown = np.zeros(size, np.int64)
+        for bit in set(bit_by_value.values()):
+            picture = Image.new("L", size[::-1])
+            for area in areas:
+                if bit_by_value.get(area.value) == bit:
+                    area.outline(picture, CROWD if area.is_crowd else OBJECT)
+                elif area.value in (0, IGNORE_INDEX):
+                    area.outline(picture, CROWD if area.value else 0)
+            if picture.getbbox():
+                pixels = np.asarray(picture)
+                truth |= (pixels == OBJECT).astype(np.int64) << bit
+                unknown |= (pixels == CROWD).astype(np.int64) << bit
+        return pack_bits(truth, unknown)
+
+
+def rle_code() -> ModuleType:
+    """The code of pycocotools for run lengths; prediction only needs it to read or write COCO."""
+    from pycocotools import mask
+
+    return mask
+
+
+def read_points(points: Any, location: str, least: int = 3) -> np.ndarray:
+    """Points (n, 2) float64 as (x, y), from pairs or from one flat list. Raises DataError, with `location`."""
+    try:
+        flat = np.array(points, np.float64).ravel()
+    except (TypeError, ValueError):  # text, objects, lists of different lengths
+        raise DataError(f"{location} has points that are not pairs of numbers") from None
+    if flat.size % 2:
+        raise DataError(f"{location} has {flat.size} coordinates, an odd number")
+    if flat.size < 2 * least:
+        raise DataError(f"{location} has {flat.size // 2} points, at least {least} are needed")
+    if not (np.abs(flat) < MAX_PIXEL_DISTANCE).all():  # NaN too
+        raise DataError(f"{location} has a coordinate that is NaN, infinite or far outside the image")
+    return flat.reshape(-1, 2)
+
+
+def drawn_size(stated: tuple[Any, Any], picture: tuple[int, int], location: str) -> tuple[int, int]:
+    """(H, W) that annotations are made for: the size stated in their file, else that of the `picture`.
+
+    Raises DataError, with `location`, unless it fits the picture, maybe resized: so the memory that drawing takes
+    depends on the picture, not on a number in a file.
+    """
+    height, width = stated
+    if not isinstance(height, int) or not isinstance(width, int) or min(height, width) <= 0:
+        return picture
+    if not same_proportions((height, width), picture):
+        raise DataError(size_mismatch(location, picture, (height, width)))
+    if max(height, width) > MOST_TIMES * max(picture):
+        raise DataError(
+            f"{location}: the file gives it {height:,} x {width:,} pixels (height x width), but the picture has"
+            f" {picture[0]:,} x {picture[1]:,}; correct the size in the file"
+        )
+    return height, width
+
+
+def fill_runs(runs: RunLengths, picture: Image.Image, value: int) -> None:
+    """Draw a value where run lengths say."""
+    left, top, width, height = map(int, rle_code().toBbox(runs))
+    inside = rle_code().decode(runs)[top : top + height, left : left + width]
+    picture.paste(value, (left, top), Image.fromarray(255 * inside))
+
+
+def fill_polygon(points: np.ndarray, picture: Image.Image, value: int) -> None:
+    """Fill a polygon (n, 2) by Pillow's rule: its border is inside."""
+    visible = clip_polygon(points, picture.size[::-1])
+    if len(visible):
+        ImageDraw.Draw(picture).polygon(visible.ravel().tolist(), fill=value)
+
+
+def clip_polygon(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A polygon (n, 2) cut to a frame that extends beyond a picture (H, W) by the picture's size on each side.
+
+    A polygon inside the frame is returned unchanged. Rendering takes memory for each pixel of an outline, also outside.
+    By the algorithm of Sutherland & Hodgman (1974): the polygon is cut along each side of the frame in turn.
+    """
+    height, width = size
+    frame = ((0, -width, 1), (0, 2 * width, -1), (1, -height, 1), (1, 2 * height, -1))
+    for axis, border, sign in frame:
+        inside = sign * (points[:, axis] - border) >= 0
+        if inside.all():
+            continue
+        corners = []
+        for index in range(len(points)):
+            start = points[index - 1]
+            end = points[index]
+            if inside[index] != inside[index - 1]:
+                share = (border - start[axis]) / (end[axis] - start[axis])
+                corners.append(start + share * (end - start))
+            if inside[index]:
+                corners.append(end)
+        if not corners:
+            return points[:0]
+        points = np.stack(corners)
+    return points

@@ -6,14 +6,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import SEEK_END, BytesIO
 from pathlib import Path
-from typing import IO, Any, BinaryIO, ClassVar, NamedTuple
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
-from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from data_utils.image_io.png import check_rows
 from runtime.documents import check_regular
 from runtime.errors import DataError, ImageError, UserError, one_line
 from runtime.memory import available_bytes
@@ -183,7 +181,6 @@ PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000"
 UNCHECKED_BYTES = 2**27  # up to so many bytes are allocated without asking how much memory is free
 COMPACT_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "PPM", "TGA")  # even of one color they need a part of a bit a pixel
 MOST_PIXELS = 2**14  # pixels that a byte of these can hold
-NOTABLE_PIXELS = 8  # with more pixels for each byte a PNG may end early
 STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
 WHITE_OF_RAWMODES = {"L;2": 3, "L;4": 15}  # Pillow's names for how grey of 2 and 4 bits is stored
 INFINITE_VALUE = 1e30  # numbers so far from 0 count as infinite: float32 does not hold their squares
@@ -284,14 +281,9 @@ def decode(picture: Image.Image) -> None:
     white = _stored_white(picture)
     if white is not None:
         picture.info[STORED_WHITE] = white
-    file = getattr(picture, "fp", None)  # it is left by decoding
     if isinstance(picture, TiffImageFile) and picture.tag_v2.get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS:
         picture.filename = ""  # else Pillow would map the pixels of the file, as rows of the turned picture's length
     picture.load()
-    if isinstance(picture, PngImageFile) and file is not None:
-        last_row = picture.crop((0, picture.height - 1, *picture.size))
-        if not np.asarray(last_row).any():  # nor are rows that the file does not hold
-            check_png(picture, file)
 
 
 def check_claim(picture: Image.Image) -> None:
@@ -299,13 +291,6 @@ def check_claim(picture: Image.Image) -> None:
     width, height = picture.size
     if _pixels_of_a_byte(picture) > MOST_PIXELS:
         raise ValueError(f"its header claims {width:,} x {height:,} pixels, more than {MOST_PIXELS:,} for each byte")
-
-
-def check_header(picture: Image.Image) -> None:
-    """Raises ValueError as `check_claim` does, and for a PNG of few bytes that ends before its last row."""
-    check_claim(picture)
-    if isinstance(picture, PngImageFile) and picture.fp and _pixels_of_a_byte(picture) > NOTABLE_PIXELS:
-        check_png(picture, picture.fp)
 
 
 def _pixels_of_a_byte(picture: Image.Image) -> float:
@@ -317,17 +302,6 @@ def _pixels_of_a_byte(picture: Image.Image) -> float:
     file_bytes = file.seek(0, SEEK_END)
     file.seek(position)
     return picture.width * picture.height / max(1, file_bytes)
-
-
-def check_png(picture: PngImageFile, file: IO[bytes]) -> None:
-    """Raises ValueError if a PNG holds fewer rows than its header claims."""
-    if file.closed:
-        with open(picture.filename, "rb") as again:
-            check_rows(again)
-        return
-    position = file.tell()
-    check_rows(file)
-    file.seek(position)
 
 
 def _stored_white(picture: Image.Image) -> int | None:

@@ -21,8 +21,8 @@ from data_utils.image_io.formats import (
     PictureFile,
     RenderedMask,
     WindowSource,
+    check_claim,
     check_finite,
-    check_header,
     check_memory,
     decode,
     image_errors,
@@ -369,7 +369,7 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
                 raise ImageError(f"{name} is an array of shape {picture.shape}, expected (H, W) or (H, W, C)")
             channels = "" if picture.ndim == 2 else f" x {picture.shape[2]}"
             return picture.shape[:2], f"{picture.dtype}{channels}"
-        check_header(picture)
+        check_claim(picture)
         width, height = picture.size
         # The method of PNG files would decode the pixels, lest the orientation stand behind them.
         turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS

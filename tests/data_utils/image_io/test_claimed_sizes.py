@@ -1,7 +1,4 @@
-"""Small files that claim vast sizes: measured before anything is decoded, inflated or drawn.
-
-Modules: data_utils/image_io/png.py.
-"""
+"""Small files that claim vast sizes: measured before anything is decoded, inflated or drawn."""
 
 import gzip
 import json
@@ -131,33 +128,6 @@ def test_a_file_cannot_hold_the_pixels_that_its_header_claims(tmp_path, read, su
     (tmp_path / f"a.{suffix}").write_bytes(content)
     with pytest.raises(DataError, match=r"claims 30,000 x 30,000 pixels, more than 16,384 for each byte"):
         read(str(tmp_path / f"a.{suffix}"), "a")
-
-
-def short_png(rows: int, *, interlaced: bool = False, level: int = 9) -> bytes:
-    """A PNG that claims 300 rows of 20 grey pixels, all 80, and ends after some (38 if interlaced)."""
-    content = b"\x89PNG\r\n\x1a\n"
-    row = b"\0" + bytes([80] * (3 if interlaced else 20))
-    pixels = zlib.compress(row * rows, level)
-    header = struct.pack(">IIBBBBB", 20, 300, 8, 0, 0, 0, interlaced)
-    for kind, data in ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")):
-        content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    return content
-
-
-@pytest.mark.parametrize("level", [0, 9])
-@pytest.mark.parametrize("read", [read_image, read_mask])
-def test_a_png_that_ends_early_is_one_line(read, level):
-    assert (read(short_png(300, level=level), "a") == 80).all()
-    with pytest.raises(DataError, match=r"a: .* cannot be read \(its pixels end after 6,279 of 6,300 bytes\)"):
-        read(short_png(299, level=level), "a")
-    with pytest.raises(DataError, match=r"its pixels end after 152 of 6,563 bytes"):
-        read(short_png(38, interlaced=True, level=level), "a")
-
-
-def test_the_header_of_a_small_png_that_ends_early_is_one_line():
-    assert read_header(short_png(300), "a")[0] == (300, 20)
-    with pytest.raises(ImageError, match=r"a cannot be read \(its pixels end after 210 of 6,300 bytes\)"):
-        read_header(short_png(10), "a")
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])

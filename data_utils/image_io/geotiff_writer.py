@@ -9,7 +9,7 @@ from typing import BinaryIO
 import numpy as np
 import tifffile
 
-from data_utils.image_io.places import ASCII_PARAMETERS, KEY_DIRECTORY, NODATA, Place
+from data_utils.image_io.places import NODATA, Place
 
 TILE = 256  # pixels of a side of a tile
 COMPRESSION_LEVEL = 6
@@ -102,13 +102,8 @@ class GeoTiffWriter:
             yield self._tiles.read(length)
 
     def _place_tags(self) -> list[tuple]:
-        """Code, type, count and values of the tags of the place."""
-        tags: list[tuple] = []
-        for code, values in self.place.tags:
-            if code == ASCII_PARAMETERS:
-                tags.append((code, "s", 0, values.encode("ascii", "replace"), True))
-            else:
-                tags.append((code, "H" if code == KEY_DIRECTORY else "d", len(values), values, True))
+        """The tags of the place, and of the value without data."""
+        tags = list(self.place.tags)
         if self.nodata is not None:
             tags.append((NODATA, "s", 0, f"{self.nodata:.17g}", True))
         return tags

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import tifffile
@@ -114,8 +115,10 @@ def _read_grid(path: str, page: int, changed: int) -> Grid | None:
             tiff_page = tiff.pages[page].aspage()
             if tiff_page.tags.valueof("Orientation", default=1) != 1:  # it is turned as it is decoded
                 return None
-            place = read_place(tiff_page)
+            place = read_place(Path(path), tiff_page)
             size = (int(tiff_page.imagelength), int(tiff_page.imagewidth))
+    except DataError:
+        raise
     except Exception:  # tifffile raises many kinds of errors at damaged files
         return None
     return None if place is None else Grid(place, size)

@@ -13,7 +13,7 @@ import tifffile
 from data_utils.image_io.band_names import band_indices, stored_band_names
 from data_utils.image_io.formats import BandSource, open_picture
 from data_utils.image_io.page_pixels import PagePixels, Range, is_photograph, sample_index
-from data_utils.image_io.places import NODATA, PLACE_TAGS, has_place_tags
+from data_utils.image_io.places import NODATA, PLACE_TAGS, has_place_tags, place_tags
 from data_utils.image_io.tiff import (
     ALPHA_SAMPLES,
     check_segments,
@@ -228,7 +228,6 @@ def page_as_file(path: Path, number: int) -> bytes:
         file = RasterFile(path, page, stack)
         height, width = file.size
         pixels = file.pixels.read((0, height), (0, width), range(file.sample_count))
-        tags = [page.tags[code] for code in (*PLACE_TAGS, NODATA) if code in page.tags]
         tifffile.imwrite(
             content,
             pixels if file.sample_count > 1 else pixels[:, :, 0],
@@ -237,7 +236,7 @@ def page_as_file(path: Path, number: int) -> bytes:
             extrasamples=page.extrasamples,
             compression="zlib",
             metadata=None,
-            extratags=[(tag.code, tag.dtype, tag.count, tag.value, True) for tag in tags],
+            extratags=place_tags(page, (*PLACE_TAGS, NODATA)),
         )
     return content.getvalue()
 

@@ -237,4 +237,4 @@ def _place_and_box(source: ImageSource) -> tuple[Place, Box] | None:
 
 def _key(place: Place) -> object:
     """A key that is equal for places of one CRS."""
-    return place.crs and (place.crs.epsg or place.crs.keys)
+    return place.crs and (place.crs.epsg or place.crs.definition)

@@ -283,7 +283,7 @@ def test_geojson_holds_each_place_of_a_corner(tmp_path):
 
 @pytest.mark.parametrize(("epsg", "name"), [(4326, None), (3857, "urn:ogc:def:crs:EPSG::3857")])
 def test_geojson_names_any_crs_but_longitude_and_latitude(tmp_path, epsg, name):
-    write_geojson(tmp_path / "a.geojson", IN_PIXELS._replace(crs=Crs(epsg, ())), [])
+    write_geojson(tmp_path / "a.geojson", IN_PIXELS._replace(crs=Crs(epsg)), [])
     collection = json.loads((tmp_path / "a.geojson").read_text())
     assert collection.get("crs") == (name and {"type": "name", "properties": {"name": name}})
     assert collection["features"] == []

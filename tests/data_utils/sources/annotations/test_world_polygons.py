@@ -212,7 +212,7 @@ def test_polygons_need_rasterio(tmp_path):
     mask = areas_of(tmp_path)["train"][0]["target"]
     with (
         mock.patch.dict("sys.modules", {"rasterio": None}),
-        pytest.raises(DataError, match=r"areas\.geojson needs rasterio: pip install rasterio"),
+        pytest.raises(DataError, match="needs rasterio: pip install rasterio"),
     ):
         mask.render()
 

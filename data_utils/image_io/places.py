@@ -102,9 +102,9 @@ def read_place(file: Path, page: tifffile.TiffPage) -> Place | None:
         return None
     with ExitStack() as stack:
         data_set = open_directory(file, page.index, stack)
-        transform = tuple(map(float, data_set.transform[:6]))
+        a, b, c, d, e, f = map(float, data_set.transform[:6])
         crs = data_set.crs
-    a, b, _, d, e, _ = transform
+    transform = (a, b, c, d, e, f)
     has_area = a * e - b * d != 0
     if transform == IDENTITY or not has_area or not all(map(math.isfinite, transform)):
         return None

@@ -19,11 +19,13 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 
 from inference.page import LIMITS, MAX_BYTES, STYLE, PagePredictor
-from runtime import cli as arg
+from runtime.cli import Arguments
 from runtime.console import say
 from runtime.errors import SettingsError, UsageError
 from runtime.script import run_script
+from runtime.settings import reader
 from runtime.signals import exit_on_sigterm
+from runtime.values import Natural
 
 MINUTES_TO_DELETION = 10
 INTRODUCTION = f"""# Segment an image
@@ -36,15 +38,17 @@ SET_OPACITY = "opacity => document.documentElement.style.setProperty('--mask-opa
 
 def parse_args(description: str) -> argparse.Namespace:
     """Read the flags; in a Hugging Face Space, variables or the folder model/ beside this file replace them."""
-    parser = arg.Arguments(description=description)
+    parser = Arguments(description=description)
     model = os.environ.get("MODEL") or None
     folder_beside = Path(__file__).with_name("model")
     if model is None and folder_beside.is_dir():
         model = str(folder_beside)
     parser.add_argument("--model", default=model, help="as for predict.py; else $MODEL, else model/ beside app.py")
     host = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
-    parser.add_argument("--host", default=host, help="address to listen on; 0.0.0.0 is all of this machine's")
-    parser.add_argument("--port", type=arg.positive_int, help="default: the first free one from 7860")
+    parser.add_argument(
+        "--host", default=host, help="address to listen on; 0.0.0.0 is all of this machine's (default: %(default)s)"
+    )
+    parser.add_argument("--port", type=reader(Natural), help="default: the first free one from 7860")
     args = parser.parse_args()
     if args.model is None:
         raise UsageError("--model is missing, and there is no folder model/ beside app.py")

@@ -12,10 +12,11 @@ if __name__ == "__main__":  # first of all: the imports below take seconds
 import argparse
 from pathlib import Path
 
-from runtime import cli as arg
+from runtime.cli import Arguments, check_free
 from runtime.console import say
 from runtime.errors import DataError, SettingsError
 from runtime.script import run_script
+from runtime.settings import reader
 from train_utils.reporting.comparison.differences import compare_recipes
 from train_utils.reporting.comparison.page import write_page
 from train_utils.reporting.comparison.recipes import differing_settings, group_runs
@@ -24,17 +25,17 @@ from train_utils.reporting.comparison.tables import terminal_text
 
 
 def parse_args(description: str) -> argparse.Namespace:
-    parser = arg.Arguments(description, usage="python compare.py RUN RUN ... [--output FILE] [--overwrite]")
-    parser.add_argument("runs", nargs="+", type=arg.non_empty_path, metavar="RUN", help="output folder of train.py")
-    page = "the page to write"
-    parser.add_argument("--output", type=arg.non_empty_path, default=Path("comparison.html"), metavar="FILE", help=page)
+    parser = Arguments(description, usage="python compare.py RUN RUN ... [--output FILE] [--overwrite]")
+    parser.add_argument("runs", nargs="+", type=reader(Path), metavar="RUN", help="output folder of train.py")
+    page = "the page to write (default: %(default)s)"
+    parser.add_argument("--output", type=reader(Path), default=Path("comparison.html"), metavar="FILE", help=page)
     parser.add_argument("--overwrite", action="store_true", help="replace the page that is there")
     return parser.parse_args()
 
 
 def main() -> None:
     args = parse_args(__doc__)
-    arg.check_free(args.output, [args.output], overwrite=args.overwrite)
+    check_free(args.output, [args.output], overwrite=args.overwrite)
 
     # 1. Runs: from the files in their folders; no data set and no model is opened
     runs, lines = read_runs(args.runs)

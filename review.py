@@ -18,10 +18,11 @@ from pathlib import Path
 
 import torch
 
-from runtime import cli as arg
+from runtime.cli import Arguments, check_free
 from runtime.console import counted, say
 from runtime.errors import DataError, SettingsError, UserError
 from runtime.script import run_script
+from runtime.settings import reader
 from train_utils.reporting.review.calibration import PAGE as CALIBRATION
 from train_utils.reporting.review.calibration import calibrate_run, write_calibration
 from train_utils.reporting.review.masks import review_runs
@@ -31,12 +32,12 @@ WORST_SHOWN = 10  # images that are named on the terminal
 
 
 def parse_args(description: str) -> argparse.Namespace:
-    parser = arg.Arguments(description, usage="python review.py --runs RUN [RUN ...] [--output DIR] [--overwrite]")
+    parser = Arguments(description, usage="python review.py --runs RUN [RUN ...] [--output DIR] [--overwrite]")
     parser.add_argument(
         "--runs",
         nargs="+",
         default=[],
-        type=arg.non_empty_path,
+        type=reader(Path),
         metavar="RUN",
         help="output folders of train.py, such as those of the folds of a cross-validation",
     )
@@ -44,7 +45,7 @@ def parse_args(description: str) -> argparse.Namespace:
         "--model",
         nargs="+",
         default=[],
-        type=arg.non_empty_path,
+        type=reader(Path),
         metavar="MODEL",
         help="the same by the folders of their models: runs/fold1/model",
     )
@@ -55,10 +56,10 @@ def parse_args(description: str) -> argparse.Namespace:
     )
     parser.add_argument(
         "--output",
-        type=arg.non_empty_path,
+        type=reader(Path),
         default=Path("review"),
         metavar="DIR",
-        help=f"for {PAGE}, {TABLE} and {LIST}",
+        help=f"for {PAGE}, {TABLE} and {LIST} (default: %(default)s)",
     )
     parser.add_argument(
         "--calibrate",
@@ -117,7 +118,7 @@ def main() -> None:
     args = parse_args(__doc__)
     folders = [*args.runs, *(model.parent for model in args.model)]
     names = [CALIBRATION] if args.calibrate else [PAGE, TABLE, LIST]
-    arg.check_free(args.output, [args.output / name for name in names], overwrite=args.overwrite)
+    check_free(args.output, [args.output / name for name in names], overwrite=args.overwrite)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if args.calibrate:
         calibrate_models(folders, args.dataset, device, args.output)

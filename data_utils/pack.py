@@ -39,10 +39,12 @@ from data_utils.sources.label_files import read_label_files
 from data_utils.sources.load import open_folder
 from data_utils.sources.placed import with_places
 from data_utils.sources.records import Records
-from runtime import cli
+from runtime.cli import Arguments, empty_folder
 from runtime.console import counted, say
 from runtime.errors import DataError
 from runtime.script import run_script
+from runtime.settings import reader
+from runtime.values import Positive
 from tasks.classes import Classes
 
 SHARD_MB = 256.0
@@ -126,10 +128,15 @@ def _stored_values(mask: np.ndarray, name: str) -> dict:
 
 
 def main() -> None:
-    parser = cli.Arguments(description=__doc__.splitlines()[0])
+    parser = Arguments(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="images and masks or annotations, in splits or not")
-    parser.add_argument("out", type=cli.empty_folder, help="folder to write, absent or empty")
-    parser.add_argument("--shard-mb", type=cli.positive_float, default=SHARD_MB, help="size of a shard in megabytes")
+    parser.add_argument("out", type=empty_folder, help="folder to write, absent or empty")
+    parser.add_argument(
+        "--shard-mb",
+        type=reader(Positive),
+        default=SHARD_MB,
+        help="size of a shard in megabytes (default: %(default)s)",
+    )
     parser.add_argument("--mask-suffix", help="masks are named <stem><suffix>.<ext>; default: detected")
     parser.add_argument("--allow-unpaired", action="store_true", help="leave out images and masks without partner")
     args = parser.parse_args()

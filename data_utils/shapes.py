@@ -14,17 +14,23 @@ from PIL import Image
 
 from data_utils.sources.shapes import CLASS_NAMES, VAL_FIRST, Shapes
 from data_utils.visualize import palette
-from runtime import cli
+from runtime.cli import Arguments, empty_folder
 from runtime.console import say
 from runtime.script import run_script
+from runtime.settings import reader
+from runtime.values import Count, Seed
 
 
 def main() -> None:
-    parser = cli.Arguments(description="Write the shapes data set as PNG.")
-    parser.add_argument("out", type=cli.empty_folder, help="folder to write, absent or empty")
-    parser.add_argument("--train", type=cli.non_negative_int, default=200, help="number of training pictures")
-    parser.add_argument("--val", type=cli.non_negative_int, default=40, help="number of validation pictures")
-    parser.add_argument("--seed", type=cli.seed_number, default=0, help="of the pictures")
+    parser = Arguments(description="Write the shapes data set as PNG.")
+    parser.add_argument("out", type=empty_folder, help="folder to write, absent or empty")
+    parser.add_argument(
+        "--train", type=reader(Count), default=200, help="number of training pictures (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--val", type=reader(Count), default=40, help="number of validation pictures (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=reader(Seed), default=0, help="of the pictures (default: %(default)s)")
     args = parser.parse_args()
 
     colors = palette(len(CLASS_NAMES)).ravel().tolist()

@@ -1,61 +1,42 @@
-"""Command lines: a parser whose mistakes are one line, and the types of arguments."""
+"""Command lines: a parser whose mistakes are one line, and folders to write into."""
 
 import argparse
 import difflib
-import math
-import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NoReturn, TypeVar
-
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils import validate_repo_id
+from typing import NoReturn
 
 from runtime.errors import SettingsError, UsageError
 from runtime.redact import PASSWORD, redact
 from runtime.script import print_error
 
-# hints for flags of other programs that choose devices; {script} is the script with the other arguments
-_DEVICES = (
-    "the launcher chooses devices: accelerate launch --multi_gpu --num_processes N {script} for N GPUs, accelerate"
-    " launch --cpu {script} for the CPU; without either, one GPU is used where there is one"
-)
-_FP16 = "the launcher chooses the precision: accelerate launch --mixed_precision fp16 {script}"
-_COMPILER = "the launcher compiles: accelerate launch --dynamo_backend inductor {script}"
-LAUNCH_HINTS = {"bf16": _FP16.replace("fp16", "bf16"), "compile": _COMPILER}
-LAUNCH_HINTS |= dict.fromkeys(("amp", "fp16"), _FP16)
-LAUNCH_HINTS |= dict.fromkeys(("gpus", "gpu", "device", "cuda"), _DEVICES)
-
+LAUNCH_HINTS = {  # flags of other programs -> what to type here; {script} is the script with the other arguments
+    "gpus gpu device cuda": "the launcher chooses devices: accelerate launch --multi_gpu --num_processes N {script} for"
+    " N GPUs, accelerate launch --cpu {script} for the CPU; without either, one GPU is used where there is one",
+    "amp fp16": "the launcher chooses the precision: accelerate launch --mixed_precision fp16 {script}",
+    "bf16": "the launcher chooses the precision: accelerate launch --mixed_precision bf16 {script}",
+    "compile": "the launcher compiles: accelerate launch --dynamo_backend inductor {script}",
+}
 LONG_DASHES = ("\u2013", "\u2014", "\u2212")  # word processors turn two dashes into these
-
-Number = TypeVar("Number", int, float)
-
-
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """A description keeps its lines; a default is added to help texts that do not state it."""
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        text = action.help or ""
-        states_it = "(default: " in text or isinstance(action.default, bool)  # flags that are on or off show no default
-        has_default = action.default not in (None, [], argparse.SUPPRESS)
-        if has_default and not states_it:
-            text += " (default: %(default)s)"
-        return text
 
 
 class Arguments(argparse.ArgumentParser):
     """An argument parser whose errors are one line that suggests the most similar flag; flags cannot be abbreviated.
 
     Args:
-        hints: flag of other programs, without its leading dashes -> the way to do the same here, as text.
+        hints: flags of other programs, with spaces between and without leading dashes -> what to type here; a script
+            that has some is a launched one, with LAUNCH_HINTS too.
     """
 
     def __init__(self, description: str, usage: str | None = None, hints: Mapping[str, str] | None = None) -> None:
-        super().__init__(description=description, usage=usage, allow_abbrev=False, formatter_class=HelpFormatter)
-        self.hints = hints or {}
+        style = argparse.RawDescriptionHelpFormatter  # a description keeps its lines
+        super().__init__(description=description, usage=usage, allow_abbrev=False, formatter_class=style)
+        self.hints: dict[str, str] = {}
+        for flags, hint in {**LAUNCH_HINTS, **hints}.items() if hints else ():
+            self.hints |= dict.fromkeys(flags.split(), hint)
 
     def parse_args(  # type: ignore[override]  # callers cannot pass a namespace
         self, args: list[str] | None = None, namespace: None = None
@@ -154,70 +135,11 @@ def _split_option(option: str) -> tuple[list[str], list[str]]:
     return words[start:end], [sys.argv[0], *words[:start], *words[end:]]
 
 
-def _number(kind: type[Number], is_valid: Callable[[Number], bool], expected: str) -> Callable[[str], Number]:
-    """A type of numbers for argparse; `expected` says which are valid."""
-
-    def read(text: str) -> Number:
-        try:
-            value = kind(text)
-        except ValueError:
-            pass
-        else:
-            if is_valid(value):
-                return value
-        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
-
-    return read
-
-
-positive_int = _number(int, lambda value: value >= 1, "a whole number of at least 1")
-non_negative_int = _number(int, lambda value: value >= 0, "a whole number of at least 0")
-positive_float = _number(float, lambda value: 0 < value < math.inf, "a number above 0")
-non_negative_float = _number(float, lambda value: 0 <= value < math.inf, "a number of at least 0")
-fraction_above_0 = _number(float, lambda value: 0 < value < 1, "a number above 0 and below 1")
-fraction = _number(float, lambda value: 0 <= value < 1, "a number of at least 0 and below 1")
-# every random generator takes such a seed
-seed_number = _number(int, lambda value: 0 <= value < 2**32, "a whole number from 0 to 2^32 - 1")
-
-
-def fold_text(text: str) -> str:
-    """`2/5` for the second of five folds, for argparse."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if match is not None:
-        number, folds = map(int, match.groups())
-        if folds >= 2 and 1 <= number <= folds:
-            return text
-    raise argparse.ArgumentTypeError(f"{text!r} is not K/N, such as 2/5 for the second of five folds")
-
-
-def hub_id(text: str) -> str:
-    """`name` or `owner/name` as the Hub takes it, for argparse."""
-    try:
-        validate_repo_id(text)
-    except HFValidationError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text
-
-
-def non_empty_path(text: str) -> Path:
-    """A path that is not empty, for argparse: `Path("")` would be the current folder."""
-    if not text:
-        raise argparse.ArgumentTypeError("it is empty")
-    return Path(text)
-
-
-def utf8_path(text: str) -> Path:
-    """A path that is text, for argparse: safetensors writes into no other."""
-    try:
-        os.path.abspath(text).encode()
-    except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8; choose a folder with another name") from error
-    return Path(text)
-
-
 def empty_folder(text: str) -> Path:
     """A folder to write into, absent or empty, for argparse."""
-    folder = non_empty_path(text)
+    folder = Path(text)
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise argparse.ArgumentTypeError(f"{text} is not an empty folder: choose another, or empty it first")
     return folder
@@ -228,8 +150,3 @@ def check_free(output: Path, files: Iterable[Path], *, overwrite: bool) -> None:
     taken = [file for file in files if file.exists()]
     if taken and not overwrite:
         raise SettingsError(f"--output {output}: {taken[0]} is there already; choose another, or give --overwrite")
-
-
-def auto_or(kind: Callable[[str], float]) -> Callable[[str], float | str]:
-    """A type for argparse: `auto`, or a value that `kind` reads."""
-    return lambda text: text if text == "auto" else kind(text)

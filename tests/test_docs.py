@@ -24,7 +24,10 @@ from torch.distributed.run import get_args_parser
 
 import inference.predict_settings
 import train_utils.settings.flags
+from inference.predict_settings import PredictSettings
 from runtime.cli import Arguments
+from runtime.settings import add_settings
+from train_utils.settings.train_settings import TrainSettings
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SMALL = {  # flags that make a documented command quick
@@ -180,15 +183,15 @@ def test_every_file_named_on_a_page_exists(page):
 
 def known_flags() -> set[str]:
     """Every flag of the scripts and the launchers."""
-    files = [ROOT / "train_utils" / "settings" / "flags.py", ROOT / "inference" / "predict_settings.py"]
-    files += [ROOT / "app.py", ROOT / "compare.py", ROOT / "review.py"]
+    files = [ROOT / name for name in ("app.py", "compare.py", "review.py")]
     files += [
         path for folder in ("data_utils", "inference/export", "benchmarks") for path in (ROOT / folder).glob("*.py")
     ]
-    texts = [path.read_text() for path in files]
-    flags = {flag for text in texts for flag in re.findall(r'"(--[a-z][\w-]*)"', text)}
-    switches = r'"--([a-z][\w-]*)", action=argparse.BooleanOptionalAction'
-    flags |= {f"--no-{flag}" for text in texts for flag in re.findall(switches, text)}
+    flags = {flag for path in files for flag in re.findall(r'"(--[a-z][\w-]*)"', path.read_text())}
+    settings = argparse.ArgumentParser(conflict_handler="resolve")
+    for kind in (TrainSettings, PredictSettings):
+        add_settings(settings, kind)
+        flags.update(settings._option_string_actions)
     for parser in (launch_command_parser(), get_args_parser()):
         flags |= {flag for action in parser._actions for flag in action.option_strings}
     return flags

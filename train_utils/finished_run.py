@@ -9,11 +9,10 @@ from typing import Any
 from runtime.documents import check_types, read_json
 from runtime.files import replace_file, tolerate_write_errors
 from runtime.redact import redact_all
-from train_utils.checkpoints.find import LENGTH_AND_PLACE, checkpoint_folder
+from train_utils.checkpoints.find import checkpoint_folder
 from train_utils.schedule import Schedule
-from train_utils.settings.plan import Plan
 from train_utils.settings.record import FINISHED_FILE, UNRECORDED, flags_as_json
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import NOT_COMPARED, UNPLANNED, TrainSettings
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class FinishedRun:
         """Whether the flags ask for the settings of this run; the flags of its length and place are not compared."""
         flags = flags_as_json(args)
         # the flags that are open now: the run took their values from the plan or from the data
-        open_flags = [name for name in (*Plan.names(), "task", "place") if flags[name] is None]
-        not_compared = (*LENGTH_AND_PLACE, *open_flags)
+        open_flags = [name for name in (*UNPLANNED, "task", "place") if flags[name] is None]
+        not_compared = (*NOT_COMPARED, *open_flags)
         for name, value in flags.items():
             # a flag that did not exist yet when the run was recorded counts as unchanged
             if name not in not_compared and self.flags.get(name, value) != value:

@@ -14,14 +14,16 @@ from runtime.errors import CheckpointError, SettingsError
 from runtime.files import remove_leftovers
 from runtime.launch import command_line
 from runtime.lock import lock_folder
+from runtime.settings import as_flags
+from runtime.values import checked
 from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint
 from train_utils.finished_run import finished_line
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
 from train_utils.settings.data_checks import check_axes
-from train_utils.settings.plan import Plan, plan_run
+from train_utils.settings.plan import fill, plan_run
 from train_utils.settings.run_length import run_length
 from train_utils.settings.sizes import patch_size
-from train_utils.settings.train_settings import NO_ENCODER, TrainSettings, as_flags
+from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
 from unet.model import UNet
 
 
@@ -91,11 +93,7 @@ class OpenedRun:
         """
         args = replace(args, task=info.config.task, place=info.config.place)
         if args.plan == "auto":
-            plan = self._recorded_plan(args)
-            if plan is None:
-                plan = plan_run(info, args)
-                _say_plan(plan, args)
-            args = plan.fill(args)
+            args = self._with_recorded_plan(args) if self.checkpoint.state else _with_new_plan(args, info)
         elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
             crop_size = self._patch_size(args, info)
             args = replace(args, crop_size=crop_size)
@@ -103,15 +101,15 @@ class OpenedRun:
         check_axes(info, args)
         return args
 
-    def _recorded_plan(self, args: TrainSettings) -> Plan | None:
-        """The plan of the checkpoint; None without one."""
-        if self.checkpoint.state is None:
-            return None
-        flags = self.checkpoint.state.settings.flags
-        plan = Plan(**{name: flags[name] for name in Plan.names() if flags[name] is not None})
+    def _with_recorded_plan(self, args: TrainSettings) -> TrainSettings:
+        """The settings with the plan of the checkpoint."""
+        assert self.checkpoint.state is not None
+        recorded = self.checkpoint.state.settings.flags
+        planned = {name: recorded[name] for name in UNPLANNED if recorded.get(name) is not None}
+        values = UNPLANNED | checked(TrainSettings, planned)
         if args.encoder == NO_ENCODER:  # if the run has an encoder, a later check of --resume refuses this
-            plan = replace(plan, encoder_weights=None, freeze_encoder=None)
-        return plan
+            values |= {"encoder_weights": None, "freeze_encoder": None}
+        return fill(args, values)
 
     def _patch_size(self, args: TrainSettings, info: DatasetInfo) -> tuple[int, ...]:
         """(D, H, W) of the patches of a run without a plan: from the checkpoint or, without one, from the volumes."""
@@ -138,9 +136,12 @@ class OpenedRun:
         return None if state is None else state.settings.micro_batch_size
 
 
-def _say_plan(plan: Plan, args: TrainSettings) -> None:
-    """Print the decisions of the plan that the flags leave open."""
-    say(f"plan: {as_flags(plan.decide(args))}")
+def _with_new_plan(args: TrainSettings, info: DatasetInfo) -> TrainSettings:
+    """The settings with a new plan, whose decisions are printed."""
+    planned = plan_run(info, args)
+    decisions = {name: getattr(planned, name) for name in UNPLANNED if getattr(args, name) is None}
+    say(f"plan: {as_flags(decisions)}")
+    return planned
 
 
 def open_run(args: TrainSettings) -> OpenedRun:

@@ -10,19 +10,20 @@ from pathlib import Path
 from inference.export.export_format import Options, export_proved
 from inference.export.export_formats import EXPORT_FORMATS, REMOVED_FORMATS
 from inference.export.proof import CHECKED
-from runtime import cli
+from runtime.cli import Arguments
 from runtime.console import say
 from runtime.errors import WriteError
 from runtime.script import run_script
+from runtime.settings import reader
 from unet.model import UNet
 
 
 def main() -> None:
     """Export a model folder or a Hub id from the command line."""
-    parser = cli.Arguments(description=__doc__.splitlines()[0])
+    parser = Arguments(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="model folder or Hub id")
-    parser.add_argument("output", type=cli.non_empty_path, help="the file to write")
-    formats = f"the format, one of {', '.join(EXPORT_FORMATS)}; see docs/export.md"
+    parser.add_argument("output", type=reader(Path), help="the file to write")
+    formats = f"the format, one of {', '.join(EXPORT_FORMATS)}; see docs/export.md (default: %(default)s)"
     parser.add_argument("--to", type=known_format, metavar="FORMAT", default="onnx", help=formats)
     parser.add_argument("--license", help="license of the model, such as CC-BY-4.0; with --to bioimageio")
     author = "who made the model; with --to bioimageio, several times for several"

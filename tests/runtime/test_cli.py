@@ -18,17 +18,8 @@ from runtime import cli, script
 from runtime.cli import Arguments
 from runtime.errors import DataError, UsageError, UserWarningLine
 from runtime.script import run_script, warning_line
-
-
-@pytest.mark.parametrize("text", ["1/2", "2/2", "5/5"])
-def test_a_fold_is_one_of_two_or_more(text):
-    assert cli.fold_text(text) == text
-
-
-@pytest.mark.parametrize("text", ["0/5", "6/5", "1/1", "-1/5", "2", "2/5/7", "a/b"])
-def test_a_fold_that_is_not_there_is_refused(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not K/N"):
-        cli.fold_text(text)
+from runtime.settings import reader
+from runtime.values import Natural
 
 
 @pytest.fixture
@@ -145,47 +136,6 @@ def test_a_warning_tells_no_password(kind, line):
     assert warning_line("see https://me:secret@host/x", kind, "a.py", 3).startswith(line)
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
-    [
-        (cli.positive_int, "1", 1),
-        (cli.non_negative_int, "0", 0),
-        (cli.positive_float, "1e-9", 1e-9),
-        (cli.non_negative_float, "0", 0.0),
-        (cli.fraction_above_0, "0.99", 0.99),
-        (cli.fraction, "0", 0.0),
-        (cli.fraction, "0.99", 0.99),
-        (cli.seed_number, "4294967295", 4294967295),
-        (cli.hub_id, "me/cells", "me/cells"),
-        (cli.auto_or(cli.positive_int), "auto", "auto"),
-        (cli.auto_or(cli.positive_int), "2", 2),
-    ],
-)
-def test_a_value_within_its_bounds_is_taken(kind, text, value):
-    assert kind(text) == value
-
-
-@pytest.mark.parametrize(
-    ("kind", "texts"),
-    [
-        (cli.positive_int, ["0", "-1", "1.5", ""]),
-        (cli.non_negative_int, ["-1", "0.5"]),
-        (cli.positive_float, ["0", "-1", "inf", "nan", "x"]),
-        (cli.non_negative_float, ["-0.1", "inf", "nan"]),
-        (cli.fraction_above_0, ["0", "1", "20"]),
-        (cli.fraction, ["1", "-0.1"]),
-        (cli.seed_number, ["-1", "4294967296", "1.0"]),
-        (cli.hub_id, ["a/b/c", "me/", "bad name"]),
-        (cli.auto_or(cli.positive_int), ["0", "automatic"]),
-    ],
-    ids=["natural", "count", "positive", "amount", "share", "fraction", "seed", "hub_id", "auto_or"],
-)
-def test_a_value_beyond_its_bounds_is_refused(kind, texts):
-    for text in texts:
-        with pytest.raises(argparse.ArgumentTypeError):
-            kind(text)
-
-
 @pytest.mark.parametrize("folder", [b"runs/\xff", b"\xfe/run"])
 def test_a_run_is_not_written_into_a_folder_that_is_no_text(capsys, folder):
     with pytest.raises(SystemExit) as end:
@@ -220,8 +170,8 @@ def parse(monkeypatch, capsys):
         parser.add_argument("--start", type=int, default=0, help="from where")
         parser.add_argument("--quick", action="store_true", help="soon")
         parser.add_argument("--words", nargs="*", default=[], help="which ones")
-        parser.add_argument("--crop", nargs="*", type=cli.positive_int)
-        parser.add_argument("--count", type=cli.positive_int)
+        parser.add_argument("--crop", nargs="*", type=reader(Natural))
+        parser.add_argument("--count", type=reader(Natural))
         parser.add_argument("--deep", action=argparse.BooleanOptionalAction, default=True)
         parser.add_argument("--input", required=True)
         with pytest.raises(SystemExit) as end:

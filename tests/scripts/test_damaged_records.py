@@ -91,8 +91,8 @@ def test_a_manifest_of_another_shape_means_the_checkpoint_before(output, content
         ("run", {"step": -1}, "its step is -1, expected int"),
         ("run", {"best": "high"}, 'its best is "high"'),
         ("run", {"window": {"sums": 1}}, "its window holds sums"),
-        ("flags", {"crop_size": 64}, "its crop_size is 64"),
-        (None, {"micro_batch_size": 2.5}, "its micro_batch_size is 2.5"),
+        ("flags", {"crop_size": 64}, "crop_size is 64"),
+        (None, {"micro_batch_size": 2.5}, "micro_batch_size is 2.5"),
     ],
 )
 def test_a_checkpoint_of_a_newer_version_or_with_impossible_values_is_passed_over(output, part, change, line):

@@ -60,14 +60,14 @@ def test_a_launch_is_checked_before_a_model_is_opened(start_calls, monkeypatch, 
     assert start_calls == ["environment"]
 
 
-PLAIN_OPTIONS = {"ensemble": [], "scale": None, "tile_size": None, "overlap": None, "tta": None}
+PLAIN_OPTIONS = {"ensemble": (), "scale": None, "tile_size": None, "overlap": None, "tta": None}
 
 
 @pytest.mark.parametrize(
     ("flags", "options"),
     [
         ([], PLAIN_OPTIONS),
-        (["--ensemble", "n", "o"], PLAIN_OPTIONS | {"ensemble": ["n", "o"]}),
+        (["--ensemble", "n", "o"], PLAIN_OPTIONS | {"ensemble": ("n", "o")}),
         (
             ["--scale", "0.5", "--tile-size", "64", "--overlap", "8", "--tta"],
             PLAIN_OPTIONS | {"scale": 0.5, "tile_size": 64, "overlap": 8, "tta": True},
@@ -202,7 +202,7 @@ def test_masks_beside_broken_files_are_written(broken_call):
         (["nowhere/*.png"], [], "--input nowhere/*.png: no image or volume found", 1),
         ([""], [], "--input: is empty", 1),
         (["a" * 300], [], "File name too long", 1),
-        (["PHOTOS"], ["--output", ""], "argument --output: it is empty", 2),
+        (["PHOTOS"], ["--output", ""], "argument --output: '' is not a path", 2),
         (["PHOTOS/a.png", "PHOTOS/sub/a.png"], [], "would both write", 1),
         (["PHOTOS"], ["--truth", "nowhere"], "--truth nowhere: is not a folder", 1),
         (["PHOTOS"], ["--truth", "PHOTOS/sub"], "has no mask for 1 input, the first is b", 1),

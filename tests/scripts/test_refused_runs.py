@@ -61,7 +61,7 @@ def test_gpu_profile_without_a_gpu_ends_in_a_one_line_error_of_ours(profile, tmp
         (["--lernrate", "1"], "unknown argument --lernrate"),
         (["--batch-size", "0"], "'0' is not a whole number of at least 1"),
         (["--learning-rate", "-1"], "'-1' is not a number above 0"),
-        (["--norm", "layer"], "invalid choice: 'layer'"),
+        (["--norm", "layer"], "'layer' is not one of batch, group, instance"),
         (["--image-size", "32"], "expected 2 arguments"),
         (["--image-size", "32", "32", "--scale", "0.5"], "give one of them"),
         (["--epochs", "two"], "'two' is not a whole number"),

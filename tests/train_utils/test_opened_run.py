@@ -20,10 +20,9 @@ from runtime.errors import SettingsError
 from runtime.lock import locks_released
 from train_utils.memory.limit import MemoryLimit
 from train_utils.opened_run import OpenedRun, make_run_dir, open_run
-from train_utils.settings.plan import Plan
 from train_utils.settings.run_length import LONG
 from train_utils.settings.sizes import patch_size
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import UNPLANNED, TrainSettings
 from unet import UNet, UNetConfig
 from unet.config import Preprocess
 
@@ -157,7 +156,7 @@ def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tm
     assert opened_run(tmp_path, state_of(micro_batch_size=8), limit=limit).largest_micro_batch == size
 
 
-NO_PLAN = dict.fromkeys(Plan.names())
+NO_PLAN = dict.fromkeys(UNPLANNED)
 IMAGES = unread_info(unread_split(9, (64, 64)))
 
 

@@ -10,13 +10,12 @@ from runtime.files import checksum
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.run_state import RunState
 from train_utils.settings.record import CONTENT_ENTRY, RunSettings
+from train_utils.settings.train_settings import NOT_COMPARED
 from unet.config import UNetConfig
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"  # where the run stands
 CHECKPOINT_FILES = {"model.safetensors", "optimizer.safetensors", STATE}  # the files of every checkpoint
-# flags that a resumed run may change without a message
-LENGTH_AND_PLACE = ("epochs", "max_steps", "max_minutes", "resume", "output_dir", "like", "processes_per_volume")
 
 
 class FoundCheckpoint(NamedTuple):
@@ -84,7 +83,7 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
         if has_no_effect:
             steps = counted(current.total_steps, "step")
             notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {steps}")
-        elif before != value and key not in LENGTH_AND_PLACE:
+        elif before != value and key not in NOT_COMPARED:
             notes.append(f"{key} was {before} and is now {value}")
     return notes
 

@@ -1,15 +1,14 @@
-"""--like: the flags of a recorded run are repeated on the command line of a new run."""
+"""--like: a new run repeats the settings of a recorded one."""
 
-import argparse
-import json
-import sys
-from dataclasses import fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from runtime import cli as arg
+from runtime.cli import Arguments
 from runtime.console import say
-from runtime.documents import as_json, read_json
-from runtime.redact import redact_all, shorten
+from runtime.documents import read_json
+from runtime.redact import redact_all
+from runtime.settings import flag_of
+from runtime.values import checked, field_types
 from train_utils.settings.record import (
     CREDENTIALS,
     PACKAGES,
@@ -18,21 +17,19 @@ from train_utils.settings.record import (
     flags_as_json,
 )
 from train_utils.settings.starting_point import ARCHITECTURE, ENCODER_FLAGS
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import NOT_REPEATED, TrainSettings
 
-# flags that belong to one run alone, or to the machine on which it runs
-NOT_REPEATED = ("like", "plan", "output_dir", "resume", "push_to_hub", "check_data", "processes_per_volume")
-# groups of flags: if the command line has a flag of a group, no flag of this group is repeated
+# groups of settings: if the command line has one of a group, no other of this group is repeated
 ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"}, {"val_split", "val_fraction", "fold"})
 
 
 class RecordedFlags(NamedTuple):
-    """The flags of another run, from its run.json.
+    """The settings of another run, from its run.json.
 
     Args:
-        flags: the values by name; empty without --like.
+        flags: the values by name, as JSON has them; empty without --like.
         environment: the versions that the run was recorded with.
-        credentials: the flags whose URL had a query, which is not recorded.
+        credentials: the settings whose URL had a query, which is not recorded.
     """
 
     flags: dict[str, Any]
@@ -40,14 +37,12 @@ class RecordedFlags(NamedTuple):
     credentials: list[str]
 
 
-def read_record(parser: arg.Arguments) -> RecordedFlags:
-    """Read the run.json that --like names, as a file or by its folder."""
-    path = parser.parse_known_args()[0].like
+def read_record(path: Path | None, parser: Arguments) -> RecordedFlags:
+    """Read the run.json that --like names, as a file or by its folder; a mistake ends the process with one line."""
     if path is None:
         return RecordedFlags({}, {}, [])
     try:
-        file = path / "run.json" if path.is_dir() else path
-        record = read_json(file)
+        record = read_json(path / "run.json" if path.is_dir() else path)
     except OSError as error:
         parser.error(f"--like {path} cannot be read ({error.strerror})")
     except ValueError as error:
@@ -55,77 +50,48 @@ def read_record(parser: arg.Arguments) -> RecordedFlags:
     if not isinstance(record.get("flags"), dict):
         parser.error(f"--like {path} is no record of a run: it holds no flags; give the run.json of an output folder")
     flags = UNRECORDED_FLAGS | record["flags"]
-    unknown = sorted(flags.keys() - {entry.name for entry in fields(TrainSettings)})
+    unknown = sorted(flags.keys() - field_types(TrainSettings).keys())
     if unknown:
         parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
     if flags.get("max_minutes"):  # the number of steps decides what the run computed
         if record.get("total_steps") == 0:
             parser.error(f"--like {path}: the run by the clock has not ended, so nobody knows its steps")
         flags |= {"max_minutes": None, "max_steps": record.get("total_steps")}
-    for action in parser._actions:
-        fault = _fault(parser, action, flags.get(action.dest))
-        if fault:
-            parser.error(f"--like {path}: {action.dest} is {shorten(json.dumps(flags[action.dest]), 60)}: {fault}")
-    environment = record.get("run")
-    if not isinstance(environment, dict):
-        environment = {}
-    credentials = record.get(CREDENTIALS)
-    if not isinstance(credentials, list):
-        credentials = []
-    return RecordedFlags(flags, environment, [name for name in credentials if name in flags])
-
-
-def _fault(parser: arg.Arguments, action: argparse.Action, value: Any) -> str | None:
-    """Why no run has recorded this value of a flag, as JSON holds it; None if one may have."""
-    if value is None or (value == action.const and action.nargs == "?"):
-        return None
-    if action.nargs == 0:
-        return None if isinstance(value, bool) else "expected true or false"
-    takes_list = action.nargs not in (None, "?")
-    if isinstance(value, list) != takes_list or value == []:
-        return "expected a list" if takes_list else "expected one value"
-    words = [str(item) for item in value] if takes_list else [str(value)]
     try:
-        is_recorded = as_json(parser._get_values(action, words)) == value
-    except argparse.ArgumentError as error:
-        return str(error)
-    return None if is_recorded else "no run records it so"
+        checked(TrainSettings, _given(flags))
+    except ValueError as error:
+        parser.error(f"--like {path}: {error}")
+    environment = record.get("run")
+    credentials = record.get(CREDENTIALS)
+    return RecordedFlags(
+        flags,
+        environment if isinstance(environment, dict) else {},
+        [name for name in credentials if name in flags] if isinstance(credentials, list) else [],
+    )
 
 
-def repeated_arguments(parser: arg.Arguments, record: RecordedFlags) -> list[str]:
-    """A recorded run's flags as arguments, without NOT_REPEATED and without flags that the command line replaces."""
-    typed_flags = {word.partition("=")[0] for word in sys.argv[1:]}
-    typed_names = {action.dest for action in parser._actions if typed_flags.intersection(action.option_strings)}
-    if parser.parse_known_args()[0].folder is not None:  # the data set, typed without its flag
-        typed_names.add("dataset")
-    dropped_names = set(NOT_REPEATED)
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    """The settings that have a value."""
+    return {name: value for name, value in flags.items() if value not in (None, [])}
+
+
+def repeated_settings(record: RecordedFlags, typed: dict[str, Any], parser: Arguments) -> dict[str, Any]:
+    """The settings of a recorded run, without NOT_REPEATED and without those that the command line replaces."""
+    dropped = {*NOT_REPEATED, *typed}
     for group in ALTERNATIVES:
-        if group & typed_names:
-            dropped_names |= group
-    if typed_names & {"init_from", "encoder"}:  # a model and an encoder have an architecture
-        dropped_names.update(("init_from", "encoder"), ENCODER_FLAGS, ARCHITECTURE)
-    arguments = []
-    for action in parser._actions:
-        value = record.flags.get(action.dest)
-        switches_off = isinstance(action, argparse.BooleanOptionalAction) and value is False
-        if action.dest in dropped_names or value is None or (value is False and not switches_off):
-            continue
-        flag = action.option_strings[0]
-        if switches_off:
-            flag = action.option_strings[-1]  # it begins with --no-
-        if action.dest in record.credentials and action.dest not in typed_names:
+        if group & typed.keys():
+            dropped |= group
+    if typed.keys() & {"init_from", "encoder"}:  # a model and an encoder have an architecture
+        dropped.update(("init_from", "encoder"), ENCODER_FLAGS, ARCHITECTURE)
+    repeated = {name: value for name, value in _given(record.flags).items() if name not in dropped}
+    for name in record.credentials:
+        if name in repeated:
+            flag = flag_of(name)
             parser.error(
-                f"--like: the URL of {flag} {value} had a query, which a run does not record; give {flag} again, with"
-                " its query"
+                f"--like: the URL of {flag} {repeated[name]} had a query, which a run does not record; give {flag}"
+                " again, with its query"
             )
-        if isinstance(value, list):
-            arguments.append(flag)
-            arguments.extend(str(item) for item in value)
-        elif action.nargs == 0 or value == action.const:  # the value of --val-blocks without a number
-            arguments.append(flag)
-        else:
-            arguments.append(f"{flag}={value}")
-    return arguments
+    return checked(TrainSettings, repeated)
 
 
 def say_differences(args: TrainSettings, record: RecordedFlags) -> None:

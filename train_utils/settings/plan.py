@@ -4,8 +4,8 @@ The plan depends on the data and the flags alone, never on the machine or the nu
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from tasks.classes import Classes
 from train_utils.settings.lite0 import NAME as LITE0
 from train_utils.settings.run_length import SHORT, VERY_SHORT, RunLength, run_length
 from train_utils.settings.sizes import choose_crop_size, choose_scale
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import UNPLANNED, TrainSettings
 
 SMALLEST_PHOTOGRAPH = 128  # pixels of a side: at the encoder's stride of 32, 4 positions are left
 # the built-in encoder is not chosen if one of these flags asks for the plain U-Net or another start
@@ -32,51 +32,22 @@ FORWARD_SHARE = 1 / 3  # the forward pass takes this share of a training step's 
 SCORING_SHARE = 1 / 24  # resizing and counting the logits takes this share, for each pixel of a mask
 
 
-@dataclass(frozen=True)
-class Plan:
-    """A value for each flag that may be left to the plan. The defaults hold without one: the original U-Net on images
-    as they are."""
-
-    scale: float = 1.0
-    crop_size: Sequence[int] | None = None
-    augment: str = "basic"
-    encoder: str | None = None
-    encoder_weights: str | None = None
-    freeze_encoder: bool | None = None
-    base_channels: int | None = None  # UNetConfig's, or what suits an encoder
-    block: str | None = None
-    batch_size: int = 4
-    optimizer: str = "adamw"
-    class_weights: Sequence[float | str] | None = None
-    epochs: int = 10
-    eval_every: int = 0
-    checkpoint_every: int = 0
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """The names of the flags that a plan may decide."""
-        return tuple(field.name for field in fields(cls))
-
-    def decide(self, args: TrainSettings) -> dict[str, Any]:
-        """The values of the flags that `args` leave open; --epochs stays open beside another length of the run."""
-        decided = {name: getattr(self, name) for name in self.names() if getattr(args, name) is None}
-        if args.max_steps or args.max_minutes:
-            decided.pop("epochs", None)
-        return decided
-
-    def fill(self, args: TrainSettings) -> TrainSettings:
-        """The settings, with the plan's values for the flags that were open."""
-        return replace(args, **self.decide(args))
+def fill(args: TrainSettings, values: Mapping[str, Any]) -> TrainSettings:
+    """The settings, with values for those that are open; --epochs stays open beside another length of the run."""
+    decided = {name: value for name, value in values.items() if getattr(args, name) is None}
+    if args.max_steps or args.max_minutes:
+        decided.pop("epochs", None)
+    return replace(args, **decided)
 
 
-def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
-    """The plan of a run; it does not change the values of given flags.
+def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
+    """The settings of a run, with values for those of UNPLANNED that are open.
 
     Images are scaled down, as far as masks keep their detail, until they have no more pixels than the length of the run
     allows; images that are still larger are cropped. A stream, which is not read before training, gets the defaults.
     """
     if not info.train.sizes.any():
-        return Plan()
+        return fill(args, UNPLANNED)
     minutes = args.max_minutes or math.inf
     is_volumes = info.train.records.dims == 3
     encoder = _choose_encoder(info, args, minutes)
@@ -90,22 +61,23 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> Plan:
     eval_every = args.eval_every
     if eval_every is None:
         eval_every = _eval_every(info, scale, args.image_size, crop_size, batch_size)
-    return Plan(
-        scale=scale,
-        crop_size=crop_size,
-        augment=_augmentation(info, minutes),
-        encoder=encoder.name,
-        encoder_weights=encoder.weights,
-        freeze_encoder=encoder.is_frozen,
-        base_channels=base_channels,
-        block="residual",
-        batch_size=batch_size,
-        optimizer="muon" if info.reader.takes_points else Plan.optimizer,
-        class_weights=("auto",) if is_unbalanced else None,
-        epochs=max(Plan.epochs, math.ceil(FEWEST_STEPS * batch_size / len(info.train))),
-        eval_every=eval_every,
-        checkpoint_every=eval_every,
-    )
+    plan = {
+        "scale": scale,
+        "crop_size": crop_size,
+        "augment": _augmentation(info, minutes),
+        "encoder": encoder.name,
+        "encoder_weights": encoder.weights,
+        "freeze_encoder": encoder.is_frozen,
+        "base_channels": base_channels,
+        "block": "residual",
+        "batch_size": batch_size,
+        "optimizer": "muon" if info.reader.takes_points else UNPLANNED["optimizer"],
+        "class_weights": ("auto",) if is_unbalanced else None,
+        "epochs": max(UNPLANNED["epochs"], math.ceil(FEWEST_STEPS * batch_size / len(info.train))),
+        "eval_every": eval_every,
+        "checkpoint_every": eval_every,
+    }
+    return fill(args, plan)
 
 
 def _width(info: DatasetInfo, length: RunLength) -> int:
@@ -122,7 +94,7 @@ def _augmentation(info: DatasetInfo, minutes: float) -> str:
         only_mirrors = info.reader.takes_points and minutes < VERY_SHORT.minutes
     else:
         only_mirrors = minutes < SHORT.minutes and len(info.train) >= IMAGES_A_MINUTE * minutes
-    return "mirror" if only_mirrors else Plan.augment
+    return "mirror" if only_mirrors else UNPLANNED["augment"]
 
 
 class EncoderChoice(NamedTuple):

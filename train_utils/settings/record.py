@@ -5,16 +5,17 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
-from runtime.documents import as_json, check_types
+from runtime.documents import as_json
 from runtime.launch_profile import LaunchProfile
 from runtime.redact import redact, redact_all
+from runtime.values import Count, checked, from_json
 from tasks.classes import Classes
 from train_utils.settings.starting_point import ARCHITECTURE
 from train_utils.settings.train_settings import TrainSettings
@@ -48,10 +49,10 @@ class RunSettings:
     profile: dict[str, str | int] = field(default_factory=dict)
     identity: dict[str, Any] = field(default_factory=dict)
     encoder: str | None = None
-    total_steps: int = 0
-    micro_batch_size: int = 0
-    accumulation: int = 0
-    num_workers: int = 0
+    total_steps: Count = 0
+    micro_batch_size: Count = 0
+    accumulation: Count = 0
+    num_workers: Count = 0
     environment: dict[str, str] = field(default_factory=dict)
     credentials_left_out: list[str] = field(default_factory=list)
 
@@ -61,12 +62,11 @@ class RunSettings:
 
         Raises ValueError for a value that no run records.
         """
-        check_types(value, cls)
-        values = {name: value[entry] for name, entry in cls.entries().items() if entry in value}
-        values["flags"] = UNRECORDED_FLAGS | redact_all(values.get("flags", {}))
-        check_types(values["flags"], TrainSettings)
-        values["identity"] = UNRECORDED | values.get("identity", {})
-        return cls(**values)
+        entries = {name: value[entry] for name, entry in cls.entries().items() if entry in value}
+        settings = from_json(cls, entries, "it")
+        flags = UNRECORDED_FLAGS | redact_all(settings.flags)
+        checked(TrainSettings, flags)
+        return replace(settings, flags=flags, identity=UNRECORDED | settings.identity)
 
     def to_json(self) -> dict[str, Any]:
         """The content of run.json."""

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from runtime.console import say
 from runtime.errors import ModelError, SettingsError
+from runtime.settings import flag_of
 from tasks.task import Task
 from train_utils.settings.encoder import PretrainedEncoder, load_encoder, with_channels
-from train_utils.settings.train_settings import TrainSettings, flag_of
+from train_utils.settings.train_settings import TrainSettings
 from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import Preprocess, UNetConfig

@@ -1,130 +1,320 @@
-"""The flags of train.py with their types."""
+"""The table of settings: every flag of train.py with its type, default, help, and what else is known of it.
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+A new setting is a field here. The parser, the plan, run.json, resume, `--like` and `compare.py` read this table.
+"""
+
+from dataclasses import MISSING, dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+
+from data_utils.class_names import OUTSIDE
+from data_utils.config import NORMALIZATIONS, DataConfig
+from data_utils.loading.augmentation import STRENGTHS
+from runtime.launch import COMM_HOOKS
+from runtime.settings import setting
+from runtime.values import (
+    Amount,
+    Count,
+    Fraction,
+    FractionAbove0,
+    Limit,
+    Natural,
+    OneOf,
+    Positive,
+    Seed,
+)
+from tasks import TASKS
+from tasks.pixels_and_regions import LOSSES
+from tasks.points import ABSENCES
+from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 OPTIMIZERS = ("adamw", "sgd", "muon")
 SCHEDULES = ("cosine", "poly", "constant")  # how the learning rate falls
 NO_ENCODER = "none"  # the value of --encoder for the plain U-Net
 
 
-def flag_of(name: str) -> str:
-    """The typed flag of a setting: --batch-size for batch_size."""
-    return "--" + name.replace("_", "-")
+def _setting(
+    group: str,
+    help_text: str,
+    *,
+    unplanned: Any = MISSING,
+    is_repeated: bool = True,
+    is_compared: bool = True,
+    has_effect: bool = True,
+    **facts: Any,
+) -> Any:
+    """A field of the table.
+
+    Args:
+        unplanned: the value without a plan, for a setting that the plan chooses where no flag is given.
+        is_repeated: whether `--like` takes the value of the recorded run.
+        is_compared: whether a resumed run that changes the value says so, and a finished run counts as another.
+        has_effect: whether the numbers of a run depend on it. If not, `compare.py` does not look at it.
+    """
+    if unplanned is not MISSING and "(default: " not in help_text:
+        help_text += " (default: chosen from the data)"
+    properties = {"is_repeated": is_repeated, "is_compared": is_compared, "has_effect": has_effect}
+    return setting(help_text, group=group, unplanned=unplanned, **properties, **facts)
 
 
-def as_flags(values: Mapping[str, Any]) -> str:
-    """The values in the form in which flags are typed on the command line."""
-    return " ".join(_as_flag(name, value) for name, value in values.items() if value is not None)
+def _is_text(path: Path) -> bool:
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def _as_flag(name: str, value: Any) -> str:
-    flag = flag_of(name)
-    if isinstance(value, bool):
-        return flag if value else f"--no-{flag.removeprefix('--')}"
-    words = [flag]
-    values = value if isinstance(value, tuple) else (value,)
-    for item in values:
-        words.append(f"{item:g}" if isinstance(item, float) else shlex.quote(str(item)))
-    return " ".join(words)
+def _is_hub_id(text: str) -> bool:
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        return False
+    return True
+
+
+def _is_fold(text: str) -> bool:
+    number, slash, folds = text.partition("/")
+    are_numbers = bool(slash) and number.isdecimal() and folds.isdecimal()
+    return are_numbers and 1 <= int(number) <= int(folds) and int(folds) >= 2
+
+
+Fold = Annotated[str, Limit(_is_fold, "K/N, such as 2/5 for the second of five folds")]
+HubId = Annotated[str, Limit(_is_hub_id, "a name, or OWNER/NAME, as the Hub has it")]
+TextPath = Annotated[Path, Limit(_is_text, "UTF-8; choose a folder with another name")]  # safetensors takes no other
+ClassWeight = Positive | Literal["auto", "none"]
+
+_first = partial(_setting, "the ten flags to start with")
+_data = partial(_setting, "advanced: data")
+_volumes = partial(_setting, "advanced: volumes")
+_network = partial(_setting, "advanced: network")
+_optimization = partial(_setting, "advanced: optimization")
+_batch = partial(_setting, "advanced: batch, memory and processes")
+_run = partial(_setting, "advanced: the run and its files")
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """The flags of train.py under their names; `train.py --help` explains each.
+    """The settings of a run, one field for each flag of train.py.
 
     None stands for a value that the plan, the data or the model that training starts from will decide.
     """
 
-    # data
-    dataset: str
-    check_data: bool
-    task: str | None
-    regions: str | None
-    bands: list[str] | None
-    place: bool | None
-    label_column: str | None
-    classes: str | None
-    dataset_config: str | None
-    train_split: str | None
-    val_split: str | None
-    val_fraction: float
-    val_group: str | None
-    val_blocks: int | None
-    fold: str | None
-    image_column: str | None
-    mask_column: str | None
-    mask_suffix: str | None
-    exclude: str | None
-    allow_unpaired: bool
-    streaming: bool
-    cache: bool
-    on_bad_sample: str
-    ignore_index: str | None
-    outside: str | None
-    absent: str | None
-    swap: str | None
-    image_size: Sequence[int] | None
-    scale: float | None
-    crop_size: Sequence[int] | None
-    augment: str | None
-    draft: bool
-    num_workers: int | None
-    # volumes
-    dims: int | None
-    spacing: Sequence[float] | None
-    normalization: str | None
-    # network
-    init_from: str | None
-    encoder: str | None
-    encoder_weights: str | None
-    freeze_encoder: bool | None
-    base_channels: int | None
-    depth: int | None
-    norm: str | None
-    block: str | None
-    upsample: str | None
-    dropout: float | None
-    # optimization
-    max_minutes: float | None
-    epochs: int | None
-    max_steps: int | None
-    patience: int | None
-    optimizer: str | None
-    learning_rate: float
-    encoder_lr_factor: float | None
-    weight_decay: float
-    schedule: str
-    warmup_steps: int | None
-    max_grad_norm: float
-    ema_decay: float
-    loss: str
-    deep_supervision: bool
-    class_weights: Sequence[float | str] | None
-    # batch, memory and processes
-    batch_size: int | None
-    micro_batch_size: int | str
-    activation_checkpointing: bool
-    sync_batchnorm: str
-    ddp_comm_hook: str
-    processes_per_volume: int
-    # the run and its files
-    output_dir: Path | None
-    resume: str | None
-    plan: str
-    like: Path | None
-    eval_every: int | None
-    checkpoint_every: int | None
-    keep_checkpoints: int
-    log_every: int
-    trace_steps: int
-    push_to_hub: str | None
-    tracker: str
-    seed: int
-    deterministic: bool
+    dataset: str = _first(
+        "folder of images and masks, annotations or volumes; parquet or tar files; Hub id; shapes: generated",
+        default=DataConfig.dataset,
+        metavar="DATA",
+    )
+    check_data: bool = _first("read every file, report all problems and exit", default=False, is_repeated=False)
+    classes: str | None = _first(
+        "names of mask values: 0=background,3=person,7=person; #804080=road,...; a .json file; or the classes to use,"
+        " of those that the data set names: person,dog (default: all)",
+        metavar="NAMES",
+    )
+    output_dir: TextPath | None = _first(
+        "for model, report and checkpoints (default: runs/<time>)", metavar="DIR", is_repeated=False, is_compared=False
+    )
+    resume: str | None = _first(
+        "auto: continue the run in --output-dir, or start it; or the path of a checkpoint",
+        metavar="auto|CHECKPOINT",
+        is_repeated=False,
+        is_compared=False,
+    )
+    max_minutes: Positive | None = _first(
+        "as many steps as fit into this time, from the start of the program; with --epochs, those at most",
+        metavar="MINUTES",
+        is_compared=False,
+    )
+    epochs: Natural | None = _first(
+        "passes over the images (default: 2,000 steps or more)", metavar="N", unplanned=10, is_compared=False
+    )
+    scale: Positive | None = _first("resize images; 0.5 halves each side", metavar="FACTOR", unplanned=1.0)
+    crop_size: tuple[Natural, ...] | None = _first(
+        "train on random crops of H W pixels, or D H W voxels", metavar="SIDE", unplanned=None
+    )
+    augment: Annotated[str, OneOf(STRENGTHS)] | None = _first(
+        "mirror: left-right; basic: also tilt, zoom, contrast; strong: also turn, flip, noise", unplanned="basic"
+    )
+
+    task: Annotated[str, OneOf(TASKS)] | None = _data(
+        "what the network learns of an image (default: found in the data)"
+    )
+    regions: str | None = _data(
+        "learn unions of mask values, 'whole=1+2+3;core=2+3;active=3', and write a mask of their first values",
+        metavar="REGIONS",
+    )
+    dataset_config: str | None = _data("configuration of a Hub data set", metavar="NAME")
+    train_split: str | None = _data("split to train on (default: train)", metavar="NAME")
+    val_split: str | None = _data(
+        "split to evaluate on (default: val or validation; without one, a share of the training images)", metavar="NAME"
+    )
+    val_fraction: FractionAbove0 = _data(
+        "share of the training images held out for validation", default=DataConfig.val_fraction, metavar="SHARE"
+    )
+    val_group: str | None = _data(
+        r"hold out whole groups of images: '^(donor\d+)_' groups them by the part of the name in brackets",
+        metavar="REGEX",
+    )
+    val_blocks: Count | None = _data(
+        "hold out blocks of scenes with a place, of so many pixels a side (default: about 40 blocks in all)",
+        metavar="PIXELS",
+        const=0,
+    )
+    fold: Fold | None = _data("cross-validation: hold out the K-th of N disjoint parts", metavar="K/N")
+    image_column: str | None = _data("column of the images (default: image)", metavar="NAME")
+    mask_column: str | None = _data("column of the masks (default: mask, label or annotation)", metavar="NAME")
+    mask_suffix: str | None = _data("masks are named <image><suffix>.<ext> (default: detected)", metavar="SUFFIX")
+    exclude: str | None = _data("leave out the images of a list, a name on each line", metavar="FILE")
+    allow_unpaired: bool = _data("leave out images or masks without a counterpart", default=False)
+    streaming: bool = _data("read parquet or tar files piece by piece; URLs always are", default=False)
+    cache: bool = _data("keep decoded, resized images on disk", default=False, has_effect=False)
+    on_bad_sample: Annotated[str, OneOf(("error", "skip"))] = _data(
+        "skip: train without unreadable images, and list them", default="error"
+    )
+    ignore_index: str | None = _data(
+        "mask values, such as 11 or 0,255, that count in neither loss nor scores (default: 255, unless it is a class)",
+        metavar="VALUES",
+    )
+    outside: Annotated[str, OneOf(OUTSIDE)] | None = _data(
+        "what becomes of classes that --classes leaves out; without --classes, of the data set's background"
+        " (default: background; an error where --classes has values)"
+    )
+    bands: tuple[str, ...] | None = _data(
+        "names or numbers of the bands of TIFF files to train on, such as B08 B04 B03, or 8 4 3 (default: all)",
+        metavar="BAND",
+    )
+    place: bool | None = _data(
+        "read TIFFs with a place in the world with all bands, and leave out pixels without data (default: on)"
+    )
+    label_column: str | None = _data(
+        "column of polygons in the world (GeoJSON) that says their class (default: all are of one)", metavar="NAME"
+    )
+    absent: Annotated[str, OneOf(ABSENCES)] | None = _data(
+        "landmarks: what an empty cell in a table of points means (default: unknown)"
+    )
+    swap: str | None = _data(
+        "points or overlapping classes that change places in the mirror, left=right,... (default: by their names)",
+        metavar="PAIRS",
+    )
+    image_size: tuple[Natural, Natural] | None = _data("resize all images to one size", metavar=("H", "W"))
+    draft: bool = _data(
+        "decode JPEG files at a reduced size: faster, and a file differs by a few grey levels from its pixels",
+        default=False,
+    )
+    num_workers: Count | None = _data(
+        "processes that load data (default: by the number of CPUs)", metavar="N", has_effect=False
+    )
+
+    dims: Annotated[int, OneOf((2, 3))] | None = _volumes(
+        "2: train on slices of volumes (default: what the files hold)"
+    )
+    spacing: tuple[Positive, Positive, Positive] | None = _volumes(
+        "voxel size in mm, for formats that hold none (.npy, TIFF)", metavar=("Z", "Y", "X")
+    )
+    normalization: Annotated[str, OneOf(NORMALIZATIONS)] | None = _volumes(
+        "z-score: each volume by its own mean; ct: clipped, by the mean of all (default: by the modality)"
+    )
+
+    init_from: str | None = _network("start from a model folder, a Hub id, or a Pytorch-UNet .pth", metavar="MODEL")
+    encoder: str | None = _network(
+        "lite0: EfficientNet-Lite0; or a backbone of transformers, a folder or Hub id; none: plain U-Net",
+        metavar="lite0|none|ID",
+        unplanned=None,
+    )
+    encoder_weights: Annotated[str, OneOf(("pretrained", "random"))] | None = _network(
+        "what --encoder starts from (default: pretrained)", unplanned=None
+    )
+    freeze_encoder: bool | None = _network("train only the decoder", unplanned=None)
+    base_channels: Natural | None = _network("channels of the first level", metavar="N", unplanned=None)
+    depth: Natural | None = _network(
+        "how often the sides are halved (default: 4, with --encoder its levels; with --init-from its own)", metavar="N"
+    )
+    norm: Annotated[str, OneOf(NORMS)] | None = _network(
+        "normalization layers (default: batch; with --init-from its own)"
+    )
+    block: Annotated[str, OneOf(BLOCKS)] | None = _network("convolutions without or with a shortcut", unplanned=None)
+    upsample: Annotated[str, OneOf(UPSAMPLINGS)] | None = _network(
+        "layers of the expanding path (default: transpose; with --init-from its own)"
+    )
+    dropout: Fraction | None = _network("in the deepest level (default: 0; with --init-from its own)", metavar="RATE")
+
+    max_steps: Natural | None = _optimization("optimizer steps, instead of --epochs", metavar="N", is_compared=False)
+    patience: Natural | None = _optimization(
+        "stop after N evaluations without a better score (default: never)", metavar="N"
+    )
+    optimizer: Annotated[str, OneOf(OPTIMIZERS)] | None = _optimization(
+        "muon: orthogonal steps of convolutions, adamw for the rest; sgd has momentum 0.9", unplanned="adamw"
+    )
+    learning_rate: Positive = _optimization("highest one; it falls to 0", default=1e-3, metavar="RATE")
+    encoder_lr_factor: Positive | None = _optimization(
+        "share of --learning-rate for the encoder (default: 0.1; with random weights 1)", metavar="FACTOR"
+    )
+    weight_decay: Amount = _optimization("not of norms and biases", default=1e-2, metavar="RATE")
+    schedule: Annotated[str, OneOf(SCHEDULES)] = _optimization("decay of the learning rate", default="cosine")
+    warmup_steps: Count | None = _optimization("in which the learning rate rises from 0 (default: 5%)", metavar="N")
+    max_grad_norm: Amount = _optimization("clip gradients; 0 is off", default=1.0, metavar="NORM")
+    ema_decay: Fraction = _optimization(
+        "average the weights, and evaluate and save the average; 0 is off", default=0.0, metavar="DECAY"
+    )
+    loss: Annotated[str, OneOf(LOSSES)] = _optimization("cross-entropy, Dice or both", default="ce+logdice")
+    deep_supervision: bool = _optimization("also train the output of coarser levels (default: on)", default=True)
+    class_weights: tuple[ClassWeight, ...] | None = _optimization(
+        "auto: rare classes weigh more; none; or a number for each class", metavar="WEIGHT", unplanned=None
+    )
+
+    batch_size: Natural | None = _batch(
+        "images in one optimizer step, of all processes together", metavar="N", unplanned=4
+    )
+    micro_batch_size: Natural | Literal["auto"] = _batch(
+        "images in one forward pass of one process; auto: as many as fit into memory", default="auto", metavar="N"
+    )
+    activation_checkpointing: bool = _batch(
+        "compute activations again in the backward pass: less memory, a third more time",
+        default=False,
+        has_effect=False,
+    )
+    sync_batchnorm: Annotated[str, OneOf(("auto", "on", "off"))] = _batch(
+        "batch norm over all processes; auto: where there are several", default="auto"
+    )
+    ddp_comm_hook: Annotated[str, OneOf(COMM_HOOKS)] = _batch(
+        "compress the gradients that processes exchange", default="none"
+    )
+    processes_per_volume: Natural = _batch(
+        "processes that share each volume or image, one slab each: for volumes that do not fit into one's memory",
+        default=1,
+        metavar="S",
+        is_repeated=False,
+        is_compared=False,
+    )
+
+    plan: Annotated[str, OneOf(("auto", "none"))] = _run(
+        "auto: choose settings from the data; none: those of the original U-Net", default="auto", is_repeated=False
+    )
+    like: Path | None = _run(
+        "repeat a recorded run; flags given here win", metavar="RUN.json", is_repeated=False, is_compared=False
+    )
+    eval_every: Count | None = _run("evaluate after so many steps; 0: after each epoch", metavar="STEPS", unplanned=0)
+    checkpoint_every: Count | None = _run(
+        "save after so many steps; 0: after each epoch", metavar="STEPS", unplanned=0, has_effect=False
+    )
+    keep_checkpoints: Natural = _run(
+        "how many of the newest, beside the best", default=2, metavar="N", has_effect=False
+    )
+    log_every: Count = _run(
+        "record the training loss after so many steps; 0: after each epoch",
+        default=10,
+        metavar="STEPS",
+        has_effect=False,
+    )
+    trace_steps: Count = _run("profile N steps with torch.profiler", default=0, metavar="N", has_effect=False)
+    push_to_hub: HubId | None = _run("upload the best model to the Hub at the end", metavar="ID", is_repeated=False)
+    tracker: str = _run("any installed tracker that accelerate knows, or none", default="tensorboard", has_effect=False)
+    seed: Seed = _run("of weights, order of the images and augmentation", default=0)
+    deterministic: bool = _run("use deterministic kernels only; slower on GPUs", default=False, has_effect=False)
 
     @property
     def planned_batch_size(self) -> int:
@@ -142,3 +332,18 @@ class TrainSettings:
     def encoder_source(self) -> str | None:
         """The source of the encoder: a name, a folder or a Hub id; None without an encoder."""
         return None if self.encoder == NO_ENCODER else self.encoder
+
+
+def _names_without(fact: str) -> tuple[str, ...]:
+    return tuple(entry.name for entry in fields(TrainSettings) if not entry.metadata[fact])
+
+
+def _unplanned() -> dict[str, Any]:
+    values = {entry.name: entry.metadata["unplanned"] for entry in fields(TrainSettings)}
+    return {name: value for name, value in values.items() if value is not MISSING}
+
+
+UNPLANNED = _unplanned()  # settings that the plan chooses -> their values without a plan: the original U-Net
+NOT_REPEATED = _names_without("is_repeated")
+NOT_COMPARED = _names_without("is_compared")
+WITHOUT_EFFECT = _names_without("has_effect")

@@ -21,7 +21,7 @@ def all_actions() -> list[argparse.Action]:
         actions.extend(action for action in parser._actions if "--help" not in action.option_strings)
         raise SystemExit
 
-    with mock.patch.object(flags_of_train.arg.Arguments, "parse_args", list_actions), pytest.raises(SystemExit):
+    with mock.patch.object(flags_of_train.cli.Arguments, "parse_args", list_actions), pytest.raises(SystemExit):
         flags_of_train.parse_args("")
     return actions
 

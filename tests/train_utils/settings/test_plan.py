@@ -21,10 +21,11 @@ from support.volumes import write_msd
 from data_utils.analysis.dataset_info import DatasetInfo, Split
 from data_utils.sources.records import ListRecords, Subset
 from data_utils.targets.objects import ObjectReader
+from runtime.settings import as_flags
 from train_utils.settings import sizes
-from train_utils.settings.plan import Plan, plan_run
+from train_utils.settings.plan import plan_run
 from train_utils.settings.sizes import detail_kept
-from train_utils.settings.train_settings import as_flags
+from train_utils.settings.train_settings import UNPLANNED
 
 FLAGS = ["--depth", "2", "--norm", "group", "--num-workers", "0", "--tracker", "none", "--max-steps", "2"]
 
@@ -46,7 +47,8 @@ def write_pairs(folder: Path, count: int, size: tuple[int, int], *, thin: bool =
 def planned(info: DatasetInfo, *flags: str) -> dict:
     """What is chosen beside these flags."""
     settings = parsed(*flags)
-    return plan_run(info, settings).decide(settings)
+    chosen = vars(plan_run(info, settings))
+    return {name: chosen[name] for name in UNPLANNED if getattr(settings, name) is None}
 
 
 def sized(info: DatasetInfo, images: int, size: tuple[int, int]) -> DatasetInfo:
@@ -170,7 +172,7 @@ def test_few_images_are_seen_often_enough(tmp_path):
 
 @pytest.mark.parametrize("flag", ["--max-steps", "--max-minutes"])
 def test_a_run_of_steps_or_minutes_has_no_planned_epochs(few, flag):
-    assert "epochs" not in planned(few, flag, "9")
+    assert planned(few, flag, "9")["epochs"] is None
 
 
 @pytest.mark.parametrize(
@@ -292,7 +294,7 @@ def test_other_images_get_the_plain_network(photographs, changes, size):
 
 
 def test_a_stream_gets_the_defaults():
-    assert plan_run(unread_info(unread_split(3, (0, 0))), parsed("--dataset", "data")) == Plan()
+    assert planned(unread_info(unread_split(3, (0, 0))), "--dataset", "data") == UNPLANNED
 
 
 def test_volumes_without_a_plan_have_patches_that_are_printed(tmp_path, capsys):
@@ -310,7 +312,7 @@ def test_a_plan_is_printed_recorded_and_equal_to_its_flags(tmp_path):
     typed = run_train(tmp_path / "typed", "--dataset", tmp_path / "data", *FLAGS, "--plan", "none", *line.split()[1:])
     assert run.exit_code == typed.exit_code == 0
     flags, typed_flags = run.settings["flags"], typed.settings["flags"]
-    assert {name: flags[name] for name in Plan.names()} == {name: typed_flags[name] for name in Plan.names()}
+    assert {name: flags[name] for name in UNPLANNED} == {name: typed_flags[name] for name in UNPLANNED}
     assert flags["plan"] == "auto"
     assert all((run.weights(2)[name] == weight).all() for name, weight in typed.weights(2).items())
 

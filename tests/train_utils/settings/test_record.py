@@ -99,8 +99,8 @@ def test_an_environment_is_how_to_repeat_a_run(monkeypatch):
 @pytest.mark.parametrize("credentials", [["dataset"]])
 def test_a_record_survives_its_file(credentials):
     settings = RunSettings(
-        flags={"task": "grey", "draft": False, "place": True},
-        identity={"task": "grey"},
+        flags={"task": "regions", "draft": False, "place": True},
+        identity={"task": "regions"},
         environment={"python": "3"},
         total_steps=7,
         credentials_left_out=credentials,

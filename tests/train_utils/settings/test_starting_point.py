@@ -7,10 +7,10 @@ import torch
 from support.starts import settings, start_from
 
 from runtime.errors import ModelError
+from runtime.settings import flag_of
 from tasks.classes import Classes
 from tasks.overlapping import Overlapping
 from train_utils.settings.starting_point import StartingPoint, copy_weights, starting_point
-from train_utils.settings.train_settings import flag_of
 from unet import UNet, UNetConfig
 from unet.axes import NetworkAxes
 from unet.config import Preprocess

@@ -1,6 +1,6 @@
 """What people type by habit ends in one line that says what to type here.
 
-Modules: train_utils/settings/hints.py, train_utils/settings/flags.py.
+Modules: train_utils/settings/flags.py, runtime/cli.py.
 """
 
 import sys
@@ -25,7 +25,7 @@ MISTAKES = {
     "--image-size 256": "expected 2 arguments; give --image-size H W",
     "--num-classes 3": "it is found in the data",
     "--weights yolo.pt": "--init-from MODEL starts from a model",
-    "--optimizer adam": "choose from 'adamw', 'sgd'",
+    "--optimizer adam": "'adam' is not one of adamw, sgd, muon",
     "--crop-size 256": "give H W, or D H W for volumes",
     "--epochs 1.5": "'1.5' is not a whole number",
     "--val-fraction 20": "'20' is not a number above 0 and below 1",

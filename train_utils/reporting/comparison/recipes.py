@@ -9,23 +9,10 @@ from typing import Any, TypeVar
 
 from train_utils.reporting.comparison.recorded_runs import RecordedRun
 from train_utils.reporting.rendering import plain_text
-from train_utils.settings.like import NOT_REPEATED
-from train_utils.settings.plan import Plan
 from train_utils.settings.record import PACKAGES
+from train_utils.settings.train_settings import NOT_REPEATED, UNPLANNED, WITHOUT_EFFECT
 
 REPLICATE = ("seed", "fold")  # the flags in which runs of one recipe differ
-# flags that do not change the numbers of a run: paths, monitoring, and how the same numbers are computed
-WITHOUT_EFFECT = (
-    "activation_checkpointing",
-    "cache",
-    "checkpoint_every",
-    "deterministic",
-    "keep_checkpoints",
-    "log_every",
-    "num_workers",
-    "trace_steps",
-    "tracker",
-)
 OUTSIDE_OF_RECIPE = {*REPLICATE, *NOT_REPEATED, *WITHOUT_EFFECT}
 VERSIONS = ("git_commit", *PACKAGES)
 Item = TypeVar("Item")
@@ -165,7 +152,7 @@ def _planned_settings(run: RecordedRun) -> set[str]:
         if word.startswith("--"):
             flag = word.partition("=")[0].removeprefix("--no-")
             typed_names.add(flag.lstrip("-").replace("-", "_"))
-    return set(Plan.names()) - typed_names
+    return set(UNPLANNED) - typed_names
 
 
 def _words(command: str) -> list[str]:

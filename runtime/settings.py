@@ -1,0 +1,108 @@
+"""Settings that are flags: a dataclass with a `setting` for each field is the one table that a parser is made from."""
+
+import argparse
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, Field, field, fields
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_origin
+
+from runtime.values import Misfit, alternatives, choices_of, description, field_types, fit, plain_type
+
+
+def setting(help_text: str, *, default: Any = None, **facts: Any) -> Any:
+    """A field of a dataclass that is a flag too; the type of the field says which values the flag takes.
+
+    Args:
+        default: the value without the flag, which the help states unless `help_text` does; MISSING if it is required.
+        facts: what else is known of the setting: the `group` of the flag in the help, its `metavar`, the value `const`
+            of a flag that stands alone, `auto` if this word means None, and whatever others read from the metadata of
+            the field.
+    """
+    return field(default=default, metadata={"help": help_text, **facts})
+
+
+def add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
+    """Add a flag for each `setting` of a dataclass. What the parser returns holds the typed flags alone."""
+    types = field_types(kind)
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for entry in fields(kind):
+        name = entry.metadata.get("group")
+        if name is None:
+            continue
+        if name not in groups:
+            groups[name] = parser.add_argument_group(name)
+        groups[name].add_argument(flag_of(entry.name), **_argument(entry, types[entry.name]))
+
+
+def _argument(entry: Field, hint: Any) -> dict[str, Any]:
+    """A setting as argparse takes it."""
+    kinds = [kind for kind in alternatives(hint) if kind is not NoneType]
+    argument: dict[str, Any] = {"help": _help(entry), "default": argparse.SUPPRESS}
+    argument["required"] = entry.default is MISSING
+    if kinds == [bool]:
+        can_be_off = entry.default is not False
+        argument["action"] = argparse.BooleanOptionalAction if can_be_off else "store_true"
+        return argument
+    argument["metavar"] = entry.metadata.get("metavar")
+    if "const" in entry.metadata:
+        argument |= {"nargs": "?", "const": entry.metadata["const"]}
+    if get_origin(kinds[0]) is tuple:
+        items = get_args(kinds[0])
+        argument["nargs"] = "+" if items[-1] is Ellipsis else len(items)
+        kinds = list(alternatives(items[0]))
+    read = reader(*kinds)
+    argument["type"] = _auto_or(read) if "auto" in entry.metadata else read
+    argument["choices"] = choices_of(kinds[0])
+    return argument
+
+
+def _help(entry: Field) -> str:
+    """The help of a setting, with its default unless that is on or off, or stated already."""
+    text = entry.metadata["help"].replace("%", "%%")
+    has_default = entry.default not in (None, (), MISSING) and not isinstance(entry.default, bool)
+    return f"{text} (default: {entry.default})" if has_default and "(default: " not in text else text
+
+
+def reader(*kinds: Any) -> Callable[[str], Any]:
+    """A type for argparse: the word as the first of the kinds that can hold it."""
+
+    def read(text: str) -> Any:
+        for kind in kinds:
+            plain = plain_type(kind)
+            if plain is Path and not text:  # it would be the current folder
+                continue
+            with suppress(ValueError, Misfit):
+                return fit(plain(text), kind)
+        expected = ", nor ".join(map(description, kinds))
+        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+
+    return read
+
+
+def _auto_or(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A type for argparse: None for the word `auto`, any other as it is read."""
+    return lambda text: None if text == "auto" else read(text)
+
+
+def flag_of(name: str) -> str:
+    """The typed flag of a setting: --batch-size for batch_size."""
+    return "--" + name.replace("_", "-")
+
+
+def as_flags(values: Mapping[str, Any]) -> str:
+    """The values in the form in which flags are typed on the command line."""
+    return " ".join(_as_flag(name, value) for name, value in values.items() if value is not None)
+
+
+def _as_flag(name: str, value: Any) -> str:
+    flag = flag_of(name)
+    if isinstance(value, bool):
+        return flag if value else f"--no-{flag.removeprefix('--')}"
+    words = [flag]
+    values = value if isinstance(value, tuple) else (value,)
+    for item in values:
+        words.append(f"{item:g}" if isinstance(item, float) else shlex.quote(str(item)))
+    return " ".join(words)

@@ -1,0 +1,236 @@
+"""Types with limits: values of JSON, and words of a command line, are checked by them.
+
+A dataclass has such types for its fields, as in `depth: Natural = 4`; `from_json` makes an instance of an object.
+"""
+
+import json
+import math
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from runtime.redact import shorten
+
+Kind = TypeVar("Kind")
+NEWER_VERSION = "which this version does not know: it was made by a newer version"
+NAMES: dict[Any, str] = {
+    NoneType: "null",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    Path: "a path",
+    dict: "an object",
+    list: "a list",
+    Any: "a value",
+}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a value must be beside its type, as in `Annotated[int, Limit(...)]`.
+
+    Args:
+        holds: whether a value of the type keeps the limit.
+        expected: in words what such a value is.
+    """
+
+    holds: Callable[[Any], bool]
+    expected: str
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """The limit that a value is one of some choices; tasks may be added to theirs later."""
+
+    choices: Collection[Any]
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value is one of the choices."""
+        return value in self.choices
+
+    @property
+    def expected(self) -> str:
+        """The choices as a text."""
+        return f"one of {', '.join(map(str, self.choices))}"
+
+
+Natural = Annotated[int, Limit(lambda number: number >= 1, "a whole number of at least 1")]
+Count = Annotated[int, Limit(lambda number: number >= 0, "a whole number of at least 0")]
+Byte = Annotated[int, Limit(lambda number: 0 <= number <= 255, "a whole number from 0 to 255")]
+# every random generator takes such a seed
+Seed = Annotated[int, Limit(lambda number: 0 <= number < 2**32, "a whole number from 0 to 2^32 - 1")]
+Positive = Annotated[float, Limit(lambda number: number > 0, "a number above 0")]
+Amount = Annotated[float, Limit(lambda number: number >= 0, "a number of at least 0")]
+Fraction = Annotated[float, Limit(lambda number: 0 <= number < 1, "a number of at least 0 and below 1")]
+FractionAbove0 = Annotated[float, Limit(lambda number: 0 < number < 1, "a number above 0 and below 1")]
+
+
+class Misfit(Exception):
+    """A value is not of a type."""
+
+
+def alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types of which a value may be: those of a union, or the type itself."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def plain_type(hint: Any) -> Any:
+    """A type without its limits, which makes a value of a text."""
+    outer = get_origin(hint)
+    if outer is Annotated:
+        return get_args(hint)[0]
+    return str if outer is Literal else hint
+
+
+def choices_of(hint: Any) -> tuple[Any, ...] | None:
+    """All values of a type, if its limit lists them."""
+    limit = get_args(hint)[1] if get_origin(hint) is Annotated else None
+    return tuple(limit.choices) if isinstance(limit, OneOf) else None
+
+
+@lru_cache
+def field_types(kind: type) -> dict[str, Any]:
+    """The type of each field of a dataclass, with its limits."""
+    return get_type_hints(kind, include_extras=True)
+
+
+def from_json(kind: type[Kind], content: Any, owner: str) -> Kind:
+    """An object of JSON as an instance of the dataclass `kind`: tuples for lists, floats for whole numbers.
+
+    Raises ValueError for a value of another type, a missing entry, and entries of a newer version.
+
+    Args:
+        owner: the name of the object, for messages.
+    """
+    if not isinstance(content, dict):
+        raise ValueError(f"{owner} is {_shown(content)}, expected an object")
+    assert is_dataclass(kind)
+    names = {entry.name for entry in fields(kind)}
+    unknown = sorted(content.keys() - names)
+    if unknown:
+        raise ValueError(f"{owner} holds {', '.join(unknown)}, {NEWER_VERSION}")
+    required = {entry.name for entry in fields(kind) if entry.default is entry.default_factory is MISSING}
+    lacking = sorted(required - content.keys())
+    if lacking:
+        raise ValueError(f"{owner} lacks {', '.join(lacking)}")
+    return kind(**checked(kind, content))
+
+
+def checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of fields of the dataclass `kind`, with the types of the fields; other entries are left out.
+
+    Raises ValueError that names the field and the value that its type cannot hold.
+    """
+    types = field_types(kind)
+    return {name: as_type(value, types[name], name) for name, value in values.items() if name in types}
+
+
+def check_fields(instance: Any) -> None:
+    """Give the fields of a frozen dataclass the types that it declares. Raises ValueError as `checked` does."""
+    for name, value in checked(type(instance), vars(instance)).items():
+        object.__setattr__(instance, name, value)
+
+
+def as_type(value: Any, hint: Any, name: str) -> Any:
+    """The value with a type. Raises ValueError with the name and the value for one that the type cannot hold."""
+    if isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):
+        return from_json(hint, value, name)
+    try:
+        return fit(value, hint)
+    except Misfit as error:
+        raise ValueError(f"{name} is {_shown(value)}, expected {description(hint)}") from error
+
+
+def fit(value: Any, hint: Any) -> Any:
+    """The value with a type: tuples for lists, floats for whole numbers. Raises Misfit if the type cannot hold it."""
+    outer, inner = get_origin(hint), get_args(hint)
+    if outer is Annotated:
+        return _within_limits(fit(value, inner[0]), inner[1:])
+    if outer in (Union, UnionType):
+        return _fit_one(value, inner)
+    if outer is Literal:
+        return _within_limits(value, [OneOf(inner)])
+    if outer is tuple:
+        return _fit_items(value, inner)
+    if outer is list and isinstance(value, list):
+        return [fit(item, inner[0]) for item in value]
+    if outer is dict and isinstance(value, dict):
+        return {key: fit(item, inner[1]) for key, item in value.items()}
+    if outer is None:
+        return _fit_plain(value, hint)
+    raise Misfit
+
+
+def _within_limits(value: Any, limits: Iterable[Limit | OneOf]) -> Any:
+    if all(limit.holds(value) for limit in limits):
+        return value
+    raise Misfit
+
+
+def _fit_one(value: Any, hints: Iterable[Any]) -> Any:
+    """The value with the first of the types that can hold it."""
+    for hint in hints:
+        try:
+            return fit(value, hint)
+        except Misfit:
+            continue
+    raise Misfit
+
+
+def _fit_items(value: Any, hints: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A tuple with the types of its items: `(X, ...)` for any number of them."""
+    if not isinstance(value, list | tuple):
+        raise Misfit
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * len(value)
+    if len(value) != len(hints):
+        raise Misfit
+    return tuple(map(fit, value, hints))
+
+
+def _fit_plain(value: Any, hint: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is Any:
+        return value
+    if hint is float:
+        return _finite(value) if is_number else _refuse()
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if hint is int:
+        return value if is_number and isinstance(value, int) else _refuse()
+    return value if isinstance(value, hint) else _refuse()
+
+
+def _finite(number: float) -> float:
+    try:
+        return float(number) if math.isfinite(number) else _refuse()
+    except OverflowError as error:
+        raise Misfit from error
+
+
+def _refuse() -> Any:
+    raise Misfit
+
+
+def description(hint: Any) -> str:
+    """In words what a value of a type is."""
+    outer, inner = get_origin(hint), get_args(hint)
+    if outer is Annotated:
+        return inner[-1].expected
+    if outer in (Union, UnionType):
+        return ", or ".join(map(description, inner))
+    if outer is Literal:
+        return " or ".join(map(str, inner))
+    if outer is tuple:
+        number = "a list" if inner[-1] is Ellipsis else f"a list of {len(inner)}"
+        return f"{number}, each {description(inner[0])}"
+    return NAMES.get(outer or hint, "an object")
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON has it, cut to a length that fits into a line."""
+    return shorten(json.dumps(value, default=str), 60)

@@ -7,15 +7,12 @@ code run on CPUs, on gloo.
 import importlib.util
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
-from accelerate import Accelerator, FullyShardedDataParallelPlugin
-from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from safetensors.torch import load_file
 from support.folders import write_folder
@@ -102,22 +99,19 @@ def sharded(data, tmp_path_factory) -> Path:
     return output
 
 
-def test_fsdp_gives_the_same_losses(plain, sharded):
+def test_fsdp_gives_the_same_losses_scores_and_tensors(plain, sharded):
+    """The two processes evaluate different numbers of tiles."""
     assert losses(sharded) == pytest.approx(losses(plain), abs=1e-5)  # the documented promise, of SGD in fp32
-
-
-@pytest.mark.parametrize("kind", ["model", "average", "optimizer"])
-def test_fsdp_saves_the_same_tensors(plain, sharded, kind):
-    name = f"checkpoints/step-{STEPS:08}/{kind}.safetensors"
-    torch.testing.assert_close(load_file(sharded / name), load_file(plain / name), atol=3e-4, rtol=0)  # measured 7e-5
-
-
-def test_fsdp_evaluates_different_numbers_of_tiles_on_its_processes(plain, sharded):
     of_one, of_two = ([line for line in records(run) if "eval/loss" in line] for run in (plain, sharded))
     assert len(of_one) == 2
     for ours, theirs in zip(of_two, of_one, strict=True):
         assert ours["eval/loss"] == pytest.approx(theirs["eval/loss"], abs=1e-4)
         assert ours["eval/mean_iou"] == pytest.approx(theirs["eval/mean_iou"], abs=1e-3)
+    for kind in ("model", "average", "optimizer"):
+        name = f"checkpoints/step-{STEPS:08}/{kind}.safetensors"
+        torch.testing.assert_close(
+            load_file(sharded / name), load_file(plain / name), atol=3e-4, rtol=0
+        )  # 7e-5 is known
 
 
 def test_fsdp_resumes_on_one_process(data, sharded, tmp_path):
@@ -135,31 +129,6 @@ def test_fsdp_gives_the_same_losses_with_an_encoder(tiny_folder, tmp_path):
     run_plain(tiny_folder, tmp_path / "plain", *encoder)
     run_fsdp(tiny_folder, tmp_path / "sharded", 2, *encoder)
     assert losses(tmp_path / "sharded") == pytest.approx(losses(tmp_path / "plain"), abs=1e-5)  # as promised
-
-
-@pytest.fixture
-def in_bf16() -> Iterator[Accelerator]:
-    """What `prepare_sharding` sees under FSDP in bf16, in this process."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    with pytest.MonkeyPatch.context() as patch:  # a test's own is undone before the state is reset below
-        patch.setenv("FSDP_VERSION", "2")
-        accelerator = Accelerator(cpu=True, mixed_precision="bf16")
-        AcceleratorState._shared_state["fsdp_plugin"] = FullyShardedDataParallelPlugin()
-    for state in (PartialState, AcceleratorState):
-        state._shared_state["distributed_type"] = DistributedType.FSDP
-    yield accelerator
-    AcceleratorState._reset_state(reset_partial_state=True)
-
-
-def test_fsdp_in_bf16_computes_in_bf16_but_returns_float32(in_bf16):
-    images = torch.rand(2, 3, 40, 56)
-    network = UNet(UNetConfig(base_channels=4, depth=2, norm="group"))
-    exact = network(images)
-    prepare_sharding(in_bf16, network, BatchSplit(2, 1, 2, 1), 1.0)
-    rounded = network(images)
-    assert rounded.dtype == torch.float32
-    assert 1e-5 < (rounded - exact).abs().max() < 0.1
-    assert torch.equal(rounded, rounded.bfloat16().float())
 
 
 @pytest.mark.slow
@@ -231,121 +200,67 @@ def test_zero_in_bf16_has_losses_near_those_in_float32(tiny_folder, without_zero
     assert losses(tmp_path / "run") == pytest.approx(losses(without_zero), abs=0.3)
 
 
-SPLIT = BatchSplit(12, 2, 2, 3)
+def launched_by(kind: DistributedType, precision: str = "no", *, stage: int = 2, version: int = 2) -> SimpleNamespace:
+    """Stand in for the Accelerator of a profile of FSDP or DeepSpeed."""
+    deepspeed = SimpleNamespace(deepspeed_config={"zero_optimization": {"stage": stage}})
+    state = SimpleNamespace(deepspeed_plugin=deepspeed)
+    return SimpleNamespace(distributed_type=kind, mixed_precision=precision, is_fsdp2=version == 2, state=state)
 
 
-def deepspeed(precision: str = "no", stage: int = 2) -> SimpleNamespace:
-    """Stand in for an Accelerator under DeepSpeed."""
-    config = {"zero_optimization": {"stage": stage}, "gradient_clipping": 1.0, "bf16": {"enabled": True}}
-    plugin = SimpleNamespace(deepspeed_config=config)
-    return SimpleNamespace(
-        distributed_type=DistributedType.DEEPSPEED,
-        mixed_precision=precision,
-        gradient_accumulation_steps=1,
-        state=SimpleNamespace(deepspeed_plugin=plugin),
-    )
+def small_network() -> UNet:
+    return UNet(UNetConfig(base_channels=2, depth=1)).to(memory_format=torch.channels_last)
 
 
-def fsdp(precision: str = "no", *, version: int = 2) -> SimpleNamespace:
-    """Stand in for an Accelerator under FSDP."""
-    plugin = SimpleNamespace(transformer_cls_names_to_wrap=["Block"], mixed_precision_policy="bf16")
-    return SimpleNamespace(
-        distributed_type=DistributedType.FSDP,
-        mixed_precision=precision,
-        is_fsdp2=version == 2,
-        native_amp=False,
-        state=SimpleNamespace(fsdp_plugin=plugin),
-    )
-
-
-def small_network(**options) -> UNet:
-    return UNet(UNetConfig(base_channels=2, depth=1, **options)).to(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize(("precision", "is_bf16"), [("no", False), ("bf16", True)])
-def test_deepspeed_is_told_of_batch_precision_and_clipping(precision, is_bf16):
-    accelerator = deepspeed(precision)
-    network = small_network()
-    prepare_sharding(accelerator, network, SPLIT, 0.5)
-    assert accelerator.state.deepspeed_plugin.deepspeed_config == {
-        "zero_optimization": {"stage": 2},
-        "torch_autocast": {"enabled": is_bf16, "dtype": "bfloat16"},
-        "bf16": {"enabled": False},
-        "train_micro_batch_size_per_gpu": 2,
-        "gradient_accumulation_steps": 3,
-        "gradient_clipping": 0.5,
-    }
-    assert accelerator.gradient_accumulation_steps == 3
-    assert all(parameter.is_contiguous() for parameter in network.parameters())
+FSDP, DEEPSPEED = DistributedType.FSDP, DistributedType.DEEPSPEED
 
 
 @pytest.mark.parametrize(
     ("accelerator", "line"),
     [
-        (deepspeed(stage=3), "the launch profile asks for ZeRO stage 3; use stage 2, or fsdp.yaml"),
-        (deepspeed("fp16"), "DeepSpeed does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml"),
-        (fsdp(version=1), "the launch profile asks for FSDP 1; set fsdp_version: 2, as accelerate_configs/fsdp.yaml"),
-        (fsdp("fp16"), "FSDP does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml"),
+        (launched_by(DEEPSPEED, stage=3), "the launch profile asks for ZeRO stage 3; use stage 2, or fsdp.yaml"),
+        (launched_by(DEEPSPEED, "fp16"), "DeepSpeed does not work with fp16 here; use bf16, or fp16 with multi_gpu"),
+        (launched_by(FSDP, version=1), "the launch profile asks for FSDP 1; set fsdp_version: 2, as"),
+        (launched_by(FSDP, "fp16"), "FSDP does not work with fp16 here; use bf16, or fp16 with multi_gpu.yaml"),
     ],
 )
 def test_a_profile_that_cannot_shard_is_refused(accelerator, line):
-    with pytest.raises(LaunchError) as caught:
-        prepare_sharding(accelerator, small_network(), SPLIT, 1.0)
-    assert str(caught.value).startswith(line)
+    with pytest.raises(LaunchError, match=f"^{line}"):
+        prepare_sharding(accelerator, small_network(), BatchSplit(12, 2, 2, 3), 1.0)
 
 
 class ZeRO:
     """Two parameter groups of an optimizer under DeepSpeed, as one of two processes has them."""
 
-    def __init__(self, process: int) -> None:
+    def __init__(self, process: int, processes: int = 2) -> None:
         self.weights = [torch.zeros(3), torch.zeros(2)]
         self.state = {weights: {"exp_avg": weights + process, "step": torch.tensor(5.0)} for weights in self.weights}
         groups = [{"params": [weights]} for weights in self.weights]
         own = SimpleNamespace(param_groups=groups, state=self.state)
         self.optimizer = SimpleNamespace(optimizer=SimpleNamespace(optimizer=own))
         self.accelerator = SimpleNamespace(
-            distributed_type=DistributedType.DEEPSPEED,
+            distributed_type=DEEPSPEED,
             device=torch.device("cpu"),
-            num_processes=2,
+            num_processes=processes,
             process_index=process,
             gather=lambda part: torch.cat([part, part + 1]),
         )
 
 
-@pytest.fixture
-def zero_state() -> dict[str, torch.Tensor]:
-    """The saved state of an optimizer that ZeRO has spread over two processes."""
-    zero = ZeRO(0)
-    return dict(optimizer_tensors(zero.accelerator, torch.nn.Module(), zero.optimizer))
-
-
-@pytest.mark.parametrize("process", [1])
-def test_state_that_zero_has_spread_comes_back_to_its_process(zero_state, process):
-    zero = ZeRO(7)
-    zero.accelerator.process_index = process
-    restore_optimizer(zero.accelerator, torch.nn.Module(), zero.optimizer, zero_state)
-    for weights in zero.weights:
-        assert weights.tolist() == [process] * len(weights)
-        assert zero.state[weights]["exp_avg"].tolist() == [process] * len(weights)
-        assert zero.state[weights]["step"].item() == 5 + process
-
-
-@pytest.mark.parametrize("processes", [3])
-def test_optimizer_state_of_zero_is_for_as_many_processes(zero_state, processes):
-    zero = ZeRO(0)
-    zero.accelerator.num_processes = processes
-    line = f"--resume: ZeRO's optimizer state is from 2 processes, but this run has {processes}; resume on 2"
+def test_optimizer_state_of_zero_comes_back_to_as_many_processes_of_zero():
+    first, second, third = ZeRO(0), ZeRO(1), ZeRO(0, processes=3)
+    network = torch.nn.Module()
+    saved = dict(optimizer_tensors(first.accelerator, network, first.optimizer))
+    restore_optimizer(second.accelerator, network, second.optimizer, saved)
+    for weights in second.weights:
+        assert weights.tolist() == [1] * len(weights)
+        assert second.state[weights]["exp_avg"].tolist() == [1] * len(weights)
+        assert second.state[weights]["step"].item() == 6
+    line = "--resume: ZeRO's optimizer state is from 2 processes, but this run has 3; resume on 2"
     with pytest.raises(CheckpointError, match=line):
-        restore_optimizer(zero.accelerator, torch.nn.Module(), zero.optimizer, zero_state)
-
-
-OTHER_PROFILE = "--resume: DeepSpeed and other launches cannot exchange optimizer state; use the checkpoint's profile"
-
-
-def test_optimizer_state_of_zero_is_for_zero_alone(zero_state):
+        restore_optimizer(third.accelerator, network, third.optimizer, saved)
     plain = SimpleNamespace(distributed_type=DistributedType.NO)
-    with pytest.raises(CheckpointError, match=OTHER_PROFILE):
-        restore_optimizer(plain, torch.nn.Module(), ZeRO(0).optimizer, zero_state)
+    with pytest.raises(CheckpointError, match="--resume: DeepSpeed and other launches cannot exchange"):
+        restore_optimizer(plain, network, first.optimizer, saved)
 
 
 def test_the_state_of_an_optimizer_comes_back_in_the_layout_of_its_parameter():

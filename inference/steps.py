@@ -11,7 +11,7 @@ from torch import Tensor
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.tiff import check_pages, is_tiff
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.image_io.windowed import WindowedArray, open_windowed_file
+from data_utils.image_io.windowed import WindowedArray, open_windowed
 from data_utils.visualize import to_rgb
 from inference.kinds import Score, new_output_kind
 from inference.network_inputs import NetworkInputs
@@ -83,7 +83,7 @@ class ImageSteps:
         return finishes
 
     def _predict_in_windows(self, job: ImageJob) -> Score | None:
-        with open_windowed_file(job.source, job.page) as picture:
+        with open_windowed(job.source, job.page) as picture:
             if not picture.decodes_windows:
                 say(
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",

@@ -17,6 +17,7 @@ from data_utils.image_io.places import NODATA, PLACE_TAGS, has_place_tags, place
 from data_utils.image_io.tiff import (
     ALPHA_SAMPLES,
     check_segments,
+    has_plain_pixels,
     is_tiff,
     open_page,
     reads_right,
@@ -194,6 +195,15 @@ def open_raster(
         file = Path(file)
     raster = _open_file(file, page, stack, is_chosen=False, reads_place=reads_place)
     return None if raster is None else Raster([raster], _visible_bands([raster]))
+
+
+def open_plain_page(file: Path, page: int, stack: ExitStack) -> PagePixels | None:
+    """The pixels of a page that is read as a picture; None if these are not plain, or windows of it cannot be read."""
+    tiff_page = stack.enter_context(tifffile.TiffFile(file)).pages[page].aspage()
+    if not has_plain_pixels(tiff_page):
+        return None
+    pixels = PagePixels(file, tiff_page, stack)
+    return pixels if pixels.decodes_windows and pixels.has_codec else None
 
 
 def open_bands(source: BandSource, stack: ExitStack) -> Raster:

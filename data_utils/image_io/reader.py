@@ -158,7 +158,7 @@ def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Prepr
     location = f"{name}: image"
     with open_source(source, location, page) as image, image_errors(location):
         if draft_for and draft_for.draft and isinstance(image, JpegImageFile) and image is not source:
-            size = size_as_seen(image)  # before the draft, which changes it
+            size = header_size(image)  # before the draft, which changes it
             extent = _draft(image, draft_for)
             return DecodedImage(_pixels(image, name), size, extent)
         pixels = _pixels(image, name)
@@ -187,7 +187,7 @@ def _pixels(image: Image.Image | np.ndarray | Raster, name: str) -> np.ndarray:
 
 def _grey_or_color(image: Image.Image) -> np.ndarray:
     """(H, W) for grey modes, (H, W, 3) for every color mode, palettes too."""
-    image = _upright(image)
+    image = upright(image)
     if image.mode.startswith("I;16"):
         return np.asarray(image).astype(np.uint16)
     if image.mode in ("1", "LA"):
@@ -197,16 +197,11 @@ def _grey_or_color(image: Image.Image) -> np.ndarray:
     return np.asarray(image)
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def upright(image: Image.Image) -> Image.Image:
     """The image decoded, with the EXIF orientation applied."""
     decode(image)
     # `exif_transpose` would copy an upright image
     return image if orientation(image) == 1 else ImageOps.exif_transpose(image)
-
-
-def size_as_seen(image: JpegImageFile) -> tuple[int, int]:
-    """(H, W) of a JPEG file not decoded yet, its EXIF orientation applied."""
-    return _as_seen(image, image.size)
 
 
 def _as_seen(image: JpegImageFile, size: tuple[Side, Side]) -> tuple[Side, Side]:
@@ -222,7 +217,7 @@ def _draft(image: JpegImageFile, preprocess: Preprocess) -> tuple[float, float]:
 
     Returns how far (H, W) the image itself will reach: the last pixels may lie partly beyond its border.
     """
-    size = size_as_seen(image)
+    size = header_size(image)
     if orientation(image) != 1 and any(side % 8 for side in size):  # turning would put such pixels elsewhere
         return size
     drafted = image.draft(None, _as_seen(image, preprocess.input_size(*size)))
@@ -273,7 +268,7 @@ def decode_mask(source: ImageSource, name: str) -> DecodedMask:
 def _stored_values(picture: Image.Image) -> np.ndarray:
     """All pixels of a mask as stored: (H, W), or (H, W, 3 or 4) uint8."""
     is_gif = picture.format == "GIF"
-    picture = _upright(picture)
+    picture = upright(picture)
     mode = picture.mode
     if mode in ("LA", "La", "PA"):
         return np.asarray(picture)[:, :, 0]
@@ -292,7 +287,7 @@ def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
     with open_source(source, location) as picture, image_errors(location):
         if not isinstance(picture, Image.Image) or picture.mode != "P" or picture.format == "GIF":
             return None
-        return np.asarray(_upright(picture).convert("RGB"))
+        return np.asarray(upright(picture).convert("RGB"))
 
 
 def read_colors(source: ImageSource, name: str) -> np.ndarray:
@@ -370,9 +365,13 @@ def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
             channels = "" if picture.ndim == 2 else f" x {picture.shape[2]}"
             return picture.shape[:2], f"{picture.dtype}{channels}"
         check_claim(picture)
-        width, height = picture.size
-        # The method of PNG files would decode the pixels, lest the orientation stand behind them.
-        turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS
-        # Pillow has turned the size of TIFF files already.
-        size = (width, height) if turned and picture.format != "TIFF" else (height, width)
-        return size, picture.mode
+        return header_size(picture), picture.mode
+
+
+def header_size(picture: Image.Image) -> tuple[int, int]:
+    """(H, W) as seen, of a picture that is not decoded yet."""
+    width, height = picture.size
+    # The method of PNG files would decode the pixels, lest the orientation stand behind them.
+    is_turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS
+    # Pillow has turned the size of TIFF files already.
+    return (width, height) if is_turned and picture.format != "TIFF" else (height, width)

@@ -2,33 +2,18 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import tifffile
-from PIL import Image, ImageOps
+from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-from data_utils.image_io.formats import (
-    TIFF_SUFFIXES,
-    BandSource,
-    ImageSource,
-    PictureFile,
-    RenderedMask,
-    WindowSource,
-    decode,
-    image_errors,
-    open_picture,
-    page_file,
-    source_files,
-)
+from data_utils.image_io.formats import TIFF_SUFFIXES, ImageSource, WindowSource, image_errors, source_files
 from data_utils.image_io.page_pixels import PagePixels
-from data_utils.image_io.rasters import Raster, open_bands, open_raster
-from data_utils.image_io.reader import decode_image, read_image, size_as_seen
-from data_utils.image_io.tiff import has_plain_pixels, is_tiff
-from runtime.documents import check_regular
+from data_utils.image_io.rasters import Raster, open_plain_page
+from data_utils.image_io.reader import decode_image, header_size, open_source, upright
 from runtime.errors import ImageError
 from unet.config import Preprocess
 
@@ -89,137 +74,93 @@ class WindowedArray(WindowedImage):
 class WindowedTiff(WindowedImage):
     """Windows of a TIFF page of plain pixels."""
 
-    def __init__(self, pixels: PagePixels) -> None:
+    def __init__(self, pixels: PagePixels, name: str) -> None:
         self.pixels = pixels
+        self.name = name
         self.size = self.extent = pixels.size
         self.samples = range(min(pixels.page.samplesperpixel, 3))  # without alpha
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        with image_errors(str(self.pixels.file)):
+        with image_errors(self.name):
             return self.pixels.read((top, bottom), self._columns(left, right), self.samples)
 
 
 class WindowedRaster(WindowedImage):
     """Windows of a raster, masked where it holds no data."""
 
-    def __init__(self, raster: Raster) -> None:
+    def __init__(self, raster: Raster, name: str) -> None:
         self.raster = raster
+        self.name = name
         self.size = self.extent = raster.size
         self.decodes_windows = raster.decodes_windows
         self.may_lack_data = raster.may_lack_data
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        with image_errors(str(self.raster.files[0].path)):
+        with image_errors(self.name):
             return self.raster.read((top, bottom), self._columns(left, right))
 
 
-class WindowedJpeg(WindowedImage):
-    """Windows of a JPEG file, cut from a copy that is decoded, with the detail needed, for the first window."""
-
-    decodes_windows = False
-
-    def __init__(self, path: Path, size: tuple[int, int]) -> None:
-        self.path = path
-        self.size = self.extent = size
-
-    @cached_property
-    def _pixels(self) -> np.ndarray:
-        return read_image(self.path, str(self.path))
-
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        return self._pixels[top:bottom, left:right]
-
-    def draft_for(self, preprocess: Preprocess) -> WindowedArray:
-        return WindowedArray(*decode_image(self.path, str(self.path), draft_for=preprocess))
-
-
 class WindowedPicture(WindowedImage):
-    """Windows of a picture in any other format, cut from one decoded copy, made when it is needed."""
+    """Windows of a picture in any other format, cut from one copy, which is decoded for the first window."""
 
     decodes_windows = False
 
-    def __init__(self, path: Path, picture: Image.Image, page: int) -> None:
-        self.path = path
+    def __init__(self, picture: Image.Image, source: ImageSource, name: str) -> None:
         self.picture = picture
-        self.page = page
+        self.source = source
+        self.name = name
+        self.size = self.extent = header_size(picture)
 
     @cached_property
     def _image(self) -> Image.Image:
-        with image_errors(str(self.path)):
-            self.picture.seek(self.page)
-            decode(self.picture)
-            ImageOps.exif_transpose(self.picture, in_place=True)
-        return self.picture
-
-    @property
-    def size(self) -> tuple[int, int]:  # type: ignore[override]  # known once it is decoded
-        return self._image.size[::-1]
-
-    extent = size  # type: ignore[assignment]
+        with image_errors(self.name):
+            return upright(self.picture)
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
         left, right = self._columns(left, right)
         window = self._image.crop((left, top, right, bottom))
-        window.format = self._image.format  # `read_mask` needs the format: the palette of a GIF means its colors
+        window.format = self.picture.format  # `read_mask` needs the format: the palette of a GIF means its colors
         return window
+
+    def draft_for(self, preprocess: Preprocess) -> WindowedImage:
+        if not isinstance(self.picture, JpegImageFile):
+            return self
+        return WindowedArray(*decode_image(self.source, self.name, draft_for=preprocess))
 
 
 @contextmanager
-def open_windowed_file(source: Path | BandSource | PictureFile, page: int = 0) -> Iterator[WindowedImage]:
-    """Windows of a picture file: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
+def open_windowed(source: ImageSource, page: int = 0) -> Iterator[WindowedImage]:
+    """Windows of a source: from the file itself for `.npy` and most TIFFs, else from one decoded copy.
 
     Raises ImageError for a source that cannot be read.
     """
+    if isinstance(source, WindowSource):
+        with source.open() as image:
+            yield image
+        return
+    name = next(iter(source_files(source)), "image")
     with ExitStack() as stack:
-        with image_errors(str(_file_path(source))):
-            image = _windowed_file(source, page, stack)
+        opened = stack.enter_context(open_source(source, name, page))
+        with image_errors(name):
+            image = _windows(opened, source, name, page, stack)
         yield image
 
 
-def _file_path(source: Path | BandSource | PictureFile) -> Path:
-    """The file of an image, or the first one of its bands."""
-    return Path(source_files(source)[0])
-
-
-def _windowed_file(source: Path | BandSource | PictureFile, page: int, stack: ExitStack) -> WindowedImage:
-    """The image of `open_windowed_file`; its file stays open as long as `stack` is."""
-    path = _file_path(source)
-    if isinstance(source, BandSource):
-        return WindowedRaster(open_bands(source, stack))
-    if isinstance(source, PictureFile) and source.page is not None:
-        page = source.page
-    raster = open_raster(path, stack, page, reads_place=not isinstance(source, PictureFile))
-    if raster is not None:
-        return WindowedRaster(raster)
-    check_regular(path)
-    if path.suffix.lower() == ".npy":
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if array.ndim not in (2, 3) or not array.size:
-            raise ValueError(f"its shape is {array.shape}, not (H, W) or (H, W, C)")
-        return WindowedArray(array)
-    if is_tiff(path):
-        tiff_page = stack.enter_context(tifffile.TiffFile(path)).pages[page].aspage()
-        if has_plain_pixels(tiff_page):
-            pixels = PagePixels(path, tiff_page, stack)
-            if pixels.decodes_windows and pixels.has_codec:
-                return WindowedTiff(pixels)
-    picture = stack.enter_context(open_picture(path))
-    if isinstance(picture, JpegImageFile):
-        return WindowedJpeg(path, size_as_seen(picture))
-    return WindowedPicture(path, picture, page)
-
-
-def open_windowed(source: ImageSource) -> AbstractContextManager[WindowedImage]:
-    """Windows of a file, a page, or bands; a rendered mask is rendered whole."""
-    if isinstance(source, WindowSource):
-        return source.open()
-    if isinstance(source, RenderedMask):
-        return nullcontext(WindowedArray(source.render()))
-    if isinstance(source, BandSource | PictureFile):
-        return open_windowed_file(source)
-    file = page_file(source)
-    assert file is not None
-    return open_windowed_file(Path(file.path), file.page or 0)
+def _windows(
+    opened: Image.Image | np.ndarray | Raster, source: ImageSource, name: str, page: int, stack: ExitStack
+) -> WindowedImage:
+    """Windows of an opened source."""
+    if isinstance(opened, Raster):
+        return WindowedRaster(opened, name)
+    if isinstance(opened, np.ndarray):
+        if opened.ndim not in (2, 3) or not opened.size:
+            raise ValueError(f"its shape is {opened.shape}, not (H, W) or (H, W, C)")
+        return WindowedArray(opened)
+    if opened.format == "TIFF" and source_files(source):
+        pixels = open_plain_page(Path(name), opened.tell(), stack)
+        if pixels is not None:
+            return WindowedTiff(pixels, name)
+    return WindowedPicture(opened, source, name)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from PIL import Image, features
 from data_utils.image_io.formats import VolumeFile, open_picture
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
-from data_utils.image_io.windowed import open_windowed_file
+from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.annotations.coco_mask import run_lengths
 from data_utils.sources.annotations.layout import find_file
 from inference.inputs import find_jobs
@@ -48,7 +48,7 @@ def test_a_pipe_is_no_volume(tmp_path, name):
 
 def test_a_pipe_is_not_read_in_windows(tmp_path):
     os.mkfifo(tmp_path / "a.npy")
-    with pytest.raises(ImageError, match="not a regular file"), open_windowed_file(tmp_path / "a.npy"):
+    with pytest.raises(ImageError, match="not a regular file"), open_windowed(tmp_path / "a.npy"):
         pass
 
 
@@ -56,7 +56,7 @@ def test_a_pipe_is_not_read_in_windows(tmp_path):
 def test_a_tiff_whose_codec_tifffile_lacks_is_read_whole(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.tif", compression="zstd")
-    with open_windowed_file(tmp_path / "a.tif") as picture:
+    with open_windowed(tmp_path / "a.tif") as picture:
         np.testing.assert_array_equal(np.asarray(picture.read(5, 9)), pixels[5:9])
 
 

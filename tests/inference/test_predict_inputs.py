@@ -17,7 +17,7 @@ from support.launches import predict
 from support.prediction import touch
 
 from data_utils.image_io.formats import PageFile, PictureFile
-from data_utils.image_io.windowed import open_windowed_file
+from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import group_jobs, process_share
@@ -477,6 +477,6 @@ def whole_inputs(file: Path, configs: list[UNetConfig]) -> list[np.ndarray]:
 
 def inputs_in_windows(file: Path, configs: list[UNetConfig]) -> list[np.ndarray]:
     """What networks see of an image that is read in windows."""
-    with open_windowed_file(file) as picture:
+    with open_windowed(file) as picture:
         _, _, inputs = open_input(picture, configs, file.name)
         return [network_input.strip(0, network_input.size[0]) for network_input in inputs]

@@ -22,7 +22,7 @@ from data_utils.image_io.meta_image import check_meta_image
 from data_utils.image_io.nrrd import check_nrrd
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.volumes import read_volume, read_volume_header
-from data_utils.image_io.windowed import open_windowed_file
+from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.volume_input import VolumeInput
 from inference.network_inputs import open_input
 from runtime.errors import DataError, ImageError
@@ -156,7 +156,7 @@ def test_a_picture_is_measured_before_it_is_decoded(bomb, read):
 
 
 def test_a_picture_is_measured_before_a_window_of_it_is_decoded(bomb):
-    with pytest.raises(ImageError, match="of memory"), open_windowed_file(bomb) as picture:
+    with pytest.raises(ImageError, match="of memory"), open_windowed(bomb) as picture:
         picture.read(0, 1)
 
 

@@ -23,7 +23,7 @@ from data_utils.image_io.band_names import band_indices
 from data_utils.image_io.formats import BandSource
 from data_utils.image_io.rasters import open_bands
 from data_utils.image_io.reader import read_header, read_image, read_mask
-from data_utils.image_io.windowed import open_windowed_file
+from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.samples import new_samples
 from data_utils.visualize import to_rgb
 from runtime.errors import DataError, ImageError
@@ -48,7 +48,7 @@ def test_bands_are_read_as_rasterio_reads_them(tmp_path, channels, dtype, layout
     assert np.array_equal(pixels, np.moveaxis(bands, 0, 2))
     assert not isinstance(pixels, np.ma.MaskedArray)
     assert read_header(path, "a") == ((70, 93), f"{pixels.dtype} x {channels}")
-    with open_windowed_file(path) as picture:
+    with open_windowed(path) as picture:
         assert picture.decodes_windows
         assert np.array_equal(picture.read(11, 50, 7, 66), pixels[11:50, 7:66])
 
@@ -178,7 +178,7 @@ def test_bands_are_chosen_by_name_or_number(tmp_path, chosen, indices):
     source = BandSource((str(path),), chosen)
     assert np.array_equal(read_image(source), pixels)
     assert read_header(source, "a") == ((40, 56), f"uint16 x {len(indices)}")
-    with open_windowed_file(source) as picture:
+    with open_windowed(source) as picture:
         assert np.array_equal(picture.read(3, 9), pixels[3:9])
 
 
@@ -203,7 +203,7 @@ def test_windows_of_codecs_that_rasterio_has_are_read_alone(tmp_path, compressio
     path = write_raster(tmp_path / "grey.tif", grey, compress=compression)
     with rasterio.open(path) as file:
         expected = file.read(1)
-    with open_windowed_file(path) as picture:
+    with open_windowed(path) as picture:
         assert picture.decodes_windows
         assert np.array_equal(picture.read(9, 20, 5, 31)[:, :, 0], expected[9:20, 5:31])
 
@@ -257,7 +257,7 @@ def test_tiles_that_a_file_leaves_out_are_those_of_rasterio_in_any_windows(tmp_p
             file.write(tile, window=Window(left, top, tile.shape[2], tile.shape[1]))
     with rasterio.open(path) as file:
         expected = np.moveaxis(file.read(masked=True), 0, 2)
-    with open_windowed_file(path) as picture:
+    with open_windowed(path) as picture:
         for rows, columns in WINDOWS * 2:
             window = picture.read(*rows, *columns)
             expected_window = expected[slice(*rows), slice(*columns)]
@@ -270,7 +270,7 @@ def test_bands_of_files_must_have_one_size(tmp_path):
     for number, size in enumerate([(8, 9), (8, 9), (7, 9)]):
         paths.append(str(write_raster(tmp_path / f"B{number}.tif", np.zeros((1, *size), np.uint16))))
     line = r"B0\.tif and .*B2\.tif: bands of 8 x 9 and 7 x 9 \(height x width\)"
-    with pytest.raises(ImageError, match=line), open_windowed_file(BandSource(tuple(paths), ())):
+    with pytest.raises(ImageError, match=line), open_windowed(BandSource(tuple(paths), ())):
         pass
 
 
@@ -334,7 +334,7 @@ def test_alpha_is_the_further_sample_that_the_file_calls_so(tmp_path, kind, samp
     read = read_image(path)
     assert read.shape == (2, 3, samples - 1)
     assert np.ma.getmaskarray(read).all(axis=2).tolist() == [[False, True, False], [False] * 3]
-    with open_windowed_file(Path(path)) as picture:
+    with open_windowed(Path(path)) as picture:
         assert picture.may_lack_data
 
 
@@ -370,7 +370,7 @@ def test_each_page_of_a_raster_has_bands_and_a_mask_of_its_own(tmp_path, has_ban
 )
 def test_a_value_for_no_data_is_one_that_a_pixel_may_hold(tmp_path, value, nodata, is_missing):
     path = written_raster(tmp_path / "a.tif", np.full((2, 3), value, np.uint8), (42113, "s", 0, nodata, False))
-    with open_windowed_file(Path(path)) as picture:
+    with open_windowed(Path(path)) as picture:
         assert picture.may_lack_data is is_missing
     assert np.ma.is_masked(read_image(path)) is is_missing
 

@@ -19,7 +19,6 @@ from data_utils.image_io.windowed import (
     WindowedTiff,
     open_if_large,
     open_windowed,
-    open_windowed_file,
     strips,
 )
 from data_utils.loading.image_input import ImageInput
@@ -81,7 +80,7 @@ def test_windows_of_a_tiff_are_what_the_whole_file_holds(kind, layout, tmp_path)
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, PICTURES[kind], photometric="rgb" if kind.startswith("rgb") else "minisblack", **layout)
     whole = read_image(path)
-    with open_windowed_file(path) as picture:
+    with open_windowed(path) as picture:
         assert isinstance(picture, WindowedTiff)
         assert picture.size == (301, 333)
         for start, stop in ((0, 301), (0, 1), (300, 301), (60, 130), (63, 65)):
@@ -125,7 +124,7 @@ def write_veiled(path: Path) -> None:
 def test_a_file_without_windows_is_read_all_the_same(name, write, tmp_path):
     write(tmp_path / name)
     whole = read_image(tmp_path / name)
-    with open_windowed_file(tmp_path / name) as picture:
+    with open_windowed(tmp_path / name) as picture:
         assert picture.size == whole.shape[:2]
         np.testing.assert_array_equal(read_image(picture.read(10, 50)), whole[10:50])
 
@@ -135,7 +134,7 @@ def test_a_tiff_that_is_cut_off_is_an_image_error(tmp_path, layout):
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, PICTURES["grey"], photometric="minisblack", **layout)
     path.write_bytes(path.read_bytes()[:60_000])
-    with pytest.raises(ImageError, match=r"a\.tif cannot be read"), open_windowed_file(path) as picture:
+    with pytest.raises(ImageError, match=r"a\.tif cannot be read"), open_windowed(path) as picture:
         picture.read(250, 301)
 
 
@@ -144,7 +143,7 @@ def test_a_picture_that_is_cut_off_is_an_image_error(tmp_path):
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:60_000])
     with (
         pytest.raises(ImageError, match=r"a\.png cannot be read \("),
-        open_windowed_file(tmp_path / "a.png") as picture,
+        open_windowed(tmp_path / "a.png") as picture,
     ):
         picture.read(0, 5)
 
@@ -176,7 +175,7 @@ def test_strips_of_a_jpeg_file_are_those_of_the_whole(size, target, orientation,
     path = write_jpeg(tmp_path / "a.jpg", size, orientation)
     preprocess = Preprocess(image_size=target)
     whole = ImageInput.read(path, preprocess, 3).whole()
-    with open_windowed_file(path) as picture:
+    with open_windowed(path) as picture:
         less_detail = picture.draft_for(preprocess)
         for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
             np.testing.assert_array_equal(
@@ -188,7 +187,7 @@ def test_strips_of_a_jpeg_file_are_those_of_the_whole(size, target, orientation,
 def test_windows_of_a_jpeg_file_have_all_detail_after_a_draft(size, target, orientation, tmp_path):
     path = write_jpeg(tmp_path / "a.jpg", size, orientation)
     whole = read_image(path)
-    with open_windowed_file(path) as picture:
+    with open_windowed(path) as picture:
         picture.draft_for(Preprocess(image_size=target))
         assert picture.size == whole.shape[:2]
         np.testing.assert_array_equal(read_image(picture.read(10, 50)), whole[10:50])
@@ -210,7 +209,7 @@ def resized_window(
     height, width = size
     top, left = (target[0] - height) // 2, target[1] - width
     whole = ImageInput.read(path, preprocess, channels).whole()
-    with open_windowed_file(path) as picture:
+    with open_windowed(path) as picture:
         window = ImageInput(picture, preprocess, channels).window(((top, top + height), (left, left + width)))
     assert window.dtype == whole.dtype
     return window, whole[:, top : top + height, left : left + width]
@@ -260,7 +259,7 @@ def sparse_picture(tmp_path_factory):
 @pytest.mark.parametrize(("rows", "columns"), [((0, 90), (0, 70)), ((20, 70), (10, 66)), ((0, 5), (0, 5))])
 def test_tiles_that_a_picture_leaves_out_are_black(sparse_picture, rows, columns):
     path, pixels = sparse_picture
-    with open_windowed_file(path) as picture:
+    with open_windowed(path) as picture:
         assert picture.decodes_windows
         assert np.array_equal(picture.read(*rows, *columns)[:, :, 0], pixels[slice(*rows), slice(*columns)])
 
@@ -288,7 +287,7 @@ def test_windows_of_a_page_are_parts_of_that_page(tmp_path, source_of):
 @pytest.mark.parametrize(("source_page", "page"), [(None, 2), (0, 0), (1, 1)])
 def test_a_page_in_windows_is_the_one_that_its_source_names(tmp_path, source_page, page):
     tifffile.imwrite(tmp_path / "a.tif", PAGES, photometric="minisblack")
-    with open_windowed_file(PictureFile(str(tmp_path / "a.tif"), source_page), 2) as picture:
+    with open_windowed(PictureFile(str(tmp_path / "a.tif"), source_page), 2) as picture:
         assert read_image(picture.read(0, 3)).max() == page
 
 
@@ -341,7 +340,7 @@ def test_four_million_pixels_are_read_together():
 def check_window_of_mask(path: Path) -> None:
     """Check that a window is read as the same part of the whole mask."""
     whole = read_mask(str(path), "a")
-    with open_windowed_file(path) as picture:
+    with open_windowed(path) as picture:
         assert picture.size == whole.shape[:2]
         assert picture.extent == whole.shape[:2]
         assert np.array_equal(read_mask(picture.read(0, 2, 1, 3), "a"), whole[:2, 1:3])

@@ -177,8 +177,8 @@ def test_old_files_of_slicer_are_ras(tmp_path):
     [
         ("a.mrk.json", "{", "cannot be read as JSON"),
         ("a.mrk.json", '{"markups": [{"coordinateSystem": "XYZ", "controlPoints": []}]}', "is none of RAS, LPS"),
-        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2]}]}]}', "expected three numbers"),
-        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": 5}]}]}', "position is 5, expected three numbers"),
+        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2]}]}]}', "expected 3 numbers"),
+        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": 5}]}]}', "position is 5, expected 3 numbers"),
         ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2, 1e300]}]}]}', "is not within"),
         ("a.mrk.json", '{"markups": [{"controlPoints": [5]}]}', "point 1 is no object"),
         ("a.mrk.json", '{"markups": [5]}', "holds 1 lists of points"),

@@ -8,7 +8,6 @@ import json
 import mmap
 import re
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from data_utils.sources.annotations.coco_mask import Entry
 from data_utils.sources.points.table import (
     SEVERAL_TABLES_MESSAGE,
     Certainty,
+    ImagePoints,
+    PointFileFormat,
     PointTable,
-    TableBuilder,
     join_tables,
     number,
     said_size,
@@ -50,16 +50,18 @@ def find_keypoints(root: Path, named_splits: Sequence[str], *, explicit: bool) -
     paths = keypoint_files if keypoint_files and (explicit or not object_files) else object_files
     tables: dict[str, list[PointTable]] = {}
     for name, (_, path) in paths.items():
-        if _mentions_keypoints(path):
-            file = read_coco(path)
-            table = to_table(file)
-            if table is not None and (explicit or paths is keypoint_files or not _holds_areas(file)):
-                split = name.partition("/")[0]  # one of several files of a split is SPLIT/PART
-                tables.setdefault(split, []).append(table)
+        if not _mentions_keypoints(path):
+            continue
+        file = read_coco(path)
+        table = to_table(file)
+        holds_areas = any(entry.get("segmentation") for entry in file.all_objects)
+        if table is not None and (explicit or paths is keypoint_files or not holds_areas):
+            split = name.partition("/")[0]  # one of several files of a split is SPLIT/PART
+            tables.setdefault(split, []).append(table)
     return {split: join_tables(parts) for split, parts in tables.items()}
 
 
-def read_keypoints(path: Path) -> PointTable | None:
+def read(path: Path) -> PointTable | None:
     """The points of a file; None if it holds something else."""
     return to_table(read_coco(path)) if _mentions_keypoints(path) else None
 
@@ -73,58 +75,49 @@ def _mentions_keypoints(path: Path) -> bool:
         return False
 
 
-def _holds_areas(file: CocoFile) -> bool:
-    """Whether any object of a file has an outline or a mask."""
-    return any(entry.get("segmentation") for entry in chain.from_iterable(file.objects.values()))
-
-
 def to_table(file: CocoFile) -> PointTable | None:
     """The points of a file; None if none of its objects has keypoints."""
-    path = file.path
-    names_by_category: dict[Any, list[str]] = {}
     used_categories = file.used_categories()
-    for category_id, category in file.categories.items():
-        names = category.get("keypoints")
-        if names and category_id in used_categories:
-            if not isinstance(names, list) or len(set(map(str, names))) < len(names):
-                raise DataError(f"{path}: category {category['name']!r} names its keypoints {str(names)[:60]}")
-            names_by_category[category_id] = [str(name) for name in names]
-    if not names_by_category:
+    named = [category for number, category in file.categories.items() if number in used_categories]
+    named = [category for category in named if category.get("keypoints")]
+    if not named:
         return None
-    if len(names_by_category) > 1:
-        category_list = ", ".join(str(file.categories[category_id]["name"]) for category_id in names_by_category)
-        raise DataError(
-            f"{path}: {len(names_by_category)} categories have keypoints, {category_list}; keep one of them"
-        )
-    ((category_id, names),) = names_by_category.items()
-    builder = TableBuilder("coco", 2)
+    if len(named) > 1:
+        name_list = ", ".join(str(category["name"]) for category in named)
+        raise DataError(f"{file.path}: {len(named)} categories have keypoints, {name_list}; keep one of them")
+    names = named[0]["keypoints"]
+    if not isinstance(names, list) or len(set(map(str, names))) < len(names):
+        raise DataError(f"{file.path}: category {named[0]['name']!r} names its keypoints {str(names)[:60]}")
+    names = [str(name) for name in names]
+    entries: list[ImagePoints] = []
     for image in file.images:
-        name = str(image["file_name"])
-        builder.add_image(str(path), name, said_size(image.get("height"), image.get("width")))
-        entries = [entry for entry in file.objects.get(image["id"], []) if entry["category_id"] == category_id]
-        labeled = [entry for entry in entries if _is_labeled(entry)]
+        size = said_size(image.get("height"), image.get("width"))
+        entry = ImagePoints(str(file.path), str(image["file_name"]), size)
+        objects = [found for found in file.objects[image["id"]] if found["category_id"] == named[0]["id"]]
+        labeled = [found for found in objects if _is_labeled(found)]
         if len(labeled) > 1:
-            raise DataError(f"{path}: {name} has the keypoints of {len(labeled)} objects; {SEVERAL_TABLES_MESSAGE}")
-        for point in names:
-            builder.names.setdefault(point, len(builder.names))
-        for entry in labeled:
-            _add_object(builder, names, name, entry, path)
-    return builder.table()
+            raise DataError(
+                f"{file.path}: {entry.image} has the keypoints of {len(labeled)} objects; {SEVERAL_TABLES_MESSAGE}"
+            )
+        for found in labeled:
+            _add_keypoints(entry, names, found)
+        entries.append(entry)
+    return PointTable.of_images("coco", 2, entries, names=names)
 
 
-def _is_labeled(entry: Entry) -> bool:
+def _is_labeled(found: Entry) -> bool:
     """Whether an object has a known keypoint."""
-    keypoints = entry.get("keypoints")
+    keypoints = found.get("keypoints")
     return isinstance(keypoints, list) and any(keypoints[2::3])
 
 
-def _add_object(builder: TableBuilder, names: list[str], image: str, entry: Entry, path: Path) -> None:
-    """Add the keypoints of an object."""
-    location = f"{path}: annotation {entry['id']} of {image}"
-    keypoints = entry["keypoints"]
+def _add_keypoints(entry: ImagePoints, names: Sequence[str], found: Entry) -> None:
+    """Add the keypoints of an object to those of its image."""
+    location = f"{entry.file}: annotation {found['id']} of {entry.image}"
+    keypoints = found["keypoints"]
     if len(keypoints) != 3 * len(names):
         raise DataError(f"{location} has {len(keypoints)} numbers, expected x, y and v of {len(names)} keypoints")
-    predictions = [entry.get(key) for key in PREDICTED_KEYS]
+    predictions = [found.get(key) for key in PREDICTED_KEYS]
     is_predicted = all(isinstance(values, list) and len(values) == len(names) for values in predictions)
     for index, name in enumerate(names):
         x, y, visibility = keypoints[3 * index : 3 * index + 3]
@@ -134,42 +127,35 @@ def _add_object(builder: TableBuilder, names: list[str], image: str, entry: Entr
         if is_predicted:
             certainty = Certainty(*(number(values[index], location) for values in predictions if values is not None))
         position = (number(x, location), number(y, location))
-        builder.add(str(path), image, name, VISIBILITIES[int(visibility)], position, certainty)
+        entry.add(name, VISIBILITIES[int(visibility)], position, certainty)
 
 
-def write_keypoints(table: PointTable) -> str:
-    """The content of a file, with an object for each image."""
+def write(table: PointTable) -> str:
+    """The content of a file, with an object for each image: its keypoints, and the box around the present ones."""
     images: list[Entry] = []
     annotations: list[Entry] = []
-    for row, image in enumerate(table.images):
-        images.append({"id": row + 1, "file_name": image} | _written_size(table, row))
-        annotations.append({"id": row + 1, "image_id": row + 1, "category_id": 1, "iscrowd": 0} | _object(table, row))
+    for row, entry in enumerate(table.entries()):
+        image: Entry = {"id": row + 1, "file_name": entry.image}
+        if entry.size is not None:
+            image["height"], image["width"] = entry.size
+        images.append(image)
+        keypoints: list[float] = []
+        for point in entry.points.values():
+            keypoints += [*(point.position or (0.0, 0.0)), SEEN if point.state == PRESENT else HIDDEN]
+        present = [point.position for point in entry.points.values() if point.state == PRESENT]
+        box = [0.0] * 4
+        if present:
+            low = np.min(present, axis=0)
+            box = np.concatenate([low, np.max(present, axis=0) - low]).tolist()
+        found: dict[str, Any] = {"id": row + 1, "image_id": row + 1, "category_id": 1, "iscrowd": 0}
+        found |= {"keypoints": keypoints, "num_keypoints": len(present), "bbox": box, "area": box[2] * box[3]}
+        if table.presence is not None and table.confidence is not None:
+            for key, values in zip(PREDICTED_KEYS, (table.confidence[row], table.presence[row]), strict=True):
+                found[key] = values.tolist()
+            found["score"] = float(table.confidence[row].mean())
+        annotations.append(found)
     category = CATEGORY | {"keypoints": list(table.names)}
     return json.dumps({"images": images, "annotations": annotations, "categories": [category]}, indent=1) + "\n"
 
 
-def _written_size(table: PointTable, row: int) -> Entry:
-    """Height and width of an image, if they are known."""
-    size = table.source(row).size
-    return {} if size is None else {"height": size[0], "width": size[1]}
-
-
-def _object(table: PointTable, row: int) -> Entry:
-    """The keypoints of an image, and the box around the present ones."""
-    is_present = table.states[row] == PRESENT
-    positions = table.positions[row]
-    keypoints: list[float] = []
-    for position, is_there in zip(positions, is_present.tolist(), strict=True):
-        x, y = position.tolist() if is_there or table.presence is not None else (0.0, 0.0)
-        keypoints += [x, y, SEEN if is_there else HIDDEN]
-    box = [0.0] * 4
-    if is_present.any():
-        low = positions[is_present].min(axis=0)
-        high = positions[is_present].max(axis=0)
-        box = np.concatenate([low, high - low]).tolist()
-    entry = {"keypoints": keypoints, "num_keypoints": int(is_present.sum()), "bbox": box, "area": box[2] * box[3]}
-    if table.presence is not None and table.confidence is not None:
-        values = (table.confidence[row], table.presence[row])
-        entry |= {key: rows.tolist() for key, rows in zip(PREDICTED_KEYS, values, strict=True)}
-        entry["score"] = float(table.confidence[row].mean())
-    return entry
+FORMAT = PointFileFormat(".json", True, read, write)

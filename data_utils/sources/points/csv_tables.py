@@ -8,12 +8,13 @@ deeplabcut  three rows of headings, scorer, bodyparts and coords, then a row for
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.sources.points.table import EMPTY_CELL, Certainty, PointTable, TableBuilder, number
+from data_utils.sources.points.table import EMPTY_CELL, Certainty, ImagePoints, PointFileFormat, PointTable, number
 from runtime.documents import MOST_BYTES_OF_DATA, TableWriter, parse_csv, read_bytes
 from runtime.errors import DataError, one_line
 from tasks.points import ABSENT, PRESENT, UNKNOWN
@@ -37,32 +38,131 @@ class NoPointsError(DataError):
     """A file that is no table of points."""
 
 
-def read_rows(file: str | Path) -> Rows:
-    """The rows of a CSV file that are not empty. Raises NoPointsError for a file that cannot be read as text."""
+class Headings(NamedTuple):
+    """What the first rows of a table say.
+
+    Args:
+        layout: long, wide or deeplabcut.
+        width: how many cells a row has.
+        rows: how many rows they are.
+        image: the columns of the image's name.
+        points: the column of each axis and of other titles, for each point; for the point "" of a long table, whose
+            rows name their points.
+    """
+
+    layout: str
+    width: int
+    rows: int
+    image: slice
+    points: dict[str, dict[str, int]]
+
+
+def read(file: Path) -> PointTable | None:
+    """The points of a file; None if it is no table of points."""
+    try:
+        return read_table(file)
+    except NoPointsError:
+        return None
+
+
+def read_table(file: str | Path) -> PointTable:
+    """The points of a file. Raises NoPointsError, with the reason, if it is no table of points."""
     try:
         text = read_bytes(file, MOST_BYTES_OF_DATA).decode("utf-8-sig")
-        first_line = text.partition("\n")[0]
-        separator = max(DIALECTS, key=first_line.count)
-        return list(parse_csv(text, separator))
+        separator = max(DIALECTS, key=text.partition("\n")[0].count)
+        rows = list(parse_csv(text, separator))
     except (OSError, ValueError) as error:
         raise NoPointsError(f"{file} cannot be read as CSV ({one_line(error)}); save it as UTF-8") from error
+    headings = read_headings(rows, str(file))
+    if headings is None and rows and _are_boxes(rows):
+        raise NoPointsError(f"{file} lists boxes, which are for detection; areas need masks or polygons")
+    if headings is None:
+        titles = ", ".join(rows[0][1]) if rows else ""
+        raise NoPointsError(f"{file}: its columns are {titles[:80]!r}, points have {EXPECTED}")
+    axes = {len(columns.keys() & set(AXES)) for columns in headings.points.values()}
+    if len(axes) > 1:
+        raise DataError(f"{file}: some points have a z and others have none")
+    entries: dict[str, ImagePoints] = {}
+    for line, row in rows[headings.rows :]:
+        location = f"{file}, line {line}"
+        if len(row) != headings.width:
+            raise DataError(f"{location}: has {len(row)} cells, the heading {headings.width}; is the file cut off?")
+        image = "/".join(cell.strip() for cell in row[headings.image] if cell.strip())
+        entry = entries.setdefault(image, ImagePoints(str(file), image))
+        for name, columns in headings.points.items():
+            if headings.layout == "long":
+                name = row[columns["name"]].strip()
+                if not image or not name:
+                    raise DataError(f"{location}: has no image or no landmark")
+                _add_point(entry, name, row, columns, location)
+            else:
+                _add_point(entry, name, row, columns, f"{location}, {name}")
+    if not entries or not headings.points:
+        raise NoPointsError(f"{file}: lists no points")
+    return PointTable.of_images(headings.layout, axes.pop(), entries.values())
 
 
-def find_layout(rows: Rows) -> str | None:
-    """The layout of a table of points; None for other tables."""
+def read_headings(rows: Rows, file: str) -> Headings | None:
+    """The headings of a table of points; None for other tables."""
     if not rows:
         return None
     _, first_row = rows[0]
     titles = [title.strip().lower() for title in first_row]
     if titles[0] == "scorer":
-        return "deeplabcut"
+        return _deeplabcut_headings(rows, file)
     if not set(titles) & set(IMAGE_TITLES) or _are_boxes(rows):
         return None
     if set(titles) & set(LANDMARK_TITLES) and {"x", "y"} <= set(titles):
-        return "long"
-    columns = _wide_columns(first_row).values()
-    has_points = any((name, "y") in columns for name, axis in columns if axis == "x")
-    return "wide" if has_points and titles[0] in IMAGE_TITLES else None
+        columns = {title: titles.index(title) for title in (*AXES, "state", *PREDICTED_TITLES) if title in titles}
+        columns["name"] = _column(titles, LANDMARK_TITLES)
+        image = _column(titles, IMAGE_TITLES)
+        return Headings("long", len(titles), 1, slice(image, image + 1), {"": columns})
+    points = _wide_columns(first_row)
+    if not points or titles[0] not in IMAGE_TITLES:
+        return None
+    return Headings("wide", len(titles), 1, slice(1), points)
+
+
+def _column(titles: Sequence[str], names: Sequence[str]) -> int:
+    """The first column with one of the titles."""
+    return next(titles.index(name) for name in names if name in titles)
+
+
+def _wide_columns(titles: Sequence[str]) -> dict[str, dict[str, int]]:
+    """The columns of each point that has an x and a y; v stands for its visibility."""
+    points: dict[str, dict[str, int]] = {}
+    for column, title in enumerate(titles[1:], 1):
+        text = title.strip()
+        numbered = NUMBERED_TITLE.fullmatch(text.lower())
+        named = COLUMN_NAME.fullmatch(text) or COLUMN_NAME.fullmatch(text.lower())
+        if numbered:
+            points.setdefault(numbered[2], {})[numbered[1]] = column
+        elif named:
+            points.setdefault(named[1], {})[named[2].lower()] = column
+    return {name: columns for name, columns in points.items() if {"x", "y"} <= columns.keys()}
+
+
+def _deeplabcut_headings(rows: Rows, file: str) -> Headings:
+    headings = {row[0].strip().lower(): row for _, row in rows[:3]}
+    if "individuals" in headings:
+        raise DataError(f"{file}: has several individuals in an image, which is not supported; give one table for each")
+    if "bodyparts" not in headings or "coords" not in headings:
+        raise DataError(f"{file}: begins with scorer, as tables of DeepLabCut do, but has no rows bodyparts and coords")
+    bodyparts = headings["bodyparts"]
+    coordinates = [cell.strip().lower() for cell in headings["coords"]]
+    if len(bodyparts) != len(coordinates):
+        raise DataError(f"{file}: its rows bodyparts and coords have different lengths")
+    points: dict[str, dict[str, int]] = {}
+    for column, (name, axis) in enumerate(zip(bodyparts, coordinates, strict=True)):
+        title = "confidence" if axis == "likelihood" else axis
+        if title in (*AXES, *PREDICTED_TITLES):
+            points.setdefault(name.strip(), {})[title] = column
+    lacking = [name for name, columns in points.items() if not {"x", "y"} <= columns.keys()]
+    if lacking:
+        raise DataError(f"{file}: {lacking[0]!r} has no columns x and y")
+    # newer versions split the path into columns
+    first = min((min(columns.values()) for columns in points.values()), default=1)
+    return Headings("deeplabcut", len(bodyparts), 3, slice(first), points)
 
 
 def _are_boxes(rows: Rows) -> bool:
@@ -78,10 +178,7 @@ def _are_boxes(rows: Rows) -> bool:
         """(n, 4), the cells of four columns; empty unless all are there and hold numbers."""
         try:
             columns = [titles.index(name) for name in names]
-            cells: list[str] = []
-            for _, row in others:
-                cells += [row[column] for column in columns]
-            return np.array(cells, np.float64).reshape(-1, 4)
+            return np.array([[row[column] for column in columns] for _, row in others], np.float64).reshape(-1, 4)
         except (ValueError, IndexError):
             return np.zeros((0, 4))
 
@@ -95,231 +192,65 @@ def _are_boxes(rows: Rows) -> bool:
     return are_two and has_class and bool((corners[:, :2] < corners[:, 2:]).all())
 
 
-def read(file: str | Path) -> PointTable | None:
-    """The points of a file; None if it is no table of points."""
-    try:
-        return read_table(file)
-    except NoPointsError:
-        return None
-
-
-def read_table(file: str | Path) -> PointTable:
-    """The points of a file. Raises NoPointsError, with the reason, if it is no table of points."""
-    rows = read_rows(file)
-    layout = find_layout(rows)
-    if layout is None and rows and _are_boxes(rows):
-        raise NoPointsError(f"{file} lists boxes, which are for detection; areas need masks or polygons")
-    if layout is None:
-        titles = ", ".join(rows[0][1]) if rows else ""
-        raise NoPointsError(f"{file}: its columns are {titles[:80]!r}, points have {EXPECTED}")
-    table = READERS[layout](rows, str(file))
-    if not table.images:
-        raise NoPointsError(f"{file}: lists no points")
-    return table
-
-
-def _read_long(rows: Rows, file: str) -> PointTable:
-    titles = [title.strip().lower() for title in rows[0][1]]
-    image_column = _column(titles, IMAGE_TITLES)
-    name_column = _column(titles, LANDMARK_TITLES)
-    state_column = titles.index("state") if "state" in titles else None
-    axes = [titles.index(axis) for axis in AXES if axis in titles]
-    column_by_title = {title: column for column, title in enumerate(titles)}
-    builder = TableBuilder("long", len(axes))
-    for line, row in rows[1:]:
-        location = f"{file}, line {line}"
-        _check_length(row, len(titles), location)
-        state, position = _point([row[column] for column in axes], location)
-        if state_column is not None and row[state_column].strip():
-            word = row[state_column].strip().lower()
-            if word not in STATES:
-                raise DataError(f"{location}: state {word!r} is none of {', '.join(STATES)}")
-            if STATES[word] == PRESENT and state == EMPTY_CELL:
-                raise DataError(f"{location}: a point that is present has no coordinates")
-            state = STATES[word]
-        image = row[image_column].strip()
-        name = row[name_column].strip()
-        if not image or not name:
-            raise DataError(f"{location}: has no image or no landmark")
-        builder.add(file, image, name, state, position, _certainty(row, column_by_title, location))
-    return builder.table()
-
-
-def _read_wide(rows: Rows, file: str) -> PointTable:
-    titles = rows[0][1]
-    columns = _wide_columns(titles)
-    points: dict[str, dict[str, int]] = {}  # the column of each axis, and of the visibility
-    for column, (name, axis) in columns.items():
-        points.setdefault(name, {})[axis] = column
-    points = {name: axis_columns for name, axis_columns in points.items() if {"x", "y"} <= axis_columns.keys()}
-    counts = {len(axis_columns.keys() & set(AXES)) for axis_columns in points.values()}
-    if len(counts) != 1:
-        raise DataError(f"{file}: some points have a z and others have none")
-    axes = counts.pop()
-    builder = TableBuilder("wide", axes)
-    for line, row in rows[1:]:
-        location = f"{file}, line {line}"
-        _check_length(row, len(titles), location)
-        image = row[0].strip()
-        for name, axis_columns in points.items():
-            cells = [row[axis_columns[axis]] for axis in AXES if axis in axis_columns]
-            state, position = _point(cells, f"{location}, {name}")
-            if "v" in axis_columns and row[axis_columns["v"]].strip() in ("0", "0.0"):
-                state = UNKNOWN
-            builder.add(file, image, name, state, position, _certainty(row, axis_columns, location))
-    return builder.table()
-
-
-def _wide_columns(titles: Sequence[str]) -> dict[int, tuple[str, str]]:
-    """The point and axis of each column that has one; v stands for its visibility."""
-    columns = {}
-    for column, title in enumerate(titles[1:], 1):
-        text = title.strip()
-        numbered = NUMBERED_TITLE.fullmatch(text.lower())
-        named_column = COLUMN_NAME.fullmatch(text) or COLUMN_NAME.fullmatch(text.lower())
-        if numbered:
-            columns[column] = numbered[2], numbered[1]
-        elif named_column:
-            columns[column] = named_column[1], named_column[2].lower()
-    return columns
-
-
-def _read_deeplabcut(rows: Rows, file: str) -> PointTable:
-    headings = {row[0].strip().lower(): row for _, row in rows[:3]}
-    if "individuals" in headings:
-        raise DataError(f"{file}: has several individuals in an image, which is not supported; give one table for each")
-    if "bodyparts" not in headings or "coords" not in headings:
-        raise DataError(f"{file}: begins with scorer, as tables of DeepLabCut do, but has no rows bodyparts and coords")
-    bodyparts = headings["bodyparts"]
-    coordinates = [cell.strip().lower() for cell in headings["coords"]]
-    if len(bodyparts) != len(coordinates):
-        raise DataError(f"{file}: its rows bodyparts and coords have different lengths")
-    points: dict[str, dict[str, int]] = {}
-    for column, (name, axis) in enumerate(zip(bodyparts, coordinates, strict=True)):
-        title = "confidence" if axis == "likelihood" else axis
-        if title in (*AXES, *PREDICTED_TITLES):
-            points.setdefault(name.strip(), {})[title] = column
-    lacking = [name for name, axis_columns in points.items() if not {"x", "y"} <= axis_columns.keys()]
-    if lacking:
-        raise DataError(f"{file}: {lacking[0]!r} has no columns x and y")
-    axes = 3 if points and all("z" in axis_columns for axis_columns in points.values()) else 2
-    # newer versions split the path into columns
-    first = min((min(axis_columns.values()) for axis_columns in points.values()), default=1)
-    builder = TableBuilder("deeplabcut", axes)
-    for line, row in rows[3:]:
-        location = f"{file}, line {line}"
-        _check_length(row, len(bodyparts), location)
-        image = "/".join(cell.strip() for cell in row[:first] if cell.strip())
-        for name, axis_columns in points.items():
-            cells = [row[axis_columns[axis]] for axis in AXES[:axes]]
-            state, position = _point(cells, f"{location}, {name}")
-            builder.add(file, image, name, state, position, _certainty(row, axis_columns, location))
-    return builder.table()
-
-
-def _point(cells: Sequence[str], location: str) -> tuple[int, tuple[float, ...]]:
-    """The state and position of the cells of a point."""
-    texts = [cell.strip() for cell in cells]
+def _add_point(entry: ImagePoints, name: str, row: Sequence[str], columns: Mapping[str, int], location: str) -> None:
+    """Add the point that a row holds in these columns."""
+    cells = {title: row[column].strip() for title, column in columns.items()}
+    texts = [cells[axis] for axis in AXES if axis in cells]
     missing = [text.lower() in MISSING_VALUES for text in texts]
-    if all(missing):
-        return EMPTY_CELL, ()
-    if any(missing):
-        raise DataError(f"{location}: has only some of the coordinates: {', '.join(texts)}")
-    return PRESENT, tuple(number(text, location) for text in texts)
-
-
-def _certainty(row: Sequence[str], columns: Mapping[str, int], location: str) -> Certainty | None:
-    """The certainty of a predicted point; None for other points."""
-    if not all(title in columns and row[columns[title]].strip() for title in PREDICTED_TITLES):
-        return None
-    return Certainty(*(number(row[columns[title]], location) for title in PREDICTED_TITLES))
-
-
-def _column(titles: Sequence[str], names: Sequence[str]) -> int:
-    """The first column with one of the titles."""
-    return next(titles.index(name) for name in names if name in titles)
-
-
-def _check_length(row: Sequence[str], expected: int, location: str) -> None:
-    if len(row) != expected:
-        raise DataError(f"{location}: has {len(row)} cells, the heading {expected}; is the file cut off?")
-
-
-READERS: dict[str, Callable[[Rows, str], PointTable]] = {
-    "long": _read_long,
-    "wide": _read_wide,
-    "deeplabcut": _read_deeplabcut,
-}
+    state = EMPTY_CELL
+    position: list[float] = []
+    if not all(missing):
+        if any(missing):
+            raise DataError(f"{location}: has only some of the coordinates: {', '.join(texts)}")
+        state = PRESENT
+        position = [number(text, location) for text in texts]
+    word = cells.get("state", "").lower()
+    if word:
+        if word not in STATES:
+            raise DataError(f"{location}: state {word!r} is none of {', '.join(STATES)}")
+        if STATES[word] == PRESENT and state == EMPTY_CELL:
+            raise DataError(f"{location}: a point that is present has no coordinates")
+        state = STATES[word]
+    if cells.get("v") in ("0", "0.0"):
+        state = UNKNOWN
+    certainty: Certainty | None = None
+    if all(cells.get(title) for title in PREDICTED_TITLES):
+        certainty = Certainty(*(number(cells[title], location) for title in PREDICTED_TITLES))
+    entry.add(name, state, position, certainty)
 
 
 def write(table: PointTable) -> str:
     """The content of a file in the table's own layout, with presence and confidence if the table has them."""
     text = io.StringIO(newline="")
-    WRITERS[table.layout](TableWriter(text), table)
+    writer = TableWriter(text)
+    axes = list(AXES[: table.axes])
+    certainty_titles = [] if table.presence is None else list(PREDICTED_TITLES)
+    if table.layout == "long":
+        writer.writerow(["image", "landmark", *axes, "state", *certainty_titles])
+    elif table.layout == "wide":
+        titles = ["image"]
+        are_numbers = all(name.isdigit() for name in table.names)
+        for name in table.names:
+            titles += [f"{axis.upper()}{name}" if are_numbers else f"{name}_{axis}" for axis in axes]
+            titles += [f"{name}_{title}" for title in certainty_titles]
+        writer.writerow(titles)
+    else:
+        coordinates = axes + ["likelihood" if title == "confidence" else title for title in certainty_titles]
+        bodyparts = np.repeat(table.names, len(coordinates)).tolist()
+        writer.writerow(["scorer"] + ["unet"] * len(bodyparts))
+        writer.writerow(["bodyparts", *bodyparts])
+        writer.writerow(["coords", *(coordinates * len(table.names))])
+    for entry in table.entries():
+        whole_row: list[str] = [entry.image]
+        for name, point in entry.points.items():
+            cells = [repr(side) for side in point.position] or [""] * table.axes
+            certainty = [f"{value:.6f}" for value in point.certainty or ()]
+            whole_row += cells + certainty
+            if table.layout == "long" and (point.state != UNKNOWN or certainty):
+                writer.writerow([entry.image, name, *cells, STATE_NAMES[point.state], *certainty])
+        if table.layout != "long":
+            writer.writerow(whole_row)
     return text.getvalue()
 
 
-def _write_long(writer: TableWriter, table: PointTable) -> None:
-    axes = list(AXES[: table.axes])
-    writer.writerow(["image", "landmark", *axes, "state", *_certainty_titles(table)])
-    for row, image in enumerate(table.images):
-        for column, name in enumerate(table.names):
-            state = int(table.states[row, column])
-            if state == UNKNOWN and table.presence is None:
-                continue
-            cells = _cells(table, row, column)
-            writer.writerow([image, name, *cells, STATE_NAMES[state], *_certainty_cells(table, row, column)])
-
-
-def _write_wide(writer: TableWriter, table: PointTable) -> None:
-    are_numbers = all(name.isdigit() for name in table.names)
-    titles = ["image"]
-    for name in table.names:
-        for axis in AXES[: table.axes]:
-            titles.append(f"{axis.upper()}{name}" if are_numbers else f"{name}_{axis}")
-        titles += [f"{name}_{title}" for title in _certainty_titles(table)]
-    writer.writerow(titles)
-    for row, image in enumerate(table.images):
-        writer.writerow([image, *_row(table, row)])
-
-
-def _write_deeplabcut(writer: TableWriter, table: PointTable) -> None:
-    coordinates = [*AXES[: table.axes]]
-    for title in _certainty_titles(table):
-        coordinates.append("likelihood" if title == "confidence" else title)
-    bodyparts: list[str] = []
-    for name in table.names:
-        bodyparts += [name] * len(coordinates)
-    writer.writerow(["scorer"] + ["unet"] * len(bodyparts))
-    writer.writerow(["bodyparts", *bodyparts])
-    writer.writerow(["coords", *(coordinates * len(table.names))])
-    for row, image in enumerate(table.images):
-        writer.writerow([image, *_row(table, row)])
-
-
-def _row(table: PointTable, row: int) -> list[str]:
-    cells: list[str] = []
-    for column in range(len(table.names)):
-        cells += _cells(table, row, column)
-        cells += _certainty_cells(table, row, column)
-    return cells
-
-
-def _cells(table: PointTable, row: int, column: int) -> list[str]:
-    """The coordinates of a point; empty cells if it has none."""
-    if table.states[row, column] != PRESENT and table.presence is None:
-        return [""] * table.axes
-    return [repr(float(value)) for value in table.positions[row, column]]
-
-
-def _certainty_titles(table: PointTable) -> list[str]:
-    return [] if table.presence is None else list(PREDICTED_TITLES)
-
-
-def _certainty_cells(table: PointTable, row: int, column: int) -> list[str]:
-    if table.presence is None:
-        return []
-    return [f"{value:.6f}" for value in table.certainty(row, column)]
-
-
-WRITERS = {"long": _write_long, "wide": _write_wide, "deeplabcut": _write_deeplabcut}
+FORMAT = PointFileFormat(".csv", True, read, write)

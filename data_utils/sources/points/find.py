@@ -16,7 +16,7 @@ from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.nnlandmark import ALL_CASES
-from data_utils.sources.points.table import FIRST_CHANNEL, PointRecords, PointTable, join_tables
+from data_utils.sources.points.table import FIRST_CHANNEL, PointRecords, PointTable, all_names, join_tables
 from data_utils.sources.records import SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError
@@ -47,10 +47,8 @@ def find_points(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     if not readings:
         return {}
     (splits,) = readings
-    names: dict[str, None] = {}
-    for table in splits.values():
-        names |= dict.fromkeys(table.names)
-    return {split: table.with_names(tuple(names)) for split, table in splits.items()}
+    names = all_names(splits.values())
+    return {split: table.with_names(names) for split, table in splits.items()}
 
 
 def are_annotations(points: dict[str, PointTable]) -> bool:
@@ -59,36 +57,29 @@ def are_annotations(points: dict[str, PointTable]) -> bool:
 
 
 def _find_tables(root: Path, named_splits: Sequence[str]) -> dict[str, PointTable]:
-    """Split -> its points, from files that can only list points."""
+    """Split -> its points, from files that can only list points: of its folder, or train.csv, val.csv and the like.
+
+    If there are none, all of the folder is the split train.
+    """
     split_names = wanted_splits(named_splits)
-    splits: dict[str, PointTable] = {}
-    for name, folder in children(root).items():
-        if name in split_names:
-            table = _table_in(folder)
-            if table is not None:
-                splits[name] = table
-    return splits or _splits_by_name(root, split_names)
-
-
-def _splits_by_name(root: Path, split_names: set[str]) -> dict[str, PointTable]:
-    """The tables train.csv, val.csv and the like in a folder; if there are none, all of it as the split train."""
-    splits: dict[str, PointTable] = {}
-    for file in sorted([*root.glob("*.csv"), *root.glob("*.tps")]):
-        if file.stem.lower() in split_names and file.stem.lower() not in splits:
-            table = files.read(file)
-            if table is not None:
-                splits[file.stem.lower()] = table
-    if splits:
-        return splits
-    whole = _table_in(root)
-    return {} if whole is None else {"train": whole}
+    tables = {name: _table_in(folder) for name, folder in children(root).items() if name in split_names}
+    if not any(tables.values()):
+        tables = {}
+        for file in sorted([*root.glob("*.csv"), *root.glob("*.tps")]):
+            name = file.stem.lower()
+            if name in split_names and not tables.get(name):
+                tables[name] = files.read(file)
+    if not any(tables.values()):
+        tables = {"train": _table_in(root)}
+    return {split: table for split, table in tables.items() if table is not None}
 
 
 def _table_in(folder: Path) -> PointTable | None:
     """The points from the files of a folder, all of one format."""
-    nnlandmark_files = [folder / name for name in nnlandmark.NAMES if (folder / name).is_file()]
     tables = _read_all(sorted([*folder.glob("*.csv"), *folder.glob("*.tps")]))
-    tables += [table for table in map(nnlandmark.read_nnlandmark, nnlandmark_files) if table is not None]
+    for name in nnlandmark.NAMES:
+        if (folder / name).is_file():
+            tables += filter(None, [files.read_as(folder / name, nnlandmark.LAYOUT)])
     if len(tables) > 1:
         names = [table.files[0] for table in tables]
         raise DataError(f"{folder}: {len(names)} files list points: {list_problems(names)}; keep one of them")

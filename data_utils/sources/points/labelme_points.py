@@ -11,13 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from data_utils.sources.annotations import labelme
-from data_utils.sources.annotations.labelme import read_labelme
 from data_utils.sources.annotations.layout import holds_pictures
 from data_utils.sources.folder import files_by_stem
-from data_utils.sources.points.table import PointTable, TableBuilder, number, read_note, said_size, written_note
+from data_utils.sources.points.table import (
+    ImagePoints,
+    PointFileFormat,
+    PointTable,
+    read_note,
+    read_position,
+    said_size,
+    written_note,
+)
 from runtime.errors import DataError
 from tasks.points import PRESENT
 
+LAYOUT = "labelme"
 ABSENT = "absent_shapes"
 VERSION = "5.5.0"  # the version of labelme that its files name
 
@@ -43,7 +51,7 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
     for split, folders in splits.items():
         images, files = folders
         by_stem = files_by_stem(images, "images") if holds_pictures(images) else {}
-        builder = TableBuilder("labelme", 2)
+        entries: list[ImagePoints] = []
         for file, contents in contents_by_split[split].items():
             if contents is None and not labelme.is_labelme(files / file):
                 continue  # the file belongs to something else
@@ -52,68 +60,51 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
             path = images / (image or stem)
             if image is None and contents and contents.is_embedded:
                 path = files / file
-            add_shapes(builder, files / file, os.path.relpath(path, root))
-        tables[split] = builder.table()
+            entries.append(points_of(files / file, os.path.relpath(path, root)))
+        tables[split] = PointTable.of_images(LAYOUT, 2, entries)
     return tables
 
 
-def read_shapes(file: Path) -> PointTable | None:
+def read(file: Path) -> PointTable | None:
     """The points of a file; None if it holds something else."""
     if not labelme.is_labelme(file):
         return None
-    builder = TableBuilder("labelme", 2)
-    add_shapes(builder, file, file.stem)
-    return builder.table() if builder.names else None
+    return PointTable.of_images(LAYOUT, 2, [points_of(file, file.stem)])
 
 
-def add_shapes(builder: TableBuilder, file: Path, image: str) -> None:
-    """Add the points of a file, all of one image."""
-    content = read_labelme(str(file))
-    builder.add_image(str(file), image, said_size(content.get("imageHeight"), content.get("imageWidth")))
-    shapes = list(content["shapes"])
+def points_of(file: Path, image: str) -> ImagePoints:
+    """The points of a file, all of one image."""
+    content = labelme.read_labelme(str(file))
+    entry = ImagePoints(str(file), image, said_size(content.get("imageHeight"), content.get("imageWidth")))
     absent_shapes = content.get(ABSENT)
-    if isinstance(absent_shapes, list):
-        shapes += absent_shapes
+    shapes = [*content["shapes"], *(absent_shapes if isinstance(absent_shapes, list) else [])]
     for index, shape in enumerate(shapes, 1):
         location = f"{file}: shape {index}"
-        if not isinstance(shape, dict) or shape.get("shape_type") != "point":
-            continue
-        positions = shape.get("points")
-        coordinates = positions[0] if isinstance(positions, list) and len(positions) == 1 else None
-        if not isinstance(coordinates, list) or len(coordinates) != 2:
-            raise DataError(f"{location}: a point has {str(positions)[:60]}, expected [[x, y]]")
-        position = [number(side, location) for side in coordinates]
-        certainty = read_note(str(shape.get("description") or ""), location)
-        builder.add(str(file), image, str(shape.get("label")), PRESENT, position, certainty)
+        if isinstance(shape, dict) and shape.get("shape_type") == "point":
+            positions = shape.get("points")
+            position = positions[0] if isinstance(positions, list) and len(positions) == 1 else str(positions)
+            certainty = read_note(str(shape.get("description") or ""), location)
+            entry.add(str(shape.get("label")), PRESENT, read_position(position, 2, location), certainty)
+    return entry
 
 
-def write_shapes(table: PointTable) -> str:
+def write(table: PointTable) -> str:
     """The content of a file with the points of one image."""
+    (entry,) = table.entries()
     shapes: list[dict[str, Any]] = []
     absent_shapes: list[dict[str, Any]] = []
-    for column, name in enumerate(table.names):
-        is_present = table.states[0, column] == PRESENT
-        if not is_present and table.presence is None:
-            continue
-        note = "" if table.presence is None else written_note(table.certainty(0, column))
-        coordinates = table.positions[0, column].tolist()
-        shape: dict[str, Any] = {
-            "label": name,
-            "points": [coordinates],
-            "group_id": None,
-            "description": note,
-            "shape_type": "point",
-        }
-        shape |= {"flags": {}, "mask": None}
-        if is_present:
-            shapes.append(shape)
-        else:
-            absent_shapes.append(shape)
+    for name, point in entry.points.items():
+        if point.position:
+            shape: dict[str, Any] = {"label": name, "points": [point.position], "group_id": None}
+            shape |= {"description": written_note(point.certainty), "shape_type": "point", "flags": {}, "mask": None}
+            (shapes if point.state == PRESENT else absent_shapes).append(shape)
     content: dict[str, Any] = {"version": VERSION, "flags": {}, "shapes": shapes}
-    content |= {"imagePath": table.images[0], "imageData": None}
-    size = table.source(0).size
-    if size is not None:
-        content["imageHeight"], content["imageWidth"] = size
+    content |= {"imagePath": entry.image, "imageData": None}
+    if entry.size is not None:
+        content["imageHeight"], content["imageWidth"] = entry.size
     if absent_shapes:
         content[ABSENT] = absent_shapes
     return json.dumps(content, indent=2) + "\n"
+
+
+FORMAT = PointFileFormat(".json", False, read, write)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +44,57 @@ class Certainty(NamedTuple):
     presence: float
 
 
+class Point(NamedTuple):
+    """A point of an image.
+
+    Args:
+        state: unknown, absent, present or EMPTY_CELL.
+        position: (x, y) or (x, y, z); empty if it has none.
+        certainty: for predictions only.
+    """
+
+    state: int
+    position: tuple[float, ...] = ()
+    certainty: Certainty | None = None
+
+
+@dataclass
+class ImagePoints:
+    """The points of an image by name, the file that lists them, and (H, W) of the image if the file has it."""
+
+    file: str
+    image: str
+    size: tuple[int, int] | None = None
+    points: dict[str, Point] = field(default_factory=dict)
+
+    def add(self, name: str, state: int, position: Sequence[float] = (), certainty: Certainty | None = None) -> None:
+        """Add a point; if it is predicted, the presence in its certainty decides whether it is there.
+
+        Raises DataError if the image has a point of this name already.
+        """
+        if name in self.points:
+            raise DataError(f"{self.file}: {self.image} has two points {name!r}; {SEVERAL_TABLES_MESSAGE}")
+        if certainty is not None:
+            state = PRESENT if certainty.presence >= FOUND else ABSENT
+        self.points[name] = Point(state, tuple(position), certainty)
+
+
+class PointFileFormat(NamedTuple):
+    """A format of points.
+
+    Args:
+        extension: the end of the names of files that are written.
+        holds_several: whether a file holds the points of several images.
+        read: returns the points of a file; None if it holds something else.
+        write: returns the content of a file.
+    """
+
+    extension: str
+    holds_several: bool
+    read: Callable[[Path], PointTable | None]
+    write: Callable[[PointTable], str]
+
+
 @dataclass(frozen=True, eq=False)
 class PointTable:
     """The points that files of one format list.
@@ -70,30 +122,67 @@ class PointTable:
     confidence: np.ndarray | None = None
     sizes: np.ndarray | None = None
 
+    @classmethod
+    def of_images(
+        cls, layout: str, axes: int, entries: Iterable[ImagePoints], space: str = "pixels", names: Sequence[str] = ()
+    ) -> PointTable:
+        """The points of images as arrays; their names are `names`, or all in the order in which they are mentioned."""
+        entries = list(entries)
+        if not names:
+            mentioned: dict[str, None] = {}
+            for entry in entries:
+                mentioned |= dict.fromkeys(entry.points)
+            names = tuple(mentioned)
+        columns = {name: column for column, name in enumerate(names)}
+        positions = np.zeros((len(entries), len(names), axes))
+        states = np.full(positions.shape[:2], UNKNOWN, np.int64)
+        certainties = np.zeros((*positions.shape[:2], 2))
+        is_predicted = False
+        for row, entry in enumerate(entries):
+            for name, point in entry.points.items():
+                if name not in columns:
+                    continue
+                states[row, columns[name]] = point.state
+                if point.position:
+                    positions[row, columns[name]] = point.position
+                if point.certainty is not None:
+                    certainties[row, columns[name]] = point.certainty
+                    is_predicted = True
+        images = tuple(entry.image for entry in entries)
+        files = tuple(entry.file for entry in entries)
+        table = cls(layout, tuple(names), images, positions, states, files, space)
+        if any(entry.size for entry in entries):
+            table = replace(table, sizes=np.array([entry.size or (0, 0) for entry in entries], np.int64))
+        if is_predicted:
+            table = replace(table, confidence=certainties[:, :, 0], presence=certainties[:, :, 1])
+        return table
+
     @property
     def axes(self) -> int:
         """The number of axes, 2 or 3."""
         return self.positions.shape[-1]
 
+    def entries(self) -> list[ImagePoints]:
+        """The points of each image, all names in their order; only present and predicted points have a position."""
+        entries: list[ImagePoints] = []
+        for row, image in enumerate(self.images):
+            entry = ImagePoints(self.files[row], image, self.source(row).size)
+            for column, name in enumerate(self.names):
+                state = int(self.states[row, column])
+                certainty: Certainty | None = None
+                if self.presence is not None and self.confidence is not None:
+                    certainty = Certainty(float(self.confidence[row, column]), float(self.presence[row, column]))
+                has_place = state == PRESENT or certainty is not None
+                position = self.positions[row, column].tolist() if has_place else ()
+                entry.points[name] = Point(state, tuple(position), certainty)
+            entries.append(entry)
+        return entries
+
     def with_names(self, names: Sequence[str]) -> PointTable:
         """The table with only these names, in their order; points that the table lacks are unknown."""
-        listed_columns = [column for column, name in enumerate(self.names) if name in names]
-        columns = [names.index(self.names[column]) for column in listed_columns]
-        shape = (len(self.images), len(names))
-
-        def spread(values: np.ndarray, unknown: int = 0) -> np.ndarray:
-            spread_values = np.full((*shape, *values.shape[2:]), unknown, values.dtype)
-            spread_values[:, columns] = values[:, listed_columns]
-            return spread_values
-
-        return replace(
-            self,
-            names=tuple(names),
-            positions=spread(self.positions),
-            states=spread(self.states, UNKNOWN),
-            presence=None if self.presence is None else spread(self.presence),
-            confidence=None if self.confidence is None else spread(self.confidence),
-        )
+        if tuple(names) == self.names:
+            return self
+        return PointTable.of_images(self.layout, self.axes, self.entries(), self.space, names)
 
     def rows(self, rows: Sequence[int]) -> PointTable:
         """The table of some of the images, without presence and confidence."""
@@ -112,12 +201,6 @@ class PointTable:
         """The table with other names of its images."""
         return replace(self, images=tuple(images))
 
-    def certainty(self, row: int, column: int) -> Certainty:
-        """The certainty of a predicted point."""
-        assert self.confidence is not None
-        assert self.presence is not None
-        return Certainty(float(self.confidence[row, column]), float(self.presence[row, column]))
-
     def source(self, row: int) -> PointSource:
         """The points of an image."""
         size: tuple[int, int] | None = None
@@ -132,106 +215,28 @@ class PointTable:
         return replace(self, states=states)
 
 
-class TableBuilder:
-    """Collects points one by one, of images and names in the order in which they are first mentioned."""
-
-    def __init__(self, layout: str, axes: int) -> None:
-        self.layout = layout
-        self.axes = axes
-        self.images: dict[str, str] = {}  # the file that lists each image
-        self.names: dict[str, int] = {}
-        self.points: dict[tuple[str, str], tuple[int, tuple[float, ...]]] = {}
-        self.certainties: dict[tuple[str, str], Certainty] = {}
-        self.sizes: dict[str, tuple[int, int]] = {}
-
-    def add_image(self, file: str, image: str, size: tuple[int, int] | None = None) -> None:
-        """Add an image, with its size (H, W) if the file has it; the image may have no points."""
-        self.images.setdefault(image, file)
-        if size is not None:
-            self.sizes[image] = size
-
-    def add(
-        self,
-        file: str,
-        image: str,
-        name: str,
-        state: int,
-        position: Sequence[float] = (),
-        certainty: Certainty | None = None,
-    ) -> None:
-        """Add a point; if it is predicted, the presence in its certainty decides whether it is there.
-
-        Raises DataError if the image has a point of this name already.
-        """
-        self.add_image(file, image)
-        self.names.setdefault(name, len(self.names))
-        if (image, name) in self.points:
-            raise DataError(f"{file}: {image} has two points {name!r}; {SEVERAL_TABLES_MESSAGE}")
-        if certainty is not None:
-            self.certainties[image, name] = certainty
-            state = PRESENT if certainty.presence >= FOUND else ABSENT
-        self.points[image, name] = state, tuple(position)
-
-    def table(self, space: str = "pixels") -> PointTable:
-        """All points as arrays."""
-        rows = {image: row for row, image in enumerate(self.images)}
-        positions = np.zeros((len(rows), len(self.names), self.axes))
-        states = np.full((len(rows), len(self.names)), UNKNOWN, np.int64)
-        for (image, name), (state, position) in self.points.items():
-            point = (rows[image], self.names[name])
-            states[point] = state
-            if position:
-                positions[point] = position
-        files = tuple(self.images.values())
-        table = PointTable(self.layout, tuple(self.names), tuple(rows), positions, states, files, space)
-        if self.sizes:
-            table = replace(table, sizes=np.array([self.sizes.get(image, (0, 0)) for image in rows], np.int64))
-        if not self.certainties:
-            return table
-        confidence = np.zeros(states.shape)
-        presence = np.zeros(states.shape)
-        for (image, name), certainty in self.certainties.items():
-            point = (rows[image], self.names[name])
-            confidence[point] = certainty.confidence
-            presence[point] = certainty.presence
-        return replace(table, confidence=confidence, presence=presence)
+def all_names(tables: Iterable[PointTable]) -> tuple[str, ...]:
+    """The names of the points of several tables, in the order in which they are mentioned."""
+    names: dict[str, None] = {}
+    for table in tables:
+        names |= dict.fromkeys(table.names)
+    return tuple(names)
 
 
 def join_tables(tables: Sequence[PointTable]) -> PointTable:
     """The points of several files of one format, with the names of all; raises DataError if the files do not match."""
     first = tables[0]
-    names: dict[str, None] = {}
+    if len(tables) == 1:
+        return first
+    entries: list[ImagePoints] = []
     for table in tables:
         if (table.axes, table.space) != (first.axes, first.space):
             raise DataError(
                 f"{first.files[0]} lists points of {first.axes} axes in {first.space}, {table.files[0]} of"
                 f" {table.axes} axes in {table.space}; they must agree"
             )
-        names |= dict.fromkeys(table.names)
-    whole = [table.with_names(tuple(names)) for table in tables]
-    images: list[str] = []
-    files: list[str] = []
-    for table in whole:
-        images += table.images
-        files += table.files
-    return replace(
-        whole[0],
-        images=tuple(images),
-        positions=np.concatenate([table.positions for table in whole]),
-        states=np.concatenate([table.states for table in whole]),
-        files=tuple(files),
-        presence=_join_arrays([table.presence for table in whole]),
-        confidence=_join_arrays([table.confidence for table in whole]),
-        sizes=_join_arrays([table.sizes for table in whole]),
-    )
-
-
-def _join_arrays(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """The arrays of several tables, one behind the other; None if a table has none."""
-    present = [array for array in arrays if array is not None]
-    if len(present) < len(arrays):
-        return None
-    return np.concatenate(present)
+        entries += table.entries()
+    return PointTable.of_images(first.layout, first.axes, entries, first.space, all_names(tables))
 
 
 def number(text: object, location: str) -> float:
@@ -245,20 +250,23 @@ def number(text: object, location: str) -> float:
     return value
 
 
+def read_position(coordinates: object, axes: int, location: str) -> list[float]:
+    """A position from a list of JSON. Raises DataError, with `location`, unless it holds so many coordinates."""
+    if not isinstance(coordinates, list) or len(coordinates) != axes:
+        raise DataError(f"{location}: its position is {str(coordinates)[:60]}, expected {axes} numbers")
+    return [number(side, location) for side in coordinates]
+
+
 def said_size(height: object, width: object) -> tuple[int, int] | None:
     """(H, W) of an image from the entries of a file, which may be missing or not a size."""
-    if (
-        isinstance(height, int)
-        and isinstance(width, int)
-        and 0 < min(height, width) <= max(height, width) <= MAX_COORDINATE
-    ):
+    if isinstance(height, int) and isinstance(width, int) and 0 < height <= MAX_COORDINATE >= width > 0:
         return height, width
     return None
 
 
-def written_note(certainty: Certainty) -> str:
-    """The certainty of a predicted point in words, for formats without columns of their own."""
-    return f"presence {certainty.presence:.6f} confidence {certainty.confidence:.6f}"
+def written_note(certainty: Certainty | None) -> str:
+    """The certainty of a predicted point in words, for formats without columns of their own; else empty."""
+    return "" if certainty is None else f"presence {certainty.presence:.6f} confidence {certainty.confidence:.6f}"
 
 
 def read_note(text: str, location: str) -> Certainty | None:

@@ -12,63 +12,60 @@ are left out. Predictions are written in `COMMENT=`.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from data_utils.sources.annotations.documents import reading
 from data_utils.sources.points.spaces import PIXELS_UPWARD
-from data_utils.sources.points.table import Certainty, PointTable, TableBuilder, number, read_note, written_note
+from data_utils.sources.points.table import (
+    Certainty,
+    ImagePoints,
+    Point,
+    PointFileFormat,
+    PointTable,
+    number,
+    read_note,
+    written_note,
+)
 from runtime.documents import MOST_BYTES_OF_DATA, read_bytes, text_lines
-from runtime.errors import DataError, one_line
+from runtime.errors import DataError
 from tasks.points import PRESENT, UNKNOWN
 
-TPS = ".tps"
 MISSING_VALUES = ("na", "nan")
 NOWHERE = "-1 -1"  # coordinates of an unknown point
 MOST_POINTS = 10_000  # a damaged file may claim that an image has any number
 SEPARATOR = "; "  # between the predictions of points in a comment
+MISSING = Point(UNKNOWN, (), Certainty(0, 0))  # the prediction of a number without a point
 Lines = Iterator[tuple[int, str]]
 
 
-@dataclass
-class Specimen:
-    """The lines of a file that describe one image."""
-
-    points: list[tuple[int, tuple[float, ...]]]  # state and position of each
-    location: str  # the line that it begins in
-    fields: dict[str, str] = field(default_factory=dict)
-
-
-def read_tps(file: Path) -> PointTable | None:
-    """The points of a file; None if it holds none."""
-    try:
+def read(file: Path) -> PointTable:
+    """The points of a file."""
+    with reading(file, "TPS"):
         content = read_bytes(file, MOST_BYTES_OF_DATA)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read ({one_line(error)})") from error
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:  # older programs write names in the code page of their machine
         text = content.decode("latin-1")
-    builder = TableBuilder("tps", 2)
-    for specimen in _specimens(text, file):
-        image = specimen.fields.get("IMAGE") or specimen.fields.get("ID")
+    entries: dict[str, ImagePoints] = {}
+    for points, fields, location in _specimens(text, file):
+        image = fields.get("IMAGE") or fields.get("ID")
         if not image:
-            raise DataError(f"{specimen.location}: its points have no IMAGE= and no ID=; is the file cut off?")
-        predictions = _predictions(specimen)
-        builder.add_image(str(file), image)
-        for index, (state, position) in enumerate(specimen.points):
-            certainty = None
-            if predictions:
-                position, certainty = predictions[index]
-            builder.add(str(file), image, str(index + 1), state, position, certainty)
-    if not builder.images:
+            raise DataError(f"{location}: its points have no IMAGE= and no ID=; is the file cut off?")
+        points = _predictions(fields.get("COMMENT", ""), len(points), location) or points
+        entry = entries.setdefault(image, ImagePoints(str(file), image))
+        for index, point in enumerate(points, 1):
+            entry.add(str(index), *point)
+    if not entries:
         raise DataError(f"{file}: has no line LM=, which the points of an image begin with in TPS")
-    return builder.table(PIXELS_UPWARD) if builder.names else None
+    return PointTable.of_images("tps", 2, entries.values(), PIXELS_UPWARD)
 
 
-def _specimens(text: str, file: Path) -> Iterator[Specimen]:
-    """The entry of each image in a file."""
+def _specimens(text: str, file: Path) -> Iterator[tuple[list[Point], dict[str, str], str]]:
+    """The points of each image in a file, its other fields, and the line that it begins in."""
     lines: Lines = iter([(index, line) for index, line in enumerate(text_lines(text), 1) if line.strip()])
-    specimen: Specimen | None = None
+    points: list[Point] | None = None
+    fields: dict[str, str] = {}
+    start = ""
     for index, line in lines:
         title, _, value = (part.strip() for part in line.partition("="))
         field_name = title.upper()
@@ -76,17 +73,17 @@ def _specimens(text: str, file: Path) -> Iterator[Specimen]:
         if field_name == "LM3":
             raise DataError(f"{location}: LM3= lists points of volumes, and TPS is read for images only")
         if field_name == "LM":
-            if specimen is not None:
-                yield specimen
+            if points is not None:
+                yield points, fields, start
+            start = location
+            fields = {}
             points = [_point(row, point_location) for row, point_location in _next_lines(lines, value, location)]
-            specimen = Specimen(points, location)
         elif field_name == "POINTS":  # a curve has points too
-            for _ in _next_lines(lines, value, location):
-                pass
-        elif specimen is not None and value:
-            specimen.fields.setdefault(field_name, value)
-    if specimen is not None:
-        yield specimen
+            list(_next_lines(lines, value, location))
+        elif value:
+            fields.setdefault(field_name, value)
+    if points is not None:
+        yield points, fields, start
 
 
 def _next_lines(lines: Lines, count: str, location: str) -> Iterator[tuple[str, str]]:
@@ -100,54 +97,49 @@ def _next_lines(lines: Lines, count: str, location: str) -> Iterator[tuple[str, 
         yield line, f"{location}: point {index + 1}"
 
 
-def _point(line: str, location: str) -> tuple[int, tuple[float, ...]]:
+def _point(line: str, location: str) -> Point:
     """The state and position of a point."""
     cells = line.split()
     if len(cells) != 2:
         raise DataError(f"{location}: has {len(cells)} coordinates, expected x and y")
     if any(cell.lower() in MISSING_VALUES for cell in cells):
-        return UNKNOWN, ()
+        return Point(UNKNOWN)
     position = tuple(number(cell, location) for cell in cells)
-    return (UNKNOWN, ()) if min(position) < 0 else (PRESENT, position)
+    return Point(UNKNOWN) if min(position) < 0 else Point(PRESENT, position)
 
 
-def _predictions(specimen: Specimen) -> list[tuple[tuple[float, ...], Certainty]]:
-    """The position of each point of a predicted image and its certainty; empty for other images."""
-    predictions = []
-    for text in specimen.fields.get("COMMENT", "").split(SEPARATOR):
-        certainty = read_note(text, specimen.location)
+def _predictions(comment: str, count: int, location: str) -> list[Point]:
+    """The points of a predicted image, of which there are so many; empty for other images."""
+    points: list[Point] = []
+    for text in comment.split(SEPARATOR):
+        certainty = read_note(text, location)
         if certainty is None:
             return []
-        predictions.append((tuple(number(cell, specimen.location) for cell in text.split()[:2]), certainty))
-    return predictions if len(predictions) == len(specimen.points) else []
+        position = tuple(number(cell, location) for cell in text.split()[:2])
+        points.append(Point(PRESENT, position, certainty))
+    return points if len(points) == count else []
 
 
-def write_tps(table: PointTable) -> str:
+def write(table: PointTable) -> str:
     """The content of a file; the names of points are their numbers, and points between them are unknown."""
     lines: list[str] = []
-    numbers = {int(name): column for column, name in enumerate(table.names)}
-    columns = [numbers.get(name) for name in range(1, max(numbers) + 1)]
-    for row, image in enumerate(table.images):
-        lines.append(f"LM={len(columns)}")
-        for column in columns:
-            lines.append(_position(table, row, column))
-        lines += [f"IMAGE={image}", f"ID={row}"]
+    last = max(map(int, table.names))
+    for row, entry in enumerate(table.entries()):
+        points = [entry.points.get(str(name), MISSING) for name in range(1, last + 1)]
+        lines.append(f"LM={last}")
+        for point in points:
+            position = [repr(max(0.0, side)) for side in point.position]
+            lines.append(" ".join(position) if point.state == PRESENT else NOWHERE)
+        lines += [f"IMAGE={entry.image}", f"ID={row}"]
         if table.presence is not None:
-            notes = [_note(table, row, column) for column in columns]
-            lines.append(f"COMMENT={SEPARATOR.join(notes)}")
+            lines.append(f"COMMENT={SEPARATOR.join(map(_note, points))}")
     return "\n".join([*lines, ""])
 
 
-def _position(table: PointTable, row: int, column: int | None) -> str:
-    """x and y of a point, as other programs read them."""
-    if column is None or table.states[row, column] != PRESENT:
-        return NOWHERE
-    return " ".join(repr(max(0.0, float(side))) for side in table.positions[row, column])
-
-
-def _note(table: PointTable, row: int, column: int | None) -> str:
+def _note(point: Point) -> str:
     """The prediction for a point in words, also for a point that is predicted to be absent."""
-    if column is None:
-        return f"{NOWHERE} {written_note(Certainty(0, 0))}"
-    x, y = table.positions[row, column].tolist()
-    return f"{x!r} {y!r} {written_note(table.certainty(row, column))}"
+    place = " ".join(map(repr, point.position)) or NOWHERE
+    return f"{place} {written_note(point.certainty)}"
+
+
+FORMAT = PointFileFormat(".tps", True, read, write)

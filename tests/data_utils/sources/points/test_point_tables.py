@@ -16,9 +16,9 @@ from data_utils.sources.points import files
 from data_utils.sources.points.table import (
     EMPTY_CELL,
     Certainty,
+    ImagePoints,
     PointRecords,
     PointTable,
-    TableBuilder,
     join_tables,
 )
 from runtime.errors import DataError
@@ -313,13 +313,10 @@ def test_tables_are_joined_with_the_points_and_files_of_each():
 
 
 def test_a_predicted_point_is_present_from_a_presence_of_one_half_on():
-    builder = TableBuilder("long", 2)
+    entry = ImagePoints("file", "image", (3, 4))
     for name, presence in (("a", 0.5), ("b", 0.4999)):
-        builder.add("file", "image", name, UNKNOWN, (1, 2), Certainty(0.9, presence))
-    builder.add_image("file", "image", (3, 4))
-    builder.add_image("other", "image")
-    builder.add_image("other", "more")
-    table = builder.table()
+        entry.add(name, UNKNOWN, (1, 2), Certainty(0.9, presence))
+    table = PointTable.of_images("long", 2, [entry, ImagePoints("other", "more")])
     assert table.states.tolist() == [[PRESENT, ABSENT], [UNKNOWN, UNKNOWN]]
     assert table.files == ("file", "other")
     assert table.presence[0].tolist() == [0.5, 0.4999]

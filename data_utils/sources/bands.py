@@ -3,18 +3,18 @@
 import os
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 
+from data_utils.config import DataConfig
 from data_utils.image_io.band_names import band_indices
 from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile, page_file
 from data_utils.image_io.tiff import is_tiff
-from data_utils.sources.annotations.layout import check_unpaired
-from data_utils.sources.annotations.paired import pair_by_name
+from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import files_by_stem, masks_by_stem
-from data_utils.sources.records import DerivedRecords, ListRecords, Metadata, Record, Records
+from data_utils.sources.pairs import check_unpaired, pair
+from data_utils.sources.records import Metadata, Record, Records, change
 from data_utils.sources.walk import walk
-from runtime.cache import digest_of_files
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import Preprocess
@@ -52,72 +52,49 @@ def as_model_reads(source: ImageSource, preprocess: Preprocess) -> ImageSource:
     return as_picture(source)
 
 
-class PictureRecords(DerivedRecords):
-    """The records of another sequence, read as pictures, whatever their places in the world."""
-
-    def derivation(self) -> tuple[object, ...]:
-        return ("pictures",)
-
-    def __getitem__(self, i: int) -> Record:
-        record = self.records[i]
-        return {**record, "image": as_picture(record["image"]), "target": as_picture(record["target"])}
+def as_pictures(records: Records) -> Records:
+    """The records, read as pictures whatever their places in the world."""
+    return change(records, "pictures", _picture)
 
 
-class BandRecords(DerivedRecords):
-    """The records of another sequence with some bands of each image."""
-
-    def __init__(self, records: Records, bands: tuple[str, ...]) -> None:
-        super().__init__(records)
-        self.chosen_bands = bands
-
-    def derivation(self) -> tuple[object, ...]:
-        return ("bands", self.chosen_bands)
-
-    def __getitem__(self, i: int) -> Record:
-        record = self.records[i]
-        return {**record, "image": with_bands(record["image"], self.chosen_bands)}
+def _picture(record: Record) -> Record:
+    return {**record, "image": as_picture(record["image"]), "target": as_picture(record["target"])}
 
 
-class SceneRecords(ListRecords):
-    """Images whose bands are files, in a folder for each image, with a mask that is named like the folder."""
-
-    def __init__(
-        self, scenes: Sequence[tuple[str, tuple[str, ...], str]], bands: tuple[str, ...], unpaired: Sequence[str]
-    ) -> None:
-        records: list[Record] = []
-        self.paths: list[str] = []
-        for name, paths, mask in scenes:
-            records.append({"image": BandSource(paths, bands), "target": mask, "name": name})
-            self.paths += [*paths, mask]
-        super().__init__(records, Metadata(unpaired=tuple(unpaired), bands=bands))
-
-    @cached_property
-    def digest(self) -> str:
-        return digest_of_files(self.paths, repr((self.paths, self.metadata.bands)).encode())
+def choose_bands(records: Records, bands: tuple[str, ...]) -> Records:
+    """The records with some bands of each image."""
+    return change(records, f"bands {bands}", partial(_with_bands, bands=bands))
 
 
-def find_scenes(
-    images: Path, masks: Path, suffix: str | None, bands: tuple[str, ...] | None, allow_unpaired: bool
-) -> SceneRecords | None:
-    """The images of a folder whose bands are files; None if images are files.
+def _with_bands(record: Record, bands: tuple[str, ...]) -> Record:
+    return {**record, "image": with_bands(record["image"], bands)}
+
+
+def scene_sources(images: Files, masks: Files, bands: tuple[str, ...]) -> Sources:
+    """An image whose bands are files, and its mask."""
+    return BandSource(images, bands), masks[0]
+
+
+def find_scenes(images: Path, masks: Path, config: DataConfig) -> FileRecords | None:
+    """The images of a folder whose bands are files, in a folder for each, with masks of their names; None if images
+    are files.
 
     Raises DataError if images do not have the same bands and, unless allowed, for images or masks without partner.
     """
     folders = scene_folders(images)
     if not folders:
         return None
-    mask_by_scene = masks_by_stem(masks, folders, suffix)
-    names = [name for name in folders if name in mask_by_scene]
+    mask_by_scene = masks_by_stem(masks, folders, config.mask_suffix)
+    names, unpaired = pair({name: name for name in folders}, mask_by_scene)
     if not names:
         return None
-    _, unpaired = pair_by_name({name: name for name in folders}, mask_by_scene)
-    check_unpaired(unpaired, len(names), allow_unpaired, images)
-    wanted_bands = bands or band_names(folders[names[0]])
-    scenes = []
+    check_unpaired(unpaired, len(names), config.allow_unpaired, images)
+    bands = config.bands or band_names(folders[names[0]])
+    rows = []
     for name in names:
-        paths = tuple(str(images / file) for file in bands_in(folders[name], wanted_bands, str(images / name)))
-        scenes.append((name, paths, str(masks / mask_by_scene[name])))
-    return SceneRecords(scenes, wanted_bands, unpaired)
+        rows.append(FileRow(name, tuple(bands_in(folders[name], bands, str(images / name))), (mask_by_scene[name],)))
+    metadata = Metadata(unpaired=tuple(unpaired), bands=bands)
+    return FileRecords((images, masks), rows, metadata, scene_sources, bands)
 
 
 def scene_folders(images: Path) -> dict[str, list[str]]:

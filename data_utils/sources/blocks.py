@@ -6,6 +6,7 @@ Crops of one scene that lie beside each other are not independent, so whole bloc
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,8 @@ from data_utils.image_io.placed_masks import Grid, read_source_grid
 from data_utils.image_io.places import Place
 from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.sources.holdout import hold_out, hold_out_fold
-from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records, with_sources
+from data_utils.sources.records import AnnotationSummary, LabelSet, Record, Records, with_sources
+from runtime.cache import digest
 from runtime.console import listing
 from runtime.errors import DataError
 from runtime.parallel import map_indices
@@ -37,8 +39,8 @@ class BlockWindow(NamedTuple):
     box: Box | None
 
 
-class BlockRecords(DerivedRecords):
-    """Windows of the images of another sequence.
+class BlockRecords(Records):
+    """Windows of the images of a source.
 
     Args:
         sizes: (H, W) of each image.
@@ -46,26 +48,32 @@ class BlockRecords(DerivedRecords):
     """
 
     def __init__(
-        self, records: Records, windows: Sequence[BlockWindow], sizes: Sequence[tuple[int, int]], side: int
+        self, source: Records, windows: Sequence[BlockWindow], sizes: Sequence[tuple[int, int]], side: int
     ) -> None:
-        super().__init__(records)
+        self.source: Records = source
         self.windows = windows
         self.sizes = sizes
         self.side = side
-        if self.metadata.unlisted:
-            images = set(self.metadata.unlisted)
-            unlisted = tuple(self.name(i) for i in range(len(windows)) if self._image_name(i) in images)
-            self.metadata = replace(self.metadata, unlisted=unlisted)
+        unlisted_images = set(source.metadata.unlisted)
+        unlisted = [self.name(i) for i, window in enumerate(windows) if source.name(window.record) in unlisted_images]
+        self.metadata = replace(source.metadata, unlisted=tuple(unlisted))
 
-    def derivation(self) -> tuple[object, ...]:
-        return ("blocks", self.side)
+    @cached_property
+    def annotations(self) -> AnnotationSummary | None:
+        """The summary of the whole source."""
+        return self.source.annotations
+
+    @cached_property
+    def digest(self) -> str | None:
+        """A digest of the source's digest and the side of a block."""
+        return self.source.digest and digest(self.source.digest, "blocks", self.side)
 
     def __len__(self) -> int:
         return len(self.windows)
 
     def __getitem__(self, i: int) -> Record:
         index, box = self.windows[i]
-        record = self.records[index]
+        record = self.source[index]
         if box is None:
             return record
         name = self.name(i)
@@ -74,20 +82,19 @@ class BlockRecords(DerivedRecords):
         mask = SceneWindow(record["target"], name, size, box, is_mask=True)
         return {**record, "image": image, "target": mask, "name": name}
 
-    def _image_name(self, i: int) -> str:
-        """The name of the image that a window is cut from."""
-        return self.records.name(self.windows[i].record)
-
     def name(self, i: int) -> str:
-        name = self._image_name(i)
-        box = self.windows[i].box
+        index, box = self.windows[i]
+        name = self.source.name(index)
         if box is None:
             return name
         path = Path(name)
         return str(path.with_name(f"{path.stem}_{box.top}_{box.left}{path.suffix}"))
 
     def label_set(self, i: int) -> LabelSet | None:
-        return self.records.label_set(self.windows[i].record)
+        return self.source.label_set(self.windows[i].record)
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return self.source.image_folders()
 
 
 def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Records]:

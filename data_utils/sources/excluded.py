@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.sources.records import Records, Subset
+from data_utils.sources.records import Records, select
 from data_utils.sources.spelling import find_name, spellings
 from runtime.console import listing
 from runtime.documents import read_bytes
@@ -33,7 +33,7 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
     for records, split_names in zip((train, val), names_by_split, strict=True):
         kept_indices = np.array([index for index, name in enumerate(split_names) if name not in names], dtype=np.int64)
         if len(kept_indices) < len(split_names):
-            records = Subset(records, kept_indices)
+            records = select(records, kept_indices)
         kept_splits.append(records)
     unknown = sorted(line for line, name in found_names.items() if name is None)
     if unknown:

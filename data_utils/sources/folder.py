@@ -1,21 +1,16 @@
-"""A folder of images and masks -> pairs by stem."""
+"""Folders of images and masks: where the splits lie, and files by their names."""
 
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from data_utils.image_io.formats import IMAGE_SUFFIXES, PageFile, format_remedy
-from data_utils.sources.records import Metadata, Record, Records, folder_pairs, image_without_mask
+from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy, is_visible_file
+from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.spelling import by_composed_name
-from data_utils.sources.tiff_stacks import PagePair, pair_pages
 from data_utils.sources.walk import walk
-from runtime.cache import digest_of_files
 from runtime.console import listing
 from runtime.errors import DataError
 
@@ -133,140 +128,6 @@ class NoFolderError(DataError):
     """A folder without one of images or one of masks."""
 
 
-class PageRow(NamedTuple):
-    """A record of `FolderRecords`, a row of its array.
-
-    Args:
-        pair: the index of the pair of files.
-        number: the number of the record among those of the pair, from 0.
-        pages: the number of records of the pair.
-    """
-
-    pair: int
-    number: int
-    pages: int
-    image_page: int
-    mask_page: int
-
-
-class FolderRecords(Records):
-    """Records {"image": path, "target": path, "name": path of the image below `images`}.
-
-    Each page of a file of many pages is a record: a `PageFile` stands for the path, and the name is
-    <stem>_<page>.<ext>, as `predict.py` calls it.
-
-    Names are kept as bytes in two arrays: a million Python strings would be copied, page by page, into every loader
-    process as their reference counts change.
-
-    Args:
-        pairs: image and mask file below their folders.
-        pages: (page of the image, page of the mask) of all records of each pair.
-        unpaired: the files that were left out, a line for each.
-    """
-
-    def __init__(
-        self,
-        images: Path,
-        masks: Path,
-        pairs: Sequence[tuple[str, str]],
-        pages: Sequence[Sequence[PagePair]],
-        unpaired: Sequence[str],
-    ) -> None:
-        self.folders = str(images), str(masks)
-        image_names = np.array([os.fsencode(image) for image, _ in pairs])
-        mask_names = np.array([os.fsencode(mask) for _, mask in pairs])
-        self.files = (image_names, mask_names)
-        rows: list[PageRow] = []
-        for pair, page_pairs in enumerate(pages):
-            for number, (image_page, mask_page) in enumerate(page_pairs):
-                rows.append(PageRow(pair, number, len(page_pairs), image_page, mask_page))
-        self.rows = np.array(rows, np.int32)
-        self.metadata = Metadata(unpaired=tuple(unpaired))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, i: int) -> Record:
-        row = PageRow(*self.rows[i].tolist())
-        image_folder, mask_folder = self.folders
-        image_names, mask_names = self.files
-        image_name = os.fsdecode(image_names[row.pair].item())
-        image = os.path.join(image_folder, image_name)
-        mask = os.path.join(mask_folder, os.fsdecode(mask_names[row.pair].item()))
-        if row.pages == 1:
-            return {"image": image, "target": mask, "name": image_name}
-        stem, extension = os.path.splitext(image_name)
-        return {
-            "image": PageFile(image, row.image_page),
-            "target": PageFile(mask, row.mask_page),
-            "name": f"{stem}_{row.number + 1:04}{extension}",
-        }
-
-    def file_numbers(self) -> np.ndarray:
-        return self.rows[:, 0]
-
-    def image_folders(self) -> set[tuple[str, str]]:
-        return folder_pairs(self.folders[0], self.files[0])
-
-    @cached_property
-    def digest(self) -> str:
-        """A key of the names, sizes and times of all files."""
-        image_folder, mask_folder = self.folders
-        image_names, mask_names = self.files
-        paths: list[str] = []
-        for image, mask in zip(image_names, mask_names, strict=True):
-            paths.append(os.path.join(image_folder, os.fsdecode(image)))
-            paths.append(os.path.join(mask_folder, os.fsdecode(mask)))
-        return digest_of_files(paths, b"/".join([*image_names, *mask_names, self.rows.tobytes()]))
-
-
-def pair_files(images: Path, masks: Path, mask_suffix: str | None, allow_unpaired: bool) -> FolderRecords:
-    """Images and masks of one stem, in natural order; all pages of files of many pages.
-
-    `mask_suffix` None detects it. Raises DataError for doubles and, unless allowed, for files without partner.
-    """
-    image_files = files_by_stem(images, "images")
-    mask_files = files_by_stem(masks, "masks")
-    if images.name.lower() == "imagestr":  # nnU-Net calls the only file of an image, with all its colors, CASE_0000
-        image_files = {stem.removesuffix("_0000"): file for stem, file in image_files.items()}
-    suffix = detect_suffix(image_files, mask_files) if mask_suffix is None else mask_suffix
-    mask_by_stem = masks_by_image(mask_files, suffix)
-    stems = [stem for stem in image_files if stem in mask_by_stem]
-    without_mask = [path for stem, path in image_files.items() if stem not in mask_by_stem]
-    used_masks = {mask_by_stem[stem] for stem in stems}
-    without_image = [path for path in mask_files.values() if path not in used_masks]
-    problems: list[str] = []
-    if without_mask:
-        name_list = listing(without_mask, NAMES_IN_MESSAGE)
-        problems.append(f"{len(without_mask)} of {len(image_files)} images in {images} have no mask ({name_list})")
-    if without_image:
-        name_list = listing(without_image, NAMES_IN_MESSAGE)
-        problems.append(f"{len(without_image)} of {len(mask_files)} masks in {masks} have no image ({name_list})")
-    if problems and not (allow_unpaired and stems):
-        leave_out = (
-            ", or leave them out with --allow-unpaired" if stems else ", or give masks the names of their images"
-        )
-        unread_names = _unread_files(images, [stem.removesuffix(suffix) for stem in mask_files], image_files)
-        if unread_names:
-            problems.append(f"{images} holds {unread_names[0]}, which is not read{format_remedy(unread_names)}")
-        remedy = f" (set the suffix with --mask-suffix{leave_out})"
-        raise DataError(f"{'; '.join(problems)}; masks are named <stem>{suffix}.<ext>{remedy}")
-    unpaired = [image_without_mask(file) for file in without_mask]
-    unpaired += [f"{file}: mask without image" for file in without_image]
-    pairs = [(image_files[stem], mask_by_stem[stem]) for stem in stems]
-    return FolderRecords(images, masks, pairs, pair_pages(images, masks, pairs), unpaired)
-
-
-def _unread_files(folder: Path, stems: Collection[str], read_stems: Collection[str]) -> list[str]:
-    """The files in a folder that have one of the stems and an extension that is not read."""
-    names = []
-    for name in sorted(os.listdir(folder), key=natural_sort_key):
-        stem = os.path.splitext(name)[0]
-        if stem in stems and stem not in read_stems:
-            names.append(name)
-    return names
-
-
 def masks_by_stem(folder: Path, stems: Iterable[str], suffix: str | None) -> dict[str, str]:
     """Stem of the image -> mask file below a folder; the suffix of masks is detected if it is None."""
     if not folder.is_dir():  # another split has the class of these masks
@@ -277,11 +138,7 @@ def masks_by_stem(folder: Path, stems: Iterable[str], suffix: str | None) -> dic
 
 def masks_by_image(mask_files: Mapping[str, str], suffix: str) -> dict[str, str]:
     """Stem of the image -> mask file, for the masks whose stems end with `suffix`."""
-    mask_by_stem: dict[str, str] = {}
-    for stem, path in mask_files.items():
-        if stem.endswith(suffix):
-            mask_by_stem[stem.removesuffix(suffix)] = path
-    return mask_by_stem
+    return {stem.removesuffix(suffix): file for stem, file in mask_files.items() if stem.endswith(suffix)}
 
 
 def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> dict[str, str]:
@@ -299,17 +156,12 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
         folders[:] = [name for name in folders if not name.startswith(".")]
         below = os.path.relpath(parent, folder).replace(os.sep, "/")
         for name in names:
-            extension = os.path.splitext(name)[1].lower()
-            if name.startswith("."):
-                continue
-            if extension in suffixes:
+            if is_visible_file(name, suffixes):
                 files.append(name if below == "." else f"{below}/{name}")
-            else:
-                other_endings.add(extension or name)
+            elif not name.startswith("."):
+                other_endings.add(os.path.splitext(name)[1].lower() or name)
     if not files:
-        endings = "nothing"
-        if other_endings:
-            endings = f"only {', '.join(sorted(other_endings)[:NAMES_IN_MESSAGE])}"
+        endings = f"only {', '.join(sorted(other_endings)[:NAMES_IN_MESSAGE])}" if other_endings else "nothing"
         hint = f" (or {ANNOTATIONS})" if kind == "masks" else ""
         if kind == "masks" and ".txt" in other_endings:
             hint += f"; {YOLO_LAYOUT}"
@@ -317,7 +169,7 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
         raise DataError(f"no {kind} in {folder}; found {endings}, looked for {', '.join(suffixes)}{hint}")
     stems: dict[str, str] = {}
     for file in sorted(files, key=natural_sort_key):
-        stem = os.path.splitext(file)[0]
+        stem = volume_stem(file)
         if stem in stems:
             raise DataError(f"two {kind} with the same name in {folder}: {stems[stem]} and {file}; keep one")
         stems[stem] = file

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from data_utils.image_io.placed_masks import read_source_grid
-from data_utils.sources.records import Records, StreamRecords, Subset, with_sources
+from data_utils.sources.records import Records, StreamRecords, select, with_sources
 from runtime.console import listing
 from runtime.errors import DataError
 
@@ -75,9 +75,7 @@ def hold_out_fold(records: Records, fold: tuple[int, int], seed: int, group: Gro
 
 
 def _divide(records: Records, held_out: np.ndarray) -> tuple[Records, Records]:
-    train = Subset(records, np.flatnonzero(~held_out))
-    val = Subset(records, np.flatnonzero(held_out))
-    return train, val
+    return select(records, np.flatnonzero(~held_out)), select(records, np.flatnonzero(held_out))
 
 
 def _groups(records: Records, pattern: Groups) -> np.ndarray:

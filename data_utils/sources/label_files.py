@@ -6,7 +6,7 @@ A file holds names of classes. The reader of targets checks that the data set ha
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, source_files
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
-from data_utils.sources.records import DerivedRecords, LabelSet, Record, Records
+from data_utils.sources.records import ALL, LabelSet, Records, labeled
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
 from runtime.console import listing
@@ -31,7 +31,6 @@ BETWEEN_NAMES = re.compile(r"[,;|\t\n]")
 YES = ("1", "1.0", "true", "yes", "y", "x")
 NO = ("0", "0.0", "false", "no", "n", "-", "")
 LENGTH = 80  # characters of a cell that a message shows
-ALL = -1  # the number of an image that is labeled for all classes
 
 
 class ImageLabels(NamedTuple):
@@ -241,47 +240,16 @@ def _read_rule(file: Path) -> ImageLabels:
     return ImageLabels(names, str(file))
 
 
-class LabeledRecords(DerivedRecords):
-    """Records, some of which are labeled for some of the classes only.
-
-    Args:
-        records: the same records without label sets.
-        sets: the different sets of classes, each with the first place that lists it.
-        numbers: (N,) int32, the index of each record's set; `ALL` for a record that is labeled for all classes.
-        unlisted: names of records that are missing in the `classes.csv` of their folder.
-    """
-
-    def __init__(
-        self, records: Records, sets: dict[LabelSet, str], numbers: np.ndarray, unlisted: Sequence[str]
-    ) -> None:
-        super().__init__(records)
-        self.metadata = replace(records.metadata, label_sets=sets, unlisted=tuple(unlisted))
-        self.numbers = numbers
-        self._sets = list(sets)
-
-    def derivation(self) -> tuple[object, ...]:
-        return ("labeled", self._sets, self.numbers.tobytes())
-
-    def __getitem__(self, i: int) -> Record:
-        record = self.records[i]
-        labeled = self.label_set(i)
-        return record if labeled is None else {**record, "labeled": labeled}
-
-    def label_set(self, i: int) -> LabelSet | None:
-        number = int(self.numbers[i])
-        return None if number == ALL else self._sets[number]
-
-
 def read_label_files(splits: Sequence[Records], root: Path) -> list[Records]:
     """The records of all splits of a folder, with the classes that each is labeled for.
 
     Raises DataError for files that cannot be understood, and for rows that match no image or two images.
     """
     files = LabelFiles(root, reads_rules=all(records.metadata.has_rules for records in splits))
-    labeled = [_label_records(records, files) for records in splits]
+    labeled_splits = [_label_records(records, files) for records in splits]
     for table in files.tables.values():
         table.check_rows()
-    return labeled
+    return labeled_splits
 
 
 def _label_records(records: Records, files: LabelFiles) -> Records:
@@ -303,7 +271,10 @@ def _label_records(records: Records, files: LabelFiles) -> Records:
 
 
 def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted: Sequence[str] = ()) -> Records:
-    """The records with the label set of each, None for all classes; unchanged if all have all classes."""
+    """The records with the label set of each, None for all classes; unchanged if all have all classes.
+
+    `unlisted` are names of records that are missing in the `classes.csv` of their folder.
+    """
     sets: dict[LabelSet, str] = {}
     number_by_set: dict[LabelSet, int] = {}
     numbers = np.full(len(labels), ALL, np.int32)
@@ -313,4 +284,4 @@ def with_labels(records: Records, labels: Sequence[ImageLabels | None], unlisted
             numbers[i] = number_by_set.setdefault(image_labels.classes, len(number_by_set))
     if not sets and not unlisted:
         return records
-    return LabeledRecords(records, sets, numbers, unlisted)
+    return labeled(records, numbers, label_sets=sets, unlisted=tuple(unlisted))

@@ -1,7 +1,6 @@
 """A data set by its name: generated shapes, a folder, parquet and tar files, a saved data set, the Hub."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,15 +9,21 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations, holds_masks
 from data_utils.sources.annotations.world_polygons import find_polygons
-from data_utils.sources.bands import BandRecords, PictureRecords, find_scenes
+from data_utils.sources.bands import as_pictures, choose_bands, find_scenes
 from data_utils.sources.blocks import hold_out_blocks
-from data_utils.sources.class_volumes import divide_by_channel, find_class_volumes
 from data_utils.sources.excluded import leave_out
-from data_utils.sources.folder import NoFolderError, find_splits, pair_files
+from data_utils.sources.folder import NoFolderError, find_splits
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
 from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
 from data_utils.sources.label_files import read_label_files
-from data_utils.sources.overlapping import OVERLAPPING, ObjectRecords, find_overlapping
+from data_utils.sources.overlapping import (
+    OVERLAPPING,
+    as_objects,
+    divide_by_channel,
+    find_class_folders,
+    find_overlapping,
+)
+from data_utils.sources.pairs import open_pairs
 from data_utils.sources.placed import with_places
 from data_utils.sources.points.find import (
     are_annotations,
@@ -29,13 +34,13 @@ from data_utils.sources.points.find import (
     other_csv_files,
 )
 from data_utils.sources.points.table import PointTable
-from data_utils.sources.records import Records, SplitOpeners, Subset
+from data_utils.sources.records import Records, SplitOpeners, select, select_all
 from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import file_kind, find_files
 from data_utils.sources.streams.webdataset import TarRecords
 from data_utils.sources.volume_slices import SliceRecords
-from data_utils.sources.volumes import DESCRIPTION, open_volumes, read_description
+from data_utils.sources.volumes import DESCRIPTION, find_volume_splits, open_cases, read_description
 from runtime.console import listing
 from runtime.errors import DataError
 from runtime.files import user_path
@@ -58,14 +63,14 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     """
     train, val = read_label_files(_load_splits(config), user_path(config.dataset))
     if config.bands and not train.metadata.bands:
-        train = BandRecords(train, config.bands)
-        val = BandRecords(val, config.bands)
+        train = choose_bands(train, config.bands)
+        val = choose_bands(val, config.bands)
     if config.place:
         train = with_places(train)
         val = with_places(val)
     elif train.dims == 2 and not train.is_stream and not train.metadata.bands:
-        train = PictureRecords(train)
-        val = PictureRecords(val)
+        train = as_pictures(train)
+        val = as_pictures(val)
     if config.val_blocks is not None:
         if not config.place:
             raise DataError("--val-blocks cuts images by their place, which --no-place leaves out; give --place")
@@ -78,7 +83,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     if config.exclude:
         train, val = leave_out(train, val, Path(config.exclude))
     if config.task == OVERLAPPING and train.metadata.task != OVERLAPPING:
-        return ObjectRecords(train, config), ObjectRecords(val, config)
+        return as_objects(train, config), as_objects(val, config)
     if config.dims == 2 and train.dims == 3:
         return SliceRecords(train), SliceRecords(val)
     return train, val
@@ -100,7 +105,7 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     train = divide_by_channel(openers[train_name](), config)
     if config.val_blocks is not None:
         _check_blocks(config, val_name)
-        return train, Subset(train, np.zeros(0, np.int64))
+        return train, select(train, np.zeros(0, np.int64))
     if val_name is not None:
         _check_folds(config, f"the validation split {val_name}")
         return train, divide_by_channel(openers[val_name](), config)
@@ -129,11 +134,11 @@ def _find_targets(path: Path, config: DataConfig) -> SplitOpeners:
     points = look_for_points(path, named_splits, config)
     if points:  # points replace masks
         return open_folder(path, named_splits, config, points)
-    openers: SplitOpeners = {}
-    if _may_overlap(config):
-        openers = find_class_volumes(path, named_splits, config)
+    splits, suffixes = find_volume_splits(path, named_splits, config)
+    openers = find_class_folders(splits, suffixes, config) if _may_overlap(config) else {}
     if not openers:
-        openers = open_volumes(path, named_splits, config)
+        for name, (images, masks) in splits.items():
+            openers[name] = partial(open_cases, images, masks, suffixes, config)
     return openers or open_folder(path, named_splits, config, points)
 
 
@@ -239,13 +244,13 @@ def _open_masks(path: Path, named_splits: Sequence[str], config: DataConfig) -> 
 
 def open_images(images: Path, masks: Path, config: DataConfig) -> Records:
     """Images and masks of one name; an image is a file, or a folder of its bands. nnU-Net names the classes beside."""
-    scenes = find_scenes(images, masks, config.mask_suffix, config.bands, config.allow_unpaired)
+    scenes = find_scenes(images, masks, config)
     if scenes:
         return scenes
-    records = pair_files(images, masks, config.mask_suffix, config.allow_unpaired)
+    records = open_pairs(images, masks, config)
     description = masks.parent / DESCRIPTION
     if masks.name.lower() == "labelstr" and description.exists():
-        records.metadata = replace(records.metadata, classes=read_description(description).classes)
+        return select_all(records, classes=read_description(description).classes)
     return records
 
 

@@ -1,10 +1,10 @@
 """Records whose classes may overlap: a folder, a page or a channel for each class, or the objects of annotations."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -13,26 +13,28 @@ import numpy as np
 
 from data_utils.class_names import NamedClasses, is_background, named_classes
 from data_utils.config import DataConfig
-from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, LayeredMask, ObjectBits, binary
-from data_utils.image_io.formats import IMAGE_SUFFIXES, ImageSource, image_errors, is_visible_file
+from data_utils.image_io.class_masks import (
+    ClassChannels,
+    ClassFile,
+    ClassMasks,
+    LayeredMask,
+    ObjectBits,
+    binary,
+    layered_label,
+)
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, VolumeFile, image_errors, is_visible_file
 from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import open_source, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
+from data_utils.image_io.volume_formats import Spacing
+from data_utils.image_io.volumes import read_volume_header
 from data_utils.mask_values import parse_values
-from data_utils.sources.annotations.layout import check_unpaired
-from data_utils.sources.annotations.paired import pair_by_name
+from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import children, files_by_stem, find_splits, masks_by_stem, natural_sort_key
-from data_utils.sources.records import (
-    DerivedRecords,
-    Metadata,
-    Record,
-    Records,
-    SplitOpeners,
-    folder_pairs,
-    image_without_mask,
-)
+from data_utils.sources.pairs import check_unpaired, pair
+from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, change
+from data_utils.sources.volumes import find_cases, read_spacing, volume_file
 from data_utils.sources.walk import walk
-from runtime.cache import digest_of_files
 from runtime.errors import DataError, ImageError
 from tasks.overlapping import MOST_CLASSES, Overlapping
 from unet.config import MaskValue
@@ -78,84 +80,49 @@ def bits_by_class(config: DataConfig, classes: NamedClasses) -> tuple[int | None
     return tuple(bit_by_value.get(value) for value, _ in classes)
 
 
-class ObjectRecords(DerivedRecords):
-    """The records of annotations whose objects keep parts below other objects. Raises DataError if masks are files."""
-
-    def __init__(self, records: Records, config: DataConfig) -> None:
-        super().__init__(records)
-        self.metadata = replace(records.metadata, task=OVERLAPPING)
-        if not isinstance(records[0]["target"], LayeredMask):
-            raise DataError(
-                f"--task {OVERLAPPING}: {config.dataset} has one mask for each image; give a folder of masks for each"
-                f" class (masks/<class>/NAME.png), masks with a page or channel for each, COCO, labelme or YOLO files,"
-                ' or --regions "whole=1+2;core=2"'
-            )
-        self.bits = tuple(chosen_bits(config, self.metadata.classes).bit_by_value.items())
-
-    def __getitem__(self, i: int) -> Record:
-        record = self.records[i]
-        mask = record["target"]
-        assert isinstance(mask, LayeredMask)
-        return {**record, "target": ObjectBits(mask, self.bits)}
-
-    def derivation(self) -> tuple[object, ...]:
-        return (OVERLAPPING, repr(self.bits))
+def as_objects(records: Records, config: DataConfig) -> Records:
+    """The records of annotations, whose objects keep parts below other objects. Raises DataError if masks are files."""
+    if not isinstance(records[0]["target"], LayeredMask):
+        raise DataError(
+            f"--task {OVERLAPPING}: {config.dataset} has one mask for each image; give a folder of masks for each"
+            f" class (masks/<class>/NAME.png), masks with a page or channel for each, COCO, labelme or YOLO files,"
+            ' or --regions "whole=1+2;core=2"'
+        )
+    bits = tuple(chosen_bits(config, records.metadata.classes).bit_by_value.items())
+    return change(records, f"{OVERLAPPING} {bits}", partial(_with_object_bits, bits=bits), task=OVERLAPPING)
 
 
-class ClassFolderRecords(Records):
-    """Images, and for each class a folder of masks with the images' names.
+def _with_object_bits(record: Record, bits: tuple[tuple[MaskValue, int], ...]) -> Record:
+    mask = record["target"]
+    assert isinstance(mask, LayeredMask)
+    return {**record, "target": ObjectBits(mask, bits)}
 
-    Args:
-        images: the folder of the images.
-        folders: the folders of the masks.
-        files: (N, 1 + folders) paths below these folders: the image, the mask of each class; "" where there is none.
-        bits: the bit of each folder's class; None for a class that is left out.
-    """
 
-    def __init__(
-        self,
-        images: Path,
-        folders: Sequence[Path],
-        files: Sequence[Sequence[str]],
-        config: DataConfig,
-        unpaired: Sequence[str],
-    ) -> None:
-        self.folders = [str(images), *map(str, folders)]
-        # bytes in one array: Python strings would be copied, page by page, into every loader process
-        self.files = np.array([list(map(os.fsencode, names)) for names in files])
-        classes = tuple((value, folder.name) for value, folder in enumerate(folders, 1))
-        self.metadata = Metadata(classes, tuple(unpaired), task=OVERLAPPING)
-        self.bits = bits_by_class(config, classes)
-        self.ignored = tuple(parse_values(config.ignore_index))
+def class_file_sources(
+    images: Files, masks: Files, bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...]
+) -> Sources:
+    """An image, and the mask of each class from a file of its own."""
+    return images[0], ClassMasks(tuple(map(ClassFile, masks)), bits, ignored)
 
-    def __len__(self) -> int:
-        return len(self.files)
 
-    def __getitem__(self, i: int) -> Record:
-        image, *masks = self._paths(i)
-        files = tuple(ClassFile(mask) for mask in masks)
-        return {"image": image, "target": ClassMasks(files, self.bits, self.ignored), "name": self.name(i)}
+def class_page_sources(
+    images: Files, masks: Files, pages: tuple[int, ...], bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...]
+) -> Sources:
+    """An image, and the mask of each class from a page of one file, or from a channel where there are no `pages`."""
+    if not pages:
+        return images[0], ClassChannels(masks[0], bits, ignored)
+    return images[0], ClassMasks(tuple(ClassFile(masks[0], page) for page in pages), bits, ignored)
 
-    def name(self, i: int) -> str:
-        return os.fsdecode(self.files[i, 0].item())
 
-    def image_folders(self) -> set[tuple[str, str]]:
-        return folder_pairs(self.folders[0], self.files[:, 0])
-
-    def _paths(self, i: int) -> list[str]:
-        """The path of the image and of each class's mask, "" for a missing mask."""
-        paths = []
-        for folder, name in zip(self.folders, self.files[i].tolist(), strict=True):
-            paths.append(os.path.join(folder, os.fsdecode(name)) if name else "")
-        return paths
-
-    @cached_property
-    def digest(self) -> str:
-        """A key of the names, sizes and times of all files, and of the masks made from them."""
-        paths: list[str] = []
-        for i in range(len(self)):
-            paths += filter(None, self._paths(i))
-        return digest_of_files(paths, repr((self.bits, self.ignored)).encode() + self.files.tobytes())
+def class_volume_sources(
+    images: Files,
+    labels: Files,
+    spacing: Spacing | None,
+    bits: tuple[int | None, ...],
+    ignored: tuple[MaskValue, ...],
+) -> Sources:
+    """A volume, and the label of each class from a file of its own."""
+    return volume_file(images, spacing), layered_label(labels, bits, ignored)
 
 
 class ClassLayout(NamedTuple):
@@ -166,81 +133,30 @@ class ClassLayout(NamedTuple):
         class_count: how many classes there are; 0 where the file is one mask of classes.
     """
 
-    pages: Sequence[int]
+    pages: tuple[int, ...]
     class_count: int
 
 
 NO_LAYOUT = ClassLayout((), 0)
 
 
-class ChannelRecords(Records):
-    """Images, each with one file of masks: a page or a channel for each class.
+def class_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> list[str]:
+    """The names of the folders below `masks` that hold a mask of one class for each image; none if masks lie otherwise.
 
-    Args:
-        pairs: the paths of image and mask file.
-        names: the names of the images.
-        layout: how a mask file holds its classes.
+    Unless --task asks for overlapping classes, the images must lie in one folder, most pictures must have masks in two
+    or more of the folders, and one of the first few must hold 0 and one other value only.
     """
-
-    def __init__(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        names: Sequence[str],
-        layout: ClassLayout,
-        config: DataConfig,
-        unpaired: Sequence[str],
-    ) -> None:
-        self.pairs = np.array([list(map(os.fsencode, pair)) for pair in pairs])
-        self.names = np.array([os.fsencode(name) for name in names])
-        self.pages = tuple(layout.pages)
-        count = layout.class_count
-        classes = tuple((value, f"class {value}") for value in range(1, count + 1))
-        self.metadata = Metadata(classes, tuple(unpaired), task=OVERLAPPING)
-        absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in range(1, count + 1)]
-        if absent:
-            raise DataError(f"--classes names {absent[0]}, but the masks have {count} pages or channels, from 1")
-        self.bits = bits_by_class(config, classes)
-        self.ignored = tuple(parse_values(config.ignore_index))
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __getitem__(self, i: int) -> Record:
-        image, mask = map(os.fsdecode, self.pairs[i].tolist())
-        target: ImageSource = ClassChannels(mask, self.bits, self.ignored)
-        if self.pages:
-            files = tuple(ClassFile(mask, page) for page in self.pages)
-            target = ClassMasks(files, self.bits, self.ignored)
-        return {"image": image, "target": target, "name": self.name(i)}
-
-    def name(self, i: int) -> str:
-        return os.fsdecode(self.names[i].item())
-
-    def image_folders(self) -> set[tuple[str, str]]:
-        image = os.fsdecode(self.pairs[0, 0].item())
-        return folder_pairs(image.removesuffix(self.name(0)), self.names)
-
-    @cached_property
-    def digest(self) -> str:
-        """A key of the names, sizes and times of all files, and of the masks made from them."""
-        paths = [os.fsdecode(path) for path in self.pairs.ravel().tolist()]
-        return digest_of_files(paths, repr((self.bits, self.ignored, self.pages)).encode() + self.pairs.tobytes())
-
-
-def class_folders(images: Path, masks: Path, config: DataConfig) -> list[Path]:
-    """The folders below `masks` that hold a mask of one class for each image; none if masks lie otherwise.
-
-    Unless --task asks for overlapping classes, the images must lie in one folder, most of them must have masks in two
-    or more of the folders, and one of the first few masks must hold 0 and one other value only.
-    """
-    if any(_pictures_in(masks)):
+    if any(_files_in(masks, suffixes)):
         return []
-    folders = [folder for folder in children(masks).values() if any(_pictures_in(folder))]
+    folders = [folder for folder in children(masks).values() if any(_files_in(folder, suffixes))]
+    names = [folder.name for folder in folders]
     if config.task == OVERLAPPING:
-        return folders
-    if len(folders) < FEWEST_FOLDERS or any(any(_pictures_in(folder)) for folder in children(images).values()):
+        return names
+    if len(folders) < FEWEST_FOLDERS or any(any(_files_in(folder, suffixes)) for folder in children(images).values()):
         return []
-    stems = [os.path.splitext(name)[0] for name in _pictures_in(images)]
+    if suffixes != IMAGE_SUFFIXES:
+        return names
+    stems = [os.path.splitext(name)[0] for name in _files_in(images, suffixes)]
     counts = dict.fromkeys(stems, 0)
     examples: dict[str, Path] = {}
     for folder in folders:
@@ -249,16 +165,15 @@ def class_folders(images: Path, masks: Path, config: DataConfig) -> list[Path]:
                 counts[stem] += 1
                 examples.setdefault(stem, folder / file)
     shared = [stem for stem, count in counts.items() if count >= FEWEST_FOLDERS]
-    if 2 * len(shared) <= len(stems):
-        return []
-    return folders if any(_is_binary(examples[stem]) for stem in shared[:EXAMPLE_MASKS]) else []
+    are_most = 2 * len(shared) > len(stems)
+    return names if are_most and any(_is_binary(examples[stem]) for stem in shared[:EXAMPLE_MASKS]) else []
 
 
-def _pictures_in(folder: Path) -> Iterator[str]:
-    """The names of the pictures that lie in a folder itself."""
+def _files_in(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
+    """The names of the files with these endings that lie in a folder itself."""
     with suppress(OSError):  # the error is reported when the usual layout is read
         for entry in os.scandir(folder):
-            if is_visible_file(entry.name, IMAGE_SUFFIXES):
+            if is_visible_file(entry.name, suffixes):
                 yield entry.name
 
 
@@ -275,24 +190,39 @@ def _is_binary(file: Path) -> bool:
     return True
 
 
-def open_class_folders(images: Path, folders: Sequence[Path], config: DataConfig) -> ClassFolderRecords:
-    """The images with a mask in any folder. Raises DataError for files without partner, unless they are allowed."""
-    image_files = files_by_stem(images, "images")
-    class_masks = [masks_by_stem(folder, image_files, config.mask_suffix) for folder in folders]
-    rows: list[list[str]] = []
-    unpaired: list[str] = []
-    for stem, image in image_files.items():
-        masks = [by_stem.get(stem, "") for by_stem in class_masks]
-        if any(masks):
-            rows.append([image, *masks])
-        else:
-            unpaired.append(image_without_mask(image))
-    for folder, by_stem in zip(folders, class_masks, strict=True):
-        for stem, mask in by_stem.items():
-            if stem not in image_files:
-                unpaired.append(f"{folder.name}/{mask}: mask without image")
-    check_unpaired(unpaired, len(rows), config.allow_unpaired, images)
-    return ClassFolderRecords(images, folders, rows, config, unpaired)
+def open_class_folders(
+    images: Path, masks: Path, names: Sequence[str], suffixes: tuple[str, ...], config: DataConfig
+) -> FileRecords:
+    """The images with a mask in any of the folders of classes. DataError for files without partner, unless allowed."""
+    image_files: dict[str, Files] = {}
+    if suffixes == IMAGE_SUFFIXES:
+        image_files = {stem: (file,) for stem, file in files_by_stem(images, "images").items()}
+    class_masks: list[dict[str, str]] = []
+    for name in names:
+        mask_by_stem: dict[str, str] = {}
+        if suffixes == IMAGE_SUFFIXES:
+            mask_by_stem = masks_by_stem(masks / name, image_files, config.mask_suffix)
+        elif (masks / name).is_dir():  # else another split has the class
+            cases = find_cases(images, masks / name, suffixes, config)
+            image_files |= cases.images
+            mask_by_stem = cases.masks
+        class_masks.append({stem: f"{name}/{file}" for stem, file in mask_by_stem.items()})
+    first_masks = dict(chain.from_iterable(by_stem.items() for by_stem in reversed(class_masks)))
+    stems, unpaired = pair(image_files, first_masks)
+    check_unpaired(unpaired, len(stems), config.allow_unpaired, images)
+    if suffixes != IMAGE_SUFFIXES:
+        stems.sort(key=natural_sort_key)
+    rows = []
+    for stem in stems:
+        row_name = stem if suffixes != IMAGE_SUFFIXES else image_files[stem][0]
+        rows.append(FileRow(row_name, image_files[stem], tuple(by_stem.get(stem, "") for by_stem in class_masks)))
+    classes = tuple(enumerate(names, 1))
+    settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
+    metadata = Metadata(classes, tuple(unpaired), task=OVERLAPPING)
+    if suffixes == IMAGE_SUFFIXES:
+        return FileRecords((images, masks), rows, metadata, class_file_sources, *settings)
+    spacing = config.spacing or read_spacing(images)
+    return FileRecords((images, masks), rows, replace(metadata, dims=3), class_volume_sources, spacing, *settings)
 
 
 def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout:
@@ -305,7 +235,7 @@ def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout
         pages = page_numbers(mask) if is_tiff(mask) else []
         if len(pages) > 1:
             is_stack = is_tiff(image) and len(page_numbers(image)) > 1
-            return NO_LAYOUT if is_stack else ClassLayout(pages, len(pages))
+            return NO_LAYOUT if is_stack else ClassLayout(tuple(pages), len(pages))
         with open_source(mask, str(mask)) as picture, image_errors(str(mask)):
             if isinstance(picture, np.ndarray):
                 channels = 1 if picture.ndim < 3 else picture.shape[2]
@@ -323,30 +253,59 @@ def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout
     return ClassLayout((), channels)
 
 
-def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataConfig) -> ChannelRecords:
+def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataConfig) -> FileRecords:
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
     image_files = files_by_stem(images, "images")
     mask_by_stem = masks_by_stem(masks, image_files, config.mask_suffix)
-    pairs, unpaired = pair_by_name(image_files, mask_by_stem)
-    check_unpaired(unpaired, len(pairs), config.allow_unpaired, images)
-    paths = [(str(images / image), str(masks / mask)) for image, mask in pairs]
-    return ChannelRecords(paths, [image for image, _ in pairs], layout, config, unpaired)
+    stems, unpaired = pair(image_files, mask_by_stem)
+    check_unpaired(unpaired, len(stems), config.allow_unpaired, images)
+    classes = numbered_classes(layout.class_count)
+    absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in dict(classes)]
+    if absent:
+        raise DataError(f"--classes names {absent[0]}, but the masks have {len(classes)} pages or channels, from 1")
+    rows = [FileRow(image_files[stem], (image_files[stem],), (mask_by_stem[stem],)) for stem in stems]
+    settings = (layout.pages, bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
+    metadata = Metadata(classes, tuple(unpaired), task=OVERLAPPING)
+    return FileRecords((images, masks), rows, metadata, class_page_sources, *settings)
+
+
+def numbered_classes(count: int) -> NamedClasses:
+    """The classes of pages or channels."""
+    return tuple((value, f"class {value}") for value in range(1, count + 1))
+
+
+def divide_by_channel(records: Records, config: DataConfig) -> Records:
+    """The records, with a class for each channel of their labels if they are volumes whose labels have several."""
+    may_overlap = config.task in (None, OVERLAPPING) and records.metadata.task is None
+    if records.dims != 3 or records.metadata.landmarks is not None or not may_overlap or not len(records):
+        return records
+    record = records[0]
+    try:
+        channels = read_volume_header(record["target"], record["name"]).channels
+    except DataError:  # the error is reported where all labels are read
+        return records
+    if channels == 1:
+        return records
+    classes = numbered_classes(channels)
+    layers = ClassLayers(bits_by_class(config, classes), ignored=tuple(parse_values(config.ignore_index)))
+    apply = partial(_with_layers, layers=layers)
+    return change(records, f"{OVERLAPPING} {layers}", apply, classes=classes, task=OVERLAPPING)
+
+
+def _with_layers(record: Record, layers: ClassLayers) -> Record:
+    label = record["target"]
+    assert isinstance(label, VolumeFile)
+    return {**record, "target": label._replace(layers=layers)}
 
 
 def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, for a folder with a mask for each class; empty for other folders."""
+    """Split -> a function that opens its records, for a folder of pictures with a mask for each class; else empty."""
     try:
         splits = find_splits(root, named_splits)
     except DataError:
         return {}
-    class_folders_by_split = {split: class_folders(images, masks, config) for split, (images, masks) in splits.items()}
-    openers: SplitOpeners = {}
-    if all(class_folders_by_split.values()):
-        # a class has the same bit in each split
-        names = {folder.name for folder in chain.from_iterable(class_folders_by_split.values())}
-        for split, (images, masks) in splits.items():
-            folders = [masks / name for name in sorted(names, key=natural_sort_key)]
-            openers[split] = partial(open_class_folders, images, folders, config)
+    openers = find_class_folders(splits, IMAGE_SUFFIXES, config)
+    if openers:
         return openers
     images, masks = next(iter(splits.values()))
     first_image = _first_picture(images)
@@ -357,6 +316,21 @@ def find_overlapping(root: Path, named_splits: Sequence[str], config: DataConfig
     if layout != NO_LAYOUT:
         for split, (images, masks) in splits.items():
             openers[split] = partial(open_channels, images, masks, layout, config)
+    return openers
+
+
+def find_class_folders(
+    splits: Mapping[str, tuple[Path, Path]], suffixes: tuple[str, ...], config: DataConfig
+) -> SplitOpeners:
+    """Split -> a function that opens its records, for splits with a folder of masks for each class; else empty."""
+    names_by_split = [class_folders(images, masks, suffixes, config) for images, masks in splits.values()]
+    if not splits or not all(names_by_split):
+        return {}
+    # a class has the same bit in each split
+    names = sorted(set(chain.from_iterable(names_by_split)), key=natural_sort_key)
+    openers: SplitOpeners = {}
+    for split, (images, masks) in splits.items():
+        openers[split] = partial(open_class_folders, images, masks, names, suffixes, config)
     return openers
 
 

@@ -4,39 +4,32 @@ from collections.abc import Iterable
 
 from data_utils.image_io.placed_masks import PlacedMask, on_grid, read_source_grid
 from data_utils.image_io.scene_windows import SceneWindow
-from data_utils.sources.records import DerivedRecords, Record, Records, with_sources
+from data_utils.sources.records import Record, Records, change
 from runtime.console import counted
 
 SAMPLED_MASKS = 128  # masks whose grids are compared with those of their images
 MIN_NOTABLE_SHIFT = 0.01  # pixels: a smaller shift is rounding
 
 
-class PlacedRecords(DerivedRecords):
-    """The records of another sequence, each mask on the grid of its image."""
-
-    def derivation(self) -> tuple[object, ...]:
-        return ("placed",)
-
-    def __getitem__(self, i: int) -> Record:
-        record = self.records[i]
-        grid = read_source_grid(record["image"])
-        if grid is None:
-            return record
-        return {**record, "target": on_grid(record["target"], grid, record["name"])}
-
-
 def with_places(records: Records) -> Records:
-    """The records; masks are placed if images have a place."""
+    """The records; each mask is laid on the grid of its image if images have a place."""
     if not len(records) or records.dims == 3 or records.is_stream:
         return records
-    return PlacedRecords(records) if read_source_grid(records[0]["image"]) else records
+    return change(records, "placed", _place) if read_source_grid(records[0]["image"]) else records
+
+
+def _place(record: Record) -> Record:
+    grid = read_source_grid(record["image"])
+    if grid is None:
+        return record
+    return {**record, "target": on_grid(record["target"], grid, record["name"])}
 
 
 def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
     """A line if masks are shifted against their images by a part of a pixel."""
     shifted: list[tuple[str, float, float]] = []
     for records in splits:
-        if not _are_placed(records):
+        if records.is_stream:
             continue
         for i in range(min(len(records), SAMPLED_MASKS)):
             shift = _shift(records[i])
@@ -51,11 +44,6 @@ def place_warnings(splits: Iterable[Records]) -> tuple[str, ...]:
         f" right and {down:+.2f} down: they count where their coordinates say; if both were made for one grid, correct"
         " the place of one of them",
     )
-
-
-def _are_placed(records: Records) -> bool:
-    """Whether some of the masks of records may lie on other grids."""
-    return any(isinstance(source, PlacedRecords) for source in with_sources(records))
 
 
 def _shift(record: Record) -> tuple[float, float] | None:

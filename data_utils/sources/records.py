@@ -16,6 +16,7 @@ from data_utils.image_io.formats import ImageSource
 from runtime.cache import digest
 
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
+ALL = -1  # the number of a label set of all classes
 OPEN_GROUPS = 8  # groups of a stream in memory, until the loader sets how many it reads side by side
 IMAGE_WITHOUT_MASK = ": image without mask"  # the end of the line of such a file
 
@@ -88,12 +89,14 @@ class Records(ABC):
     """A sequence of records.
 
     Attributes:
-        metadata: what holds for all records; those that are derived from others pass it on.
+        metadata: what holds for all records.
         group_sizes: (G,) how many consecutive records of a stream are read together; None if each is read alone.
+        source: the records that these are made from, if they are.
     """
 
     metadata = Metadata()
     group_sizes: np.ndarray | None = None
+    source: "Records | None" = None
 
     @property
     def dims(self) -> int:
@@ -246,83 +249,122 @@ class StreamRecords(Records):
         """The records of the groups that `is_chosen`, (G,) bool, marks."""
 
 
-class DerivedRecords(Records):
-    """Records made from another sequence: one from each record, in the same order, unless a subclass differs."""
+def with_sources(records: Records) -> Iterator[Records]:
+    """The records, then the records that they are made from, and so on."""
+    source: Records | None = records
+    while source is not None:
+        yield source
+        source = source.source
 
-    def __init__(self, records: Records) -> None:
-        self.records = records
-        self.metadata = records.metadata
+
+class Change(NamedTuple):
+    """How a selection changes each record that it reads; `key` tells different changes apart."""
+
+    key: str
+    apply: Callable[[Record], Record]
+
+
+@dataclass(eq=False)
+class Selection(Records):
+    """Some records of a source, in any order, each changed when it is read.
+
+    Args:
+        indices: (N,) int64, the indices of the records in the source.
+        changes: what is done to each, in this order.
+        label_numbers: (N,) int32, the index of each record's set among `metadata.label_sets`, ALL for all classes;
+            None if the source knows.
+    """
+
+    source: Records = field()
+    indices: np.ndarray = field()
+    metadata: Metadata = field()
+    changes: tuple[Change, ...] = ()
+    label_numbers: np.ndarray | None = None
 
     @cached_property
     def annotations(self) -> AnnotationSummary | None:
-        """The summary of the whole sequence."""
-        return self.records.annotations
+        """The summary of the whole source."""
+        return self.source.annotations
 
     @cached_property
     def digest(self) -> str | None:
-        """A digest of the other sequence's digest and the `derivation`; None if the other sequence has no digest."""
-        whole = self.records.digest
-        return None if whole is None else digest(whole, *self.derivation())
-
-    @abstractmethod
-    def derivation(self) -> tuple[object, ...]:
-        """The settings that these records depend on, beside the other sequence."""
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def name(self, i: int) -> str:
-        return self.records.name(i)
-
-    def listed_name(self, i: int) -> str:
-        return self.records.listed_name(i)
-
-    def label_set(self, i: int) -> LabelSet | None:
-        return self.records.label_set(i)
-
-    def image_folders(self) -> set[tuple[str, str]]:
-        return self.records.image_folders()
-
-    def open_here(self) -> None:
-        self.records.open_here()
-
-
-def with_sources(records: Records) -> Iterator[Records]:
-    """The records, then the records that they are made from, and so on."""
-    yield records
-    while isinstance(records, DerivedRecords):
-        records = records.records
-        yield records
-
-
-class Subset(DerivedRecords):
-    """The records of another sequence at `indices`, (N,) int64."""
-
-    def __init__(self, records: Records, indices: np.ndarray) -> None:
-        super().__init__(records)
-        self.indices = indices
-        if self.metadata.unlisted:
-            names = {self.name(i) for i in range(len(indices))}
-            unlisted = tuple(name for name in self.metadata.unlisted if name in names)
-            self.metadata = replace(self.metadata, unlisted=unlisted)
-
-    def derivation(self) -> tuple[object, ...]:
-        return (self.indices.tobytes(),)
+        """A digest of the source's digest and all that is selected and changed; None if the source has none."""
+        whole = self.source.digest
+        if whole is None:
+            return None
+        keys = [change.key for change in self.changes]
+        labels: tuple[object, ...] = ()
+        if self.label_numbers is not None:
+            labels = (list(self.metadata.label_sets), self.label_numbers.tobytes())
+        return digest(whole, self.indices.tobytes(), *keys, *labels)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, i: int) -> Record:
-        return self.records[int(self.indices[i])]
+        record = self.source[int(self.indices[i])]
+        labeled = self.label_set(i)
+        if labeled is not None:
+            record = {**record, "labeled": labeled}
+        for change in self.changes:
+            record = change.apply(record)
+        return record
 
     def name(self, i: int) -> str:
-        return self.records.name(int(self.indices[i]))
+        return self.source.name(int(self.indices[i]))
 
     def listed_name(self, i: int) -> str:
-        return self.records.listed_name(int(self.indices[i]))
+        return self.source.listed_name(int(self.indices[i]))
 
     def label_set(self, i: int) -> LabelSet | None:
-        return self.records.label_set(int(self.indices[i]))
+        if self.label_numbers is None:
+            return self.source.label_set(int(self.indices[i]))
+        number = int(self.label_numbers[i])
+        return None if number == ALL else list(self.metadata.label_sets)[number]
+
+    def file_numbers(self) -> np.ndarray:
+        return self.source.file_numbers()[self.indices]
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return self.source.image_folders()
+
+    def open_here(self) -> None:
+        self.source.open_here()
+
+
+def select_all(records: Records, **metadata: Any) -> Selection:
+    """A selection of all records, with other fields of their metadata."""
+    if isinstance(records, Selection):
+        return replace(records, metadata=replace(records.metadata, **metadata))
+    return Selection(records, np.arange(len(records)), replace(records.metadata, **metadata))
+
+
+def select(records: Records, indices: np.ndarray) -> Selection:
+    """The records at `indices`, (N,) int64."""
+    whole = select_all(records)
+    numbers = whole.label_numbers
+    part = replace(whole, indices=whole.indices[indices], label_numbers=None if numbers is None else numbers[indices])
+    part.metadata = narrowed(part.metadata, part)
+    return part
+
+
+def narrowed(metadata: Metadata, records: Records) -> Metadata:
+    """What holds for records that are a part of those that it was made for."""
+    if not metadata.unlisted:
+        return metadata
+    names = {records.name(i) for i in range(len(records))}
+    return replace(metadata, unlisted=tuple(name for name in metadata.unlisted if name in names))
+
+
+def change(records: Records, key: str, apply: Callable[[Record], Record], **metadata: Any) -> Selection:
+    """The records with a change of each when it is read, and with other fields of their metadata."""
+    whole = select_all(records, **metadata)
+    return replace(whole, changes=(*whole.changes, Change(key, apply)))
+
+
+def labeled(records: Records, label_numbers: np.ndarray, **metadata: Any) -> Selection:
+    """The records, each labeled for the classes that `label_numbers` says."""
+    return replace(select_all(records, **metadata), label_numbers=label_numbers)
 
 
 class ListRecords(Records):

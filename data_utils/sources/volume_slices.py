@@ -36,18 +36,18 @@ class SliceRecords(Records):
     """Every slice of the volumes of other records, with the same slice of the mask; its name is <case>_<number>."""
 
     def __init__(self, volumes: Records) -> None:
-        self.volumes = volumes
+        self.source: Records = volumes
         self.metadata = replace(volumes.metadata, dims=2)
         self.digest = volumes.digest and digest("slices", volumes.digest)
 
     @cached_property
     def ends(self) -> np.ndarray:
         """(N,) how many slices there are up to and including each volume, from the headers."""
-        depths = load_or_compute(self.digest, lambda: list(map_indices(self._depth, len(self.volumes))))
+        depths = load_or_compute(self.digest, lambda: list(map_indices(self._depth, len(self.source))))
         return np.cumsum(depths)
 
     def _depth(self, i: int) -> int:
-        record = self.volumes[i]
+        record = self.source[i]
         name = record["name"]
         try:
             image = read_volume_header(record["image"], name)
@@ -62,7 +62,7 @@ class SliceRecords(Records):
         return int(self.ends[-1])
 
     def label_set(self, i: int) -> LabelSet | None:
-        return self.volumes.label_set(self._volume_index(i))
+        return self.source.label_set(self._volume_index(i))
 
     def _volume_index(self, i: int) -> int:
         """The volume of a slice."""
@@ -72,7 +72,7 @@ class SliceRecords(Records):
         volume = self._volume_index(i)
         first = int(self.ends[volume - 1]) if volume else 0
         z = i - first
-        volume_record = self.volumes[volume]
+        volume_record = self.source[volume]
         image = volume_record["image"]
         mask = volume_record["target"]
         assert isinstance(image, VolumeFile)

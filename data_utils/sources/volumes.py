@@ -1,10 +1,8 @@
 """Folders of volumes -> cases: the layouts of the Medical Segmentation Decathlon, of nnU-Net, images/ beside masks/."""
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,32 +11,24 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile, is_visible_f
 from data_utils.image_io.tiff import is_tiff, stored_voxel_size
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import volume_stem
+from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import (
-    NAMES_IN_MESSAGE,
     children,
     detect_suffix,
+    files_by_stem,
     find_splits,
     masks_by_image,
     natural_sort_key,
 )
-from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, image_without_mask
-from data_utils.sources.spelling import by_composed_name, composed
+from data_utils.sources.pairs import check_unpaired, pair
+from data_utils.sources.records import Metadata, Records
+from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
-from runtime.cache import digest_of_files
-from runtime.console import counted, listing
 from runtime.documents import read_json
 from runtime.errors import DataError, ImageError
 
 DESCRIPTION = "dataset.json"
 SPACING = "spacing.json"
-
-
-class Case(NamedTuple):
-    """The files of a volume: its name, its image or one image for each channel, its mask."""
-
-    name: str
-    images: tuple[str, ...]
-    mask: str
 
 
 class Description(NamedTuple):
@@ -53,66 +43,25 @@ class Description(NamedTuple):
     cases: tuple[tuple[tuple[str, ...], str], ...] | None = None
 
 
-class VolumeRecords(Records):
-    """Records {"image": VolumeFile, "target": VolumeFile, "name": name of the case}, the same in every layout.
-
-    Args:
-        spacing: (z, y, x) in mm, for files that hold none.
-        unpaired: the files that were left out, a line for each.
-    """
-
-    def __init__(
-        self, cases: Sequence[Case], spacing: Spacing | None, description: Description, unpaired: Iterable[str] = ()
-    ) -> None:
-        self.cases = cases
-        self.spacing = spacing
-        self.metadata = Metadata(description.classes, tuple(unpaired), dims=3, modality=description.modality)
-
-    def __len__(self) -> int:
-        return len(self.cases)
-
-    def __getitem__(self, i: int) -> Record:
-        name, images, mask = self.cases[i]
-        label = self._file((mask,))._replace(grid_of=images[0])
-        return {"image": self._file(images), "target": label, "name": name}
-
-    def _file(self, paths: tuple[str, ...]) -> VolumeFile:
-        holds_no_spacing = paths[0].lower().endswith(STACK_SUFFIXES)
-        return VolumeFile(paths, self.spacing if holds_no_spacing else None)
-
-    def image_folders(self) -> set[tuple[str, str]]:
-        folders = set()
-        for case in self.cases:
-            below = os.path.dirname(case.name)
-            folders.add((os.path.dirname(case.images[0]).removesuffix(below), below))
-        return folders
-
-    @cached_property
-    def digest(self) -> str:
-        """A key of the names, sizes and times of all files."""
-        paths: list[str] = []
-        for case in self.cases:
-            paths += case.images
-            paths.append(case.mask)
-        return digest_of_files(paths, repr((self.cases, self.spacing)).encode())
+def volume_sources(images: Files, labels: Files, spacing: Spacing | None) -> Sources:
+    """A volume and its label; files that hold no spacing have the one that is given."""
+    label = volume_file(labels, spacing)._replace(grid_of=images[0])
+    return volume_file(images, spacing), label
 
 
-def open_volumes(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, from a folder that holds volumes; empty for other folders.
-
-    `.npy` files and TIFFs of many pages are volumes if a spacing is given, by flag or file, or `--dims 3`.
-    """
-    splits, suffixes = find_volume_splits(root, named_splits, config)
-    openers: SplitOpeners = {}
-    for name, (images, masks) in splits.items():
-        openers[name] = partial(open_cases, images, masks, suffixes, config)
-    return openers
+def volume_file(paths: Files, spacing: Spacing | None) -> VolumeFile:
+    """The volume in a file, or in one for each channel; the spacing is for files that hold none."""
+    holds_no_spacing = paths[0].lower().endswith(STACK_SUFFIXES)
+    return VolumeFile(paths, spacing if holds_no_spacing else None)
 
 
 def find_volume_splits(
     root: Path, named_splits: Sequence[str], config: DataConfig
 ) -> tuple[dict[str, tuple[Path, Path]], tuple[str, ...]]:
-    """Split -> its folders of images and labels, and how the names of volumes end; no split where there are none."""
+    """Split -> its folders of images and labels, and how the names of volumes end; no split where there are none.
+
+    `.npy` files and TIFFs of many pages are volumes if a spacing is given, by flag or file, or `--dims 3`.
+    """
     folders = children(root)
     suffixes: tuple[str, ...] = VOLUME_SUFFIXES
     takes_stacks = config.dims == 3 or config.spacing is not None
@@ -137,47 +86,61 @@ def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:
     return False
 
 
-def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> VolumeRecords:
-    """The cases of two folders, in natural order; if there is a dataset.json, only the cases that it lists.
+class Cases(NamedTuple):
+    """The files of two folders by the names of cases, below these folders, and what is said about them.
+
+    Args:
+        images: the image of each case, or an image for each channel.
+        lost: a line for each file that a list names and the folders lack.
+    """
+
+    images: dict[str, Files]
+    masks: dict[str, str]
+    description: Description
+    lost: list[str]
+
+
+def find_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> Cases:
+    """The cases of two folders; if there is a dataset.json with a list, only the cases that it lists.
 
     An image is CASE.ext, with its channels in the file, or CASE_0000.ext, CASE_0001.ext, ... with one channel each.
-    Raises DataError for doubles and missing channels and, unless allowed, for files without partner.
+    Raises DataError for doubles and missing channels.
     """
     description_file = _description_file(masks.parent) if masks.name.lower() == "labelstr" else None
     description = Description() if description_file is None else read_description(description_file)
-    image_files = _files_by_stem(images, "images", suffixes)
-    mask_files = _files_by_stem(masks, "masks", suffixes)
-    if image_files.keys() != mask_files.keys():
-        image_files = by_composed_name(image_files)
-        mask_files = by_composed_name(mask_files)
+    image_files = files_by_stem(images, "images", suffixes)
+    mask_files = files_by_stem(masks, "masks", suffixes)
     suffix = config.mask_suffix
     if suffix is None:
         suffix = detect_suffix(image_files, mask_files) if description_file is None else ""
     mask_by_name = masks_by_image(mask_files, suffix)
-    images_by_name: dict[str, tuple[str, ...]] = {stem: (path,) for stem, path in image_files.items()}
+    others = {f"{stem} without suffix {suffix}": file for stem, file in mask_files.items() if not stem.endswith(suffix)}
+    images_by_name: dict[str, Files] = {stem: (path,) for stem, path in image_files.items()}
     listed_images = _listed_images(description, image_files)
     has_channels = description.channels is not None or not mask_by_name.keys() & images_by_name.keys()
     if has_channels and not listed_images:
-        images_by_name = _files_by_channel(image_files, description.channels)
+        images_by_name = _files_by_channel(images, image_files, description.channels)
     images_by_name |= listed_images
     if description.cases is None:
-        names = [name for name in images_by_name if name in mask_by_name]
-        unpaired = _unpaired_files(images_by_name, mask_by_name, mask_files.values())
-    else:
-        assert description_file is not None
-        case_names = [name for _, name in description.cases]
-        names = [name for name in case_names if name in images_by_name and name in mask_by_name]
-        no_image = [name for name in case_names if name not in images_by_name]
-        no_mask = [name for name in case_names if name not in mask_by_name]
-        unpaired = [f"{images}: no image {name}, which {description_file.name} lists" for name in no_image]
-        unpaired += [f"{masks}: no label {name}, which {description_file.name} lists" for name in no_mask]
-    names.sort(key=natural_sort_key)
-    if unpaired and not (config.allow_unpaired and names):
-        file_list = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
-        remedy = " (--allow-unpaired leaves them out)" if names else ""
-        raise DataError(f"{counted(len(unpaired), 'volume has', 'volumes have')} no partner: {file_list}{remedy}")
-    cases = [Case(name, images_by_name[name], mask_by_name[name]) for name in names]
-    return VolumeRecords(cases, config.spacing or read_spacing(images), description, unpaired)
+        return Cases(images_by_name, mask_by_name | others, description, [])
+    assert description_file is not None
+    names = [name for _, name in description.cases]
+    lost = [f"no image {name}, which {description_file.name} lists" for name in names if name not in images_by_name]
+    lost += [f"no label {name}, which {description_file.name} lists" for name in names if name not in mask_by_name]
+    complete = [name for name in names if name in images_by_name and name in mask_by_name]
+    listed_masks = {name: mask_by_name[name] for name in complete}
+    return Cases({name: images_by_name[name] for name in complete}, listed_masks, description, lost)
+
+
+def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> FileRecords:
+    """The cases of two folders, in natural order. Raises DataError for files without partner, unless allowed."""
+    cases = find_cases(images, masks, suffixes, config)
+    names, unpaired = pair(cases.images, cases.masks)
+    unpaired = cases.lost + unpaired
+    check_unpaired(unpaired, len(names), config.allow_unpaired, images)
+    rows = [FileRow(name, cases.images[name], (cases.masks[name],)) for name in sorted(names, key=natural_sort_key)]
+    metadata = Metadata(cases.description.classes, tuple(unpaired), dims=3, modality=cases.description.modality)
+    return FileRecords((images, masks), rows, metadata, volume_sources, config.spacing or read_spacing(images))
 
 
 def _description_file(folder: Path) -> Path | None:
@@ -188,9 +151,9 @@ def _description_file(folder: Path) -> Path | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def _listed_images(description: Description, image_files: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def _listed_images(description: Description, image_files: Mapping[str, str]) -> dict[str, Files]:
     """Name of a label -> the files of its image, of the cases whose image a dataset.json calls by another name."""
-    images: dict[str, tuple[str, ...]] = {}
+    images: dict[str, Files] = {}
     for stems, name in description.cases or ():
         has_own_name = all(re.fullmatch(re.escape(name) + "(_[0-9]{4})?", stem) for stem in stems)
         if not has_own_name and all(stem in image_files for stem in stems):
@@ -198,65 +161,27 @@ def _listed_images(description: Description, image_files: Mapping[str, str]) -> 
     return images
 
 
-def _unpaired_files(
-    images_by_name: Mapping[str, tuple[str, ...]], mask_by_name: Mapping[str, str], masks: Iterable[str]
-) -> list[str]:
-    """A line for each image without mask and for each of the `masks` without image."""
-    lines: list[str] = []
-    used_names: set[str] = set()
-    for name, paths in images_by_name.items():
-        if name in mask_by_name:
-            used_names.add(mask_by_name[name])
-        else:
-            lines += [image_without_mask(path) for path in paths]
-    lines += [f"{path}: mask without image" for path in masks if path not in used_names]
-    return lines
-
-
-def _files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...]) -> dict[str, str]:
-    """Path below the folder without extension -> path, of all files that may be volumes."""
-    stems: dict[str, str] = {}
-    paths: list[Path] = []
-    for parent, _, file_names in walk(folder):
-        paths += [Path(parent, name) for name in file_names]
-    for path in sorted(paths, key=lambda path: natural_sort_key(str(path))):
-        below = path.relative_to(folder)
-        is_hidden = any(part.startswith(".") for part in below.parts)
-        if is_hidden or not path.name.lower().endswith(suffixes):
-            continue
-        stem = volume_stem(below.as_posix())
-        if stem in stems:
-            raise DataError(
-                f"two {kind} with the same name in {folder}: {os.path.basename(stems[stem])} and {path.name}; keep one"
-            )
-        stems[stem] = str(path)
-    if not stems:
-        hint = "" if ".npy" in suffixes else " (and, with a spacing, for TIFF and .npy)"
-        endings = sorted({path.suffix or path.name for path in paths})
-        ending_list = ", ".join(endings[:NAMES_IN_MESSAGE]) or "nothing"
-        raise DataError(f"no volumes in {folder}; found {ending_list}, looked for {', '.join(suffixes)}{hint}")
-    return stems
-
-
-def _files_by_channel(files: dict[str, str], count: int | None) -> dict[str, tuple[str, ...]]:
-    """Case -> its files CASE_0000, CASE_0001, ...; raises DataError if one has no number or is missing."""
+def _files_by_channel(folder: Path, files: dict[str, str], count: int | None) -> dict[str, Files]:
+    """Case -> its files CASE_0000, CASE_0001, ... in a folder; DataError if one has no number or is missing."""
     cases: dict[str, dict[int, str]] = {}
     for stem, path in files.items():
         match = re.fullmatch("(.+)_([0-9]{4})", stem)
         if match is None:
             raise DataError(
-                f"{path} has no mask of its name, and its name does not end in a channel number such as _0000"
+                f"{folder / path} has no mask of its name, and its name does not end in a channel number such as _0000"
             )
         channels = cases.setdefault(match[1], {})
         channels[int(match[2])] = path
     expected = count or max(map(len, cases.values()))
-    images_by_name: dict[str, tuple[str, ...]] = {}
+    images_by_name: dict[str, Files] = {}
     for name, channels in cases.items():
         numbers = sorted(channels)
         if numbers != list(range(expected)):
             number_list = ", ".join(f"{number:04}" for number in numbers)
             first = next(iter(channels.values()))
-            raise DataError(f"{first}: its case has the channels {number_list}, but needs {expected}, from 0000 on")
+            raise DataError(
+                f"{folder / first}: its case has the channels {number_list}, but needs {expected}, from 0000 on"
+            )
         images_by_name[name] = tuple(channels[number] for number in numbers)
     return images_by_name
 

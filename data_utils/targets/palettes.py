@@ -10,7 +10,7 @@ from data_utils.class_names import NamedClasses
 from data_utils.image_io.formats import ImageSource, RenderedMask
 from data_utils.image_io.reader import read_colors, read_mask, read_palette_mask, stored_palette
 from data_utils.mask_values import has_colors, value_text
-from data_utils.sources.records import DerivedRecords, Record, Records, spread_indices
+from data_utils.sources.records import Record, Records, change, spread_indices
 from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError
 from runtime.parallel import map_indices
@@ -32,15 +32,13 @@ class PaletteMask(RenderedMask):
         return read_colors(self.source, self.name)
 
 
-class PaletteRecords(DerivedRecords):
-    """The records of another sequence with `PaletteMask`s."""
+def _as_colors(records: Records) -> Records:
+    """The records with `PaletteMask`s."""
+    return change(records, "colors of palettes", _palette_mask)
 
-    def derivation(self) -> tuple[object, ...]:
-        return ("colors of palettes",)
 
-    def __getitem__(self, i: int) -> Record:
-        record = self.records[i]
-        return {**record, "target": PaletteMask(record["target"], record["name"])}
+def _palette_mask(record: Record) -> Record:
+    return {**record, "target": PaletteMask(record["target"], record["name"])}
 
 
 def with_palette_colors(
@@ -54,7 +52,7 @@ def with_palette_colors(
     if train.dims == 3 or train.is_stream or not any(map(_has_palettes, splits)):
         return train, val, ()
     if has_colors(value for value, _ in classes):
-        return PaletteRecords(train), PaletteRecords(val), ()
+        return _as_colors(train), _as_colors(val), ()
     digests = [records.digest for records in splits]
     key = digest("palettes of masks", *digests) if all(digests) else None
     difference = load_or_compute(key, partial(_difference, splits))
@@ -62,7 +60,7 @@ def with_palette_colors(
         return train, val, ()
     if classes:
         return train, val, (f"{difference}; but the classes are named by numbers: store all masks with one palette",)
-    return PaletteRecords(train), PaletteRecords(val), (f"{difference}; so the colors are the classes",)
+    return _as_colors(train), _as_colors(val), (f"{difference}; so the colors are the classes",)
 
 
 def _has_palettes(records: Records) -> bool:

@@ -162,7 +162,7 @@ def folder_with_test_split(tmp_path) -> Path:
 
 
 def test_packing_names_masks_without_image(folder_with_test_split, tmp_path):
-    with pytest.raises(DataError, match=r"1 of 4 masks in .* have no image"):
+    with pytest.raises(DataError, match=r"1 file without partner: .*: mask without image"):
         run_pack(folder_with_test_split, tmp_path / "out", "--mask-suffix", "_m")
 
 

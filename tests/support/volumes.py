@@ -7,7 +7,8 @@ import nibabel
 import numpy as np
 
 from data_utils.config import DataConfig
-from data_utils.sources.volumes import VolumeRecords, open_volumes
+from data_utils.sources.files import FileRecords
+from data_utils.sources.volumes import find_volume_splits, open_cases
 
 # voxel (x, y, z) -> mm of a file's own axes
 RAS = np.diag([1.0, 1.0, 1.0, 1.0]) + np.array([[0, 0, 0, -7.0], [0, 0, 0, 5.0], [0, 0, 0, 3.0], [0, 0, 0, 0]])
@@ -121,6 +122,8 @@ def volume_config(root: Path, **settings) -> DataConfig:
     return DataConfig(str(root), **({"val_fraction": 0.25} | settings))
 
 
-def training_volumes(root: Path, **settings) -> VolumeRecords:
+def training_volumes(root: Path, **settings) -> FileRecords:
     """The records of the training split of a folder of volumes, before any is held out."""
-    return open_volumes(root, (), volume_config(root, **settings))["train"]()
+    config = volume_config(root, **settings)
+    splits, suffixes = find_volume_splits(root, (), config)
+    return open_cases(*splits["train"], suffixes, config)

@@ -325,7 +325,7 @@ def test_windows_are_labeled_as_their_image_is(tmp_path):
 
 def test_blocks_of_another_side_are_other_records(tmp_path):
     write_scene(tmp_path)
-    blocks_of_64 = load_records(config(tmp_path))[0].records
-    digests = {BlockRecords(blocks_of_64.records, blocks_of_64.windows, [(200, 260)], side).digest for side in (64, 65)}
+    blocks_of_64 = load_records(config(tmp_path))[0].source
+    digests = {BlockRecords(blocks_of_64.source, blocks_of_64.windows, [(200, 260)], side).digest for side in (64, 65)}
     assert None not in digests
     assert len(digests) == 2

@@ -156,7 +156,7 @@ def test_the_suffix_of_masks_may_be_given(tmp_path):
         tmp_path, *(f"images/{i}.png" for i in "ab"), *(f"masks/{i}{s}.png" for i in "ab" for s in ("_x", "_y"))
     )
     assert "--mask-suffix" in error_of(tmp_path)
-    assert "2 of 4 masks" in error_of(tmp_path, mask_suffix="_y")
+    assert "2 files without partner: a_x.png: mask without image; b_x.png" in error_of(tmp_path, mask_suffix="_y")
     train, val = loaded(tmp_path, mask_suffix="_y", allow_unpaired=True)
     assert sorted(paired(train) + paired(val)) == [("a.png", "a_y.png"), ("b.png", "b_y.png")]
 
@@ -245,10 +245,8 @@ def test_other_files_are_left_alone(tmp_path):
 def test_partners_that_are_missing_are_counted_with_five_of_their_names(tmp_path):
     write_pictures(flat_folder(tmp_path, 3), *(f"images/x{i}.png" for i in range(7)), "masks/y.png")
     message = error_of(tmp_path)
-    assert "7 of 10 images" in message
-    assert "(x0.png, x1.png, x2.png, x3.png, x4.png, ...)" in message
-    assert "1 of 4 masks" in message
-    assert "(y.png)" in message
+    assert "8 files without partner: x0.png: image without mask; x1.png: image without mask; " in message
+    assert "x4.png: image without mask; ...;" in message
     assert "--allow-unpaired" in message
 
 
@@ -351,8 +349,7 @@ def test_a_file_of_another_format_is_told_what_to_do_with(tmp_path, name, advice
 def test_an_image_of_another_format_is_told_what_to_convert_to(tmp_path):
     image = min((flat_folder(tmp_path, 3) / "images").iterdir())
     image.rename(image.with_suffix(".HEIC"))
-    line = f"{image.parent} holds {image.stem}.HEIC, which is not read; convert HEIC to JPEG or PNG"
-    assert line in error_of(tmp_path)
+    assert f"{image.stem}.HEIC is not read; convert HEIC to JPEG or PNG" in error_of(tmp_path)
 
 
 def test_shapes_need_no_files():
@@ -461,4 +458,4 @@ def test_the_ending_of_mask_names_is_one_that_all_of_them_have():
 
 def test_nothing_paired_is_an_error_whatever_is_allowed(tmp_path):
     write_pictures(tmp_path, "images/a.png", "images/c.png", "masks/b.png")
-    assert "2 of 2 images" in error_of(tmp_path, allow_unpaired=True)
+    assert "3 files without partner" in error_of(tmp_path, allow_unpaired=True)

@@ -11,7 +11,7 @@ from support.volumes import CASE_NAMES, case, volume_config
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
-from data_utils.sources.volumes import Case, Description, VolumeRecords, read_spacing
+from data_utils.sources.volumes import read_spacing, volume_sources
 from runtime.errors import DataError
 
 WRITERS = {"npy": np.save, "tif": functools.partial(tifffile.imwrite, photometric="minisblack")}
@@ -79,9 +79,9 @@ def test_a_spacing_has_three_sides_of_more_than_0(tmp_path, text):
 
 
 def test_a_spacing_is_for_files_that_hold_none_in_any_case():
-    (record,) = VolumeRecords([Case("a", ("A.NPY",), "a.nii.gz")], (3.0, 2.0, 1.0), Description())
-    assert record["image"].spacing == (3.0, 2.0, 1.0)
-    assert record["target"].spacing is None
+    image, label = volume_sources(("A.NPY",), ("a.nii.gz",), (3.0, 2.0, 1.0))
+    assert image.spacing == (3.0, 2.0, 1.0)
+    assert label.spacing is None
 
 
 def test_the_nearest_spacing_file_counts(tmp_path):

@@ -31,7 +31,7 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Records
-from data_utils.sources.volumes import open_volumes, read_description
+from data_utils.sources.volumes import read_description
 from data_utils.targets.classes import PartlyLabeledReader
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
@@ -159,13 +159,13 @@ def missing_files(tmp_path):
 
 def test_cases_of_a_list_without_files_are_named(missing_files):
     message = loading_error(missing_files)
-    assert "2 volumes have no partner: " in message
+    assert "2 files without partner: " in message
     assert re.search(r"no image brain_002, .*no label brain_004, which dataset.json lists", message)
 
 
 def test_cases_of_a_list_without_files_are_left_out_where_that_is_allowed(missing_files):
     records = training_volumes(missing_files, allow_unpaired=True)
-    assert [case.name for case in records.cases] == [CASE_NAMES[0], CASE_NAMES[3]]
+    assert [record["name"] for record in records] == [CASE_NAMES[0], CASE_NAMES[3]]
     assert len(records.metadata.unpaired) == 2
 
 
@@ -179,7 +179,7 @@ def test_a_missing_channel_is_named(tmp_path):
 def test_a_volume_without_partner_is_named(tmp_path):
     write_pairs(tmp_path)
     (tmp_path / "masks" / f"{CASE_NAMES[0]}.nii.gz").unlink()
-    assert re.search(r"1 volume has no partner: .*brain_001.nii.gz: image without mask", loading_error(tmp_path))
+    assert re.search(r"1 file without partner: brain_001.nii.gz: image without mask", loading_error(tmp_path))
 
 
 def test_a_volume_without_partner_is_left_out_where_that_is_allowed(tmp_path):
@@ -244,7 +244,7 @@ def test_a_list_says_which_image_belongs_to_which_label(tmp_path, image, label, 
         touch(tmp_path / "imagesTr", *(name.format(number) for name in images))
         touch(tmp_path / "labelsTr", mask.format(number))
     (tmp_path / "dataset.json").write_text(json.dumps({"labels": {"0": "background"}, "training": entries}))
-    records = open_volumes(tmp_path, (), DataConfig(str(tmp_path)))["train"]()
+    records = training_volumes(tmp_path)
     for number, record in enumerate(records):
         assert record["image"].paths == tuple(str(tmp_path / "imagesTr" / name.format(number)) for name in images)
         assert record["target"].paths == (str(tmp_path / "labelsTr" / mask.format(number)),)
@@ -253,7 +253,7 @@ def test_a_list_says_which_image_belongs_to_which_label(tmp_path, image, label, 
 def test_a_list_may_have_the_name_that_monai_gives_it(tmp_path):
     write_decathlon(tmp_path)
     (tmp_path / "dataset.json").rename(tmp_path / "dataset_0.json")
-    records = open_volumes(tmp_path, (), DataConfig(str(tmp_path)))["train"]()
+    records = training_volumes(tmp_path)
     assert dict(records.metadata.classes).keys() == {0, 1, 2}
 
 
@@ -262,7 +262,7 @@ def test_volumes_in_folders_that_are_links_are_read(tmp_path):
     for kind in ("images", "masks"):
         (tmp_path / "set" / kind).mkdir(parents=True)
         (tmp_path / "set" / kind / "site").symlink_to(tmp_path / "elsewhere" / kind)
-    (record,) = open_volumes(tmp_path / "set", (), DataConfig(str(tmp_path / "set")))["train"]()
+    (record,) = training_volumes(tmp_path / "set")
     assert record["name"] == "site/a"
 
 
@@ -347,11 +347,11 @@ def test_a_label_that_does_not_say_where_it_lies_lies_on_its_image(tmp_path, sid
         (tmp_path / kind).mkdir()
         for name in "ab":
             write_nifti(tmp_path / kind / f"{name}.nii.gz", voxels, affine)
-    expected = samples(open_volumes(tmp_path, (), DataConfig(str(tmp_path)))["train"]())
+    expected = samples(training_volumes(tmp_path))
     plain = nibabel.Nifti1Image(voxels, None)
     plain.header.set_zooms((side, side, side))
     nibabel.save(plain, tmp_path / "masks" / "a.nii.gz")
-    records = open_volumes(tmp_path, (), DataConfig(str(tmp_path)))["train"]()
+    records = training_volumes(tmp_path)
     assert samples(records) == expected
     assert isinstance(inspect_volume(records[0]), VolumeInspection)
 
@@ -378,12 +378,12 @@ def test_cases_of_a_list_are_in_natural_order(tmp_path):
     write_decathlon(tmp_path)
     content = json.loads((tmp_path / "dataset.json").read_text())
     (tmp_path / "dataset.json").write_text(json.dumps(content | {"training": content["training"][::-1]}))
-    assert [case.name for case in training_volumes(tmp_path).cases] == CASE_NAMES
+    assert [record["name"] for record in training_volumes(tmp_path)] == CASE_NAMES
 
 
 def test_volumes_that_have_no_partner_at_all_are_an_error_whatever_is_allowed(tmp_path):
     touch(tmp_path, "images/a_0000.nii.gz", "masks/b.nii.gz")
-    line = r"2 volumes have no partner: .*/a_0000\.nii\.gz: image without mask; .*/b\.nii\.gz: mask without image$"
+    line = r"2 files without partner: a_0000\.nii\.gz: image without mask; b\.nii\.gz: mask without image"
     with pytest.raises(DataError, match=line):
         load_records(volume_config(tmp_path, allow_unpaired=True))
 
@@ -397,5 +397,5 @@ def test_hidden_folders_are_no_cases(tmp_path):
     touch(tmp_path, "images/s/a.nii.gz", "masks/s/a.nii.gz", "images/.cache/b.nii.gz")
     touch(tmp_path, "images/notes.txt", "masks/notes.txt")
     records = training_volumes(tmp_path)
-    assert records.image_folders() == {(f"{tmp_path}/images/", "s")}
+    assert records.image_folders() == {(f"{tmp_path}/images", "s")}
     assert records[0]["name"] == "s/a"

@@ -19,7 +19,7 @@ from support.splits import unread_info, unread_split
 from support.volumes import write_msd
 
 from data_utils.analysis.dataset_info import DatasetInfo, Split
-from data_utils.sources.records import ListRecords, Subset
+from data_utils.sources.records import ListRecords, select
 from data_utils.targets.objects import ObjectReader
 from runtime.settings import as_flags
 from train_utils.settings import sizes
@@ -53,7 +53,7 @@ def planned(info: DatasetInfo, *flags: str) -> dict:
 
 def sized(info: DatasetInfo, images: int, size: tuple[int, int]) -> DatasetInfo:
     """The data set with so many training images, all of this size."""
-    records = Subset(info.train.records, np.arange(images) % len(info.train.records))
+    records = select(info.train.records, np.arange(images) % len(info.train.records))
     return replace(info, train=Split(records, np.full((images, 2), size)))
 
 
@@ -345,6 +345,6 @@ def test_detail_is_measured_on_images_that_can_be_used_and_on_labeled_classes(fe
     info = replace(few, train=Split(records, np.full((6, 2), (32, 40)), bad={0: "is no image"}))
     detail = detail_kept(info, 0.25)
     assert detail == detail_kept(
-        replace(few, train=Split(Subset(few.train.records, np.arange(5)), info.train.sizes)), 0.25
+        replace(few, train=Split(select(few.train.records, np.arange(5)), info.train.sizes)), 0.25
     )
     assert 0 < detail < 1

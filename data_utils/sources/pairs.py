@@ -1,0 +1,162 @@
+"""Which mask belongs to which image, and what a file without partner gets; pairs of pictures as records."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import IMAGE_SUFFIXES, PageFile, format_remedy
+from data_utils.image_io.tiff import is_tiff, page_numbers
+from data_utils.sources.files import FileRecords, FileRow, Files
+from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image, natural_sort_key
+from data_utils.sources.records import Metadata, Record, image_without_mask
+from runtime.cache import digest, digest_of_files, load_or_compute
+from runtime.console import counted, listing
+from runtime.errors import DataError, ImageError
+
+NAMES_IN_MESSAGE = 5  # files that a message names
+
+
+def pair(images: Mapping[str, str | Files], masks: Mapping[str, str | Files]) -> tuple[list[str], list[str]]:
+    """The names that have both an image and a mask, in the order of images; and a line for each other image or mask.
+
+    Both arguments map a name to its file, or to the files of an image.
+    """
+    names = [name for name in images if name in masks]
+    unpaired = [image_without_mask(_first(image)) for name, image in images.items() if name not in masks]
+    unpaired += [f"{_first(mask)}: mask without image" for name, mask in masks.items() if name not in images]
+    return names, unpaired
+
+
+def _first(files: str | Files) -> str:
+    return files[0] if isinstance(files, tuple) else files
+
+
+def check_unpaired(unpaired: Sequence[str], pairs: int, allow_unpaired: bool, folder: Path, hint: str = "") -> None:
+    """Raises DataError, with a `hint`, for files without partner, unless they are allowed; and if there is no pair."""
+    if pairs and (allow_unpaired or not unpaired):
+        return
+    if not unpaired:
+        raise DataError(f"{folder}: no images with masks")
+    remedy = "; --allow-unpaired leaves them out" if pairs else "; masks have the names of their images"
+    files = counted(len(unpaired), "file")
+    lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
+    raise DataError(f"{folder}: {files} without partner: {lines}{remedy}{hint}")
+
+
+def open_pairs(images: Path, masks: Path, config: DataConfig) -> FileRecords:
+    """Images and masks of one stem, in natural order; all pages of files of many pages.
+
+    Raises DataError for doubles and, unless allowed, for files without partner.
+    """
+    image_files = files_by_stem(images, "images")
+    if images.name.lower() == "imagestr":  # nnU-Net calls the only file of an image, with all its colors, CASE_0000
+        image_files = {stem.removesuffix("_0000"): file for stem, file in image_files.items()}
+    mask_files = files_by_stem(masks, "masks")
+    suffix = detect_suffix(image_files, mask_files) if config.mask_suffix is None else config.mask_suffix
+    mask_by_stem = masks_by_image(mask_files, suffix)
+    stems, unpaired = pair(image_files, mask_by_stem)
+    others = [file for stem, file in mask_files.items() if not stem.endswith(suffix)]
+    unpaired += [f"{file}: mask without image" for file in others]
+    hint = f"; masks are named <stem>{suffix}.<ext>, set the suffix with --mask-suffix"
+    check_unpaired(unpaired, len(stems), config.allow_unpaired, images, hint + _unread_hint(images, mask_by_stem))
+    pairs = [(image_files[stem], mask_by_stem[stem]) for stem in stems]
+    pages = pair_pages(images, masks, pairs)
+    metadata = Metadata(unpaired=tuple(unpaired))
+    if any(len(page_pairs) > 1 for page_pairs in pages):
+        return PageRecords((images, masks), pairs, pages, metadata)
+    return FileRecords((images, masks), [FileRow(image, (image,), (mask,)) for image, mask in pairs], metadata)
+
+
+def _unread_hint(images: Path, stems: Collection[str]) -> str:
+    """A note on the first file that has the name of a mask and a format that is not read."""
+    for name in sorted(os.listdir(images), key=natural_sort_key):
+        stem, ending = os.path.splitext(name)
+        if stem in stems and not ending.lower().endswith(IMAGE_SUFFIXES):
+            return f"; {name} is not read{format_remedy([name])}"
+    return ""
+
+
+PagePair = tuple[int, int]  # page of the image, page of the mask
+
+
+class PageRecords(FileRecords):
+    """Pairs of files of which some have several pages: each page is a record, called <stem>_<page>.<ext>."""
+
+    def __init__(
+        self,
+        folders: tuple[Path, Path],
+        pairs: Sequence[tuple[str, str]],
+        pages: Sequence[Sequence[PagePair]],
+        metadata: Metadata,
+    ) -> None:
+        rows: list[FileRow] = []
+        page_rows: list[tuple[int, int, int]] = []  # file, page of the image (-1 for a file of one), page of the mask
+        for number, ((image, mask), page_pairs) in enumerate(zip(pairs, pages, strict=True)):
+            stem, extension = os.path.splitext(image)
+            for page, (image_page, mask_page) in enumerate(page_pairs, 1):
+                has_pages = len(page_pairs) > 1
+                name = f"{stem}_{page:04}{extension}" if has_pages else image
+                rows.append(FileRow(name, (image,), (mask,)))
+                page_rows.append((number, image_page if has_pages else -1, mask_page))
+        super().__init__(folders, rows, metadata)
+        self.pages = np.array(page_rows, np.int32)
+
+    def __getitem__(self, i: int) -> Record:
+        record = super().__getitem__(i)
+        _, image_page, mask_page = self.pages[i].tolist()
+        if image_page < 0:
+            return record
+        (image,), (mask,) = self.paths(i)
+        return {**record, "image": PageFile(image, image_page), "target": PageFile(mask, mask_page)}
+
+    def file_numbers(self) -> np.ndarray:
+        return self.pages[:, 0]
+
+    @cached_property
+    def digest(self) -> str:
+        """A key of the names, sizes and times of all files, and of their pages."""
+        return digest(super().digest, self.pages.tobytes())
+
+
+def page_indices(path: Path) -> list[int]:
+    """Numbers of a TIFF's pages; [0] for any other file, also for one that cannot be read, which is reported later."""
+    if not is_tiff(path):
+        return [0]
+    try:
+        return page_numbers(path) or [0]
+    except ImageError:
+        return [0]
+
+
+def pair_pages(images: Path, masks: Path, pairs: Sequence[tuple[str, str]]) -> list[list[PagePair]]:
+    """The `PagePair`s of each pair of files; the page numbers are cached on disk.
+
+    Raises DataError if an image and its mask have different numbers of pages.
+    """
+    pages: list[list[PagePair]] = [[(0, 0)]] * len(pairs)
+    suspects = [i for i, (image, mask) in enumerate(pairs) if is_tiff(image) or is_tiff(mask)]
+    files: list[Path] = []  # image and mask of each pair that may have several pages, in turn
+    for i in suspects:
+        image, mask = pairs[i]
+        files += [images / image, masks / mask]
+
+    def read_page_numbers() -> list[list[int]]:
+        with ThreadPoolExecutor() as pool:  # only headers are read: the disk takes the time
+            return list(pool.map(page_indices, files))
+
+    key = digest("pages of images", digest_of_files(files, repr(files).encode()))
+    page_lists = load_or_compute(key if files else None, read_page_numbers)
+    for i, image_pages, mask_pages in zip(suspects, page_lists[::2], page_lists[1::2], strict=True):
+        if len(image_pages) != len(mask_pages):
+            image, mask = pairs[i]
+            raise DataError(
+                f"{images / image} has {len(image_pages)} pages, its mask {masks / mask} has {len(mask_pages)}; both"
+                " need the same number of pages"
+            )
+        pages[i] = list(zip(image_pages, mask_pages, strict=True))
+    return pages

@@ -296,7 +296,7 @@ def main() -> None:
     state = run.checkpoint.run_state()
     max_steps = run.max_steps(args)
     minutes = None if max_steps else args.max_minutes
-    clock = Clock(accelerator, minutes, run.minutes_used(args), report_images=3 * PICTURES)
+    clock = Clock(accelerator, minutes, run.minutes_used(), report_images=3 * PICTURES)
     schedule = Schedule.from_args(args, len(info.train), max_steps, clock)
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         loaders = build_loaders(

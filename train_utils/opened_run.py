@@ -54,29 +54,15 @@ class OpenedRun:
         return load_model(self.init_from)
 
     def max_steps(self, args: TrainSettings) -> int | None:
-        """The steps of --max-steps, or those that a run of an earlier version measured for its --max-minutes."""
-        if not args.max_minutes:
+        """The steps of --max-steps; those of its checkpoint for a run that --max-minutes does not end."""
+        state = self.checkpoint.state
+        if not args.max_minutes or state is None:
             return args.max_steps
-        state = self.checkpoint.state
-        if state is None or not state.settings.total_steps or self._has_more_minutes(args):
-            return None
-        return state.settings.total_steps
+        return state.settings.total_steps or None  # 0 if the clock decides
 
-    def minutes_used(self, args: TrainSettings) -> float:
+    def minutes_used(self) -> float:
         """The minutes that a run with --max-minutes had used when its checkpoint was saved."""
-        state = self.checkpoint.state
-        if state is None:
-            return 0.0
-        if self._has_more_minutes(args):
-            return state.settings.flags["max_minutes"]  # a run of an earlier version, which recorded no time
-        return state.run_state.elapsed / 60_000
-
-    def _has_more_minutes(self, args: TrainSettings) -> bool:
-        """Whether --max-minutes is longer than the checkpoint's, whose steps had been measured."""
-        assert self.checkpoint.state is not None
-        settings = self.checkpoint.state.settings
-        before = settings.flags.get("max_minutes")
-        return bool(settings.total_steps and before and args.max_minutes and args.max_minutes > before)
+        return self.checkpoint.run_state().elapsed / 60_000
 
     def reads_places(self, args: TrainSettings) -> bool:
         """Whether TIFFs with a place are read as rasters: the flag decides or, without it, the earlier run or model."""

@@ -1,15 +1,14 @@
 """Where a run stands: part of every checkpoint."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from runtime.documents import check_types
 from runtime.errors import CheckpointError
+from runtime.values import Count, from_json
 from tasks.task import Task
 from train_utils.evaluation import Evaluation
-from unet.config import NEWER_VERSION
 
 
 @dataclass
@@ -23,14 +22,14 @@ class RunState:
         elapsed: milliseconds of a run with --max-minutes.
     """
 
-    step: int = 0
+    step: Count = 0
     best: float = -1.0
-    best_step: int = 0
+    best_step: Count = 0
     best_scores: dict[str, Any] = field(default_factory=dict)
-    evaluations_since_best: int = 0
+    evaluations_since_best: Count = 0
     window: dict[str, float] = field(default_factory=lambda: {"total": 0.0, "steps": 0})
-    skipped: int = 0
-    elapsed: int = 0
+    skipped: Count = 0
+    elapsed: Count = 0
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunState":
@@ -38,13 +37,10 @@ class RunState:
         value = dict(value)
         if "best_matrix" in value:
             value["best_scores"] = {"sums": value.pop("best_matrix"), "by_image": value.pop("best_images", [])}
-        unknown = sorted(value.keys() - {entry.name for entry in fields(cls)})
-        if unknown:
-            raise ValueError(f"its run holds {', '.join(unknown)}, {NEWER_VERSION}")
-        check_types(value, cls)
-        if "window" in value and value["window"].keys() != {"total", "steps"}:
-            raise ValueError(f"its window holds {', '.join(value['window'])}, expected total and steps")
-        return cls(**value)
+        state = from_json(cls, value, "its run")
+        if state.window.keys() != {"total", "steps"}:
+            raise ValueError(f"its window holds {', '.join(state.window)}, expected total and steps")
+        return state
 
     @property
     def has_best(self) -> bool:

@@ -127,15 +127,10 @@ def test_a_run_goes_on_with_its_own_command_in_its_own_folder(monkeypatch, flags
     assert line == " ".join(filter(None, [shlex.join(["python", "train.py", *flags]), added]))
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "used", "max_steps"),
-    [(3, 3, 0, 70), (3, 2, 0, 70), (3, 5, 3, None), (None, 5, 0, 70)],
-)
-def test_a_run_of_measured_steps_keeps_them_unless_it_gets_more_minutes(tmp_path, before, now, used, max_steps):
-    run = opened_run(tmp_path, state_of(total_steps=70, flags={"max_minutes": before}))
-    settings = unplanned("--max-minutes", str(now))
-    assert run.max_steps(settings) == max_steps
-    assert run.minutes_used(settings) == used
+@pytest.mark.parametrize("flags", ["--max-minutes 3", "--max-minutes 9"])
+def test_a_run_of_counted_steps_keeps_them_whatever_minutes_are_given(tmp_path, flags):
+    run = opened_run(tmp_path, state_of(total_steps=70))
+    assert run.max_steps(unplanned(*flags.split())) == 70
 
 
 def test_a_run_by_the_clock_goes_on_with_the_time_that_it_has_used(tmp_path):
@@ -144,7 +139,7 @@ def test_a_run_by_the_clock_goes_on_with_the_time_that_it_has_used(tmp_path):
     run = opened_run(tmp_path, state)
     settings = unplanned("--max-minutes", "3")
     assert run.max_steps(settings) is None
-    assert run.minutes_used(settings) == 1.5
+    assert run.minutes_used() == 1.5
 
 
 @pytest.mark.parametrize(

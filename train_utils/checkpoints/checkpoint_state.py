@@ -5,10 +5,9 @@ from typing import Any
 
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
-from unet.config import NEWER_VERSION, UNetConfig
+from unet.config import UNetConfig
 
 OBJECTS = ("flags", "identity", "model", "run")  # the entries that every checkpoint has
-OWN_ENTRIES = {"model", "run", "scaler", "score"}  # the entries that are no settings; earlier versions had a score
 
 
 @dataclass(frozen=True)
@@ -27,19 +26,16 @@ class CheckpointState:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "CheckpointState":
-        """The state from the content of state.json; ValueError if entries of a checkpoint are missing."""
+        """The state from the content of state.json; ValueError for content that no checkpoint has."""
         for name in OBJECTS:
             if not isinstance(value.get(name), dict):
                 raise ValueError(f"its {name} is no object")
-        unknown = sorted(value.keys() - OWN_ENTRIES - set(RunSettings.entries().values()))
-        if unknown:
-            raise ValueError(f"holds {', '.join(unknown)}, {NEWER_VERSION}")
-        config = UNetConfig.from_json(value["model"])
-        run_state = RunState.from_json(value["run"])
-        # in run.json this entry is the environment, which a checkpoint does not hold
-        entries = {key: entry for key, entry in value.items() if key != "run"}
-        settings = RunSettings.from_json(entries)
-        return cls(settings, config, run_state, value.get("scaler"))
+        entries = dict(value)
+        entries.pop("score", None)  # which earlier versions wrote
+        config = UNetConfig.from_json(entries.pop("model"))
+        run_state = RunState.from_json(entries.pop("run"))
+        scaler = entries.pop("scaler", None)
+        return cls(RunSettings.from_json(entries), config, run_state, scaler)
 
     def to_json(self) -> dict[str, Any]:
         """The content of state.json."""

@@ -3,14 +3,11 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.console import counted
 from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError, one_line
 from runtime.files import checksum
 from train_utils.checkpoints.checkpoint_state import CheckpointState
 from train_utils.run_state import RunState
-from train_utils.settings.record import CONTENT_ENTRY, RunSettings
-from train_utils.settings.train_settings import NOT_COMPARED
 from unet.config import UNetConfig
 
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
@@ -54,38 +51,6 @@ def find_checkpoint(resume: str | None, folder: Path) -> FoundCheckpoint:
     if passed_over:
         raise CheckpointError(f"no checkpoint to resume from: {'; '.join(passed_over)}")
     return FoundCheckpoint(None, None, [])
-
-
-def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
-    """A line for each setting that changed since the checkpoint; CheckpointError if the runs differ in `identity`."""
-    for key, value in current.identity.items():
-        before = saved.identity.get(key)
-        if key == CONTENT_ENTRY and before is None:
-            continue
-        if before != value:
-            changed = ""
-            if saved.flags.get("seed") != current.flags.get("seed"):  # it chooses the validation images too
-                changed = f" (--seed was {saved.flags.get('seed')} and is {current.flags.get('seed')})"
-            raise CheckpointError(
-                f"--resume: the checkpoint's {key} is {before}, this run's is {value}{changed}; give the same flags"
-                " and data, or start a new run with --init-from"
-            )
-    notes = []
-    if saved.total_steps and current.total_steps and saved.total_steps != current.total_steps:
-        notes.append(
-            f"the run is now {counted(current.total_steps, 'step')} long instead of {saved.total_steps}:"
-            " the learning rate follows the schedule of the new length"
-        )
-    for key, value in current.flags.items():
-        before = saved.flags.get(key)
-        is_longer = key == "max_minutes" and value and before and value > before
-        has_no_effect = key == "max_minutes" and saved.total_steps and value not in (None, before) and not is_longer
-        if has_no_effect:
-            steps = counted(current.total_steps, "step")
-            notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {steps}")
-        elif before != value and key not in NOT_COMPARED:
-            notes.append(f"{key} was {before} and is now {value}")
-    return notes
 
 
 def best_step(path: Path) -> int:

@@ -25,13 +25,12 @@ from train_utils.checkpoints.find import (
     FoundCheckpoint,
     best_step,
     checkpoint_folder,
-    compare_settings,
     fingerprint,
     newest_first,
 )
 from train_utils.ema import WeightAverage
 from train_utils.run_state import RunState
-from train_utils.settings.record import FINISHED_FILE, RunSettings
+from train_utils.settings.record import FINISHED_FILE, RunSettings, compare_settings
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
 from unet.model import UNet
 

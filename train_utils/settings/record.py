@@ -5,20 +5,22 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
+from runtime.console import counted
 from runtime.documents import as_json
+from runtime.errors import CheckpointError
 from runtime.launch_profile import LaunchProfile
 from runtime.redact import redact, redact_all
 from runtime.values import Count, checked, from_json
 from tasks.classes import Classes
 from train_utils.settings.starting_point import ARCHITECTURE
-from train_utils.settings.train_settings import TrainSettings
+from train_utils.settings.train_settings import NOT_COMPARED, UNPLANNED, TrainSettings
 from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
@@ -58,11 +60,10 @@ class RunSettings:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunSettings":
-        """The settings from the content of run.json or of a checkpoint, whose other entries are ignored.
-
-        Raises ValueError for a value that no run records.
-        """
-        entries = {name: value[entry] for name, entry in cls.entries().items() if entry in value}
+        """The settings from the content of run.json. Raises ValueError for content that no run records."""
+        entries = dict(value)
+        if "run" in entries:
+            entries["environment"] = entries.pop("run")
         settings = from_json(cls, entries, "it")
         flags = UNRECORDED_FLAGS | redact_all(settings.flags)
         checked(TrainSettings, flags)
@@ -70,17 +71,53 @@ class RunSettings:
 
     def to_json(self) -> dict[str, Any]:
         """The content of run.json."""
-        values = asdict(self)
+        entries = asdict(self)
+        entries["run"] = entries.pop("environment")
         if not self.credentials_left_out:
-            del values[CREDENTIALS]
-        entries = self.entries()
-        return {entries[name]: value for name, value in values.items()}
+            del entries[CREDENTIALS]
+        return entries
 
-    @classmethod
-    def entries(cls) -> dict[str, str]:
-        """The entry of run.json that holds each field."""
-        entries = {known_field.name: known_field.name for known_field in fields(cls)}
-        return entries | {"environment": "run"}
+
+def changed_flags(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
+    """The names of flags whose values are not those of a recorded run, but for its length and place.
+
+    A flag that is open, since the plan or the data decide it, counts as unchanged, and so does one that did not exist
+    when the run was recorded.
+    """
+    names = []
+    for name, value in flags.items():
+        is_open = value is None and name in (*UNPLANNED, "task", "place")
+        if name not in NOT_COMPARED and not is_open and recorded.get(name, value) != value:
+            names.append(name)
+    return names
+
+
+def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
+    """A line for each setting that changed since the checkpoint; CheckpointError if the runs differ in `identity`."""
+    for key, value in current.identity.items():
+        before = saved.identity.get(key)
+        if before == value or (before is None and key == CONTENT_ENTRY):
+            continue
+        seeds = ""
+        if "seed" in changed_flags(saved.flags, current.flags):  # it chooses the validation images too
+            seeds = f" (--seed was {saved.flags['seed']} and is {current.flags['seed']})"
+        raise CheckpointError(
+            f"--resume: the checkpoint's {key} is {before}, this run's is {value}{seeds}; give the same flags and data,"
+            " or start a new run with --init-from"
+        )
+    notes = []
+    steps = counted(current.total_steps, "step")
+    if saved.total_steps and current.total_steps and saved.total_steps != current.total_steps:
+        notes.append(
+            f"the run is now {steps} long instead of {saved.total_steps}: the learning rate follows the schedule of the"
+            " new length"
+        )
+    minutes = current.flags.get("max_minutes")
+    if saved.total_steps and minutes not in (None, saved.flags.get("max_minutes")):
+        notes.append(f"--max-minutes has no effect on a resumed run, which keeps its {steps}")
+    for name in changed_flags(saved.flags, current.flags):
+        notes.append(f"{name} was {saved.flags[name]} and is now {current.flags[name]}")
+    return notes
 
 
 def resolve_settings(
@@ -152,13 +189,10 @@ def describe_environment() -> dict[str, str]:
 
 def flags_as_json(args: TrainSettings) -> dict[str, Any]:
     """The flags of a script, redacted, with the types that they have when JSON is read back."""
-    return redact_all(_unredacted_settings(args))
+    return redact_all(as_json(vars(args)))
 
 
 def flags_with_credentials(args: TrainSettings) -> list[str]:
     """The flags with a URL that has a query, which is never written to a file."""
-    return [name for name, value in _unredacted_settings(args).items() if redact_all(value) != value]
-
-
-def _unredacted_settings(args: TrainSettings) -> dict[str, Any]:
-    return as_json(vars(args))
+    redacted = flags_as_json(args)
+    return [name for name, value in as_json(vars(args)).items() if redacted[name] != value]

@@ -28,7 +28,7 @@ from support.saved_checkpoints import (
 from runtime.errors import CheckpointError
 from train_utils.checkpoints import save
 from train_utils.checkpoints.checkpoint_state import CheckpointState
-from train_utils.checkpoints.find import compare_settings, find_checkpoint, fingerprint
+from train_utils.checkpoints.find import find_checkpoint, fingerprint
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
@@ -290,46 +290,3 @@ def test_a_state_without_its_objects_is_refused(damaged):
     damaged(content)
     with pytest.raises(ValueError, match=r"^its (flags|model) is no object$"):
         CheckpointState.from_json(content)
-
-
-IDENTITY = {"seed": 0, "batch size": 4}
-FLAGS = {"keep_checkpoints": 2, "epochs": 3, "seed": 0}
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        (
-            {"identity": IDENTITY | {"batch size": 8}},
-            "the checkpoint's batch size is 4, this run's is 8; give the same",
-        ),
-        ({"identity": IDENTITY | {"norm": "batch"}}, "the checkpoint's norm is None, this run's is batch"),
-        (  # the seed chooses the validation images too
-            {"identity": {"data set": "x"}, "flags": {"seed": 1}},
-            r"this run's is x \(--seed was 0 and is 1\); give the same flags",
-        ),
-    ],
-    ids=["other", "new", "seed"],
-)
-def test_a_run_of_another_identity_is_refused_with_both_values(changes, line):
-    saved = RunSettings(flags=FLAGS, identity=IDENTITY)
-    with pytest.raises(CheckpointError, match=line):
-        compare_settings(saved, replace(saved, **changes))
-
-
-MINUTES = "--max-minutes has no effect on a resumed run, which keeps its 9 steps"
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "lines"),
-    [
-        ({}, {"keep_checkpoints": 5, "epochs": 4, "output_dir": "x"}, ["keep_checkpoints was 2 and is now 5"]),
-        ({"max_minutes": 3}, {"max_minutes": 5}, []),
-        ({"max_minutes": 3}, {"max_minutes": 2}, [MINUTES]),
-        ({}, {"max_minutes": 5}, [MINUTES]),
-    ],
-)
-def test_other_flags_are_reported_unless_they_are_of_length_and_place(before, now, lines):
-    identity = IDENTITY | {"content of the data set": "x"}  # which runs of earlier versions did not record
-    saved = RunSettings(flags=FLAGS | before, identity=IDENTITY, total_steps=9)
-    assert compare_settings(saved, replace(saved, flags=FLAGS | now, identity=identity)) == lines

@@ -4,6 +4,7 @@ Module: train_utils/settings/record.py.
 """
 
 import platform
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -14,9 +15,11 @@ from support.folders import write_folder
 from support.in_process import parsed
 
 from data_utils.loading.batch_sampler import BatchSplit
+from runtime.errors import CheckpointError
 from runtime.launch_profile import LaunchProfile
 from train_utils.settings.record import (
     RunSettings,
+    compare_settings,
     describe_environment,
     resolve_settings,
 )
@@ -117,3 +120,46 @@ def test_a_record_of_an_earlier_version_is_completed_as_its_run_was():
 def test_credentials_in_a_record_of_an_earlier_version_are_redacted():
     settings = RunSettings.from_json({"flags": {"dataset": "s3://me:word@host/d"}})
     assert settings.flags["dataset"] == "s3://host/d"
+
+
+IDENTITY = {"seed": 0, "batch size": 4}
+FLAGS = {"keep_checkpoints": 2, "epochs": 3, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {"identity": IDENTITY | {"batch size": 8}},
+            "the checkpoint's batch size is 4, this run's is 8; give the same",
+        ),
+        ({"identity": IDENTITY | {"norm": "batch"}}, "the checkpoint's norm is None, this run's is batch"),
+        (  # the seed chooses the validation images too
+            {"identity": {"data set": "x"}, "flags": {"seed": 1}},
+            r"this run's is x \(--seed was 0 and is 1\); give the same flags",
+        ),
+    ],
+    ids=["other", "new", "seed"],
+)
+def test_a_run_of_another_identity_is_refused_with_both_values(changes, line):
+    saved = RunSettings(flags=FLAGS, identity=IDENTITY)
+    with pytest.raises(CheckpointError, match=line):
+        compare_settings(saved, replace(saved, **changes))
+
+
+MINUTES = "--max-minutes has no effect on a resumed run, which keeps its 9 steps"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lines"),
+    [
+        ({}, {"keep_checkpoints": 5, "epochs": 4, "output_dir": "x"}, ["keep_checkpoints was 2 and is now 5"]),
+        ({"max_minutes": 3}, {"max_minutes": 3}, []),
+        ({"max_minutes": 3}, {"max_minutes": 5}, [MINUTES]),  # of an earlier version, whose steps had been measured
+        ({}, {"max_minutes": 5}, [MINUTES]),
+    ],
+)
+def test_other_flags_are_reported_unless_they_are_of_length_and_place(before, now, lines):
+    identity = IDENTITY | {"content of the data set": "x"}  # which runs of earlier versions did not record
+    saved = RunSettings(flags=FLAGS | before, identity=IDENTITY, total_steps=9)
+    assert compare_settings(saved, replace(saved, flags=FLAGS | now, identity=identity)) == lines

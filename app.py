@@ -6,7 +6,7 @@ It needs an environment of its own, with requirements-app.txt. A Hugging Face Sp
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
-    from runtime.interrupts import end_at_interrupt
+    from runtime.signals import end_at_interrupt
 
     end_at_interrupt()
 
@@ -24,7 +24,6 @@ from runtime.console import say
 from runtime.errors import SettingsError, UsageError
 from runtime.script import run_script
 from runtime.settings import reader
-from runtime.signals import exit_on_sigterm
 from runtime.values import Natural
 
 MINUTES_TO_DELETION = 10
@@ -96,7 +95,6 @@ def serve(predict: PagePredictor, host: str, port: int | None) -> None:
 
 def main() -> None:
     args = parse_args(__doc__.splitlines()[0])
-    exit_on_sigterm()
     Image.MAX_IMAGE_PIXELS = None  # the page itself reports images that are too large
     with TemporaryDirectory(prefix="segment-") as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder  # for uploads and the other files of Gradio

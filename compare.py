@@ -4,7 +4,7 @@ python compare.py runs/*
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
-    from runtime.interrupts import end_at_interrupt
+    from runtime.signals import end_at_interrupt
 
     end_at_interrupt()
 

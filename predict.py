@@ -8,7 +8,7 @@ On all GPUs:     accelerate launch --multi_gpu predict.py --model runs/cells/mod
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
-    from runtime.interrupts import end_at_interrupt
+    from runtime.signals import end_at_interrupt
 
     end_at_interrupt()
 
@@ -50,7 +50,6 @@ from runtime.launch import (
     set_launch_environment,
 )
 from runtime.script import run_script
-from runtime.signals import exit_on_sigterm
 from tasks.calibration import calibration_report
 from tasks.task import Scores
 
@@ -184,7 +183,6 @@ def main() -> None:
     # 1. Launch: devices and precision come from the launch profile
     set_launch_environment()
     check_launch()
-    exit_on_sigterm()
     accelerator = Accelerator(kwargs_handlers=[process_group_options()])
     configure_process(accelerator)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like

@@ -8,7 +8,7 @@ All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py -
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
-    from runtime.interrupts import end_at_interrupt
+    from runtime.signals import end_at_interrupt
 
     end_at_interrupt()
 
@@ -41,10 +41,8 @@ from runtime.launch import (
     say_profile,
     set_launch_environment,
 )
-from runtime.lock import locks_released
 from runtime.memory import grow_segments
 from runtime.mesh import Mesh
-from runtime.parallel import workers_ended
 from runtime.script import run_script
 from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
@@ -220,8 +218,6 @@ def prepare(
         return accelerator.prepare(model, optimizer, *loaders)
 
 
-@locks_released()
-@workers_ended()
 def main() -> None:
     flags = parse_args(__doc__)
     flags = replace(flags, tracker=available_tracker(flags.tracker))

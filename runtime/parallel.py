@@ -7,10 +7,9 @@ import signal
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from itertools import chain, islice
-from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import torch
@@ -50,33 +49,17 @@ def default_workers(device: torch.device) -> int:
     return max(1, min(share, 16))
 
 
-@contextmanager
-def workers_ended() -> Iterator[None]:
-    """On leaving this context, also with an error, the processes that were started in it are killed.
+def end_workers() -> None:
+    """Kill the processes that this one has started; call it when this process ends.
 
     Loader processes ignore the signals after which the main process still works. So Python, which sends SIGTERM to them
     when it ends, would wait for them for ever.
     """
-    earlier = multiprocessing.active_children()
-    try:
-        yield
-    finally:
-        workers = [worker for worker in multiprocessing.active_children() if worker not in earlier]
-        if workers:
-            _kill(workers)
-
-
-def _kill(workers: list[BaseProcess]) -> None:
-    """Kill processes without a message from torch."""
-    handler = None
     if hasattr(signal, "SIGCHLD"):  # torch's handler would report their end as an error
-        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for worker in workers:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for worker in multiprocessing.active_children():
         worker.kill()
-    for worker in workers:
         worker.join()
-    if handler is not None:
-        signal.signal(signal.SIGCHLD, handler)
 
 
 def lost_worker(reason: str) -> str:

@@ -13,8 +13,8 @@ from types import TracebackType
 
 from runtime.console import flush_streams, open_streams, say_error
 from runtime.errors import SettingsError, UserError, UserWarningLine, one_line
-from runtime.interrupts import raise_at_interrupt
 from runtime.redact import redact, shown
+from runtime.signals import raise_at_signals
 
 _PLAIN = warnings.formatwarning
 LONGEST_SHOWN = 80  # characters of a path that is too long
@@ -23,7 +23,7 @@ LONGEST_SHOWN = 80  # characters of a path that is too long
 def run_script(main: Callable[[], None]) -> None:
     """Run `main`, then end the process; a UserError prints one line and sets the exit code, a bug a traceback."""
     code = 0
-    raise_at_interrupt()
+    raise_at_signals()
     open_streams()
     warnings.formatwarning = warning_line
     sys.excepthook = _print_bug

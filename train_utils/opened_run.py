@@ -134,7 +134,8 @@ def open_run(args: TrainSettings) -> OpenedRun:
     """Make or find the folder of a run, lock it, and read its checkpoint and memory limit; call it on one process."""
     folder = make_run_dir(args.output_dir, args.resume)
     lock_folder(folder)
-    remove_leftovers(folder)
+    remove_leftovers(folder, seconds=0)
+    remove_leftovers(folder / "checkpoints", seconds=0)
     line = finished_line(folder, args) if args.resume == "auto" else None
     resume = None if line else args.resume
     checkpoint = find_checkpoint(resume, folder / "checkpoints")

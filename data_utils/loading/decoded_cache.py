@@ -2,19 +2,17 @@
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import Timeout
 
 from runtime.cache import cache_file, digest
 from runtime.console import say, track
 from runtime.documents import read_bytes
 from runtime.errors import DataError
-from runtime.files import checksum, replace_file
+from runtime.files import checksum, remove_leftovers, replace_file
 from runtime.lock import file_lock
 from runtime.parallel import available_cpus, map_ahead
 from tasks.target import Target
@@ -86,7 +84,7 @@ def decode_once(
 
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _clear(file.parent)
+        remove_leftovers(file.parent)
         with file_lock(file.with_suffix(".lock")):  # another run may be writing the file
             if not _is_whole(file):
                 # no more volumes in memory than threads need
@@ -135,16 +133,6 @@ def _is_whole(file: Path) -> bool:
         say(f"{file} is damaged; its samples are decoded again")
         return False
     return True
-
-
-def _clear(folder: Path) -> None:
-    """Remove temporary files of runs that were killed while they decoded."""
-    for temporary in folder.glob(".*.arrow.*.tmp"):
-        key = temporary.name.removeprefix(".").partition(".arrow.")[0]
-        lock = folder / f"{key}.lock"
-        with suppress(Timeout), file_lock(lock, seconds=0) as is_held:
-            if is_held:
-                temporary.unlink(missing_ok=True)
 
 
 def _row(sample: Sample | str) -> dict[str, Any]:

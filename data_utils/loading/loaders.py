@@ -1,5 +1,6 @@
 """The two loaders of a run. accelerate deals their batches out: batch i to process i mod world size."""
 
+import atexit
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from data_utils.loading.batch_sampler import (
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.loading.parcel import PackedCollate, raise_open_file_limit
 from data_utils.sources.records import StreamRecords
-from runtime.parallel import default_workers
+from runtime.parallel import default_workers, end_workers
 from runtime.signals import outlast_stop_signals
 from unet.config import Preprocess, UNetConfig
 
@@ -117,6 +118,7 @@ def build_loaders(
     if isinstance(info.val.records, StreamRecords):
         info.val.records.is_scattered = True  # the batches of an evaluation go round among all processes
     if num_workers:
+        atexit.register(end_workers)
         raise_open_file_limit()
     if info.config.cache or train.samples.are_cached:
         train.cache()

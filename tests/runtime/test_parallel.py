@@ -1,17 +1,15 @@
 """Reading, computing and writing at once: every item comes out once, errors stay with their item, memory is bounded."""
 
-import multiprocessing
 import os
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from runtime import parallel
-from runtime.parallel import default_workers, map_ahead, map_indices, run_pipeline, workers_ended
+from runtime.parallel import default_workers, map_ahead, map_indices, run_pipeline
 
 
 def failing(name: str, items: set[int]) -> Callable[[int], int]:
@@ -126,40 +124,6 @@ def test_loaders_share_the_cpus_with_other_processes(monkeypatch, device, cpus, 
     monkeypatch.setattr(parallel, "available_cpus", lambda: cpus)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     assert default_workers(torch.device(device)) == workers
-
-
-class Worker:
-    """A process that only says what is done to it."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def kill(self) -> None:
-        self.calls.append("kill")
-        signal.raise_signal(signal.SIGCHLD)  # as the kernel does where a child ends
-
-    def join(self) -> None:
-        self.calls.append("join")
-
-
-@pytest.fixture
-def ended_children() -> Iterator[list[int]]:
-    """The signals of children that have ended, as torch's handler gets them."""
-    numbers: list[int] = []
-    before = signal.signal(signal.SIGCHLD, lambda number, frame: numbers.append(number))
-    yield numbers
-    signal.signal(signal.SIGCHLD, before)
-
-
-def test_only_processes_that_were_started_within_end(monkeypatch, ended_children):
-    earlier, own = Worker(), Worker()
-    alive = [earlier]
-    monkeypatch.setattr(multiprocessing, "active_children", lambda: list(alive))
-    with pytest.raises(KeyError), workers_ended():
-        alive.append(own)
-        raise KeyError("a bug")
-    assert earlier.calls == []
-    assert own.calls == ["kill", "join"]
 
 
 def test_the_cpus_are_those_that_this_process_may_use(monkeypatch):

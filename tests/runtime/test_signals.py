@@ -8,106 +8,45 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 from support.launches import ROOT
 
-from runtime import signals
-
-PROGRAM = """
-import time
+IMPORTS_ARE_INTERRUPTED = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+ASKED = """
+import os, time
 from runtime.signals import StopRequest
 request = StopRequest()
 print("ready", flush=True)
 while not request.is_asked:
     time.sleep(0.01)
 print("asked", flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.fixture
-def process():
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        watchdog = threading.Timer(60, process.kill)  # no line is waited for without end
-        watchdog.start()
-        assert process.stdout.readline() == "ready\n"
-        yield process
-        process.kill()
-        watchdog.cancel()
-
-
-def test_a_ctrl_c_that_is_delivered_twice_is_one(process):
-    process.send_signal(signal.SIGINT)
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.stdout.readline() == "asked\n"
-    time.sleep(1.2)
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=20) == 128 + signal.SIGINT  # long before the program would end
-    assert process.stderr.read().count("stopping after this step") == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
-def test_other_signals_ask_as_often_as_they_like(process, number):
-    process.send_signal(number)
-    assert process.stdout.readline() == "asked\n"
-    time.sleep(1.2)
-    process.send_signal(number)
-    time.sleep(0.3)
-    assert process.poll() is None
-
-
-TERMINAL = """
-import signal, time
-from runtime.signals import StopRequest
-request = StopRequest()
-print("ready", flush=True)
-while not request.is_asked:
-    time.sleep(0.01)
-print("to a terminal that is gone", flush=True)
+time.sleep(60 * (os.environ.get("GOES_ON") == "1"))
 open("saved", "w").close()
 """
-
-
-def test_a_run_whose_terminal_is_closed_saves(tmp_path):
-    terminal, of_run = pty.openpty()
-    options = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "start_new_session": True}
-    command = [sys.executable, "-c", "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)" + TERMINAL]
-    with subprocess.Popen(command, stdin=of_run, stdout=of_run, stderr=of_run, **options) as process:
-        os.close(of_run)
-        assert os.read(terminal, 100).startswith(b"ready")
-        os.close(terminal)  # the kernel sends SIGHUP
-        try:
-            assert process.wait(timeout=20) == 0
-        finally:
-            process.kill()
-    assert (tmp_path / "saved").exists()
-
-
-def test_nohup_outlasts_its_terminal():
-    with subprocess.Popen(
-        ["nohup", sys.executable, "-c", PROGRAM], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGHUP)
-        time.sleep(0.3)
-        assert not select.select([process.stdout], [], [], 0)[0], "SIGHUP has asked it to stop"
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "asked\n"
-        process.kill()
-
-
-PARENT = """
+RAISES = """
+import time
+from runtime.script import run_script
+def main():
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("cleaned", flush=True)
+run_script(main)
+"""
+# outlives its launcher, as the one process of `accelerate launch` would
+LAUNCHED = """
+import os, subprocess, sys, time
+os.environ["ACCELERATE_MIXED_PRECISION"] = "no"
+program = "import os, time; from runtime.script import run_script; print(os.getpid(), flush=True); "
+subprocess.Popen([sys.executable, "-c", program + "run_script(lambda: time.sleep(600))"])
+time.sleep(600)
+"""
+WORKER = """
 import os, time
 from multiprocessing import get_context
 from runtime.signals import outlast_stop_signals
@@ -122,65 +61,112 @@ time.sleep(600)
 """
 
 
-def test_a_worker_outlasts_signals_but_not_its_parent():
-    with subprocess.Popen([sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        worker = psutil.Process(int(process.stdout.readline()))
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
-            worker.send_signal(number)
-        time.sleep(0.2)
-        assert worker.is_running()
-        assert worker.status() != psutil.STATUS_ZOMBIE
+@pytest.mark.parametrize(
+    "script", ["train.py", "predict.py", "app.py", "compare.py", "review.py", "data_utils.pack", "data_utils.shapes"]
+)
+def test_an_interrupt_of_the_imports_is_one_line(tmp_path: Path, script: str):
+    (tmp_path / "numpy.py").write_text(IMPORTS_ARE_INTERRUPTED)  # is imported in place of the library
+    command = [ROOT / script] if script.endswith(".py") else ["-m", script]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    result = subprocess.run([sys.executable, *command], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 130
+    name = script if script.endswith(".py") else f"{script.partition('.')[2]}.py"
+    assert result.stderr == f"{name}: interrupted\n"
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """Starts a program in `tmp_path`, which is killed after a minute."""
+    started = []
+
+    def start(program: str, *launcher: str, **variables: str) -> subprocess.Popen:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "GOES_ON": "1"} | variables
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command = [*launcher, sys.executable, "-c", program]
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True, **pipes)
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        started.append((process, watchdog))
+        return process
+
+    yield start
+    for process, watchdog in started:
+        watchdog.cancel()
         process.kill()
-        psutil.wait_procs([worker], timeout=10)
-        assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+        process.communicate()
 
 
-def test_a_closed_terminal_ends_a_process(monkeypatch, handlers):
-    monkeypatch.setattr(signals, "_follow_launcher", lambda: None)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    signals.exit_on_sigterm()
-    with pytest.raises(SystemExit) as end:
-        signal.raise_signal(signal.SIGHUP)
-    assert end.value.code == 129
+def test_a_ctrl_c_that_is_delivered_twice_is_one(start):
+    process = start(ASKED)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stdout.readline() == "asked\n"
+    time.sleep(1.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 128 + signal.SIGINT  # long before the program would end
+    assert process.stderr.read().count("stopping after this step") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
+def test_other_signals_ask_as_often_as_they_like(start, number):
+    process = start(ASKED)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.stdout.readline() == "asked\n"
+    time.sleep(1.2)
+    process.send_signal(number)
+    time.sleep(0.3)
+    assert process.poll() is None
+
+
+def test_a_run_whose_terminal_is_closed_saves(tmp_path):
+    terminal, of_run = pty.openpty()
+    options = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "start_new_session": True}
+    command = [sys.executable, "-c", "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)" + ASKED]
+    with subprocess.Popen(command, stdin=of_run, stdout=of_run, stderr=of_run, **options) as process:
+        os.close(of_run)
+        assert os.read(terminal, 100).startswith(b"ready")
+        os.close(terminal)  # the kernel sends SIGHUP
+        try:
+            assert process.wait(timeout=20) == 0
+        finally:
+            process.kill()
+    assert (tmp_path / "saved").exists()
+
+
+def test_nohup_outlasts_its_terminal(start):
+    process = start(ASKED, "nohup")
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    assert not select.select([process.stdout], [], [], 0)[0], "SIGHUP has asked it to stop"
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "asked\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_script_that_is_asked_to_stop_ends_in_order(start, number):
+    process = start(RAISES)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.wait(timeout=20) == 128 + number
+    assert process.stdout.read() == "cleaned\n"
+    assert "Traceback" not in process.stderr.read()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
-@pytest.mark.parametrize(
-    ("environment", "follows"),
-    [
-        ({}, False),
-        ({"ACCELERATE_MIXED_PRECISION": "no"}, True),
-        ({"ACCELERATE_MIXED_PRECISION": "no", "WORLD_SIZE": "2"}, False),
-        ({"TORCHELASTIC_RUN_ID": "x", "WORLD_SIZE": "2"}, True),
-    ],
-)
-def test_a_process_ends_with_its_launcher(monkeypatch, handlers, kernel_calls, environment, follows):
-    for name in ("ACCELERATE_MIXED_PRECISION", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    signals.exit_on_sigterm()
-    assert kernel_calls == ([(1, signal.SIGTERM)] if follows else [])
-    with pytest.raises(SystemExit) as end:
-        signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)
-    assert end.value.code == 143
-
-
-@pytest.fixture
-def handlers():
-    """Puts the handlers of the signals back after a test that changes them in the process of the tests."""
-    numbers = {*signals.stop_signals(), signal.SIGTERM, signal.SIGHUP}
-    before = {number: signal.getsignal(number) for number in numbers}
-    yield
-    signal.set_wakeup_fd(-1)
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def kernel_calls(monkeypatch) -> list[tuple[int, int]]:
-    """What the kernel is asked to send where the parent ends."""
-    calls = []
-    library = SimpleNamespace(prctl=lambda *arguments: calls.append(arguments))
-    monkeypatch.setattr(signals.ctypes, "CDLL", lambda name: library)
-    return calls
+@pytest.mark.parametrize("parent", [LAUNCHED, WORKER], ids=["a launched script", "a loader's process"])
+def test_a_process_ends_with_its_parent(start, parent):
+    launcher = start(parent)
+    child = psutil.Process(int(launcher.stdout.readline()))
+    time.sleep(1)  # the imports
+    if parent == WORKER:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            child.send_signal(number)
+    time.sleep(0.2)
+    assert child.status() != psutil.STATUS_ZOMBIE
+    launcher.kill()
+    psutil.wait_procs([child], timeout=10)
+    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

@@ -41,14 +41,13 @@ def start_calls(monkeypatch) -> list[str]:
         raise ModelError("no such model")
 
     monkeypatch.setattr("predict.set_launch_environment", lambda: calls.append("environment"))
-    monkeypatch.setattr("predict.exit_on_sigterm", lambda: calls.append("ends on SIGTERM"))
     monkeypatch.setattr("predict.Predictor.from_pretrained", open_model)
     return calls
 
 
 def test_a_model_is_opened_once_images_may_have_any_size(start_calls, tmp_path, fails_with):
     fails_with(predict("m", ["i"], tmp_path), "no such model", 1)
-    assert start_calls == ["environment", "ends on SIGTERM", "model, images of None pixels"]
+    assert start_calls == ["environment", "model, images of None pixels"]
 
 
 def test_a_launch_is_checked_before_a_model_is_opened(start_calls, monkeypatch, tmp_path, fails_with):

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import multiprocessing
 import random
 import signal
 import subprocess
@@ -23,6 +22,8 @@ from torch import Tensor
 import predict
 import train
 from runtime.errors import UserError
+from runtime.lock import release_folders
+from runtime.parallel import end_workers
 from runtime.script import print_error
 from support.figures import without_figures
 from train_utils.settings.flags import parse_args
@@ -97,11 +98,10 @@ def process_state_kept() -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(wakeup)
-        for number, handler in handlers.items():  # first: torch's for SIGCHLD raises when a loader's process is killed
+        end_workers()  # as scripts do when their process ends
+        release_folders()
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-        for worker in multiprocessing.active_children():  # of loaders, which outlast signals; scripts end them too
-            worker.kill()
-            worker.join()
         random.setstate(states[0])
         np.random.set_state(states[1])
         torch.set_rng_state(states[2])

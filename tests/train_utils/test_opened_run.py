@@ -17,7 +17,7 @@ from support.splits import unread_info, unread_split
 
 from data_utils.config import DataConfig
 from runtime.errors import SettingsError
-from runtime.lock import locks_released
+from runtime.lock import release_folders
 from train_utils.memory.limit import MemoryLimit
 from train_utils.opened_run import OpenedRun, make_run_dir, open_run
 from train_utils.settings.run_length import LONG
@@ -82,16 +82,18 @@ def test_only_what_is_still_empty_at_the_end_is_removed(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def opened(tmp_path) -> Iterator[OpenedRun]:
+def resumed(tmp_path) -> TrainSettings:
+    """The settings of a run that goes on in `tmp_path`."""
+    return parsed("--output-dir", str(tmp_path), "--resume", "auto", "--init-from", "m")
+
+
+@pytest.fixture
+def opened(tmp_path, resumed) -> Iterator[OpenedRun]:
     """A run in a folder with half a file and a recorded shortage of memory; it is locked within the test."""
-    (tmp_path / ".run.json.0123abcd.tmp").write_text("half")
+    (tmp_path / ".unet-0123abcd.tmp").mkdir()
     (tmp_path / "memory.json").write_text('{"micro_batch_size": 2, "activation_checkpointing": true}')
-    with locks_released():
-        yield open_run(resumed(tmp_path))
-
-
-def resumed(folder: Path) -> TrainSettings:
-    return parsed("--output-dir", str(folder), "--resume", "auto", "--init-from", "m")
+    yield open_run(resumed)
+    release_folders()
 
 
 def test_a_run_that_is_opened_knows_what_fits_and_removes_leftovers(opened, tmp_path):
@@ -99,15 +101,15 @@ def test_a_run_that_is_opened_knows_what_fits_and_removes_leftovers(opened, tmp_
     assert opened.init_from == "m"
     assert opened.finished_line is None
     assert opened.memory_limit == MemoryLimit(2, True)
-    assert not (tmp_path / ".run.json.0123abcd.tmp").exists()
+    assert not (tmp_path / ".unet-0123abcd.tmp").exists()
 
 
-def test_a_run_that_is_opened_is_locked(opened, tmp_path):
-    file = tmp_path / ".run.json.4567cdef.tmp"  # which the run is writing
-    file.write_text("half")
+def test_a_run_that_is_opened_is_locked(opened, resumed, tmp_path):
+    half = tmp_path / ".unet-4567cdef.tmp"  # which the run is writing
+    half.mkdir()
     with pytest.raises(SettingsError, match="is in use by process"):
-        open_run(resumed(tmp_path))
-    assert file.exists()
+        open_run(resumed)
+    assert half.exists()
 
 
 @pytest.mark.parametrize(

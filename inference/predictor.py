@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from data_utils.image_io.formats import ImageSource, VolumeFile
+from data_utils.image_io.rasters import Raster
 from data_utils.image_io.resize import Size
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
-from data_utils.image_io.windowed import WindowedImage, WindowedRaster
+from data_utils.image_io.windowed_image import WindowedImage
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder, Strip
@@ -323,7 +324,7 @@ class Predictor:
         classes for an image of any height, and height x width x tile depth x classes for a volume of any depth.
         """
         size, spacing, inputs = open_input(image, [network.config for network in self.networks], name)
-        tilings = self.tilings(size, spacing, low_rows=isinstance(image, WindowedRaster))
+        tilings = self.tilings(size, spacing, low_rows=isinstance(image, Raster))
         streams = []
         for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):
             ways = [self._network_strips(network, network_input, tiling)]

@@ -11,8 +11,8 @@ import numpy as np
 import tifffile
 
 from data_utils.image_io.band_names import band_indices, stored_band_names
-from data_utils.image_io.formats import BandSource, open_picture
-from data_utils.image_io.page_pixels import PagePixels, Range, is_photograph, sample_index
+from data_utils.image_io.formats import BandSource, image_errors, open_picture
+from data_utils.image_io.page_pixels import PagePixels, Range, is_photograph
 from data_utils.image_io.places import NODATA, PLACE_TAGS, has_place_tags, place_tags
 from data_utils.image_io.tiff import (
     ALPHA_SAMPLES,
@@ -22,6 +22,7 @@ from data_utils.image_io.tiff import (
     open_page,
     reads_right,
 )
+from data_utils.image_io.windowed_image import WindowedImage
 from runtime.console import listing
 from runtime.documents import check_regular
 from runtime.errors import ImageError
@@ -38,13 +39,15 @@ class RasterFile:
 
     Args:
         file: its file, or the bytes of it.
+        mask: the page that says which pixels hold data.
         knows_missing: whether pixels may hold no data; else all values are numbers, as in grey pictures.
 
     Attributes:
-        size: (H, W).
         nodata: the value of pixels without data; None if there is none.
         names: the names of the bands; empty texts where they have none.
         alpha: the sample that says how opaque pixels are; None if there is none.
+        dtype: the type in which the pixels are read.
+        may_lack_data: whether some pixels may hold no data.
     """
 
     def __init__(
@@ -57,41 +60,32 @@ class RasterFile:
         knows_missing: bool = False,
     ) -> None:
         self.path = Path("image") if isinstance(file, bytes) else file
-        self.knows_missing = knows_missing
-        self.nodata = read_nodata(page) if knows_missing else None
         self.pixels = PagePixels(file, page, stack)
         self.mask = None if mask is None else PagePixels(file, mask, stack)
-        self.size = self.pixels.size
-        self.sample_count = int(page.samplesperpixel)
-        self.names = stored_band_names(page, self.sample_count)
+        self.names = stored_band_names(page, int(page.samplesperpixel))
         self.alpha = _alpha(page)
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The type in which its pixels are read."""
+        self.nodata = read_nodata(page) if knows_missing else None
         stored_type = self.pixels.dtype
-        return np.dtype(PILLOW_TYPES.get(str(stored_type), stored_type))
-
-    @property
-    def may_lack_data(self) -> bool:
-        """Whether some pixels may hold no data."""
-        has_value = self.nodata is not None or self.pixels.dtype.kind == "f"
-        return (self.knows_missing and has_value) or self.alpha is not None or self.mask is not None
+        self.dtype = np.dtype(PILLOW_TYPES.get(str(stored_type), stored_type))
+        self.may_be_nan = knows_missing and stored_type.kind == "f"
+        has_value = self.nodata is not None or self.may_be_nan
+        self.may_lack_data = has_value or self.alpha is not None or self.mask is not None
 
     def read(self, rows: Range, columns: Range, samples: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
         """Values (n, m, C) of some bands, and a mask of that shape, true where data are missing; None if none are."""
         values = self.pixels.read(rows, columns, samples)
         reasons = []
-        if values.dtype.kind == "f" and self.knows_missing:
+        if self.may_be_nan:
             reasons.append(np.isnan(values))
         if self.nodata is not None:
             reasons.append(self._is_nodata(values))
-        outside = self._outside(rows, columns, samples)
-        if outside is not None:
-            reasons.append(np.broadcast_to(outside, values.shape))
+        if self.alpha is not None and self.alpha not in samples:
+            reasons.append(self.pixels.read(rows, columns, (self.alpha,)) == 0)
+        elif self.mask is not None:
+            reasons.append(self.mask.read(rows, columns, (0,)) == 0)
         is_missing = None
         if any(reason.any() for reason in reasons):
-            is_missing = reduce(np.logical_or, reasons)
+            is_missing = np.array(np.broadcast_to(reduce(np.logical_or, reasons), values.shape))
         return values.astype(self.dtype, copy=False), is_missing
 
     def _is_nodata(self, values: np.ndarray) -> np.ndarray:
@@ -101,85 +95,54 @@ class RasterFile:
             return values == self.nodata
         return np.isclose(values, self.nodata, rtol=HUGE_TOLERANCE, atol=0)
 
-    def _outside(self, rows: Range, columns: Range, samples: Sequence[int]) -> np.ndarray | None:
-        """Where alpha or the file's mask marks no data, (n, m, 1) bool; None if the file has neither."""
-        if self.alpha is not None and self.alpha not in samples:
-            return self.pixels.read(rows, columns, (self.alpha,)) == 0
-        if self.mask is not None:
-            return self.mask.read(rows, columns, (0,)) == 0
-        return None
-
 
 class Band(NamedTuple):
     """A band of a raster: a sample of one of its files, and its name."""
 
-    file_index: int
+    file: RasterFile
     sample: int
     name: str
 
 
-class Raster:
-    """Bands of one file, or of several files of one size; arguments as the attributes.
+class Raster(WindowedImage):
+    """Bands of one file, or of several files of one size; windows are masked where bands hold no data.
 
     Attributes:
-        files: all files.
         bands: the bands that are read.
+        dtype: the type in which the pixels are read.
     """
 
-    def __init__(self, files: Sequence[RasterFile], bands: Sequence[Band]) -> None:
-        self.files = files
+    def __init__(self, bands: Sequence[Band]) -> None:
         self.bands = bands
+        self.files = list(dict.fromkeys(band.file for band in bands))
+        self.size = self.extent = self.files[0].pixels.size
+        self.dtype = np.result_type(*[file.dtype for file in self.files])
+        self.may_lack_data = any(file.may_lack_data for file in self.files)
+        self.decodes_windows = all(file.pixels.decodes_windows for file in self.files)
 
-    @property
-    def size(self) -> tuple[int, int]:
-        """(H, W)."""
-        return self.files[0].size
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The type in which its pixels are read."""
-        return np.result_type(*[file.dtype for file in self._used_files()])
-
-    @property
-    def may_lack_data(self) -> bool:
-        """Whether some pixels may hold no data."""
-        return any(file.may_lack_data for file in self._used_files())
-
-    @property
-    def decodes_windows(self) -> bool:
-        """Whether windows can be read without decoding most of the files."""
-        return all(file.pixels.decodes_windows for file in self._used_files())
-
-    def _used_files(self) -> list[RasterFile]:
-        """The files of the bands that are read."""
-        file_indices = {band.file_index for band in self.bands}
-        return [file for index, file in enumerate(self.files) if index in file_indices]
-
-    def read(self, rows: Range, columns: Range) -> np.ndarray:
-        """A window (n, m, C), masked where bands hold no data, if some do."""
-        if len(self.files) == 1:
-            values, is_missing = self.files[0].read(rows, columns, [band.sample for band in self.bands])
-            return values if is_missing is None else np.ma.MaskedArray(values, np.array(is_missing))
-        shape = (rows[1] - rows[0], columns[1] - columns[0], len(self.bands))
-        values = np.empty(shape, self.dtype)
-        is_missing = np.zeros(shape, bool)
-        for number, file in enumerate(self.files):
-            channels = [channel for channel, band in enumerate(self.bands) if band.file_index == number]
-            if not channels:
-                continue
-            samples = [self.bands[channel].sample for channel in channels]
-            file_values, file_is_missing = file.read(rows, columns, samples)
-            values[:, :, sample_index(channels)] = file_values
-            if file_is_missing is not None:
-                is_missing[:, :, sample_index(channels)] = file_is_missing
-        if is_missing.any():
-            return np.ma.MaskedArray(values, is_missing)
-        return values
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
+        with image_errors(str(self.files[0].path)):
+            return self._read((top, bottom), self._columns(left, right))
 
     def whole(self) -> np.ndarray:
-        """The whole raster, as `read` gives a window."""
+        """All pixels, as `read` gives a window; errors are raised as they are."""
         height, width = self.size
-        return self.read((0, height), (0, width))
+        return self._read((0, height), (0, width))
+
+    def _read(self, rows: Range, columns: Range) -> np.ndarray:
+        if len(self.files) == 1:
+            values, is_missing = self.files[0].read(rows, columns, [band.sample for band in self.bands])
+            return values if is_missing is None else np.ma.MaskedArray(values, is_missing)
+        shape = (rows[1] - rows[0], columns[1] - columns[0], len(self.bands))
+        pixels = np.empty(shape, self.dtype)
+        lacks_data = np.zeros(shape, bool)
+        for file in self.files:
+            channels = [channel for channel, band in enumerate(self.bands) if band.file is file]
+            values, is_missing = file.read(rows, columns, [self.bands[channel].sample for channel in channels])
+            pixels[:, :, channels] = values
+            if is_missing is not None:
+                lacks_data[:, :, channels] = is_missing
+        return np.ma.MaskedArray(pixels, lacks_data) if lacks_data.any() else pixels
 
 
 def open_raster(
@@ -194,16 +157,19 @@ def open_raster(
     if isinstance(file, str):
         file = Path(file)
     raster = _open_file(file, page, stack, is_chosen=False, reads_place=reads_place)
-    return None if raster is None else Raster([raster], _visible_bands([raster]))
+    return None if raster is None else Raster(_visible_bands([raster]))
 
 
-def open_plain_page(file: Path, page: int, stack: ExitStack) -> PagePixels | None:
-    """The pixels of a page that is read as a picture; None if these are not plain, or windows of it cannot be read."""
+def open_plain_page(file: Path, page: int, stack: ExitStack) -> Raster | None:
+    """The colors of a page that is read as a picture; None if windows of it cannot be read, or are no parts of it."""
     tiff_page = stack.enter_context(tifffile.TiffFile(file)).pages[page].aspage()
     if not has_plain_pixels(tiff_page):
         return None
-    pixels = PagePixels(file, tiff_page, stack)
-    return pixels if pixels.decodes_windows and pixels.has_codec else None
+    picture = RasterFile(file, tiff_page, stack)
+    picture.alpha = None
+    picture.may_lack_data = False
+    raster = Raster(_all_bands([picture])[:3])
+    return raster if raster.decodes_windows and picture.pixels.has_codec else None
 
 
 def open_bands(source: BandSource, stack: ExitStack) -> Raster:
@@ -217,11 +183,11 @@ def open_bands(source: BandSource, stack: ExitStack) -> Raster:
         files.append(file)
     first = files[0]
     for file in files:
-        if file.size != first.size:
-            sizes = f"{first.size[0]} x {first.size[1]} and {file.size[0]} x {file.size[1]}"
+        if file.pixels.size != first.pixels.size:
+            sizes = " and ".join("{} x {}".format(*each.pixels.size) for each in (first, file))
             raise ImageError(f"{first.path} and {file.path}: bands of {sizes} (height x width); store them at one size")
     bands = _choose(_all_bands(files), source) if source.bands else _visible_bands(files)
-    return Raster(files, bands)
+    return Raster(bands)
 
 
 def page_as_file(path: Path, number: int) -> bytes:
@@ -236,13 +202,13 @@ def page_as_file(path: Path, number: int) -> bytes:
                 picture.save(content, "TIFF", compression="tiff_adobe_deflate")
             return content.getvalue()
         file = RasterFile(path, page, stack)
-        height, width = file.size
-        pixels = file.pixels.read((0, height), (0, width), range(file.sample_count))
+        height, width = file.pixels.size
+        pixels = file.pixels.read((0, height), (0, width), range(len(file.names)))
         tifffile.imwrite(
             content,
-            pixels if file.sample_count > 1 else pixels[:, :, 0],
+            pixels if len(file.names) > 1 else pixels[:, :, 0],
             photometric=page.photometric,
-            planarconfig="contig" if file.sample_count > 1 else None,
+            planarconfig="contig" if len(file.names) > 1 else None,
             extrasamples=page.extrasamples,
             compression="zlib",
             metadata=None,
@@ -253,7 +219,7 @@ def page_as_file(path: Path, number: int) -> bytes:
 
 def _visible_bands(files: Sequence[RasterFile]) -> list[Band]:
     """All bands but alpha, which says where there is data."""
-    return [band for band in _all_bands(files) if band.sample != files[band.file_index].alpha]
+    return [band for band in _all_bands(files) if band.sample != band.file.alpha]
 
 
 def _open_file(
@@ -318,11 +284,11 @@ def _alpha(page: tifffile.TiffPage) -> int | None:
 def _all_bands(files: Sequence[RasterFile]) -> list[Band]:
     """All bands; a single band of a file is named after the file if it has no name or there are several files."""
     bands = []
-    for number, file in enumerate(files):
+    for file in files:
         for sample, name in enumerate(file.names):
-            if file.sample_count == 1 and (len(files) > 1 or not name):
+            if len(file.names) == 1 and (len(files) > 1 or not name):
                 name = file.path.stem
-            bands.append(Band(number, sample, name))
+            bands.append(Band(file, sample, name))
     return bands
 
 

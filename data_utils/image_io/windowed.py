@@ -1,6 +1,5 @@
 """Images too large for memory: windows of them, read from where they lie in the file."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
@@ -11,93 +10,15 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from data_utils.image_io.formats import TIFF_SUFFIXES, ImageSource, WindowSource, image_errors, source_files
-from data_utils.image_io.page_pixels import PagePixels
 from data_utils.image_io.rasters import Raster, open_plain_page
 from data_utils.image_io.reader import decode_image, header_size, open_source, upright
+from data_utils.image_io.windowed_image import WindowedArray, WindowedImage
 from runtime.errors import ImageError
 from unet.config import Preprocess
 
 LARGE_IMAGE_PIXELS = 2**24  # pixels: a larger image is read in windows to take a crop
 STRIP_PIXELS = 2**22  # pixels that are read together
 WINDOWED_SUFFIXES = (".npy", *TIFF_SUFFIXES)
-
-
-class WindowedImage(ABC):
-    """A picture that is read a window at a time.
-
-    Attributes:
-        size: (H, W) of the picture.
-        extent: how far (h, w) the windows reach: `size`, or less where a JPEG was decoded with less detail.
-        decodes_windows: whether only the windows are decoded; else the whole picture is, when the first one is read.
-        may_lack_data: whether some pixels may hold no data, and are masked.
-    """
-
-    size: tuple[int, int]
-    extent: tuple[float, float]
-    decodes_windows = True
-    may_lack_data = False
-
-    @abstractmethod
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image | np.ndarray:
-        """Rows [top, bottom) and columns [left, right), as something that `read_image` and `read_mask` take.
-
-        Args:
-            right: None for all columns from `left` on.
-        """
-
-    def _columns(self, left: int, right: int | None) -> tuple[int, int]:
-        """The columns [left, right) of a window whose `right` may be None."""
-        if right is None:
-            right = self.size[1]
-        return left, right
-
-    def draft_for(self, preprocess: Preprocess) -> "WindowedImage":
-        """This picture with the detail that `preprocess` resizes from."""
-        return self
-
-
-class WindowedArray(WindowedImage):
-    """Windows of an array (H, W) or (H, W, C), which may be mapped from a file."""
-
-    def __init__(
-        self, array: np.ndarray, size: tuple[int, int] | None = None, extent: tuple[float, float] | None = None
-    ) -> None:
-        self.array = array
-        self.may_lack_data = isinstance(array, np.ma.MaskedArray)
-        self.size = size or array.shape[:2]
-        self.extent = extent or array.shape[:2]
-
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        return self.array[top:bottom, left:right]
-
-
-class WindowedTiff(WindowedImage):
-    """Windows of a TIFF page of plain pixels."""
-
-    def __init__(self, pixels: PagePixels, name: str) -> None:
-        self.pixels = pixels
-        self.name = name
-        self.size = self.extent = pixels.size
-        self.samples = range(min(pixels.page.samplesperpixel, 3))  # without alpha
-
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        with image_errors(self.name):
-            return self.pixels.read((top, bottom), self._columns(left, right), self.samples)
-
-
-class WindowedRaster(WindowedImage):
-    """Windows of a raster, masked where it holds no data."""
-
-    def __init__(self, raster: Raster, name: str) -> None:
-        self.raster = raster
-        self.name = name
-        self.size = self.extent = raster.size
-        self.decodes_windows = raster.decodes_windows
-        self.may_lack_data = raster.may_lack_data
-
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> np.ndarray:
-        with image_errors(self.name):
-            return self.raster.read((top, bottom), self._columns(left, right))
 
 
 class WindowedPicture(WindowedImage):
@@ -151,15 +72,15 @@ def _windows(
 ) -> WindowedImage:
     """Windows of an opened source."""
     if isinstance(opened, Raster):
-        return WindowedRaster(opened, name)
+        return opened
     if isinstance(opened, np.ndarray):
         if opened.ndim not in (2, 3) or not opened.size:
             raise ValueError(f"its shape is {opened.shape}, not (H, W) or (H, W, C)")
         return WindowedArray(opened)
     if opened.format == "TIFF" and source_files(source):
-        pixels = open_plain_page(Path(name), opened.tell(), stack)
-        if pixels is not None:
-            return WindowedTiff(pixels, name)
+        raster = open_plain_page(Path(name), opened.tell(), stack)
+        if raster is not None:
+            return raster
     return WindowedPicture(opened, source, name)
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspect_windows import inspect_in_windows
-from data_utils.image_io.windowed import WindowedTiff
+from data_utils.image_io.rasters import Raster
 
 
 def write_pair(folder: Path, mask: np.ndarray, suffix: str = ".tif") -> dict:
@@ -53,13 +53,13 @@ def test_a_mask_that_is_read_in_strips_is_as_when_read_whole(large_mask):
 
 def test_no_more_of_a_large_image_and_its_mask_is_in_memory_than_a_strip(large_mask, monkeypatch):
     heights = []
-    read = WindowedTiff.read
+    read = Raster.read
 
-    def note(tiff: WindowedTiff, top: int, bottom: int, *columns: int) -> np.ndarray:
+    def note(tiff: Raster, top: int, bottom: int, *columns: int) -> np.ndarray:
         heights.append(bottom - top)
         return read(tiff, top, bottom, *columns)
 
-    monkeypatch.setattr(WindowedTiff, "read", note)
+    monkeypatch.setattr(Raster, "read", note)
     inspect_in_windows(large_mask[0])
     assert max(heights) == 32
 

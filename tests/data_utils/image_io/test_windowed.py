@@ -13,10 +13,10 @@ from support.rasters import write_raster
 
 from data_utils.image_io import windowed
 from data_utils.image_io.formats import BandSource, PageFile, PictureFile
+from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.windowed import (
     WindowedArray,
-    WindowedTiff,
     open_if_large,
     open_windowed,
     strips,
@@ -81,7 +81,7 @@ def test_windows_of_a_tiff_are_what_the_whole_file_holds(kind, layout, tmp_path)
     tifffile.imwrite(path, PICTURES[kind], photometric="rgb" if kind.startswith("rgb") else "minisblack", **layout)
     whole = read_image(path)
     with open_windowed(path) as picture:
-        assert isinstance(picture, WindowedTiff)
+        assert isinstance(picture, Raster)
         assert picture.size == (301, 333)
         for start, stop in ((0, 301), (0, 1), (300, 301), (60, 130), (63, 65)):
             np.testing.assert_array_equal(read_image(picture.read(start, stop)), whole[start:stop])

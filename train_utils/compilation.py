@@ -11,7 +11,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import DynamoBackend
 
-from data_utils.loading.augment import Recolor, recolor_images
+from data_utils.loading.augmentation import Recolor, recolor_images
 from tasks.step_loss import StepLoss
 from unet.model import UNet
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from data_utils.loading.augment import Recolor, augment
+from data_utils.loading.augmentation import Recolor, augment
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.dataset import TrainingBatch
 from runtime.device import upload

@@ -1,18 +1,32 @@
-"""The augmentation of a sample, sampled in the loader's processes from its key (seed, epoch, sample) alone."""
+"""Paired augmentation of images and of volumes: sampled in the loader's processes, done on the device.
+
+An `Augmentation` is sampled from the key (seed, epoch, sample) of its sample alone: the same in any batch, process or
+device.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from data_utils.loading.noise import unit_noise
+from runtime.device import upload, upload_like
+from tasks.target import AnyTarget
 
 STRENGTHS = ("none", "mirror", "basic", "strong")
 ELASTIC = (2, 3, 3)
 ELASTIC_PIXELS = 10.0  # standard deviation of elastic displacements: the paper's, whose images are 512 x 512
 SIMILAR_SPACING_FACTOR = 2  # spacings within this factor: a turn from one axis into the other keeps the detail of both
+
+INVERSIONS = 60  # steps that invert elastic displacements of points
+WIDE_LABEL_TYPE = torch.int32  # labels that float32 may not hold exactly: they are picked by pixel index
+
+Recolor: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,11 @@ class Augmentation:
         return self.elastic is not None or bool((self.matrix != np.eye(len(self.matrix))).any())
 
     @property
+    def displacements(self) -> np.ndarray:
+        """The elastic displacements; zeros where there are none."""
+        return np.zeros(ELASTIC) if self.elastic is None else self.elastic
+
+    @property
     def is_mirrored(self) -> bool:
         """Whether the sample becomes its mirror image: left and right change places."""
         return bool(np.linalg.det(self.matrix) < 0)
@@ -77,8 +96,16 @@ def sample_augmentation(
         raise ValueError(f"augmentation strength {strength!r} is none of {', '.join(STRENGTHS)}")
     if strength == "none":
         return Augmentation(np.eye(len(size)))
-    numbers = RandomNumbers.sample(np.random.default_rng([seed, *key]), channels)
-    mirrors = np.array([_sign(numbers.mirror_x), _sign(numbers.mirror_y)])
+    rng = np.random.default_rng([seed, *key])
+    # all numbers are drawn every time: no effect changes the numbers of the others
+    mirror_x, mirror_y, turn, warp, blur, noise = rng.random(6)  # whether each of these effects happens
+    quarter_turns = int(rng.integers(4))
+    noise_seed = int(rng.integers(2**63))
+    tilt, log_scale, contrast, brightness, blur_sigma, noise_sigma = rng.uniform(-1, 1, 6)  # how strong each is
+    displacement = rng.standard_normal(ELASTIC)
+    channel_contrast, channel_brightness = rng.uniform(-1, 1, (2, channels))
+
+    mirrors = np.array([_sign(mirror_x), _sign(mirror_y)])
     if not may_mirror:
         mirrors[:] = 1.0
     if strength == "mirror":
@@ -86,100 +113,34 @@ def sample_augmentation(
         matrix[0, 0] = mirrors[0]  # left and right
         return Augmentation(matrix)
     is_strong = strength == "strong"
+    scale = 1.25**log_scale
     if spacing is not None:
-        rng = np.random.default_rng([seed, *key, 3])
-        augmentation = _volume_augmentation(rng, is_strong, numbers.scale, spacing, may_mirror)
+        augmentation = _volume_augmentation(
+            np.random.default_rng([seed, *key, 3]), is_strong, scale, spacing, may_mirror
+        )
     elif is_strong:
-        augmentation = _strong_augmentation(numbers, mirrors, size)
+        angle = math.pi * tilt if turn < 0.5 else 0.0
+        if size[0] == size[1]:
+            angle += math.pi / 2 * quarter_turns
+        elastic = None
+        if warp < 0.5:  # by less in small images, which it would tear apart
+            elastic = min(ELASTIC_PIXELS, min(size) / 32) * displacement
+        augmentation = Augmentation(_linear_map(np.diag(mirrors), angle, scale), elastic)
     else:
         mirrors[1] = 1.0
-        augmentation = Augmentation(_linear_map(np.diag(mirrors), math.radians(15) * numbers.tilt, numbers.scale))
-    gain = np.full(channels, 1 + 0.2 * numbers.contrast)
-    shift = np.full(channels, 0.2 * numbers.brightness)
+        augmentation = Augmentation(_linear_map(np.diag(mirrors), math.radians(15) * tilt, scale))
+    gain = np.full(channels, 1 + 0.2 * contrast)
+    shift = np.full(channels, 0.2 * brightness)
     if not is_strong:
         return replace(augmentation, gain=gain, shift=shift)
     return replace(
         augmentation,
-        gain=gain * (1 + 0.1 * numbers.channel_contrast),
-        shift=shift + 0.1 * numbers.channel_brightness,
-        blur=(1.0 + 0.5 * numbers.blur_sigma) if numbers.blur < 0.2 else 0.0,
-        noise=(0.15 + 0.1 * numbers.noise_sigma) if numbers.noise < 0.3 else 0.0,
-        noise_seed=numbers.noise_seed,
+        gain=gain * (1 + 0.1 * channel_contrast),
+        shift=shift + 0.1 * channel_brightness,
+        blur=(1.0 + 0.5 * blur_sigma) if blur < 0.2 else 0.0,
+        noise=(0.15 + 0.1 * noise_sigma) if noise < 0.3 else 0.0,
+        noise_seed=noise_seed,
     )
-
-
-class RandomNumbers(NamedTuple):
-    """The random numbers of a sample. All are drawn every time: no effect changes the numbers of the others.
-
-    Args:
-        mirror_x, mirror_y, turn, warp, blur, noise: in [0, 1), whether each of these effects happens.
-        tilt, log_scale, contrast, brightness, blur_sigma, noise_sigma: in [-1, 1), how strong each is.
-        displacement: ELASTIC, of the standard normal distribution.
-        channel_contrast, channel_brightness: (C,), in [-1, 1).
-    """
-
-    mirror_x: float
-    mirror_y: float
-    turn: float
-    warp: float
-    blur: float
-    noise: float
-    quarter_turns: int
-    noise_seed: int
-    tilt: float
-    log_scale: float
-    contrast: float
-    brightness: float
-    blur_sigma: float
-    noise_sigma: float
-    displacement: np.ndarray
-    channel_contrast: np.ndarray
-    channel_brightness: np.ndarray
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator, channels: int) -> "RandomNumbers":
-        """The next numbers of the generator `rng`, for an image or volume of so many channels."""
-        mirror_x, mirror_y, turn, warp, blur, noise = rng.random(6)
-        quarter_turns = int(rng.integers(4))
-        noise_seed = int(rng.integers(2**63))
-        tilt, log_scale, contrast, brightness, blur_sigma, noise_sigma = rng.uniform(-1, 1, 6)
-        displacement = rng.standard_normal(ELASTIC)
-        channel_contrast, channel_brightness = rng.uniform(-1, 1, (2, channels))
-        return cls(
-            mirror_x=mirror_x,
-            mirror_y=mirror_y,
-            turn=turn,
-            warp=warp,
-            blur=blur,
-            noise=noise,
-            quarter_turns=quarter_turns,
-            noise_seed=noise_seed,
-            tilt=tilt,
-            log_scale=log_scale,
-            contrast=contrast,
-            brightness=brightness,
-            blur_sigma=blur_sigma,
-            noise_sigma=noise_sigma,
-            displacement=displacement,
-            channel_contrast=channel_contrast,
-            channel_brightness=channel_brightness,
-        )
-
-    @property
-    def scale(self) -> float:
-        """The factor of the zoom."""
-        return 1.25**self.log_scale
-
-
-def _strong_augmentation(numbers: RandomNumbers, mirrors: np.ndarray, size: Sequence[int]) -> Augmentation:
-    """Mirrors along both axes, turns by any angle, and elastic displacements, of an image (H, W)."""
-    angle = math.pi * numbers.tilt if numbers.turn < 0.5 else 0.0
-    if size[0] == size[1]:
-        angle += math.pi / 2 * numbers.quarter_turns
-    elastic = None
-    if numbers.warp < 0.5:  # by less in small images, which it would tear apart
-        elastic = min(ELASTIC_PIXELS, min(size) / 32) * numbers.displacement
-    return Augmentation(_linear_map(np.diag(mirrors), angle, numbers.scale), elastic)
 
 
 def _sign(chance: float) -> float:
@@ -246,8 +207,182 @@ def pack_augmentations(
     """
     rows = []
     for augmentation in augmentations:
-        elastic = np.zeros(ELASTIC) if augmentation.elastic is None else augmentation.elastic
         gain = np.broadcast_to(augmentation.gain, channels)
         shift = np.broadcast_to(augmentation.shift, channels)
-        rows.append(np.concatenate([augmentation.matrix.ravel(), elastic.ravel(), gain, shift]))
+        rows.append(np.concatenate([augmentation.matrix.ravel(), augmentation.displacements.ravel(), gain, shift]))
     return torch.tensor(np.array(rows), dtype=dtype)
+
+
+def recolor_images(images: Tensor, gain: Tensor, shift: Tensor, fill: Tensor, std: Tensor) -> Tensor:
+    """Images with the contrast `gain` about the mean `fill`, and the brightness `shift` in standard deviations."""
+    return images * gain + ((1 - gain) * fill + shift * std)
+
+
+def augment(
+    images: Tensor,
+    targets: AnyTarget,
+    augmentations: Sequence[Augmentation],
+    packed_augmentations: Tensor,
+    *,
+    fill: Tensor,
+    std: Tensor,
+    recolor: Recolor = recolor_images,
+) -> tuple[Tensor, AnyTarget]:
+    """Augment a batch, each sample by its own augmentation; the arguments stay as they are, and the host never waits.
+
+    All tensors are on one device. Pixels from outside the image become `fill` and unknown.
+
+    Args:
+        images: (B, C, H, W) or (B, C, D, H, W), raw pixel values of any range and type.
+        targets: (B, H, W) or (B, D, H, W).
+        augmentations: one for each sample, for images of this size.
+        packed_augmentations: `pack_augmentations` of them.
+        fill, std: (C,) mean and standard deviation of the training images.
+        recolor: `recolor_images`, compiled or not.
+
+    Returns:
+        Float32 images (float64 stays), and targets in the types that losses take.
+    """
+    lengths = (len(augmentations), len(packed_augmentations), len(images), targets.shape[0])
+    assert len(set(lengths)) == 1, lengths
+    images = images.to(torch.promote_types(images.dtype, torch.float32))
+    if all(augmentation.is_identity for augmentation in augmentations):
+        return images, targets.for_loss()
+    channels = images.shape[1]
+    size = images.shape[2:]
+    per_pixel = (1,) * len(size)
+    fill = fill.to(images.dtype).view(-1, *per_pixel)
+    std = std.to(images.dtype).view(-1, *per_pixel)
+    columns = packed_augmentations.to(images.dtype).view(*packed_augmentations.shape, *per_pixel)
+    matrix, elastic, gain, shift = columns.split([len(size) ** 2, math.prod(ELASTIC), channels, channels], dim=1)
+
+    is_warped = any(augmentation.elastic is not None for augmentation in augmentations)
+    grid = _sampling_grid(matrix, elastic.reshape(-1, *ELASTIC) if is_warped else None, size)
+    outside = (grid.abs() > 1).any(dim=-1)
+    new_images = _sample(images, grid, "bilinear")
+    for i, augmentation in enumerate(augmentations):
+        if not augmentation.moves:  # resampling blurs and rounds: a sample that stays must come back exactly
+            new_images[i] = images[i]
+    _degrade(new_images, augmentations, fill)
+    new_images = recolor(new_images, gain, shift, fill, std)
+    for i, augmentation in enumerate(augmentations):
+        if augmentation.noise:
+            new_images[i] += (
+                augmentation.noise * std * unit_noise(images[i].shape, augmentation.noise_seed, images.device)
+            )
+    new_targets = targets.move(
+        move_labels=lambda labels, unknown: _move_labels(labels, unknown, grid, outside),
+        move_points=lambda points: _move_points(points, augmentations, size),
+    )
+    return torch.where(outside[:, None], fill, new_images), new_targets
+
+
+def _degrade(images: Tensor, augmentations: Sequence[Augmentation], fill: Tensor) -> None:
+    """Lower the resolution of images, blur them and curve their values, in place, each by its augmentation."""
+    for i, augmentation in enumerate(augmentations):
+        if augmentation.resolution:
+            images[i] = _lower_resolution(images[i], augmentation.resolution)
+        if augmentation.blur:
+            images[i] = _blur(images[i], augmentation.blur)
+        if augmentation.gamma != 1:
+            images[i] = _apply_gamma(images[i], augmentation.gamma, fill)
+
+
+def _move_labels(labels: Tensor, unknown: int, grid: Tensor, outside: Tensor) -> Tensor:
+    """Labels (B, *spatial) picked at the grid's positions, `unknown` where it is `outside`."""
+    if labels.dtype == WIDE_LABEL_TYPE:
+        new_labels = labels.flatten(1).gather(1, _nearest_pixels(grid).flatten(1)).view_as(labels).long()
+    else:
+        new_labels = _sample(labels[:, None].to(grid.dtype), grid, "nearest")[:, 0].long()
+    return new_labels.masked_fill(outside, unknown)
+
+
+def _move_points(points: Tensor, augmentations: Sequence[Augmentation], size: Sequence[int]) -> Tensor:
+    """The positions of points (B, K, n) in the moved samples.
+
+    `_sampling_grid` maps a position in the moved sample to the position in the original. Its elastic part is inverted
+    in steps, each of which leaves a fraction of the error, since displacements change slowly from pixel to pixel.
+    """
+    matrix = torch.tensor(np.stack([augmentation.matrix for augmentation in augmentations]))
+    # inverted on the CPU: on CUDA the host would wait to learn whether it can be
+    inverse = upload_like(torch.linalg.inv(matrix).transpose(1, 2), points)
+    extent = upload_like(tuple(size), points).flip(0)
+    source = points.flip(-1) - (extent - 1) / 2  # (x, y, ...) from the center
+    positions = source @ inverse
+    if any(augmentation.elastic is not None for augmentation in augmentations):
+        elastic = np.stack([augmentation.displacements for augmentation in augmentations])
+        displacements = upload_like(torch.tensor(elastic), points)
+        for _ in range(INVERSIONS):
+            # as `F.interpolate` has it with aligned corners: -1 and 1 are the centers of the outermost pixels
+            grid = (positions * (2 / (extent - 1).clamp_min(1)))[:, :, None]
+            displacement = F.grid_sample(displacements, grid, mode="bicubic", padding_mode="border", align_corners=True)
+            positions = (source - displacement[..., 0].transpose(1, 2)) @ inverse
+    is_moved = upload(torch.tensor([augmentation.moves for augmentation in augmentations]), points.device)
+    positions = (positions + (extent - 1) / 2).flip(-1)
+    return torch.where(is_moved[:, None, None], positions, points)
+
+
+def _nearest_pixels(grid: Tensor) -> Tensor:
+    """(B, *size) int64, the number of the pixel of an image that lies nearest to each place of the grid."""
+    numbers = torch.zeros(grid.shape[:-1], dtype=torch.int64, device=grid.device)
+    for axis, side in enumerate(grid.shape[1:-1]):
+        coordinates = grid[..., -1 - axis]  # the last axis of an image comes first in a grid
+        pixels = ((coordinates + 1) * (side / 2) - 0.5).round().clamp(0, side - 1)
+        numbers = numbers * side + pixels.long()
+    return numbers
+
+
+def _sampling_grid(matrix: Tensor, elastic: Tensor | None, size: Sequence[int]) -> Tensor:
+    """Where output pixels come from, (B, *size, n) of n axes as `grid_sample` wants it: (x, y, ...), -1..1 across.
+
+    It is built in pixels from the center, so that a rotation of an image that is not square does not shear it. `matrix`
+    (B, n^2, 1, ...) and `elastic` (B, 2, 3, 3) come from `Augmentation`.
+    """
+    columns = matrix.unflatten(1, (len(size), len(size))).unbind(2)  # (B, n, 1, ...) each
+    offsets = []  # pixels from the center along x, y, ..., each in the shape that goes with the axes of an image
+    for axis, side in enumerate(reversed(size)):
+        offset = torch.arange(side, device=matrix.device, dtype=matrix.dtype) - (side - 1) / 2
+        offsets.append(offset.view(-1, *(1,) * axis))
+    source = sum(column * offset for column, offset in zip(columns, offsets, strict=True))  # (B, n, *size)
+    if elastic is not None:
+        # Ronneberger et al. 2015, section 3.1: random displacements on a 3 x 3 grid, bicubic in between.
+        source = source + F.interpolate(elastic, tuple(size), mode="bicubic", align_corners=True)
+    return torch.stack([source[:, axis] * (2 / side) for axis, side in enumerate(reversed(size))], dim=-1)
+
+
+def _sample(pictures: Tensor, grid: Tensor, mode: str) -> Tensor:
+    return F.grid_sample(pictures, grid, mode=mode, padding_mode="border", align_corners=False)
+
+
+def _lower_resolution(volume: Tensor, shares: Sequence[float]) -> Tensor:
+    """A volume (C, D, H, W) as if scanned with a share of its voxels along each axis."""
+    coarse_size = [max(1, round(share * side)) for share, side in zip(shares, volume.shape[1:], strict=True)]
+    coarse = F.interpolate(volume[None], coarse_size, mode="nearest-exact")
+    return F.interpolate(coarse, volume.shape[1:], mode="trilinear")[0]
+
+
+def _blur(image: Tensor, sigma: float) -> Tensor:
+    """Gaussian blur of one image (C, H, W) or (C, D, H, W), edges replicated.
+
+    It is a sum of shifted images, not a convolution: on a GPU that may round to TF32, too coarse for 16-bit pixels.
+    """
+    radius = math.ceil(3 * sigma)
+    weights = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-radius, radius + 1)]
+    for dim in range(1, image.ndim):
+        length = image.shape[dim]
+        replicated = torch.arange(-radius, length + radius, device=image.device).clamp(0, length - 1)
+        padded = image.index_select(dim, replicated)
+        image = sum(weight * padded.narrow(dim, k, length) for k, weight in enumerate(weights)) / sum(weights)
+    return image
+
+
+def _apply_gamma(image: Tensor, gamma: float, fill: Tensor) -> Tensor:
+    """A power curve over each channel's own range that maps the data's mean `fill` to itself and keeps brightness."""
+    spatial = tuple(range(1, image.ndim))
+    low = image.amin(spatial, keepdim=True)
+    high = image.amax(spatial, keepdim=True)
+    extent = (high - low).clamp(min=torch.finfo(image.dtype).tiny)
+    middle = fill.clamp(low, high)
+    curved = extent * ((image - low) / extent) ** gamma
+    curved_middle = extent * ((middle - low) / extent) ** gamma
+    return curved - curved_middle + middle

@@ -6,8 +6,7 @@ import pytest
 import torch
 from support.class_loss import ClassLoss
 
-from data_utils.loading.augment import augment
-from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
+from data_utils.loading.augmentation import augment, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot, TrainingSampler
 from tasks.classes import ClassTarget
 from train_utils.optim import build_optimizer

@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from support.largest_tensor import LargestTensor
 
-from data_utils.loading.augment import augment
-from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
+from data_utils.loading.augmentation import augment, pack_augmentations, sample_augmentation
 from inference.decoding.overlapping import OverlapDecoder
 from runtime.errors import ModelError
 from tasks import overlapping, task_of_model

@@ -1,4 +1,7 @@
-"""Windows of an image give what the whole image gives, to the last bit, whatever file it lies in."""
+"""Windows of an image give what the whole image gives, to the last bit, whatever file it lies in.
+
+Modules: data_utils/image_io/windowed_image.py.
+"""
 
 import itertools
 from pathlib import Path

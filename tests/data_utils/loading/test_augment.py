@@ -1,6 +1,6 @@
 """Augmentation: images and masks are changed alike, by random numbers that name the sample.
 
-Modules: data_utils/loading/augment.py, data_utils/loading/augmentation.py.
+Modules: data_utils/loading/augmentation.py, data_utils/loading/augmentation.py.
 """
 
 import math
@@ -11,8 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from data_utils.loading.augment import augment
-from data_utils.loading.augmentation import STRENGTHS, Augmentation, pack_augmentations, sample_augmentation
+from data_utils.loading.augmentation import STRENGTHS, Augmentation, augment, pack_augmentations, sample_augmentation
 from tasks.classes import ClassTarget
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (2, 10), (7, 0), (7, 1), (9, 123456)]

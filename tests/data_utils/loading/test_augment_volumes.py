@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_utils.loading.augment import augment
-from data_utils.loading.augmentation import STRENGTHS, Augmentation, pack_augmentations, sample_augmentation
+from data_utils.loading.augmentation import STRENGTHS, Augmentation, augment, pack_augmentations, sample_augmentation
 from tasks.classes import ClassTarget
 
 KEYS = [(0, 3), (0, 4), (1, 3), (2, 9), (7, 0), (9, 123456)]

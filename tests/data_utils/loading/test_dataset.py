@@ -22,8 +22,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.analysis.normalization import Normalization
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.resize import resize_mask
-from data_utils.loading.augment import augment
-from data_utils.loading.augmentation import pack_augmentations, sample_augmentation
+from data_utils.loading.augmentation import augment, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset, collate_evaluation, collate_training
 from data_utils.loading.loaders import NetworkShapes, build_loaders, network_shapes

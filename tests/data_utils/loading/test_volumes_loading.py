@@ -17,7 +17,7 @@ from data_utils.analysis.normalization import Normalization
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
-from data_utils.loading.augment import augment
+from data_utils.loading.augmentation import augment
 from data_utils.loading.batch_sampler import BatchSplit, Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.loading.loaders import build_loaders, network_shapes

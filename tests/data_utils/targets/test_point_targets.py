@@ -12,8 +12,7 @@ from support.points import SIZE, write_dots
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import VolumeHeader
-from data_utils.loading.augment import augment
-from data_utils.loading.augmentation import Augmentation, pack_augmentations, sample_augmentation
+from data_utils.loading.augmentation import Augmentation, augment, pack_augmentations, sample_augmentation
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.sources.records import LandmarkNames, ListRecords, Metadata

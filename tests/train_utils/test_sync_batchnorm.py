@@ -86,55 +86,27 @@ def inputs() -> Inputs:
     return inputs
 
 
-@pytest.fixture(scope="module", params=SHARES)
-def outputs(request, inputs, tmp_path_factory) -> list[dict[str, dict[str, Tensor]]]:
-    """What comes out of each norm on each of several processes."""
-    folder = tmp_path_factory.mktemp("processes")
-    torch.save(inputs, folder / "input")
-    call_in_processes(layer_in_one_of_several, request.param, folder)
-    return [torch.load(folder / f"output-{rank}", weights_only=False) for rank in range(request.param)]
-
-
-@pytest.fixture(params=[f"{dtype} {axes}" for dtype in TOLERANCES for axes in (2, 3)])
-def name(request) -> str:
-    """The precision of a norm and the axes of its images."""
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def expected(inputs) -> dict[str, dict[str, Tensor]]:
-    """What batch norm gives on the joined batch, in the precision of its weights."""
-    expected = {}
+@pytest.mark.parametrize("processes", SHARES)
+def test_layer_is_batch_norm_on_the_joined_batch(inputs, processes, tmp_path):
+    torch.save(inputs, tmp_path / "input")
+    call_in_processes(layer_in_one_of_several, processes, tmp_path)
+    outputs = [torch.load(tmp_path / f"output-{rank}", weights_only=False) for rank in range(processes)]
     for name, (norm, x, grad) in inputs.items():
         exact = norm.weight.dtype
-        expected[name] = passed(copy.deepcopy(norm), x.to(exact, copy=True), grad.to(exact))
-    return expected
-
-
-@pytest.mark.parametrize("key", ["y", "x"], ids=["outputs", "gradients of inputs"])
-def test_layer_equals_batch_norm_on_the_joined_batch(inputs, outputs, expected, name, key):
-    norm, x, _ = inputs[name]
-    shares = [of_rank[name][key] for of_rank in outputs]
-    joined = torch.cat(shares)
-    assert joined.dtype == x.dtype
-    tolerance = TOLERANCES[name.split()[0]]
-    torch.testing.assert_close(joined.to(norm.weight.dtype), expected[name][key], atol=tolerance, rtol=0)
-    assert channels_last(shares[0]).stride() == shares[0].stride()
-
-
-@pytest.mark.parametrize("key", ["weight", "bias"])
-def test_gradients_of_the_layer_add_up_to_those_of_the_joined_batch(outputs, expected, name, key):
-    """DistributedDataParallel adds them up."""
-    rtol = 1e-12 if name.startswith("float64") else 1e-5
-    gradient = sum(of_rank[name][key] for of_rank in outputs)
-    torch.testing.assert_close(gradient, expected[name][key], rtol=rtol, atol=10 * rtol)
-
-
-@pytest.mark.parametrize("key", ["mean", "var", "batches"])
-def test_statistics_of_the_layer_are_those_of_the_joined_batch(outputs, expected, name, key):
-    first = outputs[0][name][key]
-    assert all(torch.equal(of_rank[name][key], first) for of_rank in outputs)
-    torch.testing.assert_close(first, expected[name][key])
+        expected = passed(copy.deepcopy(norm), x.to(exact, copy=True), grad.to(exact))
+        tolerance = TOLERANCES[name.split()[0]]
+        for key in ("y", "x"):
+            shares = [of_rank[name][key] for of_rank in outputs]
+            assert torch.cat(shares).dtype == x.dtype
+            torch.testing.assert_close(torch.cat(shares).to(exact), expected[key], atol=tolerance, rtol=0)
+            assert channels_last(shares[0]).stride() == shares[0].stride()
+        rtol = 1e-12 if exact == torch.float64 else 1e-5
+        for key in ("weight", "bias"):  # DistributedDataParallel adds the gradients up
+            gradient = sum(of_rank[name][key] for of_rank in outputs)
+            torch.testing.assert_close(gradient, expected[key], rtol=rtol, atol=10 * rtol)
+        for key in ("mean", "var", "batches"):
+            assert all(torch.equal(of_rank[name][key], outputs[0][name][key]) for of_rank in outputs)
+            torch.testing.assert_close(outputs[0][name][key], expected[key])
 
 
 @pytest.mark.parametrize(
@@ -166,35 +138,27 @@ def test_run_with_batch_norm_is_the_same_on_several_processes(tmp_path, images, 
     assert len(one.values("train/loss")) == 4
 
 
-@pytest.mark.parametrize(
-    ("processes", "mode", "is_on"),
-    [(2, "auto", True), (2, "off", False), (1, "on", False)],
-)
-@pytest.mark.parametrize("dims", [2, 3])
-def test_layer_is_in_networks_of_several_processes_unless_it_is_off(processes, mode, is_on, dims):
-    network = UNet(UNetConfig(base_channels=2, depth=1, dims=dims))
-    keys = list(network.state_dict())
-    synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, mode, split_of_eight(processes))
-    norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
-    assert norms
-    assert all(isinstance(norm, SynchronizedBatchNorm) == is_on for norm in norms)
-    assert list(network.state_dict()) == keys
-
-
 def split_of_eight(processes: int) -> BatchSplit:
     """Eight images a step, at most four of them in a micro-batch; on one process in two passes."""
     return BatchSplit(8, processes, min(4, math.ceil(8 / processes)), 1 if processes > 1 else 2)
 
 
-@pytest.mark.parametrize(("processes", "mode", "images"), [(2, "off", 4), (1, "on", 4), (8, "off", 1)])
-def test_images_that_batch_norm_sees_are_reported_once_where_they_are_not_those_of_a_step(
-    capsys, processes, mode, images
+@pytest.mark.parametrize(
+    ("dims", "processes", "mode", "seen"),
+    [(2, 2, "auto", 8), (3, 2, "auto", 8), (2, 2, "off", 4), (2, 1, "on", 4), (2, 8, "off", 1)],
+)
+def test_images_that_batch_norm_sees_are_reported_where_they_are_not_those_of_a_step(
+    capsys, dims, processes, mode, seen
 ):
-    network = UNet(UNetConfig(base_channels=2, depth=1))
+    network = UNet(UNetConfig(base_channels=2, depth=1, dims=dims))
+    keys = list(network.state_dict())
     synchronize_batchnorm(SimpleNamespace(num_processes=processes), network, mode, split_of_eight(processes))
-    text = capsys.readouterr().out
-    assert text.count("batch norm") == 1
-    assert f"batch norm sees {counted(images, 'image')} at a time, not the 8 of a step" in text
+    norms = [module for module in network.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    assert norms
+    assert all(isinstance(norm, SynchronizedBatchNorm) == (seen == 8) for norm in norms)
+    assert list(network.state_dict()) == keys
+    line = f"batch norm sees {counted(seen, 'image')} at a time, not the 8 of a step"
+    assert capsys.readouterr().out.count(line) == (seen < 8)
 
 
 def test_evaluation_needs_no_other_process():

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from safetensors.torch import load_file
-from support.folders import write_folder
 from support.forks import ForkedRun
 from support.in_process import Run, run_train
 from support.launches import PROGRAMS, ROOT, TINY, launch
@@ -35,8 +34,6 @@ FLAGS += ["--keep-checkpoints", "3", "--batch-size", "4", "--micro-batch-size", 
 FLAGS += ["--dropout", "0.1", "--ema-decay", "0.9", "--augment", "strong"]
 
 LONG = ["--max-steps", "30", "--eval-every", "10"]  # long enough to be interrupted from outside
-SHORT = ["--base-channels", "2", "--depth", "1", "--norm", "group", "--plan", "none", "--no-deep-supervision"]
-SHORT += ["--num-workers", "0", "--batch-size", "4", "--max-steps", "1", "--tracker", "none"]
 
 
 def command(folder: Path, output: Path, *flags: str) -> list:
@@ -144,11 +141,12 @@ def long_run(tiny_folder, tmp_path_factory) -> Path:
     return whole_run(tiny_folder, tmp_path_factory.mktemp("resume") / "long", *LONG)
 
 
-@pytest.fixture(scope="module")
-def killed(tiny_folder, tmp_path_factory) -> Path:
-    """The output folder of a run that was killed at its seventh step, in an epoch, and has then gone on to its end."""
-    output = tmp_path_factory.mktemp("resume") / "killed"
-    arguments = command(tiny_folder, output, "--num-workers", "1")  # a loader's process is orphaned
+def test_killed_run_resumes_to_the_same_losses_scores_weights_and_files(tiny_folder, uninterrupted, tmp_path):
+    """It is killed at its seventh step, in an epoch; a loader's process is orphaned."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes a second
+
+    output = tmp_path / "killed"
+    arguments = command(tiny_folder, output, "--num-workers", "1")
     result = launch(PROGRAMS / "signal_at_step.py", "7", "SIGKILL", "0", *arguments)
     assert result.returncode == -signal.SIGKILL
     assert last_checkpoint(output).name <= "step-00000006"
@@ -158,22 +156,10 @@ def killed(tiny_folder, tmp_path_factory) -> Path:
     result = launch(*command(tiny_folder, output, "--resume", "auto"))
     assert result.returncode == 0, result.stderr
     assert "resumed from" in result.stdout
-    return output
-
-
-def test_killed_run_resumes_to_the_same_losses_scores_and_weights(killed, uninterrupted):
-    check_same_end(killed, uninterrupted)
-
-
-@pytest.mark.parametrize("file", ["model/config.json", "model/model.safetensors", "images.csv"])
-def test_killed_run_leaves_the_files_of_one_that_nothing_stops(killed, uninterrupted, file):
-    assert (killed / file).read_bytes() == (uninterrupted / file).read_bytes()
-
-
-def test_killed_run_is_one_continuous_curve_in_tensorboard(killed):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # takes a second
-
-    events = EventAccumulator(str(killed / "tensorboard")).Reload()
+    check_same_end(output, uninterrupted)
+    for file in ("model/config.json", "model/model.safetensors", "images.csv"):
+        assert (output / file).read_bytes() == (uninterrupted / file).read_bytes()
+    events = EventAccumulator(str(output / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("train/loss")] == list(range(1, STEPS + 1))
 
 
@@ -210,45 +196,32 @@ def resume_when_free(*arguments: str | Path) -> subprocess.CompletedProcess:
     return result
 
 
-# signals in turn, each to the process alone or to its group, and processes of the run's loader, which they reach too
+LAUNCHER = ["-m", "accelerate.commands.launch", "--cpu"]
+# signals in turn, each to the process alone or to its group, and how it is launched
 INTERRUPTIONS = {
-    "SIGTERM": ([(signal.SIGTERM, os.kill)], "1"),
-    "SIGINT": ([(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg)], "1"),  # as `timeout -s INT` does
-    "SIGUSR1": ([(signal.SIGUSR1, os.kill)], "0"),
-    "SIGHUP": ([(signal.SIGHUP, os.kill)], "1"),
+    "SIGINT": ([(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg)], []),  # as `timeout -s INT` does
+    "SIGUSR1": ([(signal.SIGUSR1, os.kill)], []),
+    "SIGHUP": ([(signal.SIGHUP, os.kill)], []),
+    "SIGTERM to the launcher": ([(signal.SIGTERM, os.kill)], LAUNCHER),  # it takes no notice of other signals
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("signals", "workers"), INTERRUPTIONS.values(), ids=INTERRUPTIONS)
-def test_run_ends_by_a_signal_from_outside_as_if_nothing_had_been(tiny_folder, long_run, tmp_path, signals, workers):
-    """At step 9 or a little later, in the middle of the third epoch."""
+@pytest.mark.parametrize(("signals", "launcher"), INTERRUPTIONS.values(), ids=INTERRUPTIONS)
+def test_run_ends_by_a_signal_from_outside_as_if_nothing_had_been(tiny_folder, long_run, tmp_path, signals, launcher):
+    """At step 9 or a little later, in the middle of the third epoch; the launcher may end before the run."""
     output = tmp_path / "run"
     arguments = command(tiny_folder, output, *LONG)
-    process = start([*arguments, "--num-workers", workers])
+    process = start([*arguments, "--num-workers", "1"], launcher)
     wait_for_step(process, output, 9)
     for number, send in signals:
         send(process.pid, number)
     process.wait(timeout=60)
     stdout, stderr = process.communicate()
-    assert process.returncode == 0, stderr
-    assert "all is saved; continue with: " in stdout
-    assert "Traceback" not in stderr
-    assert wait_for_checkpoint(output) < 30
-    result = resume_when_free(*arguments)
-    assert result.returncode == 0, result.stderr
-    check_same_end(output, long_run)
-
-
-@pytest.mark.slow
-def test_run_ends_by_a_signal_to_its_launcher_as_if_nothing_had_been(tiny_folder, long_run, tmp_path):
-    """By SIGTERM: the launcher itself takes no notice of other signals, and may end before its child."""
-    output = tmp_path / "run"
-    arguments = command(tiny_folder, output, *LONG)
-    process = start([*arguments, "--num-workers", "1"], ["-m", "accelerate.commands.launch", "--cpu"])
-    wait_for_step(process, output, 9)
-    process.send_signal(signal.SIGTERM)
-    process.wait(timeout=60)
+    if not launcher:
+        assert process.returncode == 0, stderr
+        assert "all is saved; continue with: " in stdout
+        assert "Traceback" not in stderr
     assert wait_for_checkpoint(output) < 30
     result = resume_when_free(*arguments)
     assert result.returncode == 0, result.stderr
@@ -279,12 +252,11 @@ def test_one_process_goes_on_where_two_have_stopped_together(tiny_folder, exact,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", ["3"])
-def test_several_processes_go_on_with_the_images_of_one(tiny_folder, exact, tmp_path, processes):
+def test_several_processes_go_on_with_the_images_of_one(tiny_folder, exact, tmp_path):
     output = tmp_path / "run"
     copy_until(6, exact, output)
     arguments = command(tiny_folder, output, *EXACT, "--resume", "auto")
-    result = launch(*arguments, profile="multi_cpu", options=["--num_processes", processes])
+    result = launch(*arguments, profile="multi_cpu", options=["--num_processes", "3"])
     assert result.returncode == 0, result.stderr
     assert losses(output) == pytest.approx(losses(exact), abs=1e-5)  # the documented promise, of SGD in fp32
 
@@ -350,60 +322,23 @@ def test_damaged_checkpoints_are_passed_over_by_name(tiny_folder, uninterrupted,
     assert timeless_records(copied) == timeless_records(uninterrupted)
 
 
-@pytest.fixture(scope="module")
-def short(tmp_path_factory) -> tuple[Path, Path]:
-    """A data set, and a run of one step on it."""
-    folder = tmp_path_factory.mktemp("short")
-    write_folder(folder / "data" / "train", 4, seed=0, size=(16, 24))
-    write_folder(folder / "data" / "val", 2, seed=1, size=(16, 24))
-    with mock.patch.object(train.Publisher, "write_results"):
-        assert run_train(folder / "run", "--dataset", folder / "data", *SHORT).exit_code == 0
-    return folder / "data", last_checkpoint(folder / "run")
-
-
-def resume_short(data: Path, checkpoint: Path, output: Path, *flags: str) -> Run:
-    return run_train(output, "--dataset", data, *SHORT, "--max-steps", "2", "--resume", checkpoint, *flags)
-
-
 @pytest.mark.parametrize(
     ("flags", "changed"),
     [
-        (("--seed", "1"), "seed"),
-        (("--norm", "instance"), "norm"),
-        (("--classes", "255=cell,0=background"), "classes"),
+        (["--seed", "1"], "seed"),
+        (["--norm", "instance"], "norm"),
+        (["--classes", "255=cell,0=background"], "classes"),
+        ([], "content of the data set"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_checkpoint_of_another_identity_is_refused(short, tmp_path, flags, changed):
+def test_checkpoint_of_another_identity_is_refused(tiny_folder, uninterrupted, tmp_path, flags, changed):
+    data = tiny_folder
+    if not flags:
+        data = Path(shutil.copytree(tiny_folder, tmp_path / "data"))
+        image = next((data / "val" / "images").iterdir())
+        Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
     with pytest.raises(CheckpointError, match=f"the checkpoint's {changed} is "):
-        resume_short(*short, tmp_path / "run", *flags)
-
-
-def test_checkpoint_of_images_with_another_content_is_refused(short, tmp_path):
-    data, checkpoint = short
-    inverted = Path(shutil.copytree(data, tmp_path / "data"))
-    image = inverted / "val" / "images" / "cell_01.png"
-    Image.fromarray(255 - np.asarray(Image.open(image))).save(image)
-    with pytest.raises(CheckpointError, match="the checkpoint's content of the data set is "):
-        resume_short(inverted, checkpoint, tmp_path / "run")
-
-
-def test_run_that_goes_back_sets_newer_checkpoints_aside(tiny_folder, tmp_path):
-    output = tmp_path / "run"
-    whole_run(tiny_folder, output, "--max-steps", "8", "--checkpoint-every", "2", "--eval-every", "8")
-    back = output / "checkpoints" / "step-00000004"
-    run = run_here(tiny_folder, output, "--resume", str(back), "--max-steps", "7")
-    assert run.exit_code == 0, run.output
-    names = sorted(path.name for path in (output / "checkpoints").iterdir())
-    assert names[-1] == "step-00000007"
-    assert {"set-aside-step-00000006", "set-aside-step-00000008"} <= set(names)
-    assert [record["step"] for record in records(output) if "train/loss" in record] == list(range(1, 8))
-
-
-def test_resume_auto_starts_fresh_where_there_is_nothing_yet(tiny_folder, tmp_path):
-    run = run_here(tiny_folder, tmp_path / "run", "--resume", "auto", "--max-steps", "2")
-    assert run.exit_code == 0, run.output
-    assert records(tmp_path / "run")[0]["step"] == 1
+        run_here(data, tmp_path / "run", "--resume", str(last_checkpoint(uninterrupted)), *flags)
 
 
 def test_full_disk_leaves_no_half_checkpoint_of_a_run_that_goes_on(tiny_folder, tmp_path, fails_with):

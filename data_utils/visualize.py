@@ -184,15 +184,6 @@ def mark_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, num_clas
     return errors
 
 
-def panel(image: np.ndarray, truth: np.ndarray, pred: np.ndarray, colors: np.ndarray) -> np.ndarray:
-    """One row, image | truth | prediction | errors, uint8 (H, 4 W + 6, 3) with white separators.
-
-    Image (H, W[, C]), truth and pred (H, W) class indices.
-    """
-    errors = mark_errors(image, truth, pred, len(colors))
-    return join_in_row([to_rgb(image), colorize(truth, colors), colorize(pred, colors), errors])
-
-
 def join_in_row(pictures: Sequence[np.ndarray]) -> np.ndarray:
     """Pictures of one size (H, W, 3) side by side, with white separators."""
     separator = np.full((len(pictures[0]), 2, 3), 255, np.uint8)

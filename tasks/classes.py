@@ -1,16 +1,16 @@
 """The class of each pixel: cross-entropy and Dice from logits, and scores from one confusion matrix."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from runtime.device import full_precision, widest_float
 from tasks.calibration import count_confidences, largest_probability
-from tasks.confusion import ClassCounts, class_scores, confusion_matrix, format_table, image_iou, summary_line
+from tasks.confusion import ClassCounts, class_scores, class_table, confusion_matrix, image_iou
 from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRegions, RegionSums
+from tasks.tables import Column, Table
 from tasks.target import Target, labels
 from unet.config import IGNORE_INDEX, UNetConfig
 
@@ -30,13 +30,9 @@ class ClassScores(ClassMeans):
     Args:
         sums: (num_classes, num_classes) int64, pixels, rows truth, columns prediction.
         by_image: (images, 1), the mean IoU of each image.
-
-    Attributes:
-        is_partly_labeled: whether some images are labeled for some classes only.
     """
 
-    is_partly_labeled: ClassVar[bool] = False
-    recorded = (*MEANS, "pixel_accuracy")
+    headline = (*MEANS, Column("pixel_accuracy", "pixel accuracy"))
 
     def add(self, prediction: Tensor, target: ClassTarget, index: int) -> None:
         matrix = confusion_matrix(prediction, target.mask, len(self.names))
@@ -50,13 +46,7 @@ class ClassScores(ClassMeans):
 
     @property
     def counts(self) -> ClassCounts:
-        """The pixels that each class is scored by."""
         return ClassCounts.from_matrix(self.matrix)
-
-    @property
-    def unscored(self) -> Sequence[str]:
-        """Names of the classes that no image is labeled for."""
-        return ()
 
     @property
     def values(self) -> dict[str, Any]:
@@ -70,11 +60,16 @@ class ClassScores(ClassMeans):
     def report(self) -> dict[str, Any]:
         return {"classes": self.names, **self.values, "confusion_matrix": self.matrix.tolist()}
 
-    def summary(self) -> str:
-        return summary_line(self.values, self.names)
+    @property
+    def remark(self) -> str:  # type: ignore[override]  # it is computed
+        _, truth, pixels = self.counts
+        predicted = [name for name, count in zip(self.names, pixels.tolist(), strict=True) if count]
+        has_others = (truth + pixels > 0).sum() > 1
+        return f"only {predicted[0]!r} was predicted" if len(predicted) == 1 and has_others else ""
 
-    def table(self, boundary: dict[str, Any] | None = None) -> str:
-        return format_table(self.counts, self.names, boundary)
+    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+        values = self.values | (boundary or {})
+        return [class_table("Classes", "class", self.names, values, self.counts)]
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

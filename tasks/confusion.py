@@ -7,10 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runtime.redact import table_names
+from tasks.tables import Column, Table
 from unet.config import IGNORE_INDEX
 
 REPLICAS = 64  # copies of each count on a GPU, so that two warps add to different addresses; 6 MB for 150 classes
+FOLDED = 4  # from this many classes without pixels on, they have no rows of their own
+MEAN_COLUMNS = (Column("iou", "IoU"), Column("dice", "Dice"))
+BOUNDARY_COLUMNS = (Column("boundary_iou", "bound. IoU"), Column("hd95", "HD95 (px)"))
+OTHER_COLUMNS = (Column("precision", "precision"), Column("recall", "recall"))
+PIXELS_COLUMN = Column("pixels", "pixels", ",")
+ERROR_COLUMNS = (Column("missed", "missed", ","), Column("false", "wrongly found", ","))
 PIXELS_AT_ONCE = 2**24  # each pixel takes tens of bytes while it is counted
 
 
@@ -115,66 +121,40 @@ def mean_of_present(values: Sequence[float | None]) -> float | None:
     return sum(present) / len(present) if present else None
 
 
-def summary_line(result: dict, names: Sequence[str]) -> str:
-    """The means of `class_scores` in one line, with a remark if only one class was ever predicted."""
-    line = f"{text_of_means(result)}, pixel accuracy {score_text(result['pixel_accuracy'])}"
-    predicted = []
-    for name, precision in zip(names, result["precision"], strict=True):
-        if precision is not None:
-            predicted.append(name)
-    present_classes = sum(value is not None for value in result["iou"])
-    if len(predicted) == 1 and present_classes > 1:
-        line += f"; only {predicted[0]!r} was predicted"
-    return line
-
-
-def text_of_means(values: dict[str, Any]) -> str:
-    """The means of some classes in a line."""
-    return f"mean IoU {score_text(values['mean_iou'])}, mean Dice {score_text(values['mean_dice'])}"
-
-
-def format_table(counts: ClassCounts, names: Sequence[str], boundary: dict[str, Any] | None = None) -> str:
-    """A per-class table of IoU, Dice, precision, recall and pixels, with the means, as plain text.
+def class_table(
+    title: str, first: str, names: Sequence[str], values: dict[str, Any], counts: ClassCounts, *, errors: bool = False
+) -> Table:
+    """A row for each class, and the means. From FOLDED classes without pixels on, they are named in the note alone.
 
     Args:
-        boundary: adds two columns: `boundary_iou` and `hd95` of each class, with their means under `mean_...`.
+        title, first: of the `Table`.
+        values: a list over the classes by metric, and `mean_...` of some; `boundary_iou` and `hd95` add two columns.
+        errors: whether there are columns of the missed and the wrongly found pixels.
     """
-    result = class_scores(counts)
-    last = f"pixel accuracy {score_text(result['pixel_accuracy'])}"
-    return text_table(names, result | (boundary or {}), counts.truth.tolist(), last=last)
-
-
-def text_table(
-    names: Sequence[str], result: dict[str, Any], pixels: Sequence[int], first: str = "class", last: str = ""
-) -> str:
-    """A line for each class with the scores of `result` and its pixels, and a line of the means, as plain text.
-
-    Args:
-        first: the title of the first column.
-        last: the text behind the means.
-    """
-    averaged = {"iou": "IoU", "dice": "Dice"}
-    if "boundary_iou" in result:
-        averaged |= {"boundary_iou": "bound. IoU", "hd95": "HD95 (px)"}
-    titles = averaged | {"precision": "precision", "recall": "recall"}
-    names = table_names(names)
-    name_width = max(10, *map(len, names))
-
-    def row(title: str, cells: dict[str, str], end: str) -> str:
-        texts = [title.ljust(name_width)]
-        for metric, text in cells.items():
-            width = max(7, len(titles[metric]) + 1)
-            texts.append(text.rjust(width))
-        texts.append(end)
-        return "  ".join(texts)
-
-    rows = [row(first, titles, f"{'pixels':>11}")]
+    columns = [*MEAN_COLUMNS, *(BOUNDARY_COLUMNS if "hd95" in values else ()), *OTHER_COLUMNS]
+    pixels = {
+        "pixels": counts.truth.tolist(),
+        "missed": (counts.truth - counts.hits).tolist(),
+        "false": (counts.predicted - counts.hits).tolist(),
+    }
+    absent = [index for index, union in enumerate(counts.union.tolist()) if not union]
+    if len(absent) < FOLDED:
+        absent = []
+    rows = []
     for index, name in enumerate(names):
-        cells = {metric: score_text(result[metric][index]) for metric in titles}
-        rows.append(row(name, cells, f"{pixels[index]:>11,}"))
-    means = {metric: score_text(result[f"mean_{metric}"]) for metric in averaged}
-    rows.append(row("mean", means, f" {last}").rstrip())
-    return "\n".join(rows)
+        if index not in absent:
+            row = {column.key: values[column.key][index] for column in columns}
+            rows.append((name, row | {key: numbers[index] for key, numbers in pixels.items()}))
+    means = {}
+    for column in columns:
+        if f"mean_{column.key}" in values:
+            means[column.key] = values[f"mean_{column.key}"]
+    note = ""
+    if absent:
+        absent_names = ", ".join(names[index] for index in absent)
+        note = f"{len(absent)} classes occur neither in the masks nor in the predictions: {absent_names}."
+    counted = [PIXELS_COLUMN, *(ERROR_COLUMNS if errors else ())]
+    return Table(title, first, columns + counted, rows, ("mean", means), note)
 
 
 def score_text(value: float | None) -> str:

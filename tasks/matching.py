@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runtime.redact import table_names
-from tasks.confusion import mean_of_present, ratio, score_text
+from tasks.confusion import mean_of_present, ratio
+from tasks.tables import Column, Table
 from tasks.target import Target
 from tasks.task import Scores
 from unet.config import IGNORE_INDEX
@@ -236,7 +236,16 @@ class ObjectSums(NamedTuple):
         }
 
 
-MEANS = ("ap50", "ap75", "ap", "panoptic_quality", "f1", "count_error")
+MEANS = (
+    Column("ap50", "AP@0.5"),
+    Column("ap75", "AP@0.75"),
+    Column("ap", "AP@0.5:0.95"),
+    Column("panoptic_quality", "panoptic quality"),
+    Column("f1", "F1"),
+    Column("count_error", "count error"),
+)
+COUNTS = tuple(Column(name, name, ",") for name in ("objects", "predicted", "found", "split", "merged"))
+SIZE_COLUMNS = (Column("objects", "objects", ","), Column("found", "found", ","), Column("share", "share", ".1%"))
 
 
 class ObjectScores(Scores):
@@ -249,6 +258,8 @@ class ObjectScores(Scores):
         sums: (classes * SUMS,) int64.
         by_image: (images, classes * SUMS) int64, the sums of each image.
     """
+
+    headline = MEANS
 
     def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
         self.names = tuple(names)
@@ -298,9 +309,9 @@ class ObjectScores(Scores):
         """The means over the classes that occur, and the counts of all."""
         classes = self.classes
         values: dict[str, Any] = {}
-        for name in MEANS:
+        for name, _, _ in MEANS:
             values[name] = mean_of_present([scores[name] for scores in classes])
-        for name in ("objects", "predicted", "found", "split", "merged"):
+        for name, _, _ in COUNTS:
             values[name] = sum(scores[name] for scores in classes)
         for name in ("found_by_size", "objects_by_size"):
             values[name] = np.sum([scores[name] for scores in classes], axis=0).tolist()
@@ -320,7 +331,7 @@ class ObjectScores(Scores):
 
     def record(self) -> dict[str, float | None]:
         values = self.values
-        record = {f"eval/{name}": values[name] for name in MEANS}
+        record = {f"eval/{name}": values[name] for name, _, _ in MEANS}
         record["eval/missed"] = values["objects"] - values["found"]
         record |= {f"eval/{name}": values[name] for name in ("split", "merged")}
         if len(self.names) > 1:
@@ -330,31 +341,37 @@ class ObjectScores(Scores):
 
     def brief(self) -> dict[str, float | None]:
         values = self.values
-        return {name: values[name] for name in ("ap50", "objects", "predicted", "found", "split", "merged")}
+        return {"ap50": values["ap50"]} | {name: values[name] for name, _, _ in COUNTS}
 
     def report(self) -> dict[str, Any]:
         by_class = dict(zip(self.names, self.classes, strict=True))
         return {**self.values, "iou_thresholds": THRESHOLDS, "sizes": SIZES, "by_class": by_class}
 
-    def summary(self) -> str:
-        values = self.values
-        line = f"AP@0.5 {score_text(values['ap50'])}, panoptic quality {score_text(values['panoptic_quality'])}"
-        return f"{line}, F1 {score_text(values['f1'])}, {values['predicted']:,} objects for {values['objects']:,}"
+    @property
+    def means(self) -> dict[str, Any]:
+        return self.values
 
-    def table(self, boundary: dict[str, Any] | None = None) -> str:
-        names = table_names(self.names)
-        width = max(len("class"), *map(len, names))
-        lines = [f"{'class':<{width}}  AP@0.5  AP@0.75  AP@0.5:0.95      PQ      F1  objects  predicted   found"]
-        for name, scores in zip(names, self.classes, strict=True):
-            cells = f"{score_text(scores['ap50']):>6}  {score_text(scores['ap75']):>7}  {score_text(scores['ap']):>11}"
-            cells += f"  {score_text(scores['panoptic_quality']):>6}  {score_text(scores['f1']):>6}"
-            counts = f"{scores['objects']:>7,}  {scores['predicted']:>9,}  {scores['found']:>6,}"
-            lines.append(f"{name:<{width}}  {cells}  {counts}")
+    @property
+    def remark(self) -> str:  # type: ignore[override]  # it is computed
         values = self.values
-        error = score_text(values["count_error"])
-        lines.append(f"split {values['split']:,}, merged {values['merged']:,}, count error {error}")
-        lines.append(f"found by size in pixels: {found_by_size(values['found_by_size'], values['objects_by_size'])}")
-        return "\n".join(lines)
+        return f"{values['predicted']:,} objects for {values['objects']:,}"
+
+    @property
+    def unfound(self) -> list[str]:
+        rows = zip(self.names, self.classes, strict=True)
+        return [name for name, scores in rows if scores["objects"] and not scores["found"]]
+
+    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+        rows = list(zip(self.names, self.classes, strict=True))
+        values = self.values
+        sizes = []
+        for label, found, objects in zip(
+            size_labels(), values["found_by_size"], values["objects_by_size"], strict=True
+        ):
+            if objects:
+                sizes.append((label, {"objects": objects, "found": found, "share": found / objects}))
+        by_class = Table("Objects", "class", (*MEANS, *COUNTS), rows)
+        return [by_class, Table("Found by size", "pixels", SIZE_COLUMNS, sizes)]
 
 
 def size_labels() -> list[str]:

@@ -11,8 +11,9 @@ from torch import Tensor
 from runtime.device import full_precision, widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
-from tasks.confusion import ClassCounts, class_scores, image_iou, text_of_means, text_table
+from tasks.confusion import ClassCounts, class_scores, class_table, image_iou
 from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions, RegionSums
+from tasks.tables import Table
 from tasks.target import Target, labels
 from unet.config import UNetConfig
 
@@ -126,22 +127,17 @@ class OverlapScores(ClassMeans):
     def report(self) -> dict[str, Any]:
         return {"classes": self.names, **self.values, "tables": self.sums[: len(self.names)].tolist()}
 
-    def summary(self) -> str:
-        line = text_of_means(self.values)
-        missed = self.missed_classes()
-        if missed:
-            line += f"; nothing was found of {', '.join(missed)}"
-        return line
+    @property
+    def counts(self) -> ClassCounts:
+        return foreground_counts(self.sums[: len(self.names)])
 
-    def missed_classes(self) -> list[str]:
-        """The classes that masks hold and that no prediction has found."""
-        counts = foreground_counts(self.sums.cpu())
-        is_missed = (counts.truth > 0) & (counts.hits == 0)
-        return [name for name, missed in zip(self.names, is_missed.tolist(), strict=False) if missed]
+    @property
+    def remark(self) -> str:  # type: ignore[override]  # it is computed
+        return f"nothing was found of {', '.join(self.unfound)}" if self.unfound else ""
 
-    def table(self, boundary: dict[str, Any] | None = None) -> str:
-        pixels = self.sums[: len(self.names), 1].sum(dim=1).tolist()
-        return text_table(self.names, self.values | (boundary or {}), pixels)
+    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+        values = self.values | (boundary or {})
+        return [class_table("Classes", "class", self.names, values, self.counts, errors=True)]
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

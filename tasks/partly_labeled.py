@@ -10,6 +10,7 @@ from runtime.device import full_precision
 from tasks.classes import Classes, ClassScores, ClassTarget
 from tasks.confusion import ClassCounts, confusion_matrix, image_iou
 from tasks.pixels_and_regions import FOCAL_GAMMA, RegionSums
+from tasks.tables import Table
 from tasks.target import image_label
 from unet.config import IGNORE_INDEX
 
@@ -41,8 +42,6 @@ class PartlyLabeledScores(ClassScores):
         by_image: (images, 1), the mean IoU of each image over the classes that it is labeled for.
     """
 
-    is_partly_labeled = True
-
     def __init__(self, names: tuple[str, ...], flags: Tensor, sums: Tensor, by_image: Tensor) -> None:
         super().__init__(names, sums, by_image)
         self.flags = flags
@@ -67,11 +66,14 @@ class PartlyLabeledScores(ClassScores):
         hits, truth, predicted, _ = self.sums[:, -COUNTS:].T
         return ClassCounts(hits, truth, predicted)
 
-    @property
-    def unscored(self) -> tuple[str, ...]:
-        """Names of the classes that no image is labeled for."""
+    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+        (table,) = super().score_tables(boundary)
+        note = "Each class is scored on the images that are labeled for it."
         pixels = self.sums[:, -1].tolist()
-        return tuple(name for name, count in zip(self.names, pixels, strict=True) if count == 0)
+        unscored = [name for name, count in zip(self.names, pixels, strict=True) if not count]
+        if unscored:
+            note += f" No image is labeled for {', '.join(unscored)}: these classes cannot be scored."
+        return [table._replace(note=f"{note} {table.note}".rstrip())]
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from tasks.confusion import ClassCounts
+from tasks.tables import Column
 from tasks.task import Scores, Task
 
-MEANS = ("mean_iou", "mean_dice")
+MEANS = (Column("mean_iou", "mean IoU"), Column("mean_dice", "mean Dice"))
 AnyTask = TypeVar("AnyTask", bound="PixelsAndRegions")
 LOSSES = ("ce+logdice", "ce+dice", "ce", "dice", "focal+dice")
 FOCAL_GAMMA = 2.0  # Lin et al. 2017, arXiv:1708.02002
@@ -26,12 +28,9 @@ class ClassMeans(Scores):
         names: the classes.
         sums: numbers of pixels, int64; the subclass defines their shape.
         by_image: (images, 1), the mean IoU of each image.
-
-    Attributes:
-        recorded: the means that a record holds.
     """
 
-    recorded: ClassVar[Sequence[str]] = MEANS
+    headline: Sequence[Column] = MEANS
 
     def __init__(self, names: Sequence[str], sums: Tensor, by_image: Tensor) -> None:
         self.names = tuple(names)
@@ -44,6 +43,20 @@ class ClassMeans(Scores):
         """Means over the classes by name, and a list over the classes by metric."""
 
     @property
+    @abstractmethod
+    def counts(self) -> ClassCounts:
+        """The pixels that each class is scored by."""
+
+    @property
+    def means(self) -> dict[str, Any]:
+        return self.values
+
+    @property
+    def unfound(self) -> list[str]:
+        is_unfound = (self.counts.truth > 0) & (self.counts.hits == 0)
+        return [name for name, unfound in zip(self.names, is_unfound.tolist(), strict=True) if unfound]
+
+    @property
     def comparison(self) -> float:
         return self.values["mean_iou"] or 0.0
 
@@ -52,8 +65,8 @@ class ClassMeans(Scores):
         return self.by_image[:, 0].tolist()
 
     def record(self) -> dict[str, float | None]:
-        values = self.values
-        record = {f"eval/{key}": values[key] for key in self.recorded}
+        values = self.means
+        record = {f"eval/{column.key}": values[column.key] for column in self.headline}
         for metric in ("iou", "dice"):
             for name, value in zip(self.names, values[metric], strict=True):
                 record[f"eval/{metric}/{name}"] = value

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from runtime.device import upload, widest_float
-from runtime.redact import table_names
 from tasks.confusion import ratio
 from tasks.points import ABSENT, PRESENT, PointTarget
+from tasks.tables import Column, Table
 from tasks.task import Scores
 
 FOUND = 0.5  # a point whose presence is less probable counts as not found
@@ -120,30 +120,23 @@ class LandmarkScores(Scores):
         by_landmark = {name: self.values(landmark) for landmark, name in enumerate(self.names)}
         return {"unit": self.unit, "closeness": self.comparison, **self.values(), "by_landmark": by_landmark}
 
-    def summary(self) -> str:
-        values = self.values()
-        text = f"mean radial error {error_text(values['mean_radial_error'], self.unit)}"
-        text += f", median {error_text(values['median_radial_error'], self.unit)}"
-        if values["presence_auroc"] is not None:
-            text += f", AUROC of presence {values['presence_auroc']:.4f}"
-        return text
+    @property
+    def means(self) -> dict[str, Any]:
+        return {"closeness": self.comparison, **self.values()}
 
-    def table(self, boundary: dict[str, Any] | None = None) -> str:
-        """A line for each landmark, and one for all landmarks."""
-        titles = score_titles(self.unit)
-        names = table_names(self.names)
-        width = max(8, *map(len, names))
-        heading = [f"{'landmark':<{width}}"]
-        for title in titles.values():
-            heading.append(title.rjust(8))
-        rows = [" ".join(heading)]
-        for landmark, name in [*enumerate(names), (None, "all")]:
-            values = self.values(landmark)
-            cells = []
-            for key, title in titles.items():
-                cells.append(score_cell(key, values[key]).rjust(max(8, len(title))))
-            rows.append(" ".join([f"{name:<{width}}", *cells]))
-        return "\n".join(rows)
+    @property
+    def headline(self) -> Sequence[Column]:  # type: ignore[override]  # it is computed
+        columns = [
+            Column("mean_radial_error", f"mean radial error ({self.unit})", ".2f"),
+            Column("median_radial_error", f"median radial error ({self.unit})", ".2f"),
+        ]
+        if self.values()["presence_auroc"] is not None:  # some points are absent
+            columns.append(Column("presence_auroc", "AUROC of presence"))
+        return columns
+
+    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+        rows = [(name, self.values(landmark)) for landmark, name in enumerate(self.names)]
+        return [Table("Landmarks", "landmark", score_columns(self.unit), rows, ("all", self.values()))]
 
     @property
     def _is_known(self) -> Tensor:
@@ -172,29 +165,25 @@ def radius_name(radius: float, unit: str) -> str:
     return f"{radius:g}mm" if unit == "mm" else f"{radius:g}_percent"
 
 
-def score_titles(unit: str) -> dict[str, str]:
-    """The heading of each column of a table of scores."""
-    titles = {"mean_radial_error": f"mean ({unit})", "radial_error_std": "std", "median_radial_error": "median"}
+def score_columns(unit: str) -> list[Column]:
+    """The columns of a table of scores."""
+    columns = [
+        Column("mean_radial_error", f"mean ({unit})", ".2f"),
+        Column("radial_error_std", "std", ".2f"),
+        Column("median_radial_error", "median", ".2f"),
+    ]
     for radius in RADII[unit]:
         sign = f"{radius:g} mm" if unit == "mm" else f"{radius:g}%"
-        titles[f"sdr/{radius_name(radius, unit)}"] = f"<= {sign}"
-    titles["outliers"] = "outliers"
-    titles |= {"presence_precision": "precision", "presence_recall": "recall", "presence_auroc": "AUROC"}
-    return titles | {"present": "present", "absent": "absent"}
-
-
-def score_cell(key: str, value: float | None) -> str:
-    """The text of a score in a table."""
-    if value is None:
-        return "n/a"
-    if key in ("outliers", "present", "absent"):
-        return f"{value:.0f}"
-    return f"{value:.2f}" if "radial" in key else f"{value:.3f}"
-
-
-def error_text(error: float | None, unit: str) -> str:
-    """The text of an error with its unit."""
-    return "n/a" if error is None else f"{error:.2f} {unit}"
+        columns.append(Column(f"sdr/{radius_name(radius, unit)}", f"<= {sign}", ".3f"))
+    return [
+        *columns,
+        Column("outliers", "outliers", ".0f"),
+        Column("presence_precision", "precision", ".3f"),
+        Column("presence_recall", "recall", ".3f"),
+        Column("presence_auroc", "AUROC", ".3f"),
+        Column("present", "present", ".0f"),
+        Column("absent", "absent", ".0f"),
+    ]
 
 
 def auroc(positive: Tensor, negative: Tensor) -> float | None:

@@ -8,15 +8,18 @@ import torch
 from torch import Tensor
 
 from runtime.errors import ModelError
-from tasks.confusion import text_of_means, text_table
+from tasks.confusion import class_table
 from tasks.overlapping import (
     Overlapping,
     OverlapScores,
     OverlapTarget,
     class_tables,
+    foreground_counts,
     mirroring_of_model,
     table_scores,
 )
+from tasks.pixels_and_regions import MEANS
+from tasks.tables import Column, Table
 from unet.config import UNetConfig
 
 
@@ -58,6 +61,12 @@ class RegionScores(OverlapScores):
         sums: (2 x regions, 2, 2), the tables of the regions, then the tables of the labels.
     """
 
+    headline = (
+        *MEANS,
+        Column("label_mean_iou", "mean IoU of the labels"),
+        Column("label_mean_dice", "mean Dice of the labels"),
+    )
+
     def __init__(self, regions: Sequence[Region], sums: Tensor, by_image: Tensor) -> None:
         super().__init__([region.name for region in regions], sums, by_image)
         self.labels = [region.label for region in regions]
@@ -73,23 +82,20 @@ class RegionScores(OverlapScores):
         """Means over the labels, and a list over the labels by metric."""
         return table_scores(self.sums[len(self.names) :])
 
-    def record(self) -> dict[str, float | None]:
-        values = self.label_values
-        record = super().record()
-        record["eval/label_mean_iou"] = values["mean_iou"]
-        record["eval/label_mean_dice"] = values["mean_dice"]
-        return record
-
     def report(self) -> dict[str, Any]:
         labels = {"labels": self.labels, **self.label_values, "tables": self.sums[len(self.names) :].tolist()}
         return {**super().report(), "of_labels": labels}
 
-    def summary(self) -> str:
-        return f"{super().summary()}; of the labels {text_of_means(self.label_values)}"
+    @property
+    def means(self) -> dict[str, Any]:
+        of_labels = self.label_values
+        return self.values | {f"label_{column.key}": of_labels[column.key] for column in MEANS}
 
-    def table(self, boundary: dict[str, Any] | None = None) -> str:
-        pixels = self.sums[len(self.names) :, 1].sum(dim=1).tolist()
-        return "\n".join([super().table(boundary), text_table(self.labels, self.label_values, pixels, first="written")])
+    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+        (regions,) = super().score_tables(boundary)
+        counts = foreground_counts(self.sums[len(self.names) :])
+        labels = class_table("Written labels", "label", self.labels, self.label_values, counts, errors=True)
+        return [regions._replace(title="Regions", first="region"), labels]
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tasks.calibration import no_counts
+from tasks.tables import Column, Table, as_text
 from tasks.target import OwnTarget, Target
 from unet.config import UNetConfig
 
@@ -20,9 +21,13 @@ class Scores(ABC):
         by_image: (images, columns), zero for images that were not added; adds up over processes.
         reliability: (bins, 3) int64, the counts of `calibration.count_confidences`; None before the first count.
         has_background: whether the first class of `by_class` is the background.
+        headline: the means that stand in the log's lines, on the report's tiles and in the card, the first of `means`.
+        remark: what is strange about the predictions, in words.
     """
 
     has_background: ClassVar[bool] = True
+    headline: Sequence[Column]
+    remark: str = ""
     sums: Tensor
     by_image: Tensor
     reliability: Tensor | None = None
@@ -82,13 +87,30 @@ class Scores(ABC):
     def report(self) -> dict[str, Any]:
         """The content of metrics.json except the images."""
 
+    @property
     @abstractmethod
-    def summary(self) -> str:
-        """The means in one line."""
+    def means(self) -> dict[str, Any]:
+        """The scores of all images and classes together, by the keys of `headline`."""
 
     @abstractmethod
+    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+        """The tables of all scores, with those of boundaries if they are given."""
+
+    @property
+    def unfound(self) -> list[str]:
+        """Names of the classes that images hold and that the model has found nowhere."""
+        return []
+
+    def summary(self) -> str:
+        """The headline in one line."""
+        means = self.means
+        texts = [f"{column.title} {column.text(means)}" for column in self.headline]
+        line = ", ".join(texts)
+        return f"{line}; {self.remark}" if self.remark else line
+
     def table(self, boundary: dict[str, Any] | None = None) -> str:
-        """All scores as plain text, with the scores of boundaries if they are given."""
+        """All scores as lines of plain text, with those of boundaries if they are given."""
+        return "\n".join([*map(as_text, self.score_tables(boundary)), self.summary()])
 
     def to_json(self) -> dict[str, Any]:
         """The scores in the form of a checkpoint; `Task.scores_from_json` reads them."""

@@ -15,7 +15,8 @@ ORDER = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone model_files", "model"),
     "tasks": (
-        "target confusion",
+        "target tables",
+        "confusion",
         "calibration",
         "task points",
         "pixels_and_regions point_scores",

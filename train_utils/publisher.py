@@ -167,7 +167,7 @@ def facts(
         total_steps=schedule.total_steps,
         resume=resume,
         validation_images=len(info.val),
-        unfound=[] if best is None else section.unfound(best.scores),
+        unfound=[] if best is None else best.scores.unfound,
         lacks_encoder=_lacks_encoder(info, section, network),
         is_generated=info.config.dataset == DataConfig.dataset,
         is_good=best is not None and best.scores.comparison >= section.good,

@@ -17,7 +17,6 @@ from data_utils.visualize import (
     outlined_overlay,
     overlay,
     palette,
-    panel,
     to_rgb,
     value_limits,
 )
@@ -129,14 +128,10 @@ TRUTH = np.array([[0, 1, 1, 255, 0], [0, 0, 0, 0, 0]])
 PREDICTION = np.array([[0, 1, 0, 1, 0], [1, 0, 0, 0, 0]])
 
 
-def test_a_panel_shows_image_truth_prediction_and_errors():
-    colors = palette(2)
-    row = panel(IMAGE, TRUTH, PREDICTION, colors)
-    assert (row[:, :5] == 200).all()
-    assert np.array_equal(row[:, 7:12], colorize(TRUTH, colors))
-    assert np.array_equal(row[:, 14:19], colorize(PREDICTION, colors))
+def test_wrong_pixels_are_red_and_ignored_ones_grey_over_the_dark_image():
     right = (70, 70, 70)
-    pixels = [[tuple(pixel) for pixel in line] for line in row[:, 21:].tolist()]
+    errors = mark_errors(IMAGE, TRUTH, PREDICTION, 2).tolist()
+    pixels = [[tuple(pixel) for pixel in line] for line in errors]
     assert pixels == [[right, right, RED, GREY, right], [RED, right, right, right, right]]
 
 

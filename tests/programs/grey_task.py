@@ -25,10 +25,10 @@ from inference.outputs import FORMATS
 from inference.outputs.prediction_format import MaskFormat
 from runtime.errors import DataError
 from tasks import TASKS
-from tasks.confusion import score_text
+from tasks.tables import Column, Table
 from tasks.target import Target, labels
 from tasks.task import Scores, Task
-from train_utils.reporting.section import Metric, Section
+from train_utils.reporting.section import Section
 from train_utils.reporting.sections import SECTIONS
 from unet.config import MaskValue, UNetConfig
 
@@ -51,6 +51,8 @@ class GreyScores(Scores):
         sums: (2,) int64, the absolute errors of all known pixels together, and their number.
         by_image: (images, 2) int64, the same of each image.
     """
+
+    headline = (Column("closeness", "closeness"), Column("grey_error", "grey error"))
 
     def __init__(self, sums: Tensor, by_image: Tensor) -> None:
         self.sums, self.by_image = sums, by_image
@@ -81,20 +83,21 @@ class GreyScores(Scores):
     def image_comparison(self) -> list[float]:
         return [GreyScores(sums, self.by_image).comparison for sums in self.by_image]
 
-    def record(self) -> dict[str, float | None]:
-        return {"eval/closeness": self.closeness, "eval/grey_error": self.error}
-
-    def brief(self) -> dict[str, float | None]:
+    @property
+    def means(self) -> dict[str, float | None]:
         return {"closeness": self.closeness, "grey_error": self.error}
 
+    def record(self) -> dict[str, float | None]:
+        return {f"eval/{name}": value for name, value in self.means.items()}
+
+    def brief(self) -> dict[str, float | None]:
+        return self.means
+
     def report(self) -> dict[str, Any]:
-        return {**self.brief(), "pixels": self.sums[1].item()}
+        return {**self.means, "pixels": self.sums[1].item()}
 
-    def summary(self) -> str:
-        return f"closeness {score_text(self.closeness)}, grey error {score_text(self.error)}"
-
-    def table(self, boundary: dict[str, Any] | None = None) -> str:
-        return f"{self.summary()}, of {self.sums[1].item():,} pixels"
+    def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
+        return []
 
 
 class Grey(Task):
@@ -203,17 +206,8 @@ class GreySection(Section[GreyScores]):
     def description(self) -> str:
         return "The grey value of each pixel."
 
-    def metrics(self, scores: GreyScores) -> list[Metric]:
-        return [Metric("closeness", "Closeness", scores.closeness), Metric("grey_error", "Grey error", scores.error)]
-
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {"image": to_rgb(image), "truth": colorize(truth, RAMP), "prediction": colorize(pred, RAMP)}
-
-    def html(self, scores: GreyScores) -> str:
-        return f"<section><h2>Grey values</h2><p>{scores.table()}</p></section>"
-
-    def markdown(self, scores: GreyScores) -> str:
-        return f"{scores.table()}.\n"
 
 
 def register() -> None:

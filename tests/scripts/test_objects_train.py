@@ -126,7 +126,7 @@ def test_objects_are_learned(run):
 def test_an_evaluation_of_objects_has_all_scores(run):
     scores = {"eval/panoptic_quality", "eval/f1", "eval/count_error", "eval/ap", "eval/ap75"}
     assert scores | {"eval/missed", "eval/split", "eval/merged"} <= run.records[-1].keys()
-    assert "found by size in pixels:" in run.output
+    assert "Found by size" in (run.folder / "report.html").read_text()
 
 
 def test_the_model_records_classes_with_the_smallest_object(run):

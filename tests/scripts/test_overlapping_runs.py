@@ -149,7 +149,7 @@ def test_a_true_mask_of_pages_scores_as_folders_do(run, data, predicted, tmp_pat
 def test_report_shows_classes_that_may_overlap(run):
     report = (run.folder / "report.html").read_text()
     assert "A pixel may have several classes" in report
-    assert "Found and missed pixels" in report
+    assert "wrongly found" in report
 
 
 def test_page_gives_an_archive_with_a_mask_for_each_class(run, data, tmp_path):

@@ -26,8 +26,8 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io import windowed
 from runtime.errors import SettingsError
 from train_utils.monitoring.tracker import Tracker
+from train_utils.reporting.charts import matrix_picture
 from train_utils.reporting.classes import ClassSection
-from train_utils.reporting.matrix_picture import matrix_picture
 from train_utils.settings.record import RunSettings
 from unet import UNet
 

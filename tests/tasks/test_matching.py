@@ -85,14 +85,6 @@ def test_an_object_cut_into_exact_halves_is_found_once():
     assert scores_of(ONE, HALVES).classes[0]["found"] == 1
 
 
-def test_a_table_has_a_row_of_scores_under_titles_as_wide():
-    titles, row, *rest = scores_of(HALVES, ONE).table().splitlines()
-    assert titles.split() == ["class", "AP@0.5", "AP@0.75", "AP@0.5:0.95", "PQ", "F1", "objects", "predicted", "found"]
-    assert row.split() == ["object", "0.5000", "0.0000", "0.0500", "0.3333", "0.6667", "1", "2", "1"]
-    assert len(row) == len(titles)
-    assert rest == ["split 1, merged 0, count error 1.0000", "found by size in pixels: below 64: 1 of 1"]
-
-
 def test_parts_of_an_image_count_as_the_whole_does():
     true = discs((60, 50), 20, seed=1)
     predicted = np.roll(true, 2, axis=1)
@@ -237,7 +229,6 @@ def test_an_image_without_objects_has_no_score():
     assert scores.values["ap50"] is None
     assert scores.comparison == 0
     assert len(scores.sums) == SUMS
-    assert "no objects" in scores.table()
 
 
 def test_an_image_without_objects_is_the_worst_only_where_some_are_predicted():

@@ -6,15 +6,13 @@ Modules: tasks/confusion.py.
 import pytest
 import torch
 
-from tasks.classes import Classes
+from tasks.classes import Classes, ClassScores
 from tasks.confusion import (
     ClassCounts,
     class_scores,
     confusion_matrix,
-    format_table,
     image_iou,
     matrix_scores,
-    summary_line,
 )
 from tasks.overlapping import Overlapping
 from tasks.partly_labeled import PartlyLabeledClasses
@@ -73,7 +71,8 @@ def test_a_prediction_of_background_alone_scores_zero_on_the_foreground():
     assert result["dice"][2] is None  # occurs nowhere, so it counts nowhere
     background = 2 * 120 / (128 + 120)
     assert result["mean_dice"] == background / 2
-    assert "only 'background' was predicted" in summary_line(result, ["background", "cell", "other"])
+    scores = ClassScores(("background", "cell", "other"), confusion_matrix(masks * 0, masks, 3), torch.zeros(0, 1))
+    assert scores.summary().endswith("only 'background' was predicted")
 
 
 def test_predictions_under_ignored_pixels_change_nothing():
@@ -99,7 +98,6 @@ def test_ignored_pixels_have_no_score():
     result = matrix_scores(confusion_matrix(torch.zeros_like(masks), masks, 2))
     assert result["mean_iou"] is None
     assert result["pixel_accuracy"] is None
-    assert "n/a" in format_table(ClassCounts.from_matrix(torch.zeros(2, 2, dtype=torch.int64)), ["a", "b"])
 
 
 ALL_LABELED = PartlyLabeledClasses(("a", "b"), flags=torch.ones(1, 2, dtype=torch.bool))
@@ -116,16 +114,15 @@ def test_scores_of_no_image_are_read_as_they_were_stored(task):
 
 
 BOUNDARY = {"boundary_iou": [0.5, None], "hd95": [2.0, None], "mean_boundary_iou": 0.5, "mean_hd95": 2.0}
-LONG_NAMES = ("a class of a long name", "b")
 
 
 def test_a_table_has_a_row_of_scores_for_each_class():
-    lines = format_table(ClassCounts.from_matrix(MATRIX), LONG_NAMES, BOUNDARY).splitlines()
-    assert [" ".join(line.split()) for line in lines] == [
-        "class IoU Dice bound. IoU HD95 (px) precision recall pixels",
-        "a class of a long name 0.7500 0.8571 0.5000 2.0000 1.0000 0.7500 4",
-        "b 0.6667 0.8000 n/a n/a 0.6667 1.0000 2",
-        "mean 0.7083 0.8286 0.5000 2.0000 pixel accuracy 0.8333",
+    (table,) = ClassScores(("a", "b"), MATRIX, torch.zeros(0, 1)).score_tables(BOUNDARY)
+    assert table.cells() == [
+        ["class", "IoU", "Dice", "bound. IoU", "HD95 (px)", "precision", "recall", "pixels"],
+        ["a", "0.7500", "0.8571", "0.5000", "2.0000", "1.0000", "0.7500", "4"],
+        ["b", "0.6667", "0.8000", "n/a", "n/a", "0.6667", "1.0000", "2"],
+        ["mean", "0.7083", "0.8286", "0.5000", "2.0000", "", "", ""],
     ]
 
 

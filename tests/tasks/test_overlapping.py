@@ -197,17 +197,6 @@ def test_a_filler_changes_no_score(scores_of_first_class):
     assert scores_of_first_class.image_comparison == pytest.approx([1 / 3])
 
 
-def test_a_table_has_a_row_for_each_class(scores_of_first_class):
-    lines = scores_of_first_class.table().splitlines()
-    assert not any(line.endswith(" ") for line in lines)
-    assert [line.split() for line in lines[1:]] == [
-        ["heart", "0.6667", "0.8000", "1.0000", "0.6667", "3"],
-        ["lung", "0.0000", "0.0000", "n/a", "0.0000", "1"],
-        ["bone", "n/a", "n/a", "n/a", "n/a", "0"],
-        ["mean", "0.3333", "0.4000"],
-    ]
-
-
 def test_all_31_bits_are_kept():
     rng = np.random.default_rng(0)
     truth, unknown = rng.integers(0, 2**31, (2, 5, 6))

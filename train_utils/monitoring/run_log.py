@@ -105,7 +105,9 @@ class RunLog:
             self._last = result
         if self.schedule.is_log_step(self.state.step):
             self._write_training(learning_rate)
-        self._move_bar()
+        self._describe()
+        clock = self.schedule.clock
+        self.bar.update(clock.done // 1000 - self.bar.n if clock.budget else 1)
 
     def _write_training(self, learning_rate: float) -> None:
         """Write a record of the steps since the last one."""
@@ -127,13 +129,12 @@ class RunLog:
             self._has_named_bottleneck = True
             say(bottleneck)
 
-    def _move_bar(self) -> None:
+    def _describe(self) -> None:
+        """Write the last record and the best score behind the bar."""
         text = self._brief
         if self.state.best >= 0:
             text += f", best {self.compared_by} {self.state.best:.3f}"
         self.bar.set_postfix_str(text, refresh=False)
-        clock = self.schedule.clock
-        self.bar.update(clock.done // 1000 - self.bar.n if clock.budget else 1)
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Write a record of the scores."""
@@ -150,6 +151,7 @@ class RunLog:
 
     def close(self) -> None:
         """End the measurement after the last step, and name the samples that any process left out."""
+        self._describe()
         self.bar.close()
         self._profiler = None
         self._trace.close()  # perhaps before all the steps were traced

@@ -1,19 +1,21 @@
-"""Curves and plots for pages, drawn by matplotlib: SVG as the source of an image."""
+"""Curves and plots for pages, drawn by matplotlib: SVG as the source of an image, and the confusion matrix."""
 
 import base64
 import io
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from runtime.redact import printable, shorten
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # size of a curve, in points; the page scales it
@@ -21,99 +23,91 @@ WIDTH = 480
 HEIGHT = 240
 ROW_HEIGHT = 18  # points of a landmark's row in a plot of errors
 LEAST_ERROR = 1e-3  # smaller ones are drawn at the left edge
-ERROR_TICKS = (1, 2, 5)  # the ticks in each power of ten
 MAX_POINTS = 400  # points of a line; more cannot be told apart
 # colors that can be told apart on a light and on a dark page
 TEXT = "#7b8594"
 GRID = "#7b859455"
 SERIES = ("#3f7ff5", "#e5601a", "#1ca37f", "#a05fe6", "#d6458a", "#808b99")
-CURVE_STYLE: dict[Any, Any] = {
+DASHED: dict[str, Any] = {"color": TEXT, "linewidth": 1, "linestyle": (0, (4, 4))}
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
     "svg.hashsalt": "unet-accelerate",  # the same file for the same run
     "font.sans-serif": ["DejaVu Sans", "sans-serif"],
     "font.size": 12,
     "text.color": TEXT,
+    "axes.labelcolor": TEXT,
     "xtick.labelcolor": TEXT,
     "ytick.labelcolor": TEXT,
     "axes.grid": True,
-    "axes.grid.axis": "y",
     "axes.axisbelow": True,
     "grid.color": GRID,
-    "axes.autolimit_mode": "round_numbers",
-    "axes.xmargin": 0,
-    "axes.ymargin": 0,
     "axes.formatter.useoffset": False,
-    "path.simplify": False,
     "axes.spines.left": False,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.spines.bottom": False,
     "xtick.bottom": False,
     "ytick.left": False,
+    "legend.frameon": False,
+    "path.simplify": False,
+    "lines.linewidth": 2,
 }
-
-Points = Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A line chart for a page: the source of its image, and each series' last value by label."""
-
-    title: str
-    source: str
-    last: dict[str, float]
+# the confusion matrix
+LABELED_CLASSES = 20  # a larger one has no numbers
+CELL = 0.55  # inches of a labeled cell
+NAME_PITCH = 0.2  # inches between two names of a larger one
+SMALLEST_SIDE = 8  # inches of a larger one
+LARGEST_SIDE = 12
+DARK_CELL_SHARE = 0.55  # from this share on, text in a cell is white
 
 
-def curve(title: str, series: dict[str, Points], best_step: int | None = None) -> Curve | None:
-    """A chart of {label: [(step, value), ...]}, at most two series; None if no series has a finite value.
+class Line(NamedTuple):
+    """A line of a chart.
+
+    Args:
+        points: (step, value) pairs.
+        color: its number in SERIES.
+        label: its name in the legend, before its last value; a line without one is not in the legend.
+    """
+
+    points: Sequence[tuple[float, float]]
+    color: int
+    label: str = ""
+
+
+def line_chart(lines: Sequence[Line], best_step: int | None = None) -> str | None:
+    """A chart of lines over the steps; None if none of them has a finite value.
 
     A dashed line marks `best_step`, if it is given.
     """
-    lines = {}
-    last = {}
-    for label, points in series.items():
-        line = _finite(points)
-        if len(line):
-            lines[label] = line
-            last[label] = float(line[-1, 1])
-    if not lines:
-        return None
-    return Curve(title, _line_chart(list(enumerate(lines.values())), best_step), last)
-
-
-def overlaid(lines: Sequence[tuple[int, Points]]) -> str | None:
-    """A chart of many lines, each with the number of its color in SERIES; None if no line has a finite value."""
     finite_lines = []
-    for color, points in lines:
-        line = _finite(points)
-        if len(line):
-            finite_lines.append((color, line))
-    return _line_chart(finite_lines, None) if finite_lines else None
-
-
-def _finite(points: Points) -> np.ndarray:
-    """The points with a finite value, (n, 2): steps and values."""
-    return np.array([point for point in points if math.isfinite(point[1])], dtype=float).reshape(-1, 2)
-
-
-def _line_chart(lines: Sequence[tuple[int, np.ndarray]], best_step: int | None) -> str:
-    """A chart of lines (n, 2), each with the number of its color."""
-    with _styled_figure() as figure:
-        axes = figure.add_subplot()
-        for number, (color, line) in enumerate(lines):
-            steps, values = thin_points(line).T
-            (curve,) = axes.plot(steps, values, color=SERIES[color], linewidth=2, clip_on=False)
-            curve.set(marker="o", markevery=[-1], gid=f"series-{number}")
-        last_step = max(line[-1, 0] for _, line in lines)
+    for line in lines:
+        finite_points = [point for point in line.points if math.isfinite(point[1])]
+        if finite_points:
+            finite_lines.append(line._replace(points=finite_points))
+    if not finite_lines:
+        return None
+    last_step = max(line.points[-1][0] for line in finite_lines)
+    with _plot() as axes:
+        for number, (points, color, label) in enumerate(finite_lines):
+            steps, values = thin_points(np.array(points, float)).T
+            (drawn,) = axes.plot(steps, values, color=SERIES[color], marker="o", markevery=[-1])
+            drawn.set(gid=f"series-{number}", label=f"{label} {points[-1][1]:.4g}" if label else None)
         axes.set_xlim(0, last_step)
-        axes.set_xlabel("step", color=TEXT, fontsize=11)
+        axes.set_xlabel("step")
         if best_step is not None and best_step <= last_step:
-            axes.axvline(best_step, color=TEXT, linewidth=1, linestyle=(0, (4, 4)), gid="best-step")
-        axes.locator_params(axis="y", nbins=5, steps=[1, 2, 2.5, 5, 10])
-        axes.locator_params(axis="x", nbins=5, integer=True)
-        for grid_line in axes.get_ygridlines():
-            grid_line.set_clip_on(False)
-        return _svg(figure)
+            axes.axvline(best_step, gid="best-step", **DASHED)
+        if any(line.label for line in finite_lines):
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(finite_lines))
+        axes.locator_params(axis="x", integer=True)
+        return _svg(axes)
+
+
+def thin_points(points: np.ndarray) -> np.ndarray:
+    """(n, 2) points as at most MAX_POINTS: the means of runs of nearly equal length."""
+    if len(points) <= MAX_POINTS:
+        return points
+    return np.stack([run.mean(axis=0) for run in np.array_split(points, MAX_POINTS)])
 
 
 def reliability_plot(curve_points: Sequence[Mapping[str, float]]) -> str:
@@ -124,37 +118,62 @@ def reliability_plot(curve_points: Sequence[Mapping[str, float]]) -> str:
     """
     confidence = [point["confidence"] for point in curve_points]
     accuracy = [point["accuracy"] for point in curve_points]
-    with _styled_figure() as figure:
-        axes = figure.add_subplot()
-        axes.plot([0, 1], [0, 1], color=TEXT, linewidth=1, linestyle=(0, (4, 4)), gid="calibrated")
-        axes.plot(confidence, accuracy, color=SERIES[0], linewidth=2, marker="o", clip_on=False, gid="series-0")
-        axes.set_xlabel("confidence", color=TEXT, fontsize=11)
-        axes.set_ylabel("share of right pixels", color=TEXT, fontsize=11)
-        return _svg(figure)
+    with _plot() as axes:
+        axes.plot([0, 1], [0, 1], gid="calibrated", **DASHED)
+        axes.plot(confidence, accuracy, color=SERIES[0], marker="o", gid="series-0")
+        axes.set_xlabel("confidence")
+        axes.set_ylabel("share of right pixels")
+        return _svg(axes)
 
 
-def error_plot(errors: dict[str, np.ndarray], unit: str) -> str | None:
+def error_plot(errors: Mapping[str, np.ndarray], unit: str) -> str | None:
     """A plot with a row for each name: errors as dots on a logarithmic axis, a bar at the median."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     if not any(len(values) for values in errors.values()):
         return None
-    height = max(HEIGHT, ROW_HEIGHT * (2 + len(errors)))
-    with _styled_figure(height, {"axes.grid.axis": "x", "axes.autolimit_mode": "data"}) as figure:
-        axes = figure.add_subplot()
+    with _plot(max(HEIGHT, ROW_HEIGHT * (2 + len(errors)))) as axes:
         for row, values in enumerate(errors.values()):
             positions = np.maximum(values, LEAST_ERROR)
             axes.plot(positions, np.full(len(positions), row), ".", color=SERIES[0], alpha=0.5, gid=f"errors-{row}")
             if len(positions):
-                axes.plot([np.median(positions)] * 2, [row - 0.35, row + 0.35], color=SERIES[1], linewidth=2)
+                axes.plot([np.median(positions)] * 2, [row - 0.35, row + 0.35], color=SERIES[1])
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=ERROR_TICKS))
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_yticks(range(len(errors)), [shorten(printable(name)) for name in errors], parse_math=False)
         axes.set_ylim(len(errors) - 0.5, -0.5)
-        axes.set_xlabel(f"error in {unit}", color=TEXT, fontsize=11)
-        return _svg(figure)
+        axes.set_xlabel(f"error in {unit}")
+        return _svg(axes)
+
+
+def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """A confusion matrix (num_classes, num_classes), rows truth, as uint8 (H, W, 3); colors are shares of the row.
+
+    The picture grows with the classes. Beyond LABELED_CLASSES it has no numbers, and only as many names as fit.
+    """
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    count = len(names)
+    is_labeled = count <= LABELED_CLASSES
+    side = max(CELL * count, 2) if is_labeled else min(max(NAME_PITCH * count, SMALLEST_SIDE), LARGEST_SIDE)
+    named = range(0, count, 1 if is_labeled else math.ceil(NAME_PITCH * count / side))
+    labels = [shorten(names[index]) for index in named]
+    buffer = io.BytesIO()
+    with own_style() as figure_class, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # names in other scripts are boxes
+        figure = figure_class(figsize=(side, side))
+        axes = figure.add_axes((0, 0, 1, 1))  # names are drawn outside: `bbox_inches` includes them
+        axes.imshow(shares, "Blues", vmin=0, vmax=1, interpolation="nearest", aspect="auto")
+        if is_labeled:
+            for row, column in zip(*np.nonzero(shares), strict=True):
+                share = shares[row, column]
+                color = "white" if share > DARK_CELL_SHARE else "black"
+                axes.text(column, row, f"{100 * share:.1f}", color=color, ha="center", va="center")
+        # a name is no formula, whatever dollar signs it has
+        axes.set_yticks(named, labels, parse_math=False)
+        axes.set_xticks(named, labels, parse_math=False, rotation=45, rotation_mode="anchor", ha="left")
+        axes.tick_params(length=0, top=False, labeltop=True, bottom=False, labelbottom=False)
+        axes.set_xlabel("prediction, % of the truth's pixels")
+        axes.set_ylabel("truth")
+        figure.savefig(buffer, format="png", bbox_inches="tight", pad_inches=0.15)
+    return np.asarray(Image.open(buffer).convert("RGB"))
 
 
 @contextmanager
@@ -175,25 +194,16 @@ def own_style(style: Mapping[Any, Any] | None = None) -> Iterator[type["Figure"]
 
 
 @contextmanager
-def _styled_figure(height: int = HEIGHT, style: Mapping[str, str] | None = None) -> Iterator["Figure"]:
-    """A new figure of `height` points, in a context with the style of the page's plots.
-
-    Args:
-        style: settings of matplotlib in which a plot differs from the others.
-    """
-    with own_style(CURVE_STYLE | dict(style or {})) as figure_class:
-        yield figure_class(figsize=(WIDTH / 72, height / 72), layout="constrained")
+def _plot(height: int = HEIGHT) -> Iterator["Axes"]:
+    """The axes of a new figure of `height` points, in a context with the style of the page's plots."""
+    with own_style(STYLE) as figure_class:
+        yield figure_class(figsize=(WIDTH / 72, height / 72), layout="constrained").add_subplot()
 
 
-def thin_points(points: np.ndarray) -> np.ndarray:
-    """(n, 2) points as at most MAX_POINTS: the means of runs of nearly equal length."""
-    if len(points) <= MAX_POINTS:
-        return points
-    return np.stack([run.mean(axis=0) for run in np.array_split(points, MAX_POINTS)])
-
-
-def _svg(figure: "Figure") -> str:
-    """A figure as the source of an image."""
+def _svg(axes: "Axes") -> str:
+    """The figure of the axes as the source of an image."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue().encode()).decode()}"

@@ -3,7 +3,6 @@
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image
@@ -15,24 +14,15 @@ SMALL_PNG = 16_000  # bytes: a picture this small is shown as it is, pixel by pi
 JPEG_QUALITY = 85
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """A picture for <img>: its data URI, and its size in pixels."""
-
-    source: str
-    width: int
-    height: int
-
-
-def embed_all(pictures: Sequence[np.ndarray], budget: int, side: int = MAX_SIDE) -> list[Embedded]:
-    """Embed (H, W, 3) uint8 pictures, reduced to the largest common side with which the URIs fit into `budget` bytes.
+def embed_all(pictures: Sequence[np.ndarray], budget: int, side: int = MAX_SIDE) -> list[str]:
+    """The data URIs of (H, W, 3) uint8 pictures, at the largest side with which they fit into `budget` bytes.
 
     One side for all, of at most `side` pixels, keeps the views of an image comparable.
     """
     while True:
-        embedded = [_embed_reduced(pixels, side) for pixels in pictures]
-        if side == MIN_SIDE or sum(len(picture.source) for picture in embedded) <= budget:
-            return embedded
+        sources = [embed(reduce_picture(pixels, side)) for pixels in pictures]
+        if side == MIN_SIDE or sum(map(len, sources)) <= budget:
+            return sources
         side = max(MIN_SIDE, side * 3 // 4)
 
 
@@ -43,31 +33,19 @@ def reduce_picture(pixels: np.ndarray, side: int = MAX_SIDE) -> np.ndarray:
     return np.asarray(image)
 
 
-def embed_png(pixels: np.ndarray) -> Embedded:
-    """Embed a (H, W, 3) uint8 picture at its own size, as PNG."""
+def embed(pixels: np.ndarray) -> str:
+    """The data URI of a (H, W, 3) uint8 picture: flat pictures are smaller as PNG, photographs as JPEG."""
     image = Image.fromarray(pixels)
-    return _embed(image, "png", _encode(image, "PNG", optimize=True))
-
-
-def _embed_reduced(pixels: np.ndarray, side: int) -> Embedded:
-    """Embed a reduced picture as PNG or JPEG: flat pictures are smaller as PNG, photographs as JPEG."""
-    image = Image.fromarray(pixels)
-    image.thumbnail((side, side))
-    png = _encode(image, "PNG")
-    if len(png) > SMALL_PNG:
+    kind, content = "png", _encode(image, "PNG")
+    if len(content) > SMALL_PNG:
         # colors keep their full resolution: wrong pixels are thin red lines. Pillow's `optimize` fails on noise (13.0)
         jpeg = _encode(image, "JPEG", quality=JPEG_QUALITY, subsampling=0)
-        if len(jpeg) < len(png):
-            return _embed(image, "jpeg", jpeg)
-    return _embed(image, "png", png)
+        if len(jpeg) < len(content):
+            kind, content = "jpeg", jpeg
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _encode(image: Image.Image, kind: str, **options: int) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
-
-
-def _embed(image: Image.Image, kind: str, content: bytes) -> Embedded:
-    encoded = base64.b64encode(content).decode()
-    return Embedded(f"data:image/{kind};base64,{encoded}", image.width, image.height)

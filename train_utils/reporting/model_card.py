@@ -1,15 +1,16 @@
 """The README.md of a trained model: its description, its scores, and how to use it."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
 from runtime.files import user_path
+from tasks.tables import as_markdown
+from tasks.task import Scores
 from train_utils.evaluation import Evaluation
 from train_utils.reporting.rendering import render
-from train_utils.reporting.section import Metric, Section
+from train_utils.reporting.section import Section
 from train_utils.settings.lite0 import CONFIG
 from train_utils.settings.record import RunSettings
 from train_utils.settings.starting_point import ENCODER_FLAGS
@@ -34,12 +35,11 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
             training[name.replace("_", " ")] = _remove_path(flags[name])
     return render(
         "model_card.md.jinja",
-        card_data=_front_matter(title, dataset, section, section.metrics(best.scores)).to_yaml(),
+        card_data=_front_matter(title, dataset, section, best.scores).to_yaml(),
         title=title,
-        description=section.description(),
-        mask_values=section.mask_values,
-        answer=section.answer,
-        measured=section.markdown(best.scores).rstrip(),
+        section=section,
+        summary=best.scores.summary(),
+        tables=[as_markdown(table) for table in best.scores.score_tables()],
         encoder=settings.encoder,
         is_lite0=settings.encoder == encoder_name(CONFIG),
         volumes=settings.identity["dims"] == 3,
@@ -51,19 +51,20 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
     )
 
 
-def _front_matter(title: str, dataset: str, section: Section, metrics: Sequence[Metric]) -> ModelCardData:
+def _front_matter(title: str, dataset: str, section: Section, scores: Scores) -> ModelCardData:
     results = []
-    for metric in metrics:
-        if metric.value is not None:
+    means = scores.means
+    for key, name, _ in scores.headline:
+        if means[key] is not None:
             result = EvalResult(
                 task_type=section.pipeline_tag,
                 task_name=section.task_name,
                 dataset_type=dataset,
                 dataset_name=dataset,
                 dataset_split="validation",
-                metric_type=metric.key,
-                metric_name=metric.label,
-                metric_value=round(metric.value, 6),
+                metric_type=key,
+                metric_name=name[:1].upper() + name[1:],
+                metric_value=round(means[key], 6),
             )
             results.append(result)
     return ModelCardData(

@@ -1,42 +1,33 @@
-"""Objects in the report: the numbers of found objects by class and size, and their outlines."""
-
-from typing import Any
+"""Objects in the report: their outlines, and which of them are found."""
 
 import numpy as np
 
 from data_utils.targets.objects import ObjectReader
-from data_utils.visualize import GREY, RED, to_rgb
+from data_utils.visualize import GREY, RED, darken, to_rgb
 from data_utils.visualize_objects import outline_objects, shade_objects
-from tasks.matching import Matches, ObjectScores, Overlaps, label_classes, label_numbers, size_labels
-from train_utils.reporting.rendering import markdown_text, render
+from tasks.matching import Matches, ObjectScores, Overlaps, label_classes, label_numbers
 from train_utils.reporting.section import Section
 from unet.config import IGNORE_INDEX
 
-MEANS = {
-    "ap50": "AP@0.5",
-    "ap75": "AP@0.75",
-    "ap": "AP@0.5:0.95",
-    "panoptic_quality": "Panoptic quality",
-    "f1": "F1",
-    "count_error": "Count error",
-}
-TITLES = MEANS | {"panoptic_quality": "PQ"}  # the titles of a table's columns
-COUNTS = ("objects", "predicted", "found", "split", "merged")
 GREEN = (40, 170, 70)
 BLUE = (40, 90, 230)
 
 
 class ObjectSection(Section[ObjectScores]):
-    """The section of reports on `tasks.objects`."""
+    """What `tasks.objects` shows."""
 
     task_name = "Instance segmentation"
     tags = ("instance-segmentation",)
     mask_values = "numbers of objects"
     flags = ("loss",)
     curves = {"Validation scores": {"AP@0.5": "eval/ap50", "panoptic quality": "eval/panoptic_quality"}}  # noqa: RUF012
-    means = MEANS
     score_key = "eval/ap50"
     image_score = "AP@0.5"
+    scores_hint = (
+        "AP at an IoU is TP / (TP + FP + FN). An object is found where a prediction has an IoU of 0.5 or more with it;"
+        " split where two or more predictions lie mostly in it; merged where a prediction holds most of it and most of"
+        " another one."
+    )
     views_hint = (
         "Errors: found objects (IoU of 0.5 or more) are green, missed ones red, predictions of no object blue, ignored"
         " pixels light grey."
@@ -47,15 +38,7 @@ class ObjectSection(Section[ObjectScores]):
         self.names = tuple(name for _, name in reader.classes)
 
     def description(self) -> str:
-        names = ", ".join(map(markdown_text, self.names))
-        return f"Instance segmentation: numbers for the objects of the classes {names}."
-
-    def unfound(self, scores: ObjectScores) -> list[str]:
-        names = []
-        for name, values in zip(self.names, scores.classes, strict=True):
-            if values["objects"] and not values["found"]:
-                names.append(name)
-        return names
+        return f"Instance segmentation: numbers for the objects of the classes {self.listed_names()}."
 
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
         return {
@@ -64,32 +47,6 @@ class ObjectSection(Section[ObjectScores]):
             "prediction": outline_objects(image, shade_objects(label_numbers(pred))),
             describe_errors(truth, pred): mark_objects(image, truth, pred),
         }
-
-    def html(self, scores: ObjectScores) -> str:
-        return render("objects.html.jinja", **self._content(scores))
-
-    def markdown(self, scores: ObjectScores) -> str:
-        means = {metric.label: metric.value for metric in self.metrics(scores)}
-        return render("objects.md.jinja", means=means, **self._content(scores))
-
-    def _content(self, scores: ObjectScores) -> dict[str, Any]:
-        rows = []
-        for name, values in zip(self.names, scores.classes, strict=True):
-            rows.append(
-                {
-                    "name": name,
-                    "scores": [values[key] for key in MEANS],
-                    "counts": [values[key] for key in COUNTS],
-                }
-            )
-        values = scores.values
-        sizes = []
-        for label, matched_count, objects in zip(
-            size_labels(), values["found_by_size"], values["objects_by_size"], strict=True
-        ):
-            if objects:
-                sizes.append({"label": label, "found": matched_count, "objects": objects})
-        return {"titles": TITLES.values(), "counted": COUNTS, "classes": rows, "sizes": sizes}
 
 
 def describe_errors(truth: np.ndarray, pred: np.ndarray) -> str:
@@ -114,7 +71,7 @@ def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.n
         image: (H, W[, C]).
         truth, pred: (H, W), labels as `tasks.matching.pack_labels` makes them.
     """
-    picture = np.repeat(to_rgb(image).mean(axis=2, keepdims=True) * 0.35, 3, axis=2).astype(np.uint8)
+    picture = darken(image)
     is_ignored = label_classes(truth) == IGNORE_INDEX
     predicted, true = _blank_ignored(truth, pred)
     matches = Matches.from_overlaps(Overlaps.between(predicted, true))

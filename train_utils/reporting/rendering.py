@@ -1,7 +1,6 @@
 """The templates of pages and of the model card, and the text form of values in them."""
 
 import functools
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +10,16 @@ import numpy as np
 from runtime.files import replace_file
 from runtime.redact import printable
 from tasks.confusion import score_text
-from train_utils.reporting.embedding import MAX_SIDE, Embedded, embed_all
+from tasks.tables import as_html, markdown_text
+from train_utils.reporting.embedding import MAX_SIDE, embed_all
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MAX_PAGE = 4_000_000  # bytes: small enough for a mail
-FIGURE_BYTES = 1_000  # a picture's label and markup, at most
+PICTURES_BYTES = 3_600_000  # of a page's pictures: with all else, it is small enough for a mail
 TEMPLATES = Path(__file__).parent / "templates"
-MARKUP = re.compile(r"[\\`*|\[\]~]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is no markup
+
+Views = Mapping[Any, Mapping[str, np.ndarray]]  # groups of labeled pictures, (H, W, 3) uint8, by title
 
 
 def render(template: str, **values: object) -> str:
@@ -40,38 +40,27 @@ def _templates() -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(score=score_text, markdown=markdown_text)
+    environment.filters.update(score=score_text, markdown=markdown_text, html=as_html)
     return environment
 
 
-def write_html(
-    file: Path,
-    template: str,
-    views: Mapping[Any, Mapping[str, np.ndarray]],
-    *,
-    side: int = MAX_SIDE,
-    **values: object,
-) -> None:
-    """Write a page of at most about MAX_PAGE bytes. Raises OSError.
+def write_html(file: Path, template: str, views: Views, *, side: int = MAX_SIDE, **values: object) -> None:
+    """Write a page of at most about four megabytes. Raises OSError.
 
     Args:
-        views: groups of labeled pictures, (H, W, 3) uint8, which are shown as large as the page has room for; the
-            template gets them as `Embedded`.
+        views: shown as large as the page has room for; the template gets the sources of the images in their place.
         side: the most pixels of a picture's longer side.
         values: the other values of the template.
     """
     pictures: list[np.ndarray] = []
     for group in views.values():
         pictures.extend(group.values())
-    page = render(template, **values, views={key: {} for key in views})
-    room = MAX_PAGE - len(page_bytes(page)) - FIGURE_BYTES * len(pictures)
-    remaining = iter(embed_all(pictures, room, side))
-    embedded: dict[Any, dict[str, Embedded]] = {}
-    for key, group in views.items():
-        embedded[key] = {label: next(remaining) for label in group}
+    sources = iter(embed_all(pictures, PICTURES_BYTES, side))
+    embedded = {title: {label: next(sources) for label in group} for title, group in views.items()}
     page = render(template, **values, views=embedded)
     with replace_file(file) as output:
-        output.write(page_bytes(page))
+        # what a browser cannot show, such as ESC in a name, is escaped
+        output.write(printable(page, keep="\n\t").encode())
 
 
 def plain_text(value: object) -> str:
@@ -81,14 +70,3 @@ def plain_text(value: object) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value))
     return str(value)
-
-
-def page_bytes(page: str) -> bytes:
-    """The bytes of a page's file; what a browser cannot show, such as ESC in a name, is escaped."""
-    return printable(page, keep="\n\t").encode()
-
-
-def markdown_text(text: str) -> str:
-    """The text with escapes, so that it neither ends a table's cell nor becomes markup."""
-    escaped = MARKUP.sub(lambda match: f"\\{match[0]}", printable(re.sub(r"\s+", " ", text)))
-    return escaped.replace("&", "&amp;").replace("<", "&lt;")

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 
 from runtime.documents import read_json
@@ -15,9 +14,9 @@ from tasks.calibration import calibration_report
 from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import LogRecord, read_log, series
-from train_utils.reporting.charts import Curve, Points, curve, reliability_plot
-from train_utils.reporting.rendering import plain_text, write_html
-from train_utils.reporting.section import Section
+from train_utils.reporting.charts import Line, line_chart, reliability_plot
+from train_utils.reporting.rendering import Views, plain_text, write_html
+from train_utils.reporting.section import Figure, Section
 from train_utils.settings.record import RunSettings
 
 LOSS_CURVES = {"Loss": {"training": "train/loss", "validation": "eval/loss"}}
@@ -27,6 +26,10 @@ CURVES = {
     "Gradient norm, before clipping": {"gradient norm": "train/grad_norm"},
     "Percent of a step's time": {"waiting for data": "perf/data_wait_percent"},
 }
+CALIBRATION = (
+    "How often pixels are right, by the probability of their answer. Below the dashed line the model is too sure, above"
+    " it not sure enough. Expected calibration error: {}, the mean distance from the line over all pixels."
+)
 
 
 def write_report(
@@ -35,73 +38,61 @@ def write_report(
     section: Section,
     compared_by: str,
     *,
-    views: dict[str, dict[str, np.ndarray]],
+    views: Views,
     remarks: Sequence[str] = (),
     extent: Mapping[str, str] | None = None,
 ) -> None:
-    """Write folder/report.html, at most MAX_PAGE bytes, from its run.json and metrics.jsonl and the best evaluation.
+    """Write folder/report.html from its run.json and metrics.jsonl and the best evaluation.
 
     Args:
         best: None for a run that ended before its first evaluation.
         section: the part of the page that depends on the task.
         compared_by: the name of the score that models and images are compared by.
-        views: {title: {label: (H, W, 3) uint8}}, in their order; they are shown as large as the page has room for.
+        views: the pictures of images, in their order; they are shown as large as the page has room for.
         remarks: sentences on the meaning of the run's numbers, and on its speed.
         extent: the extent of the training, by label.
     """
     settings = RunSettings.from_json(read_json(folder / "run.json"))
     records = read_log(folder)
-    content: dict[str, Any] = {
-        "name": folder.resolve().name,
-        "dataset": settings.flags["dataset"],
-        "started": settings.environment["started"],
-        "remarks": remarks,
-        "extent": extent,
-        "compared_by": compared_by,
-        "views_hint": section.views_hint,
-        "speed": _speed(records, int(settings.profile["processes"])),
-        "flags": _readable(_flags(settings)),
-        "resolved": _readable(_resolved_settings(settings)),
-        "machine": _machine(),
-        "run": _readable(settings.environment),
-    }
-    content |= _best_content(best, section, records)
-    write_html(folder / "report.html", "report.html.jinja", views, **content)
+    best_tiles = {}
+    figures: list[Figure] = []
+    if best is not None:
+        means = best.scores.means
+        best_tiles = {column.title: column.text(means) for column in best.scores.headline}
+        best_tiles["best step"] = f"{best.step:,}"
+        figures = [*section.figures(best.scores), *_calibration(best)]
+    resolved = _resolved_settings(settings)
+    write_html(
+        folder / "report.html",
+        "report.html.jinja",
+        views,
+        name=folder.resolve().name,
+        dataset=settings.flags["dataset"],
+        started=settings.environment["started"],
+        remarks=remarks,
+        best_tiles=best_tiles,
+        extent=extent,
+        curves=_curves(records, section, best.step if best else None),
+        tables=best.scores.score_tables() if best else [],
+        section=section,
+        compared_by=compared_by,
+        figures=figures,
+        speed=_speed(records, int(settings.profile["processes"])),
+        settings=[
+            _readable({name: value for name, value in settings.flags.items() if name not in resolved}),
+            _readable(resolved),
+        ],
+        environment=[_machine(), _readable(settings.environment)],
+    )
 
 
-def _best_content(best: Evaluation | None, section: Section, records: Sequence[LogRecord]) -> dict[str, Any]:
-    """The values of the best evaluation by the template's names; {} if there is no evaluation."""
-    if best is None:
-        return {
-            "best_tiles": {},
-            "task_sections": "",
-            "calibration": None,
-            "curves": _curves(records, section, best_step=None),
-        }
-    return {
-        "best_tiles": _tiles(best, section),
-        "task_sections": section.html(best.scores),
-        "calibration": _calibration(best),
-        "curves": _curves(records, section, best.step),
-    }
-
-
-def _calibration(best: Evaluation) -> dict[str, Any] | None:
-    """The calibration of the best evaluation, with its curve; None if it was not counted."""
+def _calibration(best: Evaluation) -> list[Figure]:
+    """The calibration of the best evaluation, if it was counted."""
     report = calibration_report(best.scores.reliability)
     if report is None:
-        return None
-    return {"error": report["expected_calibration_error"], "plot": reliability_plot(report["bins"])}
-
-
-def _tiles(best: Evaluation, section: Section) -> dict[str, str]:
-    """The means of the best evaluation, and its step."""
-    tiles = {_lower_first(metric.label): score_text(metric.value) for metric in section.metrics(best.scores)}
-    return tiles | {"best step": f"{best.step:,}"}
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text  # AP@0.5 and F1 stay
+        return []
+    text = CALIBRATION.format(score_text(report["expected_calibration_error"]))
+    return [Figure("Calibration", text, reliability_plot(report["bins"]))]
 
 
 def _median(records: Sequence[LogRecord], key: str) -> float | None:
@@ -126,24 +117,20 @@ def _speed(records: Sequence[LogRecord], processes: int) -> dict[str, str]:
     return tiles
 
 
-def _curves(records: Sequence[LogRecord], section: Section, best_step: int | None) -> list[Curve]:
-    charts = []
-    marked_titles = (LOSS_CURVES | section.curves).keys()  # the curves that decide on the best model
-    for title, keys in (LOSS_CURVES | section.curves | CURVES).items():
-        lines: dict[str, Points] = {label: series(records, key) for label, key in keys.items()}
-        chart = curve(title, lines, best_step if title in marked_titles else None)
+def _curves(records: Sequence[LogRecord], section: Section, best_step: int | None) -> dict[str, str]:
+    """The charts of the run by title; the best step is marked on those that decide on the best model."""
+    deciding = LOSS_CURVES | section.curves
+    charts = {}
+    for title, keys in (deciding | CURVES).items():
+        lines = [Line(series(records, key), color, label) for color, (label, key) in enumerate(keys.items())]
+        chart = line_chart(lines, best_step if title in deciding else None)
         if chart is not None:
-            charts.append(chart)
+            charts[title] = chart
     return charts
 
 
-def _flags(settings: RunSettings) -> dict[str, Any]:
-    """The flags, without those among the resolved settings, which show the values that the run really used."""
-    resolved = _resolved_settings(settings)
-    return {name: value for name, value in settings.flags.items() if name not in resolved}
-
-
 def _resolved_settings(settings: RunSettings) -> dict[str, Any]:
+    """The settings that the run really used, some in place of flags."""
     plain = {key: value for key, value in settings.to_json().items() if not isinstance(value, dict)}
     return plain | {f"profile: {key}": value for key, value in settings.profile.items()}
 

@@ -1,6 +1,6 @@
 """Pictures of a model's predictions on validation images: for trackers, the output folder and the report."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -11,6 +11,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.sources.records import spread_indices
 from inference.predictor import Predictor
 from runtime.redact import printable
+from train_utils.reporting.examples import Example, predicted_example
 from train_utils.reporting.section import Section
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
@@ -30,15 +31,9 @@ def sample_panels(
 
     Records to be skipped have no picture.
     """
-    panels = {}
-    usable = [index for index in range(len(info.val)) if index not in info.val.bad]
-    for position in spread_indices(len(usable), count):
-        try:
-            name, image, truth, pred = section.example(info, usable[position], predictor)
-        except info.config.skipped_errors:
-            continue
-        panels[name] = section.panel(image, truth, pred)
-    return panels
+    usable = _usable(info, range(len(info.val)))
+    indices = [usable[position] for position in spread_indices(len(usable), count)]
+    return {example.name: section.panel(example) for _, example in _examples(info, indices, predictor)}
 
 
 def worst_and_best(
@@ -53,20 +48,30 @@ def worst_and_best(
     Args:
         comparisons: the value of each validation image that images are compared by.
     """
-    order = np.argsort(comparisons, kind="stable").tolist()
-    indices = [index for index in order if index not in info.val.bad]
+    indices = _usable(info, np.argsort(comparisons, kind="stable").tolist())
     if len(indices) > count:
         worst_count = count // 2
-        best_count = count - worst_count
-        indices = indices[:worst_count] + indices[-best_count:]
+        indices = indices[:worst_count] + indices[worst_count - count :]
     pictures = {}
+    for index, example in _examples(info, indices, predictor):
+        title = f"{example.name}: {section.image_score} {comparisons[index]:.4f}"
+        pictures[title] = section.views(example.image, example.truth, example.pred)
+    return pictures
+
+
+def _usable(info: DatasetInfo, indices: Iterable[int]) -> list[int]:
+    """The indices of the validation images that can be read."""
+    return [index for index in indices if index not in info.val.bad]
+
+
+def _examples(info: DatasetInfo, indices: Iterable[int], predictor: Predictor) -> Iterator[tuple[int, Example]]:
+    """Yield each index with its predicted example, but for records to be skipped."""
     for index in indices:
         try:
-            name, image, truth, pred = section.example(info, index, predictor)
+            example = predicted_example(info, index, predictor)
         except info.config.skipped_errors:
             continue
-        pictures[f"{name}: {section.label(comparisons[index])}"] = section.views(image, truth, pred)
-    return pictures
+        yield index, example
 
 
 def save_pictures(folder: Path, pictures: dict[str, np.ndarray]) -> None:

@@ -97,8 +97,8 @@ def test_a_page_of_noisy_pictures_stays_below_four_megabytes(tmp_path):
     html = report(tmp_path, pictures=views)
     assert 2_000_000 < len(html.encode()) == (tmp_path / "report.html").stat().st_size < 4_000_000
     sources = [source for source in Page(html).attributes("img", "src") if not source.startswith("data:image/svg")]
-    assert len(sources) == 32
-    (side,) = {max(embedded_picture(source).size) for source in sources}
+    assert len(sources) == 32 + 1  # and the confusion matrix
+    (side,) = {max(embedded_picture(source).size) for source in sources[:32]}
     assert 200 <= side <= 420
 
 
@@ -114,8 +114,7 @@ def test_the_scores_shown_are_those_of_the_confusion_matrix(tmp_path):
     assert f"{105 / 120:.4f} pixel accuracy" in text
     assert f"{90 / 105:.4f} {180 / 195:.4f} {90 / 95:.4f} 0.9000 100" in text
     assert "c: #d n/a n/a n/a n/a 0" in text
-    assert "90.0 10.0 0.0" in text
-    assert "25.0 75.0 0.0" in text
+    assert "Most frequent confusions" in text
     assert "30 best step" in text
 
 
@@ -177,7 +176,7 @@ def test_a_run_that_ended_before_its_first_evaluation_has_a_report(tmp_path):
     text = text_line((tmp_path / "report.html").read_text())
     assert "None yet: the run ended before its first evaluation." in text
     assert "Confusion matrix" not in text
-    assert "Loss training 4 " in text
+    assert any(">training 4<" in chart for chart in charts_of((tmp_path / "report.html").read_text()))
 
 
 CURVE_RECORDS = (
@@ -195,18 +194,17 @@ CURVE_RECORDS = (
 def test_curves_show_their_records_with_the_best_step_where_it_is_chosen(tmp_path):
     values = {name: 10.0 * number for number, name in enumerate(CURVE_RECORDS, 1)}
     write_run(tmp_path, [{"step": 1000} | values, {"step": 2000} | values])
-    text = page_of(tmp_path, Evaluation(1500, None, class_scores("ab", torch.tensor([[6, 2], [1, 1]]))))
-    legends = (
-        "Loss training 10 validation 20",
-        "Validation scores mean IoU 30 mean Dice 40",
-        "Learning rate learning rate 50",
-        "Throughput images/s 60",
-        "Gradient norm, before clipping gradient norm 70",
-        "Percent of a step's time waiting for data 80",
-    )
-    places = [text.index(legend) for legend in legends]
-    assert places == sorted(places)
+    page_of(tmp_path, Evaluation(1500, None, class_scores("ab", torch.tensor([[6, 2], [1, 1]]))))
     charts = charts_of((tmp_path / "report.html").read_text())
+    legends = [re.findall(r">([a-zA-Z /]+ \d+)<", chart) for chart in charts]
+    assert legends == [
+        ["training 10", "validation 20"],
+        ["mean IoU 30", "mean Dice 40"],
+        ["learning rate 50"],
+        ["images/s 60"],
+        ["gradient norm 70"],
+        ["waiting for data 80"],
+    ]
     assert ["best-step" in chart for chart in charts] == [True, True, False, False, False, False]
 
 
@@ -221,7 +219,7 @@ def test_the_calibration_of_the_best_evaluation_is_shown_where_it_was_counted(tm
     page_of(tmp_path, Evaluation(30, None, scores))
     html = (tmp_path / "report.html").read_text()
     # of ten pixels of confidence 0 four are right, and all of thirty of confidence 1
-    assert re.findall("Expected calibration error: <b>(.*?)</b>", html) == errors
+    assert re.findall("Expected calibration error: (.*?),", html) == errors
     assert sum("calibrated" in chart for chart in charts_of(html)) == len(errors)
 
 
@@ -247,7 +245,8 @@ def test_a_run_ends_with_a_report_of_its_best_model(trained_run, best_record):
     assert f"{best_record['eval/mean_iou']:.4f}" in page.text
     charts = charts_of(html)
     assert sum(chart.count('id="series-') for chart in charts) >= 4
-    assert len(page.attributes("img", "src")) == len(charts) + 4 * 5
+    assert len(page.attributes("img", "src")) == len(charts) + 4 * 5 + 1  # and the confusion matrix
+    assert page.text.index("Worst and best validation images") < page.text.index("Confusion matrix")
 
 
 def image_labels(folder: Path) -> list[tuple[str, float]]:

@@ -10,7 +10,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.visualize import to_rgb
 from runtime.errors import ImageError
 from train_utils.metrics_log import series
-from train_utils.reporting.charts import SERIES, Points, overlaid
+from train_utils.reporting.charts import SERIES, Line, line_chart
 from train_utils.reporting.comparison.differences import Difference
 from train_utils.reporting.comparison.recipes import Recipe
 from train_utils.reporting.comparison.recorded_runs import RecordedRun
@@ -59,11 +59,11 @@ def _charts(recipes: Sequence[Recipe]) -> dict[str, str]:
         keys[f"Validation {run.compared_by}"] = run.score_key
     charts = {}
     for title, key in (keys | LOSSES).items():
-        lines: list[tuple[int, Points]] = []
+        lines = []
         for color, recipe in enumerate(recipes):
             for run in recipe.runs:
-                lines.append((color, series(run.records, key)))
-        chart = overlaid(lines)
+                lines.append(Line(series(run.records, key), color))
+        chart = line_chart(lines)
         if chart is not None:
             charts[title] = chart
     return charts

@@ -18,7 +18,7 @@ from runtime.documents import as_json
 from runtime.errors import DataError
 from tasks.classes import Classes
 from train_utils.reporting.comparison.recorded_runs import read_settings
-from train_utils.reporting.section import Example
+from train_utils.reporting.examples import Example, true_mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +90,7 @@ def read_example(run: ReviewedRun, index: int) -> Example:
     """An image and its mask, (H, W) class indices; its prediction is left out."""
     record = run.info.val.records[index]
     image = read_image(record["image"], record["name"])
-    size = image.shape[:2]
-    truth = run.info.reader.shown_truth(run.info.reader.read(record, size, size))
-    return Example(record["name"], image, truth, None)
+    return Example(record["name"], image, true_mask(run.info, record, image), None)
 
 
 def predicted_examples(run: ReviewedRun, index: int, slices: Sequence[int]) -> list[Example]:

@@ -172,7 +172,7 @@ def facts(
         is_generated=info.config.dataset == DataConfig.dataset,
         is_good=best is not None and best.scores.comparison >= section.good,
         score=section.score_key,
-        answers=info.reader.answers,
+        answers="points" if info.reader.takes_points else "masks",
         examples="volume" if info.val.records.dims == 3 else "image",
     )
 

@@ -38,7 +38,7 @@ class Samples(ABC):
         self.reader = info.reader
         self.channels = info.channels
         self.preprocess = preprocess
-        self.fit_targets = fit_targets or info.reader.at_network_size
+        self.fit_targets = fit_targets or info.reader.takes_points
         mean, std = self._statistics(info)
         self.mean = np.asarray(mean, dtype=np.float32)
         self.std = np.asarray(std, dtype=np.float32)

@@ -1,29 +1,25 @@
 """Targets with bits for the classes of each pixel; some images may be labeled for some classes only."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from data_utils.sources.records import LabelSet, Record, Records
-from data_utils.targets.label_sets import LabelSets
-from data_utils.targets.reader import MaskReader
+from data_utils.targets.reader import LabelReader
 from data_utils.targets.sides import Sides
-from tasks.overlapping import OverlapTarget, pack_bits, pack_target, unpack_bits
+from tasks.overlapping import OverlapTarget, pack_target
 from tasks.target import Target
-from unet.config import MaskValue
 
 
 @dataclass(frozen=True)
-class BitReader(MaskReader):
+class BitReader(LabelReader):
     """Bits of classes; classes that an image is not labeled for are unknown everywhere in it.
 
     Args:
-        label_sets: the different sets of classes that images are labeled for; None if all are labeled for all.
         sides: how the classes behave in the mirror; None if only a model is known.
     """
 
-    label_sets: LabelSets | None = field(default=None, kw_only=True)
     sides: Sides | None = field(default=None, kw_only=True)
 
     target = OverlapTarget
@@ -32,11 +28,6 @@ class BitReader(MaskReader):
     def background(self) -> None:
         """There is no background class: pixels of no class have no bit."""
         return None
-
-    def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int] | None:
-        if self.label_sets is None:
-            return None
-        return np.flatnonzero(self.label_sets.flags_of(labeled_for)).tolist()
 
     def labeled_bits(self, labeled_for: LabelSet | None) -> int:
         """The bits of the classes that an image is labeled for."""
@@ -49,16 +40,11 @@ class BitReader(MaskReader):
         """The bits of all classes."""
         return np.int32(2 ** len(self.class_names) - 1)
 
-    def describe_label_sets(self) -> str:
-        """The addition to `describe` if some images are labeled for some classes only."""
-        return "" if self.label_sets is None else self.label_sets.describe()
-
     def target_for_record(self, target: Target, record: Record) -> Target:
         if self.label_sets is None:
             return target
-        assert isinstance(target, OverlapTarget)
         bits = np.int32(self.labeled_bits(record.get("labeled")))
-        return OverlapTarget(target.truth & bits, target.known & bits)
+        return target.map(lambda classes: classes & bits)
 
     @property
     def mirrors(self) -> bool:  # type: ignore[override]  # decided by the names of the classes
@@ -73,9 +59,7 @@ class BitReader(MaskReader):
         return target.map(lambda bits: swap_bits(bits, self.class_partners))
 
     def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
-        if self.sides is None or not self.sides.line:
-            return ()
-        return (self.sides.line,)
+        return (self.sides.line,) if self.sides and self.sides.line else ()
 
     def shown_truth(self, target: Target) -> np.ndarray:
         return pack_target(target)
@@ -89,15 +73,3 @@ def swap_bits(bits: np.ndarray, partners: Sequence[int]) -> np.ndarray:
             differs = (bits >> bit ^ bits >> partner) & 1
             swapped = swapped ^ (differs << bit | differs << partner)
     return swapped
-
-
-def known_pixels(pixels: Mapping[LabelSet | None, Mapping[MaskValue, int]], reader: BitReader) -> dict[MaskValue, int]:
-    """Bits, as `pack_bits` gives them -> how many pixels have them; each image counts only for its labeled classes."""
-    totals: dict[MaskValue, int] = {}
-    for labeled_for, counts in pixels.items():
-        bits = np.int64(reader.labeled_bits(labeled_for))
-        truth, unknown = unpack_bits(np.array(list(counts), np.int64))
-        values = pack_bits(truth & bits, unknown | ~bits & reader.all_bits).tolist()
-        for value, count in zip(values, counts.values(), strict=True):
-            totals[value] = totals.get(value, 0) + count
-    return totals

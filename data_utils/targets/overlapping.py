@@ -1,7 +1,9 @@
 """The classes of each pixel, maybe several, from values that hold a bit for each class."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -12,12 +14,11 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import decode_mask
 from data_utils.sources.overlapping import class_bits
 from data_utils.sources.records import LabelSet, Record
-from data_utils.targets.bits import BitReader, known_pixels
+from data_utils.targets.bits import BitReader
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.detail import resize_back
-from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.sides import find_sides
-from tasks.overlapping import Overlapping, OverlapTarget, unpack_bits
+from tasks.overlapping import Overlapping, OverlapTarget, pack_bits, unpack_bits
 from unet.config import MaskValue
 
 
@@ -33,7 +34,6 @@ class OverlapReader(BitReader):
     """
 
     names: tuple[str, ...]
-    class_pixels: tuple[int, ...] = ()
     shares: tuple[float, ...] = ()
     overlap: float = 0.0
     values: tuple[tuple[MaskValue, ...], ...] = ()
@@ -46,40 +46,44 @@ class OverlapReader(BitReader):
             values[bit].append(value)
         return cls(bits.names, values=tuple(map(tuple, values)), sides=find_sides(bits.names, config.swap))
 
-    def with_pixels(self, pixels: dict[MaskValue, int]) -> "OverlapReader":
-        values = np.array(list(pixels), np.int64)
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.names
+
+    @property
+    def class_values(self) -> Sequence[Sequence[MaskValue]]:
+        return self.values
+
+    def count_pixels(self, pixels: dict[MaskValue, int]) -> Sequence[int]:
+        truth, _ = unpack_bits(np.array(list(pixels), np.int64))
         counts = np.array(list(pixels.values()), np.int64)
-        truth, unknown = unpack_bits(values)
-        class_pixels = []
-        shares = []
-        for bit in range(len(self.names)):
-            has_class = (truth >> bit & 1).astype(bool)
+        return [int(counts[(truth >> bit & 1).astype(bool)].sum()) for bit in range(len(self.names))]
+
+    def with_pixels(self, pixels: dict[MaskValue, int]) -> Self:
+        counts = np.array(list(pixels.values()), np.int64)
+        truth, unknown = unpack_bits(np.array(list(pixels), np.int64))
+        class_pixels = self.count_pixels(pixels)
+        shares: list[float] = []
+        for bit, class_count in enumerate(class_pixels):
             is_known = ~(unknown >> bit & 1).astype(bool)
-            class_pixels.append(int(counts[has_class].sum()))
-            shares.append(class_pixels[bit] / max(1, int(counts[is_known].sum())))
+            shares.append(class_count / max(1, int(counts[is_known].sum())))
         has_several = (truth & (truth - 1)) != 0  # taking 1 away leaves a bit only where there are two
         overlap = counts[has_several].sum() / max(1, counts[truth != 0].sum())
         return replace(self, class_pixels=tuple(class_pixels), shares=tuple(shares), overlap=float(overlap))
 
-    def partly_labeled(
-        self,
-        place_by_set: Mapping[LabelSet, str],
-        file_classes: NamedClasses,
-        pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
-    ) -> "OverlapReader":
-        sets = LabelSets.from_names(place_by_set, self.names, self.values, file_classes)
-        if sets.are_complete:
-            return self
-        reader = replace(self, label_sets=sets)
-        return reader.with_pixels(known_pixels(pixels, reader))
+    def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
+        totals: Counter[MaskValue] = Counter()
+        for labeled_for, counts in pixels.items():
+            bits = np.int64(self.labeled_bits(labeled_for))
+            truth, unknown = unpack_bits(np.array(list(counts), np.int64))
+            values = pack_bits(truth & bits, unknown | ~bits & self.all_bits).tolist()
+            for value, count in zip(values, counts.values(), strict=True):
+                totals[value] += count
+        return self.with_pixels(totals)
 
     def is_empty(self, value: MaskValue) -> bool:
         truth, _ = unpack_bits(np.array(value))
         return not truth
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.names
 
     def task(self, loss: str, class_weights: Sequence[float | str] | None) -> Overlapping:
         weights = class_weight_tensor(class_weights, self.class_pixels)
@@ -113,11 +117,11 @@ class OverlapReader(BitReader):
             scores.add(torch.from_numpy(back.truth), target.map(torch.from_numpy), 0)
         return scores.comparison
 
-    def describe(self) -> str:
+    def describe_classes(self) -> str:
         text = f"classes that may overlap {', '.join(self.names)}"
         if self.overlap:
             text += f" ({self.overlap:.1%} of their pixels have several)"
-        return text + self.describe_label_sets()
+        return text
 
     def describe_pixels(self) -> list[str]:
         lines = ["classes that may overlap: share of the pixels of which it is known"]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.points.table import PointRecords, count_states
 from data_utils.sources.records import Record, Records, with_sources
-from data_utils.targets.reader import TargetReader
+from data_utils.targets.reader import TargetReader, TargetWindows
 from data_utils.targets.sides import point_sides
 from runtime.console import counted
 from runtime.errors import DataError
@@ -47,9 +48,7 @@ class PointReader(TargetReader):
     sides_line: str = ""
 
     target = PointTarget
-    answers = "points"
     takes_points = True
-    at_network_size = True
 
     @classmethod
     def from_values(cls, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig) -> PointReader:
@@ -153,9 +152,15 @@ class PointReader(TargetReader):
         )
 
     @contextmanager
-    def open_window(self, record: Record) -> Iterator[PointWindows]:
+    def open_window(self, record: Record) -> Iterator[TargetWindows]:
         with open_windowed(record["image"]) as picture:
-            yield PointWindows(self, record, picture.size)
+            yield TargetWindows(picture.size, partial(self.read_window, record, picture.size))
+
+    def read_window(
+        self, record: Record, image_size: tuple[int, int], size: tuple[int, int], window: Window
+    ) -> PointTarget:
+        """The points in a `window` of an image of `image_size` resized to `size` (H, W)."""
+        return self.read(record, image_size, size).crop([slice(*side) for side in window])
 
     def to_preprocess(self) -> ClassFields:
         return {}
@@ -173,24 +178,6 @@ class PointReader(TargetReader):
                 " --absent not-there"
             )
         return tuple(lines)
-
-
-class PointWindows:
-    """The points of windows of an image that is too large to be read whole.
-
-    Attributes:
-        size: (H, W) of the image.
-    """
-
-    def __init__(self, reader: PointReader, record: Record, size: tuple[int, int]) -> None:
-        self.reader = reader
-        self.record = record
-        self.size = size
-
-    def read(self, size: tuple[int, int], window: Window) -> PointTarget:
-        """The points in a `window` of the image resized to `size` (H, W)."""
-        whole = self.reader.read(self.record, self.size, size)
-        return whole.crop([slice(*side) for side in window])
 
 
 def point_records(splits: Sequence[Records]) -> list[PointRecords]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from data_utils.image_io.volumes import VolumeHeader, read_label_volume, volume_
 from data_utils.image_io.windowed import WindowedImage, open_windowed
 from data_utils.sources.records import LabelSet, Record, Records
 from data_utils.targets.detail import class_detail
+from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
 from tasks.target import Target
 from tasks.task import Task
@@ -34,9 +37,8 @@ class TargetReader(ABC):
         may_shrink: whether the plan may have images resized to fewer pixels.
         class_map: the mask value of each class; None if values are no classes.
         class_pixels: how many pixels of each class the masks hold; empty if values are no classes.
-        answers: what a model of these targets draws, in messages.
-        takes_points: whether the reader reads points, from records that hold them, instead of masks.
-        at_network_size: whether targets always have the size of the network's input, in evaluation too.
+        takes_points: whether the reader reads points, from records that hold them, instead of masks. Their targets have
+            the size of the network's input in evaluation too.
         mirrors: whether a mirrored image has a valid target, so that augmentation may mirror.
     """
 
@@ -45,9 +47,7 @@ class TargetReader(ABC):
     may_shrink: ClassVar[bool] = True
     class_map: ClassMap | None = None
     class_pixels: tuple[int, ...] = ()
-    answers: ClassVar[str] = "masks"
     takes_points: ClassVar[bool] = False
-    at_network_size: ClassVar[bool] = False
     mirrors: bool = True
 
     @classmethod
@@ -140,10 +140,6 @@ class TargetReader(ABC):
         """
         return self.target.unknown(shape)
 
-    def target_sizes(self, image_sizes: np.ndarray, network_sizes: np.ndarray) -> np.ndarray:
-        """(N, n), the sizes of targets in an evaluation, from the sizes of images and of the network's inputs."""
-        return network_sizes if self.at_network_size else image_sizes
-
     @property
     @abstractmethod
     def key(self) -> tuple:
@@ -170,7 +166,7 @@ class TargetReader(ABC):
 
     @abstractmethod
     def open_window(self, record: Record) -> Any:
-        """A context with the `MaskWindows` of the target of a large image."""
+        """A context with the `TargetWindows` of a large image."""
 
     def find_problem(self, values: Sequence[MaskValue]) -> str | None:
         """The mistake in a mask that holds these values, or None; for readers whose values are not classes."""
@@ -202,27 +198,16 @@ class TargetReader(ABC):
         return []
 
 
-class MaskWindows:
-    """Windows of a mask that is too large to be read whole.
+class TargetWindows(NamedTuple):
+    """Windows of the target of an image that is too large to be read whole.
 
-    Attributes:
-        size: (H, W) of the mask.
+    Args:
+        size: (H, W) of the mask, or of the image that the points lie in.
+        read: returns a window of the target resized to a size (H, W), given the size and the window.
     """
 
-    def __init__(self, reader: MaskReader, picture: WindowedImage, record: Record) -> None:
-        self.reader = reader
-        self.picture = picture
-        self.record = record
-        self.size = picture.size
-
-    def read(self, size: tuple[int, int], window: Window) -> Target:
-        """The `window` of the target resized to `size` (H, W)."""
-        rows, columns = nearest_pixels(self.size, size, window)
-        pixels = self.picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1)
-        name = self.record["name"]
-        values = read_mask(pixels, name)
-        resized_values = values[rows - rows[0]][:, columns - columns[0]]
-        return self.reader.target_for_record(self.reader.target_from_mask(resized_values, name), self.record)
+    size: tuple[int, int]
+    read: Callable[[tuple[int, int], Window], Target]
 
 
 class MaskReader(TargetReader):
@@ -275,7 +260,66 @@ class MaskReader(TargetReader):
         return target.map_with_unknown(lambda labels, _: resize_mask(labels, size))
 
     @contextmanager
-    def open_window(self, record: Record) -> Iterator[MaskWindows]:
+    def open_window(self, record: Record) -> Iterator[TargetWindows]:
         source, reader = self.prepared(record["target"], record["name"], whole=False)
         with open_windowed(source) as picture:
-            yield MaskWindows(reader, picture, record)
+            yield TargetWindows(picture.size, partial(reader._read_window, picture, record))
+
+    def _read_window(self, picture: WindowedImage, record: Record, size: tuple[int, int], window: Window) -> Target:
+        """The `window` of the target of a mask resized to `size` (H, W)."""
+        rows, columns = nearest_pixels(picture.size, size, window)
+        name = record["name"]
+        values = read_mask(picture.read(rows[0], rows[-1] + 1, columns[0], columns[-1] + 1), name)
+        resized_values = values[rows - rows[0]][:, columns - columns[0]]
+        return self.target_for_record(self.target_from_mask(resized_values, name), record)
+
+
+@dataclass(frozen=True)
+class LabelReader(MaskReader):
+    """Targets of classes, for all of which an image is labeled, or for some only.
+
+    Args:
+        label_sets: the different sets of classes that images are labeled for; None if all are labeled for all.
+    """
+
+    class_pixels: tuple[int, ...] = field(default=(), kw_only=True)
+    label_sets: LabelSets | None = field(default=None, kw_only=True)
+
+    @abstractmethod
+    def count_pixels(self, pixels: dict[MaskValue, int]) -> Sequence[int]:
+        """How many pixels each class has, given those of each mask value."""
+
+    @property
+    @abstractmethod
+    def class_values(self) -> Sequence[Sequence[MaskValue]]:
+        """The mask values of each class."""
+
+    @abstractmethod
+    def describe_classes(self) -> str:
+        """The classes, for `describe`."""
+
+    def with_pixels(self, pixels: dict[MaskValue, int]) -> Self:
+        return replace(self, class_pixels=tuple(self.count_pixels(pixels)))
+
+    def partly_labeled(
+        self,
+        place_by_set: Mapping[LabelSet, str],
+        file_classes: NamedClasses,
+        pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
+    ) -> Self:
+        names = file_classes
+        if self.class_map is not None:
+            names = (*zip(self.class_map.values, self.class_map.names, strict=True), *file_classes)
+        sets = LabelSets.from_names(place_by_set, self.class_names, self.class_values, names, self.background)
+        return self if sets.are_complete else replace(self, label_sets=sets).with_labeled_pixels(pixels)
+
+    def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
+        """`with_pixels`, each image counted for the classes that it is labeled for; see `partly_labeled`."""
+        assert self.label_sets is not None
+        return replace(self, class_pixels=self.label_sets.class_pixels(pixels, self.count_pixels))
+
+    def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int] | None:
+        return None if self.label_sets is None else np.flatnonzero(self.label_sets.flags_of(labeled_for)).tolist()
+
+    def describe(self) -> str:
+        return self.describe_classes() + (self.label_sets.describe() if self.label_sets else "")

@@ -1,7 +1,7 @@
 """The regions of each pixel, which are unions of labels, from the values of a mask."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -13,7 +13,6 @@ from data_utils.mask_values import parse_values, show
 from data_utils.sources.records import LabelSet
 from data_utils.targets.bits import BitReader
 from data_utils.targets.classes import class_weight_tensor
-from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.sides import find_sides
 from runtime.errors import DataError, SettingsError
 from tasks.overlapping import MOST_CLASSES, OverlapTarget
@@ -82,7 +81,6 @@ class RegionReader(BitReader):
     regions: tuple[Region, ...]
     ignored: tuple[MaskValue, ...] = ()
     class_map: ClassMap | None = None
-    class_pixels: tuple[int, ...] = ()
 
     has_classes = True
 
@@ -104,29 +102,12 @@ class RegionReader(BitReader):
         sides = find_sides([region.name for region in regions], config.swap)
         return cls(regions, class_map.ignored_values, class_map, sides=sides)
 
-    def with_pixels(self, pixels: dict[MaskValue, int]) -> "RegionReader":
-        return replace(self, class_pixels=self._count(pixels))
+    def count_pixels(self, pixels: dict[MaskValue, int]) -> Sequence[int]:
+        return [sum(pixels.get(value, 0) for value in region.values) for region in self.regions]
 
-    def _count(self, pixels: dict[MaskValue, int]) -> tuple[int, ...]:
-        """The pixels of each region."""
-        counts = []
-        for region in self.regions:
-            counts.append(sum(pixels.get(value, 0) for value in region.values))
-        return tuple(counts)
-
-    def partly_labeled(
-        self,
-        place_by_set: Mapping[LabelSet, str],
-        file_classes: NamedClasses,
-        pixels: Mapping[LabelSet | None, dict[MaskValue, int]],
-    ) -> "RegionReader":
-        assert self.class_map is not None
-        label_names = (*zip(self.class_map.values, self.class_map.names, strict=True), *file_classes)
-        values = [region.values for region in self.regions]
-        sets = LabelSets.from_names(place_by_set, self.class_names, values, label_names)
-        if sets.are_complete:
-            return self
-        return replace(self, class_pixels=sets.class_pixels(pixels, self._count), label_sets=sets)
+    @property
+    def class_values(self) -> Sequence[Sequence[MaskValue]]:
+        return [region.values for region in self.regions]
 
     def labeled_in_map(self, labeled_for: LabelSet | None) -> Collection[int] | None:
         classes = self.labeled_classes(labeled_for)
@@ -180,8 +161,8 @@ class RegionReader(BitReader):
             "joined_values": tuple((value, IGNORE_INDEX) for value in self.ignored[1:]),
         }
 
-    def describe(self) -> str:
+    def describe_classes(self) -> str:
         text = f"regions {', '.join(self.identity)}"
         if self.ignored:
             text += f", ignored {show(self.ignored)}"
-        return text + self.describe_label_sets()
+        return text

@@ -20,5 +20,5 @@ def unread_split(count: int, size: tuple[int, ...], spacing: tuple[float, ...] |
 
 def unread_info(train: Split, val: Split | None = None) -> DatasetInfo:
     """Grey images or volumes of two classes; `val` is `train` if it is left out."""
-    reader = ClassReader(ClassMap(("a", "b"), (0, 1), None), (1, 1))
+    reader = ClassReader(ClassMap(("a", "b"), (0, 1), None), class_pixels=(1, 1))
     return DatasetInfo(DataConfig(), train, val or train, reader, Normalization((1.0,), (1.0,), ("uint8",)))

@@ -43,7 +43,7 @@ def data_set(dataset: str = "photos", channels: int = 1, images: int = 3) -> Dat
     records = [{"image": picture, "target": picture, "name": f"i{index}"} for index in range(images)]
     val = Split(ListRecords(records), np.full((images, 2), (4, 6)))
     train = Split(ListRecords([*records, *records]), np.full((2 * images, 2), (4, 6)))
-    reader = ClassReader(ClassMap(("a", "b"), (0, 255), None), (1, 1))
+    reader = ClassReader(ClassMap(("a", "b"), (0, 255), None), class_pixels=(1, 1))
     normalization = Normalization((1.0, 2.0, 3.0)[:channels], (1.0,) * channels, ("uint8",))
     return DatasetInfo(DataConfig(dataset, task="classes"), train, val, reader, normalization)
 

@@ -231,7 +231,7 @@ def input_bytes(shape: tuple[int, ...], batch_split: BatchSplit) -> int:
 
 def largest_evaluation(info: DatasetInfo, shapes: NetworkShapes, device: torch.device) -> EvaluationSize:
     """The evaluation of the validation images with the most pixels, those of the input and of the target together."""
-    targets = info.reader.target_sizes(info.val.sizes, shapes.val)
+    targets = shapes.val if info.reader.takes_points else info.val.sizes
     targets = np.where(targets > 0, targets, shapes.val)  # those that were not inspected have no size
     pixels = shapes.val.prod(axis=1) + targets.prod(axis=1)
     index = int(pixels.argmax())

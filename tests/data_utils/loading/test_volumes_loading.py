@@ -52,7 +52,7 @@ def write_volumes(folder: Path, sizes: list[tuple[int, int, int]], spacing=CUBIC
     records_with_spacing.digest = digest(str(folder))
     split = Split(records_with_spacing, np.array(sizes), {}, locations, np.tile(spacing, (len(sizes), 1)))
     config = DataConfig(str(folder), **settings)
-    reader = ClassReader(ClassMap(("background", "half", "speck"), (0, 1, 2), None), (1, 1, 1))
+    reader = ClassReader(ClassMap(("background", "half", "speck"), (0, 1, 2), None), class_pixels=(1, 1, 1))
     return DatasetInfo(config, split, split, reader, Normalization((0.0,), (1.0,), ("float32",)))
 
 

@@ -32,7 +32,7 @@ from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.records import Records
 from data_utils.sources.volumes import read_description
-from data_utils.targets.classes import PartlyLabeledReader
+from data_utils.targets.classes import ClassReader
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
 
@@ -290,7 +290,7 @@ def test_a_suffix_of_masks_is_that_of_the_flag_even_if_it_is_empty(tmp_path):
 @pytest.fixture
 def partly_labeled_reader():
     """Reads three classes; a volume may be labeled for livers alone."""
-    return PartlyLabeledReader(
+    return ClassReader(
         ClassMap(("background", "liver", "tumour"), (0, 1, 2), None),
         label_sets=LabelSets(((True,) * 3, (False, True, False)), {("liver",): 1}),
     )

@@ -9,7 +9,7 @@ import torch
 
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
-from data_utils.targets.classes import ClassReader, PartlyLabeledReader, class_weight_tensor, count_classes
+from data_utils.targets.classes import ClassReader, class_weight_tensor
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import SettingsError
 
@@ -21,14 +21,14 @@ TWO = ClassMap(("a", "b"), (1, 2), None)
     ("record", "shown"), [({"labeled": ("a",)}, [[0, 255]]), ({}, [[0, 1]])], ids=["of one class", "of all"]
 )
 def test_a_truth_is_shown_where_an_image_is_labeled(record, shown):
-    partly = PartlyLabeledReader(TWO, label_sets=BY_A)
+    partly = ClassReader(TWO, label_sets=BY_A)
     target = partly.target_for_record(partly.target_from_mask(np.array([[1, 2]]), "mask"), record)
     assert partly.shown_truth(target).tolist() == shown
     assert target.mask.tolist() == [[0, 1]]
 
 
 def test_an_image_that_is_labeled_for_nothing_is_unknown():
-    partly = PartlyLabeledReader(TWO, label_sets=LabelSets(((True, True), (False, False)), {(): 1}))
+    partly = ClassReader(TWO, label_sets=LabelSets(((True, True), (False, False)), {(): 1}))
     read = partly.target_from_mask(np.array([[1, 2]]), "mask")
     target = partly.target_for_record(read, {"labeled": ()})
     assert target.mask.tolist() == [[255, 255]]
@@ -39,7 +39,7 @@ def test_an_image_that_is_labeled_for_nothing_is_unknown():
 
 def test_pixels_of_a_class_are_those_of_all_its_values_and_of_no_ignored_ones():
     class_map = ClassMap(("a", "b"), (1, 2), 9, joined=((3, 0), (4, 255)))
-    assert count_classes({1: 5, 2: 7, 3: 2, 4: 100, 9: 100, 77: 100}, class_map) == (7, 7)
+    assert tuple(ClassReader(class_map).count_pixels({1: 5, 2: 7, 3: 2, 4: 100, 9: 100, 77: 100})) == (7, 7)
 
 
 def test_a_class_may_be_labeled_by_the_name_that_the_data_set_gives_its_value():
@@ -79,4 +79,4 @@ def test_a_class_without_pixels_weighs_1():
 
 def test_black_of_a_mask_without_colors_counts_for_the_class_that_is_black():
     class_map = ClassMap(("ground", "car", "road"), ((0, 0, 0), (255, 0, 0), (9, 9, 9)), None)
-    assert count_classes({(255, 0, 0): 4, 0: 6, (9, 9, 9): 5}, class_map) == (6, 4, 5)
+    assert tuple(ClassReader(class_map).count_pixels({(255, 0, 0): 4, 0: 6, (9, 9, 9): 5})) == (6, 4, 5)

@@ -16,7 +16,7 @@ from data_utils.loading.augmentation import Augmentation, augment, pack_augmenta
 from data_utils.loading.batch_sampler import Slot
 from data_utils.loading.dataset import EvaluationDataset, TrainingDataset
 from data_utils.sources.records import LandmarkNames, ListRecords, Metadata
-from data_utils.targets.points import PointReader, PointWindows
+from data_utils.targets.points import PointReader
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, OUTSIDE, PRESENT, PointTarget
@@ -56,8 +56,8 @@ def test_voxels_of_a_resized_volume_keep_their_length(record_of_four):
 def test_points_of_a_window_are_those_of_the_resized_image():
     positions = np.array([[9.5, 4.5], [39.0, 19.0]])  # (x, y) in an image of 20 x 40
     record = {"image": "", "target": PointSource("file", "pixels", positions, np.array([PRESENT] * 2)), "name": "a"}
-    windows = PointWindows(PointReader(Landmarks(("a", "b")), (0, 1)), record, (20, 40))
-    target = windows.read((10, 20), ((1, 6), (2, 12)))
+    reader = PointReader(Landmarks(("a", "b")), (0, 1))
+    target = reader.read_window(record, (20, 40), (10, 20), ((1, 6), (2, 12)))
     assert target.points.tolist()[0] == [1, 2.5]
     assert target.states.tolist() == [PRESENT, OUTSIDE]
 

@@ -13,7 +13,7 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets import find_named_classes
-from data_utils.targets.classes import ClassReader, PartlyLabeledReader
+from data_utils.targets.classes import ClassReader
 from data_utils.targets.detail import class_detail
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectReader
@@ -42,9 +42,9 @@ REGION = Region("whole", (1, 2))
             ClassReader(ClassMap(("a", "b"), (1, 2), None, joined=((3, 1),))),
             ClassReader(ClassMap(("a", "b"), (1, 2), None, outside=0)),
             ClassReader(ClassMap(("a", "b"), (1, 2), None, outside=255)),
-            PartlyLabeledReader(TWO, label_sets=BY_A),
-            PartlyLabeledReader(TWO, label_sets=BY_B),
-            PartlyLabeledReader(TWO, label_sets=LabelSets(((True, True), (False, True)), {("a",): 1})),
+            ClassReader(TWO, label_sets=BY_A),
+            ClassReader(TWO, label_sets=BY_B),
+            ClassReader(TWO, label_sets=LabelSets(((True, True), (False, True)), {("a",): 1})),
         ],
         [
             PointReader(Landmarks(("a", "b")), (0, 1)),

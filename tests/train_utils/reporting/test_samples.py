@@ -33,7 +33,7 @@ def data_set(images: int, dims: int = 2, bad: tuple[int, ...] = ()) -> DatasetIn
     listed_records = ListRecords(records)
     listed_records.metadata = Metadata(dims=dims)
     split = Split(listed_records, np.full((images, 2), (4, 6)), dict.fromkeys(bad, "cut"))
-    reader = ClassReader(ClassMap(("a", "b"), (0, 1), None), (1, 1))
+    reader = ClassReader(ClassMap(("a", "b"), (0, 1), None), class_pixels=(1, 1))
     config = DataConfig(on_bad_sample="skip")
     return DatasetInfo(config, split, split, reader, Normalization((1.0,), (1.0,), ("uint8",)))
 

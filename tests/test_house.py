@@ -50,13 +50,14 @@ ROOMS = {
     "train_utils": (
         "settings",
         "gradient_buckets compilation metrics_log micro_batches memory schedule kernel_tuning muon optim ema step_guard"
-        " clock step_result sharding slabs slab_layers sync_batchnorm evaluation run_state",
+        " clock step step_result sharding slabs slab_layers sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",
         "finished_run",
         "opened_run",
-        "publisher",
+        "start",
+        "data network fit_batch publisher",
     ),
 }
 SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py", "review.py")

@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast
 
 from runtime.console import counted, say
+from train_utils.run_state import RunState
 from train_utils.step_result import StepResult
 
 FINISH = 2500  # milliseconds for charts and the report, without their pictures (2 to 4 s on one busy core)
@@ -38,22 +39,28 @@ class Clock:
         minutes: the length of the run; None if its steps are counted.
         minutes_used: what the run had used of them when its checkpoint was saved.
         report_images: how many validation images the report predicts.
+        evaluated_images: how many validation images an evaluation predicts on this process, with those for pictures.
     """
 
     def __init__(
-        self, accelerator: Accelerator, minutes: float | None, minutes_used: float, report_images: int
+        self,
+        accelerator: Accelerator,
+        minutes: float | None,
+        minutes_used: float,
+        *,
+        report_images: int = 0,
+        evaluated_images: int = 1,
     ) -> None:
         self.accelerator = accelerator
         self.budget = int(60_000 * (minutes or 0))
         self.before = int(60_000 * minutes_used)
-        self.report_images = report_images
+        self.report_share = report_images / max(1, evaluated_images)  # of an evaluation's time
         self.begin = 0  # of the first step of this process
         self.done = 0
         self.total = self.budget
         self.is_over = False  # whether the next step would cross the end; only `note` changes it
         self.has_saved = False
         self._evaluations: list[int] = []  # milliseconds of each
-        self._predictions = 1  # images that an evaluation predicts
         self._save = 0  # milliseconds of the longest one
         self._last: StepResult | None = None  # the last step, unless there was a pause behind it
         self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
@@ -66,11 +73,6 @@ class Clock:
     def measures_save(self) -> bool:
         """Whether a save should be waited for, since nobody knows yet how long one takes."""
         return bool(self.budget) and not self.has_saved
-
-    @property
-    def elapsed(self) -> int:
-        """What a checkpoint keeps of the clock."""
-        return self.now() if self.budget else 0
 
     def note(self, results: Iterable[StepResult], step: int) -> None:
         """Take over the times at which steps began, after `step` steps; all processes have the same results."""
@@ -86,18 +88,18 @@ class Clock:
             self.is_over = result.began + steps_ahead * self._longest_step > self.total
 
     @contextmanager
-    def evaluating(self, images: int) -> Iterator[None]:
-        """A context for an evaluation that predicts `images` images on this process; every process must enter it."""
+    def evaluating(self) -> Iterator[None]:
+        """A context for an evaluation; every process must enter it."""
         begin = self.now()
         yield
         self._evaluations.append(self.now() - begin)
-        self._predictions = max(1, images)
         self.synchronize()
 
     @contextmanager
-    def saving(self) -> Iterator[None]:
-        """A context for a save; every process must enter it."""
+    def saving(self, state: RunState) -> Iterator[None]:
+        """A context for a save, which notes the time in the state; every process must enter it."""
         begin = self.now()
+        state.elapsed = begin if self.budget else 0
         yield
         self._save = max(self._save, self.now() - begin)
         self.has_saved = True
@@ -112,7 +114,7 @@ class Clock:
         """Take over the main process's time, and what it keeps for the end of the run; every process must call it."""
         if not self.budget:
             return
-        report = FINISH + self.report_images * self._evaluation / self._predictions
+        report = FINISH + self.report_share * self._evaluation
         end = int(RESERVE * (self._evaluation + self._save) + report)
         times = torch.tensor([self.now(), self.budget - end], device=self.accelerator.device)
         now, total = broadcast(times).tolist()
@@ -129,8 +131,8 @@ class Clock:
         return bool(self.budget) and not self.has_evaluated and is_late
 
     def say_forecast(self, step: int, eval_every: int) -> None:
-        """Print about how many steps the run will have; call it after its first evaluation."""
-        if not self.budget or not self._steps:
+        """Print about how many steps the run will have, after its first evaluation."""
+        if not self.budget or not self._steps or len(self._evaluations) != 1:
             return
         steps = step + int((self.total - self.done) / (self._longest_step + self._evaluation / eval_every))
         durations = f"a step takes {self._longest_step / 1000:.3g} s, an evaluation {self._evaluation / 1000:.3g} s"

@@ -1,18 +1,26 @@
-"""The results of one evaluation on the validation images, and the prediction of one image in strips."""
+"""The evaluation of a model on the validation images, and its results."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from data_utils.sources.records import Records
+from inference.decoding import new_decoder
 from inference.decoding.decoder import Decoder
-from runtime.console import listing
+from inference.decoding.views import predict_strips
+from runtime.console import listing, track
+from runtime.device import download
 from runtime.errors import TrainingError
-from tasks.calibration import calibration_error
+from tasks.calibration import calibration_error, no_counts
+from tasks.step_loss import StepLoss
 from tasks.target import Target
 from tasks.task import Scores, Task
+from train_utils.compilation import eager
+from train_utils.sharding import gathered_weights, share_statistics
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
@@ -59,6 +67,46 @@ class Evaluation:
         if error is not None:
             record["eval/calibration_error"] = error
         return record
+
+
+@torch.inference_mode()
+def evaluate(
+    accelerator: Accelerator, model: torch.nn.Module, loader: DataLoader, criterion: StepLoss, step: int
+) -> Evaluation:
+    """Evaluate the model: scores and loss at the targets' own sizes, exact on any number of processes."""
+    model.eval()
+    share_statistics(accelerator, model)
+    task = criterion.task
+    config = accelerator.unwrap_model(model).config
+    device = accelerator.device
+    scores = task.new_scores(len(loader.dataset), device)
+    decoder = new_decoder(task)
+    sums = torch.zeros(task.terms, device=device)
+    counts = torch.zeros(task.terms, device=device)
+    reliability = no_counts(device)
+    unreadable = torch.zeros(len(loader.dataset), device=device)
+    with eager(accelerator), gathered_weights(accelerator, model):
+        for batch in track(loader, len(loader), "evaluating", unit="batch"):
+            sizes = [target.shape for target in batch["targets"]]
+            images = predict_strips(model, batch["images"], sizes, config, decoder)
+            for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
+                target = target.as_batch()
+                prediction, image_sums, is_finite = read_strips(task, decoder, strips, target, reliability)
+                scores.add(prediction, target, index)
+                unreadable[index] = ~is_finite
+                counts = counts + task.counts(target)
+                sums = sums + image_sums.to(counts.dtype)
+    model.train()
+    sums = accelerator.reduce(sums, "sum")
+    counts = accelerator.reduce(counts, "sum")
+    scores.sums = accelerator.reduce(scores.sums, "sum")
+    scores.by_image = accelerator.reduce(scores.by_image, "sum")
+    reliability = accelerator.reduce(reliability, "sum")
+    unreadable = accelerator.reduce(unreadable, "sum")
+    loss = (sums / torch.where(counts > 0, counts, 1)).sum()
+    results = download([scores.sums, scores.by_image, reliability, loss, unreadable])  # one wait for the device
+    scores.sums, scores.by_image, scores.reliability, loss, unreadable = results
+    return Evaluation(step, loss.item(), scores, unreadable.nonzero().flatten().tolist())
 
 
 def read_strips(

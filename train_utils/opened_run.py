@@ -7,23 +7,32 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from accelerate import Accelerator
+
 from data_utils.analysis.dataset_info import DatasetInfo
+from data_utils.loading.batch_sampler import BatchSplit
 from inference.models import load_model
 from runtime.console import say
+from runtime.distributed import on_main
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import remove_leftovers
-from runtime.launch import command_line
+from runtime.launch import command_line, describe_profile
 from runtime.lock import lock_folder
 from runtime.settings import as_flags
 from runtime.values import checked
 from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint
+from train_utils.clock import Clock
 from train_utils.finished_run import finished_line
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
+from train_utils.reporting.samples import REPORT_PICTURES, evaluation_pictures
+from train_utils.schedule import Schedule
 from train_utils.settings.data_checks import check_axes
 from train_utils.settings.plan import fill, plan_run
+from train_utils.settings.record import RunSettings, resolve_settings
 from train_utils.settings.run_length import run_length
 from train_utils.settings.sizes import patch_size
 from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
+from unet.config import UNetConfig
 from unet.model import UNet
 
 
@@ -33,14 +42,14 @@ class OpenedRun:
 
     Args:
         checkpoint: the checkpoint that the run resumes from.
-        init_from: the model that a new run starts from, as --init-from names it.
+        flags: the flags as they were typed.
         finished_line: the line that nothing is left to do; None if something is.
     """
 
     output_dir: Path
     checkpoint: FoundCheckpoint
     memory_limit: MemoryLimit
-    init_from: str | None = None
+    flags: TrainSettings
     finished_line: str | None = None
 
     @cached_property
@@ -49,9 +58,47 @@ class OpenedRun:
 
         A resumed run has none: the model may have changed or been deleted since.
         """
-        if self.init_from is None or self.checkpoint.state is not None:
+        if self.flags.init_from is None or self.checkpoint.state is not None:
             return None
-        return load_model(self.init_from)
+        return load_model(self.flags.init_from)
+
+    def schedule(self, accelerator: Accelerator, args: TrainSettings, info: DatasetInfo) -> Schedule:
+        """The schedule by the steps of the run or, with --max-minutes, by the clock."""
+        max_steps = self.max_steps(args)
+        clock = Clock(
+            accelerator,
+            minutes=None if max_steps else args.max_minutes,
+            minutes_used=self.minutes_used(),
+            report_images=REPORT_PICTURES,
+            evaluated_images=len(info.val) // accelerator.num_processes + evaluation_pictures(info),
+        )
+        return Schedule.from_args(args, len(info.train), max_steps, clock)
+
+    def record(
+        self,
+        accelerator: Accelerator,
+        args: TrainSettings,
+        info: DatasetInfo,
+        config: UNetConfig,
+        *,
+        batch_split: BatchSplit,
+        schedule: Schedule,
+        num_workers: int,
+    ) -> RunSettings:
+        """The record of all settings, made by one process: the content of run.json."""
+        return on_main(
+            accelerator,
+            lambda: resolve_settings(
+                args,
+                info,
+                config,
+                output_dir=self.output_dir,
+                profile=describe_profile(accelerator),
+                batch_split=batch_split,
+                total_steps=schedule.total_steps,
+                num_workers=num_workers,
+            ),
+        )
 
     def max_steps(self, args: TrainSettings) -> int | None:
         """The steps of --max-steps; those of its checkpoint for a run that --max-minutes does not end."""
@@ -106,10 +153,10 @@ class OpenedRun:
         preprocess = None if self.initial_model is None else self.initial_model.config.preprocess
         return patch_size(info, run_length(args.max_minutes), preprocess)
 
-    def resume_line(self, args: TrainSettings) -> str:
+    def resume_line(self) -> str:
         """The command that goes on with this run, quoted for a shell."""
-        added = [] if args.output_dir else ["--output-dir", str(self.output_dir)]
-        if args.resume != "auto":
+        added = [] if self.flags.output_dir else ["--output-dir", str(self.output_dir)]
+        if self.flags.resume != "auto":
             added += ["--resume", "auto"]
         return command_line(added)
 
@@ -139,7 +186,7 @@ def open_run(args: TrainSettings) -> OpenedRun:
     line = finished_line(folder, args) if args.resume == "auto" else None
     resume = None if line else args.resume
     checkpoint = find_checkpoint(resume, folder / "checkpoints")
-    return OpenedRun(folder, checkpoint, read_memory_limit(folder), args.init_from, line)
+    return OpenedRun(folder, checkpoint, read_memory_limit(folder), args, line)
 
 
 def make_run_dir(path: Path | None, resume: str | None) -> Path:

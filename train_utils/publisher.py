@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -11,14 +12,17 @@ from data_utils.config import DataConfig
 from inference.predictor import Predictor
 from runtime.console import counted, say
 from runtime.distributed import on_main
+from runtime.errors import WriteError
 from runtime.files import tolerate_write_errors
 from tasks.task import Task
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.clock import milliseconds_since_start
+from train_utils.compilation import eager
 from train_utils.evaluation import Evaluation
 from train_utils.finished_run import mark_finished
 from train_utils.metrics_log import read_log
 from train_utils.monitoring.run_log import RunLog
+from train_utils.opened_run import OpenedRun
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
 from train_utils.reporting.judgement import Facts, judge
@@ -31,6 +35,7 @@ from train_utils.reporting.samples import (
     worst_and_best,
 )
 from train_utils.reporting.section import Section
+from train_utils.reporting.sections import new_section
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.train_settings import TrainSettings
@@ -54,29 +59,37 @@ class Publisher:
     log: RunLog
     info: DatasetInfo
     task: Task
-    section: Section
+
+    @cached_property
+    def section(self) -> Section:
+        """What reports say of the task."""
+        return new_section(self.info)
 
     def publish(self, evaluation: Evaluation, state: RunState) -> bool:
         """Log an evaluation, save the network if it is the best one, and note it in the state of the run.
 
         Every process must call it, and may work on only when all is written: pictures of volumes and a slow disk
-        outlast the limit of a collective. The network may be left in evaluation mode.
+        outlast the limit of a collective.
 
         Returns:
             Whether there is a new best model on disk.
+
+        Raises TrainingError if an answer of the network is not a finite number.
         """
+        evaluation.check(self.info.val.records, state.best_step)
         self.log.evaluation(evaluation)
         network = whole_network(self.accelerator, self.network)
         is_best = on_main(
             self.accelerator, lambda: self._publish_on_main(network, evaluation, state.is_improved_by(evaluation))
         )
         state.update(evaluation, is_best)
+        self.network.train()  # pictures were predicted with it
         return is_best
 
     def _publish_on_main(self, network: UNet, evaluation: Evaluation, is_best: bool) -> bool:
         """Returns whether the evaluation is the best one, and its model on disk."""
         if self.log.tracker.takes_pictures:
-            with self.accelerator.autocast():
+            with eager(self.accelerator), self.accelerator.autocast():
                 count = evaluation_pictures(self.info)
                 panels = sample_panels(self.info, Predictor(network), self.section, count)
             pictures = {f"pictures/{name}": picture for name, picture in panels.items()}
@@ -145,6 +158,25 @@ class Publisher:
             )
         for remark in remarks:
             say(remark)
+
+    def finish(self, args: TrainSettings, run: OpenedRun, schedule: Schedule, state: RunState) -> None:
+        """End the log, write the report and publish the model; every process must call it.
+
+        Raises WriteError if a file could not be written.
+        """
+        self.log.close()
+        checkpoints_saved = self.checkpoints.wait_until_saved()
+        log_saved = self.log.is_saved()
+        all_saved = checkpoints_saved and log_saved
+        if self.accelerator.is_main_process:
+            resume = None if schedule.is_over(state) else run.resume_line()
+            if schedule.clock.budget and not resume:
+                self.log.record_length()
+            self.write_results(state, schedule, resume, [self.log.bottleneck()])
+            finish_run(args, run.output_dir, schedule, state, resume=resume, all_saved=all_saved)
+        self.log.tracker.finish()
+        if not all_saved:
+            raise WriteError(f"{run.output_dir} is incomplete: files could not be written, see the lines above")
 
 
 def made_of(step: int, total_steps: int) -> str:

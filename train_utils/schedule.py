@@ -81,9 +81,9 @@ class Schedule:
         by_time = learning_rate(clock.done, clock.total, self.peak, warmup, self.kind)
         return min(by_step, by_time) if self.total_steps else by_time  # whichever comes first
 
-    def remaining_steps(self, state: RunState) -> range:
-        """The steps that are still to be made; in a run by the clock more than it will make."""
-        return range(state.step, self.total_steps or ENDLESS)
+    def remaining_steps(self, step: int) -> range:
+        """The steps that are still to be made after `step`; in a run by the clock more than it will make."""
+        return range(step, self.total_steps or ENDLESS)
 
     def epoch(self, step: int) -> float:
         """The number of epochs in `step` steps."""
@@ -92,6 +92,10 @@ class Schedule:
     def is_last(self, step: int) -> bool:
         """Whether nothing is left to do after `step` steps."""
         return self.clock.is_over or 0 < self.total_steps <= step
+
+    def say_forecast(self, step: int) -> None:
+        """Print about how many steps a run by the clock will have; call it after each evaluation."""
+        self.clock.say_forecast(step, self.eval_every)
 
     def is_over(self, state: RunState) -> bool:
         """Whether a run with this state has made all its steps, or has run out of patience."""

@@ -16,8 +16,9 @@ from runtime.console import say
 from runtime.device import LateRead
 from runtime.errors import TrainingError
 from runtime.signals import StopRequest
-from train_utils.clock import Clock
 from train_utils.run_state import RunState
+from train_utils.schedule import Schedule
+from train_utils.sharding import gather_tensor
 from train_utils.step_result import StepResult
 
 MAX_IN_A_ROW = 5
@@ -49,8 +50,8 @@ class StepGuard:
         network: the model, not wrapped.
         optimizer: the optimizer that accelerate has prepared. A fused optimizer reads `found_inf` on the device; for
             others the host waits.
+        schedule: says after which steps all results must be known; the time of its clock travels to all processes.
         state: the state of the run, which counts the skipped steps.
-        clock: the time of the main process travels to all others.
         records: the training records; the images of a refused step are looked up there.
     """
 
@@ -59,13 +60,13 @@ class StepGuard:
         accelerator: Accelerator,
         network: nn.Module,
         optimizer: AcceleratedOptimizer,
+        schedule: Schedule,
         state: RunState,
-        clock: Clock,
         records: Records,
     ) -> None:
         self.accelerator = accelerator
+        self.schedule = schedule
         self.state = state
-        self.clock = clock
         self._records = records
         self.stopping = False  # a process was asked to stop, and the results of all steps are known
         self._is_deepspeed = accelerator.distributed_type == DistributedType.DEEPSPEED
@@ -93,7 +94,7 @@ class StepGuard:
         These are whether it was asked to stop, and, of the main process, the time. Two numbers hold the time, since
         float32 counts to 16 million only.
         """
-        high, low = divmod(self.clock.now() if self.accelerator.is_main_process else 0, TIME_BASE)
+        high, low = divmod(self.schedule.clock.now() if self.accelerator.is_main_process else 0, TIME_BASE)
         # filled on the device: a copy from the host would wait
         return torch.cat([like.new_full((1,), number) for number in (self._stop.is_asked, high, low)])
 
@@ -107,16 +108,17 @@ class StepGuard:
         for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
             _split_into(buffers, before)
 
-    def judge(self, loss: Tensor, grad_norm: Tensor, message: Tensor) -> Tensor:
+    def judge(self, loss: Tensor, grad_norm: Tensor | float, message: Tensor) -> Tensor:
         """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
 
         All arguments are values over all processes.
 
         Args:
-            grad_norm: the norm before clipping.
+            grad_norm: the norm before clipping; of DeepSpeed a Python number, of FSDP spread over the processes.
             message: (3,), the sum of all processes' messages.
         """
-        self._values = torch.cat([torch.stack([loss.detach(), grad_norm]), message])
+        whole_norm = gather_tensor(torch.as_tensor(grad_norm, device=loss.device))
+        self._values = torch.cat([torch.stack([loss.detach(), whole_norm]), message])
         is_made = self._values[:2].isfinite().all()
         self._found_inf.copy_(~is_made)
         for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
@@ -129,6 +131,22 @@ class StepGuard:
     def end_step(self, indices: list[int]) -> None:
         """Note that step `state.step` is queued; `indices` are the indices of this process's records in it."""
         self._pending.append(PendingStep(self.state.step, indices, LateRead(self._values)))
+
+    def results(self) -> list[StepResult]:
+        """The results of the steps that are known now, of all steps where the run logs, evaluates or saves.
+
+        Every process must call it. The clock takes over the times of the steps.
+        """
+        results = self.settle(everything=self.accelerator.device.type == "cpu")
+        self.schedule.clock.note(results, self.state.step)
+        if self.schedule.needs_results(self.state.step):
+            results += self.settle(everything=True)
+        return results
+
+    @property
+    def run_ends(self) -> bool:
+        """Whether no step follows: the run was asked to stop, or its schedule is over."""
+        return self.stopping or self.schedule.is_over(self.state)
 
     def settle(self, everything: bool) -> list[StepResult]:
         """Read the results of all steps but the last one, which the device still computes; every process must call it.

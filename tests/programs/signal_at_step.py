@@ -8,10 +8,10 @@ import runpy
 import signal
 import sys
 
-import runtime.distributed
+import train_utils.step
 
 step, name, rank = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-seed_step = runtime.distributed.seed_step
+seed_step = train_utils.step.seed_step
 
 
 def seed_step_and_send(seed: int, number: int, process: int) -> None:
@@ -20,6 +20,6 @@ def seed_step_and_send(seed: int, number: int, process: int) -> None:
     seed_step(seed, number, process)
 
 
-runtime.distributed.seed_step = seed_step_and_send
+train_utils.step.seed_step = seed_step_and_send
 sys.argv = sys.argv[4:]
 runpy.run_path(sys.argv[0], run_name="__main__")

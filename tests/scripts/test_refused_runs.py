@@ -12,8 +12,8 @@ from support.folders import write_folder
 from support.in_process import run_train
 from support.launches import TINY, launch
 
-import train
 from runtime.errors import SettingsError, UserError
+from train_utils import start
 from train_utils.settings.flags import parse_args
 
 
@@ -23,8 +23,8 @@ def test_a_launch_that_does_not_suit_is_refused_before_data_are_read(monkeypatch
     def refuse() -> None:
         raise SettingsError("no such device")
 
-    monkeypatch.setattr(train, "set_launch_environment", environments.append)
-    monkeypatch.setattr(train, "check_launch", refuse)
+    monkeypatch.setattr(start, "set_launch_environment", environments.append)
+    monkeypatch.setattr(start, "check_launch", refuse)
     with pytest.raises(SettingsError, match=r"^no such device$"):
         run_train(tmp_path / "run", "--dataset", "shapes", "--deterministic")
     assert environments == [True]
@@ -38,8 +38,8 @@ def test_a_run_without_the_token_that_it_will_need_is_refused_first(monkeypatch,
         asked.append(repo_id)
         raise SettingsError("no token")
 
-    monkeypatch.setattr(train, "check_token", refuse)
-    monkeypatch.setattr(train, "check_launch", mock.Mock(side_effect=SettingsError("too late")))
+    monkeypatch.setattr(start, "check_token", refuse)
+    monkeypatch.setattr(start, "check_launch", mock.Mock(side_effect=SettingsError("too late")))
     with pytest.raises(SettingsError, match=r"^no token$"):
         run_train(tmp_path / "run", "--dataset", "shapes", "--push-to-hub", "me/cells")
     assert asked == ["me/cells"]

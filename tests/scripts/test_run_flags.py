@@ -9,6 +9,7 @@ from support.run_equality import different_tensors
 
 import train
 from runtime.errors import SettingsError
+from train_utils.checkpoints import save
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def test_keep_checkpoints_removes_the_oldest(run):
 @pytest.mark.flags("--resume")
 def test_resume_ends_with_the_weights_of_an_uninterrupted_run(run, tmp_path, monkeypatch):
     rebuilt = []  # what only several processes show: the order of sums after the first step
-    monkeypatch.setattr(train, "rebuild_buckets", lambda model, network: rebuilt.append(network is model))
+    monkeypatch.setattr(save, "rebuild_buckets", lambda model, network: rebuilt.append(network is model))
     whole = run(*FOUR_STEPS)
     run.fresh("--max-steps", "2", "--eval-every", "4", output=tmp_path / "out")
     assert rebuilt == []
@@ -100,10 +101,13 @@ def test_tracker_that_is_unknown_is_refused(run):
 @pytest.mark.flags("--deterministic")
 def test_deterministic_holds_in_each_step(run, monkeypatch):
     calls = []
-    step = train.train_step
-    monkeypatch.setattr(
-        train, "train_step", lambda *a, **k: calls.append(torch.are_deterministic_algorithms_enabled()) or step(*a, **k)
-    )
+    train_step = train.train_step
+
+    def noted_step(*arguments, **options):
+        calls.append(torch.are_deterministic_algorithms_enabled())
+        return train_step(*arguments, **options)
+
+    monkeypatch.setattr(train, "train_step", noted_step)
     run.fresh()
     run.fresh("--deterministic")
     assert calls == [False, True]

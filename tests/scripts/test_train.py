@@ -1,4 +1,7 @@
-"""train.py, launched as a user would: what it writes, and what it promises about profiles."""
+"""train.py, launched as a user would: what it writes, and what it promises about profiles.
+
+Modules: train_utils/start.py, train_utils/data.py, train_utils/network.py, train_utils/fit_batch.py.
+"""
 
 import json
 import pickle
@@ -22,9 +25,13 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import train
+import train_utils.data
+import train_utils.opened_run
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io import windowed
+from runtime.distributed import on_main
 from runtime.errors import SettingsError
+from train_utils import step
 from train_utils.monitoring.tracker import Tracker
 from train_utils.reporting.charts import matrix_picture
 from train_utils.reporting.classes import ClassSection
@@ -152,13 +159,13 @@ def test_dropout_draws_by_seed_step_process(tmp_path, monkeypatch):
     write_folder(tmp_path / "data", 6, seed=0, size=(16, 24))
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)
     seeds: list[int] = []
-    step = train.train_step
+    add_gradients = step.add_gradients
 
     def noted_step(*arguments, **options) -> torch.Tensor:
         seeds.append(torch.initial_seed())
-        return step(*arguments, **options)
+        return add_gradients(*arguments, **options)
 
-    monkeypatch.setattr(train, "train_step", noted_step)
+    monkeypatch.setattr(step, "add_gradients", noted_step)
     flags = ["--dataset", tmp_path / "data", "--base-channels", "2", "--depth", "1", "--plan", "none"]
     flags += ["--tracker", "none", "--num-workers", "0", "--batch-size", "4", "--max-steps", "2", "--dropout", "0.5"]
     for number, (seed, process) in enumerate([("0", 0), ("0", 0), ("1", 0), ("0", 3)]):
@@ -379,7 +386,7 @@ def test_a_machine_that_does_not_share_the_cache_of_datasets_loads_its_rows_itse
         rows.append({"image": image.read_bytes(), "mask": (tiny_folder / "train" / "masks" / image.name).read_bytes()})
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "cells.parquet")
 
-    monkeypatch.setattr(train, "on_main", other_machine(cache))
+    monkeypatch.setattr(train_utils.data, "on_main", other_machine(cache))
     flags = ["--dataset", tmp_path / "cells.parquet", *TINY, "--max-steps", "2", "--tracker", "none"]
     run = run_train(tmp_path / "run", *flags)
     assert run.exit_code == 0, run.output
@@ -387,13 +394,14 @@ def test_a_machine_that_does_not_share_the_cache_of_datasets_loads_its_rows_itse
 
 
 def test_data_set_with_settings_travel_to_other_processes_once(tiny_folder, tmp_path, monkeypatch):
-    on_main, results = train.on_main, []
+    results = []
 
     def noted(accelerator, function):
         results.append(on_main(accelerator, function))
         return results[-1]
 
-    monkeypatch.setattr(train, "on_main", noted)
+    monkeypatch.setattr(train_utils.data, "on_main", noted)
+    monkeypatch.setattr(train_utils.opened_run, "on_main", noted)
     run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none")
     assert run.exit_code == 0, run.output
     values = []

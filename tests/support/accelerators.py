@@ -4,7 +4,10 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import torch
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, DynamoBackend
+
+# the state of a launch that compiles nothing
+AS_IT_IS = SimpleNamespace(dynamo_plugin=SimpleNamespace(backend=DynamoBackend.NO))
 
 
 def new_accelerator(
@@ -23,6 +26,7 @@ def new_accelerator(
         device=torch.device(device),
         num_processes=processes,
         distributed_type=kind,
+        state=AS_IT_IS,
         autocast=nullcontext,
         gather=gather,
     )

@@ -18,7 +18,7 @@ SMALL_MODEL = UNetConfig(base_channels=2, depth=1)
 
 def unplanned(*flags: str | Path) -> TrainSettings:
     """The settings of a run without a plan on the data set "data", four images a step."""
-    return parsed("--dataset", "data", "--plan", "none", "--batch-size", "4", *flags)
+    return parsed("--dataset", "data", "--plan", "none", "--batch-size", "4", *map(str, flags))
 
 
 def state_of(config: UNetConfig = SMALL_MODEL, **recorded: Any) -> CheckpointState:
@@ -34,5 +34,5 @@ def opened_run(
     init_from: str | Path | None = None,
 ) -> OpenedRun:
     """A run in a folder, new or resumed from a checkpoint with this state."""
-    source = None if init_from is None else str(init_from)
-    return OpenedRun(folder, FoundCheckpoint(None, state, []), limit or MemoryLimit(), source)
+    flags = unplanned() if init_from is None else unplanned("--init-from", init_from)
+    return OpenedRun(folder, FoundCheckpoint(None, state, []), limit or MemoryLimit(), flags)

@@ -14,6 +14,7 @@ from support.launches import launch
 
 from train_utils import clock as clock_module
 from train_utils.clock import Clock
+from train_utils.run_state import RunState
 from train_utils.schedule import learning_rate
 from train_utils.step_result import StepResult
 
@@ -30,7 +31,7 @@ def time(monkeypatch) -> SimpleNamespace:
 
 
 def new_clock(minutes: float = 1.0, used: float = 0.0) -> Clock:
-    return Clock(SimpleNamespace(device=torch.device("cpu")), minutes, used, report_images=0)
+    return Clock(SimpleNamespace(device=torch.device("cpu")), minutes, used)
 
 
 def train_on(clock: Clock, time: SimpleNamespace, step_milliseconds: int, first: int = 1) -> int:
@@ -49,9 +50,9 @@ def test_a_run_ends_before_its_time_by_less_than_two_steps_and_what_the_end_take
     clock = new_clock()
     time.value = 5_000
     clock.start()
-    with clock.evaluating(10):
+    with clock.evaluating():
         time.value += 2_000
-    with clock.saving():
+    with clock.saving(RunState()):
         time.value += 400
     train_on(clock, time, step_milliseconds)
     end = 1.25 * 2_400 + clock_module.FINISH
@@ -65,7 +66,7 @@ def test_progress_never_falls_when_an_evaluation_takes_longer_than_those_before(
     for duration in (9_000, 500, 6_000, 100):
         time.value += 4_000
         clock.note([StepResult(len(shares) + 1, 1.0, 1.0, False, time.value)], len(shares) + 1)
-        with clock.evaluating(4):
+        with clock.evaluating():
             time.value += duration
         shares.append(clock.done / clock.total)
     assert shares == sorted(shares)
@@ -84,7 +85,7 @@ def test_the_first_evaluation_comes_after_an_epoch_or_a_tenth_of_the_time(time, 
     time.value += passed
     clock.synchronize()
     assert clock.needs_evaluation(epochs) is is_due
-    with clock.evaluating(1):
+    with clock.evaluating():
         pass
     assert not clock.needs_evaluation(epochs)
 
@@ -103,11 +104,12 @@ def test_a_run_of_counted_steps_has_no_clock(time):
     time.value = 10**9
     clock.start()
     clock.note([StepResult(1, 1.0, 1.0, False, 10**9)], 1)
-    with clock.evaluating(3), clock.saving():
+    state = RunState()
+    with clock.evaluating(), clock.saving(state):
         pass
     assert not clock.is_over
     assert not clock.needs_evaluation(5.0)
-    assert clock.elapsed == 0
+    assert state.elapsed == 0
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from support.accelerators import AS_IT_IS
 from support.clocks import NO_CLOCK
 from support.networks import LITE
 from support.runs import SMALL_MODEL, unplanned
@@ -159,12 +160,13 @@ def new_publisher(folder: Path) -> Publisher:
         device=torch.device("cpu"),
         autocast=Mock(side_effect=nullcontext),
         is_main_process=True,
+        state=AS_IT_IS,
         num_processes=1,
     )
     log = RunLogDouble(folder)
     task = info.reader.task("ce+dice", None)
     checkpoints = new_checkpoints(folder, network)
-    return Publisher(accelerator, network, checkpoints, log, info, task, new_section(info))
+    return Publisher(accelerator, network, checkpoints, log, info, task)
 
 
 @pytest.fixture

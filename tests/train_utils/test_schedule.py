@@ -108,7 +108,7 @@ def test_the_learning_rate_of_a_step_is_set_with_the_share_of_the_encoder(step, 
 
 @pytest.mark.parametrize(("done", "rate"), [(0, 0.5), (900, 0.0244717)], ids=["steps are ahead", "time is ahead"])
 def test_the_learning_rate_follows_steps_or_time_whichever_comes_first(done, rate):
-    clock = Clock(None, 1.0, 0.0, 0)
+    clock = Clock(None, 1.0, 0.0)
     clock.done, clock.total = done, 1000
     flags = unplanned("--warmup-steps", "1", "--learning-rate", "1")
     schedule = Schedule.from_args(flags, 10, 11, clock)
@@ -126,7 +126,7 @@ def test_a_run_logs_evaluates_and_saves_at_its_intervals_with_the_last_step():
     assert steps_of(schedule.is_checkpoint_step) == [3, 6, 9, 11, 12]
     assert steps_of(schedule.needs_results) == [3, 4, 5, 6, 8, 9, 10, 11, 12]
     assert schedule.epoch(4) == 4 / 3
-    assert schedule.remaining_steps(RunState(step=8)) == range(8, 11)
+    assert schedule.remaining_steps(8) == range(8, 11)
     assert not schedule.is_over(RunState(step=10, evaluations_since_best=99))
     assert schedule.is_over(RunState(step=11))
 

@@ -22,6 +22,7 @@ from torch import nn
 import train
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from runtime.errors import TrainingError
+from tasks.step_loss import StepLoss
 from train_utils.optim import build_optimizer
 from train_utils.run_state import RunState
 from train_utils.step_guard import StepGuard
@@ -30,6 +31,7 @@ from train_utils.step_result import StepResult
 FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
 FLAGS += ["--plan", "none"]
 FLAGS += ["--optimizer", "sgd", "--log-every", "1", "--checkpoint-every", "1", "--keep-checkpoints", "9"]
+STEPS = SimpleNamespace(clock=NO_CLOCK)  # the schedule of a run whose steps are counted
 NAN, INF = float("nan"), float("inf")
 
 
@@ -53,7 +55,7 @@ class Stepper:
         self.optimizer = self.accelerator.prepare(build_optimizer(self.network, optimizer, 0.1, 0.1, kind))
         self.state = RunState()
         self.records = Opened()
-        self.guard = StepGuard(self.accelerator, self.network, self.optimizer, self.state, NO_CLOCK, self.records)
+        self.guard = StepGuard(self.accelerator, self.network, self.optimizer, STEPS, self.state, self.records)
 
     def step(self, loss: float, norm: float, stop_requests: int = 0) -> None:
         torch.manual_seed(self.state.step)
@@ -157,7 +159,7 @@ def guard_of(kind: DistributedType, scaler: object = None, **options: bool) -> S
     )
     network = nn.BatchNorm2d(3)
     optimizer = SimpleNamespace(optimizer=build_optimizer(network, "adamw", 0.1, 0.1))
-    return StepGuard(accelerator, network, optimizer, RunState(step=7), NO_CLOCK, Opened(), **options)
+    return StepGuard(accelerator, network, optimizer, STEPS, RunState(step=7), Opened(), **options)
 
 
 def judged(guard: StepGuard, loss: float, norm: float) -> list[StepResult]:
@@ -213,14 +215,14 @@ def test_passes_that_are_taken_back_leave_neither_gradients_nor_statistics(stepp
 def poisoned(monkeypatch, *calls: int) -> None:
     """Have the loss be NaN in these calls, from 1: a memory trial on a CPU makes none."""
     count = 0
-    call = train.StepLoss.__call__
+    call = StepLoss.__call__
 
     def call_or_nan(self, logits, targets, counts):
         nonlocal count
         count += 1
         return call(self, logits, targets, counts) * (NAN if count in calls else 1)
 
-    monkeypatch.setattr(train.StepLoss, "__call__", call_or_nan)
+    monkeypatch.setattr(StepLoss, "__call__", call_or_nan)
 
 
 @pytest.fixture
@@ -302,7 +304,7 @@ def test_a_resumed_run_knows_of_the_steps_that_were_skipped(data, monkeypatch):
 @pytest.mark.parametrize(("is_main", "milliseconds"), [(True, 90_000), (False, 0)])
 def test_only_the_main_process_tells_the_time(is_main, milliseconds):
     guard = Stepper("sgd").guard
-    guard.clock = SimpleNamespace(now=lambda: 90_000)
+    guard.schedule = SimpleNamespace(clock=SimpleNamespace(now=lambda: 90_000))
     guard.accelerator = SimpleNamespace(is_main_process=is_main)
     _, high, low = guard.message(torch.zeros(1)).tolist()
     assert 65_536 * high + low == milliseconds

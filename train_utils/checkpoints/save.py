@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from huggingface_hub import PyTorchModelHubMixin
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from runtime.console import say
@@ -29,6 +29,7 @@ from train_utils.checkpoints.find import (
     newest_first,
 )
 from train_utils.ema import WeightAverage
+from train_utils.gradient_buckets import rebuild_buckets
 from train_utils.run_state import RunState
 from train_utils.settings.record import FINISHED_FILE, RunSettings, compare_settings
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
@@ -90,8 +91,8 @@ class Checkpoints:
             self._model_is_saved = False
         return self._model_is_saved
 
-    def save(self, run: RunState) -> None:
-        """Save the run as it stands; every process must call it."""
+    def save(self, run: RunState, *, waits: bool = False) -> None:
+        """Save the run as it stands; every process must call it. If it `waits`, all is on disk when it returns."""
         self.wait()  # one at a time, and memory for one copy
         barrier_without_timeout(self.accelerator)  # the main process may have waited long for a slow disk
         share_statistics(self.accelerator, self.network)
@@ -109,9 +110,14 @@ class Checkpoints:
         copied_run = replace(run, window=dict(run.window))  # training goes on while it is written
         state = CheckpointState(self.settings, self.network.config, copied_run, scaler_state)
         self._pending = self._writer.submit(self._write, state, files)
+        if waits:
+            self.wait()
 
-    def resume(self, checkpoint: FoundCheckpoint, run: RunState) -> None:
+    def resume(self, checkpoint: FoundCheckpoint, run: RunState, model: nn.Module) -> None:
         """Go on from the checkpoint, or save the start of a new run if there is none; every process must call it.
+
+        Args:
+            model: the network as accelerate has prepared it.
 
         Raises CheckpointError if the checkpoint belongs to another run.
         """
@@ -129,6 +135,8 @@ class Checkpoints:
         total_steps = self.settings.total_steps  # 0 if the clock decides
         planned = f" of {total_steps}" if total_steps else ""
         say(f"resumed from {path}, at step {run.step}{planned}")
+        if run.step > 0:
+            rebuild_buckets(model, self.network)
 
     def _restore(self, path: Path, state: CheckpointState) -> None:
         """Restore the model, its optimizer, averages and scaler; every process must call it."""

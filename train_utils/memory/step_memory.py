@@ -20,6 +20,7 @@ from runtime.files import replace_file
 from runtime.memory import is_out_of_memory
 from train_utils.memory.limit import MEMORY_FILE, MemoryLimit
 from train_utils.micro_batches import MicroBatch
+from train_utils.run_state import RunState
 from train_utils.step_guard import StepGuard
 
 
@@ -79,8 +80,8 @@ class StepMemory:
         say(f"{line} ({one_line(error, 100)})")
 
     @contextmanager
-    def shortage_recorded(self, step: int) -> Iterator[None]:
-        """A context in which running out of memory becomes a MemoryShortage.
+    def shortage_recorded(self, state: RunState) -> Iterator[None]:
+        """A context for training in which running out of memory becomes a MemoryShortage.
 
         A smaller size is recorded unless it is fixed.
         """
@@ -90,8 +91,13 @@ class StepMemory:
             if not is_out_of_memory(error):
                 raise
             size = self.size
-            line = f"process {os.environ.get('RANK', '0')}: out of memory in step {step} with micro-batches of {size}"
+            process = f"process {os.environ.get('RANK', '0')}: out of memory"
             reason = one_line(error, 100)
+            if not self.network.training:
+                raise MemoryShortage(
+                    f"{process} in the evaluation after step {state.step}; lower --scale or --base-channels ({reason})"
+                ) from error
+            line = f"{process} in step {state.step + 1} with micro-batches of {size}"
             if self.is_fixed:
                 raise MemoryShortage(
                     f"{line}, fixed by flags or profile; lower --micro-batch-size ({reason})"

@@ -37,6 +37,7 @@ class _Step(NamedTuple):
     data: Mark
     end: Mark
     paused: float
+    paused_before_data: float
     images: float
 
 
@@ -52,6 +53,7 @@ class Meter:
         self._steps_seen = 0
         self._begin = self._data = self._now()
         self._paused = 0.0
+        self._paused_before_data = 0.0
         self._over: list[_Step] = []  # steps whose events may not have happened yet
         self._window = Totals()  # since the last summary
         self._total = Totals()
@@ -59,6 +61,7 @@ class Meter:
     def data_ready(self) -> None:
         """Note that the next step's micro-batches are here."""
         self._data = self._now()
+        self._paused_before_data = self._paused
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -69,7 +72,7 @@ class Meter:
 
     def end_step(self, images: float) -> None:
         """Note that a step is queued, with `images` images over all processes; the next step begins."""
-        step = _Step(self._begin, self._data, self._now(), self._paused, images)
+        step = _Step(self._begin, self._data, self._now(), self._paused, self._paused_before_data, images)
         self._begin = step.end
         self._paused = 0.0
         self._steps_seen += 1
@@ -112,9 +115,10 @@ class Meter:
     def _settle(self) -> None:
         """Add up the steps that the device has finished: reading their events does not wait."""
         while self._over and _is_past(self._over[0].end):
-            begin, data, end, paused, images = self._over.pop(0)
+            begin, data, end, paused, paused_before_data, images = self._over.pop(0)
             seconds = _seconds(begin, end) - paused
-            self._window = self._window.plus(Totals(1, images, seconds, _seconds(begin, data)))
+            waited = _seconds(begin, data) - paused_before_data
+            self._window = self._window.plus(Totals(1, images, seconds, waited))
 
     def _now(self) -> Mark:
         if not self._on_cuda:

@@ -39,8 +39,9 @@ class Tracker:
 
     def __init__(self, accelerator: Accelerator, name: str, settings: dict[str, Any], step: int) -> None:
         self.accelerator = accelerator
-        self.name = name
-        if name == "none":
+        is_installed = name in map(str, accelerator.log_with)
+        self.name = name if is_installed else "none"
+        if not is_installed:
             return
         with self._errors_reported():
             if name == "tensorboard":

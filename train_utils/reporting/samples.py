@@ -15,6 +15,7 @@ from train_utils.reporting.examples import Example, predicted_example
 from train_utils.reporting.section import Section
 
 PICTURES = 8  # validation images shown at each evaluation, and in the report
+REPORT_PICTURES = 3 * PICTURES  # with the best and the worst ones
 LONGEST_NAME = 200  # characters of a picture's name: file systems take 255 bytes
 VOLUMES = 2  # validation volumes shown at each evaluation: resampling and predicting one may take a minute
 

@@ -67,7 +67,7 @@ def go_on(checkpoints: Checkpoints, resume: str | Path, folder: Path | None = No
     more.settings = replace(SETTINGS, total_steps=12)
     checkpoint = find_checkpoint(str(resume), more.folder)
     run = checkpoint.run_state()
-    more.resume(checkpoint, run)
+    more.resume(checkpoint, run, more.network)
     return more, run
 
 
@@ -200,7 +200,7 @@ def test_a_checkpoint_holds_the_state_of_its_run_and_its_scaler(checkpoints):
     assert best.step == 4
     assert best.scores.sums.tolist() == evaluation(4, 0.6).scores.sums.tolist()
     assert best.scores.image_comparison == evaluation(4, 0.6).scores.image_comparison
-    checkpoints.resume(checkpoint, run)
+    checkpoints.resume(checkpoint, run, checkpoints.network)
     assert loaded == [{"scale": 4.0}]
 
 

@@ -25,7 +25,7 @@ from support.launches import PROGRAMS, ROOT, TINY, launch
 from support.run_equality import different_tensors, without_times
 from support.run_files import last_checkpoint, records
 
-import train
+import train_utils.step
 from runtime.errors import CheckpointError
 
 STEPS = 12
@@ -49,14 +49,14 @@ def run_here(folder: Path, output: Path, *flags: str) -> Run:
 @contextmanager
 def at_step(step: int, action: Callable[[], object]) -> Iterator[None]:
     """Within, a run in this process calls `action` before this step."""
-    seed_step = train.seed_step
+    seed_step = train_utils.step.seed_step
 
     def acting(seed: int, number: int, process: int) -> None:
         if number == step:
             action()
         seed_step(seed, number, process)
 
-    with mock.patch.object(train, "seed_step", acting):
+    with mock.patch.object(train_utils.step, "seed_step", acting):
         yield
 
 

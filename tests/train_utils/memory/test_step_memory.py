@@ -32,6 +32,7 @@ from train_utils.memory.limit import MemoryLimit, read_memory_limit
 from train_utils.memory.step_memory import StepMemory, can_repeat_steps
 from train_utils.memory.trial import MemoryTrial
 from train_utils.micro_batches import MicroBatch
+from train_utils.run_state import RunState
 from unet import UNet, UNetConfig
 
 GPU = SimpleNamespace(device=torch.device("cuda"), distributed_type=DistributedType.NO, num_processes=1)
@@ -68,7 +69,7 @@ def test_shortage_names_its_process_among_all_with_what_may_fit(tmp_path, monkey
     network = UNet(UNetConfig(base_channels=2, depth=1))
     network.activation_checkpointing = recomputes
     memory = StepMemory(new_accelerator(16), tmp_path, network, BatchSplit(80, 16, size, 1))
-    with pytest.raises(MemoryShortage) as caught, memory.shortage_recorded(7):
+    with pytest.raises(MemoryShortage) as caught, memory.shortage_recorded(RunState(step=6)):
         raise MemoryError("full")
     line = f"process 9: out of memory in step 7 with micro-batches of {size}"
     assert str(caught.value).startswith(line)
@@ -108,6 +109,14 @@ def test_memory_of_a_failed_step_is_given_back_before_it_is_made_again(tmp_path)
     assert len(held) == 2
 
 
+def test_a_shortage_in_an_evaluation_names_it_with_what_helps(tmp_path):
+    network = UNet(UNetConfig(base_channels=2, depth=1)).eval()
+    memory = StepMemory(new_accelerator(), tmp_path, network, BatchSplit(4, 1, 4, 1))
+    error = raised_within(MemoryShortage, memory.shortage_recorded(RunState(step=6)), MemoryError("full"))
+    assert "in the evaluation after step 6; lower --scale or --base-channels" in str(error)
+    assert read_memory_limit(tmp_path) == MemoryLimit()
+
+
 def raised_within(kind: type[Exception], guard: AbstractContextManager, error: Exception) -> Exception:
     """What comes out where `error` is raised within `guard`: an error of that kind."""
     with pytest.raises(kind) as caught, guard:
@@ -118,7 +127,8 @@ def raised_within(kind: type[Exception], guard: AbstractContextManager, error: E
 def training(folder: Path) -> AbstractContextManager:
     """A context as around a step of training in micro-batches of 4, also on a machine without the run's folder."""
     network = UNet(UNetConfig(base_channels=4, depth=2))
-    return StepMemory(new_accelerator(), folder / "runs" / "a", network, BatchSplit(8, 1, 4, 2)).shortage_recorded(3)
+    memory = StepMemory(new_accelerator(), folder / "runs" / "a", network, BatchSplit(8, 1, 4, 2))
+    return memory.shortage_recorded(RunState(step=2))
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)

@@ -1,7 +1,4 @@
-"""A step of training with stand-ins for processes, optimizer and guard: what is added up, exchanged and repeated.
-
-Module: train.py.
-"""
+"""A step of training with stand-ins for processes, optimizer and guard: what is added up, exchanged and repeated."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -10,9 +7,11 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from support.in_process import parsed
 
-import train
+from train_utils import step
 from train_utils.micro_batches import MicroBatch
+from train_utils.run_state import RunState
 
 
 class Summed(NamedTuple):
@@ -50,11 +49,11 @@ def summed(monkeypatch) -> Summed:
         no_sync=no_sync,
         backward=lambda loss: backwards.append((loss.item(), accelerator.sync_gradients)),
     )
-    monkeypatch.setattr(train, "leave_out_of_batch_norm", lambda model, is_filler: fillers.append(is_filler))
+    monkeypatch.setattr(step, "leave_out_of_batch_norm", lambda model, is_filler: fillers.append(is_filler))
     micro_batches = []
     for number in (1, 2, 4):
         micro_batches.append(MicroBatch(torch.tensor(float(number), requires_grad=True), None, is_filler=number == 2))
-    loss = train.add_gradients(
+    loss = step.add_gradients(
         accelerator,
         torch.nn.Identity(),
         lambda logits, targets, counts: logits / counts,
@@ -99,6 +98,7 @@ class Step:
         accelerator = SimpleNamespace(
             device=torch.device("cpu"),
             num_processes=processes,
+            process_index=0,
             gradient_accumulation_steps=1,
             no_sync=lambda model: nullcontext(),
             backward=lambda loss: None,
@@ -110,18 +110,19 @@ class Step:
             message=lambda like: torch.ones(1, dtype=like.dtype),
             begin_step=lambda: events.append("begin"),
             judge=self.judge,
+            state=RunState(step=3),
         )
         optimizer = SimpleNamespace(step=lambda: events.append("step"), zero_grad=lambda: events.append("clear"))
         memory = SimpleNamespace(cut=list, halve_or_raise=lambda error, guard: self.repeated.append(error))
         model = torch.nn.Identity()
         model.register_forward_pre_hook(self.fail)
-        self.is_made = train.train_step(
+        self.is_made = step.train_step(
             accelerator,
             model,
             optimizer,
             Loss(),
             self.micro_batches,
-            max_grad_norm=max_grad_norm,
+            args=parsed("--dataset", "data", "--max-grad-norm", str(max_grad_norm)),
             guard=guard,
             memory=memory,
         )
@@ -134,9 +135,9 @@ class Step:
         self.limit = limit
         return 2.5  # a number, as DeepSpeed's
 
-    def judge(self, loss: torch.Tensor, grad_norm: torch.Tensor, stop_requests: torch.Tensor) -> str:
+    def judge(self, loss: torch.Tensor, grad_norm: float, stop_requests: torch.Tensor) -> str:
         self.events.append("judge")
-        self.judged = (loss.item(), grad_norm.item(), stop_requests.item())
+        self.judged = (loss.item(), grad_norm, stop_requests.item())
         return "made"
 
 
@@ -150,20 +151,20 @@ def exchanges(monkeypatch) -> list[list[float]]:
         exchanges.append(values.tolist())
         return SimpleNamespace(wait=lambda: values.mul_(2))
 
-    monkeypatch.setattr(train.dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(step.dist, "all_reduce", all_reduce)
     return exchanges
 
 
 def test_a_step_is_judged_before_the_optimizer_makes_it():
-    step = Step()
-    assert step.events == ["begin", "judge", "step", "clear"]
-    assert step.is_made == "made"
+    made = Step()
+    assert made.events == ["begin", "judge", "step", "clear"]
+    assert made.is_made == "made"
 
 
 def test_counts_and_stops_of_two_processes_are_exchanged_once(exchanges):
-    step = Step(processes=2)
+    made = Step(processes=2)
     assert exchanges == [[8, 1]]
-    assert step.judged == (2 * 4 / 16, 2.5, 2)
+    assert made.judged == (2 * 4 / 16, 2.5, 2)
 
 
 @pytest.mark.parametrize(("max_grad_norm", "limit"), [(0.0, float("inf")), (0.5, 0.5)])
@@ -173,7 +174,7 @@ def test_a_norm_of_0_clips_no_gradient(max_grad_norm, limit):
 
 @pytest.mark.parametrize("error", [MemoryError("of the host"), RuntimeError("out of memory")])
 def test_a_step_that_ran_out_of_memory_is_made_again_from_its_first_micro_batch(error):
-    step = Step(errors=(error, error))
-    assert step.repeated == [error, error]
-    assert step.judged[0] == 4 / 8
-    assert step.events == ["begin", "judge", "step", "clear"]
+    made = Step(errors=(error, error))
+    assert made.repeated == [error, error]
+    assert made.judged[0] == 4 / 8
+    assert made.events == ["begin", "judge", "step", "clear"]

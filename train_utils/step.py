@@ -1,0 +1,97 @@
+"""One optimizer step: the loss and its gradients over all micro-batches and processes, exact."""
+
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch import Tensor
+
+from runtime.distributed import seed_step
+from tasks.step_loss import StepLoss
+from train_utils.memory.step_memory import StepMemory
+from train_utils.micro_batches import MicroBatch
+from train_utils.settings.train_settings import TrainSettings
+from train_utils.step_guard import StepGuard
+from train_utils.sync_batchnorm import leave_out_of_batch_norm
+
+
+def add_gradients(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    criterion: StepLoss,
+    micro_batches: list[MicroBatch],
+    counts: Tensor,
+    *,
+    reduction: dist.Work | None,
+) -> Tensor:
+    """Add the gradients of this process's micro-batches, and return their share of the step's loss, a scalar.
+
+    The list is emptied, so that the memory of a micro-batch is free when the next one is computed.
+
+    Args:
+        counts: the counts of the whole step, by which the terms of the loss are divided.
+        reduction: the exchange that adds up the counts over the processes; None for one process.
+    """
+    loss = torch.zeros((), device=accelerator.device)
+    while micro_batches:
+        images, targets, is_filler = micro_batches.pop(0)
+        leave_out_of_batch_norm(model, is_filler)
+        is_last = not micro_batches
+        accelerator.sync_gradients = is_last
+        with nullcontext() if is_last else accelerator.no_sync(model):
+            logits = model(images)
+            if reduction is not None:
+                # here the counts are needed for the first time; their exchange has overlapped with the forward pass
+                reduction.wait()  # the device waits, or the host with gloo
+                reduction = None
+            share = criterion(logits, targets, counts)
+            # `backward` divides by the steps of DeepSpeed, 1 elsewhere; the processes' gradients are averaged
+            accelerator.backward(share * accelerator.num_processes * accelerator.gradient_accumulation_steps)
+        loss = loss + share.detach()
+    return loss
+
+
+def train_step(
+    accelerator: Accelerator,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    criterion: StepLoss,
+    micro_batches: list[MicroBatch],
+    *,
+    args: TrainSettings,
+    guard: StepGuard,
+    memory: StepMemory,
+) -> Tensor:
+    """Make one optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
+
+    Args:
+        memory: if the only GPU of a run has too little memory, the step is made again in smaller micro-batches.
+
+    Returns:
+        Whether the step is made, a bool on the device.
+    """
+    group = accelerator.process_index // args.processes_per_volume
+    seed_step(args.seed, guard.state.step, group)  # for dropout
+    # The loss is divided by the counts of all micro-batches on all processes, so that it does not depend on their
+    # number. The same exchange tells all processes whether one of them was asked to stop, and what time it is.
+    own_counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)
+    exchanged = torch.cat([own_counts, guard.message(like=own_counts)])
+    # these are views, which contain the sums when the exchange is over
+    counts, message = exchanged.split([len(own_counts), len(exchanged) - len(own_counts)])
+    reduction = dist.all_reduce(exchanged, async_op=True) if accelerator.num_processes > 1 else None
+    guard.begin_step()
+    while True:  # a single pass, unless memory runs out
+        try:
+            smaller_batches = memory.cut(micro_batches)
+            loss = add_gradients(accelerator, model, criterion, smaller_batches, counts, reduction=reduction)
+            break
+        except (MemoryError, RuntimeError) as error:
+            memory.halve_or_raise(error, guard)
+    micro_batches.clear()
+    loss = accelerator.reduce(loss, "sum")
+    grad_norm = accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm or torch.inf)
+    is_made = guard.judge(loss, grad_norm, message)
+    optimizer.step()
+    optimizer.zero_grad()
+    return is_made

@@ -3,19 +3,14 @@
 import csv
 import io
 import json
-import math
 import os
 import re
 import stat
 from codecs import StreamWriter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import is_dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, BinaryIO, TextIO, Union, get_args, get_origin, get_type_hints
-
-from runtime.redact import shorten
+from typing import Any, BinaryIO, TextIO
 
 Root = type | tuple[type, ...]
 
@@ -159,40 +154,6 @@ def text_lines(text: str) -> list[str]:
 def as_json(value: Any) -> Any:
     """A value as it is after JSON has written and read it: tuples become lists, and paths become texts."""
     return json.loads(json.dumps(value, default=str))
-
-
-def check_types(values: Mapping[str, Any], kind: type) -> None:
-    """Raise ValueError that names an entry of an object in JSON which no field of this name in the dataclass can hold.
-
-    Entries without a field are not checked. Whole numbers are counts, of 0 or more.
-    """
-    hints = get_type_hints(kind)
-    for name, value in values.items():
-        if name in hints and not _fits(value, hints[name]):
-            hint = hints[name]
-            expected = getattr(hint, "__name__", str(hint)) if get_origin(hint) is None else str(hint)
-            expected = expected.replace("collections.abc.", "")
-            raise ValueError(f"its {name} is {shorten(json.dumps(value), 60)}, expected {expected}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value of JSON fits a type hint."""
-    outer, inner = get_origin(hint), get_args(hint)
-    if outer in (Union, UnionType):
-        return any(_fits(value, choice) for choice in inner)
-    if outer is Sequence or outer in (list, tuple):
-        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
-    if outer is dict:
-        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
-    if is_dataclass(hint):
-        return isinstance(value, dict)
-    if hint is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    if hint is int:
-        return type(value) is int and value >= 0
-    if hint is Path:
-        return isinstance(value, str)
-    return hint is Any or type(value) is hint
 
 
 def read_yaml(file: str | Path, root: Root = dict) -> Any:

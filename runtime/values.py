@@ -4,8 +4,9 @@ A dataclass has such types for its fields, as in `depth: Natural = 4`; `from_jso
 """
 
 import json
-import math
-from collections.abc import Callable, Collection, Iterable
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -149,24 +150,36 @@ def fit(value: Any, hint: Any) -> Any:
     """The value with a type: tuples for lists, floats for whole numbers. Raises Misfit if the type cannot hold it."""
     outer, inner = get_origin(hint), get_args(hint)
     if outer is Annotated:
-        return _within_limits(fit(value, inner[0]), inner[1:])
+        return _within_limit(fit(value, inner[0]), inner[1])
+    if outer is Literal:
+        return _within_limit(value, OneOf(inner))
     if outer in (Union, UnionType):
         return _fit_one(value, inner)
-    if outer is Literal:
-        return _within_limits(value, [OneOf(inner)])
-    if outer is tuple:
+    if outer is tuple and isinstance(value, list | tuple):
         return _fit_items(value, inner)
     if outer is list and isinstance(value, list):
         return [fit(item, inner[0]) for item in value]
     if outer is dict and isinstance(value, dict):
         return {key: fit(item, inner[1]) for key, item in value.items()}
-    if outer is None:
-        return _fit_plain(value, hint)
+    if hint is Any:
+        return value
+    if hint is float and _is_number(value) and abs(value) <= sys.float_info.max:
+        return float(value)
+    if hint is int and isinstance(value, int) and _is_number(value):
+        return value
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if outer is None and hint not in (int, float) and isinstance(value, hint):
+        return value
     raise Misfit
 
 
-def _within_limits(value: Any, limits: Iterable[Limit | OneOf]) -> Any:
-    if all(limit.holds(value) for limit in limits):
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _within_limit(value: Any, limit: Limit | OneOf) -> Any:
+    if limit.holds(value):
         return value
     raise Misfit
 
@@ -174,46 +187,18 @@ def _within_limits(value: Any, limits: Iterable[Limit | OneOf]) -> Any:
 def _fit_one(value: Any, hints: Iterable[Any]) -> Any:
     """The value with the first of the types that can hold it."""
     for hint in hints:
-        try:
+        with suppress(Misfit):
             return fit(value, hint)
-        except Misfit:
-            continue
     raise Misfit
 
 
-def _fit_items(value: Any, hints: tuple[Any, ...]) -> tuple[Any, ...]:
+def _fit_items(values: Sequence[Any], hints: tuple[Any, ...]) -> tuple[Any, ...]:
     """A tuple with the types of its items: `(X, ...)` for any number of them."""
-    if not isinstance(value, list | tuple):
-        raise Misfit
     if hints[-1] is Ellipsis:
-        hints = hints[:1] * len(value)
-    if len(value) != len(hints):
+        hints = hints[:1] * len(values)
+    if len(values) != len(hints):
         raise Misfit
-    return tuple(map(fit, value, hints))
-
-
-def _fit_plain(value: Any, hint: Any) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is Any:
-        return value
-    if hint is float:
-        return _finite(value) if is_number else _refuse()
-    if hint is Path and isinstance(value, str):
-        return Path(value)
-    if hint is int:
-        return value if is_number and isinstance(value, int) else _refuse()
-    return value if isinstance(value, hint) else _refuse()
-
-
-def _finite(number: float) -> float:
-    try:
-        return float(number) if math.isfinite(number) else _refuse()
-    except OverflowError as error:
-        raise Misfit from error
-
-
-def _refuse() -> Any:
-    raise Misfit
+    return tuple(map(fit, values, hints))
 
 
 def description(hint: Any) -> str:

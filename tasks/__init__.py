@@ -1,13 +1,14 @@
 """Tasks: the meaning of the network's outputs, their loss, and their scores."""
 
 from runtime.errors import ModelError
+from runtime.values import NEWER_VERSION
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping
 from tasks.regions import Regions
 from tasks.task import Task
-from unet.config import NEWER_VERSION, UNetConfig
+from unet.config import UNetConfig
 
 TASKS: dict[str, type[Task]] = {
     Classes.name: Classes,

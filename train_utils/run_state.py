@@ -27,7 +27,7 @@ class RunState:
     best_step: Count = 0
     best_scores: dict[str, Any] = field(default_factory=dict)
     evaluations_since_best: Count = 0
-    window: dict[str, float] = field(default_factory=lambda: {"total": 0.0, "steps": 0})
+    window: dict[str, int | float] = field(default_factory=lambda: {"total": 0.0, "steps": 0})
     skipped: Count = 0
     elapsed: Count = 0
 

@@ -1,17 +1,17 @@
 """The content of config.json: a model's architecture, and the preprocessing of its training images."""
 
 import math
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
+from runtime.values import Byte, Fraction, Limit, Natural, OneOf, Positive, check_fields, from_json
 from unet.axes import Axes
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 IGNORE_INDEX = 255  # in this project, the class index of pixels that neither loss nor metrics count
-MaskValue = int | tuple[int, int, int]  # a grey level or an RGB color
-NEWER_VERSION = "which this version does not know: it was made by a newer version"
+MaskValue = int | tuple[Byte, Byte, Byte]  # a grey level or an RGB color
+NamedTask = Annotated[dict[str, Any], Limit(lambda task: isinstance(task.get("name"), str), "an object with a name")]
 # a field of a later version; it is written only if it differs from the default: older versions read all other models
 LATER = {"is_later": True}
 
@@ -44,19 +44,19 @@ class Preprocess:
             averages over an image and its left-right mirroring.
     """
 
-    image_size: tuple[int, int] | None = None
-    scale: float = 1.0
+    image_size: tuple[Natural, Natural] | None = None
+    scale: Positive = 1.0
     mean: tuple[float, ...] = ()
-    std: tuple[float, ...] = ()
+    std: tuple[Positive, ...] = ()
     class_names: tuple[str, ...] = ()
     class_values: tuple[MaskValue, ...] = ()
     ignore_value: MaskValue | None = None
-    joined_values: tuple[tuple[MaskValue, int], ...] = field(default=(), metadata=LATER)
-    outside_class: int | None = field(default=None, metadata=LATER)
+    joined_values: tuple[tuple[MaskValue, Byte], ...] = field(default=(), metadata=LATER)
+    outside_class: Byte | None = field(default=None, metadata=LATER)
     detect_unit_range: bool = False
     draft: bool = True
     pixel_types: tuple[str, ...] = ()
-    spacing: tuple[float, float, float] | None = None
+    spacing: tuple[Positive, Positive, Positive] | None = None
     clip: tuple[float, float] | None = None
     standardize: bool = False
     turned: bool = True
@@ -64,56 +64,13 @@ class Preprocess:
     place: bool = field(default=False, metadata=LATER)
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            value = _as_tuples(getattr(self, entry.name))
-            object.__setattr__(self, entry.name, value)
-            if isinstance(entry.default, bool):
-                expect(entry.name, value, isinstance(value, bool), "true or false")
-        self._check_images()
-        self._check_classes()
-        self._check_volumes()
-        # JSON may hold 1.0 as 1, which would make integer tensors
-        object.__setattr__(self, "scale", float(self.scale))
-        for name in ("mean", "std", "spacing", "clip"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, tuple(map(float, getattr(self, name))))
-
-    def _check_images(self) -> None:
-        """Raises ValueError for impossible sizes and statistics of images."""
-        size = self.image_size
-        is_size = size is None or _is_tuple(size, _is_natural, 2)
-        expect("image_size", size, is_size, "null, or height and width")
-        expect("scale", self.scale, _is_positive(self.scale), "a number above 0")
-        expect("mean", self.mean, _is_tuple(self.mean, _is_number), "finite numbers")
-        expect("std", self.std, _is_tuple(self.std, _is_positive), "finite numbers above 0")
-        for name in ("class_names", "pixel_types", "bands"):
-            texts = getattr(self, name)
-            expect(name, texts, _is_tuple(texts, _is_text), "texts")
-
-    def _check_classes(self) -> None:
-        """Raises ValueError for impossible mask values, and if two classes have the same value."""
+        check_fields(self)
         values = self.class_values
-        expect("class_values", values, isinstance(values, tuple), "a list")
-        value_kinds = "grey levels, or colors of three numbers from 0 to 255"
-        expect("class_values", values, all(map(_is_mask_value, values)), value_kinds)
-        are_one_kind = len({type(value) for value in values}) < 2
+        are_one_kind = len(set(map(type, values))) < 2
         are_different = len(set(values)) == len(values)
         expect("class_values", values, are_one_kind and are_different, "different ones, all of one kind")
-        ignored = self.ignore_value
-        is_mask_value = ignored is None or _is_mask_value(ignored)
-        expect("ignore_value", ignored, is_mask_value, f"null, or one of {value_kinds}")
-        joined = self.joined_values
-        expect("joined_values", joined, isinstance(joined, tuple), "a list")
-        expect("joined_values", joined, all(map(_is_joined_value, joined)), "pairs of a mask value and a class index")
-        is_index = self.outside_class is None or _is_byte(self.outside_class)
-        expect("outside_class", self.outside_class, is_index, "null, or a class index")
-
-    def _check_volumes(self) -> None:
-        """Raises ValueError for impossible settings of volumes."""
-        is_spacing = self.spacing is None or _is_tuple(self.spacing, _is_positive, 3)
-        expect("spacing", self.spacing, is_spacing, "null, or three numbers above 0")
-        is_range = self.clip is None or (_is_tuple(self.clip, _is_number, 2) and self.clip[0] < self.clip[1])
-        expect("clip", self.clip, is_range, "null, or two numbers, the lower one first")
+        is_range = self.clip is None or self.clip[0] < self.clip[1]
+        expect("clip", self.clip, is_range, "the lower number first")
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
         """The size (H, W) to which an image of `height` x `width` is resized for the network."""
@@ -151,63 +108,34 @@ class UNetConfig:
             layer are divided by it already.
     """
 
-    in_channels: int = 3
-    num_classes: int = 2
-    base_channels: int = 64
-    depth: int = 4
-    norm: str = "batch"
-    upsample: str = "transpose"
-    dropout: float = 0.0
+    in_channels: Natural = 3
+    num_classes: Natural = 2
+    base_channels: Natural = 64
+    depth: Natural = 4
+    norm: Annotated[str, OneOf(NORMS)] = "batch"
+    upsample: Annotated[str, OneOf(UPSAMPLINGS)] = "transpose"
+    dropout: Fraction = 0.0
     preprocess: Preprocess = field(default_factory=Preprocess)
     encoder: dict[str, Any] | None = None
-    block: str = "plain"
-    dims: int = 2
+    block: Annotated[str, OneOf(BLOCKS)] = "plain"
+    dims: Annotated[int, OneOf((2, 3))] = 2
     kernels: Axes = ()
     strides: Axes = ()
-    task: dict[str, Any] | None = field(default=None, metadata=LATER)
-    temperature: float = field(default=1.0, metadata=LATER)
+    task: NamedTask | None = field(default=None, metadata=LATER)
+    temperature: Positive = field(default=1.0, metadata=LATER)
 
     def __post_init__(self) -> None:
-        if isinstance(self.preprocess, dict):  # from config.json
-            known_fields = {entry.name for entry in fields(Preprocess)}
-            unknown_fields = sorted(self.preprocess.keys() - known_fields)
-            if unknown_fields:
-                raise ValueError(f"preprocess holds {', '.join(unknown_fields)}, {NEWER_VERSION}")
-            object.__setattr__(self, "preprocess", Preprocess(**self.preprocess))
-        expect("preprocess", self.preprocess, isinstance(self.preprocess, Preprocess), "an object")
-        for name in ("kernels", "strides"):
-            sizes = _as_tuples(getattr(self, name))
-            are_lists = isinstance(sizes, tuple) and all(isinstance(size, tuple) for size in sizes)
-            expect(name, sizes, are_lists, "a list for each level")
-            object.__setattr__(self, name, sizes)
-        self._check_network()
+        check_fields(self)
+        is_aligned_volume = self.upsample == "bilinear_aligned" and self.dims == 3
+        expect("upsample", self.upsample, not is_aligned_volume, "transpose or bilinear, for volumes")
+        dims_fit = self.dims == 2 or self.encoder is None
+        expect("dims", self.dims, dims_fit, "2, for the encoder takes images")
         self._expect_levels("kernels", self.depth + 1, (1, 3))
         self._expect_levels("strides", self.depth, (1, 2))
         self._expect_one_for_each("mean", self.network_channels, "channels")
         self._expect_one_for_each("std", self.network_channels, "channels")
         self._expect_one_for_each("class_names", self.num_classes, "classes")
         self._expect_one_for_each("class_values", self.num_classes, "classes")
-
-    def _check_network(self) -> None:
-        """Raises ValueError for an impossible network."""
-        for name in ("in_channels", "num_classes", "base_channels", "depth"):
-            number = getattr(self, name)
-            expect(name, number, _is_natural(number), "a whole number of 1 or more")
-        expect("norm", self.norm, self.norm in NORMS, f"one of {', '.join(NORMS)}")
-        expect("block", self.block, self.block in BLOCKS, f"one of {', '.join(BLOCKS)}")
-        expect("upsample", self.upsample, self.upsample in UPSAMPLINGS, f"one of {', '.join(UPSAMPLINGS)}")
-        is_aligned_volume = self.upsample == "bilinear_aligned" and self.dims == 3
-        expect("upsample", self.upsample, not is_aligned_volume, "transpose or bilinear, for volumes")
-        is_encoder = self.encoder is None or isinstance(self.encoder, dict)
-        expect("encoder", self.encoder, is_encoder, "null, or an object")
-        expect("dims", self.dims, self.dims in (2, 3), "2 or 3")
-        dims_fit = self.dims == 2 or self.encoder is None
-        expect("dims", self.dims, dims_fit, "2, for the encoder takes images")
-        is_task = self.task is None or (isinstance(self.task, dict) and isinstance(self.task.get("name"), str))
-        expect("task", self.task, is_task, "null, or an object with a name")
-        expect("temperature", self.temperature, _is_positive(self.temperature), "a number above 0")
-        is_share = _is_number(self.dropout) and 0 <= self.dropout < 1
-        expect("dropout", self.dropout, is_share, "a number of 0 or more and less than 1")
 
     def _expect_levels(self, name: str, levels: int, choices: tuple[int, int]) -> None:
         """Raises ValueError unless the field is empty, or has one of `choices` for each axis of `levels` levels."""
@@ -227,11 +155,7 @@ class UNetConfig:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "UNetConfig":
         """The config that config.json holds. Raises ValueError for entries of a newer version, and for wrong values."""
-        known_fields = {entry.name for entry in fields(cls)}
-        unknown_fields = sorted(content.keys() - known_fields)
-        if unknown_fields:
-            raise ValueError(f"the config holds {', '.join(unknown_fields)}, {NEWER_VERSION}")
-        return cls(**content)
+        return from_json(cls, content, "the config")
 
     def to_json(self) -> dict[str, Any]:
         """The content of config.json; entries of later versions are left out if they have their default."""
@@ -276,43 +200,3 @@ def expect(name: str, value: Any, is_valid: bool, expected: str) -> None:
     """Raises ValueError unless `is_valid`; the text has the name in config.json, the value and the `expected` one."""
     if not is_valid:
         raise ValueError(f"{name} is {value!r}, expected {expected}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _is_natural(value: Any) -> bool:
-    return isinstance(value, int) and _is_number(value) and value >= 1
-
-
-def _is_positive(value: Any) -> bool:
-    return _is_number(value) and value > 0
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_tuple(values: Any, is_valid: Callable[[Any], bool], length: int | None = None) -> bool:
-    return isinstance(values, tuple) and all(map(is_valid, values)) and length in (None, len(values))
-
-
-def _is_mask_value(value: Any) -> bool:
-    if isinstance(value, int):
-        return _is_number(value)
-    return _is_tuple(value, _is_byte, 3)
-
-
-def _is_joined_value(pair: Any) -> bool:
-    """Whether it is a mask value with a class index."""
-    return isinstance(pair, tuple) and len(pair) == 2 and _is_mask_value(pair[0]) and _is_byte(pair[1])
-
-
-def _is_byte(value: Any) -> bool:
-    return isinstance(value, int) and _is_number(value) and 0 <= value <= 255
-
-
-def _as_tuples(value: Any) -> Any:
-    """A value of JSON with tuples for lists; any other value is returned unchanged."""
-    return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value

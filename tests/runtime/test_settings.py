@@ -60,8 +60,14 @@ def test_lists_are_typed_with_spaces_and_settings_are_typed_as_they_are_printed(
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ({"sides": [3]}, "sides is [3], expected a list of 2, each a whole number of at least 1, or null"),
-        ({"sides": [3, 0]}, "sides is [3, 0], expected a list of 2, each a whole number of at least 1, or null"),
+        (
+            {"sides": [3]},
+            "sides is [3], expected a list of 2, each a whole number of at least 1, or null",
+        ),
+        (
+            {"sides": [3, 0]},
+            "sides is [3, 0], expected a list of 2, each a whole number of at least 1, or null",
+        ),
         ({"weights": ["half"]}, 'weights is ["half"], expected a list, each a number above 0, or auto'),
         ({"kind": "c"}, 'kind is "c", expected one of a, b, or null'),
         ({"quick": 1}, "quick is 1, expected true or false"),

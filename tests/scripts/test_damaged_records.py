@@ -87,9 +87,9 @@ def test_a_manifest_of_another_shape_means_the_checkpoint_before(output, content
     [
         (None, {"wings": 2}, "holds wings, which this version does not know"),
         ("model", {"wings": 2}, "holds wings, which this version does not know"),
-        ("model", {"kernels": 3}, "kernels is 3, expected a list for each level"),
-        ("run", {"step": -1}, "step is -1, expected a whole number"),
-        ("run", {"best": "high"}, 'best is "high", expected a number'),
+        ("model", {"kernels": 3}, "kernels is 3, expected a list"),
+        ("run", {"step": -1}, "step is -1, expected a whole number of at least 0"),
+        ("run", {"best": "high"}, 'best is "high"'),
         ("run", {"window": {"sums": 1}}, "its window holds sums"),
         ("flags", {"crop_size": 64}, "crop_size is 64"),
         (None, {"micro_batch_size": 2.5}, "micro_batch_size is 2.5"),

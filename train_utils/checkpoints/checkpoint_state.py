@@ -15,7 +15,7 @@ class CheckpointState:
     """The state of a run at a step, without its tensors.
 
     Args:
-        run_state: the entry `run` of state.json; in run.json, the entry of this name is the environment.
+        run_state: the entry `run` of state.json; in run.json, the entry of this name is another.
         scaler: the state of the gradient scaler of fp16.
     """
 

@@ -7,6 +7,7 @@ import shlex
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -118,7 +119,7 @@ class StepMemory:
         # machines may not share the folder that the main process has made
         self.folder.mkdir(parents=True, exist_ok=True)
         with replace_file(self.folder / MEMORY_FILE) as file:  # several processes may run out at once
-            file.write(json.dumps(limit._asdict()).encode())
+            file.write(json.dumps(asdict(limit)).encode())
 
 
 def can_repeat_steps(accelerator: Accelerator) -> bool:

@@ -45,7 +45,7 @@ def model_card(settings: RunSettings, best: Evaluation, section: Section) -> str
         volumes=settings.identity["dims"] == 3,
         step=best.step,
         total_steps=settings.total_steps,
-        run=settings.environment,
+        run=settings.run,
         profile=settings.profile,
         training=training,
     )

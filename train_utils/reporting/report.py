@@ -68,7 +68,7 @@ def write_report(
         views,
         name=folder.resolve().name,
         dataset=settings.flags["dataset"],
-        started=settings.environment["started"],
+        started=settings.run["started"],
         remarks=remarks,
         best_tiles=best_tiles,
         extent=extent,
@@ -82,7 +82,7 @@ def write_report(
             _readable({name: value for name, value in settings.flags.items() if name not in resolved}),
             _readable(resolved),
         ],
-        environment=[_machine(), _readable(settings.environment)],
+        environment=[_machine(), _readable(settings.run)],
     )
 
 

@@ -46,13 +46,14 @@ def parse_args(description: str) -> TrainSettings:
     if parsed["folder"] is not None:
         _add_folder(typed, parsed["folder"], parser)
     record = read_record(typed.get("like"), parser)
-    values = repeated_settings(record, typed, parser) | typed
+    repeated = repeated_settings(record, typed, parser) if record else {}
+    values = repeated | typed
     args = TrainSettings(**values)
     _check(args, parser)
     args = _with_implied_values(args)
     if "dataset" not in values:
         say("no --dataset: this run trains on generated shapes, to try the program; for your images: --dataset DATA")
-    if args.like:
+    if record:
         say_differences(args, record)
     elif args.max_steps and args.epochs:
         say(f"--epochs {args.epochs} has no effect: --max-steps {args.max_steps} says how long the run is")

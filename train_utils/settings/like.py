@@ -1,7 +1,8 @@
 """--like: a new run repeats the settings of a recorded one."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from runtime.cli import Arguments
 from runtime.console import say
@@ -10,9 +11,9 @@ from runtime.redact import redact_all
 from runtime.settings import flag_of
 from runtime.values import checked, field_types
 from train_utils.settings.record import (
-    CREDENTIALS,
     PACKAGES,
     UNRECORDED_FLAGS,
+    RunSettings,
     describe_environment,
     flags_as_json,
 )
@@ -23,59 +24,33 @@ from train_utils.settings.train_settings import NOT_REPEATED, TrainSettings
 ALTERNATIVES = ({"epochs", "max_steps", "max_minutes"}, {"image_size", "scale"}, {"val_split", "val_fraction", "fold"})
 
 
-class RecordedFlags(NamedTuple):
-    """The settings of another run, from its run.json.
-
-    Args:
-        flags: the values by name, as JSON has them; empty without --like.
-        environment: the versions that the run was recorded with.
-        credentials: the settings whose URL had a query, which is not recorded.
-    """
-
-    flags: dict[str, Any]
-    environment: dict[str, Any]
-    credentials: list[str]
-
-
-def read_record(path: Path | None, parser: Arguments) -> RecordedFlags:
-    """Read the run.json that --like names, as a file or by its folder; a mistake ends the process with one line."""
+def read_record(path: Path | None, parser: Arguments) -> RunSettings | None:
+    """The run.json that --like names, as a file or by its folder; a mistake ends the process with one line."""
     if path is None:
-        return RecordedFlags({}, {}, [])
+        return None
     try:
-        record = read_json(path / "run.json" if path.is_dir() else path)
+        content = read_json(path / "run.json" if path.is_dir() else path)
+        record = RunSettings.from_json(content)
     except OSError as error:
         parser.error(f"--like {path} cannot be read ({error.strerror})")
     except ValueError as error:
-        parser.error(f"--like {path} cannot be read as JSON ({error})")
-    if not isinstance(record.get("flags"), dict):
+        parser.error(f"--like {path} cannot be read ({error})")
+    if "flags" not in content:
         parser.error(f"--like {path} is no record of a run: it holds no flags; give the run.json of an output folder")
-    flags = UNRECORDED_FLAGS | record["flags"]
-    unknown = sorted(flags.keys() - field_types(TrainSettings).keys())
+    unknown = sorted(record.flags.keys() - field_types(TrainSettings).keys())
     if unknown:
         parser.error(f"--like {path} holds flags that are not known here: {', '.join(unknown)}")
-    if flags.get("max_minutes"):  # the number of steps decides what the run computed
-        if record.get("total_steps") == 0:
+    # earlier versions have recorded the query of a URL, which is needed
+    record = replace(record, flags=UNRECORDED_FLAGS | content["flags"])
+    if record.flags.get("max_minutes"):  # the number of steps decides what the run computed
+        if record.total_steps == 0:
             parser.error(f"--like {path}: the run by the clock has not ended, so nobody knows its steps")
-        flags |= {"max_minutes": None, "max_steps": record.get("total_steps")}
-    try:
-        checked(TrainSettings, _given(flags))
-    except ValueError as error:
-        parser.error(f"--like {path}: {error}")
-    environment = record.get("run")
-    credentials = record.get(CREDENTIALS)
-    return RecordedFlags(
-        flags,
-        environment if isinstance(environment, dict) else {},
-        [name for name in credentials if name in flags] if isinstance(credentials, list) else [],
-    )
+        steps = {"max_minutes": None, "max_steps": record.total_steps}
+        record = replace(record, flags=record.flags | steps)
+    return record
 
 
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
-    """The settings that have a value."""
-    return {name: value for name, value in flags.items() if value not in (None, [])}
-
-
-def repeated_settings(record: RecordedFlags, typed: dict[str, Any], parser: Arguments) -> dict[str, Any]:
+def repeated_settings(record: RunSettings, typed: dict[str, Any], parser: Arguments) -> dict[str, Any]:
     """The settings of a recorded run, without NOT_REPEATED and without those that the command line replaces."""
     dropped = {*NOT_REPEATED, *typed}
     for group in ALTERNATIVES:
@@ -83,8 +58,11 @@ def repeated_settings(record: RecordedFlags, typed: dict[str, Any], parser: Argu
             dropped |= group
     if typed.keys() & {"init_from", "encoder"}:  # a model and an encoder have an architecture
         dropped.update(("init_from", "encoder"), ENCODER_FLAGS, ARCHITECTURE)
-    repeated = {name: value for name, value in _given(record.flags).items() if name not in dropped}
-    for name in record.credentials:
+    repeated = {}
+    for name, value in record.flags.items():
+        if name not in dropped and value not in (None, []):
+            repeated[name] = value
+    for name in record.credentials_left_out:
         if name in repeated:
             flag = flag_of(name)
             parser.error(
@@ -94,7 +72,7 @@ def repeated_settings(record: RecordedFlags, typed: dict[str, Any], parser: Argu
     return checked(TrainSettings, repeated)
 
 
-def say_differences(args: TrainSettings, record: RecordedFlags) -> None:
+def say_differences(args: TrainSettings, record: RunSettings) -> None:
     """Print which flags and which versions differ from the recorded run."""
     flags = redact_all(record.flags)
     changes = []
@@ -106,7 +84,7 @@ def say_differences(args: TrainSettings, record: RecordedFlags) -> None:
     versions = []
     for name, value in describe_environment().items():
         is_version = name in PACKAGES or name in ("python", "git_commit")
-        if is_version and record.environment.get(name, value) != value:
-            versions.append(f"{name} {record.environment[name]} (here {value})")
+        if is_version and record.run.get(name, value) != value:
+            versions.append(f"{name} {record.run[name]} (here {value})")
     if versions:
         say(f"it was recorded with {', '.join(versions)}")

@@ -43,7 +43,7 @@ class RunSettings:
         identity: the settings that give a saved state its meaning: a run that differs in them cannot resume from it.
             Runs of earlier versions lack some.
         encoder: Hub id or folder name, with its license.
-        environment: versions, platform, command and time; the entry `run` of run.json.
+        run: versions, platform, command and time.
         credentials_left_out: the flags whose URL had a query.
     """
 
@@ -55,27 +55,23 @@ class RunSettings:
     micro_batch_size: Count = 0
     accumulation: Count = 0
     num_workers: Count = 0
-    environment: dict[str, str] = field(default_factory=dict)
+    run: dict[str, str] = field(default_factory=dict)
     credentials_left_out: list[str] = field(default_factory=list)
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunSettings":
         """The settings from the content of run.json. Raises ValueError for content that no run records."""
-        entries = dict(value)
-        if "run" in entries:
-            entries["environment"] = entries.pop("run")
-        settings = from_json(cls, entries, "it")
+        settings = from_json(cls, value, "it")
         flags = UNRECORDED_FLAGS | redact_all(settings.flags)
         checked(TrainSettings, flags)
         return replace(settings, flags=flags, identity=UNRECORDED | settings.identity)
 
     def to_json(self) -> dict[str, Any]:
         """The content of run.json."""
-        entries = asdict(self)
-        entries["run"] = entries.pop("environment")
+        values = asdict(self)
         if not self.credentials_left_out:
-            del entries[CREDENTIALS]
-        return entries
+            del values[CREDENTIALS]
+        return values
 
 
 def changed_flags(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
@@ -165,7 +161,7 @@ def resolve_settings(
         micro_batch_size=batch_split.micro_batch_size,
         accumulation=batch_split.accumulation,
         num_workers=num_workers,
-        environment=redact_all(describe_environment()),
+        run=redact_all(describe_environment()),
         credentials_left_out=flags_with_credentials(args),
     )
 

@@ -269,7 +269,7 @@ def test_a_damaged_file_of_a_forged_manifest_is_a_one_line_error(checkpoints, na
 
 
 def test_a_state_survives_its_file_without_the_environment_of_its_run():
-    settings = RunSettings(flags={"epochs": 3}, identity={"seed": 0}, total_steps=9, environment={"torch": "2"})
+    settings = RunSettings(flags={"epochs": 3}, identity={"seed": 0}, total_steps=9, run={"torch": "2"})
     content = CheckpointState(settings, SMALL_MODEL, RunState(step=4), {"scale": 2.0}).to_json()
     state = CheckpointState.from_json(json.loads(json.dumps(content)) | {"score": 0.5})  # of an earlier version
     assert state.config == SMALL_MODEL
@@ -277,7 +277,7 @@ def test_a_state_survives_its_file_without_the_environment_of_its_run():
     assert state.scaler == {"scale": 2.0}
     assert state.settings.total_steps == 9
     assert state.settings.identity["seed"] == 0
-    assert state.settings.environment == {}
+    assert state.settings.run == {}
 
 
 @pytest.mark.parametrize(

@@ -137,14 +137,14 @@ def test_a_shortage_in_training_is_a_line_with_a_record(tmp_path, error):
     assert "micro-batches of 2 (" in line
     assert "\n" not in line
     assert one_line(error, 60) in line
-    assert read_memory_limit(tmp_path / "runs" / "a") == (2, False)
+    assert read_memory_limit(tmp_path / "runs" / "a") == MemoryLimit(2, False)
 
 
 @pytest.mark.parametrize("error", OTHERS, ids=name_of)
 def test_another_error_in_training_is_left_as_it_is(tmp_path, error):
     assert not is_out_of_memory(error)
     assert raised_within(type(error), training(tmp_path), error) is error
-    assert read_memory_limit(tmp_path / "runs" / "a") == (None, False)
+    assert read_memory_limit(tmp_path / "runs" / "a") == MemoryLimit(None, False)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_step_that_runs_out_of_memory_is_made_again_in_smaller_micro_batches(sho
     assert passes == [4, 4, 4, 4, *[2] * 4, *[2] * 4]
     line = "memory: no room for micro-batches of 4, the step is made again in micro-batches of 2; batch norm sees 2"
     assert f"{line} images at a time from now on, so results change (CUDA out of memory" in run.output
-    assert read_memory_limit(run.folder) == (2, False)
+    assert read_memory_limit(run.folder) == MemoryLimit(2, False)
 
 
 def test_run_that_is_started_again_makes_the_same_steps_in_smaller_micro_batches(short, short_flags, tmp_path):

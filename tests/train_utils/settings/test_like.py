@@ -85,7 +85,7 @@ def test_a_record_of_an_earlier_version_repeats_what_it_did_without_a_word(tmp_p
     flags = flags_as_json(parsed("--dataset", "data", "--plan", "none"))
     for name in ("task", "draft", "place"):
         del flags[name]
-    record = {"flags": flags, "run": {"python": "2.7", "numpy": "0.1"}, "credentials_left_out": None}
+    record = {"flags": flags, "run": {"python": "2.7", "numpy": "0.1"}}
     (tmp_path / "run.json").write_text(json.dumps(record))
     capsys.readouterr()
     args = parsed("--like", str(tmp_path))
@@ -96,15 +96,6 @@ def test_a_record_of_an_earlier_version_repeats_what_it_did_without_a_word(tmp_p
     assert said == f"like {tmp_path}, without a change"
     here = f"numpy 0.1 (here {version('numpy')})"
     assert versions == f"it was recorded with python 2.7 (here {platform.python_version()}), {here}"
-
-
-@pytest.mark.parametrize("damage", [[], "dataset", 3])
-def test_damaged_entries_beside_the_recorded_flags_are_left_out(tmp_path, capsys, damage):
-    flags = flags_as_json(parsed("--dataset", "data", "--plan", "none"))
-    (tmp_path / "run.json").write_text(json.dumps({"flags": flags, "run": damage, "credentials_left_out": damage}))
-    capsys.readouterr()
-    assert parsed("--like", str(tmp_path)).dataset == "data"
-    assert capsys.readouterr().out == f"like {tmp_path}, without a change\n"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +116,7 @@ def test_a_recorded_value_that_no_run_has_is_named(tmp_path, capsys, name, value
     with pytest.raises(SystemExit) as ended:
         parsed("--like", str(tmp_path), "--loss", "ce")
     assert ended.value.code == 2
-    assert f"--like {tmp_path}: {name} is {json.dumps(value)}, expected " in capsys.readouterr().err
+    assert f"--like {tmp_path} cannot be read ({name} is {json.dumps(value)}, expected " in capsys.readouterr().err
 
 
 def test_more_processes_than_the_processors_can_use_are_lowered_in_a_line(like, capsys):
@@ -136,5 +127,5 @@ def test_more_processes_than_the_processors_can_use_are_lowered_in_a_line(like, 
 
 def test_data_typed_without_their_flag_need_no_recorded_password(tmp_path):
     flags = flags_as_json(parsed("--dataset", "s3://bucket/data", "--plan", "none"))
-    (tmp_path / "run.json").write_text(json.dumps({"flags": flags, "credentials_left_out": ["dataset", 3]}))
+    (tmp_path / "run.json").write_text(json.dumps({"flags": flags, "credentials_left_out": ["dataset"]}))
     assert parsed("here", "--like", str(tmp_path)).dataset == "here"

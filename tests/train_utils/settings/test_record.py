@@ -104,7 +104,7 @@ def test_a_record_survives_its_file(credentials):
     settings = RunSettings(
         flags={"task": "regions", "draft": False, "place": True},
         identity={"task": "regions"},
-        environment={"python": "3"},
+        run={"python": "3"},
         total_steps=7,
         credentials_left_out=credentials,
     )

@@ -139,7 +139,7 @@ def _settings(run: RecordedRun) -> dict[str, Any]:
 
 
 def _versions(run: RecordedRun) -> dict[str, Any]:
-    environment = run.settings.environment
+    environment = run.settings.run
     return {name: environment[name] for name in VERSIONS if name in environment}
 
 
@@ -148,7 +148,7 @@ def _planned_settings(run: RecordedRun) -> set[str]:
     if run.settings.flags.get("plan") != "auto":
         return set()
     typed_names = set()
-    for word in _words(str(run.settings.environment.get("command", ""))):
+    for word in _words(str(run.settings.run.get("command", ""))):
         if word.startswith("--"):
             flag = word.partition("=")[0].removeprefix("--no-")
             typed_names.add(flag.lstrip("-").replace("-", "_"))

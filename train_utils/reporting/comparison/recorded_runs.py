@@ -14,7 +14,7 @@ from train_utils.reporting.image_scores import IMAGE_SCORES, read_image_scores
 from train_utils.reporting.sections import SECTIONS
 from train_utils.settings.record import FINISHED_FILE, RunSettings
 
-OBJECTS = ("flags", "profile", "identity", "run")  # the entries of run.json that are read
+ENTRIES = ("flags", "profile", "identity", "run", "total_steps")  # of run.json, which every run has
 
 
 class Replicate(NamedTuple):
@@ -144,18 +144,16 @@ def read_settings(folder: Path) -> RunSettings:
         raise DataError("it holds no run.json, so it is no run") from error
     except (OSError, ValueError) as error:
         raise DataError(f"run.json cannot be read ({_reason(error)})") from error
-    for name in OBJECTS:
-        if not isinstance(value.get(name), dict):
-            raise DataError(f"run.json is damaged: its {name} is no object")
-    if type(value.get("total_steps")) is not int:
-        raise DataError("run.json is damaged: its total_steps is no whole number")
+    lacking = [name for name in ENTRIES if name not in value]
+    if lacking:
+        raise DataError(f"run.json is damaged: it lacks {', '.join(lacking)}")
     try:
         settings = RunSettings.from_json(value)
     except ValueError as error:
         raise DataError(f"run.json is damaged: {error}") from error
-    for task in (settings.identity["task"], settings.flags["task"]):
-        if not isinstance(task, str) or task not in TASKS:
-            raise DataError(f"its task {task!r} is not known to this version")
+    task = settings.identity["task"]
+    if not isinstance(task, str) or task not in TASKS:
+        raise DataError(f"its task {task!r} is not known to this version")
     return settings
 
 

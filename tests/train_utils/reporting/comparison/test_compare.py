@@ -66,7 +66,7 @@ def test_broken_runs_are_left_out(of_broken_runs):
         ("unfinished", "has not finished (step 40 of 40)"),
         ("old", "there is no images.csv"),
         ("broken", "run.json cannot be read"),
-        ("listed", "its flags is no object"),
+        ("listed", "run.json is damaged: it lacks total_steps"),
         ("young", "the run has no evaluation yet; it is left out"),
         ("empty", "it holds no run.json"),
         ("missing", "it is no folder of a run"),

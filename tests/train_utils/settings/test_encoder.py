@@ -1,4 +1,7 @@
-"""An encoder that training starts with: from a folder, a name or a model; and what cannot be one."""
+"""An encoder that training starts with: from a folder, a name or a model; and what cannot be one.
+
+Modules: train_utils/settings/encoder.py, train_utils/settings/starting_point.py.
+"""
 
 import json
 import sys
@@ -11,6 +14,7 @@ import transformers
 from support.class_loss import classes
 from support.encoders import (
     FAMILIES,
+    backbone,
     build_network,
     network_of_start,
     network_with,
@@ -21,8 +25,8 @@ from support.encoders import (
 from support.starts import start_from
 
 from runtime.errors import ModelError, SettingsError
-from train_utils.settings.encoder import load_encoder
-from unet import Preprocess, UNet, UNetConfig
+from train_utils.settings.encoder import load_encoder, read_license, read_normalization, with_channels
+from unet import Preprocess, UNetConfig
 
 pytestmark = pytest.mark.usefixtures("no_network")
 
@@ -31,8 +35,7 @@ pytestmark = pytest.mark.usefixtures("no_network")
     ("name", "hub_id"),
     [
         ("resnet50", "microsoft/resnet-50"),
-        ("RESNET_34", "microsoft/resnet-34"),
-        ("convnext_tiny", "facebook/convnext-tiny-224"),
+        ("ConvNeXt_tiny", "facebook/convnext-tiny-224"),
         ("swin_base", "microsoft/swin-base-patch4-window7-224"),
     ],
 )
@@ -53,24 +56,51 @@ def test_a_classifiers_folder_is_an_encoder_too(tmp_path):
     assert all(torch.equal(weight, ours[name]) for name, weight in theirs.items())
 
 
-@pytest.fixture
-def normalizing(tmp_path) -> Path:
-    """The folder of an encoder that was trained with normalized images."""
-    return write_encoder(tmp_path, preprocessor_config={"image_mean": [0.2, 0.4, 0.6], "image_std": [0.1, 0.2, 0.3]})
-
-
 @pytest.mark.parametrize("channels", [1, 3])
-def test_images_of_8_bits_are_normalized_as_the_encoder_was_trained(normalizing, channels):
-    preprocess = network_of_start(start_with(normalizing), channels).config.preprocess
-    assert preprocess.mean == pytest.approx((51.0, 102.0, 153.0))
-    assert preprocess.std == pytest.approx((25.5, 51.0, 76.5))
+@pytest.mark.parametrize(
+    ("pixel_types", "mean", "std"),
+    [(("uint8",), (51.0, 102.0, 153.0), (25.5, 51.0, 76.5)), (("uint16",), (90.0,) * 3, (40.0,) * 3)],
+    ids=["as the encoder was trained", "by themselves"],
+)
+def test_images_of_8_bits_alone_are_normalized_as_the_encoder_was_trained(tmp_path, channels, pixel_types, mean, std):
+    files = {"preprocessor_config": {"image_mean": [0.2, 0.4, 0.6], "image_std": [0.1, 0.2, 0.3]}}
+    start = start_with(write_encoder(tmp_path, **files))
+    preprocess = network_of_start(start, channels, pixel_types).config.preprocess
+    assert preprocess.mean == pytest.approx(mean)
+    assert preprocess.std == pytest.approx(std)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-def test_images_of_16_bits_are_normalized_by_themselves(normalizing, channels):
-    preprocess = network_of_start(start_with(normalizing), channels, ("uint16",)).config.preprocess
-    assert preprocess.mean == (90.0,) * 3
-    assert preprocess.std == (40.0,) * 3
+@pytest.mark.parametrize(
+    ("family", "content", "expected"),
+    [
+        ("resnet", {"image_mean": [0.5, 0.25, 0.125], "do_normalize": False}, ((0, 0, 0), (255, 255, 255))),
+        ("bit", {"do_normalize": None}, ((127.5,) * 3, (127.5,) * 3)),
+    ],
+    ids=["scaled alone", "not said"],
+)
+def test_an_encoders_folder_need_not_say_how_its_images_are_normalized(tmp_path, family, content, expected):
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(content))
+    assert read_normalization(str(tmp_path), family) == expected
+
+
+@pytest.mark.parametrize(("front", "expected"), [("license: mit", "mit"), ("license: [a, b]", None), ("{", None)])
+def test_the_license_of_an_encoder_is_that_of_its_card(tmp_path, front, expected):
+    (tmp_path / "README.md").write_text(f"---\n{front}\n---\n# Card\n")
+    assert read_license(str(tmp_path)) == expected
+
+
+def test_weights_in_half_precision_are_loaded_in_single_precision(tmp_path):
+    backbone("resnet").half().save_pretrained(tmp_path)
+    weights = load_encoder(str(tmp_path), pretrained=True).weights
+    assert weights["embedder.embedder.convolution.weight"].dtype == torch.float32
+
+
+def test_weights_that_are_no_safetensors_are_not_opened(tmp_path):
+    folder = write_encoder(tmp_path / "resnet")
+    (folder / "model.safetensors").unlink()
+    torch.save(backbone("resnet").state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="its weights cannot be loaded"):
+        load_encoder(str(folder), pretrained=True)
 
 
 LEAPING = {"model_type": "textnet", "stem_out_channels": 8, "hidden_sizes": [8, 8, 16, 24, 32]}
@@ -113,14 +143,6 @@ def test_a_name_without_a_folder_is_refused_offline(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def plain_model(tmp_path_factory) -> str:
-    """The folder of a model without an encoder."""
-    folder = tmp_path_factory.mktemp("plain")
-    UNet(UNetConfig(base_channels=2, depth=1)).save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
 def encoder_model(encoder_folders, tmp_path_factory) -> str:
     """The folder of a model with an encoder."""
     folder = tmp_path_factory.mktemp("encoder")
@@ -128,7 +150,6 @@ def encoder_model(encoder_folders, tmp_path_factory) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("has_model", [False, True], ids=["a new network", "a model without an encoder"])
 @pytest.mark.parametrize(
     ("name", "value", "flag"),
     [
@@ -137,9 +158,9 @@ def encoder_model(encoder_folders, tmp_path_factory) -> str:
         ("freeze_encoder", True, "--freeze-encoder"),
     ],
 )
-def test_a_flag_of_an_encoder_is_refused_without_one(plain_model, name, value, flag, has_model):
+def test_a_flag_of_an_encoder_is_refused_without_one(name, value, flag):
     with pytest.raises(SettingsError, match=f"^{flag}: this network has no encoder; leave the flag out, or name"):
-        start_from(plain_model if has_model else None, {name: value})
+        start_from(None, {name: value})
 
 
 @pytest.mark.parametrize(
@@ -167,17 +188,9 @@ def test_other_weights_than_the_configs_are_refused(encoder_folders, tmp_path):
         load_encoder(str(folder), pretrained=True)
 
 
-@pytest.fixture
-def without_transformers(monkeypatch, encoder_model) -> None:
-    """transformers is not installed; what needs it to be made is there."""
+def test_an_encoder_without_transformers_says_what_to_install(encoder_folders, encoder_model, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-
-
-MISSING = r"^transformers is not installed; .*requirements-encoders\.txt$"
-
-
-def test_an_encoder_without_transformers_says_what_to_install(encoder_folders, without_transformers):
-    with pytest.raises(ModelError, match=MISSING):
+    with pytest.raises(ModelError, match=r"^transformers is not installed; .*requirements-encoders\.txt$"):
         build_network(encoder_folders["resnet"])
 
 
@@ -216,18 +229,16 @@ def test_an_encoder_is_refused_beside_a_model_that_has_one(encoder_folders, enco
         start_from(encoder_model, {"encoder": str(encoder_folders["resnet"]), "encoder_weights": "random"})
 
 
-CHECKPOINTS = [("resnet", 1), ("resnet", 3), ("hgnet_v2", 5)]
-
-
-def stored_config(encoder: Path, channels: int) -> UNetConfig:
-    """The config of a network as a checkpoint stores it."""
-    return UNetConfig(**json.loads(json.dumps(asdict(network_with(encoder, channels).config))))
-
-
-@pytest.mark.parametrize(("family", "channels"), CHECKPOINTS)
+@pytest.mark.parametrize(("family", "channels"), [("resnet", 1), ("hgnet_v2", 5)])
 def test_the_network_of_a_checkpoint_is_built_of_its_config_alone(encoder_folders, family, channels):
-    config = stored_config(encoder_folders[family], channels)
-    start = start_from(None, {"encoder": f"gone/{family}", "encoder_weights": "pretrained"}, config)
+    expected = network_with(encoder_folders[family], channels).config
+    stored = UNetConfig(**json.loads(json.dumps(asdict(expected))))
+    start = start_from(None, {"encoder": f"gone/{family}", "encoder_weights": "pretrained"}, stored)
     statistics = Preprocess(mean=(1.0,) * channels, std=(1.0,) * channels, pixel_types=("uint8",))
     network = start.build(channels, classes(2), start.trained_preprocess(channels) or statistics)
-    assert network.config == network_with(encoder_folders[family], channels).config
+    assert network.config == expected
+
+
+def test_other_channels_are_refused_for_a_family_that_takes_grey_or_rgb_images():
+    with pytest.raises(ModelError, match="takes grey or RGB images, these have 5 channels"):
+        with_channels({"_name_or_path": "x", "license": None}, 5)

@@ -43,8 +43,12 @@ class SegmentationDataset(Dataset):
         self.reader = info.reader
         self.target = info.reader.target
         self.samples = new_samples(split, info, preprocess, fit_targets=self.fit_targets)
-        self.fill = self.samples.mean  # (C,): the value of padding
-        self.std = self.samples.std  # (C,)
+        mean, std = info.normalization.mean, info.normalization.std
+        if split.records.dims == 3:  # the model's statistics, not those of the files: it may need other preprocessing
+            mean = preprocess.mean or (0.0,) * self.channels
+            std = preprocess.std or (1.0,) * self.channels
+        self.fill = np.asarray(mean, np.float32)  # (C,): the value of padding
+        self.std = np.asarray(std, np.float32)  # (C,)
 
     def __len__(self) -> int:
         return len(self.split)

@@ -104,7 +104,8 @@ def build_loaders(
     val = EvaluationDataset(info.val, info, config.preprocess)
     records = info.train.records
     train_sampler = TrainingSampler(shapes.train, batch_split, info.config.seed, steps, records.group_sizes)
-    pixels = pixels_per_batch(device) if val.samples.share_batches else 1
+    are_volumes = records.dims == 3
+    pixels = 1 if are_volumes else pixels_per_batch(device)
     val_sampler = EvaluationSampler(shapes.val, pixels, batch_split.world_size)
     if num_workers is None:
         num_workers = default_workers(device)
@@ -120,7 +121,7 @@ def build_loaders(
     if num_workers:
         atexit.register(end_workers)
         raise_open_file_limit()
-    if info.config.cache or train.samples.are_cached:
+    if info.config.cache or are_volumes:
         train.cache()
         val.cache()
     train_loader = _loader(train, train_sampler, collate_training, num_workers, device)

@@ -1,8 +1,6 @@
 """From the records of a split to arrays: an image or volume as a network sees it, and its target."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 
@@ -14,6 +12,7 @@ from data_utils.loading.crop import crop_around, crop_window
 from data_utils.loading.decoded_cache import DecodedSplit, Sample
 from data_utils.loading.image_input import ImageInput, hide_missing, missing_pixels
 from data_utils.loading.volume_input import VolumeInput
+from data_utils.sources.records import Record
 from tasks.target import Target
 from unet.config import Preprocess
 
@@ -25,13 +24,8 @@ class Samples(ABC):
         fit_targets: whether targets are resized to the network's input, or keep their own size.
 
     Attributes:
-        are_cached: whether all are decoded before the first step, without --cache too.
-        share_batches: whether several are evaluated in one forward pass.
-        mean, std: (C,) float32, the statistics of the network's input.
+        decoded: the samples, once all are decoded.
     """
-
-    are_cached: ClassVar[bool]
-    share_batches: ClassVar[bool]
 
     def __init__(self, split: Split, info: DatasetInfo, preprocess: Preprocess, *, fit_targets: bool) -> None:
         self.split = split
@@ -39,21 +33,18 @@ class Samples(ABC):
         self.channels = info.channels
         self.preprocess = preprocess
         self.fit_targets = fit_targets or info.reader.takes_points
-        mean, std = self._statistics(info)
-        self.mean = np.asarray(mean, dtype=np.float32)
-        self.std = np.asarray(std, dtype=np.float32)
-        self.decoded: DecodedSplit | None = None  # the samples, once all are decoded
+        self.decoded: DecodedSplit | None = None
 
-    @abstractmethod
-    def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
-        """Mean and standard deviation of each channel."""
-
-    @abstractmethod
     def load(self, index: int) -> Sample:
         """Image (C, *size) and target, from their files unless they are decoded.
 
         Raises DataError if they do not go together.
         """
+        return self._read(self.split.records[index]) if self.decoded is None else self.decoded[index]
+
+    @abstractmethod
+    def _read(self, record: Record) -> Sample:
+        """Image and target from their files."""
 
     @abstractmethod
     def choose_window(self, index: int, target: Target, crop_size: Size, rng: np.random.Generator) -> Window:
@@ -63,24 +54,17 @@ class Samples(ABC):
         """A random crop of a sample, read without the rest of it. Returns None if the sample must be read whole."""
         return None
 
-    @abstractmethod
     def spacing(self, index: int) -> tuple[float, ...] | None:
         """(z, y, x) in mm of a volume as the network sees it, None for images."""
+        if self.split.spacings is None:
+            return None
+        return self.preprocess.spacing or tuple(self.split.spacings[index].tolist())
 
 
 class ImageSamples(Samples):
     """Images; very large ones are read in windows."""
 
-    are_cached = False
-    share_batches = True
-
-    def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
-        return info.normalization.mean, info.normalization.std
-
-    def load(self, index: int) -> Sample:
-        if self.decoded is not None:
-            return self.decoded[index]
-        record = self.split.records[index]
+    def _read(self, record: Record) -> Sample:
         decoded = decode_image(record["image"], record["name"], draft_for=self.preprocess)
         image = ImageInput(WindowedArray(*decoded), self.preprocess, self.channels, record["name"])
         pixels = image.whole()
@@ -106,29 +90,13 @@ class ImageSamples(Samples):
         if locations is not None:
             return crop_around(locations, target.shape, target.shape, crop_size, rng)
         labels = self.reader.known_labels(target)
-        unknown = target.unknown_value(target.field_names()[0])
-        return crop_window(labels, unknown, crop_size, rng)
-
-    def spacing(self, index: int) -> None:
-        return None
+        return crop_window(labels, target.unknown_value(target.field_names()[0]), crop_size, rng)
 
 
 class VolumeSamples(Samples):
     """Volumes; no more of their decoded files is read than a patch."""
 
-    are_cached = True
-    share_batches = False
-
-    def _statistics(self, info: DatasetInfo) -> tuple[Sequence[float], Sequence[float]]:
-        # the model's statistics, not those measured in the files: a model may need other preprocessing
-        mean = self.preprocess.mean or (0.0,) * self.channels
-        std = self.preprocess.std or (1.0,) * self.channels
-        return mean, std
-
-    def load(self, index: int) -> Sample:
-        if self.decoded is not None:
-            return self.decoded[index]
-        record = self.split.records[index]
+    def _read(self, record: Record) -> Sample:
         volume = VolumeInput.read(record["image"], self.preprocess, self.channels, record["name"])
         target_size = volume.size if self.fit_targets else None
         target = self.reader.read_volume(record, volume.header, target_size)
@@ -139,10 +107,6 @@ class VolumeSamples(Samples):
         own_size = tuple(self.split.sizes[index].tolist())
         locations = self.split.class_locations.get(index, [])
         return crop_around(locations, own_size, target.shape, crop_size, rng)
-
-    def spacing(self, index: int) -> tuple[float, ...]:
-        assert self.split.spacings is not None
-        return self.preprocess.spacing or tuple(self.split.spacings[index].tolist())
 
 
 def new_samples(split: Split, info: DatasetInfo, preprocess: Preprocess, *, fit_targets: bool) -> Samples:

@@ -1,7 +1,4 @@
-"""Augmentation: images and masks are changed alike, by random numbers that name the sample.
-
-Modules: data_utils/loading/augmentation.py, data_utils/loading/augmentation.py.
-"""
+"""Augmentation: images and masks are changed alike, by random numbers that name the sample."""
 
 import math
 

@@ -6,7 +6,7 @@ same steps.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -94,11 +94,8 @@ class BatchSplit(NamedTuple):
         )
 
 
-class Batch(NamedTuple):
-    """The images of one optimizer step, (N,) indices, and the one shape they are padded to."""
-
-    indices: np.ndarray
-    shape: tuple[int, ...]
+# the images of a step, (N,) indices, by its number in an epoch
+EpochSteps = Callable[[int], np.ndarray]
 
 
 def padded_shapes(sizes: np.ndarray, max_shapes: int = MAX_SHAPES) -> np.ndarray:
@@ -140,35 +137,11 @@ def _round_up(numbers: np.ndarray, step: int) -> np.ndarray:
     return -(-numbers // step) * step
 
 
-class ShuffledBatches(Sequence[Batch]):
-    """The batches of one epoch, cut from a sequence of images as they are asked for.
+def epoch_steps(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) -> EpochSteps:
+    """The steps of one epoch: every image once, ceil(N / batch_size) batches, only one of them short.
 
-    Args:
-        sequence: (N,) every image once.
-        numbers: which of the consecutive cuts of `batch_size` images each batch is; only the last cut may be short.
-    """
-
-    def __init__(self, sequence: np.ndarray, numbers: np.ndarray, shapes: DistinctRows, batch_size: int) -> None:
-        self.sequence = sequence
-        self.numbers = numbers
-        self.shapes = shapes
-        self.batch_size = batch_size
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, step: int) -> Batch:  # type: ignore[override]  # no slices
-        start = int(self.numbers[step]) * self.batch_size
-        indices = self.sequence[start : start + self.batch_size]
-        shapes = self.shapes.rows[self.shapes.membership[indices]]
-        return Batch(indices, tuple(shapes.max(axis=0).tolist()))
-
-
-def epoch_batches(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) -> Sequence[Batch]:
-    """The batches of one epoch in their order: every image once, ceil(N / batch_size) batches, only one of them short.
-
-    Batches hold images of one padded shape; the remaining images of all shapes are combined by size and padded to the
-    larger shape.
+    Batches hold images of one padded shape; the remaining images of all shapes are combined by size, to be padded to
+    the larger shape.
     """
     rng = np.random.default_rng([seed, epoch])
     order = _numbers(len(shapes))
@@ -187,8 +160,8 @@ def epoch_batches(shapes: DistinctRows, batch_size: int, seed: int, epoch: int) 
     pixels = shapes.rows.prod(axis=1)[shapes.membership[remaining]]
     remaining = remaining[np.argsort(pixels, kind="stable")]
     sequence = np.concatenate([*full_batches, remaining])
-    numbers = rng.permutation(math.ceil(len(sequence) / batch_size))
-    return ShuffledBatches(sequence, numbers, shapes, batch_size)
+    starts = batch_size * rng.permutation(math.ceil(len(sequence) / batch_size))
+    return lambda step: sequence[starts[step] : starts[step] + batch_size]
 
 
 def _numbers(count: int) -> np.ndarray:
@@ -197,37 +170,8 @@ def _numbers(count: int) -> np.ndarray:
     return np.arange(count, dtype=dtype)
 
 
-class LaneBatches(Sequence[Batch]):
-    """The batches of one epoch of a stream, put together from its lanes as they are asked for.
-
-    Args:
-        order: (N,) every record once, lane by lane.
-        lane_lengths: (L,) records of each lane.
-        shape: the shape of all images.
-    """
-
-    def __init__(self, order: np.ndarray, lane_lengths: np.ndarray, shape: tuple[int, ...]) -> None:
-        self.order = order
-        self.lane_lengths = lane_lengths
-        self.shape = shape
-        # (lanes, parts): part p of a lane serves steps p, p + SIDE_BY_SIDE, ..., as long as the lane has records
-        part_lengths = -(-(lane_lengths[:, None] - np.arange(SIDE_BY_SIDE)) // SIDE_BY_SIDE)
-        self.part_starts = (np.cumsum(part_lengths) - part_lengths.ravel()).reshape(part_lengths.shape)
-
-    def __len__(self) -> int:
-        return int(self.lane_lengths.max())
-
-    def __getitem__(self, step: int) -> Batch:  # type: ignore[override]  # no slices
-        if not 0 <= step < len(self):
-            raise IndexError(f"step {step} of {len(self)}")
-        positions = self.part_starts[:, step % SIDE_BY_SIDE] + step // SIDE_BY_SIDE
-        return Batch(self.order[positions[self.lane_lengths > step]], self.shape)
-
-
-def stream_batches(
-    lengths: np.ndarray, shape: tuple[int, ...], batch_size: int, seed: int, epoch: int
-) -> Sequence[Batch]:
-    """The batches of one epoch of a stream, where records of one group should be read together.
+def stream_steps(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> EpochSteps:
+    """The steps of one epoch of a stream, where records of one group should be read together.
 
     `lengths` (G,) are the numbers of records of the groups, in order. The groups come in random order, the records of
     each shuffled. This sequence is cut into as many lanes of equal length (to one record) as a batch has images: image
@@ -246,7 +190,15 @@ def stream_batches(
         rng.shuffle(order[start:end])
         start = end
     lane_lengths = total // batch_size + (np.arange(batch_size) < total % batch_size)
-    return LaneBatches(order, lane_lengths, shape)
+    # (lanes, parts): part p of a lane serves steps p, p + SIDE_BY_SIDE, ..., as long as the lane has records
+    part_lengths = -(-(lane_lengths[:, None] - np.arange(SIDE_BY_SIDE)) // SIDE_BY_SIDE)
+    part_starts = (np.cumsum(part_lengths) - part_lengths.ravel()).reshape(part_lengths.shape)
+
+    def images(step: int) -> np.ndarray:
+        positions = part_starts[:, step % SIDE_BY_SIDE] + step // SIDE_BY_SIDE
+        return order[positions[lane_lengths > step]]
+
+    return images
 
 
 class TrainingSampler:
@@ -278,22 +230,22 @@ class TrainingSampler:
         self.group_sizes = group_sizes
         self.steps_per_epoch = math.ceil(len(shapes) / batch_split.batch_size)
 
-    def batches(self, epoch: int) -> Sequence[Batch]:
-        """The batches of one epoch, one for each of its steps."""
+    def epoch_steps(self, epoch: int) -> EpochSteps:
+        """The steps of one epoch."""
         if self.group_sizes is None:
-            return epoch_batches(self.shapes, self.batch_split.batch_size, self.seed, epoch)
-        shape = tuple(self.shapes.rows[0].tolist())  # a stream has one
-        return stream_batches(self.group_sizes, shape, self.batch_split.batch_size, self.seed, epoch)
+            return epoch_steps(self.shapes, self.batch_split.batch_size, self.seed, epoch)
+        return stream_steps(self.group_sizes, self.batch_split.batch_size, self.seed, epoch)
 
     def __iter__(self) -> Iterator[list[Slot]]:
         epoch = -1
-        batches: Sequence[Batch] = ()
         for step in self.steps:
             if step // self.steps_per_epoch != epoch:
                 epoch = step // self.steps_per_epoch
-                batches = self.batches(epoch)
-            batch = batches[step % self.steps_per_epoch]
-            yield from self._micro_batches([Slot(int(index), epoch, batch.shape) for index in batch.indices])
+                images_of = self.epoch_steps(epoch)
+            indices = images_of(step % self.steps_per_epoch)
+            shapes = self.shapes.rows[self.shapes.membership[indices]]
+            shape = tuple(shapes.max(axis=0).tolist())
+            yield from self._micro_batches([Slot(index, epoch, shape) for index in indices.tolist()])
 
     def _micro_batches(self, slots: list[Slot]) -> Iterator[list[Slot]]:
         """The micro-batches of a step with these images."""

@@ -1,7 +1,7 @@
 """Parquet files that stay where they are: read a row group at a time, in an order that every process knows.
 
 A stream is a sequence like any other split, except that records of one row group are cheap to read together. So
-training reads them together (`batch_sampler.stream_batches`); all else, from resuming to sharing the work, is
+training reads them together (`batch_sampler.stream_steps`); all else, from resuming to sharing the work, is
 unchanged.
 """
 

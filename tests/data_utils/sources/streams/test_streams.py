@@ -29,7 +29,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
-from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_batches
+from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_steps
 from data_utils.loading.loaders import NetworkShapes, build_loaders
 from data_utils.pack import pack
 from data_utils.sources.load import load_records
@@ -221,9 +221,10 @@ LENGTHS = [[5, 1, 9, 32], [47], [1] * 20]
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 60])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_lanes_hold_every_record_once_in_full_batches(lengths, batch_size, epoch):
-    batches = list(stream_batches(np.array(lengths), SIZE, batch_size, seed=1, epoch=epoch))
-    assert sorted(np.concatenate([batch.indices for batch in batches])) == list(range(sum(lengths)))
-    assert [len(batch.indices) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
+    images_of = stream_steps(np.array(lengths), batch_size, seed=1, epoch=epoch)
+    batches = [images_of(step) for step in range(-(-sum(lengths) // batch_size))]
+    assert sorted(np.concatenate(batches)) == list(range(sum(lengths)))
+    assert [len(batch) for batch in batches[:-1]] == [batch_size] * (len(batches) - 1)
 
 
 def stream_order(seed: int) -> list[np.ndarray]:

@@ -4,7 +4,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from io import TextIOWrapper
 from typing import TextIO, TypeVar
 
@@ -44,33 +43,30 @@ def flush_streams() -> bool:
         try:
             stream.flush()
         except BrokenPipeError:
-            _leave(stream)
+            _silence(stream)
             is_closed = True
     return is_closed
 
 
-def _leave(stream: TextIO) -> None:
-    """Silence a stream: its buffered text and all later text are discarded."""
+def _silence(stream: TextIO) -> None:
+    """Discard the buffered text of a stream and all later text."""
     with open(os.devnull, "w", encoding="utf-8") as nothing:
         os.dup2(nothing.fileno(), stream.fileno())
 
 
+def _write(line: str, stream: TextIO) -> None:
+    """Print a line beside the bar being drawn. If nobody reads it, as behind `| head`, the program goes on."""
+    try:
+        tqdm.write(line, file=stream)
+        stream.flush()
+    except BrokenPipeError:
+        _silence(stream)
+
+
 def say(message: str, *, every_process: bool = False) -> None:
-    """Print a line, redacted, on standard output from the first process, without breaking the bar being drawn.
-
-    If the reader of standard output has gone, as behind `| head`, the program goes on without output.
-    """
+    """Print lines, redacted, on standard output from the first process."""
     if every_process or is_first_process():
-        try:
-            tqdm.write(shown(message, keep="\n"))
-        except BrokenPipeError:
-            _leave(sys.stdout)
-
-
-@cache
-def say_once(message: str) -> None:
-    """`say` a line, unless this process has said it already."""
-    say(message)
+        _write(shown(message, keep="\n"), sys.stdout)
 
 
 def say_error(line: str, *, seen_by_all: bool = False) -> None:
@@ -78,11 +74,7 @@ def say_error(line: str, *, seen_by_all: bool = False) -> None:
     if seen_by_all and not is_first_process():
         time.sleep(5)  # torchrun ends all processes as soon as one has ended: the first one needs time to print
     else:
-        try:
-            tqdm.write(shown(line), file=sys.stderr)
-            sys.stderr.flush()
-        except BrokenPipeError:
-            _leave(sys.stderr)
+        _write(shown(line), sys.stderr)
 
 
 class _PlainLines:
@@ -97,7 +89,7 @@ class _PlainLines:
             try:
                 sys.stderr.write(text + "\n")
             except BrokenPipeError:
-                _leave(sys.stderr)
+                _silence(sys.stderr)
 
     def flush(self) -> None:
         sys.stderr.flush()

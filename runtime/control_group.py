@@ -6,77 +6,54 @@ https://docs.kernel.org/admin-guide/cgroup-v1/memory.html and https://docs.kerne
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 PROCESS = Path("/proc/self/cgroup")  # the groups of this process
 MOUNT = Path("/sys/fs/cgroup")
 
 
-class Version(NamedTuple):
-    """The names of the files in one version of control groups.
-
-    Args:
-        limit: the file with the number of bytes that a group may use.
-        usage: the file with the number of bytes that a group uses.
-        cache: the entry of memory.stat for cached files that can be evicted, which `usage` includes.
-    """
-
-    limit: str
-    usage: str
-    cache: str
-
-
-VERSION_1 = Version("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-VERSION_2 = Version("memory.max", "memory.current", "inactive_file")
-
-
 def free_bytes(process: Path = PROCESS, mount: Path = MOUNT) -> int | None:
     """The free bytes of this process's group and of all groups around it; None if none of them has a limit."""
     free = []
-    for version, folder in _groups("memory", process, mount):
-        try:
-            limit = int((folder / version.limit).read_text())
-            usage = int((folder / version.usage).read_text())
-            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            cache = int(statistics.get(version.cache, 0))
-        except (OSError, ValueError):  # the group is not visible from here, or its limit is "max"
-            continue
-        free.append(max(0, limit - usage + cache))
+    for folder in _groups("memory", process, mount):
+        limit = _words(folder / "memory.max") or _words(folder / "memory.limit_in_bytes")
+        usage = _words(folder / "memory.current") or _words(folder / "memory.usage_in_bytes")
+        if usage and limit not in ([], ["max"]):
+            words = _words(folder / "memory.stat")
+            statistics = dict(zip(words[::2], words[1::2], strict=True))
+            # cached files, which `usage` includes, can be evicted; version 1 counts those of inner groups as total
+            cache = statistics.get("total_inactive_file") or statistics.get("inactive_file", "0")
+            free.append(max(0, int(limit[0]) - int(usage[0]) + int(cache)))
     return min(free, default=None)
 
 
 def cpus(process: Path = PROCESS, mount: Path = MOUNT) -> float | None:
     """How many CPUs this process's group and all groups around it may keep busy; None if none of them has a limit."""
     limits = []
-    for version, folder in _groups("cpu", process, mount):
-        try:
-            if version is VERSION_2:
-                quota, period = (folder / "cpu.max").read_text().split()
-            else:
-                quota = (folder / "cpu.cfs_quota_us").read_text()
-                period = (folder / "cpu.cfs_period_us").read_text()
-            limit = int(quota) / int(period)
-        except (OSError, ValueError):  # the group is not visible from here, or its limit is "max"
-            continue
-        if limit > 0:  # -1 is no limit
-            limits.append(limit)
+    for folder in _groups("cpu", process, mount):
+        quota = _words(folder / "cpu.max") or _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
+        if quota and quota[0] not in ("max", "-1"):
+            limits.append(int(quota[0]) / int(quota[1]))
     return min(limits, default=None)
 
 
-def _groups(controller: str, process: Path, mount: Path) -> Iterator[tuple[Version, Path]]:
+def _groups(controller: str, process: Path, mount: Path) -> Iterator[Path]:
     """The folders of a controller's groups, inner groups first; a container sees its own group at the root."""
-    try:
-        lines = process.read_text().splitlines()
-    except OSError:  # not Linux
-        return
+    lines = process.read_text().splitlines() if process.is_file() else []  # other systems than Linux have none
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        version = VERSION_1 if controllers else VERSION_2
-        root = mount / controller if controllers else mount
+        root = mount / controller if controllers else mount  # version 2 names no controllers
         group = root / path.lstrip("/")
         while group != root:
-            yield version, group
+            yield group
             group = group.parent
-        yield version, root
+        yield root
+
+
+def _words(file: Path) -> list[str]:
+    """The words of a file; none if it is not visible from here."""
+    try:
+        return file.read_text().split()
+    except OSError:
+        return []

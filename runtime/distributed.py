@@ -1,7 +1,6 @@
 """Several processes: work that one of them does for all, barriers, and the message if one of them is lost."""
 
 import os
-import pickle
 import re
 import socket
 import sys
@@ -23,15 +22,11 @@ from runtime.parallel import lost_worker
 
 Result = TypeVar("Result")
 
+# This limits the start of the processes and the exchange in a step, not the waiting in `on_main`.
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 # words in the errors that are raised if another process has ended, or hangs
-ENDED_CONNECTION_WORDS = (
-    "connection closed",
-    "connection reset",
-    "broken pipe",
-    "process exited",
-    "connection was likely closed",
-)
-TIMEOUT_WORDS = ("timed out", "timeout")
+ENDED = ("connection closed", "connection reset", "broken pipe", "process exited", "connection was likely closed")
+HANGS = ("timed out", "timeout")
 LOADER = "DataLoader worker"  # the first words of torch's message about a lost loader process
 PROBES = 10  # unanswered probes after which a machine counts as lost
 _kept_groups: list[dist.ProcessGroup] = []
@@ -49,48 +44,25 @@ def keep_process_group() -> None:
 
 
 def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
-    """Run `function` on the main process and return its result on every process.
+    """Run `function` on the main process and return its result on every process; they wait without a time limit.
 
     A UserError ends every process, the main one with the message and the others silently, so that none waits.
     """
-    outcome: tuple[Any, UserError | None] = (None, None)
+    outcome: list[tuple[Any, UserError | None]] = [(None, None)]
     if accelerator.is_main_process:
         try:
-            outcome = function(), None
+            outcome = [(function(), None)]
         except UserError as error:
-            outcome = None, error
+            outcome = [(None, error)]
     if accelerator.num_processes > 1:
-        outcome = _value_from_main(outcome)
-    result, problem = outcome
+        dist.broadcast_object_list(outcome, src=0, group=_group_without_timeout())
+    result, problem = outcome[0]
     if problem is None:
         return result
     if accelerator.is_main_process:
         raise problem
     time.sleep(5)  # torchrun ends all processes as soon as one has ended: the main one needs time to print
     raise SystemExit(1)
-
-
-def _value_from_main(value: Any) -> Any:
-    """The main process's `value`; the other processes wait for it without a time limit.
-
-    Its arrays are sent one by one, directly into their final memory: inside a pickle, each would be held three times.
-    """
-    group = _group_without_timeout()
-    arrays: list[np.ndarray] = []
-    message: list[Any] = [b"", []]
-    if dist.get_rank() == 0:
-        buffers: list[pickle.PickleBuffer] = []
-        pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        arrays = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
-        message = [pickled, [len(array) for array in arrays]]
-    dist.broadcast_object_list(message, src=0, group=group)
-    pickled, lengths = message
-    if dist.get_rank() != 0:
-        arrays = [np.empty(length, np.uint8) for length in lengths]
-    for array in arrays:
-        writable_array = array if array.flags.writeable else array.copy()  # torch does not accept read-only arrays
-        dist.broadcast(torch.from_numpy(writable_array), src=0, group=group)
-    return value if dist.get_rank() == 0 else pickle.loads(pickled, buffers=arrays)
 
 
 @contextmanager
@@ -103,32 +75,25 @@ def first_on_each_machine(accelerator: Accelerator) -> Iterator[None]:
         barrier_without_timeout(accelerator)
 
 
-def notice_lost_machines(timeout: timedelta) -> None:
-    """Make the kernel probe this process's connections, and end the connections that do not answer.
+def notice_lost_machines() -> None:
+    """Make the kernel probe this process's connections, and end those without an answer for COLLECTIVE_TIMEOUT.
 
     If a process is killed, its connections are closed. A machine that crashes or loses its network closes nothing, and
     processes that wait for it without a time limit would wait for ever. Call this function after the groups are
     connected. A process that works for hours is not affected, since its machine answers the probes.
-
-    Args:
-        timeout: the time without an answer after which a connection ends.
     """
     if not dist.is_initialized() or sys.platform != "linux":
         return
     _group_without_timeout()
-    seconds = max(1, int(timeout.total_seconds() / PROBES))
-    options: dict[tuple[int, int], int] = {
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
-        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): seconds,
-        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): seconds,
-        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): PROBES - 1,
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): seconds * PROBES * 1000,  # in milliseconds, for sent data
-    }
+    seconds = COLLECTIVE_TIMEOUT // timedelta(seconds=1)
     for connection in psutil.Process().net_connections("tcp"):
         if connection.status == psutil.CONN_ESTABLISHED:
             with socket.socket(fileno=os.dup(connection.fd)) as end:
-                for (level, option), value in options.items():
-                    end.setsockopt(level, option, value)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds // PROBES)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds // PROBES)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES - 1)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)  # ms, for sent data
 
 
 def barrier_without_timeout(accelerator: Accelerator) -> None:
@@ -156,19 +121,19 @@ def describe_lost_process(error: Exception) -> str | None:
         return lost_worker(text.removeprefix(LOADER).strip()[:100])
     if not isinstance(error, dist.DistError) and "gloo" not in text:
         return None
-    rank = os.environ.get("RANK", "0")
-    world_size = os.environ.get("WORLD_SIZE", "1")
+    process = f"process {os.environ.get('RANK', '0')}"
     reason = re.sub(r"\[[^\]]*\.cc:\d+\] ", "", text).partition(". ")[0][:200]
     if not dist.is_initialized():
         return (
-            f"process {rank} did not find all {world_size} processes ({reason}); is every machine started, with its own"
-            " --machine_rank and the same --num_machines, --main_process_ip and --main_process_port?"
+            f"{process} did not find all {os.environ.get('WORLD_SIZE', '1')} processes ({reason}); is every machine"
+            " started, with its own --machine_rank and the same --num_machines, --main_process_ip and"
+            " --main_process_port?"
         )
-    if any(phrase in text.lower() for phrase in ENDED_CONNECTION_WORDS):
+    if any(words in text.lower() for words in ENDED):
         return (
-            f"process {rank} lost another process, which has ended ({reason}); start again with --resume auto"
+            f"{process} lost another process, which has ended ({reason}); start again with --resume auto"
             " to continue from the last checkpoint"
         )
-    if any(phrase in text.lower() for phrase in TIMEOUT_WORDS):
-        return f"process {rank} waited too long for another one, which hangs or has ended ({reason}); see its output"
+    if any(words in text.lower() for words in HANGS):
+        return f"{process} waited too long for another one, which hangs or has ended ({reason}); see its output"
     return None

@@ -25,12 +25,10 @@ from torch import nn
 from torch.distributed import PrefixStore, Store, register_rendezvous_handler, rendezvous
 
 from runtime.console import say
-from runtime.distributed import keep_process_group, notice_lost_machines
+from runtime.distributed import COLLECTIVE_TIMEOUT, keep_process_group, notice_lost_machines
 from runtime.errors import LaunchError
 from runtime.launch_profile import LaunchProfile
 from runtime.memory import keep_freed_memory
-from runtime.mesh import COLLECTIVE_TIMEOUT
-from runtime.parallel import available_cpus
 from runtime.redact import redact
 
 SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # these spread a model's state over all processes
@@ -40,7 +38,6 @@ COMM_HOOKS = {
     "bf16": DDPCommunicationHookType.BF16,
 }
 MOST_GRAPHS = 1024  # compiled graphs: all blocks of a class share their code, and each block may get 16 shapes
-BUSY_SECONDS = 0.3  # in which the load of the CPUs is measured; this process does nothing meanwhile
 
 
 def set_launch_environment(deterministic: bool = False) -> None:
@@ -107,7 +104,7 @@ def configure_process(accelerator: Accelerator, comm_hook: str = "none") -> None
     """
     check_processes(accelerator, comm_hook)
     keep_process_group()
-    notice_lost_machines(COLLECTIVE_TIMEOUT)
+    notice_lost_machines()
     keep_freed_memory(accelerator.device)
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
         from torch._dynamo import config  # takes a second
@@ -227,8 +224,6 @@ def say_profile(profile: LaunchProfile) -> None:
     """Print the launch settings, and hints that would make the next run on this machine faster."""
     texts = [f"{name} {value}" for name, value in profile.to_json().items()]
     say("profile: " + ", ".join(texts))
-    if profile.device == "cpu":
-        _say_busy_cpus(profile)
     if profile.device == "cuda":
         gpus = torch.cuda.device_count()
         idle = gpus - profile.processes // profile.machines
@@ -238,22 +233,6 @@ def say_profile(profile: LaunchProfile) -> None:
         if profile.mixed_precision == "no" and torch.cuda.is_bf16_supported(including_emulation=False):
             option = "accelerate launch --mixed_precision bf16"
             say(f"precision: this GPU computes in bf16 too, usually faster; next time start with {option}")
-
-
-def _say_busy_cpus(profile: LaunchProfile) -> None:
-    """Print a line if torch computes with more threads than CPUs are free, where each step waits for the slowest."""
-    threads = torch.get_num_threads()
-    if "OMP_NUM_THREADS" in os.environ or threads == 1:
-        return
-    count = psutil.cpu_count() or 1
-    idle = count * (1 - psutil.cpu_percent(BUSY_SECONDS) / 100)
-    free = max(1, round(min(idle, available_cpus())))
-    processes = profile.processes // profile.machines
-    if threads * processes > free:
-        say(
-            f"processors: the run computes with {threads} threads, and about {free} of {count} processors are free for"
-            f" it; with OMP_NUM_THREADS={max(1, free // processes)} in the environment its steps may be faster"
-        )
 
 
 def command_line(added: Sequence[str] = ()) -> str:

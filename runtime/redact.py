@@ -14,19 +14,17 @@ SCHEME = r"\b(?!(?:file|local):)(?P<scheme>[a-z][a-z0-9+.-]{1,20}):/{1,2}"
 PASSWORD = re.compile(
     SCHEME
     + r"""(?:
-    [^\s/?\#:@]*:[^/?\#\n]*@                              # user:password@
-    | [^\s/?\#:@\[]*:(?!:|\d*(?:[/\\?\#\s]|$))\S*@        # a password with / ? or #: what follows the colon is no port
-    | (?<=http://|ttps://)[^\s/?\#]*@                      # a token in place of a user of the web
+    [^\s/?\#:@\[]* : (?!:|\d*(?:[/\\?\#\s]|$)) (?:[^\s/?\#]*|\S*?)@  # user:password@, where what follows is no port
+    | (?<=http://|ttps://)[^\s/?\#]*@                                # a token in place of a user of the web
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
 QUERY = re.compile(
-    rf"(?P<head>(?:{SCHEME}|\burl: /)(?:(?!://)[^?#\n])*)"  # "with url: /path?query" is how urllib3 names a URL
-    r"(?P<query>[?#](?=\S)\S*?)(?=['\"`),.;:>\]}]*(?:\s|$))",
+    rf"(?P<address>{SCHEME}[^\s?#]*|\burl: /[^\s?#]*)"  # "with url: /path?query" is how urllib3 names a URL
+    r"(?P<query>[?#]\S*?)(?=['\"`),.;:>\]}]*(?:\s|$))",
     re.IGNORECASE,
 )
-NAMED_URL = "url: "
-
+WEB = re.compile("https?:/|^url: ", re.IGNORECASE)
 
 # control characters, ends of lines, signs without a width or that turn the order of others, and surrogates, which stand
 # for bytes of a name that is not UTF-8
@@ -90,10 +88,6 @@ def redact_all(value: Any) -> Any:
 
 def _remove_query(match: re.Match[str]) -> str:
     """The URL without its query. Outside of the web only `?name=value` is a query: patterns may have a `?`, too."""
-    head = match["head"]
-    query = match["query"]
-    is_named = head.lower().startswith(NAMED_URL)
-    address = head[len(NAMED_URL) :] if is_named else head
-    is_web = (is_named or head.lower().startswith("http")) and "?" in query and " " not in address
-    has_named_value = re.match(r"[?#][^/=]*=", query) is not None
-    return head if is_web or has_named_value else match[0]
+    is_web = match["query"].startswith("?") and WEB.search(match["address"]) is not None
+    has_named_value = re.match(r"[?#][^/=]*=", match["query"]) is not None
+    return match["address"] if is_web or has_named_value else match[0]

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from runtime.errors import SettingsError
 from runtime.launch import SHARDING
-from runtime.mesh import Mesh
 from tasks.step_loss import StepLoss
 from tasks.target import Target
 from tasks.task import Task
 from train_utils.compilation import compiles
+from train_utils.mesh import Mesh
 from unet.blocks import channels_last
 from unet.model import UNet
 

@@ -14,7 +14,7 @@ from runtime.launch import (
     say_profile,
     set_launch_environment,
 )
-from runtime.mesh import Mesh
+from train_utils.mesh import Mesh
 from train_utils.monitoring.tracker import available_tracker
 from train_utils.opened_run import OpenedRun, open_run
 from train_utils.reporting.data_report import report_data

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import counted, say
 from runtime.device import full_precision
-from runtime.mesh import COLLECTIVE_TIMEOUT
+from runtime.distributed import COLLECTIVE_TIMEOUT
 
 BATCH_NORMS = (nn.BatchNorm2d, nn.BatchNorm3d)
 

@@ -4,9 +4,9 @@ import runpy
 import sys
 from datetime import timedelta
 
+import runtime.distributed
 import runtime.launch
-import runtime.mesh
 
-runtime.launch.COLLECTIVE_TIMEOUT = runtime.mesh.COLLECTIVE_TIMEOUT = timedelta(seconds=5)
+runtime.launch.COLLECTIVE_TIMEOUT = runtime.distributed.COLLECTIVE_TIMEOUT = timedelta(seconds=5)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -8,14 +8,14 @@ import sys
 import time
 from datetime import timedelta
 
+import runtime.distributed
 import runtime.launch
-import runtime.mesh
 import train_utils.publisher
 from train_utils.checkpoints.save import Checkpoints
 
 LIMIT = 5.0  # seconds of a collective
 
-runtime.launch.COLLECTIVE_TIMEOUT = runtime.mesh.COLLECTIVE_TIMEOUT = timedelta(seconds=LIMIT)
+runtime.launch.COLLECTIVE_TIMEOUT = runtime.distributed.COLLECTIVE_TIMEOUT = timedelta(seconds=LIMIT)
 sample_panels = train_utils.publisher.sample_panels
 write = Checkpoints._write
 

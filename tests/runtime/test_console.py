@@ -3,7 +3,6 @@
 Modules: runtime/console.py, runtime/redact.py, runtime/script.py.
 """
 
-import errno
 import io
 import subprocess
 import sys
@@ -14,8 +13,7 @@ from support.launches import ROOT
 
 from runtime import console
 from runtime.console import listing, say, say_error
-from runtime.distributed import describe_lost_process
-from runtime.errors import DataError, one_line
+from runtime.errors import DataError
 from runtime.redact import printable
 
 # line breaks of several kinds, commands of terminals, a byte that is no UTF-8
@@ -33,19 +31,13 @@ def test_a_sign_that_is_not_seen_or_turns_others_is_shown_by_its_number(sign):
     assert printable(f"a{sign}b") == f"a{sign.encode('unicode_escape').decode()}b"
 
 
-def test_a_line_of_others_is_printed_in_some_length(capsys):
+def test_long_lines_are_cut_but_for_their_end(capsys):
     say("x" * 900_000 + "\ny")
     first, second = capsys.readouterr().out.splitlines()
     assert len(first) == 5000
     assert second == "y"
-    assert len(str(DataError(f"{'x' * 900_000}: give another"))) == 5000
     assert str(DataError(f"{'x' * 900_000}: give another")).endswith("x: give another")
     assert len(listing(["x" * 900_000, "y"])) == 2003
-
-
-def test_an_error_with_a_name_of_any_bytes_takes_one_line():
-    assert str(DataError(f"{NAME} cannot be read")) == f"{SHOWN} cannot be read"
-    assert one_line(OSError(f"{NAME}")) == r"a b\x1b[2J\x7f \udcff.png"
 
 
 def test_a_name_of_any_bytes_is_printed_without_commands_of_terminals(capsys):
@@ -54,20 +46,6 @@ def test_a_name_of_any_bytes_is_printed_without_commands_of_terminals(capsys):
     printed = capsys.readouterr()
     assert printed.err == f"{SHOWN}\n"
     assert printed.out == "two\nlines \\udcff\\x1b[2J\n"
-
-
-def test_an_error_of_a_loader_process_is_its_last_line():
-    wrapped = "Caught DataError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  x\n"
-    assert str(DataError(f"{wrapped}runtime.errors.DataError: a.png: is damaged\n")) == "a.png: is damaged"
-
-
-@pytest.mark.parametrize("reason", ["(pid 7) is killed by signal: Killed. ", "(pid(s) 7) exited unexpectedly"])
-def test_a_killed_loader_process_is_a_one_line_error_with_the_remedy(reason):
-    line = describe_lost_process(RuntimeError(f"DataLoader worker {reason}"))
-    assert "\n" not in line
-    assert line.startswith(f"a process that loads images has ended ({reason.strip()})")
-    assert "--resume auto" in line
-    assert "--num-workers" in line
 
 
 PROGRAM = """
@@ -99,15 +77,10 @@ def test_a_program_goes_on_where_nobody_reads_what_it_prints(tmp_path, redirect)
     assert "BrokenPipe" not in process.stderr
 
 
-@pytest.fixture
-def second_process(monkeypatch):
-    """This process is the second one of two, and does not wait for the first one to print."""
+def test_a_process_prints_the_errors_that_it_alone_has_seen(monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-
-
-def test_a_process_prints_the_errors_that_it_alone_has_seen(second_process, capsys):
     say("loss 0.3")
     say("out of memory here", every_process=True)
     say_error("no such flag", seen_by_all=True)
@@ -129,7 +102,6 @@ def test_any_text_can_be_printed(monkeypatch):
     ("environment", "is_first"),
     [
         ({}, True),
-        ({"WORLD_SIZE": "2"}, True),
         ({"WORLD_SIZE": "2", "RANK": "0"}, True),
         ({"WORLD_SIZE": "2", "RANK": "1"}, False),
         ({"WORLD_SIZE": "1", "RANK": "3"}, True),
@@ -155,17 +127,3 @@ def test_a_bar_in_a_file_is_a_line_for_each_new_state(monkeypatch):
     for text in ("\ra: 0% 0/30", "\ra: 33% 10/30", "\ra: 33% 10/30", "\n", "\x1b[A\ra: 66% 20/30", "", "a: 33% 10/30"):
         lines.write(text)
     assert stream.getvalue() == "a: 33% 10/30\na: 66% 20/30\na: 33% 10/30\n"
-
-
-class FullDisk(io.StringIO):
-    """A stream to a file on a disk that is full."""
-
-    def write(self, text: str) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.mark.parametrize(("name", "say_line"), [("stdout", say), ("stderr", say_error)])
-def test_lines_that_find_no_room_on_a_disk_are_an_error(monkeypatch, name, say_line):
-    monkeypatch.setattr(sys, name, FullDisk())
-    with pytest.raises(OSError, match="No space left"):
-        say_line("a line")

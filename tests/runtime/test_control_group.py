@@ -1,4 +1,4 @@
-"""Memory limits of containers and of the jobs of a cluster.
+"""Limits of containers and of the jobs of a cluster: memory and processors.
 
 Modules: runtime/control_group.py, runtime/memory.py.
 """
@@ -10,43 +10,46 @@ import pytest
 
 from runtime import control_group, memory
 
-VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-VERSION_2 = ("memory.max", "memory.current", "inactive_file")
+STAT = "anon 7\ninactive_file {}\nactive_file 3\n"
+STAT_1 = "inactive_file 1\ntotal_inactive_file {}\n"  # of version 1
 
 
-def write_group(folder: Path, limit: str, usage: int, cache: int, names: tuple[str, str, str] = VERSION_2) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    limit_file, usage_file, cache_name = names
-    (folder / limit_file).write_text(f"{limit}\n")
-    (folder / usage_file).write_text(f"{usage}\n")
-    (folder / "memory.stat").write_text(f"anon 7\n{cache_name} {cache}\nactive_file 3\n")
+def write(folder: Path, group: str, files: dict[str, str]) -> tuple[Path, Path]:
+    """A file that names the groups of a process, and a folder of control groups."""
+    for name, text in {"cgroup": group, **files}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"{text}\n")
+    return folder / "cgroup", folder
 
 
-def free(folder: Path, text: str) -> int | None:
-    (folder / "cgroup").write_text(text)
-    return control_group.free_bytes(folder / "cgroup", folder)
+def memory_of(folder: str, limit: str, usage: int, cache: int) -> dict[str, str]:
+    """The files of a group of version 2."""
+    values = {"memory.max": limit, "memory.current": str(usage), "memory.stat": STAT.format(cache)}
+    return {f"{folder}{name}": value for name, value in values.items()}
 
 
-def test_a_container_leaves_free_its_limit_less_its_use_but_the_cache(tmp_path):
-    write_group(tmp_path, "1000", 700, 50)
-    assert free(tmp_path, "0::/\n") == 350
+OF_VERSION_1 = {
+    "memory/a/memory.limit_in_bytes": "800",
+    "memory/a/memory.usage_in_bytes": "500",
+    "memory/a/memory.stat": STAT_1.format(30),
+}
+JOB = memory_of("s/j/k/", "max", 100, 0) | memory_of("s/j/", "900", 300, 20)
 
 
-def test_a_job_has_what_the_tightest_of_the_groups_around_it_leaves(tmp_path):
-    write_group(tmp_path / "slurm/job_1/step_0", "max", 100, 0)
-    write_group(tmp_path / "slurm/job_1", "900", 300, 20)
-    write_group(tmp_path / "slurm", "5000", 4500, 0)
-    assert free(tmp_path, "0::/slurm/job_1/step_0\n") == 500
-    write_group(tmp_path / "slurm", "5000", 4000, 0)
-    assert free(tmp_path, "0::/slurm/job_1/step_0\n") == 620
-
-
-def test_groups_of_the_first_version_lie_by_their_controller(tmp_path):
-    write_group(tmp_path / "memory/docker/a", "800", 500, 30, VERSION_1)
-    write_group(tmp_path / "memory/docker/b", "800", 799, 0, VERSION_1)  # of other processes
-    assert free(tmp_path, "11:cpu,cpuacct:/docker/b\n9:memory:/docker/a\n0::/other\n") == 330
-    assert free(tmp_path, "11:name=memory:/docker/b\n9:memory:/docker/a\n") == 330
-    assert free(tmp_path, "9:hugetlb,memory:/docker/a:b/..\n9:hugetlb,memory:/docker/a\n") == 330
+@pytest.mark.parametrize(
+    ("group", "files", "free"),
+    [
+        ("0::/", memory_of("", "1000", 700, 50), 350),
+        ("0::/s/j/k", JOB | memory_of("s/", "5000", 4500, 0), 500),
+        ("0::/s/j/k", JOB | memory_of("s/", "5000", 4000, 0), 620),
+        ("11:cpu,cpuacct:/b\n9:memory:/a\n0::/other", OF_VERSION_1, 330),
+        ("9:hugetlb,memory:/a", OF_VERSION_1, 330),
+        ("11:name=memory:/a", OF_VERSION_1, None),
+        ("0::/gone", {}, None),
+    ],
+)
+def test_a_container_has_the_memory_that_the_tightest_group_around_it_leaves(tmp_path, group, files, free):
+    assert control_group.free_bytes(*write(tmp_path, group, files)) == free
 
 
 @pytest.mark.parametrize(
@@ -60,22 +63,11 @@ def test_groups_of_the_first_version_lie_by_their_controller(tmp_path):
     ],
 )
 def test_a_container_has_the_cpus_of_the_tightest_group_around_it(tmp_path, group, files, cpus):
-    (tmp_path / "cgroup").write_text(f"{group}\n")
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"{text}\n")
-    assert control_group.cpus(tmp_path / "cgroup", tmp_path) == cpus
+    assert control_group.cpus(*write(tmp_path, group, files)) == cpus
 
 
-def test_groups_that_cannot_be_read_say_nothing(tmp_path):
+def test_a_system_without_groups_has_no_limits(tmp_path):
     assert control_group.free_bytes(tmp_path / "absent", tmp_path) is None
-    assert control_group.free_bytes(tmp_path, tmp_path) is None  # a folder
-
-
-@pytest.mark.parametrize("text", ["", "0::/gone\n", "4:pids:/a\n"])
-def test_a_group_without_a_limit_says_nothing(tmp_path, text):
-    assert free(tmp_path, text) is None
-    assert control_group.free_bytes(tmp_path / "missing", tmp_path) is None
 
 
 @pytest.mark.parametrize(("group_bytes", "expected"), [(None, 3000), (2000, 1000), (9000, 3000), (0, 0)])

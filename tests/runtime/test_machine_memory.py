@@ -5,25 +5,13 @@ Modules: runtime/memory.py.
 
 import sys
 import weakref
-from types import SimpleNamespace
 
 import pytest
 import torch
 from support.launches import PROGRAMS, launch
 
-from runtime import errors, memory
+from runtime import errors
 from runtime.memory import grow_segments, is_out_of_memory, memory_shortage
-
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [("std::bad_alloc", r"std::bad_alloc"), (f"out of memory: {'x' * 200}", f"out of memory: {'x' * 85}")],
-    ids=["short", "a hundred characters of a long one"],
-)
-def test_a_lack_of_memory_is_a_one_line_error(message, reason):
-    line = rf"^a\.png: does not fit into memory; use tiles \({reason}\)$"
-    with pytest.raises(errors.MemoryShortage, match=line), memory_shortage("a.png", "use tiles"):
-        raise RuntimeError(message)
 
 
 def test_the_peak_of_memory_is_not_held_by_an_error():
@@ -43,16 +31,6 @@ def test_the_peak_of_memory_is_not_held_by_an_error():
     assert str(caught.value) == "a: does not fit into memory; b (full)"
 
 
-@pytest.mark.parametrize(("device", "calls"), [("cpu", [(-4, 0), (-1, 2**31 - 1)]), ("cuda", [])])
-def test_freed_memory_is_kept_where_a_cpu_computes(monkeypatch, device, calls):
-    recorded_calls = []
-    library = SimpleNamespace(mallopt=lambda option, value: recorded_calls.append((option, value)))
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
-    monkeypatch.setattr(memory.sys, "platform", "linux")
-    memory.keep_freed_memory(torch.device(device))
-    assert recorded_calls == calls
-
-
 @pytest.mark.parametrize(
     ("error", "is_shortage"),
     [
@@ -68,24 +46,14 @@ def test_a_shortage_is_told_by_the_type_or_the_text_of_an_error_of_torch(error, 
     assert is_out_of_memory(error) is is_shortage
 
 
-@pytest.fixture
-def allocator_settings(monkeypatch) -> list[str]:
-    """The settings that torch's allocator is given."""
+@pytest.mark.parametrize("variable", [None, "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
+def test_segments_grow_on_cuda_unless_the_user_has_settings(monkeypatch, variable):
     settings = []
     monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
-    return settings
-
-
-def test_segments_grow_on_cuda(allocator_settings):
+    if variable:
+        monkeypatch.setenv(variable, "max_split_size_mb:512")
     grow_segments(torch.device("cuda"))
-    assert allocator_settings == ["expandable_segments:True"]
-
-
-@pytest.mark.parametrize("variable", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
-def test_segments_do_not_grow_where_the_user_has_settings(monkeypatch, allocator_settings, variable):
-    monkeypatch.setenv(variable, "max_split_size_mb:512")
-    grow_segments(torch.device("cuda"))
-    assert allocator_settings == []
+    assert settings == ([] if variable else ["expandable_segments:True"])
 
 
 def test_the_error_of_a_cpu_whose_memory_runs_out_is_known():

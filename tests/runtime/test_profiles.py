@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,16 +22,20 @@ from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
 from support.forks import launch_forked
 from support.in_process import process_state_kept
 from support.launches import PROGRAMS, ROOT
+from torch.distributed import HashStore
 
+from runtime import launch as launch_module
 from runtime.errors import LaunchError
 from runtime.launch import (
+    COMM_HOOKS,
     check_launch,
     check_processes,
     command_line,
     compile_networks,
     configure_process,
     describe_profile,
-    launcher_options,
+    distributed_options,
+    process_group_options,
     say_profile,
     set_launch_environment,
 )
@@ -39,7 +43,8 @@ from runtime.launch_profile import LaunchProfile
 
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 HAS_GPU = torch.accelerator.is_available()
-LAUNCH_VARIABLES = ("ACCELERATE_", "CUDA_VISIBLE_DEVICES", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+LAUNCH_VARIABLES = ("ACCELERATE_", "CUDA_VISIBLE_DEVICES", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_")
+LAUNCH_VARIABLES += ("GROUP_WORLD_SIZE", "NVIDIA_TF32_OVERRIDE")
 
 SET_HERE = ("ACCELERATE_USE_CPU", "ACCELERATE_BYPASS_DEVICE_MAP", "CUBLAS_WORKSPACE_CONFIG")
 
@@ -66,24 +71,18 @@ def is_launch_variable(name: str) -> bool:
     return name.startswith(LAUNCH_VARIABLES)
 
 
-# Profiles
+PROMISED = {"cpu", "multi_cpu", "single_gpu", "multi_gpu", "multi_node", "fp16", "bf16", "fsdp", "deepspeed_zero2"}
 
 
 def test_every_promised_profile_is_there():
-    promised = {"cpu", "multi_cpu", "single_gpu", "multi_gpu", "multi_node", "fp16", "bf16", "fsdp", "deepspeed_zero2"}
-    assert promised <= {path.stem for path in PROFILES}
+    assert {path.stem for path in PROFILES} >= PROMISED
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
-def test_a_profile_has_a_few_keys_that_accelerate_knows(path):
-    load_config_from_file(str(path))
+def test_a_profile_has_a_few_keys_that_accelerate_knows_and_states_its_precision(path):
+    precision = load_config_from_file(str(path)).mixed_precision
     assert unknown_keys(path) == []
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 20
-
-
-@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
-def test_a_profile_states_its_precision(path):
-    precision = load_config_from_file(str(path)).mixed_precision
     assert precision == (path.stem if path.stem in ("fp16", "bf16") else "no")
 
 
@@ -105,112 +104,67 @@ def launched(monkeypatch):
     return launched
 
 
-def launch_error() -> str:
-    with pytest.raises(LaunchError) as caught:
-        check_launch()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("processes", ["2", "3"])
-def test_gpu_processes_without_a_gpu_are_told_the_cpu_line(launched, processes):
-    launched(gpus=0, WORLD_SIZE=processes, ACCELERATE_MIXED_PRECISION="no")
-    set_launch_environment()
-    message = launch_error()
-    assert message.startswith(f"{processes} processes")
-    assert message.endswith(MULTI_CPU_LINE)
-
-
-@pytest.mark.parametrize("flag", ["true", "True", "1"])
-def test_cpu_processes_pass(launched, flag):
-    launched(gpus=0, WORLD_SIZE="3", ACCELERATE_MIXED_PRECISION="bf16", ACCELERATE_USE_CPU=flag)
-    check_launch()
-
-
-@pytest.mark.parametrize("visible", ["", "0,1"])
-def test_torchrun_without_a_gpu_uses_the_cpu(launched, visible):
-    launched(gpus=0, WORLD_SIZE="2", CUDA_VISIBLE_DEVICES=visible)
-    set_launch_environment()
-    check_launch()
-    assert os.environ["ACCELERATE_USE_CPU"] == "true"
-
-
-def test_torchrun_with_gpus_uses_them(launched):
-    launched(gpus=2, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", TORCHELASTIC_RUN_ID="none")
-    set_launch_environment()
-    check_launch()
-    assert "ACCELERATE_USE_CPU" not in os.environ
-
-
-def test_fp16_on_a_gpu_passes(launched):
-    launched(gpus=1, ACCELERATE_MIXED_PRECISION="fp16", CUDA_VISIBLE_DEVICES="0")
-    check_launch()
-
-
-@pytest.mark.parametrize("visible", ["0", "3,1", "GPU-8f2e"])
-def test_one_gpu_that_is_not_there_is_told_the_cpu_line(launched, visible):
-    launched(gpus=0, CUDA_VISIBLE_DEVICES=visible)
-    message = launch_error()
-    assert visible in message
-    assert message.endswith(CPU_LINE)
-
-
-@pytest.mark.parametrize("visible", ["", "-1", "NoDevFiles"])
-def test_one_process_that_asks_for_no_gpu_runs_on_the_cpu(launched, visible):
-    launched(gpus=0, CUDA_VISIBLE_DEVICES=visible, ACCELERATE_MIXED_PRECISION="no")
-    check_launch()
-
-
-@pytest.mark.parametrize("precision", ["fp16", "fp8"])
-@pytest.mark.parametrize(("gpus", "use_cpu"), [(0, "false"), (1, "true")])
-def test_a_precision_that_the_cpu_lacks_is_refused(launched, precision, gpus, use_cpu):
-    launched(gpus, ACCELERATE_MIXED_PRECISION=precision, ACCELERATE_USE_CPU=use_cpu)
-    assert launch_error().startswith(f"mixed precision {precision} needs a GPU")
+ALONE = "mixed precision {} needs a GPU"
+SHARED = "4 processes were started on a machine with {} GPU(s); use "
+TORCHRUN = {"LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
 
 
 @pytest.mark.parametrize(
-    ("gpus", "remedy"), [(1, "single_gpu.yaml train.py"), (3, "--num_processes 3 for each machine")]
+    ("gpus", "variables", "start", "end"),
+    [
+        (0, {"WORLD_SIZE": "2", "ACCELERATE_MIXED_PRECISION": "no"}, "2 processes", MULTI_CPU_LINE),
+        (0, {"CUDA_VISIBLE_DEVICES": "0"}, "the launch asks for GPU 0 ", CPU_LINE),
+        (0, {"CUDA_VISIBLE_DEVICES": "3,1"}, "the launch asks for GPU 3,1 ", CPU_LINE),
+        (0, {"CUDA_VISIBLE_DEVICES": "GPU-8f2e"}, "the launch asks for GPU GPU-8f2e ", CPU_LINE),
+        (0, {"ACCELERATE_MIXED_PRECISION": "fp16"}, ALONE.format("fp16"), "--mixed_precision no"),
+        (1, {"ACCELERATE_MIXED_PRECISION": "fp8", "ACCELERATE_USE_CPU": "true"}, ALONE.format("fp8"), "no"),
+        (1, {"WORLD_SIZE": "8", **TORCHRUN}, SHARED.format(1), "accelerate_configs/single_gpu.yaml train.py"),
+        (3, {"WORLD_SIZE": "8", **TORCHRUN}, SHARED.format(3), "--num_processes 3 for each machine"),
+    ],
 )
-def test_more_processes_than_gpus_are_refused(launched, gpus, remedy):
-    launched(gpus, WORLD_SIZE="8", LOCAL_WORLD_SIZE="4", TORCHELASTIC_RUN_ID="none")
-    message = launch_error()
-    assert message.startswith(f"4 processes were started on a machine with {gpus} GPU(s); use ")
-    assert message.endswith(remedy)
-    assert gpus > 1 or "accelerate launch --config_file" in message
+def test_a_launch_that_does_not_fit_the_machine_is_one_line_with_the_remedy(launched, gpus, variables, start, end):
+    launched(gpus, **variables)
+    set_launch_environment()
+    with pytest.raises(LaunchError) as caught:
+        check_launch()
+    line = str(caught.value)
+    assert line.startswith(start)
+    assert line.endswith(end)
+    assert "\n" not in line
 
 
-def test_processes_that_see_one_gpu_each_pass(launched):
-    launched(gpus=1, WORLD_SIZE="8", LOCAL_WORLD_SIZE="4")  # as a batch system may start them, without torchrun
+@pytest.mark.parametrize(
+    ("gpus", "variables", "uses_cpu"),
+    [
+        (0, {"WORLD_SIZE": "3", "ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "true"}, "true"),
+        (0, {"WORLD_SIZE": "3", "ACCELERATE_MIXED_PRECISION": "bf16", "ACCELERATE_USE_CPU": "1"}, "1"),
+        (0, {"WORLD_SIZE": "2"}, "true"),  # by torchrun
+        (0, {"WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "0,1"}, "true"),
+        (2, {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}, None),
+        (1, {"ACCELERATE_MIXED_PRECISION": "fp16", "CUDA_VISIBLE_DEVICES": "0"}, None),
+        (0, {"ACCELERATE_MIXED_PRECISION": "no", "CUDA_VISIBLE_DEVICES": "-1"}, None),
+        (0, {"ACCELERATE_MIXED_PRECISION": "no", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}, None),
+        (1, {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}, None),  # a batch system shows each process its own GPU
+    ],
+)
+def test_a_launch_that_fits_the_machine_passes(launched, gpus, variables, uses_cpu):
+    launched(gpus, **variables)
+    set_launch_environment()
     check_launch()
+    assert os.environ.get("ACCELERATE_USE_CPU") == uses_cpu
 
 
 def test_processes_that_did_not_find_each_other_are_refused(launched):
     launched(gpus=0, WORLD_SIZE="2")
     with pytest.raises(LaunchError, match=r"^2 processes were started, but accelerate connected only 1;"):
         check_processes(SimpleNamespace(num_processes=1))
-    check_processes(SimpleNamespace(num_processes=2))
 
 
-SPREADING = [
-    ({"ACCELERATE_USE_FSDP": "true"}, DistributedType.FSDP, ""),
-    (
-        {"ACCELERATE_USE_FSDP": "false", "ACCELERATE_USE_DEEPSPEED": "true"},
-        DistributedType.DEEPSPEED,
-        ".* use ACCELERATE_USE_CPU=true",
-    ),
-]
-
-
-@pytest.mark.parametrize(("variables", "kind", "remedy"), SPREADING, ids=["FSDP", "DeepSpeed"])
-def test_a_profile_that_spreads_a_network_passes_where_it_is_spread(launched, variables, kind, remedy):
-    launched(gpus=0, WORLD_SIZE="2", **variables)
+@pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.DEEPSPEED])
+def test_a_profile_that_spreads_a_network_is_refused_where_it_is_not(launched, kind):
+    launched(gpus=0, WORLD_SIZE="2", **{f"ACCELERATE_USE_{kind.value}": "true"})
     check_processes(SimpleNamespace(num_processes=2, distributed_type=kind))
-
-
-@pytest.mark.parametrize(("variables", "kind", "remedy"), SPREADING, ids=["FSDP", "DeepSpeed"])
-def test_a_profile_that_spreads_a_network_is_refused_where_it_is_not(launched, variables, kind, remedy):
-    launched(gpus=0, WORLD_SIZE="2", **variables)
-    line = rf"^the launch profile asks for {kind.value}, which accelerate silently ignores on the CPU{remedy}"
+    line = rf"^the launch profile asks for {kind.value}, which accelerate silently ignores on the CPU; use ACCELERATE_"
     with pytest.raises(LaunchError, match=line):
         check_processes(SimpleNamespace(num_processes=2, distributed_type=DistributedType.MULTI_CPU))
 
@@ -218,7 +172,8 @@ def test_a_profile_that_spreads_a_network_is_refused_where_it_is_not(launched, v
 @pytest.mark.parametrize(
     ("kind", "hook", "line"),
     [
-        (DistributedType.FSDP, "fp16", r"the launch profile asks for .*FSDP"),
+        (DistributedType.FSDP, "fp16", r"works with DDP only, but the launch profile asks for FSDP; leave"),
+        (DistributedType.DEEPSPEED, "fp16", r"works with DDP only, but the launch profile asks for DEEPSPEED; leave"),
         (DistributedType.MULTI_CPU, "bf16", "bf16 needs GPUs"),
     ],
 )
@@ -226,14 +181,6 @@ def test_compressed_gradients_are_refused_where_nothing_would_compress_them(laun
     launched(gpus=0, WORLD_SIZE="2")
     with pytest.raises(LaunchError, match=line):
         check_processes(SimpleNamespace(num_processes=2, distributed_type=kind), hook)
-
-
-def test_compressed_gradients_are_refused_with_deepspeed(launched):
-    launched(gpus=0, WORLD_SIZE="1")
-    spread = accelerator_like("cpu")
-    spread.distributed_type = DistributedType.DEEPSPEED
-    with pytest.raises(LaunchError, match="works with DDP only, but the launch profile asks for DEEPSPEED; leave"):
-        configure_process(spread, "fp16")
 
 
 class NoWrapper(torch.nn.Module):
@@ -274,44 +221,28 @@ def accelerator_like(device: str, precision: str = "no", dynamo: DynamoBackend =
 
 
 @pytest.mark.parametrize(
-    ("device", "precision", "native", "warned"),
+    ("device", "precision", "native", "hints"),
     [
-        ("cuda", "bf16", False, True),
-        ("cuda", "bf16", True, False),
-        ("cuda", "fp16", False, False),
-        ("cpu", "bf16", False, False),
+        ("cuda", "bf16", False, ["only emulates bf16, which is slow; --mixed_precision fp16"]),
+        ("cuda", "bf16", True, []),
+        ("cuda", "fp16", False, []),
+        ("cuda", "no", True, ["this GPU computes in bf16 too"]),
+        ("cuda", "no", False, []),
+        ("cpu", "bf16", False, []),
     ],
 )
-def test_a_gpu_that_only_emulates_bf16_is_said_to(launched, monkeypatch, capsys, device, precision, native, warned):
-    launched(gpus=1)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
-    configure_process(accelerator_like(device, precision))
-    said = capsys.readouterr().out.splitlines()
-    assert len(said) == warned
-    assert all("only emulates bf16" in line and "--mixed_precision fp16" in line for line in said)
-
-
-@pytest.mark.parametrize(
-    ("precision", "native", "advised"),
-    [("no", True, True), ("no", False, False), ("bf16", True, False), ("fp16", True, False)],
-)
-def test_a_run_in_float32_is_told_of_a_gpu_that_knows_bf16(launched, monkeypatch, capsys, precision, native, advised):
+def test_a_precision_that_is_slow_on_a_gpu_is_a_hint(launched, monkeypatch, capsys, device, precision, native, hints):
     launched(gpus=1)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    say_profile(LaunchProfile(1, 1, "NO", "cuda", precision))
-    settings, *advice = capsys.readouterr().out.splitlines()
-    line = "profile: processes 1, machines 1, distributed_type NO, device cuda, mixed_precision"
-    assert settings == f"{line} {precision}"
-    assert len(advice) == advised
-    assert all("this GPU computes in bf16" in line and "--mixed_precision bf16" in line for line in advice)
-
-
-def idle_advice(monkeypatch, capsys, gpus: int, processes: int, machines: int) -> list[str]:
-    """What a run says after the line that describes its profile."""
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    say_profile(LaunchProfile(processes, machines, "MULTI_GPU", "cuda", "bf16"))
-    return capsys.readouterr().out.splitlines()[1:]
+    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: False)
+    configure_process(accelerator_like(device, precision))
+    say_profile(LaunchProfile(1, 1, "NO", device, precision))
+    said = capsys.readouterr().out.splitlines()
+    profile = f"profile: processes 1, machines 1, distributed_type NO, device {device}, mixed_precision {precision}"
+    said.remove(profile)
+    assert len(said) == len(hints)
+    assert all(hint in line for hint, line in zip(hints, said, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +252,9 @@ def idle_advice(monkeypatch, capsys, gpus: int, processes: int, machines: int) -
 )
 def test_gpus_that_idle_are_named(launched, monkeypatch, capsys, gpus, processes, machines, idle, remedy):
     launched(gpus=gpus)
-    (line,) = idle_advice(monkeypatch, capsys, gpus, processes, machines)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    say_profile(LaunchProfile(processes, machines, "MULTI_GPU", "cuda", "bf16"))
+    _, line = capsys.readouterr().out.splitlines()
     assert line.startswith(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: ")
     assert f"accelerate launch --multi_gpu {remedy}" in line
 
@@ -350,36 +283,6 @@ def test_a_run_knows_the_command_that_started_it(monkeypatch, tmp_path, own, par
     if parent == "bash":
         flags.clear()
     assert command_line(["--resume", "auto"]) == f"{line} --dataset 's3://host/my data' --resume auto"
-
-
-@pytest.mark.parametrize(
-    ("threads", "processes", "busy", "available", "line"),
-    [
-        (4, 1, 0, 4, None),
-        (4, 1, 80, 4, "about 1 of 4 processors are free for it; with OMP_NUM_THREADS=1 "),
-        (4, 1, 0, 2, "about 2 of 4 processors are free for it; with OMP_NUM_THREADS=2 "),
-        (2, 2, 0, 4, None),
-        (2, 2, 50, 4, "about 2 of 4 processors are free for it; with OMP_NUM_THREADS=1 "),
-        (1, 1, 100, 4, None),
-    ],
-)
-def test_threads_beyond_the_free_processors_are_a_line(monkeypatch, capsys, threads, processes, busy, available, line):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr("psutil.cpu_count", lambda: 4)
-    monkeypatch.setattr("psutil.cpu_percent", lambda seconds: busy)
-    monkeypatch.setattr("runtime.launch.available_cpus", lambda: available)
-    say_profile(LaunchProfile(processes, 1, "MULTI_CPU", "cpu", "no"))
-    printed = capsys.readouterr().out
-    assert (line or "\n") in printed
-    assert ("processors: " in printed) is (line is not None)
-    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
-    say_profile(LaunchProfile(processes, 1, "MULTI_CPU", "cpu", "no"))
-    assert "processors: " not in capsys.readouterr().out  # the user has chosen
-
-
-def test_the_options_of_the_launcher_are_known_by_each_of_their_names():
-    assert {"-m", "--module", "--num_processes", "--config_file"} <= launcher_options()
 
 
 @pytest.mark.parametrize(
@@ -416,60 +319,58 @@ def test_the_profile_says_in_what_a_gpu_convolves(
         torch.backends.cudnn.conv.fp32_precision = before
 
 
-@pytest.mark.parametrize("given", [None, ":16:8"])
-def test_deterministic_kernels_tell_cublas_unless_the_user_has(launched, given):
-    launched(gpus=1, **({"CUBLAS_WORKSPACE_CONFIG": given} if given else {}))
-    set_launch_environment(False)
-    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == given
-    set_launch_environment(True)
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (given or ":4096:8")
-
-
-class Scaled(torch.nn.Module):
-    """Stands in for a network: something to compile."""
+class Doubled(torch.nn.Module):
+    """Something to compile."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images * 2 if self.training else images * 3
+        return images * 2
 
 
-class CountingBackend:
-    """A backend of torch.compile that notes how often it is asked."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, graph: torch.fx.GraphModule, inputs: list) -> Callable:
-        self.count += 1
-        return graph.forward
-
-
-def run_shapes(network: torch.nn.Module, factor: int) -> None:
-    """Five shapes, which the network multiplies by a factor."""
-    for width in range(1, 6):
-        assert network(torch.ones(1, 3, 8, width)).sum() == 24 * width * factor
-
-
-@pytest.mark.parametrize(
-    ("prepare", "count"),
-    [(configure_process, 10), (lambda accelerator: None, 3)],
-    ids=["the limit of a run", "the limit of torch"],
-)
-def test_a_network_is_compiled_for_every_shape(launched, monkeypatch, prepare, count):
+def test_a_network_is_compiled_for_every_shape(launched, monkeypatch):
     """Without the raised limit torch stops at so many shapes, and the network stays as it is for all others."""
     from torch._dynamo import config, reset  # takes seconds
 
     launched(gpus=0)
-    accelerator, backend = accelerator_like("cpu", dynamo=DynamoBackend.EAGER), CountingBackend()
-    monkeypatch.setattr(TorchDynamoPlugin, "to_kwargs", lambda plugin: {"backend": backend, "dynamic": plugin.dynamic})
-    network = Scaled()
+    compiled = []
+    backend = {"backend": lambda graph, inputs: compiled.append(1) or graph.forward, "dynamic": False}
+    monkeypatch.setattr(TorchDynamoPlugin, "to_kwargs", lambda plugin: backend)
+    accelerator, network = accelerator_like("cpu", dynamo=DynamoBackend.EAGER), Doubled()
     reset()
     with config.patch(recompile_limit=3, accumulated_recompile_limit=256):
-        prepare(accelerator)
+        configure_process(accelerator)
         compile_networks(accelerator, [network])
-        run_shapes(network.train(), 2)
-        run_shapes(network.eval(), 3)
+        for width in range(1, 6):
+            network(torch.ones(1, 3, 8, width))
     reset()
-    assert backend.count == count
+    assert len(compiled) == 5
+
+
+def test_gradients_are_exchanged_as_the_flag_says(launched):
+    launched(gpus=0)
+    for flag, hook in COMM_HOOKS.items():
+        ddp, group = distributed_options(flag)
+        assert ddp.comm_hook == hook
+        assert not ddp.broadcast_buffers
+        assert group.timeout == timedelta(minutes=10)
+        assert group.init_method is None
+
+
+@pytest.mark.parametrize("restarts", ["0", "1", "3"])
+@pytest.mark.parametrize("machines", ["1", "2"])
+def test_restarted_processes_of_one_machine_meet_anew(launched, monkeypatch, restarts, machines):
+    launched(gpus=0, TORCHELASTIC_RESTART_COUNT=restarts, GROUP_WORLD_SIZE=machines)
+    handlers, store = {}, HashStore()
+    monkeypatch.setattr(launch_module, "register_rendezvous_handler", handlers.__setitem__)
+    monkeypatch.setattr(launch_module, "rendezvous", lambda url, **given: iter([(store, url, given)]))
+    options = process_group_options()
+    if restarts == "0" or machines == "2":
+        assert options.init_method is None
+        assert handlers == {}
+    else:
+        ((own_store, url, given),) = handlers["restarted"](options.init_method, world_size=2)
+        own_store.set("a", "b")
+        assert store.check([f"restart {restarts}/a"])
+        assert (url, given) == ("env://", {"world_size": 2})
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from runtime.distributed import seed_step
 from runtime.errors import SettingsError
-from runtime.mesh import Mesh
 from tasks.classes import Classes, ClassTarget
 from tasks.landmarks import Landmarks
 from tasks.objects import Objects, ObjectTarget
@@ -30,6 +29,7 @@ from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.points import ABSENT, PRESENT, UNKNOWN, PointTarget
 from tasks.target import Target
 from tasks.task import Task
+from train_utils.mesh import Mesh
 from train_utils.settings import lite0
 from train_utils.slab_layers import SlabConv2d, split_network
 from train_utils.slabs import Slabs, check_slabs, new_step_loss

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.errors import LaunchError
-from runtime.mesh import Mesh
+from train_utils.mesh import Mesh
 
 
 def test_neighbors_share_a_volume():
@@ -29,7 +29,7 @@ def test_groups_must_hold_all_processes():
 @pytest.fixture
 def second_of_three(monkeypatch) -> Mesh:
     """The second of three processes that share the volume of the third group."""
-    monkeypatch.setattr("runtime.mesh._process_group", lambda size: f"group of {size}")
+    monkeypatch.setattr("train_utils.mesh._process_group", lambda size: f"group of {size}")
     return Mesh(3, 1, 2)
 
 
@@ -60,7 +60,7 @@ def test_neighbors_exchange_contiguous_tensors(monkeypatch, second_of_three):
 def ranks(monkeypatch) -> list[int]:
     """The processes with which tensors are exchanged."""
     ranks: list[int] = []
-    monkeypatch.setattr("runtime.mesh._process_group", lambda size: None)
+    monkeypatch.setattr("train_utils.mesh._process_group", lambda size: None)
     monkeypatch.setattr(dist, "P2POp", lambda kind, tensor, rank, group: rank)
     monkeypatch.setattr(dist, "batch_isend_irecv", lambda operations: ranks.extend(operations) or [])
     return ranks

@@ -2,17 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from runtime.distributed import COLLECTIVE_TIMEOUT
 from runtime.errors import LaunchError
-
-# This limits the start of the processes and the exchange in a step, not the waiting in `on_main`.
-COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)

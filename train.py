@@ -33,6 +33,7 @@ from train_utils.publisher import Publisher
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.flags import parse_args
+from train_utils.settings.record import record_settings
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.start import launch, start_run
 from train_utils.step import train_step
@@ -48,7 +49,7 @@ def main() -> None:
         return accelerator.end_training()
 
     # One process reads the data, however many train; `args` are the flags and what the plan chooses from the data
-    args, data = load_data(accelerator, run, flags)
+    args, data = load_data(accelerator, run)
 
     # The network is fresh, from --init-from or an encoder, or as the checkpoint has it; it normalizes by itself
     network, task = build_network(accelerator, run, args, data)
@@ -70,13 +71,14 @@ def main() -> None:
     average = WeightAverage(network, args.ema_decay)
 
     # A run that resumes must be the same one; then weights, optimizer, average and scaler are those of its checkpoint
-    settings = run.record(
+    settings = record_settings(
         accelerator,
         args,
         data,
         network.config,
+        output_dir=run.output_dir,
         batch_split=batch_split,
-        schedule=schedule,
+        total_steps=schedule.total_steps,
         num_workers=train_loader.num_workers,
     )
     checkpoints = Checkpoints(

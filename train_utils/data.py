@@ -21,13 +21,13 @@ from train_utils.settings.train_settings import TrainSettings
 from unet.config import UNetConfig
 
 
-def load_data(accelerator: Accelerator, run: OpenedRun, flags: TrainSettings) -> tuple[TrainSettings, DatasetInfo]:
+def load_data(accelerator: Accelerator, run: OpenedRun) -> tuple[TrainSettings, DatasetInfo]:
     """The settings of the run, which are the flags and what the plan chooses from the data, and its data set."""
-    place = on_main(accelerator, lambda: run.reads_places(flags))
-    config = replace(DataConfig.from_args(flags), place=place)
+    place = on_main(accelerator, lambda: run.reads_places)
+    config = replace(DataConfig.from_args(run.flags), place=place)
     info = on_main(accelerator, lambda: load_dataset_info(config))
     say("\n".join([f"data: {info}", *info.warnings]))
-    args = on_main(accelerator, lambda: run.with_plan(flags, info))
+    args = on_main(accelerator, lambda: run.settings(info))
     info = replace(info, config=DataConfig.from_args(args))
     with first_on_each_machine(accelerator):  # one process of a machine fills the cache of `datasets` there
         info.open_here()

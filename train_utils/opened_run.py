@@ -2,21 +2,21 @@
 
 import atexit
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.loading.batch_sampler import BatchSplit
 from inference.models import load_model
 from runtime.console import say
-from runtime.distributed import on_main
 from runtime.errors import CheckpointError, SettingsError
 from runtime.files import remove_leftovers
-from runtime.launch import command_line, describe_profile
+from runtime.launch import command_line
 from runtime.lock import lock_folder
 from runtime.settings import as_flags
 from runtime.values import checked
@@ -28,11 +28,9 @@ from train_utils.reporting.samples import REPORT_PICTURES, evaluation_pictures
 from train_utils.schedule import Schedule
 from train_utils.settings.data_checks import check_axes
 from train_utils.settings.plan import fill, plan_run
-from train_utils.settings.record import RunSettings, resolve_settings
 from train_utils.settings.run_length import run_length
 from train_utils.settings.sizes import patch_size
 from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
-from unet.config import UNetConfig
 from unet.model import UNet
 
 
@@ -63,95 +61,49 @@ class OpenedRun:
         return load_model(self.flags.init_from)
 
     def schedule(self, accelerator: Accelerator, args: TrainSettings, info: DatasetInfo) -> Schedule:
-        """The schedule by the steps of the run or, with --max-minutes, by the clock."""
-        max_steps = self.max_steps(args)
+        """The schedule by the steps of the run or, with --max-minutes, by the clock.
+
+        A resumed run whose steps were counted keeps them.
+        """
+        max_steps = args.max_steps
+        if args.max_minutes and self.checkpoint.state is not None:
+            max_steps = self.checkpoint.state.settings.total_steps or None  # 0 if the clock decides
         clock = Clock(
             accelerator,
             minutes=None if max_steps else args.max_minutes,
-            minutes_used=self.minutes_used(),
+            minutes_used=self.checkpoint.run_state().elapsed / 60_000,
             report_images=REPORT_PICTURES,
             evaluated_images=len(info.val) // accelerator.num_processes + evaluation_pictures(info),
         )
         return Schedule.from_args(args, len(info.train), max_steps, clock)
 
-    def record(
-        self,
-        accelerator: Accelerator,
-        args: TrainSettings,
-        info: DatasetInfo,
-        config: UNetConfig,
-        *,
-        batch_split: BatchSplit,
-        schedule: Schedule,
-        num_workers: int,
-    ) -> RunSettings:
-        """The record of all settings, made by one process: the content of run.json."""
-        return on_main(
-            accelerator,
-            lambda: resolve_settings(
-                args,
-                info,
-                config,
-                output_dir=self.output_dir,
-                profile=describe_profile(accelerator),
-                batch_split=batch_split,
-                total_steps=schedule.total_steps,
-                num_workers=num_workers,
-            ),
-        )
-
-    def max_steps(self, args: TrainSettings) -> int | None:
-        """The steps of --max-steps; those of its checkpoint for a run that --max-minutes does not end."""
-        state = self.checkpoint.state
-        if not args.max_minutes or state is None:
-            return args.max_steps
-        return state.settings.total_steps or None  # 0 if the clock decides
-
-    def minutes_used(self) -> float:
-        """The minutes that a run with --max-minutes had used when its checkpoint was saved."""
-        return self.checkpoint.run_state().elapsed / 60_000
-
-    def reads_places(self, args: TrainSettings) -> bool:
+    @property
+    def reads_places(self) -> bool:
         """Whether TIFFs with a place are read as rasters: the flag decides or, without it, the earlier run or model."""
-        if args.place is not None:
-            return args.place
+        flags = self.flags
+        if flags.place is not None:
+            return flags.place
         config = self.checkpoint.model_config() if self.initial_model is None else self.initial_model.config
-        needs_places = bool(args.bands or args.label_column) or args.val_blocks is not None
+        needs_places = bool(flags.bands or flags.label_column) or flags.val_blocks is not None
         return config is None or config.preprocess.place or needs_places
 
-    def with_plan(self, args: TrainSettings, info: DatasetInfo) -> TrainSettings:
-        """The settings: the data decide task and place, the checkpoint or the plan the other flags that are still open.
+    def settings(self, info: DatasetInfo) -> TrainSettings:
+        """The flags, with values for those that are open: from the data, and from the checkpoint or the plan.
 
         The plan of a new run is printed.
         """
-        args = replace(args, task=info.config.task, place=info.config.place)
-        if args.plan == "auto":
-            args = self._with_recorded_plan(args) if self.checkpoint.state else _with_new_plan(args, info)
+        args = replace(self.flags, task=info.config.task, place=info.config.place)
+        if self.checkpoint.state is not None:
+            args = _with_recorded_plan(args, self.checkpoint.state.settings.flags)
+        elif args.plan == "auto":
+            args = plan_run(info, args)
+            _say_choices("plan", self.flags, args, UNPLANNED)
         elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
-            crop_size = self._patch_size(args, info)
-            args = replace(args, crop_size=crop_size)
-            say(f"patches: {as_flags({'crop_size': crop_size})}")
+            preprocess = None if self.initial_model is None else self.initial_model.config.preprocess
+            args = replace(args, crop_size=patch_size(info, run_length(args.max_minutes), preprocess))
+            _say_choices("patches", self.flags, args, ["crop_size"])
         check_axes(info, args)
         return args
-
-    def _with_recorded_plan(self, args: TrainSettings) -> TrainSettings:
-        """The settings with the plan of the checkpoint."""
-        assert self.checkpoint.state is not None
-        recorded = self.checkpoint.state.settings.flags
-        planned = {name: recorded[name] for name in UNPLANNED if recorded.get(name) is not None}
-        values = UNPLANNED | checked(TrainSettings, planned)
-        if args.encoder == NO_ENCODER:  # if the run has an encoder, a later check of --resume refuses this
-            values |= {"encoder_weights": None, "freeze_encoder": None}
-        return fill(args, values)
-
-    def _patch_size(self, args: TrainSettings, info: DatasetInfo) -> tuple[int, ...]:
-        """(D, H, W) of the patches of a run without a plan: from the checkpoint or, without one, from the volumes."""
-        if self.checkpoint.state is not None:
-            recorded = self.checkpoint.state.settings.flags.get("crop_size")
-            if recorded:
-                return tuple(recorded)
-        preprocess = None if self.initial_model is None else self.initial_model.config.preprocess
-        return patch_size(info, run_length(args.max_minutes), preprocess)
 
     def resume_line(self) -> str:
         """The command that goes on with this run, quoted for a shell."""
@@ -169,12 +121,18 @@ class OpenedRun:
         return None if state is None else state.settings.micro_batch_size
 
 
-def _with_new_plan(args: TrainSettings, info: DatasetInfo) -> TrainSettings:
-    """The settings with a new plan, whose decisions are printed."""
-    planned = plan_run(info, args)
-    decisions = {name: getattr(planned, name) for name in UNPLANNED if getattr(args, name) is None}
-    say(f"plan: {as_flags(decisions)}")
-    return planned
+def _with_recorded_plan(args: TrainSettings, recorded: dict[str, Any]) -> TrainSettings:
+    """The settings, with the recorded values of the planned ones that are open."""
+    planned = {name: recorded[name] for name in UNPLANNED if recorded.get(name) is not None}
+    values = UNPLANNED | checked(TrainSettings, planned)
+    if args.encoder == NO_ENCODER:  # if the run has an encoder, a later check of --resume refuses this
+        values |= {"encoder_weights": None, "freeze_encoder": None}
+    return fill(args, values)
+
+
+def _say_choices(kind: str, flags: TrainSettings, args: TrainSettings, names: Iterable[str]) -> None:
+    """Print the settings of these names that the flags have left open."""
+    say(f"{kind}: {as_flags({name: getattr(args, name) for name in names if getattr(flags, name) is None})}")
 
 
 def open_run(args: TrainSettings) -> OpenedRun:

@@ -26,7 +26,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 import train
 import train_utils.data
-import train_utils.opened_run
+import train_utils.settings.record
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io import windowed
 from runtime.distributed import on_main
@@ -401,7 +401,7 @@ def test_data_set_with_settings_travel_to_other_processes_once(tiny_folder, tmp_
         return results[-1]
 
     monkeypatch.setattr(train_utils.data, "on_main", noted)
-    monkeypatch.setattr(train_utils.opened_run, "on_main", noted)
+    monkeypatch.setattr(train_utils.settings.record, "on_main", noted)
     run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none")
     assert run.exit_code == 0, run.output
     values = []

@@ -28,11 +28,10 @@ def state_of(config: UNetConfig = SMALL_MODEL, **recorded: Any) -> CheckpointSta
 
 def opened_run(
     folder: Path,
+    flags: TrainSettings | None = None,
     state: CheckpointState | None = None,
     *,
     limit: MemoryLimit | None = None,
-    init_from: str | Path | None = None,
 ) -> OpenedRun:
     """A run in a folder, new or resumed from a checkpoint with this state."""
-    flags = unplanned() if init_from is None else unplanned("--init-from", init_from)
-    return OpenedRun(folder, FoundCheckpoint(None, state, []), limit or MemoryLimit(), flags)
+    return OpenedRun(folder, FoundCheckpoint(None, state, []), limit or MemoryLimit(), flags or unplanned())

@@ -11,17 +11,16 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from accelerate import Accelerator
 from support.in_process import parsed
 from support.runs import SMALL_MODEL, opened_run, state_of, unplanned
 from support.splits import unread_info, unread_split
 
-from data_utils.config import DataConfig
+from data_utils.analysis.dataset_info import DatasetInfo
 from runtime.errors import SettingsError
 from runtime.lock import release_folders
 from train_utils.memory.limit import MemoryLimit
 from train_utils.opened_run import OpenedRun, make_run_dir, open_run
-from train_utils.settings.run_length import LONG
-from train_utils.settings.sizes import patch_size
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
 from unet import UNet, UNetConfig
 from unet.config import Preprocess
@@ -124,109 +123,79 @@ def test_a_run_that_is_opened_is_locked(opened, resumed, tmp_path):
 def test_a_run_goes_on_with_its_own_command_in_its_own_folder(monkeypatch, flags, added):
     monkeypatch.setattr("sys.argv", ["train.py", *flags])
     monkeypatch.setattr("sys.orig_argv", ["python", "train.py", *flags])
-    line = replace(opened_run(Path("runs/a b")), flags=parsed(*flags)).resume_line()
+    line = opened_run(Path("runs/a b"), parsed(*flags)).resume_line()
     assert line == " ".join(filter(None, [shlex.join(["python", "train.py", *flags]), added]))
 
 
-@pytest.mark.parametrize("flags", ["--max-minutes 3", "--max-minutes 9"])
-def test_a_run_of_counted_steps_keeps_them_whatever_minutes_are_given(tmp_path, flags):
-    run = opened_run(tmp_path, state_of(total_steps=70))
-    assert run.max_steps(unplanned(*flags.split())) == 70
+IMAGES = unread_info(unread_split(9, (64, 64)))
+VOLUMES = unread_info(unread_split(5, (200, 200, 200), (1, 1, 1)))
+
+
+def test_a_run_of_counted_steps_keeps_them_whatever_minutes_are_given(tmp_path):
+    flags = unplanned("--max-minutes", "3")
+    schedule = opened_run(tmp_path, flags, state_of(total_steps=70)).schedule(Accelerator(cpu=True), flags, IMAGES)
+    assert schedule.total_steps == 70
+    assert not schedule.clock.budget
 
 
 def test_a_run_by_the_clock_goes_on_with_the_time_that_it_has_used(tmp_path):
     state = state_of(flags={"max_minutes": 3})
     state.run_state.elapsed = 90_000
-    run = opened_run(tmp_path, state)
-    settings = unplanned("--max-minutes", "3")
-    assert run.max_steps(settings) is None
-    assert run.minutes_used() == 1.5
+    flags = unplanned("--max-minutes", "3")
+    schedule = opened_run(tmp_path, flags, state).schedule(Accelerator(cpu=True), flags, IMAGES)
+    assert schedule.total_steps == 0
+    assert schedule.clock.budget == 180_000
+    assert schedule.clock.before == 90_000
 
 
-@pytest.mark.parametrize(
-    ("limit", "size"),
-    [(MemoryLimit(), 8), (MemoryLimit(2), 2)],
-    ids=["no shortage", "a shortage"],
-)
+@pytest.mark.parametrize(("limit", "size"), [(None, 8), (MemoryLimit(2), 2)], ids=["no shortage", "a shortage"])
 def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tmp_path, limit, size):
-    assert opened_run(tmp_path, state_of(micro_batch_size=8), limit=limit).largest_micro_batch == size
+    assert opened_run(tmp_path, state=state_of(micro_batch_size=8), limit=limit).largest_micro_batch == size
 
 
-NO_PLAN = dict.fromkeys(UNPLANNED)
-IMAGES = unread_info(unread_split(9, (64, 64)))
-
-
-def resumed_with_plan(folder: Path, **flags: object) -> OpenedRun:
-    """A run that is resumed from a checkpoint with a plan of these flags; all others are None."""
-    return opened_run(folder, state_of(flags=NO_PLAN | flags))
-
-
-@pytest.mark.parametrize("place", [True, False])
-def test_a_resumed_run_records_whether_its_data_have_places(tmp_path, place):
-    info = replace(IMAGES, config=DataConfig(task="classes", place=place))
-    assert resumed_with_plan(tmp_path).with_plan(parsed("--dataset", "data"), info).place is place
+def resumed_settings(folder: Path, info: DatasetInfo, *typed: str, **recorded: object) -> TrainSettings:
+    """The settings of a run that is resumed from a checkpoint with these recorded flags."""
+    state = state_of(flags=dict.fromkeys(UNPLANNED) | recorded)
+    return opened_run(folder, parsed("--dataset", "data", *typed), state).settings(info)
 
 
 def test_a_resumed_run_has_the_plan_of_its_checkpoint_but_for_what_is_typed(tmp_path, capsys):
-    run = resumed_with_plan(tmp_path, batch_size=7, epochs=3, encoder="lite0", freeze_encoder=True, eval_every=5)
-    settings = run.with_plan(parsed("--dataset", "data", "--epochs", "4"), IMAGES)
-    assert settings.batch_size == 7
-    assert settings.epochs == 4
-    assert settings.encoder == "lite0"
-    assert settings.freeze_encoder is True
-    assert settings.eval_every == 5
+    recorded = {"batch_size": 7, "epochs": 3, "encoder": "lite0", "freeze_encoder": True, "eval_every": 5}
+    settings = resumed_settings(tmp_path, IMAGES, "--epochs", "4", **recorded)
+    assert {name: getattr(settings, name) for name in recorded} == recorded | {"epochs": 4}
+    assert resumed_settings(tmp_path, VOLUMES, "--plan", "none", crop_size=[4, 5, 6]).crop_size == (4, 5, 6)
     assert capsys.readouterr().out == ""
 
 
 def test_a_run_that_goes_on_without_its_encoder_has_none_of_its_flags(tmp_path):
-    run = resumed_with_plan(tmp_path, batch_size=7, encoder_weights="pretrained", freeze_encoder=True)
-    settings = run.with_plan(parsed("--dataset", "data", "--encoder", "none"), IMAGES)
+    recorded = {"batch_size": 7, "encoder_weights": "pretrained", "freeze_encoder": True}
+    settings = resumed_settings(tmp_path, IMAGES, "--encoder", "none", **recorded)
     assert settings.encoder_weights is None
     assert settings.freeze_encoder is None
     assert settings.batch_size == 7
 
 
 def test_flags_of_a_resumed_run_must_suit_its_data(tmp_path):
-    settings = parsed("--dataset", "data", "--crop-size", "4", "4", "4")
     with pytest.raises(SettingsError, match="--crop-size 4 4 4: data holds images"):
-        resumed_with_plan(tmp_path).with_plan(settings, IMAGES)
-
-
-VOLUMES = unread_info(unread_split(5, (200, 200, 200), (1, 1, 1)))
-
-
-@pytest.mark.parametrize(
-    ("recorded", "patch"), [([4, 5, 6], (4, 5, 6)), (None, patch_size(VOLUMES, LONG))], ids=["recorded", "not recorded"]
-)
-def test_volumes_of_a_resumed_run_have_the_patches_of_its_checkpoint(tmp_path, recorded, patch):
-    run = opened_run(tmp_path, state_of(flags={"crop_size": recorded}))
-    assert run.with_plan(unplanned(), VOLUMES).crop_size == patch
+        resumed_settings(tmp_path, IMAGES, "--crop-size", "4", "4", "4")
 
 
 def test_volumes_have_patches_of_the_spacing_of_the_first_model(tmp_path):
     config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3, preprocess=Preprocess(spacing=(2.0, 2.0, 2.0)))
     UNet(config).save_pretrained(tmp_path / "model")
-    settings = opened_run(tmp_path, init_from=tmp_path / "model").with_plan(unplanned(), VOLUMES)
+    settings = opened_run(tmp_path, unplanned("--init-from", tmp_path / "model")).settings(VOLUMES)
     assert settings.crop_size == (112, 112, 112)
 
 
-def small_model(place: bool) -> UNetConfig:
-    """A model that reads places, or one of an earlier version, which reads pictures."""
-    return replace(SMALL_MODEL, preprocess=Preprocess(place=place))
-
-
-@pytest.mark.parametrize("place", [True, False])
-def test_a_resumed_run_reads_tiffs_as_before(tmp_path, place):
-    assert opened_run(tmp_path, state_of(small_model(place))).reads_places(unplanned()) is place
-
-
-@pytest.mark.parametrize("flags", ["--place", "--bands 1"])
-def test_a_resumed_run_reads_places_if_a_flag_needs_them(tmp_path, flags):
-    run = opened_run(tmp_path, state_of(small_model(place=False)))
-    assert run.reads_places(unplanned(*flags.split()))
-
-
-@pytest.mark.parametrize("place", [True, False])
-def test_a_new_run_reads_tiffs_as_its_first_model(tmp_path, place):
-    UNet(small_model(place)).save_pretrained(tmp_path / "model")
-    assert opened_run(tmp_path, init_from=tmp_path / "model").reads_places(unplanned()) is place
+@pytest.mark.parametrize(
+    ("place", "flags", "expected"),
+    [(True, "", True), (False, "", False), (False, "--place", True), (False, "--bands 1", True)],
+)
+def test_a_run_reads_tiffs_as_its_checkpoint_or_first_model_unless_a_flag_says_otherwise(
+    tmp_path, place, flags, expected
+):
+    config = replace(SMALL_MODEL, preprocess=Preprocess(place=place))
+    UNet(config).save_pretrained(tmp_path / "model")
+    assert opened_run(tmp_path, unplanned(*flags.split()), state_of(config)).reads_places is expected
+    started = unplanned(*flags.split(), "--init-from", tmp_path / "model")
+    assert opened_run(tmp_path, started).reads_places is expected

@@ -10,12 +10,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from accelerate import Accelerator
+
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import counted
+from runtime.distributed import on_main
 from runtime.documents import as_json
 from runtime.errors import CheckpointError
-from runtime.launch_profile import LaunchProfile
+from runtime.launch import describe_profile
 from runtime.redact import redact, redact_all
 from runtime.values import Count, checked, from_json
 from tasks.classes import Classes
@@ -116,31 +119,49 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
     return notes
 
 
-def resolve_settings(
+def record_settings(
+    accelerator: Accelerator,
     args: TrainSettings,
     info: DatasetInfo,
     config: UNetConfig,
     *,
     output_dir: Path,
-    profile: LaunchProfile,
     batch_split: BatchSplit,
     total_steps: int,
     num_workers: int,
 ) -> RunSettings:
-    """The resolved settings of a run.
+    """The record of all settings of a run, made by one process.
 
     Args:
         config: the config of the network that trains.
         num_workers: the number of loader processes of each process.
     """
-    architecture = {name: getattr(config, name) for name in ARCHITECTURE}
-    axes = {name: getattr(config, name) for name in NetworkAxes._fields}
-    identity = {
+    model_settings = {name: getattr(config, name) for name in ARCHITECTURE} | {"draft": config.preprocess.draft}
+    return on_main(
+        accelerator,
+        lambda: RunSettings(
+            flags=flags_as_json(args) | redact_all(model_settings | {"output_dir": str(output_dir)}),
+            profile=redact_all(describe_profile(accelerator).to_json()),
+            identity=redact_all(_identity(args, info, config)),
+            encoder=redact_all(config.encoder and encoder_name(config.encoder)),
+            total_steps=total_steps,
+            micro_batch_size=batch_split.micro_batch_size,
+            accumulation=batch_split.accumulation,
+            num_workers=num_workers,
+            run=redact_all(describe_environment()),
+            credentials_left_out=flags_with_credentials(args),
+        ),
+    )
+
+
+def _identity(args: TrainSettings, info: DatasetInfo, config: UNetConfig) -> dict[str, Any]:
+    """The settings that give a saved state its meaning."""
+    return {
         "task": info.config.task,
         "classes": info.reader.identity,
         "in_channels": info.channels,
-        **architecture,
-        **as_json(axes),
+        **{name: getattr(config, name) for name in ARCHITECTURE},
+        **as_json({name: getattr(config, name) for name in NetworkAxes._fields}),
         # only the name counts: the encoder may have moved since, and the run has its weights
         "encoder": args.encoder_source and Path(args.encoder_source).name,
         "freeze_encoder": bool(args.freeze_encoder),
@@ -151,19 +172,6 @@ def resolve_settings(
         "seed": args.seed,
         "optimizer": args.optimizer,  # another optimizer cannot use its state
     }
-    model_settings = architecture | {"draft": config.preprocess.draft}
-    return RunSettings(
-        flags=flags_as_json(args) | redact_all(model_settings | {"output_dir": str(output_dir)}),
-        profile=redact_all(profile.to_json()),
-        identity=redact_all(identity),
-        encoder=redact_all(config.encoder and encoder_name(config.encoder)),
-        total_steps=total_steps,
-        micro_batch_size=batch_split.micro_batch_size,
-        accumulation=batch_split.accumulation,
-        num_workers=num_workers,
-        run=redact_all(describe_environment()),
-        credentials_left_out=flags_with_credentials(args),
-    )
 
 
 def describe_environment() -> dict[str, str]:

@@ -299,7 +299,7 @@ def test_a_stream_gets_the_defaults():
 
 def test_volumes_without_a_plan_have_patches_that_are_printed(tmp_path, capsys):
     info = load_info(write_msd(tmp_path, cases=3, shape=(6, 7, 8)))
-    settings = opened_run(tmp_path).with_plan(parsed("--dataset", "data", "--plan", "none"), info)
+    settings = opened_run(tmp_path, parsed("--dataset", "data", "--plan", "none")).settings(info)
     sides = " ".join(map(str, settings.crop_size))
     assert len(settings.crop_size) == 3
     assert f"patches: --crop-size {sides}\n" in capsys.readouterr().out

@@ -10,18 +10,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from accelerate import Accelerator
 from support.data_sets import load_info
 from support.folders import write_folder
-from support.in_process import parsed
+from support.in_process import parsed, process_state_kept
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import CheckpointError
-from runtime.launch_profile import LaunchProfile
 from train_utils.settings.record import (
     RunSettings,
     compare_settings,
     describe_environment,
-    resolve_settings,
+    record_settings,
 )
 from unet import Preprocess, UNetConfig
 
@@ -33,18 +33,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def settings(folder) -> RunSettings:
-    """What is recorded of a run of two processes on nine training images."""
+    """What is recorded of a run on nine training images."""
     args = parsed("--dataset", str(folder), "--plan", "none", "--seed", "7", "--no-deep-supervision", "--draft")
-    return resolve_settings(
-        args,
-        load_info(folder),
-        UNetConfig(base_channels=2, depth=1, preprocess=Preprocess(draft=False)),
-        output_dir=Path("out"),
-        profile=LaunchProfile(2, 1, "MULTI_CPU", "cpu", "no"),
-        batch_split=BatchSplit(4, 2, 1, 2),
-        total_steps=70,
-        num_workers=3,
-    )
+    with process_state_kept():
+        return record_settings(
+            Accelerator(cpu=True),
+            args,
+            load_info(folder),
+            UNetConfig(base_channels=2, depth=1, preprocess=Preprocess(draft=False)),
+            output_dir=Path("out"),
+            batch_split=BatchSplit(4, 1, 1, 2),
+            total_steps=70,
+            num_workers=3,
+        )
 
 
 def test_the_identity_of_a_run_is_all_that_gives_its_state_a_meaning(settings):
@@ -78,7 +79,7 @@ def test_the_length_the_batch_the_launch_and_the_flags_of_a_run_are_recorded(set
     assert settings.micro_batch_size == 1
     assert settings.accumulation == 2
     assert settings.num_workers == 3
-    assert settings.profile["processes"] == 2
+    assert settings.profile["processes"] == 1
     assert settings.profile["mixed_precision"] == "no"
     flags = {"output_dir": "out", "base_channels": 2, "norm": "batch", "draft": False}
     assert {name: settings.flags[name] for name in flags} == flags

@@ -11,7 +11,6 @@ It needs uv, or a Python that can put pip into it, or one that has pip itself (D
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -76,10 +75,9 @@ def prepare_environment(requirements: str) -> None:
         if stamp[:1] != [str(VENV)] or not PYTHON.exists():
             # The scripts of an environment that was moved, or lost its Python, point nowhere: start over.
             make_venv(clear=bool(stamp) or not PYTHON.exists())
-        pip = [] if shutil.which("uv") else find_pip()
+        command = installer()
         STAMP.write_text(f"{VENV}\n", encoding="utf-8")
-        if pip or not install_with_uv(requirements):
-            install_requirements(pip or find_pip(), requirements)
+        install(command, requirements)
         STAMP.write_text(f"{VENV}\n{checksum(requirements)}\n", encoding="utf-8")
 
 
@@ -123,39 +121,25 @@ def make_venv(clear: bool) -> None:
         fail(f"{sys.executable} could not make {VENV}; on Debian and Ubuntu: apt install python3-venv")
 
 
-def find_pip() -> list[str]:
-    """The command of the environment's pip, or of this Python's pip working on the environment."""
-    if pip_version(str(PYTHON)) > (0, 0):
-        return [str(PYTHON), "-m", "pip"]
-    if pip_version(sys.executable) >= (22, 3):  # the first with --python
-        return [sys.executable, "-m", "pip", "--python", str(PYTHON)]
+def installer() -> list[str]:
+    """The command that installs into the environment: that of uv, of its own pip, or of the pip of this Python."""
+    if shutil.which("uv"):
+        return ["uv", "pip", "install", "--python", str(PYTHON)]
+    for pip in ([str(PYTHON), "-m", "pip"], [sys.executable, "-m", "pip", "--python", str(PYTHON)]):
+        if subprocess.run([*pip, "--version"], capture_output=True).returncode == 0:  # pip before 22.3 has no --python
+            return [*pip, "install", "--disable-pip-version-check"]
     fail(
         f"{sys.executable} has neither ensurepip nor pip 22.3 or newer; on Debian and Ubuntu: apt install python3-venv"
     )
 
 
-def pip_version(python: str) -> tuple[int, int]:
-    """Version of the pip that this interpreter imports; (0, 0) when there is none."""
-    pip_run = subprocess.run([python, "-m", "pip", "--version"], capture_output=True, text=True)
-    version = re.match(r"pip (\d+)\.(\d+)", pip_run.stdout)
-    return (int(version[1]), int(version[2])) if version else (0, 0)
-
-
-def install_with_uv(requirements: str) -> bool:
-    """Install requirements by uv, which is several times as fast; returns whether it could."""
-    print(f"bootstrap: installing {requirements} with uv", file=sys.stderr)
-    command = ["uv", "pip", "install", "--python", str(PYTHON), "-r", str(ROOT / requirements)]
-    return subprocess.run(command, stdout=sys.stderr).returncode == 0
-
-
-def install_requirements(pip: list[str], requirements: str) -> None:
+def install(command: list[str], requirements: str) -> None:
     """Install requirements into the environment."""
     print(f"bootstrap: installing {requirements}", file=sys.stderr)
-    command = [*pip, "install", "--disable-pip-version-check", "-r", str(ROOT / requirements)]
     # Standard output belongs to the command that runs afterwards.
-    code = subprocess.run(command, stdout=sys.stderr).returncode
+    code = subprocess.run([*command, "-r", str(ROOT / requirements)], stdout=sys.stderr).returncode
     if code != 0:
-        fail(f"pip ended with exit code {code}, its reason stands above; run the same command to try again")
+        fail(f"the installation ended with exit code {code}, its reason stands above; the same command tries again")
 
 
 if __name__ == "__main__":

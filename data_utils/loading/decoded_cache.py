@@ -1,6 +1,5 @@
 """--cache, always on for volumes: a split decoded and resized once, in an Arrow file that all processes map."""
 
-import os
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -10,9 +9,8 @@ import numpy as np
 
 from runtime.cache import cache_file, digest
 from runtime.console import say, track
-from runtime.documents import read_bytes
 from runtime.errors import DataError
-from runtime.files import checksum, remove_leftovers, replace_file
+from runtime.files import remove_leftovers, replace_file
 from runtime.lock import file_lock
 from runtime.parallel import available_cpus, map_ahead
 from tasks.target import Target
@@ -68,7 +66,7 @@ def decode_once(
 
     The key must change with everything that the samples depend on.
 
-    A damaged file is made again: the first process of each machine compares it with its checksum.
+    A file that was cut off is made again.
 
     Errors in `skip` are stored in place of the sample. Raises DataError if nothing can be stored.
     """
@@ -86,7 +84,7 @@ def decode_once(
         file.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(file.parent)
         with file_lock(file.with_suffix(".lock")):  # another run may be writing the file
-            if not _is_whole(file):
+            if not _is_whole(file, count):
                 # no more volumes in memory than threads need
                 decoded = map_ahead(attempt, range(count), ahead=available_cpus(), threads=available_cpus())
                 _write(file, track(decoded, count, "decoding for the cache"), target)
@@ -99,7 +97,7 @@ def decode_once(
 
 
 def _write(file: Path, samples: Iterable[Sample | str], target: type[Target]) -> None:
-    """Write samples, or the problems that they have, and the checksum of the file."""
+    """Write samples, or the problems that they have."""
     import pyarrow
 
     fields = {"problem": pyarrow.string()}
@@ -111,28 +109,20 @@ def _write(file: Path, samples: Iterable[Sample | str], target: type[Target]) ->
     with replace_file(file) as stream, pyarrow.ipc.new_file(stream, schema) as writer:
         for sample in samples:
             writer.write_batch(pyarrow.RecordBatch.from_pylist([_row(sample)], schema))
-    with replace_file(_checksum_file(file)) as stream:
-        stream.write(checksum(file).encode())
 
 
-def _checksum_file(file: Path) -> Path:
-    return file.with_suffix(".sha256")
+def _is_whole(file: Path, count: int) -> bool:
+    """Whether a file of `count` decoded samples is there, up to its end."""
+    import pyarrow
 
-
-def _is_whole(file: Path) -> bool:
-    """Whether a file of decoded samples is there as it was written; only a machine's first process looks inside."""
     if not file.is_file():
         return False
-    if os.environ.get("LOCAL_RANK", "0") != "0":
-        return True
     try:
-        expected = read_bytes(_checksum_file(file))
-    except OSError:
-        expected = b""
-    if expected != checksum(file).encode():
+        with pyarrow.memory_map(str(file)) as content:
+            return pyarrow.ipc.open_file(content).num_record_batches == count
+    except (pyarrow.ArrowException, OSError):
         say(f"{file} is damaged; its samples are decoded again")
         return False
-    return True
 
 
 def _row(sample: Sample | str) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def same(info: DatasetInfo) -> DatasetInfo:
 def classes(*values: int, ignored: int | None = None, reader: type[ClassReader] = ClassReader) -> Callable:
     """The data set with classes of these mask values."""
     class_map = ClassMap(tuple(map(str, values)), values, ignored)
-    return lambda info: replace(info, reader=reader(class_map, (1,) * len(values)))
+    return lambda info: replace(info, reader=reader(class_map))
 
 
 def grey(info: DatasetInfo) -> DatasetInfo:

@@ -50,7 +50,7 @@ ROOMS = {
     "train_utils": (
         "settings",
         "gradient_buckets compilation metrics_log micro_batches memory schedule kernel_tuning muon optim ema step_guard"
-        " clock step step_result sharding mesh slabs slab_layers sync_batchnorm evaluation run_state",
+        " clock step step_result sharding slabs sync_batchnorm evaluation run_state",
         "reporting",
         "checkpoints",
         "monitoring",

@@ -13,7 +13,8 @@ from train_utils.memory.trial import MemoryTrial, largest_evaluation
 from train_utils.micro_batches import split_from_args
 from train_utils.opened_run import OpenedRun
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.slabs import Slabs, check_slabs
+from train_utils.slabs.cut import Slabs
+from train_utils.slabs.split import check_slabs
 from train_utils.start import new_mesh
 from unet.model import UNet
 

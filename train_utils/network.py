@@ -13,8 +13,7 @@ from train_utils.settings.data_checks import check_scale
 from train_utils.settings.starting_point import starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import prepare_sharding
-from train_utils.slab_layers import split_network
-from train_utils.slabs import Slabs, new_step_loss
+from train_utils.slabs.split import split_volumes
 from train_utils.start import new_mesh
 from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet.model import UNet
@@ -47,12 +46,10 @@ def prepare_network(
     These are batch norm over all processes, slabs of volumes, sharding and compiled blocks. The accelerator's `prepare`
     comes afterwards.
     """
-    slabs = Slabs(new_mesh(accelerator, args), network.config.divisors[0])
     synchronize_batchnorm(accelerator, network, args.sync_batchnorm, batch_split)
     network.to(accelerator.device)
-    split_network(network, slabs)
+    criterion = split_volumes(network, task, new_mesh(accelerator, args))
     prepare_sharding(accelerator, network, batch_split, args.max_grad_norm)
     compile_blocks(accelerator, network)
-    criterion = new_step_loss(task, network.head_strides, slabs)
     compile_loss(accelerator, criterion)
     return criterion

@@ -14,12 +14,12 @@ from runtime.launch import (
     say_profile,
     set_launch_environment,
 )
-from train_utils.mesh import Mesh
 from train_utils.monitoring.tracker import available_tracker
 from train_utils.opened_run import OpenedRun, open_run
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.settings.train_settings import TrainSettings
+from train_utils.slabs.mesh import Mesh
 
 
 def launch(flags: TrainSettings) -> Accelerator:

@@ -54,10 +54,6 @@ class Mesh:
         """The processes that share a volume with this one. The first use must be by all processes at the same time."""
         return _process_group(self.size)
 
-    def slab_rank(self, slab: int) -> int:
-        """The rank, among all processes, of the process of this group that has a slab."""
-        return self.group * self.size + slab
-
     def sum(self, values: Tensor) -> Tensor:
         """The sum of the values over the processes that share a volume; no gradient."""
         total = values.detach().clone()
@@ -73,7 +69,7 @@ class Mesh:
             The tensors from the previous and from the next slab, each with the shape of the tensor sent there.
         """
         group = self.process_group
-        rank = self.slab_rank(self.slab)
+        rank = self.group * self.size + self.slab
         operations = []
         results: list[Tensor | None] = []
         for outgoing, neighbor in ((to_previous, rank - 1), (to_next, rank + 1)):

@@ -1,6 +1,6 @@
 """Slabs of volumes on several processes: losses and weights are those of one process, in float64.
 
-Modules: train_utils/slabs.py, train_utils/slab_layers.py.
+Modules: train_utils/slabs/cut.py, train_utils/slabs/layers.py, train_utils/slabs/loss.py, train_utils/slabs/split.py.
 """
 
 from pathlib import Path
@@ -29,10 +29,11 @@ from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.points import ABSENT, PRESENT, UNKNOWN, PointTarget
 from tasks.target import Target
 from tasks.task import Task
-from train_utils.mesh import Mesh
 from train_utils.settings import lite0
-from train_utils.slab_layers import SlabConv2d, split_network
-from train_utils.slabs import Slabs, check_slabs, new_step_loss
+from train_utils.slabs.cut import Slabs
+from train_utils.slabs.layers import SlabConv2d
+from train_utils.slabs.mesh import Mesh
+from train_utils.slabs.split import check_slabs, split_volumes
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNetConfig
 from unet.blocks import channels_last
@@ -94,15 +95,14 @@ def train(case: str, mesh: Mesh, processes: int, recompute: bool) -> tuple[Tenso
     network = DeeplySupervisedUNet(config).double().train()
     network.activation_checkpointing = recompute
     images = torch.randn(IMAGES, 1, *size, dtype=torch.float64)
-    slabs = Slabs(mesh, config.divisors[0])
     task, targets = task_and_targets(case, size)
-    criterion = new_step_loss(task, network.head_strides, slabs)
     model: torch.nn.Module = network
     if processes > 1:
         for name, layer in list(network.named_modules()):
             if isinstance(layer, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
                 network.set_submodule(name, SynchronizedBatchNorm.from_norm(layer))
-        split_network(network, slabs)
+    criterion = split_volumes(network, task, mesh)
+    if processes > 1:
         model = DistributedDataParallel(network, broadcast_buffers=False)
     groups = processes // mesh.size
     own = slice(mesh.group * IMAGES // groups, (mesh.group + 1) * IMAGES // groups)

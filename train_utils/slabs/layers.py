@@ -1,6 +1,5 @@
 """The layers of a network whose volumes are cut into slabs; on slabs they compute what others compute on volumes."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -8,27 +7,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from train_utils.slabs import FIRST_AXIS, Slabs, laid_out_like
+from train_utils.slabs.cut import FIRST_AXIS, Slabs, laid_out_like
 from unet.norms import GroupNorm, InstanceNorm, group_norm
 
 
-def split_network(model: nn.Module, slabs: Slabs) -> None:
-    """Change the layers of a network in place: on slabs they then compute what they would compute on whole volumes."""
-    if slabs.mesh.size == 1:
-        return
-    for name, layer in list(model.named_modules()):
-        slab_layer = _slab_layer(layer, slabs)
-        if slab_layer is not None:
-            model.set_submodule(name, slab_layer)
-    model.register_forward_pre_hook(partial(_cut_input, slabs))
-
-
-def _cut_input(slabs: Slabs, model: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+def cut_input(slabs: Slabs, network: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
     """A hook that, in training, replaces the network's input images by this process's slab of them."""
-    return (slabs.cut(inputs[0]),) if model.training else inputs
+    return (slabs.cut(inputs[0]),) if network.training else inputs
 
 
-def _slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
+def slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
     """A layer with the same parameters that looks beyond its slab; None if this kind of layer need not do so."""
     classes: dict[type[nn.Module], type[nn.Module]] = {
         nn.Conv2d: SlabConv2d,
@@ -42,10 +30,10 @@ def _slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
     if slab_class is None or _stays_inside(layer):
         return None
     # the layer keeps its parameters, buffers and hooks; only its class changes
-    slab_layer: Any = object.__new__(slab_class)
-    slab_layer.__dict__ = layer.__dict__
-    slab_layer.slabs = slabs
-    return slab_layer
+    changed: Any = object.__new__(slab_class)
+    changed.__dict__ = layer.__dict__
+    changed.slabs = slabs
+    return changed
 
 
 def _stays_inside(layer: nn.Module) -> bool:

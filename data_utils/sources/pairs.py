@@ -42,7 +42,7 @@ def check_unpaired(unpaired: Sequence[str], pairs: int, allow_unpaired: bool, fo
         return
     if not unpaired:
         raise DataError(f"{folder}: no images with masks")
-    remedy = "; --allow-unpaired leaves them out" if pairs else "; masks have the names of their images"
+    remedy = "; --allow-unpaired leaves them out" if pairs else ""
     files = counted(len(unpaired), "file")
     lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
     raise DataError(f"{folder}: {files} without partner: {lines}{remedy}{hint}")

@@ -162,11 +162,6 @@ def image_without_mask(file: str) -> str:
     return f"{file}{IMAGE_WITHOUT_MASK}"
 
 
-def folder_pairs(folder: str, names: np.ndarray) -> set[tuple[str, str]]:
-    """The folders of `Records.image_folders`, from the paths of images below their folder, as bytes."""
-    return {(folder, os.path.dirname(os.fsdecode(name))) for name in names.tolist()}
-
-
 def spread_indices(length: int, count: int) -> list[int]:
     """At most `count` indices of a sequence, evenly from its first to its last."""
     return np.unique(np.linspace(0, length - 1, count).astype(int)).tolist()

@@ -13,9 +13,10 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in
-from data_utils.sources.annotations.paired import PairedRecords, pair_by_name
+from data_utils.sources.annotations.layout import SplitPaths, annotated_records, folder_in
+from data_utils.sources.files import FileRecords, Files, Sources, first_files
 from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
+from data_utils.sources.pairs import pair
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from data_utils.sources.walk import walk
 from unet.config import IGNORE_INDEX
@@ -36,11 +37,15 @@ class EvaluatedIds(RenderedMask):
     """A file of ids; ids that are not evaluated become 255."""
 
     file: str
-    image: str = ""
 
     def render(self) -> np.ndarray:
         """(H, W) uint8."""
         return EVALUATED.take(read_mask(self.file, self.file), mode="clip")  # -1 is a license plate, ignored too
+
+
+def evaluated_sources(images: Files, masks: Files) -> Sources:
+    """An image, and the ids that are evaluated of its mask."""
+    return images[0], EvaluatedIds(masks[0])
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
@@ -64,15 +69,17 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     return {split: partial(open_records, folders, ending, allow_unpaired) for split, folders in splits.items()}
 
 
-def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) -> PairedRecords:
+def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) -> FileRecords:
     """Pairs of images and the masks with this ending."""
-    images, masks = folders
-    pairs, unpaired = pair_by_name(files(images, IMAGE), files(masks, ending))
-    check_unpaired(unpaired, len(pairs), allow_unpaired, images)
+    images = files(folders[0], IMAGE)
+    masks = files(folders[1], ending)
+    names, unpaired = pair(images, masks)
     ids = range(len(NAMES)) if ending == TRAIN_IDS else IDS
     metadata = Metadata(tuple(zip(ids, NAMES, strict=True)), tuple(unpaired))
-    mask = None if ending == TRAIN_IDS else EvaluatedIds
-    return PairedRecords(folders, pairs, metadata, AnnotationSummary("Cityscapes", len(pairs), 0, {}), mask)
+    summary = AnnotationSummary("Cityscapes", len(names), 0, {})
+    sources = first_files if ending == TRAIN_IDS else evaluated_sources
+    pairs = [(images[name], masks[name]) for name in names]
+    return annotated_records(folders, pairs, metadata, summary, allow_unpaired, sources)
 
 
 def files(folder: Path, ending: str) -> dict[str, str]:

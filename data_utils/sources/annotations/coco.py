@@ -19,15 +19,16 @@ from data_utils.sources.annotations.coco_file import CocoFile, gather_classes, j
 from data_utils.sources.annotations.coco_mask import FILE_KEY, CocoMask, Entry
 from data_utils.sources.annotations.layout import (
     SplitPaths,
-    check_unpaired,
     find_file,
-    list_problems,
     without_image_roots,
 )
+from data_utils.sources.files import FileRecords, FileRow
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
-from data_utils.sources.records import AnnotationSummary, Metadata, Record, Records, SplitOpeners, folder_pairs
-from runtime.cache import digest_of_files
+from data_utils.sources.pairs import check_unpaired
+from data_utils.sources.records import AnnotationSummary, Metadata, Record, Records, SplitOpeners
+from runtime.cache import digest, digest_of_files
+from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
 
@@ -36,7 +37,7 @@ FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotation
 RENDERED_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # the keys of an annotation that rendering needs
 
 
-class CocoRecords(Records):
+class CocoRecords(FileRecords):
     """Images of one file and their objects.
 
     The objects of all images are kept in one array of bytes: a million Python objects would be copied, page by page,
@@ -46,49 +47,40 @@ class CocoRecords(Records):
     def __init__(
         self,
         file: CocoFile,
-        paths: Sequence[str],
-        images: Sequence[Entry],
+        image_by_path: Mapping[str, Entry],
         classes: NamedClasses,
         values: dict[int, int],
         unpaired: Sequence[str],
     ) -> None:
-        self.files = [str(path) for path in file.paths]
-        self.metadata = Metadata(classes, tuple(unpaired))
+        folder = Path(os.path.commonpath([os.path.dirname(path) for path in image_by_path]))
+        names = [os.path.relpath(path, folder) for path in image_by_path]
+        rows = [FileRow(name, (name,), ()) for name in names]
+        super().__init__((folder, folder), rows, Metadata(classes, tuple(unpaired)))
+        self.paths_of_annotations = [str(path) for path in file.paths]
         self.values = values
-        self.folder = os.path.commonpath([os.path.dirname(path) for path in paths])
-        self.names = np.array([os.fsencode(os.path.relpath(path, self.folder)) for path in paths])
-        self.listed_names = np.array([os.fsencode(_listed_name(*pair)) for pair in zip(paths, images, strict=True)])
-        sizes = [(image.get("height") or 0, image.get("width") or 0) for image in images]
-        self.sizes = np.array(sizes, np.int32)
-        objects = [file.objects.get(image["id"], []) for image in images]
+        self.listed_names = np.array([os.fsencode(_listed_name(*pair)) for pair in image_by_path.items()])
+        images = image_by_path.values()
+        self.sizes = np.array([(image.get("height") or 0, image.get("width") or 0) for image in images], np.int32)
+        objects = [file.objects[image["id"]] for image in images]
         texts = [json.dumps([_rendered(entry) for entry in entries]).encode() for entries in objects]
         self.ends = np.cumsum([0, *map(len, texts)])
         self.objects = b"".join(texts)
         self.annotations = _summarize(objects, classes, values)
 
-    def __len__(self) -> int:
-        return len(self.names)
-
     def __getitem__(self, i: int) -> Record:
-        name = os.fsdecode(self.names[i].item())
-        image = os.path.join(self.folder, name)
+        (image,), _ = self.paths(i)
         height, width = self.sizes[i].tolist()
         objects = self.objects[self.ends[i] : self.ends[i + 1]]
-        mask = CocoMask(self.files[0], image, self.values, (height, width), objects)
-        return {"image": image, "target": mask, "name": name}
+        mask = CocoMask(self.paths_of_annotations[0], image, self.values, (height, width), objects)
+        return {"image": image, "target": mask, "name": self.name(i)}
 
     def listed_name(self, i: int) -> str:
         return os.fsdecode(self.listed_names[i].item())
 
-    def image_folders(self) -> set[tuple[str, str]]:
-        return folder_pairs(self.folder, self.names)
-
     @cached_property
     def digest(self) -> str:
         """A key of the names, sizes and times of all files, and of the classes, whose order gives categories values."""
-        images = [os.path.join(self.folder, os.fsdecode(name.item())) for name in self.names]
-        classes = repr(("COCO", self.metadata.classes)).encode()
-        return digest_of_files([*self.files, *images], b"/".join([classes, *self.names]))
+        return digest(super().digest, digest_of_files(self.paths_of_annotations, b"COCO"))
 
 
 def _listed_name(path: str, image: Entry) -> str:
@@ -230,11 +222,12 @@ def open_records(
             repeated.append(path)
     check_unpaired(unpaired, len(image_by_path), allow_unpaired, file.path)
     if repeated:
-        raise DataError(f"{file.path}: {len(repeated)} images are listed more than once: {list_problems(repeated)}")
-    images = list(image_by_path.values())
-    records = CocoRecords(file, list(image_by_path), images, classes, values, unpaired)
+        raise DataError(
+            f"{file.path}: {len(repeated)} images are listed more than once: {listing(repeated, separator='; ')}"
+        )
+    records = CocoRecords(file, image_by_path, classes, values, unpaired)
     names = dict(classes)
-    return with_labels(records, [_listed_labels(file, image, names, values) for image in images])
+    return with_labels(records, [_listed_labels(file, image, names, values) for image in image_by_path.values()])
 
 
 def _listed_labels(

@@ -11,7 +11,8 @@ from data_utils.class_names import NamedClasses, is_background
 from data_utils.sources.annotations.coco_mask import FILE_KEY, Entry
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.annotations.drawn import MAX_PIXEL_DISTANCE
-from data_utils.sources.annotations.layout import list_problems, number_classes
+from data_utils.sources.annotations.layout import number_classes
+from runtime.console import listing
 from runtime.errors import DataError
 
 # the keys that each kind of entry needs, and their types; only categories are sorted by their ids
@@ -81,7 +82,7 @@ def read_coco(path: Path) -> CocoFile:
         else:
             strays.append(f"annotation {entry['id']} is of image {entry['image_id']!r}, which it does not list")
     if strays:
-        raise DataError(f"{path}: {list_problems(strays)}")
+        raise DataError(f"{path}: {listing(strays, separator='; ')}")
     return CocoFile(categories, images, objects, {}, (path,))
 
 

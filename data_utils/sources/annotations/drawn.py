@@ -13,6 +13,7 @@ from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.reader import size_mismatch
 from data_utils.image_io.resize import same_proportions
 from data_utils.mask_values import number_type
+from data_utils.sources.files import Files, Sources
 from runtime.errors import DataError
 from tasks.overlapping import pack_bits
 from unet.config import IGNORE_INDEX, MaskValue
@@ -111,6 +112,11 @@ class DrawnMask(LayeredMask):
                 truth |= (pixels == OBJECT).astype(np.int64) << bit
                 unknown |= (pixels == CROWD).astype(np.int64) << bit
         return pack_bits(truth, unknown)
+
+
+def drawn_sources(images: Files, files: Files, mask: Callable[..., DrawnMask], values: dict[Any, int]) -> Sources:
+    """An image, and the mask that is drawn from the file of its annotations."""
+    return images[0], mask(files[0], images[0], values)
 
 
 def rle_code() -> ModuleType:

@@ -26,18 +26,18 @@ from data_utils.sources.annotations.documents import json_of, lines_of
 from data_utils.sources.annotations.drawn import Area, DrawnMask, Outline, drawn_size, fill_polygon, read_points
 from data_utils.sources.annotations.layout import (
     SplitPaths,
-    check_unpaired,
+    annotated_records,
     find_file,
     holds_pictures,
-    list_problems,
     number_classes,
     paired_folders,
 )
-from data_utils.sources.annotations.paired import PairedRecords
+from data_utils.sources.files import FileRecords, Files, Sources
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
-from data_utils.sources.records import AnnotationSummary, Metadata, Record, SplitOpeners
+from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from data_utils.sources.walk import walk
 from runtime.cache import digest, digest_of_files, load_or_compute
+from runtime.console import listing
 from runtime.documents import open_regular
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
@@ -173,15 +173,11 @@ def _line(corners: list[float], picture: Image.Image, value: int) -> None:
     ImageDraw.Draw(picture).line(corners, fill=value, width=LINE_WIDTH, joint="curve")
 
 
-class LabelmeRecords(PairedRecords):
-    """Images and their JSON files; the image's name is "" if the image is in the JSON file."""
-
-    def __getitem__(self, i: int) -> Record:
-        record = super().__getitem__(i)
-        if record["name"]:
-            return record
-        _, file = self.paths(i)
-        return {**record, "image": LabelmeImage(file), "name": os.path.relpath(file, self.folders[1])}
+def labelme_sources(images: Files, files: Files, values: dict[str, int]) -> Sources:
+    """An image, from its own file or else from the JSON file, and its mask."""
+    if images:
+        return images[0], LabelmeMask(files[0], images[0], values)
+    return LabelmeImage(files[0]), LabelmeMask(files[0], "", values)
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
@@ -265,7 +261,7 @@ def open_records(
     classes: NamedClasses,
     values: dict[str, int],
     allow_unpaired: bool,
-) -> LabelmeRecords:
+) -> FileRecords:
     """Pairs by stem; if there is no image of the stem, the image that the JSON file names, else the one in the file.
 
     A file that cannot be read is assumed to hold its image, so that the file is reported as that image's problem.
@@ -285,12 +281,13 @@ def open_records(
             files_by_image[image].append(file)
     several = {image: names for image, names in files_by_image.items() if len(names) > 1}
     if several:
-        conflicts = list_problems([f"{image} ({list_problems(names)})" for image, names in several.items()])
+        texts = [f"{image} ({listing(names, separator='; ')})" for image, names in several.items()]
+        conflicts = listing(texts, separator="; ")
         raise DataError(f"{files}: {len(several)} images have several labelme files: {conflicts}; keep one of each")
     unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_by_image]
-    check_unpaired(unpaired, len(pairs), allow_unpaired, images)
     summary = _summarize([contents_by_file[file] for _, file in pairs], classes)
-    return LabelmeRecords(folders, pairs, Metadata(classes, tuple(unpaired)), summary, LabelmeMask, values)
+    metadata = Metadata(classes, tuple(unpaired))
+    return annotated_records(folders, pairs, metadata, summary, allow_unpaired, labelme_sources, values)
 
 
 def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None) -> str | None:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import dropwhile
 from pathlib import Path
 from unicodedata import normalize
@@ -11,10 +11,12 @@ from urllib.parse import unquote
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
+from data_utils.sources.files import FileRecords, FileRow, Sources, first_files
 from data_utils.sources.folder import children, splits_below, wanted_splits
+from data_utils.sources.pairs import check_unpaired
+from data_utils.sources.records import AnnotationSummary, Metadata
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
-from runtime.console import counted, listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
@@ -105,16 +107,26 @@ def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, l
     return classes, [value_by_name.get(name, 0) for name in names]
 
 
-def check_unpaired(unpaired: Sequence[str], pair_count: int, allow_unpaired: bool, location: Path) -> None:
-    """Raises DataError for files without partner, unless they are allowed; and if there is no pair."""
-    if unpaired and not (allow_unpaired and pair_count):
-        remedy = "; --allow-unpaired leaves them out" if pair_count else ""
-        files = counted(len(unpaired), "file")
-        raise DataError(f"{location}: {files} without partner: {list_problems(unpaired)}{remedy}")
-    if not pair_count:
-        raise DataError(f"{location}: no images with annotations")
+def annotated_records(
+    folders: tuple[Path, Path],
+    pairs: Sequence[tuple[str, str]],
+    metadata: Metadata,
+    summary: AnnotationSummary,
+    allow_unpaired: bool,
+    sources: Callable[..., Sources] = first_files,
+    *options: object,
+) -> FileRecords:
+    """Pairs of an image and an annotation file, below their folders; records are named after their images.
 
+    Args:
+        pairs: an image is "" if it is in the annotation file, an annotation file "" if the image has none.
+        summary: what the annotation files hold.
+        sources, options: make image and mask, as in `FileRecords`.
 
-def list_problems(problems: Sequence[str]) -> str:
-    """The first few problems, as a message lists them."""
-    return listing(problems, separator="; ")
+    Raises DataError for files without partner, unless they are allowed.
+    """
+    check_unpaired(metadata.unpaired, len(pairs), allow_unpaired, folders[0])
+    rows = [FileRow(image or file, (image,), (file,)) for image, file in pairs]
+    records = FileRecords(folders, rows, metadata, sources, *options)
+    records.annotations = summary
+    return records

@@ -10,11 +10,12 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.reader import decode_mask, read_header
-from data_utils.sources.annotations.layout import SplitPaths, check_unpaired
-from data_utils.sources.annotations.paired import PairedRecords
+from data_utils.sources.annotations.layout import SplitPaths
+from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import children, natural_sort_key, wanted_splits
-from data_utils.sources.records import Metadata, Record, SplitOpeners
-from runtime.cache import digest_of_files
+from data_utils.sources.pairs import check_unpaired
+from data_utils.sources.records import Metadata, SplitOpeners
+from runtime.cache import digest, digest_of_files
 from runtime.errors import DataError
 
 IMAGES = "images"
@@ -54,23 +55,22 @@ class OneObjectMasks(RenderedMask):
         return ids, np.minimum(np.arange(int(ids.max()) + 1), 1)
 
 
-class OneObjectRecords(PairedRecords):
-    """Records of such folders, named after their folders; their masks can only mean objects."""
+def object_sources(images: Files, folders: Files) -> Sources:
+    """An image, and the folder of its masks."""
+    return images[0], OneObjectMasks(folders[0], images[0])
 
-    def __getitem__(self, i: int) -> Record:
-        record = super().__getitem__(i)
-        folder, _, file = record["name"].split("/")
-        return {**record, "name": folder + os.path.splitext(file)[1]}
+
+class OneObjectRecords(FileRecords):
+    """Records of such folders, named after their folders; their masks can only mean objects."""
 
     @cached_property
     def digest(self) -> str:
         """A key of the names, sizes and times of all files."""
-        paths: list[str] = []
+        masks: list[str] = []
         for i in range(len(self)):
-            image, folder = self.paths(i)
-            paths.append(image)
-            paths += [os.path.join(folder, name) for name in picture_names(folder)]
-        return digest_of_files(paths, "\n".join([TASK, *paths]).encode(errors="surrogateescape"))
+            _, (folder,) = self.paths(i)
+            masks += [os.path.join(folder, name) for name in picture_names(folder)]
+        return digest(super().digest, digest_of_files(masks, "\n".join(masks).encode(errors="surrogateescape")))
 
 
 def picture_names(folder: str) -> list[str]:
@@ -124,16 +124,17 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 
 def open_records(root: Path, allow_unpaired: bool) -> OneObjectRecords:
     """The records of all folders in `root`; an image may have no masks, but must have a folder of them."""
-    pairs: list[tuple[str, str]] = []
+    rows: list[FileRow] = []
     unpaired: list[str] = []
     for folder, images in _image_folders(root):
         inside = children(folder)
         if len(images) > 1:
             raise DataError(f"{inside[IMAGES]}: holds {len(images)} images, expected the one that masks/ belongs to")
         if images and MASKS in inside:
-            image = inside[IMAGES].relative_to(root) / images[0]
-            pairs.append((image.as_posix(), inside[MASKS].relative_to(root).as_posix()))
+            image = str((inside[IMAGES] / images[0]).relative_to(root))
+            name = folder.name + os.path.splitext(image)[1]
+            rows.append(FileRow(name, (image,), (str(inside[MASKS].relative_to(root)),)))
         else:
             unpaired.append(f"{folder.name}: has no {MASKS if images else 'image'}")
-    check_unpaired(unpaired, len(pairs), allow_unpaired, root)
-    return OneObjectRecords((root, root), pairs, Metadata(unpaired=tuple(unpaired), task=TASK), None, OneObjectMasks)
+    check_unpaired(unpaired, len(rows), allow_unpaired, root)
+    return OneObjectRecords((root, root), rows, Metadata(unpaired=tuple(unpaired), task=TASK), object_sources)

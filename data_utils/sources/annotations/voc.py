@@ -11,8 +11,8 @@ from pathlib import Path
 from data_utils.class_names import BACKGROUND, BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of
-from data_utils.sources.annotations.layout import SplitPaths, check_unpaired, folder_in
-from data_utils.sources.annotations.paired import PairedRecords
+from data_utils.sources.annotations.layout import SplitPaths, annotated_records, folder_in
+from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import files_by_stem, wanted_splits
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from data_utils.sources.spelling import find_name, spellings
@@ -58,7 +58,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     classes = read_classes(root, masks / next(iter(mask_files.values())), list(mask_files))
     by_spelling = spellings(image_files)
 
-    def open_records(list_file: Path) -> PairedRecords:
+    def open_records(list_file: Path) -> FileRecords:
         """The pairs that a list names, in its order; all pairs if the list is the folder of masks itself."""
         if list_file == masks:
             written = [*mask_files, *(stem for stem in image_files if stem not in mask_files)]
@@ -68,9 +68,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
         pairs = [(image_files[stem], mask_files[stem]) for stem in stems if stem in image_files and stem in mask_files]
         unpaired = [f"{stem}: no image" for stem in stems if stem not in image_files]
         unpaired += [f"{stem}: no mask" for stem in stems if stem in image_files and stem not in mask_files]
-        check_unpaired(unpaired, len(pairs), allow_unpaired, root)
         summary = AnnotationSummary("VOC", len(pairs), 0, {})
-        return PairedRecords((images, masks), pairs, Metadata(classes, tuple(unpaired)), summary)
+        return annotated_records((images, masks), pairs, Metadata(classes, tuple(unpaired)), summary, allow_unpaired)
 
     return {split: partial(open_records, list_file) for split, (_, list_file) in splits.items()}
 

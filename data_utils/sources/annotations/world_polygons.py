@@ -16,9 +16,9 @@ from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_f
 from data_utils.image_io.gdal import load_rasterio
 from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.mask_values import number_type
-from data_utils.sources.annotations.layout import check_unpaired, folder_in, number_classes
-from data_utils.sources.annotations.paired import PairedRecords, pair_by_name
+from data_utils.sources.annotations.layout import annotated_records, folder_in, number_classes
 from data_utils.sources.annotations.shape_files import GEOPACKAGE, SUFFIXES, read_shapes, shapes_in
+from data_utils.sources.files import FileRecords, Files, Sources
 from data_utils.sources.folder import (
     IMAGE_FOLDERS,
     MASK_FOLDERS,
@@ -27,6 +27,7 @@ from data_utils.sources.folder import (
     natural_sort_key,
     wanted_splits,
 )
+from data_utils.sources.pairs import check_unpaired, pair
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from runtime.errors import DataError
 
@@ -97,6 +98,11 @@ class PolygonMask(RenderedMask):
             yield rings, self.values[shapes[index].label]
 
 
+def polygon_sources(images: Files, files: Files, column: str | None, values: dict[str, int]) -> Sources:
+    """An image, and the polygons of its file."""
+    return images[0], PolygonMask(files[0], images[0], column, values)
+
+
 def _grid(image: str) -> Grid:
     grid = read_grid(image)
     if grid is None:
@@ -123,7 +129,7 @@ def _files_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if is_visible_file(path.name, SUFFIXES) and path.is_file())
 
 
-def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: DataConfig) -> PairedRecords:
+def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: DataConfig) -> FileRecords:
     """The images of a split, with the only file of polygons, or with one for each image.
 
     Args:
@@ -139,8 +145,10 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     if common_files:
         pairs = [(image, common_files[0].name) for image in image_files.values()]
     else:
-        pairs, unpaired = pair_by_name(image_files, files_by_stem(folder, "polygons", SUFFIXES), "polygons")
-        check_unpaired(unpaired, len(pairs), config.allow_unpaired, images)
+        own_files = files_by_stem(folder, "polygons", SUFFIXES)
+        stems, unpaired = pair(image_files, own_files)
+        pairs = [(image_files[stem], own_files[stem]) for stem in stems]
+    check_unpaired(unpaired, len(pairs), config.allow_unpaired, images)
     labels: Counter[str] = Counter()
     annotated = 0
     files = sorted({file for _, file in pairs})
@@ -158,4 +166,6 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     counts = (0, 0) if len(files) < len(pairs) else (annotated, len(files) - annotated)
     summary = AnnotationSummary(kind, *counts, {name: labels[name] for name in names_in_order})
     metadata = Metadata(classes, tuple(unpaired))
-    return PairedRecords(folders, pairs, metadata, summary, PolygonMask, config.label_column, values)
+    return annotated_records(
+        folders, pairs, metadata, summary, config.allow_unpaired, polygon_sources, config.label_column, values
+    )

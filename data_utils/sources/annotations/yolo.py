@@ -16,16 +16,16 @@ import numpy as np
 from data_utils.class_names import NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of, reading
-from data_utils.sources.annotations.drawn import Area, DrawnMask, fill_polygon, read_points
+from data_utils.sources.annotations.drawn import Area, DrawnMask, drawn_sources, fill_polygon, read_points
 from data_utils.sources.annotations.layout import (
     SplitPaths,
-    check_unpaired,
+    annotated_records,
     find_file,
     folder_in,
     number_classes,
     paired_folders,
 )
-from data_utils.sources.annotations.paired import PairedRecords
+from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem, wanted_splits
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from data_utils.sources.spelling import composed
@@ -153,7 +153,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 
 def open_records(
     images: Path, root: Path, classes: NamedClasses, values: dict[int, int], allow_unpaired: bool
-) -> PairedRecords:
+) -> FileRecords:
     """Images of a folder or list, each with the text file of its name, in labels/ if the image is in images/.
 
     An image without a text file is background.
@@ -179,10 +179,11 @@ def open_records(
     if images.is_dir() and labels != folder:
         without_image = texts.keys() - {*stems, Path(NAMES).stem}
         unpaired += [f"{texts[stem]}: label file without image" for stem in sorted(without_image)]
-    check_unpaired(unpaired, len(pairs), allow_unpaired, images)
     metadata = Metadata(classes, tuple(unpaired), has_rules=False)  # a classes.txt names the classes
     summary = _summarize([str(labels / text) for _, text in pairs if text], len(pairs), classes, values)
-    return PairedRecords((folder, labels), pairs, metadata, summary, YoloMask, values)
+    return annotated_records(
+        (folder, labels), pairs, metadata, summary, allow_unpaired, drawn_sources, YoloMask, values
+    )
 
 
 def _summarize(files: Sequence[str], images: int, classes: NamedClasses, values: dict[int, int]) -> AnnotationSummary:

@@ -9,8 +9,9 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import holds_masks
-from data_utils.sources.annotations.layout import check_unpaired, find_file, list_problems
+from data_utils.sources.annotations.layout import find_file
 from data_utils.sources.folder import IMAGE_FOLDERS, children, wanted_splits
+from data_utils.sources.pairs import check_unpaired
 from data_utils.sources.points import csv_tables, files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
@@ -82,7 +83,7 @@ def _table_in(folder: Path) -> PointTable | None:
             tables += filter(None, [files.read_as(folder / name, nnlandmark.LAYOUT)])
     if len(tables) > 1:
         names = [table.files[0] for table in tables]
-        raise DataError(f"{folder}: {len(names)} files list points: {list_problems(names)}; keep one of them")
+        raise DataError(f"{folder}: {len(names)} files list points: {listing(names, separator='; ')}; keep one of them")
     if not tables:  # DeepLabCut has a table beside the frames of each video
         video_files = sorted(folder.glob(f"{LABELED_DATA}/*/*.csv")) or sorted(folder.glob("*/*.csv"))
         tables = [table for table in _read_all(video_files) if table.layout == "deeplabcut"]
@@ -149,7 +150,7 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
     check_unpaired(unpaired, len(paths), allow_unpaired, location)
     repeated = sorted(path for path, count in Counter(paths).items() if count > 1)
     if repeated:
-        raise DataError(f"{location}: lists {len(repeated)} images more than once: {list_problems(repeated)}")
+        raise DataError(f"{location}: lists {len(repeated)} images more than once: {listing(repeated, separator='; ')}")
     kinds = {is_volume(path) for path in paths}
     if len(kinds) > 1:
         raise DataError(f"{location}: lists images and volumes; give a data set of each")

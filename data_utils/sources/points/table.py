@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_utils.image_io.formats import ImageSource, PointSource, VolumeFile
+from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.sources.annotations.labelme import LabelmeImage
-from data_utils.sources.records import LandmarkNames, Metadata, Record, Records
-from runtime.cache import digest_of_files
+from data_utils.sources.files import FileRecords, FileRow, Files, Sources
+from data_utils.sources.records import LandmarkNames, Metadata, Record
+from runtime.cache import digest, digest_of_files
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.point_scores import FOUND
@@ -278,7 +279,18 @@ def read_note(text: str, location: str) -> Certainty | None:
     return Certainty(confidence, presence)
 
 
-class PointRecords(Records):
+def volume_sources(paths: Files, targets: Files) -> Sources:
+    """A volume; its points come from elsewhere."""
+    return VolumeFile(paths), ""
+
+
+def image_sources(paths: Files, targets: Files) -> Sources:
+    """An image, maybe inside a file of labelme; its points come from elsewhere."""
+    (path,) = paths
+    return LabelmeImage(path) if path.lower().endswith(".json") else path, ""
+
+
+class PointRecords(FileRecords):
     """Images and their points.
 
     Args:
@@ -300,42 +312,29 @@ class PointRecords(Records):
         unpaired: Sequence[str] = (),
         dims: int = 2,
     ) -> None:
+        landmarks = LandmarkNames(table.names, table.layout, table.space)
+        metadata = Metadata(unpaired=tuple(unpaired), dims=dims, landmarks=landmarks, task=Landmarks.name)
+        folder = Path(os.path.commonpath([os.path.dirname(path) for path in paths]))
+        rows: list[FileRow] = []
+        for path in paths:
+            files = channel_files(path) if dims == 3 else (path,)
+            names = tuple(os.path.relpath(file, folder) for file in files)
+            rows.append(FileRow(names[0], names, ()))
+        super().__init__((folder, folder), rows, metadata, volume_sources if dims == 3 else image_sources)
         self.table = table.with_absence(absent)
         self.empty = int((table.states == EMPTY_CELL).sum())
         self.absent = absent
-        self.metadata = Metadata(
-            unpaired=tuple(unpaired),
-            dims=dims,
-            landmarks=LandmarkNames(table.names, table.layout, table.space),
-            task=Landmarks.name,
-        )
-        self.folder = os.path.commonpath([os.path.dirname(path) for path in paths])
-        # bytes in an array, as in FolderRecords
-        self.names = np.array([os.fsencode(os.path.relpath(path, self.folder)) for path in paths])
-
-    def __len__(self) -> int:
-        return len(self.names)
 
     def __getitem__(self, i: int) -> Record:
-        name = os.fsdecode(self.names[i].item())
-        path = os.path.join(self.folder, name)
-        image: ImageSource = path
-        if self.dims == 3:
-            image = VolumeFile(channel_files(path))
-        elif path.lower().endswith(".json"):
-            image = LabelmeImage(path)
-        return {"image": image, "target": self.table.source(i), "name": name}
+        return {**super().__getitem__(i), "target": self.table.source(i)}
 
     @cached_property
     def digest(self) -> str:
         """A key of the names, sizes and times of all files, and of the points."""
         table = self.table
-        paths: list[str] = []
-        for name in self.names.tolist():
-            paths += channel_files(os.path.join(self.folder, os.fsdecode(name)))
-        layout = repr((table.layout, table.names, table.space, self.dims)).encode()
-        content = b"/".join([layout, table.positions.tobytes(), table.states.tobytes(), *self.names])
-        return digest_of_files([*paths, *sorted(set(table.files))], content)
+        names = repr((table.layout, table.names, table.space)).encode()
+        points = b"/".join([names, table.positions.tobytes(), table.states.tobytes()])
+        return digest(super().digest, digest_of_files(sorted(set(table.files)), points))
 
 
 def channel_files(path: str) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def test_an_image_of_a_bad_object_is_a_bad_sample(folder, wrong, message):
     [
         ("{", " cannot be read as JSON (Expecting property name"),
         ("[]", " cannot be read as JSON (it holds a list, expected an object)"),
-        ('{"images": []}', ": no images with annotations"),
+        ('{"images": []}', ": no images with masks"),
         ("{}", " is no COCO file of objects: it has no list 'categories'"),
         ('{"images": 3}', " is no COCO file of objects: it has no list 'images'"),
         ('{"images": [{"id": 1}]}', ": entry 0 of 'images' lacks file_name"),

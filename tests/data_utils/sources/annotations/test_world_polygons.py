@@ -255,7 +255,7 @@ def unpaired_polygons(tmp_path):
 
 
 def test_polygons_of_one_image_each_are_named_where_their_partner_is_missing(unpaired_polygons):
-    message = r"2 files without partner: a\.tif: image without polygons; c\.geojson: polygons without image"
+    message = r"2 files without partner: a\.tif: image without mask; c\.geojson: mask without image"
     with pytest.raises(DataError, match=message):
         areas_of(unpaired_polygons, label_column="kind")
 

@@ -1,9 +1,8 @@
 """--push-to-hub against a stand-in for the Hub: whatever fails there costs no run.
 
-Modules: runtime/cli.py, train_utils/reporting/hub.py.
+Module: train_utils/reporting/hub.py.
 """
 
-import argparse
 import base64
 import hashlib
 import json
@@ -17,7 +16,6 @@ import pytest
 from support.in_process import Run, run_train
 from support.launches import TINY
 
-from runtime.cli import hub_id
 from runtime.errors import SettingsError
 from train_utils.reporting.hub import check_token, push_to_hub
 from unet import UNet
@@ -152,10 +150,3 @@ def test_nobody_trains_for_a_hub_without_a_token(monkeypatch):
     with pytest.raises(SettingsError, match="needs a token: run `hf auth login`, or set HF_TOKEN"):
         check_token("me/cells")
     check_token(None)
-
-
-@pytest.mark.parametrize("name", ["a b", "a/b/c"])
-def test_an_id_that_the_hub_refuses_is_refused_before_training(name):
-    with pytest.raises(argparse.ArgumentTypeError, match="epo"):
-        hub_id(name)
-    assert hub_id("me/cells") == "me/cells"

@@ -17,11 +17,11 @@ from runtime.console import say
 from runtime.errors import DataError, SettingsError
 from runtime.script import run_script
 from runtime.settings import reader
-from train_utils.reporting.comparison.differences import compare_recipes
-from train_utils.reporting.comparison.page import write_page
-from train_utils.reporting.comparison.recipes import differing_settings, group_runs
-from train_utils.reporting.comparison.recorded_runs import read_runs
-from train_utils.reporting.comparison.tables import terminal_text
+from tasks.tables import as_text
+from train_utils.comparison.differences import compare_recipes
+from train_utils.comparison.page import write_page
+from train_utils.comparison.recipes import group_runs, recipe_table, settings_table
+from train_utils.comparison.runs import read_runs
 
 
 def parse_args(description: str) -> argparse.Namespace:
@@ -44,20 +44,20 @@ def main() -> None:
 
     # 2. Recipes: runs that differ only by seed and fold belong together
     recipes = group_runs(runs)
-    settings = differing_settings(recipes)
+    tables = [recipe_table(recipes), settings_table(recipes)]
     differences, remarks = compare_recipes(recipes)
     lines += remarks
 
     # 3. Report: on the terminal, and as a page
     for line in lines:
         say(line)
-    say(terminal_text(recipes, settings))
+    say("\n\n".join(as_text(table) for table in tables if table.rows))
     for difference in differences:
         say(difference.sentence())
     if len(recipes) == 1:
         say("all runs are of one recipe: they differ by seed and fold alone")
     try:
-        write_page(args.output, recipes, settings, differences, lines)
+        write_page(args.output, recipes, tables, differences, lines)
     except OSError as error:
         raise SettingsError(f"--output {args.output} cannot be written ({error.strerror}); choose another") from error
     say(f"page in {args.output.resolve()}")

@@ -23,10 +23,10 @@ from runtime.console import counted, say
 from runtime.errors import DataError, SettingsError, UserError
 from runtime.script import run_script
 from runtime.settings import reader
-from train_utils.reporting.review.calibration import PAGE as CALIBRATION
-from train_utils.reporting.review.calibration import calibrate_run, write_calibration
-from train_utils.reporting.review.masks import review_runs
-from train_utils.reporting.review.page import LIST, PAGE, TABLE, write_review
+from train_utils.review.calibration import PAGE as CALIBRATION
+from train_utils.review.calibration import calibrate_run, write_calibration
+from train_utils.review.masks import review_runs
+from train_utils.review.page import LIST, PAGE, TABLE, write_review
 
 WORST_SHOWN = 10  # images that are named on the terminal
 

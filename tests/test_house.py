@@ -52,6 +52,8 @@ ROOMS = {
         "gradient_buckets compilation metrics_log micro_batches memory schedule kernel_tuning muon optim ema step_guard"
         " clock step step_result sharding slabs sync_batchnorm evaluation run_state",
         "reporting",
+        "comparison",
+        "review",
         "checkpoints",
         "monitoring",
         "finished_run",

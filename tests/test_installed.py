@@ -137,7 +137,7 @@ def test_the_packages_begin_with_the_scripts(package_names):
 
 
 @pytest.mark.parametrize(
-    "place", ["unet", "tasks", "data_utils.image_io", "inference.export", "train_utils.reporting.comparison"]
+    "place", ["unet", "tasks", "data_utils.image_io", "inference.export", "train_utils.comparison"]
 )
 def test_the_packages_are_all_folders_of_modules(package_names, place):
     assert f"unet_accelerate.{place}" in package_names

@@ -1,6 +1,6 @@
 """The files of a review: the page with the worst masks, the table of all, and the list for --exclude.
 
-Modules: train_utils/reporting/review/page.py.
+Modules: train_utils/review/page.py.
 """
 
 import csv
@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 from support.reports import Page, class_section, embedded_picture
 
-from train_utils.reporting.review import page
-from train_utils.reporting.review.masks import HeldOutImage, MaskReview
 from train_utils.reporting.section import Example
+from train_utils.review import page
+from train_utils.review.masks import HeldOutImage, MaskReview
 
 
 def test_each_column_of_the_table_holds_its_number():

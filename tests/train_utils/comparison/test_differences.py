@@ -1,6 +1,6 @@
 """Differences of recipes: which images are paired, which interval holds the mean, and in which words it is told.
 
-Module: train_utils/reporting/comparison/differences.py.
+Module: train_utils/comparison/differences.py.
 """
 
 from pathlib import Path
@@ -15,8 +15,8 @@ def test_runs_of_one_recipe_have_no_difference(tmp_path):
     assert differences_of(write_seeds(tmp_path, "a", [0.0, 0.1, 0.2])) == ([], [])
 
 
-@pytest.mark.parametrize(("seed", "subject"), [(0, "One seed each"), (1, "this")])
-def test_one_seed_each_does_not_say_which_recipe_is_better(tmp_path, seed, subject):
+@pytest.mark.parametrize(("seed", "common"), [(0, "1 common seed or fold"), (1, "0 common seeds or folds")])
+def test_one_seed_each_does_not_say_which_recipe_is_better(tmp_path, seed, common):
     low = write_run(tmp_path / "a", [0.1, 0.2, 0.3, 0.4])
     high = write_run(tmp_path / "b", [0.3, 0.3, 0.4, 0.4], seed=seed, epochs=9)
     (difference,), lines = differences_of([low, high])
@@ -27,22 +27,8 @@ def test_one_seed_each_does_not_say_which_recipe_is_better(tmp_path, seed, subje
     assert difference.deviation == pytest.approx(np.std([-0.2, -0.1, -0.1, 0], ddof=1))
     assert (difference.better, difference.worse) == (0, 3)
     assert difference.interval is None
-    assert difference.is_shown is False
-    assert f"{subject} does not say which recipe is better" in difference.sentence()
+    assert f"With {common} this does not say which recipe is better" in difference.sentence()
     assert "--seed 0, 1 and 2" in difference.sentence()
-
-
-def test_repeats_of_a_seed_are_averaged_over_the_images_that_all_of_them_have(tmp_path):
-    first = write_run(tmp_path / "a", {"i0": 0.9, "i1": 0.8, "i2": 0.7})
-    second = write_run(tmp_path / "b", {"i0": 0.1, "i1": 0.1, "i2": 0.1}, epochs=9)
-    third = write_run(tmp_path / "c", {"i0": 0.2, "i1": 0.3, "i2": 0.5}, epochs=9)
-    fourth = write_run(tmp_path / "d", {"i0": 0.3, "i1": 0.5}, epochs=9)
-    (difference,), lines = differences_of([first, second, third, fourth])
-    assert difference.pairs == 1
-    assert difference.images == 2
-    assert difference.value == pytest.approx((0.2 - 0.9 + 0.3 - 0.8) / 2)
-    assert len(lines) == 1
-    assert difference.deviation == pytest.approx(np.sqrt(0.02))  # of -0.7 and -0.5
 
 
 GAINS = [0.0, 0.05, 0.02]
@@ -55,7 +41,6 @@ def test_three_seeds_that_agree_show_a_difference(tmp_path):
     gains = np.array([0.05, 0.051, 0.052])  # of what the images have in common nothing is left
     half = t.ppf(0.975, 2) * gains.std(ddof=1) / np.sqrt(3)
     assert difference.interval == pytest.approx((-gains.mean() - half, -gains.mean() + half))
-    assert difference.is_shown
     assert "95% interval -0.0535 to -0.0485: A is better on these data." in difference.sentence()
 
 
@@ -64,7 +49,6 @@ def test_seeds_that_disagree_show_no_difference(tmp_path):
     other = write_seeds(tmp_path, "b", [0.1, -0.05, 0.02], epochs=9)
     (difference,), _ = differences_of(one + other)
     assert difference.pairs == 3
-    assert not difference.is_shown
     assert "it holds 0" in difference.sentence()
 
 

@@ -24,14 +24,14 @@ from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from inference import Predictor
 from inference.review.temperature import calibrate
-from train_utils.reporting.review.masks import MaskReview
+from train_utils.review.masks import MaskReview
 
 
 @pytest.mark.parametrize("flag", ["--runs", "--model", "--output"])
 def test_a_path_that_is_empty_is_refused(flag):
     result = run_review("--runs", "run", flag, "")
     assert result.code == 2
-    assert f"argument {flag}: it is empty" in result.errors
+    assert f"argument {flag}: '' is not a path" in result.errors
 
 
 def full_disk(*arguments: object) -> None:

@@ -1,12 +1,12 @@
 """The calibration of a run's model: one temperature, fitted on validation images, and its page.
 
-Modules: train_utils/reporting/review/calibration.py.
+Modules: train_utils/review/calibration.py.
 """
 
 import numpy as np
 import torch
 
-from train_utils.reporting.review.calibration import (
+from train_utils.review.calibration import (
     apply_temperature,
     confidence_counts,
 )

@@ -1,6 +1,6 @@
 """Recipes: runs that differ by seed and fold alone, and the settings by which recipes differ.
 
-Module: train_utils/reporting/comparison/recipes.py.
+Module: train_utils/comparison/recipes.py.
 """
 
 from dataclasses import replace
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from support.comparisons import HARD, change_record, recipes_of, write_run, write_seeds
 
-from train_utils.reporting.comparison.recipes import differing_settings, group_runs
-from train_utils.reporting.comparison.recorded_runs import RecordedRun, read_runs
+from train_utils.comparison.recipes import group_runs, recipe_table, settings_table
+from train_utils.comparison.runs import RecordedRun, read_runs
 
 
 def test_runs_that_differ_by_seed_or_fold_alone_are_one_recipe(tmp_path):
@@ -21,7 +21,7 @@ def test_runs_that_differ_by_seed_or_fold_alone_are_one_recipe(tmp_path):
     (recipe,) = recipes_of(runs)
     assert recipe.label == "A"
     assert len(recipe.runs) == 4
-    assert differing_settings([recipe]) == {}
+    assert settings_table([recipe]).rows == []
 
 
 def test_the_score_of_a_recipe_is_the_mean_of_its_runs(tmp_path):
@@ -45,7 +45,7 @@ def test_settings_that_were_typed_belong_to_a_recipe(tmp_path):
         runs.append(write_run(folder, plan="auto", epochs=epochs, command=f"train.py --epochs {epochs}"))
     recipes = recipes_of(runs)
     assert len(recipes) == 2
-    assert differing_settings(recipes) == {"epochs": ["7", "9"]}
+    assert settings_table(recipes).cells()[1:] == [["epochs", "7", "9"]]
 
 
 @pytest.mark.parametrize("order", list(permutations(range(4))))
@@ -102,11 +102,13 @@ def of_other_versions(tmp_path) -> list:
 
 
 def test_differing_settings_have_a_value_for_each_recipe(of_other_versions):
-    assert differing_settings(recipes_of(of_other_versions)) == {
-        "precision": ["no", "no", "bf16"],
-        "torch": ["2.13.0", "2.13.0", "2.14.0"],
-        "newer": ["-", "0", "-"],
-    }
+    cells = settings_table(recipes_of(of_other_versions)).cells()
+    assert cells[0] == ["setting", "A", "B", "C"]
+    assert sorted(cells[1:]) == [
+        ["newer", "-", "0", "-"],
+        ["precision", "no", "no", "bf16"],
+        ["torch", "2.13.0", "2.13.0", "2.14.0"],
+    ]
 
 
 @pytest.fixture
@@ -120,3 +122,13 @@ def test_a_run_that_has_not_finished_is_a_recipe_of_its_own(unfinished):
     finished = replace(unfinished, is_finished=True)
     assert len(group_runs([unfinished, finished])) == 2
     assert len(group_runs([finished, unfinished])) == 2
+
+
+def test_a_row_of_a_recipe_has_scores_images_steps_seeds_and_folders(tmp_path):
+    runs = [write_run(tmp_path / "a", fold="3/5", seed=0), write_run(tmp_path / "b", [0.2] * 1003, fold="2/5", seed=0)]
+    runs.append(write_run(tmp_path / "c", {}, seed=7, finished=False))
+    _, unfinished, folds = recipe_table(recipes_of(runs)).cells()
+    cells = ["unfinished", "mean IoU", "0.5000", "n/a", "0.5000", "0.5000", "n/a", "40 of 40", "seed 7", str(runs[2])]
+    assert unfinished == ["A", *cells]
+    assert folds[:7] == ["B", "2", "mean IoU", "0.3375", "0.1945", "0.2000", "0.4750"]
+    assert folds[7:10] == ["4, 1,003", "40 of 40", "fold 3/5, seed 0, fold 2/5, seed 0"]

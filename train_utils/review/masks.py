@@ -18,7 +18,7 @@ from inference.review.mask_quality import best_shift
 from inference.review.worst_slices import ScoredSlice, worst_slices
 from runtime.console import track
 from runtime.errors import DataError, UserError
-from train_utils.reporting.review.reviewed_run import ReviewedRun, open_reviewed_run, predicted_slices
+from train_utils.review.reviewed_run import ReviewedRun, open_reviewed_run, predicted_slices
 
 MIN_CONFIDENCE = 0.7  # confidence from which on a finding is reported
 

@@ -1,6 +1,6 @@
 """Runs that review masks: their data must be what they were, and volumes are read slice by slice.
 
-Modules: train_utils/reporting/review/reviewed_run.py.
+Modules: train_utils/review/reviewed_run.py.
 """
 
 from types import SimpleNamespace
@@ -14,8 +14,8 @@ from support.volumes import RAS, write_nifti
 from data_utils.image_io.formats import VolumeFile
 from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import DataError
-from train_utils.reporting.review import reviewed_run
-from train_utils.reporting.review.reviewed_run import (
+from train_utils.review import reviewed_run
+from train_utils.review.reviewed_run import (
     ReviewedRun,
     open_reviewed_run,
     predicted_examples,

@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from data_utils.image_io.reader import read_image
 from data_utils.visualize import to_rgb
 from runtime.errors import ImageError
+from tasks.tables import Table
+from train_utils.comparison.differences import Difference
+from train_utils.comparison.recipes import Recipe
+from train_utils.comparison.runs import RecordedRun
 from train_utils.metrics_log import series
 from train_utils.reporting.charts import SERIES, Line, line_chart
-from train_utils.reporting.comparison.differences import Difference
-from train_utils.reporting.comparison.recipes import Recipe
-from train_utils.reporting.comparison.recorded_runs import RecordedRun
-from train_utils.reporting.comparison.tables import COLUMNS, recipe_rows
 from train_utils.reporting.embedding import reduce_picture
 from train_utils.reporting.rendering import write_html
 from train_utils.reporting.samples import picture_file
+from train_utils.reporting.sections import SECTIONS
 
 IMAGES = 8  # images that are shown with the pictures of several recipes
 PANEL_SIDE = 1000  # pixels of the longer side of a row of pictures
@@ -27,28 +27,29 @@ LOSSES = {"Validation loss": "eval/loss", "Training loss": "train/loss"}
 def write_page(
     file: Path,
     recipes: Sequence[Recipe],
-    settings: dict[str, list[str]],
+    tables: Sequence[Table],
     differences: Sequence[Difference],
     lines: Sequence[str],
 ) -> None:
-    """Write the page, at most about MAX_PAGE bytes. Raises OSError.
+    """Write the page, at most about four megabytes. Raises OSError.
 
     Args:
-        settings: the settings that differ between recipes, with their value in each recipe.
+        tables: of the recipes, and of the settings in which they differ.
         lines: the obstacles to the comparison.
     """
     plotted_recipes = recipes[: len(SERIES)]
-    content: dict[str, Any] = {
-        "columns": COLUMNS[:-1],  # folders are listed below the table
-        "rows": recipe_rows(recipes),
-        "settings": settings,
-        "sentences": [difference.sentence() for difference in differences],
-        "lines": lines,
-        "charts": _charts(plotted_recipes),
-        "plotted_labels": [recipe.label for recipe in plotted_recipes],
-        "is_one_recipe": len(recipes) == 1,
-    }
-    write_html(file, "comparison.html.jinja", _panels(plotted_recipes), side=PANEL_SIDE, **content)
+    write_html(
+        file,
+        "comparison.html.jinja",
+        _panels(plotted_recipes),
+        side=PANEL_SIDE,
+        tables=tables,
+        colors={recipe.label: color for recipe, color in zip(plotted_recipes, SERIES, strict=False)},
+        sentences=[difference.sentence() for difference in differences],
+        lines=lines,
+        charts=_charts(plotted_recipes),
+        is_one_recipe=len(recipes) == 1,
+    )
 
 
 def _charts(recipes: Sequence[Recipe]) -> dict[str, str]:
@@ -56,7 +57,7 @@ def _charts(recipes: Sequence[Recipe]) -> dict[str, str]:
     keys = {}
     for recipe in recipes:
         run = recipe.runs[0]
-        keys[f"Validation {run.compared_by}"] = run.score_key
+        keys[f"Validation {run.compared_by}"] = SECTIONS[run.task].score_key
     charts = {}
     for title, key in (keys | LOSSES).items():
         lines = []
@@ -72,7 +73,7 @@ def _charts(recipes: Sequence[Recipe]) -> dict[str, str]:
 def _panels(recipes: Sequence[Recipe]) -> dict[str, dict[str, np.ndarray]]:
     """{image: {caption: (H, W, 3) uint8}} as a run of each recipe drew it, the largest score differences first."""
     if len(recipes) == 1:
-        labeled = [(run.name, run) for run in recipes[0].runs[: len(SERIES)]]
+        labeled = [(str(run.folder), run) for run in recipes[0].runs[: len(SERIES)]]
     else:
         labeled = [(recipe.label, _run_to_show(recipe, recipes[0])) for recipe in recipes]
     panels: dict[str, dict[str, np.ndarray]] = {}
@@ -93,10 +94,7 @@ def _panels(recipes: Sequence[Recipe]) -> dict[str, dict[str, np.ndarray]]:
 def _run_to_show(recipe: Recipe, first: Recipe) -> RecordedRun:
     """The run with the seed and fold of the first recipe's first run, since it has the same images; else any run."""
     replicate = first.runs[0].replicate
-    for run in recipe.runs:
-        if run.replicate == replicate:
-            return run
-    return recipe.runs[0]
+    return next((run for run in recipe.runs if run.replicate == replicate), recipe.runs[0])
 
 
 def _images_to_show(runs: Sequence[RecordedRun]) -> list[str]:

@@ -16,7 +16,7 @@ from tasks.calibration import calibration_error, count_confidences, no_counts, r
 from tasks.confusion import score_text
 from train_utils.reporting.charts import reliability_plot
 from train_utils.reporting.rendering import write_html
-from train_utils.reporting.review.reviewed_run import ReviewedRun, open_reviewed_run, predicted_slices
+from train_utils.review.reviewed_run import ReviewedRun, open_reviewed_run, predicted_slices
 from unet.config import IGNORE_INDEX
 from unet.model import UNet
 

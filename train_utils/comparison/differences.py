@@ -14,12 +14,13 @@ pairs of recipes (Bonferroni).
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
-from train_utils.reporting.comparison.recipes import Recipe, have_same_basis
-from train_utils.reporting.comparison.recorded_runs import RecordedRun, Replicate
+from runtime.console import counted
+from train_utils.comparison.recipes import Recipe, have_same_basis
+from train_utils.comparison.runs import RecordedRun
 from train_utils.settings.record import CONTENT_ENTRY
 
 LEVEL = 0.95  # of all intervals together
@@ -52,11 +53,6 @@ class Difference:
     pairs: int
     interval: tuple[float, float] | None
 
-    @property
-    def is_shown(self) -> bool:
-        """Whether the runs show which recipe is better."""
-        return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
-
     def sentence(self) -> str:
         """The difference in words, and its meaning."""
         summary = (
@@ -64,23 +60,14 @@ class Difference:
             f" (standard deviation over images {self.deviation:.4f}; {self.second} is better on {self.better:,}, worse"
             f" on {self.worse:,})"
         )
-        return f"{summary}. {self._judgement()}"
-
-    def _judgement(self) -> str:
         if self.interval is None:
-            return self._too_few()
+            runs = counted(self.pairs, "common seed or fold", "common seeds or folds")
+            return f"{summary}. With {runs} this does not say which recipe is better: {REMEDY}."
         low, high = self.interval
         over = f"Over {self.pairs} seeds or folds, {LEVEL:.0%} interval {low:+.4f} to {high:+.4f}"
-        if not self.is_shown:
-            return f"{over}: it holds 0, so the runs do not say which recipe is better."
-        return f"{over}: {self.second if self.value > 0 else self.first} is better on these data."
-
-    def _too_few(self) -> str:
-        if self.pairs == 0:
-            return f"They have no seed and fold in common, so this does not say which recipe is better: {REMEDY}."
-        if self.pairs == 1:
-            return f"One seed each does not say which recipe is better: {REMEDY}."
-        return f"{self.pairs} seeds or folds do not say which recipe is better: {REMEDY}."
+        if low <= 0 <= high:
+            return f"{summary}. {over}: it holds 0, so the runs do not say which recipe is better."
+        return f"{summary}. {over}: {self.second if self.value > 0 else self.first} is better on these data."
 
 
 def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[str]]:
@@ -112,26 +99,15 @@ def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[s
 
 def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
     """The difference of two recipes; None if they have no image in common."""
-    first_runs = _scores_by_replicate(first.runs)
-    second_runs = _scores_by_replicate(second.runs)
-    differences = []
-    for replicate in first_runs:
-        if replicate in second_runs:
-            by_image = _image_differences(first_runs[replicate], second_runs[replicate])
-            if by_image:
-                differences.append(by_image)
-    pairs = len(differences)
-    if not pairs:
-        first_scores = _image_scores(first.runs[:1])
-        second_scores = _image_scores(second.runs[:1])
-        differences = [_image_differences(first_scores, second_scores)]
-    values = [mean(by_image.values()) for by_image in differences if by_image]
-    if not values:
+    pairs = _common_images(_pairs(first, second))
+    differences = pairs or _common_images([(first.runs[0], second.runs[0])])
+    if not differences:
         return None
+    values = [mean(by_image.values()) for by_image in differences]
     over_images = _means_over_runs(differences)
     interval = None
-    if pairs >= MIN_PAIRS:
-        ratio = _overlap(first.runs, differences)
+    if len(pairs) >= MIN_PAIRS:
+        ratio = _overlap(first.runs, pairs)
         interval = None if ratio is None else t_interval(values, ratio, level)
     return Difference(
         first.label,
@@ -142,7 +118,7 @@ def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
         deviation=stdev(over_images) if len(over_images) > 1 else 0.0,
         better=sum(value > 0 for value in over_images),
         worse=sum(value < 0 for value in over_images),
-        pairs=pairs,
+        pairs=len(pairs),
         interval=interval,
     )
 
@@ -157,26 +133,22 @@ def t_interval(values: Sequence[float], ratio: float, level: float) -> tuple[flo
     return center - half, center + half
 
 
-def _scores_by_replicate(runs: Sequence[RecordedRun]) -> dict[Replicate, Mapping[str, float]]:
-    """The score of each image, by seed and fold; runs of the same seed and fold are averaged."""
-    groups: dict[Replicate, list[RecordedRun]] = {}
-    for run in runs:
-        groups.setdefault(run.replicate, []).append(run)
-    return {replicate: _image_scores(group) for replicate, group in groups.items()}
+def _pairs(first: Recipe, second: Recipe) -> list[tuple[RecordedRun, RecordedRun]]:
+    """A run of each recipe for each seed and fold that both have."""
+    runs = {run.replicate: run for run in reversed(first.runs)}
+    others = {run.replicate: run for run in reversed(second.runs)}
+    return [(run, others[replicate]) for replicate, run in runs.items() if replicate in others]
 
 
-def _image_scores(runs: Sequence[RecordedRun]) -> dict[str, float]:
-    """The mean score of each image that all runs have in common."""
-    common = set(runs[0].image_scores).intersection(*(run.image_scores for run in runs))
-    means = {}
-    for name in common:
-        means[name] = mean(run.image_scores[name] for run in runs)
-    return means
-
-
-def _image_differences(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
-    """The second score minus the first, of each image that has both."""
-    return {name: second[name] - score for name, score in first.items() if name in second}
+def _common_images(pairs: Iterable[tuple[RecordedRun, RecordedRun]]) -> list[dict[str, float]]:
+    """Of each pair that has images in common, the second score minus the first of each of them."""
+    differences = []
+    for first, second in pairs:
+        scores = second.image_scores
+        common = {name: scores[name] - score for name, score in first.image_scores.items() if name in scores}
+        if common:
+            differences.append(common)
+    return differences
 
 
 def _means_over_runs(differences: Sequence[Mapping[str, float]]) -> list[float]:
@@ -206,12 +178,10 @@ def _overlap(runs: Sequence[RecordedRun], differences: Sequence[Mapping[str, flo
 
 def _remarks(first: Recipe, second: Recipe) -> list[str]:
     """A line if two recipes do not have the same images."""
-    runs = {run.replicate: run for run in first.runs}
-    for run in second.runs:
-        other = runs.get(run.replicate)
-        if other is None or not (run.image_scores and other.image_scores):
+    for other, run in _pairs(first, second):
+        if not (run.image_scores and other.image_scores):
             continue
-        names = f"{other.name} and {run.name}"
+        names = f"{other.folder} and {run.folder}"
         common = len(run.image_scores.keys() & other.image_scores.keys())
         if common < max(len(run.image_scores), len(other.image_scores)):
             counts = f"{len(other.image_scores):,} and {len(run.image_scores):,}"

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from runtime.console import counted
 from runtime.documents import read_json, read_json_lines
@@ -17,23 +16,12 @@ from train_utils.settings.record import FINISHED_FILE, RunSettings
 ENTRIES = ("flags", "profile", "identity", "run", "total_steps")  # of run.json, which every run has
 
 
-class Replicate(NamedTuple):
-    """The settings that tell runs of one recipe apart: the seed, and the fold where there are folds."""
-
-    seed: str
-    fold: str | None
-
-    def __str__(self) -> str:
-        seed = f"seed {self.seed}"
-        return seed if self.fold is None else f"fold {self.fold}, {seed}"
-
-
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
     """A run that has been evaluated at least once.
 
     Args:
-        name: the folder, as it was typed.
+        folder: as it was typed.
         records: the lines of metrics.jsonl.
         score: the score of the best evaluation, by which models are compared.
         best_step: the step of the best evaluation.
@@ -42,7 +30,6 @@ class RecordedRun:
         is_finished: whether these are all its steps.
     """
 
-    name: str
     folder: Path
     settings: RunSettings
     records: Sequence[LogRecord]
@@ -63,21 +50,11 @@ class RecordedRun:
         return TASKS[self.task].compared_by
 
     @property
-    def score_key(self) -> str:
-        """The record of metrics.jsonl that holds the score."""
-        return score_key(self.task)
-
-    @property
-    def replicate(self) -> Replicate:
-        """The run's seed and fold."""
-        flags = self.settings.flags
-        fold = flags.get("fold")
-        return Replicate(str(flags.get("seed")), None if fold is None else str(fold))
-
-
-def score_key(task: str) -> str:
-    """The record that models of a task are compared by."""
-    return SECTIONS[task].score_key
+    def replicate(self) -> str:
+        """What tells runs of one recipe apart: the seed, and the fold where there are folds."""
+        fold = self.settings.flags.get("fold")
+        seed = f"seed {self.settings.flags.get('seed')}"
+        return seed if fold is None else f"fold {fold}, {seed}"
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:
@@ -110,19 +87,17 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     records = [record for _, record in lines if is_record(record)]
     damaged += len(lines) - len(records)
     if damaged:
-        remarks.append(
-            f"{counted(damaged, 'line of metrics.jsonl is', 'lines of metrics.jsonl are')} damaged and left out"
-        )
-    evaluations = _evaluations(records, score_key(settings.identity["task"]))
-    if not evaluations:
-        raise DataError("the run has no evaluation yet")
-    best_step, score = max(evaluations, key=_score)  # the first of equal ones, as the run itself keeps it
+        text = counted(damaged, "line of metrics.jsonl is", "lines of metrics.jsonl are")
+        remarks.append(f"{text} damaged and left out")
+    best_step, score = _best(records, SECTIONS[settings.identity["task"]].score_key)
+    # not every step is logged: a checkpoint may be newer
+    saved = [path.name.removeprefix("step-") for path in folder.glob("checkpoints/step-*")]
+    steps = max([records[-1]["step"], *(int(step) for step in saved if step.isdecimal())])
     is_finished = (folder / FINISHED_FILE).is_file()
-    steps = _steps_made(folder, records)
     if not is_finished:
         planned = f" of {settings.total_steps:,}" if settings.total_steps else ""
-        line = f"the run has not finished (step {steps:,}{planned}); it is shown, and left out of the differences"
-        remarks.append(line)
+        progress = f"step {steps:,}{planned}"
+        remarks.append(f"the run has not finished ({progress}); it is shown, and left out of the differences")
     image_scores: Mapping[str, float] = {}
     try:
         image_scores = read_image_scores(folder)
@@ -130,8 +105,7 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
         remarks.append(f"there is no {IMAGE_SCORES}, as in runs of earlier versions; its images cannot be compared")
     except (OSError, ValueError) as error:
         remarks.append(f"{IMAGE_SCORES} cannot be read ({_reason(error)}); its images cannot be compared")
-    run = RecordedRun(str(folder), folder, settings, records, score, best_step, image_scores, steps, is_finished)
-    return run, remarks
+    return RecordedRun(folder, settings, records, score, best_step, image_scores, steps, is_finished), remarks
 
 
 def read_settings(folder: Path) -> RunSettings:
@@ -157,25 +131,17 @@ def read_settings(folder: Path) -> RunSettings:
     return settings
 
 
-def _evaluations(records: Sequence[LogRecord], key: str) -> list[tuple[int, float]]:
-    """(step, score) of each evaluation; an evaluation without a score, which counted nothing, is left out."""
+def _best(records: Sequence[LogRecord], key: str) -> tuple[int, float]:
+    """Step and score of the best evaluation: the first of equal ones, as the run itself keeps it."""
     evaluations = []
     for record in records:
-        score = record.get(key)
+        score = record.get(key)  # None for an evaluation that counted nothing
         if score is not None and 0 <= score <= 1:
-            evaluations.append((record["step"], score))
-    return evaluations
-
-
-def _steps_made(folder: Path, records: Sequence[LogRecord]) -> int:
-    """The last step of the log or, since not every step is logged, the step of a newer checkpoint."""
-    steps = [records[-1]["step"]]
-    steps += [int(path.name[5:]) for path in folder.glob("checkpoints/step-*") if path.name[5:].isdecimal()]
-    return max(steps)
-
-
-def _score(evaluation: tuple[int, float]) -> float:
-    return evaluation[1]
+            evaluations.append((-score, record["step"]))
+    if not evaluations:
+        raise DataError("the run has no evaluation yet")
+    score, step = min(evaluations)
+    return step, -score
 
 
 def _reason(error: Exception) -> str:

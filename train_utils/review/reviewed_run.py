@@ -17,7 +17,7 @@ from inference.predictor import Predictor
 from runtime.documents import as_json
 from runtime.errors import DataError
 from tasks.classes import Classes
-from train_utils.reporting.comparison.recorded_runs import read_settings
+from train_utils.comparison.runs import read_settings
 from train_utils.reporting.examples import Example, true_mask
 
 

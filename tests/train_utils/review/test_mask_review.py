@@ -1,6 +1,6 @@
 """The review of masks by runs that have not trained on them: opinions, findings and their order.
 
-Modules: train_utils/reporting/review/masks.py.
+Modules: train_utils/review/masks.py.
 """
 
 from collections.abc import Callable
@@ -14,8 +14,8 @@ from support.reviews import RunStandIn, cell_probabilities
 from inference.review.agreement import Agreement
 from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
 from runtime.errors import DataError, UserError
-from train_utils.reporting.review import masks
-from train_utils.reporting.review.masks import (
+from train_utils.review import masks
+from train_utils.review.masks import (
     Doubt,
     MaskReview,
     missing_object,

@@ -12,9 +12,9 @@ from runtime.documents import TableWriter
 from runtime.files import replace_file
 from train_utils.reporting.embedding import reduce_picture
 from train_utils.reporting.rendering import write_html
-from train_utils.reporting.review.masks import MaskReview
-from train_utils.reporting.review.reviewed_run import predicted_examples
 from train_utils.reporting.sections import new_section
+from train_utils.review.masks import MaskReview
+from train_utils.review.reviewed_run import predicted_examples
 
 PAGE = "review.html"
 TABLE = "review.csv"

@@ -1,0 +1,178 @@
+"""Runs grouped by recipe, and the tables of recipes and of the settings in which they differ."""
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from tasks.tables import Column, Table
+from train_utils.comparison.runs import RecordedRun
+from train_utils.reporting.rendering import plain_text
+from train_utils.settings.record import PACKAGES
+from train_utils.settings.train_settings import NOT_REPEATED, UNPLANNED, WITHOUT_EFFECT
+
+REPLICATE = ("seed", "fold")  # the flags in which runs of one recipe differ
+OUTSIDE_OF_RECIPE = {*REPLICATE, *NOT_REPEATED, *WITHOUT_EFFECT}
+VERSIONS = ("git_commit", *PACKAGES)
+COLUMNS = (
+    Column("runs", "runs", ""),
+    Column("compared_by", "score", ""),
+    Column("mean", "mean"),
+    Column("spread", "spread"),
+    Column("lowest", "lowest"),
+    Column("highest", "highest"),
+    Column("images", "images", ""),
+    Column("best_step", "best step", ""),
+    Column("replicates", "seeds or folds", ""),
+    Column("folders", "folders", ""),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """Finished runs that differ by seed and fold alone, or one run that has not finished.
+
+    Args:
+        label: A, B and so on.
+    """
+
+    label: str
+    runs: Sequence[RecordedRun]
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the runs of the recipe have made all their steps."""
+        return all(run.is_finished for run in self.runs)
+
+    @property
+    def mean_score(self) -> float:
+        """The mean over its runs."""
+        return mean(run.score for run in self.runs)
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over its runs; None for one run."""
+        return stdev(run.score for run in self.runs) if len(self.runs) > 1 else None
+
+
+def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
+    """The recipes of runs, whatever their order: those of one task stand together, the highest mean score first.
+
+    Runs of a recipe differ by nothing but seed and fold, and by what the plan has chosen for both: that depends on the
+    training images, which differ between folds. Where all that it has chosen is equal to what others typed, these
+    belong to the recipe too.
+    """
+    by_typed: dict[str, list[RecordedRun]] = defaultdict(list)
+    for run in runs:
+        if run.is_finished:
+            by_typed[_recipe_key(run)].append(run)
+    by_value: dict[str, list[RecordedRun]] = defaultdict(list)
+    for key, group in by_typed.items():
+        values = {_value_key(run) for run in group}
+        by_value[values.pop() if len(values) == 1 else key] += group
+    groups = [*by_value.values(), *([run] for run in runs if not run.is_finished)]
+    groups.sort(key=lambda group: (group[0].task, -mean(run.score for run in group)))
+    return [Recipe(_label(index), group) for index, group in enumerate(groups)]
+
+
+def have_same_basis(first: RecordedRun, second: RecordedRun) -> bool:
+    """Whether two runs have the same task and the same classes, so that their scores mean the same."""
+    return _basis(first) == _basis(second)
+
+
+def _basis(run: RecordedRun) -> tuple[str, Any]:
+    return run.task, run.settings.identity.get("classes")
+
+
+def _recipe_key(run: RecordedRun) -> str:
+    """A text that is equal for runs with the same settings, but for those that the plan has chosen for both."""
+    planned = _planned_settings(run)
+    chosen = {name: value for name, value in _settings(run).items() if name not in planned}
+    return repr((_basis(run), sorted(planned), _comparable(chosen)))
+
+
+def _value_key(run: RecordedRun) -> str:
+    """A text that is equal for runs with the same settings, whether typed or planned."""
+    return repr((_basis(run), _comparable(_settings(run))))
+
+
+def _comparable(settings: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Settings in order; None is the same as a flag that is not recorded."""
+    return sorted((name, value) for name, value in settings.items() if value is not None)
+
+
+def _settings(run: RecordedRun) -> dict[str, Any]:
+    """The settings that the numbers of a run depend on, without seed and fold."""
+    flags = run.settings.flags
+    settings = {name: value for name, value in flags.items() if name not in OUTSIDE_OF_RECIPE}
+    return settings | {"precision": run.settings.profile.get("mixed_precision")}
+
+
+def _planned_settings(run: RecordedRun) -> set[str]:
+    """The settings that the plan has chosen, since the command does not give them."""
+    if run.settings.flags.get("plan") != "auto":
+        return set()
+    command = str(run.settings.run.get("command", ""))
+    try:
+        words = shlex.split(command)
+    except ValueError:  # earlier versions have recorded it without quotes
+        words = command.split()
+    typed_names = set()
+    for word in words:
+        if word.startswith("--"):
+            flag = word.partition("=")[0].removeprefix("--no-")
+            typed_names.add(flag.lstrip("-").replace("-", "_"))
+    return set(UNPLANNED) - typed_names
+
+
+def _label(index: int) -> str:
+    """A to Z, then AA, AB and so on."""
+    letter = chr(ord("A") + index % 26)
+    return letter if index < 26 else _label(index // 26 - 1) + letter
+
+
+def recipe_table(recipes: Sequence[Recipe]) -> Table:
+    """A row for each recipe."""
+    rows = []
+    for recipe in recipes:
+        runs = recipe.runs
+        scores = [run.score for run in runs]
+        values = {
+            "runs": str(len(runs)) if recipe.is_finished else "unfinished",
+            "compared_by": runs[0].compared_by,
+            "mean": recipe.mean_score,
+            "spread": recipe.spread,
+            "lowest": min(scores),
+            "highest": max(scores),
+            "images": _distinct(f"{len(run.image_scores):,}" if run.image_scores else "n/a" for run in runs),
+            "best_step": _distinct(f"{run.best_step:,} of {run.steps:,}" for run in runs),
+            "replicates": _distinct(run.replicate for run in runs),
+            "folders": _distinct(str(run.folder) for run in runs),
+        }
+        rows.append((recipe.label, values))
+    return Table("Recipes", "recipe", COLUMNS, rows)
+
+
+def settings_table(recipes: Sequence[Recipe]) -> Table:
+    """The settings and versions that differ between recipes, with a column for each recipe."""
+    by_recipe: dict[str, dict[str, list[str]]] = {}  # the values of each setting in each recipe, as text
+    for recipe in recipes:
+        for run in recipe.runs:
+            environment = run.settings.run
+            versions = {name: environment[name] for name in VERSIONS if name in environment}
+            for name, value in (_settings(run) | versions).items():
+                by_recipe.setdefault(name, {}).setdefault(recipe.label, []).append(plain_text(value))
+    rows = []
+    for name, values in by_recipe.items():
+        texts = {recipe.label: _distinct(values.get(recipe.label, ["-"]), " / ") for recipe in recipes}
+        if len(set(texts.values())) > 1:
+            rows.append((name.replace("_", " "), texts))
+    columns = [Column(recipe.label, recipe.label, "") for recipe in recipes]
+    return Table("Settings that differ", "setting", columns, rows)
+
+
+def _distinct(texts: Iterable[str], separator: str = ", ") -> str:
+    """The different texts, in their order."""
+    return separator.join(dict.fromkeys(texts))

@@ -9,7 +9,8 @@ from torch import Tensor
 from runtime.device import full_precision, widest_float
 from tasks.calibration import count_confidences, largest_probability
 from tasks.confusion import ClassCounts, class_scores, class_table, confusion_matrix, image_iou
-from tasks.pixels_and_regions import FOCAL_GAMMA, MEANS, ClassMeans, PixelsAndRegions, RegionSums
+from tasks.losses import RegionSums
+from tasks.pixels_and_regions import MEANS, ClassMeans, PixelsAndRegions
 from tasks.tables import Column, Table
 from tasks.target import Target, labels
 from unet.config import IGNORE_INDEX, UNetConfig
@@ -108,12 +109,11 @@ class Classes(PixelsAndRegions):
         # not `cross_entropy`: its sum over (B, C, *spatial) is not deterministic on CUDA, and Dice needs log_probs too
         log_truth = log_probs.gather(1, truth.unsqueeze(1)).squeeze(1)  # (B, *spatial), of the true class
         pixels = logits.new_zeros(())
-        if self.pixel_term != "dice":
+        pixel_term, region_term = self.loss_terms
+        if pixel_term is not None:
             weights = self.class_weights.to(logits.dtype).index_select(0, truth.flatten()).view_as(valid) * valid
-            if self.pixel_term == "focal":
-                weights = weights * (1 - log_truth.exp()) ** FOCAL_GAMMA
-            pixels = -(weights * log_truth).sum()
-        if not self.has_regions:
+            pixels = -(pixel_term(weights, log_truth) * log_truth).sum()
+        if region_term is None:
             return (pixels,)
         regions = RegionSums(
             overlap=self._class_sums(log_truth.exp() * valid, truth),

@@ -12,7 +12,8 @@ from runtime.device import full_precision, widest_float
 from runtime.errors import ModelError
 from tasks.calibration import count_confidences
 from tasks.confusion import ClassCounts, class_scores, class_table, image_iou
-from tasks.pixels_and_regions import FOCAL_GAMMA, ClassMeans, PixelsAndRegions, RegionSums
+from tasks.losses import RegionSums
+from tasks.pixels_and_regions import ClassMeans, PixelsAndRegions
 from tasks.tables import Table
 from tasks.target import Target, labels
 from unet.config import UNetConfig
@@ -178,13 +179,12 @@ class Overlapping(PixelsAndRegions):
         log_probs = F.logsigmoid(logits)
         spatial = tuple(range(2, logits.ndim))
         pixels = logits.new_zeros(())
-        if self.pixel_term != "dice":
+        pixel_term, region_term = self.loss_terms
+        if pixel_term is not None:
             entropy = (1 - truth) * logits - log_probs  # cross-entropy of the sigmoid against 0 or 1
-            if self.pixel_term == "focal":
-                entropy = entropy * (1 - (-entropy).exp()) ** FOCAL_GAMMA
-            by_class = (entropy * is_known).sum(dim=(0, *spatial))
+            by_class = (pixel_term(entropy, -entropy) * is_known).sum(dim=(0, *spatial))
             pixels = (by_class * self.class_weights.to(logits.dtype)).sum()
-        if not self.has_regions:
+        if region_term is None:
             return (pixels,)
         probs = log_probs.exp() * is_known
         regions = RegionSums(

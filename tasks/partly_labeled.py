@@ -9,7 +9,7 @@ from torch import Tensor
 from runtime.device import full_precision
 from tasks.classes import Classes, ClassScores, ClassTarget
 from tasks.confusion import ClassCounts, confusion_matrix, image_iou
-from tasks.pixels_and_regions import FOCAL_GAMMA, RegionSums
+from tasks.losses import RegionSums
 from tasks.tables import Table
 from tasks.target import image_label
 from unet.config import IGNORE_INDEX
@@ -103,16 +103,15 @@ class PartlyLabeledClasses(Classes):
         labeled_target, others = self._divide(targets)
         pixels, *regions = super().partial(logits, labeled_target)
         log_probs = logits.log_softmax(dim=1)
-        if self.pixel_term != "dice":
+        pixel_term = self.loss_terms.pixels
+        if pixel_term is not None:
             # if an image is labeled for all classes, no pixel counts; the lowest number keeps the gradient finite
             per_pixel = (1,) * (logits.ndim - 2)
             is_other = ~self._flags_of(targets).view(*logits.shape[:2], *per_pixel)
             lowest = torch.finfo(logits.dtype).min
             log_others = log_probs.masked_fill(~is_other, lowest).logsumexp(dim=1)
             weights = others.to(logits.dtype)
-            if self.pixel_term == "focal":
-                weights = weights * (1 - log_others.exp()) ** FOCAL_GAMMA
-            pixels = pixels - (weights * log_others).sum()
+            pixels = pixels - (pixel_term(weights, log_others) * log_others).sum()
         if not regions:
             return (pixels,)
         labeled_sums = RegionSums(*regions)

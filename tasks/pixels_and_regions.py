@@ -5,20 +5,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from tasks.confusion import ClassCounts
+from tasks.losses import LOSSES, Loss, RegionSums
 from tasks.tables import Column
 from tasks.task import Scores, Task
 
 MEANS = (Column("mean_iou", "mean IoU"), Column("mean_dice", "mean Dice"))
 AnyTask = TypeVar("AnyTask", bound="PixelsAndRegions")
-LOSSES = ("ce+logdice", "ce+dice", "ce", "dice", "focal+dice")
-FOCAL_GAMMA = 2.0  # Lin et al. 2017, arXiv:1708.02002
-SMOOTHING = 1e-3  # pixels; keeps -log Dice finite if nothing of a class is found
 
 
 class ClassMeans(Scores):
@@ -77,20 +75,6 @@ class ClassMeans(Scores):
         return {"dice": values["dice"], "iou": values["iou"]}
 
 
-class RegionSums(NamedTuple):
-    """Sums over the known pixels of each image, (B, classes) each, from which Dice is computed.
-
-    Args:
-        overlap: the probabilities of the pixels that are of the class.
-        predicted: the probabilities of all pixels.
-        size: the number of pixels that are of the class.
-    """
-
-    overlap: Tensor
-    predicted: Tensor
-    size: Tensor
-
-
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
 class PixelsAndRegions(Task):
     """A loss of two terms, one over pixels and one over the regions that they form.
@@ -102,7 +86,7 @@ class PixelsAndRegions(Task):
     """
 
     names: tuple[str, ...]
-    loss: str = LOSSES[0]
+    loss: str = "ce+logdice"
     weights: Tensor | None = None
 
     terms = 2
@@ -124,19 +108,9 @@ class PixelsAndRegions(Task):
         return self.weights
 
     @property
-    def pixel_term(self) -> str:
-        """The pixel term of the loss, `ce` or `focal`; `dice` if the loss has no pixel term."""
-        return self.loss.partition("+")[0]
-
-    @property
-    def region_term(self) -> str:
-        """The region term of the loss, `logdice` or `dice`; the pixel term if the loss has no region term."""
-        return self.loss.rpartition("+")[2]
-
-    @property
-    def has_regions(self) -> bool:
-        """Whether the loss has a region term."""
-        return self.region_term.endswith("dice")
+    def loss_terms(self) -> Loss:
+        """The two terms of the loss."""
+        return LOSSES[self.loss]
 
     def finish(self, partial: tuple[Tensor, ...]) -> Tensor:
         """(2,): the sums of the pixel term and of the region term.
@@ -145,14 +119,11 @@ class PixelsAndRegions(Task):
             partial: the sum of the pixel term; if the loss has a region term, also the three of `RegionSums`.
         """
         pixels, *regions = partial
-        if not self.has_regions:
+        region_term = self.loss_terms.regions
+        if region_term is None:
             return torch.stack([pixels, pixels.new_zeros(())])
-        overlap, predicted, size = RegionSums(*regions)
-        if self.region_term == "logdice":
-            missed = (predicted + size + SMOOTHING).log() - (2 * overlap + SMOOTHING).log()
-        else:
-            missed = 1 - 2 * overlap / (predicted + size).clamp_min(torch.finfo(predicted.dtype).tiny)
-        return torch.stack([pixels, (missed * (size > 0)).sum()])
+        sums = RegionSums(*regions)
+        return torch.stack([pixels, (region_term(sums) * (sums.size > 0)).sum()])
 
     def to(self: AnyTask, device: torch.device) -> AnyTask:
         return replace(self, weights=self.class_weights.to(device))

@@ -15,7 +15,7 @@ ORDER = ("runtime", "unet", "tasks", "data_utils", "inference", "train_utils")
 ROOMS = {
     "unet": ("axes norms lite", "blocks", "config recompute", "backbone model_files", "model"),
     "tasks": (
-        "target tables",
+        "target tables losses",
         "confusion",
         "calibration",
         "task points",
@@ -48,8 +48,10 @@ ROOMS = {
         "export page review",
     ),
     "train_utils": (
+        "learning_rates muon",
+        "optim",
         "settings",
-        "gradient_buckets compilation metrics_log micro_batches memory schedule kernel_tuning muon optim ema step_guard"
+        "gradient_buckets compilation metrics_log micro_batches memory schedule kernel_tuning ema step_guard"
         " clock step step_result sharding slabs sync_batchnorm evaluation run_state",
         "reporting",
         "comparison",

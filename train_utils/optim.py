@@ -1,16 +1,43 @@
-"""The optimizer."""
+"""The optimizers. A new one is an entry of OPTIMIZERS."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from accelerate.utils import DistributedType
 from torch import nn
+from torch.optim import Optimizer
 
 from runtime.errors import SettingsError
 from runtime.launch import SHARDING
 from train_utils.muon import Muon
-from train_utils.settings.train_settings import OPTIMIZERS
 from unet.blocks import OutConv
 
 DECAYED_LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
+
+
+class OptimizerKind(NamedTuple):
+    """An optimizer, and what is known of it.
+
+    Args:
+        build: makes it from groups of parameters, `lr` and `fused`.
+        moments: how many numbers it keeps for each weight.
+        orthogonalizes: whether hidden kernels are a group of their own; such an optimizer needs whole weights.
+        fuses_shards: whether its fused kernel takes the DTensors of FSDP (torch 2.13).
+    """
+
+    build: Callable[..., Optimizer]
+    moments: int
+    orthogonalizes: bool = False
+    fuses_shards: bool = False
+
+
+OPTIMIZERS = {
+    "adamw": OptimizerKind(torch.optim.AdamW, moments=2, fuses_shards=True),
+    "sgd": OptimizerKind(partial(torch.optim.SGD, momentum=0.9, nesterov=True), moments=1),
+    "muon": OptimizerKind(Muon, moments=2, orthogonalizes=True),
+}
 
 
 def build_optimizer(
@@ -19,8 +46,8 @@ def build_optimizer(
     learning_rate: float,
     weight_decay: float,
     distributed_type: DistributedType = DistributedType.NO,
-) -> torch.optim.Optimizer:
-    """`adamw`, `sgd` with Nesterov momentum 0.9, or `muon`, for all weights that are not frozen.
+) -> Optimizer:
+    """One of OPTIMIZERS for all weights that are not frozen.
 
     Weight decay applies to convolutions and linear layers only: norms, biases and tables of positions do not need it.
     Each parameter group has two entries of its own: `of_encoder`, since an encoder may have its own learning rate
@@ -29,18 +56,21 @@ def build_optimizer(
     The optimizer is fused if possible: one kernel updates all weights, or none if a flag on the device forbids it
     (`StepGuard`).
 
-    Raises SettingsError for `muon` if the weights are spread over processes: Muon needs whole weights; ValueError for
-    an unknown name.
+    Raises SettingsError for an optimizer that needs whole weights if they are spread over processes.
     """
-    if name not in OPTIMIZERS:
-        raise ValueError(f"optimizer {name!r} is none of {', '.join(OPTIMIZERS)}")
-    if name == "muon" and distributed_type in SHARDING:
+    kind = OPTIMIZERS[name]
+    if kind.orthogonalizes and distributed_type in SHARDING:
         raise SettingsError(
-            "--optimizer muon: needs whole weights, and this launch profile spreads them over the processes; give"
+            f"--optimizer {name}: needs whole weights, and this launch profile spreads them over the processes; give"
             " --optimizer adamw, or a profile without FSDP and DeepSpeed"
         )
-    # DeepSpeed has updates of its own; torch 2.13 has no fused SGD for FSDP's DTensors
-    fused = distributed_type not in SHARDING or (distributed_type == DistributedType.FSDP and name == "adamw")
+    # DeepSpeed has updates of its own
+    is_fused = distributed_type not in SHARDING or (distributed_type == DistributedType.FSDP and kind.fuses_shards)
+    return kind.build(_parameter_groups(model, weight_decay, kind.orthogonalizes), lr=learning_rate, fused=is_fused)
+
+
+def _parameter_groups(model: nn.Module, weight_decay: float, orthogonalizes: bool) -> list[dict]:
+    """The weights that train, by whether they are an encoder's, how they decay, and whether they are orthogonalized."""
     head_weights: set[nn.Parameter] = set()
     for module in model.modules():
         if isinstance(module, OutConv):
@@ -51,16 +81,12 @@ def build_optimizer(
         for key, parameter in module.named_parameters(recurse=False):
             decay = weight_decay if key == "weight" and isinstance(module, DECAYED_LAYERS) else 0.0
             is_kernel = key == "weight" and isinstance(module, nn.modules.conv._ConvNd)
-            # Muon is for hidden layers; encoders stay with AdamW, which has pretrained them
-            orthogonal = name == "muon" and is_kernel and not is_encoder and parameter not in head_weights
+            # it is for hidden layers; encoders stay with AdamW, which has pretrained them
+            orthogonal = orthogonalizes and is_kernel and not is_encoder and parameter not in head_weights
             if parameter.requires_grad:
                 weights.setdefault((is_encoder, decay, orthogonal), []).append(parameter)
     groups = []
     for (is_encoder, decay, orthogonal), parameters in weights.items():
         group = {"params": parameters, "of_encoder": is_encoder, "weight_decay": decay, "orthogonal": orthogonal}
         groups.append(group)
-    if name == "muon":
-        return Muon(groups, lr=learning_rate, fused=True)
-    if name == "adamw":
-        return torch.optim.AdamW(groups, lr=learning_rate, fused=fused)
-    return torch.optim.SGD(groups, lr=learning_rate, momentum=0.9, nesterov=True, fused=fused)
+    return groups

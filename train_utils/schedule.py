@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from torch.optim import Optimizer
 
 from train_utils.clock import Clock
+from train_utils.learning_rates import learning_rate
 from train_utils.run_state import RunState
-from train_utils.settings.train_settings import SCHEDULES, TrainSettings
+from train_utils.settings.train_settings import TrainSettings
 
 ENDLESS = 2**40  # steps that are offered to a run by the clock
 WARMUP_SHARE = 20  # the learning rate rises in this part of the run
@@ -19,7 +20,7 @@ class Schedule:
 
     Args:
         total_steps: 0 if the clock alone decides.
-        kind: how the learning rate falls, one of SCHEDULES.
+        kind: how the learning rate falls, one of `learning_rates.SCHEDULES`.
         log_every, eval_every, checkpoint_every: steps; all three happen at the last step too.
         patience: evaluations without a better score before the run stops; None never stops it.
         encoder_factor: an encoder's share of the learning rate.
@@ -120,21 +121,3 @@ class Schedule:
     def needs_results(self, step: int) -> bool:
         """Whether all results must be known after `step` steps, since the run logs, evaluates or saves there."""
         return self.is_log_step(step) or self.is_evaluation_step(step) or self.is_checkpoint_step(step)
-
-
-def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int, schedule: str) -> float:
-    """The rate of optimizer step `step` (from 0): linear warm-up, then `cosine`, `poly` (power 0.9) or `constant`.
-
-    The rate depends on the progress alone: no state needs to be saved, and no scheduler advances once for each process.
-    In a run by the clock all numbers are milliseconds. Raises ValueError for another schedule.
-    """
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule {schedule!r} is none of {', '.join(SCHEDULES)}")
-    if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
-    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
-    if schedule == "cosine":
-        return peak * (1 + math.cos(math.pi * progress)) / 2
-    if schedule == "poly":
-        return peak * (1 - progress) ** 0.9
-    return peak

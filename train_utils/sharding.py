@@ -42,9 +42,10 @@ def _prepare_fsdp(accelerator: Accelerator, model: UNet) -> None:
     # it does not accept beside float32 statistics.
     plugin = accelerator.state.fsdp_plugin
     plugin.mixed_precision_policy = None
-    if model.encoder is not None and plugin.transformer_cls_names_to_wrap:
-        # the profile names only our own block; each stage of an encoder is also gathered as a whole
-        plugin.transformer_cls_names_to_wrap += sorted({type(stage).__name__ for stage in model.encoder.stages})
+    if plugin.transformer_cls_names_to_wrap:
+        # the profile names only the plain block; each stage of an encoder is gathered as a whole too
+        stages = [model.stem] if model.encoder is None else [model.stem, *model.encoder.stages]
+        plugin.transformer_cls_names_to_wrap += sorted({type(stage).__name__ for stage in stages})
     if accelerator.native_amp:  # accelerate's `prepare` does it for every other kind of training
         forward = convert_outputs_to_fp32(accelerator.autocast()(type(model).forward))
         # the method is bound to the model, so that a copy of the model calls its own

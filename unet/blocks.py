@@ -16,8 +16,6 @@ from unet.norms import BatchNorm3d, GroupNorm, InstanceNorm
 
 Network = TypeVar("Network", bound=nn.Module)
 
-NORMS = ("batch", "group", "instance")
-BLOCKS = ("plain", "residual")
 UPSAMPLINGS = ("transpose", "bilinear", "bilinear_aligned")
 
 
@@ -43,20 +41,26 @@ def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=LAYERS[x.ndim - 2].memory_format)
 
 
-def norm_layer(norm: str, channels: int, dims: int) -> nn.Module:
-    """A norm over `channels`. Group norm has 32 groups (Wu & He 2018), fewer if a group would have a single channel."""
-    if norm == "batch":
-        return LAYERS[dims].batch_norm(channels)
-    if norm == "group":
-        return GroupNorm(math.gcd(max(channels // 2, 1), 32), channels)
+def batch_norm(channels: int, dims: int) -> nn.Module:
+    """Batch norm of images or volumes."""
+    return LAYERS[dims].batch_norm(channels)
+
+
+def group_norm(channels: int, dims: int) -> nn.Module:
+    """Group norm with 32 groups (Wu & He 2018), fewer if a group would have a single channel."""
+    return GroupNorm(math.gcd(max(channels // 2, 1), 32), channels)
+
+
+def instance_norm(channels: int, dims: int) -> nn.Module:
+    """Instance norm with a learned scale and shift."""
     return InstanceNorm(channels, affine=True)
+
+
+NORMS = {"batch": batch_norm, "group": group_norm, "instance": instance_norm}  # makes a norm over channels; --norm
 
 
 class DoubleConv(nn.Module):
     """(Convolution, norm, ReLU) twice; padding keeps each side's length.
-
-    A `residual` block adds its input before the last ReLU (He et al. 2015, arXiv:1512.03385). If the numbers of
-    channels differ, the input first passes a convolution of size 1.
 
     Args:
         kernel: size of the convolutions along each axis, 1 or 3.
@@ -67,7 +71,6 @@ class DoubleConv(nn.Module):
         in_channels: int,
         out_channels: int,
         norm: str,
-        block: str,
         kernel: tuple[int, ...],
         mid_channels: int | None = None,
     ) -> None:
@@ -76,15 +79,15 @@ class DoubleConv(nn.Module):
         dims = len(kernel)
         padding = tuple(size // 2 for size in kernel)
         conv = LAYERS[dims].conv
-        self.shortcut: nn.Module | None = None
-        if block == "residual" and in_channels == out_channels:
-            self.shortcut = nn.Identity()
-        elif block == "residual":
-            self.shortcut = conv(in_channels, out_channels, kernel_size=1, bias=False)
+        self.shortcut = self.new_shortcut(in_channels, out_channels, dims)
         self.conv1 = conv(in_channels, mid_channels, kernel, padding=padding, bias=False)
-        self.norm1 = norm_layer(norm, mid_channels, dims)
+        self.norm1 = NORMS[norm](mid_channels, dims)
         self.conv2 = conv(mid_channels, out_channels, kernel, padding=padding, bias=False)
-        self.norm2 = norm_layer(norm, out_channels, dims)
+        self.norm2 = NORMS[norm](out_channels, dims)
+
+    def new_shortcut(self, in_channels: int, out_channels: int, dims: int) -> nn.Module | None:
+        """The way of the input around the convolutions; a plain block has none."""
+        return None
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)), inplace=True)
@@ -92,6 +95,21 @@ class DoubleConv(nn.Module):
         if self.shortcut is not None:
             y = y + self.shortcut(x)
         return F.relu(y, inplace=True)
+
+
+class ResidualConv(DoubleConv):
+    """A block that adds its input before the last ReLU (He et al. 2015, arXiv:1512.03385).
+
+    If the numbers of channels differ, the input first passes a convolution of size 1.
+    """
+
+    def new_shortcut(self, in_channels: int, out_channels: int, dims: int) -> nn.Module:
+        if in_channels == out_channels:
+            return nn.Identity()
+        return LAYERS[dims].conv(in_channels, out_channels, kernel_size=1, bias=False)
+
+
+BLOCKS = {"plain": DoubleConv, "residual": ResidualConv}  # --block
 
 
 class Down(nn.Module):
@@ -109,7 +127,7 @@ class Down(nn.Module):
     ) -> None:
         super().__init__()
         self.pool = LAYERS[len(kernel)].max_pool(stride)
-        self.conv = DoubleConv(in_channels, out_channels, norm, block, kernel)
+        self.conv = BLOCKS[block](in_channels, out_channels, norm, kernel)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(self.pool(x))
@@ -139,12 +157,12 @@ class Up(nn.Module):
         layers = LAYERS[len(kernel)]
         if upsample == "transpose":
             self.up = layers.transposed_conv(in_channels, out_channels, kernel_size=stride, stride=stride)
-            self.conv = DoubleConv(out_channels + skip_channels, out_channels, norm, block, kernel)
+            self.conv = BLOCKS[block](out_channels + skip_channels, out_channels, norm, kernel)
         else:
             aligned = upsample == "bilinear_aligned"
             self.up = nn.Upsample(scale_factor=stride, mode=layers.interpolation, align_corners=aligned)
             mid_channels = min(skip_channels, 2 * out_channels)
-            self.conv = DoubleConv(in_channels + skip_channels, out_channels, norm, block, kernel, mid_channels)
+            self.conv = BLOCKS[block](in_channels + skip_channels, out_channels, norm, kernel, mid_channels)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         x = self.up(x)

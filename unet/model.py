@@ -15,7 +15,7 @@ from runtime.device import download
 from runtime.errors import ModelError, one_line
 from unet.axes import Axes
 from unet.backbone import Encoder
-from unet.blocks import LAYERS, DoubleConv, Down, OutConv, Up
+from unet.blocks import BLOCKS, LAYERS, Down, OutConv, Up
 from unet.config import UNetConfig
 from unet.model_files import CONFIG_NAME, WEIGHTS_NAME, check_source, read_config, read_weights, weights_problem
 from unet.recompute import recompute
@@ -58,7 +58,7 @@ class UNet(
 
         kernels = config.level_kernels
         strides = config.level_strides
-        self.stem = DoubleConv(config.network_channels, skips[0], config.norm, config.block, kernels[0])
+        self.stem = BLOCKS[config.block](config.network_channels, skips[0], config.norm, kernels[0])
         self.downs = nn.ModuleList()
         for level in range(steps_down):
             down = Down(

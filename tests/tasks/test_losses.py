@@ -14,10 +14,10 @@ from support.largest_tensor import LargestTensor
 
 from tasks.classes import Classes, ClassTarget
 from tasks.landmarks import Landmarks
+from tasks.losses import LOSSES
 from tasks.objects import Objects, RenderedObjects
 from tasks.overlapping import Overlapping, OverlapTarget
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledTarget
-from tasks.pixels_and_regions import LOSSES
 from tasks.points import PRESENT, PointTarget
 from tasks.target import Target
 from tasks.task import Task

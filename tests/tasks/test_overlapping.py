@@ -14,6 +14,7 @@ from inference.decoding.overlapping import OverlapDecoder
 from runtime.errors import ModelError
 from tasks import overlapping, task_of_model
 from tasks.classes import ClassTarget
+from tasks.losses import LOSSES
 from tasks.overlapping import (
     Overlapping,
     OverlapScores,
@@ -22,7 +23,6 @@ from tasks.overlapping import (
     pack_bits,
     unpack_bits,
 )
-from tasks.pixels_and_regions import LOSSES
 from tasks.step_loss import StepLoss
 from unet import Preprocess
 from unet.config import UNetConfig

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from tasks.classes import Classes, ClassTarget
+from tasks.losses import LOSSES, SMOOTHING
 from tasks.partly_labeled import PartlyLabeledClasses, PartlyLabeledScores, PartlyLabeledTarget
-from tasks.pixels_and_regions import LOSSES, SMOOTHING
 from tasks.step_loss import StepLoss
 
 NAMES = ("background", "car", "dog", "person")

@@ -14,8 +14,8 @@ from support.launches import launch
 
 from train_utils import clock as clock_module
 from train_utils.clock import Clock
+from train_utils.learning_rates import learning_rate
 from train_utils.run_state import RunState
-from train_utils.schedule import learning_rate
 from train_utils.step_result import StepResult
 
 NETWORK = ["--plan", "none", "--base-channels", "2", "--depth", "2", "--norm", "group", "--num-workers", "0"]

@@ -1,6 +1,6 @@
 """What happens at which step of a run, in numbers that are written out.
 
-Module: train_utils/schedule.py.
+Modules: train_utils/schedule.py, train_utils/learning_rates.py.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,9 @@ from support.clocks import NO_CLOCK
 from support.runs import unplanned
 
 from train_utils.clock import Clock
+from train_utils.learning_rates import learning_rate
 from train_utils.run_state import RunState
-from train_utils.schedule import Schedule, learning_rate
+from train_utils.schedule import Schedule
 from train_utils.settings.train_settings import SCHEDULES
 
 
@@ -26,8 +27,8 @@ def steps_of(predicate: Callable[[int], bool], last: int = 12) -> list[int]:
 
 
 def test_an_unknown_schedule_is_an_error():
-    with pytest.raises(ValueError, match="schedule 'linear' is none of cosine, poly, constant"):
-        learning_rate(0, 100, peak=0.5, warmup_steps=10, schedule="linear")
+    with pytest.raises(KeyError, match="linear"):
+        learning_rate(50, 100, peak=0.5, warmup_steps=10, schedule="linear")
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

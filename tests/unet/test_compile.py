@@ -20,7 +20,7 @@ from support.in_process import run_train
 from torch._dynamo.utils import counters
 
 from tasks.classes import ClassTarget
-from tasks.pixels_and_regions import LOSSES
+from tasks.losses import LOSSES
 from tasks.step_loss import StepLoss
 from train_utils.compilation import compile_blocks
 from train_utils.settings.encoder import load_encoder

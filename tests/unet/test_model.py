@@ -17,7 +17,7 @@ from support.networks import LITE, randomized, tiny
 
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
-from unet.blocks import DoubleConv, norm_layer
+from unet.blocks import NORMS, ResidualConv
 from unet.model import DeeplySupervisedUNet
 from unet.model_files import weights_problem
 
@@ -77,7 +77,7 @@ def test_any_size_comes_back_at_its_own_size(norm, upsample, size):
 
 @pytest.mark.parametrize("outputs", [4, 6])
 def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
-    block = DoubleConv(4, outputs, "batch", "residual", (3, 3)).double().eval()
+    block = ResidualConv(4, outputs, "batch", (3, 3)).double().eval()
     x = torch.randn(2, 4, 9, 7, dtype=torch.float64)
     y = block.norm2(block.conv2(F.relu(block.norm1(block.conv1(x)))))
     shortcut = x if outputs == 4 else F.conv2d(x, block.shortcut.weight)
@@ -86,7 +86,7 @@ def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
 
 @pytest.mark.parametrize(("channels", "groups"), [(1, 1), (2, 1), (6, 1), (48, 8), (64, 32), (256, 32)])
 def test_groups_are_at_most_thirty_two_of_two_channels_or_more(channels, groups):
-    assert norm_layer("group", channels, 2).num_groups == groups
+    assert NORMS["group"](channels, 2).num_groups == groups
 
 
 @pytest.mark.parametrize("kind", [UNet, DeeplySupervisedUNet])

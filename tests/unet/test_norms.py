@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from unet import UNet, UNetConfig
-from unet.blocks import norm_layer
+from unet.blocks import NORMS
 from unet.norms import group_norm
 
 EPS = 1e-5
@@ -173,7 +173,7 @@ def test_batch_norm_of_volumes_is_torchs_by_the_kernels_of_images(monkeypatch, v
 
     monkeypatch.setattr(F, "batch_norm", remembered)
     found = []
-    for layer in (nn.BatchNorm3d(6), norm_layer("batch", 6, dims=3)):
+    for layer in (nn.BatchNorm3d(6), NORMS["batch"](6, dims=3)):
         layer.train(training)
         nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(1))
         leaf = x.to(dtype).contiguous(memory_format=layout).requires_grad_()

@@ -30,11 +30,11 @@ from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.evaluation import read_strips
+from train_utils.optim import OPTIMIZERS
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
 from unet.model import UNet
 
-MOMENTS = {"adamw": 2, "sgd": 1, "muon": 2}  # an optimizer's numbers for each weight
 SHARE_LEFT = 0.05  # the share of a CUDA device's memory that a trial must leave free
 EXCHANGE_BYTES = 10**9  # the least that a trial must leave free with several processes: torch does not count NCCL's
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
@@ -67,7 +67,7 @@ class MemoryTrial:
         trained = sum(weight.nbytes for weight in network.parameters() if weight.requires_grad)
         averaged = sum(weight.nbytes for weight in network.parameters()) if args.ema_decay > 0 else 0
         shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
-        self.state_bytes = (MOMENTS[args.planned_optimizer] * trained + averaged) // shards
+        self.state_bytes = (OPTIMIZERS[args.planned_optimizer].moments * trained + averaged) // shards
 
     def fit(self, shape: tuple[int, ...], batch_split: BatchSplit) -> BatchSplit:
         """The batch in micro-batches that fit on every process: those of `batch_split`, halved until they do.

@@ -28,12 +28,12 @@ from runtime.values import (
     Seed,
 )
 from tasks import TASKS
-from tasks.pixels_and_regions import LOSSES
+from tasks.losses import LOSSES
 from tasks.points import ABSENCES
+from train_utils.learning_rates import SCHEDULES
+from train_utils.optim import OPTIMIZERS
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
-OPTIMIZERS = ("adamw", "sgd", "muon")
-SCHEDULES = ("cosine", "poly", "constant")  # how the learning rate falls
 NO_ENCODER = "none"  # the value of --encoder for the plain U-Net
 
 
@@ -233,10 +233,12 @@ class TrainSettings:
     depth: Natural | None = _network(
         "how often the sides are halved (default: 4, with --encoder its levels; with --init-from its own)", metavar="N"
     )
-    norm: Annotated[str, OneOf(NORMS)] | None = _network(
+    norm: Annotated[str, OneOf(tuple(NORMS))] | None = _network(
         "normalization layers (default: batch; with --init-from its own)"
     )
-    block: Annotated[str, OneOf(BLOCKS)] | None = _network("convolutions without or with a shortcut", unplanned=None)
+    block: Annotated[str, OneOf(tuple(BLOCKS))] | None = _network(
+        "convolutions without or with a shortcut", unplanned=None
+    )
     upsample: Annotated[str, OneOf(UPSAMPLINGS)] | None = _network(
         "layers of the expanding path (default: transpose; with --init-from its own)"
     )
@@ -246,7 +248,7 @@ class TrainSettings:
     patience: Natural | None = _optimization(
         "stop after N evaluations without a better score (default: never)", metavar="N"
     )
-    optimizer: Annotated[str, OneOf(OPTIMIZERS)] | None = _optimization(
+    optimizer: Annotated[str, OneOf(tuple(OPTIMIZERS))] | None = _optimization(
         "muon: orthogonal steps of convolutions, adamw for the rest; sgd has momentum 0.9", unplanned="adamw"
     )
     learning_rate: Positive = _optimization("highest one; it falls to 0", default=1e-3, metavar="RATE")
@@ -254,13 +256,13 @@ class TrainSettings:
         "share of --learning-rate for the encoder (default: 0.1; with random weights 1)", metavar="FACTOR"
     )
     weight_decay: Amount = _optimization("not of norms and biases", default=1e-2, metavar="RATE")
-    schedule: Annotated[str, OneOf(SCHEDULES)] = _optimization("decay of the learning rate", default="cosine")
+    schedule: Annotated[str, OneOf(tuple(SCHEDULES))] = _optimization("decay of the learning rate", default="cosine")
     warmup_steps: Count | None = _optimization("in which the learning rate rises from 0 (default: 5%)", metavar="N")
     max_grad_norm: Amount = _optimization("clip gradients; 0 is off", default=1.0, metavar="NORM")
     ema_decay: Fraction = _optimization(
         "average the weights, and evaluate and save the average; 0 is off", default=0.0, metavar="DECAY"
     )
-    loss: Annotated[str, OneOf(LOSSES)] = _optimization("cross-entropy, Dice or both", default="ce+logdice")
+    loss: Annotated[str, OneOf(tuple(LOSSES))] = _optimization("cross-entropy, Dice or both", default="ce+logdice")
     deep_supervision: bool = _optimization("also train the output of coarser levels (default: on)", default=True)
     class_weights: tuple[ClassWeight, ...] | None = _optimization(
         "auto: rare classes weigh more; none; or a number for each class", metavar="WEIGHT", unplanned=None

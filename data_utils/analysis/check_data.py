@@ -4,22 +4,23 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from data_utils.analysis.data_warnings import find_warnings
-from data_utils.analysis.inspection import InspectedSplits, Inspection, Problem, SplitInspection, total_pixels
-from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
+import numpy as np
+
+from data_utils.analysis.data_warnings import Findings, find_warnings
+from data_utils.analysis.dataset_info import understand
+from data_utils.analysis.inspection import InspectedSplits, SplitInspection
+from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.analysis.label_sets import describe_labels, read_labels
 from data_utils.analysis.point_warnings import describe_points
 from data_utils.analysis.problems import exclude_unreadable, merge_equal
-from data_utils.analysis.spoiled_masks import check_masks
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.mask_values import value_text
 from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
-from data_utils.sources.records import Record, Records, annotation_summaries
+from data_utils.sources.records import Records, annotation_summaries
 from data_utils.targets import find_named_classes, reader_type
 from data_utils.targets.classes import ClassReader
 from data_utils.targets.find import find_task, task_warnings
@@ -44,24 +45,26 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     warnings = task_warnings(train, config)
     insists = config.task == Classes.name
     config = replace(config, task=find_task(train, config))
+    targets = reader_type(config)
     with suppress(DataError):  # the error is reported where the masks are understood
-        if reader_type(config) is ClassReader:
+        if targets is ClassReader:
             train, val, palette_lines = with_palette_colors(train, val, find_named_classes(train, config))
             warnings += palette_lines
     problems: dict[str, list[str]] = defaultdict(list)
     if not config.allow_unpaired:
         problems[UNPAIRED] += sorted({*train.metadata.unpaired, *val.metadata.unpaired})
     inspected_splits: list[tuple[SplitInspection, Records]] = []
-    names_by_channels: dict[int, list[str]] = defaultdict(list)
     has_names = bool(config.classes or train.metadata.classes)
+    limits_values = targets.has_classes and config.outside_rule is None
     for split, records in (("training", train), ("validation", val)):
+        windows = config.may_crop and split == "training"
+        inspector = choose_inspector(records, has_classes=limits_values, windows=windows, decodes=True)
         try:
-            inspection = _inspect_files(split, records, config, names_by_channels, has_names=has_names)
+            inspection = inspect_split(records, f"reading {split} files", inspector, has_names=has_names)
             inspected_splits.append((inspection, records))
         except DataError as error:
             problems["too many mask values"].append(str(error))
-    train_inspector = choose_inspector(train)
-    kind = train_inspector.kind
+    kind = "volume" if train.dims == 3 else "image"
     lines = [f"{config.dataset}: {counted(len(train), f'training {kind}')}, {counted(len(val), f'validation {kind}')}"]
     lines += describe_annotations(train, val)
     lines += describe_neighbors(train, val)
@@ -72,7 +75,7 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         # where no mask can be read, each of them is already a problem
         if any(inspection.contents for inspection, _ in inspected_splits):
             problems["classes"].append(str(error))
-    problems["number of channels"] += odd_channels(names_by_channels, grey_fits=train_inspector.grey_fits)
+    problems["number of channels"] += odd_channels(inspected_splits)
     for inspection, _ in inspected_splits:
         for problem in inspection.problems.values():
             problems[problem.kind].append(problem.text)
@@ -82,20 +85,6 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     lines += [f"to check: {warning}" for warning in warnings]
     lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))
-
-
-def _inspect_files(
-    split: str, records: Records, config: DataConfig, names_by_channels: dict[int, list[str]], *, has_names: bool
-) -> SplitInspection:
-    """The inspection of all files of a split, each image decoded; `names_by_channels` gets the images' names.
-
-    Raises DataError if the masks hold too many values together.
-    """
-    limits_values = reader_type(config).has_classes and config.outside_rule is None
-    windows = config.may_crop and split == "training"
-    inspector = choose_inspector(records, has_classes=limits_values, windows=windows)
-    inspect_record = partial(_inspect_and_decode, inspector, names_by_channels)
-    return inspect_split(records, f"reading {split} files", inspector, inspect_record, has_names=has_names)
 
 
 @dataclass(frozen=True)
@@ -122,15 +111,11 @@ def understand_masks(
 
     Raises DataError if the meaning is unclear.
     """
-    targets = reader_type(config)
-    pixels = total_pixels(inspected_splits)
     classes = find_named_classes(train, config)
-    if targets.has_classes and not classes:
-        check_masks(inspected_splits, pixels, insists=insists)
-    reader = targets.from_records(train, pixels, classes, config).with_records(train)
+    reader, pixels = understand(train, inspected_splits, classes, config, insists=insists)
     # the report counts all masks, also the ones that training leaves out
     reader = read_labels(reader.with_pixels(pixels), inspected_splits)
-    warnings = find_warnings(inspected_splits, (train, val), pixels, reader, config, has_names=bool(classes))
+    warnings = find_warnings(Findings(inspected_splits, (train, val), pixels, reader, config, bool(classes)))
     lines = [*reader.describe_pixels(), *describe_labels(inspected_splits, reader)]
     lines += reader.describe_records([train, val])
     lines += describe_points(inspected_splits)
@@ -201,27 +186,16 @@ def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:
     return lines
 
 
-def _inspect_and_decode(
-    inspector: Inspector, names_by_channels: dict[int, list[str]], record: Record
-) -> Inspection | Problem:
-    """The inspection of a record, whose image is decoded too; its name is added to `names_by_channels`."""
-    inspection = inspector.inspect(record)
-    if isinstance(inspection, Problem):
-        return inspection
-    try:
-        count = inspector.count_channels(record, inspection)
-    except DataError as error:
-        return Problem("image cannot be read", str(error))
-    names_by_channels[count].append(record["name"])
-    return inspection
-
-
-def odd_channels(names_by_channels: dict[int, list[str]], *, grey_fits: bool) -> list[str]:
-    """A line for each record whose channels differ from most; with `grey_fits`, one channel is never different."""
-    compared = {count: names for count, names in names_by_channels.items() if count > 1 or not grey_fits}
-    usual = max(compared, key=lambda count: len(compared[count]), default=1)
+def odd_channels(inspected_splits: InspectedSplits) -> list[str]:
+    """A line for each record whose channels differ from most; an image of one channel fits to all others."""
+    names_by_channels: dict[int, list[str]] = defaultdict(list)
+    for inspection, records in inspected_splits:
+        grey_fits = records.dims == 2
+        for i in np.flatnonzero(inspection.channels > grey_fits).tolist():
+            names_by_channels[int(inspection.channels[i])].append(records.name(i))
+    usual = max(names_by_channels, key=lambda count: len(names_by_channels[count]), default=1)
     odd = []
-    for count, names in compared.items():
+    for count, names in names_by_channels.items():
         if count != usual:
             odd += [(name, count) for name in names]
     return [f"{name}: has {count} channels, most others have {usual}" for name, count in sorted(odd)]
@@ -246,11 +220,12 @@ def describe(
     for inspection in inspections:
         sizes.update(map(tuple, inspection.sizes[inspection.sizes.any(axis=1)].tolist()))
         modes.update(inspection.modes)
-        for spacing in inspection.spacings():
+        for spacing in inspection.spacings[inspection.spacings.any(axis=1)].tolist():
             spacings[tuple(f"{side:.3g}" for side in spacing)] += 1
     lines = []
     if sizes:
-        lines.append(f"sizes ({inspections[0].axes}): {most_common(sizes)}")
+        axes = "depth x height x width" if inspections[0].sizes.shape[1] == 3 else "height x width"
+        lines.append(f"sizes ({axes}): {most_common(sizes)}")
     if spacings:
         lines.append(f"spacings in mm along z, y, x: {most_common(spacings)}")
     if modes:

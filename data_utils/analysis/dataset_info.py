@@ -7,16 +7,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from data_utils.analysis.content import content_key, sampled_indices
-from data_utils.analysis.data_warnings import find_warnings
+from data_utils.analysis.data_warnings import Findings, find_warnings
 from data_utils.analysis.distinct_rows import rows_as_text
-from data_utils.analysis.inspect_volumes import VolumeSplitInspection
-from data_utils.analysis.inspection import ClassLocations, SplitInspection, total_pixels
-from data_utils.analysis.inspectors import Inspector, choose_inspector, inspect_split
+from data_utils.analysis.inspection import ClassLocations, InspectedSplits, SplitInspection, total_pixels
+from data_utils.analysis.inspectors import choose_inspector, inspect_once, inspect_split
 from data_utils.analysis.label_sets import read_labels
 from data_utils.analysis.normalization import STATISTICS_IMAGES, Normalization, measure_normalization
 from data_utils.analysis.problems import exclude_unreadable, raise_problems
 from data_utils.analysis.spoiled_masks import check_masks
-from data_utils.analysis.volume_statistics import target_spacing
+from data_utils.analysis.volume_statistics import target_spacing, usable_spacings, volume_normalization
 from data_utils.class_map import ClassFields
 from data_utils.class_names import NamedClasses
 from data_utils.config import DataConfig
@@ -28,7 +27,7 @@ from data_utils.targets.classes import ClassReader
 from data_utils.targets.find import find_task, task_warnings
 from data_utils.targets.palettes import with_palette_colors
 from data_utils.targets.reader import TargetReader
-from runtime.cache import digest, load_value, store_value
+from runtime.cache import digest
 from runtime.console import counted, listing
 from runtime.errors import DataError
 from tasks.classes import Classes
@@ -202,44 +201,68 @@ def inspect_files(
 
     Raises DataError for settings that do not fit the data.
     """
-    targets = reader_type(config)
-    limits_values = targets.has_classes and config.outside_rule is None
-    train_inspector = choose_inspector(train, has_classes=limits_values, windows=config.may_crop)
-    train_inspector.check_settings(config)
-    val_inspector = choose_inspector(val, has_classes=limits_values)  # validation images are computed whole
+    _check_settings(train, config)
+    limits_values = reader_type(config).has_classes and config.outside_rule is None
     has_names = bool(classes)
-    train_inspection = _inspect_once(train, "checking training files", train_inspector, has_names=has_names)
-    val_inspection = _inspect_once(val, "checking validation files", val_inspector, has_names=has_names)
-    inspected_splits = [(train_inspection, train), (val_inspection, val)]
+    inspected_splits: list[tuple[SplitInspection, Records]] = []
+    for title, records in (("checking training files", train), ("checking validation files", val)):
+        windows = config.may_crop and records is train  # validation images are computed whole
+        inspector = choose_inspector(records, has_classes=limits_values, windows=windows)
+        inspected_splits.append((inspect_once(records, title, inspector, has_names=has_names), records))
     for inspection, records in inspected_splits:
         _check(inspection, records, config)
-    pixels = total_pixels(inspected_splits)
-    if targets.has_classes and not classes:
-        check_masks(inspected_splits, pixels, insists=insists)
-    reader = targets.from_records(train, pixels, classes, config).with_records(train)
+    reader, pixels = understand(train, inspected_splits, classes, config, insists=insists)
     for inspection, records in inspected_splits:
         exclude_unreadable(inspection, records, reader)
         _check(inspection, records, config)
     # the pixels of the masks that are left; the report of --check-data counts all
     reader = read_labels(reader.with_pixels(total_pixels(inspected_splits)), inspected_splits)
-    train_split = _split(train, train_inspection, reader)
-    val_split = _split(val, val_inspection, reader)
-    normalization = train_inspector.normalization(train, train_inspection, config)
-    warnings = find_warnings(inspected_splits, (train, val), pixels, reader, config, has_names=has_names)
+    train_split, val_split = (_split(records, inspection, reader) for inspection, records in inspected_splits)
+    train_inspection, _ = inspected_splits[0]
+    if train.dims == 3:
+        normalization = volume_normalization(train_inspection, train.metadata.modality, config)
+    else:
+        normalization = measure_normalization(train, config, train_inspection.problems)
+    warnings = find_warnings(Findings(inspected_splits, (train, val), pixels, reader, config, has_names))
     return DatasetInfo(config, train_split, val_split, reader, normalization, warnings)
+
+
+def _check_settings(records: Records, config: DataConfig) -> None:
+    """Raises DataError for settings that do not suit such records."""
+    if records.dims == 3 and (config.image_size or config.scale != 1):
+        raise DataError(
+            "--image-size and --scale are for images; volumes are resampled to the median of their spacings"
+        )
+    if records.dims == 2 and config.normalization:
+        raise DataError(f"--normalization {config.normalization} is for volumes, and the data are images; leave it out")
+
+
+def understand(
+    train: Records, inspected_splits: InspectedSplits, classes: NamedClasses, config: DataConfig, *, insists: bool
+) -> tuple[TargetReader, dict[MaskValue, int]]:
+    """The reader of the targets, and how many pixels of the masks hold each value.
+
+    Args:
+        classes: the classes that --classes or the data set names.
+        insists: whether a flag says that the values of masks are classes.
+
+    Raises DataError if the meaning of the masks is unclear.
+    """
+    targets = reader_type(config)
+    pixels = total_pixels(inspected_splits)
+    if targets.has_classes and not classes:
+        check_masks(inspected_splits, pixels, insists=insists)
+    return targets.from_records(train, pixels, classes, config).with_records(train), pixels
 
 
 def _split(records: Records, inspection: SplitInspection, reader: TargetReader) -> Split:
     """The split for training, made from its records and their inspection."""
-    spacings = None
-    background: MaskValue | None = None
-    if isinstance(inspection, VolumeSplitInspection):
-        spacings = inspection.statistics.usable_spacings()
-        background = 0
+    is_volume = records.dims == 3
     locations = {}
     for i, class_locations in inspection.class_locations.items():
         labeled = reader.labeled_in_map(records.label_set(i))
-        locations[i] = list_locations(class_locations, reader, background, labeled)
+        locations[i] = list_locations(class_locations, reader, 0 if is_volume else None, labeled)
+    spacings = usable_spacings(inspection.spacings) if is_volume else None
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 
@@ -282,19 +305,6 @@ def _random_sample(stream: Records, seed: int) -> ListRecords:
         for index in rng.permutation(sizes[group])[:share]:
             sample.append(stream[int(firsts[group] + index)])
     return ListRecords(sample)
-
-
-def _inspect_once(records: Records, title: str, inspector: Inspector, *, has_names: bool) -> SplitInspection:
-    """The result of `inspect_split`, stored in the cache if there are no problems."""
-    key = records.digest and digest("inspected files", records.digest, *inspector.key)
-    try:
-        stored_inspection = load_value(key)
-    except (OSError, ValueError):  # nothing is stored, or it is damaged
-        inspection = inspect_split(records, title, inspector, has_names=has_names)
-        if not inspection.problems:
-            store_value(key, inspection.to_json())
-        return inspection
-    return inspector.inspection_type.from_json(stored_inspection)
 
 
 def _check(inspection: SplitInspection, records: Records, config: DataConfig) -> None:

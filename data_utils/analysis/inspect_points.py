@@ -1,11 +1,9 @@
 """The inspection of images and volumes with points, whose records already hold the points."""
 
-import zlib
-
 import numpy as np
 
 from data_utils.analysis.inspect_images import inspect_header
-from data_utils.analysis.inspect_volumes import FOREGROUND, VolumeInspection
+from data_utils.analysis.inspect_volumes import FOREGROUND, generator
 from data_utils.analysis.inspection import ClassLocations, Inspection, Problem
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume
@@ -37,7 +35,7 @@ def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Pro
     return Inspection(size, size, mode, "numbers", {}, locations)
 
 
-def inspect_volume_points(record: Record) -> VolumeInspection | Problem:
+def inspect_volume_points(record: Record) -> Inspection | Problem:
     """The inspection of a volume, with the voxels of its points; intensities are sampled from the whole volume."""
     name = record["name"]
     source = record["target"]
@@ -46,17 +44,18 @@ def inspect_volume_points(record: Record) -> VolumeInspection | Problem:
         voxels, header = read_volume(record["image"], name)
     except DataError as error:
         return Problem("image cannot be read", str(error))
-    rng = np.random.default_rng(zlib.crc32(repr((name, header.size)).encode()))  # the same on every start
+    rng = generator(name, header.size)
     z, y, x = (rng.integers(side, size=FOREGROUND) for side in header.size)
-    return VolumeInspection(
-        size=header.size,
-        mask_size=header.size,
-        mode=header.dtype,
-        kind="numbers",
-        pixels={},
-        class_locations=point_locations(to_voxels(source.positions, source.space, header), source, header.size),
-        spacing=header.spacing,
-        foreground=voxels[z, y, x].astype(np.float32),
+    return Inspection(
+        header.size,
+        header.size,
+        header.dtype,
+        "numbers",
+        {},
+        point_locations(to_voxels(source.positions, source.space, header), source, header.size),
+        voxels.shape[-1],
+        header.spacing,
+        voxels[z, y, x].astype(np.float32),
     )
 
 

@@ -2,15 +2,12 @@
 
 import zlib
 from collections import Counter
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from data_utils.analysis.inspection import ClassLocations, Inspection, Problem, SplitInspection
+from data_utils.analysis.inspection import ClassLocations, Inspection, Problem
 from data_utils.analysis.problems import value_count_problem
-from data_utils.analysis.volume_statistics import VolumeStatistics
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import (
     VolumeHeader,
     read_label_volume,
@@ -20,8 +17,7 @@ from data_utils.image_io.volumes import (
     volume_size_mismatch,
 )
 from data_utils.mask_values import count_values
-from data_utils.sources.records import LabelSet, Record
-from runtime.cache import JSON
+from data_utils.sources.records import Record
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
 
@@ -30,61 +26,12 @@ LOCATIONS = 1000  # voxels of each value that are remembered, for patches around
 FOREGROUND = 10_000  # labeled voxels that are sampled from a volume for the statistics of CT
 
 
-@dataclass(frozen=True)
-class VolumeInspection(Inspection):
-    """What one look at a volume finds: sizes are (D, H, W), and there are some voxels of each class.
-
-    Args:
-        spacing: (z, y, x) in mm.
-        foreground: values of some labeled voxels, (n, C) float32.
-    """
-
-    spacing: Spacing = field(kw_only=True)
-    foreground: np.ndarray = field(kw_only=True)
+def generator(name: str, size: tuple[int, ...]) -> np.random.Generator:
+    """What draws voxels of a volume of this name and size: the same on every start."""
+    return np.random.default_rng(zlib.crc32(repr((name, size)).encode()))
 
 
-@dataclass
-class VolumeSplitInspection(SplitInspection):
-    """What one look at each volume of a split finds: sizes are (N, 3), and there are spacings and intensities."""
-
-    axes = "depth x height x width"
-    dims = 3
-
-    _spacings: dict[int, Spacing] = field(default_factory=dict)
-    _foregrounds: dict[int, np.ndarray] = field(default_factory=dict)
-    stored_statistics: VolumeStatistics | None = None  # those of an earlier run
-
-    @property
-    def statistics(self) -> VolumeStatistics:
-        """Spacings and intensities, which only volumes have."""
-        if self.stored_statistics is not None:
-            return self.stored_statistics
-        spacings = np.zeros((len(self.sizes), 3))
-        for i, spacing in self._spacings.items():
-            spacings[i] = spacing
-        return VolumeStatistics.from_volumes(spacings, list(self._foregrounds.values()))
-
-    def add(  # type: ignore[override]  # it takes volumes only
-        self, i: int, inspection: VolumeInspection, labeled_for: LabelSet | None = None
-    ) -> None:
-        super().add(i, inspection, labeled_for)
-        self._spacings[i] = inspection.spacing
-        self._foregrounds[i] = inspection.foreground
-
-    def spacings(self) -> list[tuple[float, ...]]:
-        return [tuple(spacing) for spacing in self.statistics.spacings.tolist() if any(spacing)]
-
-    def to_json(self) -> JSON:
-        return super().to_json() | {"volumes": self.statistics.to_json()}
-
-    @classmethod
-    def from_json(cls, value: JSON) -> "VolumeSplitInspection":
-        inspection = super().from_json(value)
-        inspection.stored_statistics = VolumeStatistics.from_json(value["volumes"])
-        return inspection
-
-
-def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspection | Problem:
+def inspect_volume(record: Record, has_classes: bool = True) -> Inspection | Problem:
     """The inspection of image and label: whether they fit, where each value lies, intensities at some voxels."""
     name = record["name"]
     image = record["image"]
@@ -117,22 +64,15 @@ def inspect_volume(record: Record, *, has_classes: bool = True) -> VolumeInspect
     problem = value_count_problem(pixels, name) if has_classes else None
     if problem:
         return problem
-    rng = np.random.default_rng(zlib.crc32(repr((name, header.size)).encode()))  # the same on every start
+    rng = generator(name, header.size)
     locations: ClassLocations = {}
     for value in sorted(pixels):
         locations[value] = _sample_voxels(values, value, plane_counts, LOCATIONS, rng)
     z, y, x = _sample_voxels(values, None, plane_counts, FOREGROUND, rng).T
     foreground = voxels[z, y, x].astype(np.float32)
-    return VolumeInspection(
-        size=header.size,
-        mask_size=label_header.size,
-        mode=header.dtype,
-        kind="numbers",
-        pixels=dict(pixels),
-        class_locations=locations,
-        spacing=header.spacing,
-        foreground=foreground,
-    )
+    sizes = (header.size, label_header.size)
+    channels = foreground.shape[1]
+    return Inspection(*sizes, header.dtype, "numbers", dict(pixels), locations, channels, header.spacing, foreground)
 
 
 def _mismatch(name: str, image: VolumeHeader, label: VolumeHeader) -> Problem | None:

@@ -4,17 +4,18 @@ from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from data_utils.image_io.volume_formats import Spacing
 from data_utils.mask_values import count_colors
 from data_utils.sources.records import LabelSet, Records
 from runtime.cache import JSON
 from runtime.errors import DataError
 from unet.config import MaskValue
 
-# some pixels of each value of a mask, (n, 2) as (row, column); nnU-Net has them under this name
+# some pixels of each value of a mask, (n, 2) as (row, column), or voxels (n, 3); nnU-Net has them under this name
 ClassLocations = dict[MaskValue, np.ndarray]
 
 
@@ -33,18 +34,29 @@ class Problem(NamedTuple):
     text: str
 
 
+class Foreground(NamedTuple):
+    """Statistics of labeled voxels of a split: the values that CT is clipped to, mean and deviation of each channel."""
+
+    clip: tuple[float, float]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class Inspection:
     """What one look at a record finds.
 
     Args:
-        size: (H, W) of the image.
-        mask_size: (H, W) of the mask.
+        size: (*spatial) of the image.
+        mask_size: (*spatial) of the mask.
         mode: the image's type, as Pillow or NumPy names it.
         kind: the kind of the mask's values: "numbers", "greys" or "colors".
         pixels: how many pixels of the mask hold each value.
-        class_locations: some pixels of each value, for an image too large to be decoded whole for every crop; else
-            None.
+        class_locations: some pixels of each value, for volumes and for images too large to be decoded whole for every
+            crop; else None.
+        channels: the channels of an image that was decoded whole; 0 for any other.
+        spacing: (z, y, x) in mm of a volume.
+        foreground: the values of some labeled voxels of a volume, (n, C) float32.
     """
 
     size: tuple[int, ...]
@@ -53,6 +65,9 @@ class Inspection:
     kind: str
     pixels: dict[MaskValue, int]
     class_locations: ClassLocations | None = None
+    channels: int = 0
+    spacing: Spacing | None = None
+    foreground: np.ndarray | None = None
 
 
 @dataclass
@@ -60,37 +75,43 @@ class SplitInspection:
     """What one look at each record of a split finds.
 
     Args:
-        sizes: (N, 2) int64 as (H, W); zeros where a record cannot be used.
+        sizes: (N, 2) int64 as (H, W), or (N, 3); zeros where a record cannot be used.
+        members: (N,) index into `contents` of each mask, -1 where a record cannot be used.
+        channels: (N,) int64, the channels of each image; 0 where the image was not decoded.
+        spacings: (N, 3), (z, y, x) in mm; zeros for images, and where a record cannot be used.
         resized_masks: how many masks have another size than their images, in the same proportions.
         modes: how many images have each mode.
         contents: the different sets of values that masks hold, each with the pixels of all its masks together.
-        members: (N,) index into `contents` of each mask, -1 where a record cannot be used.
         problems: index -> problem, for the records that cannot be used.
-        class_locations: some pixels of each value, for records whose images are too large to be decoded whole for every
-            crop.
+        class_locations: some pixels of each value, for the records that have them.
+        foreground: the intensities of labeled voxels; None for images, if no voxel is labeled, or if not all volumes
+            have as many channels.
     """
-
-    axes: ClassVar[str] = "height x width"
-    dims: ClassVar[int] = 2
 
     sizes: np.ndarray
     members: np.ndarray
+    channels: np.ndarray
+    spacings: np.ndarray
     resized_masks: int = 0
     modes: Counter = field(default_factory=Counter)
     contents: dict[Content, Counter] = field(default_factory=dict)
     problems: dict[int, Problem] = field(default_factory=dict)
     class_locations: dict[int, ClassLocations] = field(default_factory=dict)
+    foreground: Foreground | None = None
     _numbers: dict[Content, int] = field(default_factory=dict)  # the index of each of the contents
 
     @classmethod
-    def empty(cls: type["AnyInspection"], count: int) -> "AnyInspection":
-        """The inspection of `count` records before the first is inspected."""
-        return cls(np.zeros((count, cls.dims), np.int64), np.full(count, -1, np.int64))
+    def empty(cls, count: int, dims: int = 2) -> "SplitInspection":
+        """The inspection of `count` images or volumes before the first is inspected."""
+        sizes = np.zeros((count, dims), np.int64)
+        return cls(sizes, np.full(count, -1, np.int64), np.zeros(count, np.int64), np.zeros((count, 3)))
 
     def add(self, i: int, inspection: Inspection, labeled_for: LabelSet | None = None) -> None:
         """Add the inspection of record i, whose image is labeled for the classes `labeled_for`."""
         content = Content(inspection.kind, tuple(sorted(inspection.pixels)), labeled_for)
         self.sizes[i] = inspection.size
+        self.channels[i] = inspection.channels
+        self.spacings[i] = inspection.spacing or 0
         self.resized_masks += inspection.size != inspection.mask_size
         self.modes[inspection.mode] += 1
         if inspection.class_locations is not None:
@@ -110,51 +131,49 @@ class SplitInspection:
         self.problems[i] = problem
         self.members[i] = -1
 
-    def spacings(self) -> list[tuple[float, ...]]:
-        """(z, y, x) in mm of each record that has a spacing."""
-        return []
-
     def to_json(self) -> JSON:
-        """The part that the cache stores; problems are left out, since an inspection with any is not remembered."""
+        """What the cache stores; problems are left out, since an inspection with any is not remembered."""
         contents = []
         for content, pixels in self.contents.items():
             contents.append([content.kind, list(pixels.items()), content.labeled_for])
-        class_locations = []
-        for i, locations in self.class_locations.items():
-            stored_locations = [[value, locations_to_json(pixels)] for value, pixels in locations.items()]
-            class_locations.append([i, stored_locations])
+        locations = []
+        for i, by_value in self.class_locations.items():
+            locations.append([i, [[value, _to_text(pixels)] for value, pixels in by_value.items()]])
         return {
             "sizes": self.sizes.tolist(),
+            "members": self.members.tolist(),
+            "channels": self.channels.tolist(),
+            "spacings": self.spacings.tolist() if self.spacings.any() else [],
             "resized_masks": self.resized_masks,
             "modes": dict(self.modes),
             "contents": contents,
-            "members": self.members.tolist(),
-            "class_locations": class_locations,
+            "class_locations": locations,
+            "foreground": self.foreground,
         }
 
     @classmethod
-    def from_json(cls: type["AnyInspection"], value: JSON) -> "AnyInspection":
-        contents: dict[Content, Counter] = {}
+    def from_json(cls, value: JSON, dims: int = 2) -> "SplitInspection":
+        """The inverse of `to_json`."""
+        members = np.array(value["members"], np.int64)
+        split = cls.empty(len(members), dims)
+        split.members = members
+        split.sizes[:] = np.array(value["sizes"]).reshape(-1, dims)
+        split.channels[:] = value["channels"]
+        split.spacings[:] = value["spacings"] or 0
+        split.resized_masks = value["resized_masks"]
+        split.modes = Counter(value["modes"])
         for kind, items, labeled_for in value["contents"]:
             pixels = Counter({mask_value_from_json(json_value): count for json_value, count in items})
             labeled_for = None if labeled_for is None else tuple(labeled_for)
-            contents[Content(kind, tuple(sorted(pixels)), labeled_for)] = pixels
-        class_locations: dict[int, ClassLocations] = {}
-        for i, stored_locations in value["class_locations"]:
-            class_locations[i] = {
-                mask_value_from_json(json_value): locations_from_json(pixels) for json_value, pixels in stored_locations
-            }
-        return cls(
-            sizes=np.array(value["sizes"], np.int64).reshape(-1, cls.dims),
-            members=np.array(value["members"], np.int64),
-            resized_masks=value["resized_masks"],
-            modes=Counter(value["modes"]),
-            contents=contents,
-            class_locations=class_locations,
-        )
+            split.contents[Content(kind, tuple(sorted(pixels)), labeled_for)] = pixels
+        for i, by_value in value["class_locations"]:
+            locations = {mask_value_from_json(json_value): _from_text(text) for json_value, text in by_value}
+            split.class_locations[i] = locations
+        if value["foreground"]:
+            split.foreground = Foreground(*map(tuple, value["foreground"]))
+        return split
 
 
-AnyInspection = TypeVar("AnyInspection", bound=SplitInspection)
 InspectedSplits = Sequence[tuple[SplitInspection, Records]]  # the inspection of each split, beside its records
 
 
@@ -169,16 +188,12 @@ def total_pixels(inspected_splits: InspectedSplits) -> dict[MaskValue, int]:
         for content, pixels, members in inspection.used_contents():
             totals[content.kind].update(pixels)
             examples.setdefault(content.kind, records.name(int(members[0])))
-    numbers = totals["numbers"]
-    greys = totals["greys"]
-    colors = totals["colors"]
+    numbers, greys, colors = totals.values()
     if colors and numbers:
         raise DataError(
             f"{examples['colors']} is a color mask and {examples['numbers']} one of numbers; store all in one way"
         )
-    if colors:
-        greys = count_colors(greys)
-    return dict(greys + numbers + colors)
+    return dict((count_colors(greys) if colors else greys) + numbers + colors)
 
 
 def pixels_by_labels(inspected_splits: InspectedSplits) -> dict[LabelSet | None, dict[MaskValue, int]]:
@@ -195,15 +210,12 @@ def mask_value_from_json(value: Any) -> MaskValue:
     return tuple(value) if isinstance(value, list) else value
 
 
-def locations_to_json(locations: np.ndarray) -> JSON:
-    """Pixels (n, 2) as lists; voxels (n, 3), which are many, as text."""
-    if locations.shape[1] == 2:
-        return locations.tolist()
-    return b64encode(locations.astype("<u2").tobytes()).decode()
+def _to_text(locations: np.ndarray) -> JSON:
+    """Pixels (n, d), which may be many, as d and a text."""
+    return [locations.shape[1], b64encode(locations.astype("<u4").tobytes()).decode()]
 
 
-def locations_from_json(value: JSON) -> np.ndarray:
-    """(n, 2) or (n, 3) int64, the inverse of `locations_to_json`."""
-    if isinstance(value, list):
-        return np.array(value)
-    return np.frombuffer(b64decode(value), "<u2").reshape(-1, 3).astype(np.int64)
+def _from_text(value: JSON) -> np.ndarray:
+    """(n, d) int64, the inverse of `_to_text`."""
+    dims, text = value
+    return np.frombuffer(b64decode(text), "<u4").reshape(-1, dims).astype(np.int64)

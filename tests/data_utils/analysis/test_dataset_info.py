@@ -1,7 +1,7 @@
 """What is known of a data set before the first step: its sizes, bad samples, fingerprint and what its network is told.
 
 Modules: data_utils/analysis/dataset_info.py, data_utils/analysis/inspection.py, data_utils/analysis/inspect_images.py,
-data_utils/analysis/inspect_windows.py, data_utils/analysis/normalization.py, data_utils/config.py.
+data_utils/analysis/inspect_images.py, data_utils/analysis/normalization.py, data_utils/config.py.
 """
 
 from dataclasses import replace
@@ -150,7 +150,8 @@ def test_the_pixels_of_a_class_are_counted_in_masks_that_can_be_used(tmp_path):
 
 def test_a_record_that_cannot_be_used_takes_the_most_frequent_size():
     sizes = np.array([[24, 24], [40, 32], [0, 0], [40, 32], [64, 64]])
-    inspection = SplitInspection(sizes, np.zeros(5, int))
+    inspection = SplitInspection.empty(5)
+    inspection.sizes[:] = sizes
     usable = usable_sizes(inspection)
     assert usable.tolist() == [[24, 24], [40, 32], [40, 32], [40, 32], [64, 64]]
     assert usable.dtype == np.int32

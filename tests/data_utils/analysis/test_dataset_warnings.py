@@ -1,6 +1,6 @@
 """What looks like a mistake in a data set is said before training starts.
 
-Modules: data_utils/analysis/label_warnings.py, data_utils/analysis/data_warnings.py.
+Module: data_utils/analysis/data_warnings.py.
 """
 
 from pathlib import Path

@@ -12,7 +12,6 @@ from PIL import Image
 from support.inspections import split_of
 
 from data_utils.analysis.inspect_images import inspect_image
-from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.analysis.inspection import (
     Inspection,
     Problem,
@@ -53,17 +52,15 @@ def test_values_are_numbers_or_greys_or_colors_as_they_are_stored(tmp_path, mask
 @pytest.mark.parametrize("suffix", ["tif", "npy"])
 @pytest.mark.parametrize("is_large", [False, True], ids=["whole", "in strips"])
 def test_a_pixel_that_counts_as_infinite_is_named(tmp_path, monkeypatch, value, suffix, is_large):
-    inspect = inspect_image
     if is_large:
         monkeypatch.setattr("data_utils.image_io.windowed.LARGE_IMAGE_PIXELS", 100)
-        inspect = inspect_in_windows
     image = np.zeros((48, 32), np.float32)
     record = write_mask(tmp_path, "mask.png", image.astype(np.uint8)) | {"image": str(tmp_path / f"a.{suffix}")}
     for pixel, is_named in ((1e29, False), (value, True)):
         image[40, 5] = pixel
         np.save(tmp_path / "a.npy", image)
         Image.fromarray(image).save(tmp_path / "a.tif")
-        problem = inspect(record)
+        problem = inspect_image(record, windows=is_large)
         assert isinstance(problem, Problem) is is_named
     assert problem.kind == "image cannot be read"
     assert problem.text.startswith("a: has pixels that are not numbers (NaN or infinite)")
@@ -197,7 +194,6 @@ def test_an_inspection_has_the_sizes_of_its_images(three_images):
     assert three_images.sizes.tolist() == [[4, 5], [6, 7], [6, 7]]
     assert three_images.modes == {"RGB": 1, "L": 2}
     assert three_images.resized_masks == 1
-    assert three_images.spacings() == []
 
 
 def test_an_inspection_has_the_places_of_classes_in_large_images(three_images):

@@ -1,5 +1,6 @@
 """One look at a volume and its label: where each value lies, and how bright labeled voxels are."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,9 @@ from support.volumes import volume_config, write_decathlon, write_volume
 
 from data_utils.analysis import inspect_volumes
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.inspect_volumes import VolumeInspection, VolumeSplitInspection, inspect_volume
-from data_utils.analysis.inspection import Problem
-from data_utils.analysis.inspectors import VolumeInspector
+from data_utils.analysis.inspect_volumes import inspect_volume
+from data_utils.analysis.inspection import Inspection, Problem, SplitInspection
+from data_utils.analysis.volume_statistics import measure_foreground
 from data_utils.image_io.formats import VolumeFile
 
 
@@ -20,7 +21,7 @@ def record_of(folder: Path) -> dict:
     return {"image": image, "target": label, "name": "a"}
 
 
-def inspect_voxels(folder: Path, image: np.ndarray, label: np.ndarray) -> VolumeInspection | Problem:
+def inspect_voxels(folder: Path, image: np.ndarray, label: np.ndarray) -> Inspection | Problem:
     """What one look finds in voxels (z, y, x), which are written first."""
     write_volume(folder / "i.nii", image)
     write_volume(folder / "l.nii", label)
@@ -86,7 +87,6 @@ def test_a_label_of_many_values_is_a_problem_where_these_are_classes(tmp_path):
     problem = inspect_voxels(tmp_path, label, label)
     assert problem.kind == "too many mask values"
     assert problem.text.startswith("a: mask holds more than 255 values: 0, ")
-    assert isinstance(VolumeInspector(has_classes=True).inspect(record_of(tmp_path)), Problem)
 
 
 @pytest.mark.parametrize(("missing", "kind"), [("image", "image cannot be read"), ("target", "label cannot be read")])
@@ -112,29 +112,18 @@ def test_a_label_of_another_spacing_than_its_image_is_a_problem(tmp_path):
     assert "differ by up to 0.5 mm" in problem.text
 
 
-def inspection_of_one_volume() -> VolumeSplitInspection:
-    """The second of two volumes."""
-    inspection = VolumeSplitInspection.empty(2)
-    voxels = {9: np.array([[300, 2, 1], [0, 0, 70]])}
-    values = ((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 50, 9: 10}, voxels)
-    inspection.add(1, VolumeInspection(*values, spacing=(2.5, 1, 1), foreground=np.float32([[1], [3]])))
-    return inspection
-
-
-def check_inspection_of_one_volume(inspection: VolumeSplitInspection) -> None:
-    assert inspection.sizes.tolist() == [[0, 0, 0], [3, 4, 5]]
-    assert inspection.spacings() == [(2.5, 1, 1)]
-    assert inspection.statistics.spacings.tolist() == [[0, 0, 0], [2.5, 1, 1]]
-    assert inspection.class_locations[1][9].tolist() == [[300, 2, 1], [0, 0, 70]]
-    foreground = inspection.statistics.foreground
-    assert foreground.mean == (2,)
-    assert foreground.std == (1,)
-    assert foreground.clip == pytest.approx((1.01, 2.99))
-    assert inspection.statistics.channels == {1: 1}
-
-
 def test_an_inspection_of_volumes_survives_the_cache():
-    check_inspection_of_one_volume(VolumeSplitInspection.from_json(inspection_of_one_volume().to_json()))
+    inspection = SplitInspection.empty(2, 3)
+    voxels = {9: np.array([[300, 2, 1], [0, 0, 70]])}
+    inspection.add(1, Inspection((3, 4, 5), (3, 4, 5), "uint8", "numbers", {0: 50, 9: 10}, voxels, 1, (2.5, 1, 1)))
+    inspection.foreground = measure_foreground([np.float32([[1], [3]])])
+    again = SplitInspection.from_json(json.loads(json.dumps(inspection.to_json())), 3)
+    assert again.sizes.tolist() == [[0, 0, 0], [3, 4, 5]]
+    assert again.spacings.tolist() == [[0, 0, 0], [2.5, 1, 1]]
+    assert again.class_locations[1][9].tolist() == [[300, 2, 1], [0, 0, 70]]
+    assert again.channels.tolist() == [0, 1]
+    assert again.foreground == inspection.foreground
+    assert again.foreground.clip == pytest.approx((1.01, 2.99))
 
 
 def test_places_of_a_volume_are_the_same_on_every_start(tmp_path):

@@ -8,7 +8,6 @@ import tifffile
 from PIL import Image
 
 from data_utils.analysis.inspect_images import inspect_image
-from data_utils.analysis.inspect_windows import inspect_in_windows
 from data_utils.image_io.rasters import Raster
 
 
@@ -43,7 +42,7 @@ def large_mask(tmp_path, monkeypatch):
 
 def test_a_mask_that_is_read_in_strips_is_as_when_read_whole(large_mask):
     record, _, whole = large_mask
-    inspection = inspect_in_windows(record)
+    inspection = inspect_image(record, windows=True)
     assert inspection.size == whole.size
     assert inspection.mask_size == whole.mask_size
     assert inspection.kind == "numbers"
@@ -53,21 +52,21 @@ def test_a_mask_that_is_read_in_strips_is_as_when_read_whole(large_mask):
 
 def test_no_more_of_a_large_image_and_its_mask_is_in_memory_than_a_strip(large_mask, monkeypatch):
     heights = []
-    read = Raster.read
+    read = WindowedTiff.read
 
-    def note(tiff: Raster, top: int, bottom: int, *columns: int) -> np.ndarray:
+    def note(tiff: WindowedTiff, top: int, bottom: int, *columns: int) -> np.ndarray:
         heights.append(bottom - top)
         return read(tiff, top, bottom, *columns)
 
     monkeypatch.setattr(Raster, "read", note)
-    inspect_in_windows(large_mask[0])
+    inspect_image(large_mask[0], windows=True)
     assert max(heights) == 32
 
 
 @pytest.mark.parametrize("value", [0, 5])
 def test_places_of_a_class_are_spread_over_all_strips(large_mask, value):
     record, mask, _ = large_mask
-    places = inspect_in_windows(record).class_locations[value]
+    places = inspect_image(record, windows=True).class_locations[value]
     assert len(places) == 64
     assert (mask[tuple(places.T)] == value).all()
     assert places[:, 0].min() < 40
@@ -76,7 +75,7 @@ def test_places_of_a_class_are_spread_over_all_strips(large_mask, value):
 
 def test_the_place_of_a_single_pixel_is_found(large_mask):
     record, _, _ = large_mask
-    assert inspect_in_windows(record).class_locations[9].tolist() == [[150, 7]]
+    assert inspect_image(record, windows=True).class_locations[9].tolist() == [[150, 7]]
 
 
 def test_pixels_of_a_class_come_from_strips_by_how_many_these_hold(tmp_path, monkeypatch):
@@ -85,7 +84,7 @@ def test_pixels_of_a_class_come_from_strips_by_how_many_these_hold(tmp_path, mon
     mask[40] = 5  # one row of the second strip
     record = write_pair(tmp_path, mask)
     in_strips(monkeypatch, 64)
-    rows = inspect_in_windows(record).class_locations[5][:, 0]
+    rows = inspect_image(record, windows=True).class_locations[5][:, 0]
     assert len(rows) == 64
     assert 0 < (rows == 40).sum() < 20
 
@@ -109,14 +108,14 @@ def color_mask(monkeypatch):
 
 
 def test_strips_of_grey_in_a_color_mask_hold_colors(tmp_path, color_mask):
-    inspection = inspect_in_windows(write_color_pair(tmp_path, color_mask))
+    inspection = inspect_image(write_color_pair(tmp_path, color_mask), windows=True)
     ground = 96 * 64 - 32 * 7 - 32 * 5 - 1
     assert inspection.kind == "colors"
     assert inspection.pixels == {(0, 0, 0): ground, (9, 9, 9): 32 * 12, (200, 9, 9): 1}
 
 
 def test_places_of_colors_are_in_strips_of_grey_too(tmp_path, color_mask):
-    inspection = inspect_in_windows(write_color_pair(tmp_path, color_mask))
+    inspection = inspect_image(write_color_pair(tmp_path, color_mask), windows=True)
     assert inspection.class_locations.keys() == inspection.pixels.keys()
     for value, places in inspection.class_locations.items():
         assert (color_mask[tuple(places.T)] == value).all()
@@ -135,7 +134,7 @@ def four_hundred_values(tmp_path, monkeypatch):
 
 
 def test_values_are_too_many_over_all_strips(four_hundred_values):
-    assert inspect_in_windows(four_hundred_values).kind == "too many mask values"
+    assert inspect_image(four_hundred_values, windows=True).kind == "too many mask values"
 
 
 @pytest.fixture
@@ -151,13 +150,13 @@ def write_smaller_mask(record: dict, size: tuple[int, int]) -> None:
 
 def test_masks_of_half_the_size_are_read_in_windows(large_image):
     write_smaller_mask(large_image, (32, 48))
-    inspection = inspect_in_windows(large_image)
+    inspection = inspect_image(large_image, windows=True)
     assert inspection.size == (64, 96)
     assert inspection.mask_size == (32, 48)
 
 
 def test_masks_of_other_proportions_are_a_problem(large_image):
     write_smaller_mask(large_image, (32, 40))
-    problem = inspect_in_windows(large_image)
+    problem = inspect_image(large_image, windows=True)
     assert problem.kind == "mask and image differ in proportions"
     assert problem == inspect_image(large_image)

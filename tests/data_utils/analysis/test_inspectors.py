@@ -5,27 +5,26 @@ import pytest
 from PIL import Image
 from support.data_sets import load_info
 from support.folders import write_folder
+from support.volumes import write_decathlon
 
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.inspection import SplitInspection, pixels_by_labels
-from data_utils.analysis.inspectors import ImageInspector, VolumeInspector, inspect_split
+from data_utils.analysis.inspectors import Inspector, inspect_split
 from data_utils.config import DataConfig
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError
 
 
-@pytest.mark.parametrize("config", [DataConfig(image_size=(8, 8)), DataConfig(scale=0.5)], ids=["size", "scale"])
-def test_sizes_of_images_are_refused_for_volumes(config):
-    ImageInspector(has_classes=True).check_settings(config)
+@pytest.mark.parametrize("settings", [{"image_size": (8, 8)}, {"scale": 0.5}], ids=["size", "scale"])
+def test_sizes_of_images_are_refused_for_volumes(tmp_path, settings):
     with pytest.raises(DataError, match="--image-size and --scale are for images"):
-        VolumeInspector(has_classes=True).check_settings(config)
+        load_info(write_decathlon(tmp_path), val_fraction=0.25, **settings)
 
 
 @pytest.mark.parametrize("kind", ["ct", "z-score"])
-def test_normalizations_of_volumes_are_refused_for_images(kind):
-    VolumeInspector(has_classes=True).check_settings(DataConfig(normalization=kind))
+def test_normalizations_of_volumes_are_refused_for_images(tmp_path, kind):
     with pytest.raises(DataError, match=f"--normalization {kind} is for volumes, and the data are images"):
-        ImageInspector(has_classes=True).check_settings(DataConfig(normalization=kind))
+        load_info(write_folder(tmp_path, 2, seed=0), normalization=kind)
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def three_hundred_values():
 
 def test_masks_of_few_values_may_hold_too_many_together(three_hundred_values):
     with pytest.raises(DataError, match="the masks up to 2 hold more than 255 values: 0, 1, 2"):
-        inspect_split(three_hundred_values, "reading", ImageInspector(has_classes=True))
+        inspect_split(three_hundred_values, "reading", Inspector())
 
 
 class LabeledRecords(ListRecords):
@@ -63,7 +62,7 @@ def check_labeled_pixels(inspection: SplitInspection) -> None:
 
 
 def test_classes_that_images_are_labeled_for_survive_the_cache():
-    inspection = inspect_split(LabeledRecords(), "reading", ImageInspector(has_classes=True))
+    inspection = inspect_split(LabeledRecords(), "reading", Inspector())
     check_labeled_pixels(SplitInspection.from_json(inspection.to_json()))
 
 

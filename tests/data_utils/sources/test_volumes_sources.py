@@ -24,7 +24,8 @@ from support.volumes import (
 )
 
 from data_utils.analysis.check_data import check_data
-from data_utils.analysis.inspect_volumes import VolumeInspection, inspect_volume
+from data_utils.analysis.inspect_volumes import inspect_volume
+from data_utils.analysis.inspection import Inspection
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import VolumeFile
@@ -353,7 +354,7 @@ def test_a_label_that_does_not_say_where_it_lies_lies_on_its_image(tmp_path, sid
     nibabel.save(plain, tmp_path / "masks" / "a.nii.gz")
     records = training_volumes(tmp_path)
     assert samples(records) == expected
-    assert isinstance(inspect_volume(records[0]), VolumeInspection)
+    assert isinstance(inspect_volume(records[0]), Inspection)
 
 
 def test_a_label_whose_voxels_have_other_sides_does_not_lie_on_its_image(tmp_path):

@@ -1,5 +1,6 @@
 """Valid images and masks that are warned of."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -8,27 +9,33 @@ from PIL import Image
 from support.data_sets import load_info
 from support.inspections import records_of, split_of
 
-from data_utils.analysis.inspection import Inspection, SplitInspection, total_pixels
-from data_utils.analysis.label_warnings import label_warnings
+from data_utils.analysis.data_warnings import Findings, find_warnings
+from data_utils.analysis.inspection import total_pixels
 from data_utils.class_map import ClassMap
-from data_utils.sources.records import AnnotationSummary, ListRecords
+from data_utils.config import DataConfig
+from data_utils.sources.records import AnnotationSummary
+from data_utils.targets.classes import ClassReader
 
 CLASSES = ClassMap(("sky", "land"), (0, 1), None)
 
 
-def mode_warnings(modes: list[str]) -> tuple[str, ...]:
+def warnings_of(*splits, class_map: ClassMap = CLASSES) -> list[str]:
+    """The warnings of splits whose classes have no names."""
+    records = [split_records for _, split_records in splits]
+    reader = ClassReader(class_map)
+    return list(find_warnings(Findings(splits, records, total_pixels(splits), reader, DataConfig(), has_names=False)))
+
+
+def mode_warnings(modes: list[str]) -> list[str]:
     """The warnings of images of these types of pixels."""
-    image = np.zeros((4, 5), np.uint8)
-    records = ListRecords([{"image": image, "target": image, "name": f"{number}"} for number in range(len(modes))])
-    inspection = SplitInspection.empty(len(modes))
-    for number, mode in enumerate(modes):
-        inspection.add(number, Inspection((4, 5), (4, 5), mode, "numbers", {0: 20}))
-    return label_warnings([(inspection, records)], {0: 20}, None, has_names=False, ignores_values=False, has_flag=False)
+    inspection, records = split_of(*[{0: 10, 1: 10}] * 4)
+    inspection.modes = Counter(modes)
+    return warnings_of((inspection, records))
 
 
 @pytest.mark.parametrize("modes", [["RGB", "L"], ["I;16", "uint16 x 3", "F"]], ids=["8 bits", "deeper"])
 def test_images_of_8_bits_or_deeper_ones_alone_are_not_warned_of(modes):
-    assert mode_warnings(modes) == ()
+    assert mode_warnings(modes) == []
 
 
 @pytest.mark.parametrize(
@@ -80,15 +87,6 @@ def test_masks_with_a_likely_mistake_are_warned_of(tmp_path, masks, flags, line)
 def test_masks_without_a_likely_mistake_are_not_warned_of(tmp_path, masks, flags):
     warnings = load_info(values(tmp_path / "data", masks), **flags).warnings
     assert not [text for text in warnings if "255" in text or "few" in text or "holds" in text]
-
-
-def warnings_of(
-    *splits, class_map=CLASSES, has_names=False, ignores_values=False, has_flag=False, pixels=None
-) -> list[str]:
-    counts = total_pixels(splits) if pixels is None else pixels
-    return list(
-        label_warnings(splits, counts, class_map, has_names=has_names, ignores_values=ignores_values, has_flag=has_flag)
-    )
 
 
 @pytest.mark.parametrize(("training", "validation"), [(1, 1), (2, 1)])

@@ -52,9 +52,9 @@ def test_a_mask_that_is_read_in_strips_is_as_when_read_whole(large_mask):
 
 def test_no_more_of_a_large_image_and_its_mask_is_in_memory_than_a_strip(large_mask, monkeypatch):
     heights = []
-    read = WindowedTiff.read
+    read = Raster.read
 
-    def note(tiff: WindowedTiff, top: int, bottom: int, *columns: int) -> np.ndarray:
+    def note(tiff: Raster, top: int, bottom: int, *columns: int) -> np.ndarray:
         heights.append(bottom - top)
         return read(tiff, top, bottom, *columns)
 

@@ -1,9 +1,7 @@
 """Pictures, scores and the report of a run: at each evaluation, and at the end."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from accelerate import Accelerator
 
@@ -101,63 +99,11 @@ class Publisher:
             is_best = self.checkpoints.save_model(network, card)
             mark = " (best so far, saved)" if is_best else " (best so far, not saved)"
         if is_best:
-            self._save_image_scores(evaluation)
+            with tolerate_write_errors(IMAGE_SCORES):
+                scores = evaluation.scores.image_comparison
+                write_image_scores(self.log.output_dir, self.info, self.task.compared_by, scores)
         say(f"step {evaluation.step}: {evaluation.scores.summary()}{mark}")
         return is_best
-
-    def _save_image_scores(self, best: Evaluation) -> None:
-        """Save the score of each validation image, for compare.py; prints a line if the disk refuses it."""
-        with tolerate_write_errors(IMAGE_SCORES):
-            write_image_scores(self.log.output_dir, self.info, self.task.compared_by, best.scores.image_comparison)
-
-    def write_results(
-        self, state: RunState, schedule: Schedule, resume: str | None, speed_notes: Sequence[str | None]
-    ) -> None:
-        """Write the best model's pictures and table, and the report of the run; call it on the main process.
-
-        Args:
-            resume: the command that goes on with a run that was stopped.
-            speed_notes: sentences on the speed of the run, without full stops; None entries are left out.
-        """
-        output_dir = self.log.output_dir
-        best = state.best_evaluation(self.task)
-        views = {}
-        remarks: list[str] = []
-        if best is not None:
-            self._save_image_scores(best)  # once more: a resumed run may have lost the file
-            model = UNet.from_pretrained(self.checkpoints.model_folder)
-            predictor = Predictor(model.to(self.accelerator.device))
-            with self.accelerator.autocast():
-                with tolerate_write_errors("predictions/"):
-                    save_pictures(output_dir / "predictions", sample_panels(self.info, predictor, self.section))
-                views = worst_and_best(self.info, predictor, self.section, best.scores.image_comparison)
-            say(best.scores.table())
-            say(f"best model in {self.checkpoints.model_folder}, report in {output_dir / 'report.html'}")
-        with tolerate_write_errors("report.html"):
-            run_facts = facts(state, schedule, resume, best, self.info, self.section, self.network)
-            remarks = judge(read_log(output_dir), run_facts)
-        for note in filter(None, speed_notes):
-            remarks.append(f"{note[0].upper()}{note[1:]}.")
-        extent = {
-            "steps made": made_of(state.step, schedule.total_steps),
-            "epochs done": f"{schedule.epoch(state.step):.1f}",
-            "minutes since the last start": f"{milliseconds_since_start() / 60_000:.3g}",
-        }
-        for images, use in ((self.info.train, "training"), (self.info.val, "validation")):
-            number, _, label = counted(len(images), f"{use} image").partition(" ")
-            extent[label] = number
-        with tolerate_write_errors("report.html"):
-            write_report(
-                output_dir,
-                best,
-                self.section,
-                self.task.compared_by,
-                views=views,
-                remarks=remarks,
-                extent=extent,
-            )
-        for remark in remarks:
-            say(remark)
 
     def finish(self, args: TrainSettings, run: OpenedRun, schedule: Schedule, state: RunState) -> None:
         """End the log, write the report and publish the model; every process must call it.
@@ -172,65 +118,85 @@ class Publisher:
             resume = None if schedule.is_over(state) else run.resume_line()
             if schedule.clock.budget and not resume:
                 self.log.record_length()
-            self.write_results(state, schedule, resume, [self.log.bottleneck()])
-            finish_run(args, run.output_dir, schedule, state, resume=resume, all_saved=all_saved)
+            self.write_results(schedule, state, resume)
+            if resume:
+                saved = "all is saved" if all_saved else "not all is saved, see above"
+                say(f"stopped after step {_steps_made(schedule, state)}; {saved}; continue with: {resume}")
+            elif all_saved and push_to_hub(self.checkpoints.model_folder, args.push_to_hub):
+                mark_finished(run.output_dir, args, schedule, state.step)
         self.log.tracker.finish()
         if not all_saved:
             raise WriteError(f"{run.output_dir} is incomplete: files could not be written, see the lines above")
 
+    def write_results(self, schedule: Schedule, state: RunState, resume: str | None) -> None:
+        """Write the best model's pictures and table, and the report of the run; call it on the main process.
 
-def made_of(step: int, total_steps: int) -> str:
+        Args:
+            resume: the command that goes on with a run that was stopped.
+        """
+        output_dir = self.log.output_dir
+        best = state.best_evaluation(self.task)
+        views = {}
+        if best is not None:
+            model = UNet.from_pretrained(self.checkpoints.model_folder)
+            predictor = Predictor(model.to(self.accelerator.device))
+            with self.accelerator.autocast():
+                with tolerate_write_errors("predictions/"):
+                    save_pictures(output_dir / "predictions", sample_panels(self.info, predictor, self.section))
+                views = worst_and_best(self.info, predictor, self.section, best.scores.image_comparison)
+            say(best.scores.table())
+            say(f"best model in {self.checkpoints.model_folder}, report in {output_dir / 'report.html'}")
+        remarks: list[str] = []
+        with tolerate_write_errors("report.html"):
+            remarks += judge(read_log(output_dir), self._facts(schedule, state, resume, best))
+        bottleneck = self.log.bottleneck()
+        if bottleneck:
+            remarks.append(f"{bottleneck[0].upper()}{bottleneck[1:]}.")
+        with tolerate_write_errors("report.html"):
+            write_report(
+                output_dir,
+                best,
+                self.section,
+                self.task.compared_by,
+                views=views,
+                remarks=remarks,
+                extent=self._extent(schedule, state),
+            )
+        for remark in remarks:
+            say(remark)
+
+    def _facts(self, schedule: Schedule, state: RunState, resume: str | None, best: Evaluation | None) -> Facts:
+        """The facts that the remarks on the run need beside its log."""
+        info = self.info
+        has_encoder = self.network.config.encoder is not None
+        is_of_photographs = info.normalization.is_color and info.val.records.dims == 2
+        return Facts(
+            steps=state.step,
+            total_steps=schedule.total_steps,
+            resume=resume,
+            validation_images=len(info.val),
+            unfound=[] if best is None else best.scores.unfound,
+            lacks_encoder=self.section.gains_from_encoder and is_of_photographs and not has_encoder,
+            is_generated=info.config.dataset == DataConfig.dataset,
+            is_good=best is not None and best.scores.comparison >= self.section.good,
+            score=self.section.score_key,
+            answers="points" if info.reader.takes_points else "masks",
+            examples="volume" if info.val.records.dims == 3 else "image",
+        )
+
+    def _extent(self, schedule: Schedule, state: RunState) -> dict[str, str]:
+        """What the run has done, in words and numbers."""
+        extent = {
+            "steps made": _steps_made(schedule, state),
+            "epochs done": f"{schedule.epoch(state.step):.1f}",
+            "minutes since the last start": f"{milliseconds_since_start() / 60_000:.3g}",
+        }
+        for images, use in ((self.info.train, "training"), (self.info.val, "validation")):
+            number, _, label = counted(len(images), f"{use} image").partition(" ")
+            extent[label] = number
+        return extent
+
+
+def _steps_made(schedule: Schedule, state: RunState) -> str:
     """The steps made, and how many were planned, unless the clock decides."""
-    return f"{step:,} of {total_steps:,}" if total_steps else f"{step:,}"
-
-
-def facts(
-    state: RunState,
-    schedule: Schedule,
-    resume: str | None,
-    best: Evaluation | None,
-    info: DatasetInfo,
-    section: Section,
-    network: UNet,
-) -> Facts:
-    """The facts that the remarks on a run need beside its log; `resume` is the command that goes on with it."""
-    return Facts(
-        steps=state.step,
-        total_steps=schedule.total_steps,
-        resume=resume,
-        validation_images=len(info.val),
-        unfound=[] if best is None else best.scores.unfound,
-        lacks_encoder=_lacks_encoder(info, section, network),
-        is_generated=info.config.dataset == DataConfig.dataset,
-        is_good=best is not None and best.scores.comparison >= section.good,
-        score=section.score_key,
-        answers="points" if info.reader.takes_points else "masks",
-        examples="volume" if info.val.records.dims == 3 else "image",
-    )
-
-
-def _lacks_encoder(info: DatasetInfo, section: Section, model: UNet) -> bool:
-    """Whether the images may be photographs, a task that an encoder helps with, and the network has no encoder."""
-    if not section.gains_from_encoder or model.config.dims == 3:
-        return False
-    return info.normalization.is_color and model.config.encoder is None
-
-
-def finish_run(
-    args: TrainSettings,
-    output_dir: Path,
-    schedule: Schedule,
-    state: RunState,
-    *,
-    resume: str | None,
-    all_saved: bool,
-) -> None:
-    """Publish the best model if asked to, and mark the run as finished; print how to continue one that was stopped.
-
-    `resume` is the command that goes on with the run, or None if it has ended.
-    """
-    if resume:
-        saved = "all is saved" if all_saved else "not all is saved, see above"
-        say(f"stopped after step {made_of(state.step, schedule.total_steps)}; {saved}; continue with: {resume}")
-    elif all_saved and push_to_hub(output_dir / "model", args.push_to_hub):
-        mark_finished(output_dir, args, schedule, state.step)
+    return f"{state.step:,} of {schedule.total_steps:,}" if schedule.total_steps else f"{state.step:,}"

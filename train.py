@@ -26,7 +26,6 @@ from train_utils.ema import WeightAverage
 from train_utils.evaluation import evaluate
 from train_utils.fit_batch import fit_batch
 from train_utils.memory.step_memory import StepMemory
-from train_utils.monitoring.run_log import RunLog
 from train_utils.network import build_network, prepare_network
 from train_utils.optim import build_optimizer
 from train_utils.publisher import Publisher
@@ -87,8 +86,7 @@ def main() -> None:
     checkpoints.resume(run.checkpoint, state, model)
     state.best_evaluation(task)  # scores that are damaged end the run now, and not when its report is written
 
-    log = RunLog(accelerator, run.output_dir, settings, schedule, state, task.compared_by)
-    publisher = Publisher(accelerator, network, checkpoints, log, data, task)
+    publisher = Publisher.begin(accelerator, network, checkpoints, schedule, state, data, task)
     memory = StepMemory(accelerator, run.output_dir, network, batch_split)
     with memory.shortage_recorded(state):
         fit(
@@ -105,7 +103,6 @@ def main() -> None:
             memory=memory,
             average=average,
             checkpoints=checkpoints,
-            log=log,
             publisher=publisher,
         )
     publisher.finish(args, run, schedule, state)
@@ -126,7 +123,6 @@ def fit(
     memory: StepMemory,
     average: WeightAverage,
     checkpoints: Checkpoints,
-    log: RunLog,
     publisher: Publisher,
 ) -> None:
     """Make step after step until the schedule, the clock or a signal ends the run.
@@ -137,8 +133,9 @@ def fit(
         guard: refuses a step whose loss is not finite, and learns on all processes whether one was asked to stop.
         memory: cuts micro-batches smaller if they do not fit.
         average: the average of the weights, which is evaluated.
-        publisher: shows an evaluation, and saves the network if it is the best one so far.
+        publisher: has the log of the run, shows an evaluation, and saves the network if it is the best one so far.
     """
+    log = publisher.log
     clock = schedule.clock  # of a run with --max-minutes
     model.train()
     clock.start()

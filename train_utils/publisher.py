@@ -58,6 +58,22 @@ class Publisher:
     info: DatasetInfo
     task: Task
 
+    @classmethod
+    def begin(
+        cls,
+        accelerator: Accelerator,
+        network: UNet,
+        checkpoints: Checkpoints,
+        schedule: Schedule,
+        state: RunState,
+        info: DatasetInfo,
+        task: Task,
+    ) -> "Publisher":
+        """The publisher of a run, whose log begins."""
+        folder = checkpoints.folder.parent
+        log = RunLog(accelerator, folder, checkpoints.settings, schedule, state, task.compared_by)
+        return cls(accelerator, network, checkpoints, log, info, task)
+
     @cached_property
     def section(self) -> Section:
         """What reports say of the task."""

@@ -1,6 +1,7 @@
 """The task of a data set, by the content of its targets."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from data_utils.image_io.formats import VolumeFile, is_drawn
 from data_utils.image_io.reader import decode_mask
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
-from data_utils.sources.records import Record, Records, spread_indices
+from data_utils.sources.records import Records, spread_indices
 from data_utils.targets.objects import with_unknown
 from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError, SettingsError
@@ -64,27 +65,18 @@ def _reading(records: Records, config: DataConfig) -> str:
     if are_classes or not len(records) or is_drawn(records[0]["target"]):
         return Classes.name
     key = records.digest and digest("reading of masks", records.digest)
-    return load_or_compute(key, partial(_reading_of_masks, records))
+    return load_or_compute(key, partial(reading_of_masks, records))
 
 
-def _reading_of_masks(records: Records) -> str:
-    if not holds_many_values(records):
-        return Classes.name
-    return reading_of_numbers(records)
-
-
-def holds_many_values(records: Records) -> bool:
-    """Whether one of the first masks holds so many numbers that more masks must be read; colors are classes."""
-    first = range(min(FIRST_MASKS, len(records)))
-    return any(len(np.unique(values)) > FEW_VALUES for values in _masks(records, first))
-
-
-def reading_of_numbers(records: Records) -> str:
+def reading_of_masks(records: Records) -> str:
     """Objects, if every value is one connected piece, and the highest one differs between files.
 
     AMBIGUOUS_READING, if the highest value does not differ, since all images may have as many objects, or if a few
-    objects are in pieces. Else classes.
+    objects are in pieces. Else classes: also if none of the first masks holds more than FEW_VALUES numbers.
     """
+    first = range(min(FIRST_MASKS, len(records)))
+    if all(len(np.unique(values)) <= FEW_VALUES for values in _masks(records, first)):
+        return Classes.name
     count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
     highest = []
     connected_masks = 0
@@ -107,25 +99,19 @@ def reading_of_numbers(records: Records) -> str:
 
 
 def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:
-    """The numbers in the masks that can be read and hold no colors."""
+    """The numbers in the masks that can be read and hold no colors; of a large mask only the first rows."""
     for index in indices:
-        try:
-            values = _values(records[index])
-        except DataError:  # the error is reported where all masks are read
-            continue
-        if values is not None:
-            yield values
-
-
-def _values(record: Record) -> np.ndarray | None:
-    """(H, W) or (D, H, W) numbers; only the first rows of a large mask. None for colors, which are classes."""
-    source = with_unknown(record["target"])
-    if isinstance(source, VolumeFile):
-        return read_label_volume(source, record["name"])[0]
-    with open_if_large(source) as image:
-        picture = source if image is None else next(strips(image))[1]
-        values = decode_mask(picture, record["name"]).values
-    return np.maximum(values, 0) if values.ndim == 2 else None
+        record = records[index]
+        source = with_unknown(record["target"])
+        with suppress(DataError):  # the error is reported where all masks are read
+            if isinstance(source, VolumeFile):
+                values = read_label_volume(source, record["name"])[0]
+            else:
+                with open_if_large(source) as image:
+                    picture = source if image is None else next(strips(image))[1]
+                    values = decode_mask(picture, record["name"]).values
+            if values.ndim == 2 or isinstance(source, VolumeFile):
+                yield np.maximum(values, 0)
 
 
 def count_pieces(values: np.ndarray) -> tuple[int, int]:

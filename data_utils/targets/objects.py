@@ -1,10 +1,11 @@
 """The objects of an image, from a mask that numbers them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class ObjectReader(MaskReader):
             images, which have none, one class.
         outside: the meaning of objects of other classes: no object, or, with 255, ignored pixels.
         smallest, fills_holes: see `tasks.objects.Objects`.
-        reads_labels: whether values are the labels of `ObjectLabels` or `ObjectPieces`.
+        reads_labels: whether values are the labels of `ObjectLabels`.
         in_pieces: whether each connected piece of a mask is an object.
     """
 
@@ -123,35 +124,23 @@ class ObjectReader(MaskReader):
     def prepared(self, source: ImageSource, name: str, *, whole: bool = True) -> tuple[ImageSource, MaskReader]:
         if self.reads_labels:
             return source, self
-        if is_drawn(source):
-            assert isinstance(source, RenderedMask)
-            index_by_value = {0: 0, IGNORE_INDEX: IGNORE_INDEX}
-            for index, (value, _) in enumerate(self.classes, 1):
-                index_by_value[value] = index
-            return ObjectLabels(source, index_by_value, self.outside), replace(self, reads_labels=True)
         reader = self
         placed = with_unknown(source)
         if placed is not source:
-            source, reader = placed, replace(self, ignored=(*self.ignored, UNKNOWN))
-        if self.in_pieces and whole:  # pieces are told apart before a mask is resized or divided
-            return ObjectPieces(source, name, reader), replace(reader, reads_labels=True)
-        return source, reader
+            reader = replace(self, ignored=(*self.ignored, UNKNOWN))
+        # pieces are told apart before a mask is resized or divided
+        if is_drawn(source) or (self.in_pieces and whole):
+            return ObjectLabels(placed, name, reader), replace(reader, reads_labels=True)
+        return placed, reader
 
     def target_from_mask(self, values: np.ndarray, name: str) -> ObjectTarget:
-        if self.reads_labels:
-            return self._target_from_labels(values)
-        return self._target(pack(values), name)
-
-    def _target_from_labels(self, labels: np.ndarray) -> ObjectTarget:
-        """The target of labels: number and class."""
-        mask = label_classes(labels).astype(np.uint8)
+        if not self.reads_labels:
+            return self.target_from_volume(pack(values), name)
+        mask = label_classes(values).astype(np.uint8)
         is_object = (mask > 0) & (mask != IGNORE_INDEX)
-        return ObjectTarget(mask, np.where(is_object, label_numbers(labels), 0).astype(np.int32))
+        return ObjectTarget(mask, np.where(is_object, label_numbers(values), 0).astype(np.int32))
 
-    def target_from_volume(self, values: np.ndarray, name: str) -> ObjectTarget:
-        return self._target(values, name)
-
-    def _target(self, numbers: np.ndarray, name: str) -> ObjectTarget:
+    def target_from_volume(self, numbers: np.ndarray, name: str) -> ObjectTarget:
         is_ignored = np.isin(numbers, self.ignored) if self.ignored else np.zeros(numbers.shape, bool)
         numbers = np.where(is_ignored, 0, numbers)
         problem = self.find_problem([int(numbers.min()), int(numbers.max())])
@@ -187,17 +176,9 @@ class ObjectReader(MaskReader):
         return "numbered objects of the classes " + ", ".join(name for _, name in self.classes)
 
     def describe_records(self, splits: Sequence[Records]) -> list[str]:
-        census = ObjectCensus()
-        for records in splits:
-            for record in records:
-                try:
-                    ids = self.ids(record)
-                except DataError:  # the mask is reported among the problems
-                    continue
-                census.add(record["name"], ids)
         holes = "filled" if self.fills_holes else "kept"
         return [
-            *census.lines(),
+            *describe_objects(_ids_by_name(chain.from_iterable(splits), self)),
             f"predictions of fewer than {self.smallest:,} pixels will be left out, and holes in predictions {holes}",
         ]
 
@@ -215,34 +196,22 @@ class ObjectReader(MaskReader):
 
 @dataclass(frozen=True)
 class ObjectLabels(RenderedMask):
-    """Labels of rendered objects, number and class, as `tasks.matching.pack_labels` makes them.
-
-    Args:
-        index_by_value: the index of each mask value's class.
-        outside: the index for all other values.
-    """
-
-    source: RenderedMask
-    index_by_value: dict[int, int]
-    outside: int
-
-    def render(self) -> np.ndarray:
-        numbers, values = self.source.render_objects()
-        indices = [self.index_by_value.get(value, self.outside) for value in values.tolist()]
-        return pack_labels(numbers, np.array(indices)[numbers])
-
-
-@dataclass(frozen=True)
-class ObjectPieces(RenderedMask):
-    """Labels of the objects that a reader finds in the connected pieces of a mask, as `ObjectLabels` gives them."""
+    """Labels of drawn objects, or of the connected pieces of a mask: number and class, as `pack_labels` makes them."""
 
     source: ImageSource
     name: str
     reader: ObjectReader
 
     def render(self) -> np.ndarray:
-        target = self.reader.target_from_mask(decode_mask(self.source, self.name).values, self.name)
-        return pack_labels(target.ids, target.mask)
+        if not isinstance(self.source, RenderedMask) or not self.source.is_drawn:
+            target = self.reader.target_from_mask(decode_mask(self.source, self.name).values, self.name)
+            return pack_labels(target.ids, target.mask)
+        numbers, values = self.source.render_objects()
+        index_by_value = {0: 0, IGNORE_INDEX: IGNORE_INDEX}
+        for index, (value, _) in enumerate(self.reader.classes, 1):
+            index_by_value[value] = index
+        indices = [index_by_value.get(value, self.reader.outside) for value in values.tolist()]
+        return pack_labels(numbers, np.array(indices)[numbers])
 
 
 def with_unknown(source: ImageSource) -> ImageSource:
@@ -259,12 +228,18 @@ def connected_pieces(ids: np.ndarray) -> np.ndarray:
     return label(ids, connectivity=ids.ndim).astype(np.int32)
 
 
+def _ids_by_name(records: Iterable[Record], reader: ObjectReader) -> Iterator[tuple[str, np.ndarray]]:
+    """Name and numbers of the objects of each record that can be read; the others are reported elsewhere."""
+    for record in records:
+        with suppress(DataError):
+            yield record["name"], reader.ids(record)
+
+
 def _sampled_ids(records: Records, reader: ObjectReader) -> Iterator[np.ndarray]:
     """The numbers of the objects of masks spread over the records."""
     count = SAMPLED_VOLUMES if records.dims == 3 else SAMPLED_MASKS
-    for index in spread_indices(len(records), count):
-        with suppress(DataError):  # the error is reported where all masks are read
-            yield reader.ids(records[index])
+    sample = (records[index] for index in spread_indices(len(records), count))
+    return (ids for _, ids in _ids_by_name(sample, reader))
 
 
 def lie_in_pieces(records: Records, reader: ObjectReader) -> bool:
@@ -277,46 +252,33 @@ def lie_in_pieces(records: Records, reader: ObjectReader) -> bool:
     return pixels[True] > pixels[False]
 
 
-class ObjectCensus:
-    """Lines on the objects of a data set."""
-
-    def __init__(self) -> None:
-        self.sizes: list[int] = []
-        self.counts: list[int] = []  # objects of each image
-        self.touching = 0
-        self.in_pieces: list[str] = []  # the images in which a number names several pieces
-
-    def add(self, name: str, ids: np.ndarray) -> None:
-        """Count the objects of an image."""
-        from skimage.measure import label
-
-        numbers, sizes = np.unique(ids[ids > 0], return_counts=True)
-        self.counts.append(len(numbers))
-        self.sizes += sizes.tolist()
-        self.touching += len(np.unique(touching_pairs(ids)))
-        if label(ids, connectivity=ids.ndim).max() > len(numbers):
-            self.in_pieces.append(name)
-
-    def lines(self) -> list[str]:
-        """The counts in words."""
-        total = len(self.sizes)
-        if not total:
-            return ["objects: none"]
-        images_with_objects = sum(count > 0 for count in self.counts)
-        mean = total / len(self.counts)
-        lines = [
-            f"objects: {total:,} in {images_with_objects:,} of {counted(len(self.counts), 'image')}; {mean:,.1f} an"
-            f" image, {max(self.counts):,} at most",
-            f"sizes of objects in pixels: {min(self.sizes):,} to {max(self.sizes):,}, median"
-            f" {np.median(self.sizes):,.0f}; {self.touching:,} ({self.touching / total:.1%}) touch another object",
-        ]
-        if self.in_pieces:
-            names = listing(self.in_pieces)
-            lines.append(
-                f"to check: in {counted(len(self.in_pieces), 'image')} a number names several pieces, which count as"
-                f" one object: {names}"
-            )
-        return lines
+def describe_objects(ids_by_name: Iterable[tuple[str, np.ndarray]]) -> list[str]:
+    """Lines on the objects of images, from the numbers of each: how many there are, how large, and how many touch."""
+    counts: list[int] = []  # objects of each image
+    sizes: list[int] = []
+    touching = 0
+    in_pieces: list[str] = []  # the images in which a number names several pieces
+    for name, ids in ids_by_name:
+        numbers, image_sizes = np.unique(ids[ids > 0], return_counts=True)
+        counts.append(len(numbers))
+        sizes += image_sizes.tolist()
+        touching += len(np.unique(touching_pairs(ids)))
+        if connected_pieces(ids).max() > len(numbers):
+            in_pieces.append(name)
+    if not sizes:
+        return ["objects: none"]
+    images_with_objects = sum(count > 0 for count in counts)
+    lines = [
+        f"objects: {len(sizes):,} in {images_with_objects:,} of {counted(len(counts), 'image')};"
+        f" {len(sizes) / len(counts):,.1f} an image, {max(counts):,} at most",
+        f"sizes of objects in pixels: {min(sizes):,} to {max(sizes):,}, median {np.median(sizes):,.0f};"
+        f" {touching:,} ({touching / len(sizes):.1%}) touch another object",
+    ]
+    if in_pieces:
+        images = counted(len(in_pieces), "image")
+        names = listing(in_pieces)
+        lines.append(f"to check: in {images} a number names several pieces, which count as one object: {names}")
+    return lines
 
 
 def object_shapes(records: Records, reader: ObjectReader) -> dict[str, Any]:

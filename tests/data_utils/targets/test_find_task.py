@@ -19,8 +19,7 @@ from data_utils.targets.find import (
     AMBIGUOUS_READING,
     count_pieces,
     find_task,
-    holds_many_values,
-    reading_of_numbers,
+    reading_of_masks,
     task_warnings,
 )
 from data_utils.targets.objects import ObjectReader
@@ -45,13 +44,13 @@ NOTHING = np.zeros((2, 2), np.uint8)
     ],
 )
 def test_masks_number_objects_where_their_highest_values_differ_and_are_many(masks, reading):
-    assert reading_of_numbers(Masks(masks)) == reading
+    assert reading_of_masks(Masks(masks)) == reading
 
 
 def test_a_mask_that_cannot_be_read_is_passed_over():
     records = Masks([numbered(8), numbered(9), numbered(10)])
     records.records.insert(1, {"image": "", "target": "nowhere.png", "name": "gone"})
-    assert reading_of_numbers(records) == "objects"
+    assert reading_of_masks(records) == "objects"
 
 
 def test_numbers_are_in_doubt_where_no_flag_says_what_they_are():
@@ -152,16 +151,16 @@ COLORS = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)
 
 
 @pytest.mark.parametrize(
-    ("masks", "expected"),
+    ("masks", "reading"),
     [
-        ([numbered(2)] * 3 + [numbered(9)], False),
-        ([numbered(2), numbered(2), numbered(3)], True),
-        ([COLORS], False),
+        ([numbered(2)] * 3 + [numbered(9)], "classes"),
+        ([numbered(2), numbered(2), numbered(3)], AMBIGUOUS_READING),
+        ([COLORS], "classes"),
     ],
     ids=["in the fourth", "in the third", "colors"],
 )
-def test_more_than_three_values_in_one_of_three_masks_are_many(masks, expected):
-    assert holds_many_values(Masks(masks)) is expected
+def test_more_than_three_values_in_one_of_three_masks_are_many(masks, reading):
+    assert reading_of_masks(Masks(masks)) == reading
 
 
 @pytest.fixture

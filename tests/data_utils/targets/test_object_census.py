@@ -6,7 +6,7 @@ from support.objects import Masks, numbered, write_discs
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
-from data_utils.targets.objects import ObjectCensus, ObjectReader
+from data_utils.targets.objects import ObjectReader, describe_objects
 
 
 def test_check_data_counts_objects(tmp_path):
@@ -24,13 +24,14 @@ def test_check_data_counts_objects(tmp_path):
     assert "to check: in 1 image a number names several pieces, which count as one object: 00.png" in report
 
 
-def test_a_census_adds_up_over_images():
-    census = ObjectCensus()
-    census.add("first", np.array([[1, 0], [0, 1]]))  # a corner joins
-    census.add("second", np.array([[1, 1, 2, 0, 3]]))
-    census.add("third", np.array([[0, 0, 0, 0]]))
-    census.add("fourth", np.array([[5, 5, 6, 0, 6]]))
-    assert census.lines() == [
+def test_counts_add_up_over_images():
+    images = {
+        "first": np.array([[1, 0], [0, 1]]),  # a corner joins
+        "second": np.array([[1, 1, 2, 0, 3]]),
+        "third": np.array([[0, 0, 0, 0]]),
+        "fourth": np.array([[5, 5, 6, 0, 6]]),
+    }
+    assert describe_objects(images.items()) == [
         "objects: 6 in 3 of 4 images; 1.5 an image, 3 at most",
         "sizes of objects in pixels: 1 to 2, median 2; 4 (66.7%) touch another object",
         "to check: in 1 image a number names several pieces, which count as one object: fourth",

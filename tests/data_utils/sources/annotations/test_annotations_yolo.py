@@ -1,6 +1,6 @@
 """YOLO segmentation: polygons in shares of the image's size, names from data.yaml; no text file means background.
 
-Modules: data_utils/sources/annotations/yolo.py, data_utils/sources/annotations/paired.py.
+Modules: data_utils/sources/annotations/yolo.py.
 """
 
 from pathlib import Path

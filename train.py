@@ -61,7 +61,7 @@ def main() -> None:
     optimizer = build_optimizer(
         network, args.planned_optimizer, args.learning_rate, args.weight_decay, accelerator.distributed_type
     )
-    state = run.checkpoint.run_state()
+    state = run.state()
     schedule = run.schedule(accelerator, args, data)
     loaders = build_loaders(accelerator, args, data, network.config, batch_split, schedule.remaining_steps(state.step))
     with not_compiled_whole(accelerator):

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.checkpoints.find import find_checkpoint
+from train_utils.checkpoints.checkpoint import newest_first, read_undamaged
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -105,9 +105,7 @@ def numbers(output: Path) -> list[dict]:
 
 def tensors(output: Path) -> dict:
     """Every tensor of the newest checkpoint."""
-    path, _, passed_over = find_checkpoint("auto", output / "checkpoints")
-    assert path is not None, passed_over
-    assert not passed_over, passed_over
+    path = read_undamaged(newest_first(output / "checkpoints")[0]).path
     return {(file.name, name): value for file in path.glob("*.safetensors") for name, value in load_file(file).items()}
 
 
@@ -133,9 +131,10 @@ def main() -> None:
             kill(run)
             kills += 1
             half_saves += bool(half_saved(killed))
-            path, _, passed_over = find_checkpoint("auto", killed / "checkpoints")
-            assert not passed_over, (path, passed_over)
-            assert path is not None or not has_metrics, (path, passed_over)
+            checkpoints = newest_first(killed / "checkpoints")
+            assert checkpoints or not has_metrics
+            for path in checkpoints:
+                read_undamaged(path)
         run = start(killed, args.processes, steps)
         assert run.wait() == 0, error_file(killed).read_text()
         ours, theirs = tensors(killed), tensors(untouched)

@@ -10,7 +10,7 @@ from runtime.documents import read_json
 from runtime.files import replace_file, tolerate_write_errors
 from runtime.redact import redact_all
 from runtime.values import Count, from_json
-from train_utils.checkpoints.find import checkpoint_folder
+from train_utils.checkpoints.checkpoint import checkpoint_folder
 from train_utils.schedule import Schedule
 from train_utils.settings.record import FINISHED_FILE, UNRECORDED, changed_flags, flags_as_json
 from train_utils.settings.train_settings import TrainSettings

@@ -24,10 +24,9 @@ def build_network(
 ) -> tuple[UNet, Task]:
     """The network and its task: fresh, from --init-from or an encoder, or as the checkpoint has it."""
     axes = info.axes(args.depth)
-    checkpoint_config = run.checkpoint.model_config()
     origin = on_main(
         accelerator,
-        lambda: starting_point(args, axes, model=run.initial_model, checkpoint=checkpoint_config),
+        lambda: starting_point(args, axes, model=run.initial_model, checkpoint=run.trained_config),
     )
     preprocess = info.preprocess(origin.trained_preprocess(info.channels))
     reader = info.reader.at_size(info.usual_size(preprocess))

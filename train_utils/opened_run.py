@@ -20,17 +20,19 @@ from runtime.launch import command_line
 from runtime.lock import lock_folder
 from runtime.settings import as_flags
 from runtime.values import checked
-from train_utils.checkpoints.find import FoundCheckpoint, find_checkpoint
+from train_utils.checkpoints.checkpoint import Checkpoint, find_checkpoint
 from train_utils.clock import Clock
 from train_utils.finished_run import finished_line
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
 from train_utils.reporting.samples import REPORT_PICTURES, evaluation_pictures
+from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.data_checks import check_axes
 from train_utils.settings.plan import fill, plan_run
 from train_utils.settings.run_length import run_length
 from train_utils.settings.sizes import patch_size
 from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
+from unet.config import UNetConfig
 from unet.model import UNet
 
 
@@ -39,13 +41,13 @@ class OpenedRun:
     """A run before its first step: its folder, its starting point, and its recorded memory limit.
 
     Args:
-        checkpoint: the checkpoint that the run resumes from.
+        checkpoint: the checkpoint that the run resumes from, if any.
         flags: the flags as they were typed.
         finished_line: the line that nothing is left to do; None if something is.
     """
 
     output_dir: Path
-    checkpoint: FoundCheckpoint
+    checkpoint: Checkpoint | None
     memory_limit: MemoryLimit
     flags: TrainSettings
     finished_line: str | None = None
@@ -56,9 +58,18 @@ class OpenedRun:
 
         A resumed run has none: the model may have changed or been deleted since.
         """
-        if self.flags.init_from is None or self.checkpoint.state is not None:
+        if self.flags.init_from is None or self.checkpoint is not None:
             return None
         return load_model(self.flags.init_from)
+
+    @property
+    def trained_config(self) -> UNetConfig | None:
+        """The config of the network that a resumed run trains; None for a new run."""
+        return None if self.checkpoint is None else self.checkpoint.config
+
+    def state(self) -> RunState:
+        """Where the run stands before its first step here."""
+        return RunState() if self.checkpoint is None else self.checkpoint.state
 
     def schedule(self, accelerator: Accelerator, args: TrainSettings, info: DatasetInfo) -> Schedule:
         """The schedule by the steps of the run or, with --max-minutes, by the clock.
@@ -66,12 +77,12 @@ class OpenedRun:
         A resumed run whose steps were counted keeps them.
         """
         max_steps = args.max_steps
-        if args.max_minutes and self.checkpoint.state is not None:
-            max_steps = self.checkpoint.state.settings.total_steps or None  # 0 if the clock decides
+        if args.max_minutes and self.checkpoint is not None:
+            max_steps = self.checkpoint.settings.total_steps or None  # 0 if the clock decides
         clock = Clock(
             accelerator,
             minutes=None if max_steps else args.max_minutes,
-            minutes_used=self.checkpoint.run_state().elapsed / 60_000,
+            minutes_used=self.state().elapsed / 60_000,
             report_images=REPORT_PICTURES,
             evaluated_images=len(info.val) // accelerator.num_processes + evaluation_pictures(info),
         )
@@ -83,7 +94,7 @@ class OpenedRun:
         flags = self.flags
         if flags.place is not None:
             return flags.place
-        config = self.checkpoint.model_config() if self.initial_model is None else self.initial_model.config
+        config = self.trained_config if self.initial_model is None else self.initial_model.config
         needs_places = bool(flags.bands or flags.label_column) or flags.val_blocks is not None
         return config is None or config.preprocess.place or needs_places
 
@@ -93,8 +104,8 @@ class OpenedRun:
         The plan of a new run is printed.
         """
         args = replace(self.flags, task=info.config.task, place=info.config.place)
-        if self.checkpoint.state is not None:
-            args = _with_recorded_plan(args, self.checkpoint.state.settings.flags)
+        if self.checkpoint is not None:
+            args = _with_recorded_plan(args, self.checkpoint.settings.flags)
         elif args.plan == "auto":
             args = plan_run(info, args)
             _say_choices("plan", self.flags, args, UNPLANNED)
@@ -117,8 +128,7 @@ class OpenedRun:
         """The largest micro-batch that has fitted before, if any."""
         if self.memory_limit.micro_batch_size:
             return self.memory_limit.micro_batch_size
-        state = self.checkpoint.state
-        return None if state is None else state.settings.micro_batch_size
+        return None if self.checkpoint is None else self.checkpoint.settings.micro_batch_size
 
 
 def _with_recorded_plan(args: TrainSettings, recorded: dict[str, Any]) -> TrainSettings:

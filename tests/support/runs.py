@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from support.in_process import parsed
-from train_utils.checkpoints.checkpoint_state import CheckpointState
-from train_utils.checkpoints.find import FoundCheckpoint
+from train_utils.checkpoints.checkpoint import Checkpoint
 from train_utils.memory.limit import MemoryLimit
 from train_utils.opened_run import OpenedRun
 from train_utils.run_state import RunState
@@ -21,17 +20,17 @@ def unplanned(*flags: str | Path) -> TrainSettings:
     return parsed("--dataset", "data", "--plan", "none", "--batch-size", "4", *map(str, flags))
 
 
-def state_of(config: UNetConfig = SMALL_MODEL, **recorded: Any) -> CheckpointState:
-    """The state of a checkpoint at step 4 of a run with these records."""
-    return CheckpointState(RunSettings(**recorded), config, RunState(step=4), None)
+def checkpoint_of(config: UNetConfig = SMALL_MODEL, **recorded: Any) -> Checkpoint:
+    """A checkpoint at step 4 of a run with these records; there is no folder of it."""
+    return Checkpoint(Path("step-00000004"), RunSettings(**recorded), config, RunState(step=4), None)
 
 
 def opened_run(
     folder: Path,
     flags: TrainSettings | None = None,
-    state: CheckpointState | None = None,
+    checkpoint: Checkpoint | None = None,
     *,
     limit: MemoryLimit | None = None,
 ) -> OpenedRun:
-    """A run in a folder, new or resumed from a checkpoint with this state."""
-    return OpenedRun(folder, FoundCheckpoint(None, state, []), limit or MemoryLimit(), flags or unplanned())
+    """A run in a folder, new or resumed from a checkpoint."""
+    return OpenedRun(folder, checkpoint, limit or MemoryLimit(), flags or unplanned())

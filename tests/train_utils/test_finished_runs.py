@@ -12,7 +12,7 @@ from support.clocks import NO_CLOCK
 from support.in_process import parsed
 from support.runs import unplanned
 
-from train_utils.checkpoints.find import checkpoint_folder
+from train_utils.checkpoints.checkpoint import checkpoint_folder
 from train_utils.finished_run import finished_line, mark_finished
 from train_utils.schedule import Schedule
 from train_utils.settings.train_settings import TrainSettings

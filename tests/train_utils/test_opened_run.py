@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from accelerate import Accelerator
 from support.in_process import parsed
-from support.runs import SMALL_MODEL, opened_run, state_of, unplanned
+from support.runs import SMALL_MODEL, checkpoint_of, opened_run, unplanned
 from support.splits import unread_info, unread_split
 
 from data_utils.analysis.dataset_info import DatasetInfo
@@ -133,16 +133,16 @@ VOLUMES = unread_info(unread_split(5, (200, 200, 200), (1, 1, 1)))
 
 def test_a_run_of_counted_steps_keeps_them_whatever_minutes_are_given(tmp_path):
     flags = unplanned("--max-minutes", "3")
-    schedule = opened_run(tmp_path, flags, state_of(total_steps=70)).schedule(Accelerator(cpu=True), flags, IMAGES)
+    schedule = opened_run(tmp_path, flags, checkpoint_of(total_steps=70)).schedule(Accelerator(cpu=True), flags, IMAGES)
     assert schedule.total_steps == 70
     assert not schedule.clock.budget
 
 
 def test_a_run_by_the_clock_goes_on_with_the_time_that_it_has_used(tmp_path):
-    state = state_of(flags={"max_minutes": 3})
-    state.run_state.elapsed = 90_000
+    checkpoint = checkpoint_of(flags={"max_minutes": 3})
+    checkpoint.state.elapsed = 90_000
     flags = unplanned("--max-minutes", "3")
-    schedule = opened_run(tmp_path, flags, state).schedule(Accelerator(cpu=True), flags, IMAGES)
+    schedule = opened_run(tmp_path, flags, checkpoint).schedule(Accelerator(cpu=True), flags, IMAGES)
     assert schedule.total_steps == 0
     assert schedule.clock.budget == 180_000
     assert schedule.clock.before == 90_000
@@ -150,13 +150,13 @@ def test_a_run_by_the_clock_goes_on_with_the_time_that_it_has_used(tmp_path):
 
 @pytest.mark.parametrize(("limit", "size"), [(None, 8), (MemoryLimit(2), 2)], ids=["no shortage", "a shortage"])
 def test_the_largest_micro_batch_is_that_of_a_shortage_else_of_the_checkpoint(tmp_path, limit, size):
-    assert opened_run(tmp_path, state=state_of(micro_batch_size=8), limit=limit).largest_micro_batch == size
+    assert opened_run(tmp_path, checkpoint=checkpoint_of(micro_batch_size=8), limit=limit).largest_micro_batch == size
 
 
 def resumed_settings(folder: Path, info: DatasetInfo, *typed: str, **recorded: object) -> TrainSettings:
     """The settings of a run that is resumed from a checkpoint with these recorded flags."""
-    state = state_of(flags=dict.fromkeys(UNPLANNED) | recorded)
-    return opened_run(folder, parsed("--dataset", "data", *typed), state).settings(info)
+    checkpoint = checkpoint_of(flags=dict.fromkeys(UNPLANNED) | recorded)
+    return opened_run(folder, parsed("--dataset", "data", *typed), checkpoint).settings(info)
 
 
 def test_a_resumed_run_has_the_plan_of_its_checkpoint_but_for_what_is_typed(tmp_path, capsys):
@@ -196,6 +196,6 @@ def test_a_run_reads_tiffs_as_its_checkpoint_or_first_model_unless_a_flag_says_o
 ):
     config = replace(SMALL_MODEL, preprocess=Preprocess(place=place))
     UNet(config).save_pretrained(tmp_path / "model")
-    assert opened_run(tmp_path, unplanned(*flags.split()), state_of(config)).reads_places is expected
+    assert opened_run(tmp_path, unplanned(*flags.split()), checkpoint_of(config)).reads_places is expected
     started = unplanned(*flags.split(), "--init-from", tmp_path / "model")
     assert opened_run(tmp_path, started).reads_places is expected

@@ -1,6 +1,5 @@
 """Checkpoints that are complete or absent: written to a temporary folder, then renamed; then old ones are removed."""
 
-import json
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,16 +17,7 @@ from runtime.console import say
 from runtime.distributed import barrier_without_timeout, on_main
 from runtime.errors import CheckpointError, one_line
 from runtime.files import WRITE_ERRORS, complete_folder, replace_files
-from train_utils.checkpoints.checkpoint_state import CheckpointState
-from train_utils.checkpoints.find import (
-    MANIFEST,
-    STATE,
-    FoundCheckpoint,
-    best_step,
-    checkpoint_folder,
-    fingerprint,
-    newest_first,
-)
+from train_utils.checkpoints.checkpoint import MANIFEST, Checkpoint, best_step, checkpoint_folder, newest_first
 from train_utils.ema import WeightAverage
 from train_utils.gradient_buckets import rebuild_buckets
 from train_utils.run_state import RunState
@@ -108,12 +98,13 @@ class Checkpoints:
         scaler = self.accelerator.scaler
         scaler_state = None if scaler is None else scaler.state_dict()
         copied_run = replace(run, window=dict(run.window))  # training goes on while it is written
-        state = CheckpointState(self.settings, self.network.config, copied_run, scaler_state)
-        self._pending = self._writer.submit(self._write, state, files)
+        path = checkpoint_folder(self.folder, run.step)
+        checkpoint = Checkpoint(path, self.settings, self.network.config, copied_run, scaler_state)
+        self._pending = self._writer.submit(self._write, checkpoint, files)
         if waits:
             self.wait()
 
-    def resume(self, checkpoint: FoundCheckpoint, run: RunState, model: nn.Module) -> None:
+    def resume(self, checkpoint: Checkpoint | None, run: RunState, model: nn.Module) -> None:
         """Go on from the checkpoint, or save the start of a new run if there is none; every process must call it.
 
         Args:
@@ -121,14 +112,13 @@ class Checkpoints:
 
         Raises CheckpointError if the checkpoint belongs to another run.
         """
-        if checkpoint.path is None or checkpoint.state is None:
+        if checkpoint is None:
             self.save(run)
             return
         path = checkpoint.path
-        changes = compare_settings(checkpoint.state.settings, self.settings)
-        for note in checkpoint.passed_over + changes:
-            say(note)
-        self._restore(path, checkpoint.state)
+        for change in compare_settings(checkpoint.settings, self.settings):
+            say(change)
+        self._restore(checkpoint)
         # one process looks: machines may not share the folder, and all must agree on the best score
         if not on_main(self.accelerator, lambda: self._go_on_behind(path)):
             run.forget_best()
@@ -138,8 +128,9 @@ class Checkpoints:
         if run.step > 0:
             rebuild_buckets(model, self.network)
 
-    def _restore(self, path: Path, state: CheckpointState) -> None:
+    def _restore(self, checkpoint: Checkpoint) -> None:
         """Restore the model, its optimizer, averages and scaler; every process must call it."""
+        path = checkpoint.path
         live = self.network.state_dict()
         try:
             weights = load_file(path / "model.safetensors")
@@ -153,8 +144,8 @@ class Checkpoints:
             raise
         except (SafetensorError, LookupError, ValueError) as error:  # the manifest agrees, but may be forged
             raise CheckpointError(f"{path}: is damaged ({one_line(error)})") from error
-        if self.accelerator.scaler is not None and state.scaler:
-            self.accelerator.scaler.load_state_dict(state.scaler)
+        if self.accelerator.scaler is not None and checkpoint.scaler:
+            self.accelerator.scaler.load_state_dict(checkpoint.scaler)
 
     def _go_on_behind(self, path: Path) -> bool:
         """Prepare the folder of the run to go on from a checkpoint; returns whether its best model is in `model/`.
@@ -185,19 +176,16 @@ class Checkpoints:
             self._pending = None
         return self._is_saved
 
-    def _write(self, state: CheckpointState, tensors: dict[str, dict[str, Tensor]]) -> bool:
+    def _write(self, checkpoint: Checkpoint, tensors: dict[str, dict[str, Tensor]]) -> bool:
         """Write a checkpoint and remove old ones; returns whether it is on disk, and prints a line if not."""
-        path = checkpoint_folder(self.folder, state.run_state.step)
         try:
-            with complete_folder(path) as folder:
+            with complete_folder(checkpoint.path) as folder:
                 for kind, group in tensors.items():
                     save_file(group, folder / f"{kind}.safetensors")
-                (folder / STATE).write_text(json.dumps(state.to_json()))
-                manifest = {file.name: fingerprint(file) for file in sorted(folder.iterdir())}
-                (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
-            self._prune(state.run_state)
+                checkpoint.write(folder)
+            self._prune(checkpoint.state)
         except WRITE_ERRORS as error:
-            say(f"checkpoint {path.name} could not be written ({error}); training goes on without it")
+            say(f"checkpoint {checkpoint.path.name} could not be written ({error}); training goes on without it")
             return False
         return True
 

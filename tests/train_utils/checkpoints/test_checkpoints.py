@@ -1,6 +1,6 @@
 """Checkpoints are complete or absent: what is kept, what a damaged one leads to, and what a run goes on from.
 
-Modules: train_utils/checkpoints/save.py, train_utils/checkpoints/find.py, train_utils/checkpoints/checkpoint_state.py.
+Modules: train_utils/checkpoints/save.py, train_utils/checkpoints/checkpoint.py.
 """
 
 import json
@@ -27,8 +27,7 @@ from support.saved_checkpoints import (
 
 from runtime.errors import CheckpointError
 from train_utils.checkpoints import save
-from train_utils.checkpoints.checkpoint_state import CheckpointState
-from train_utils.checkpoints.find import find_checkpoint, fingerprint
+from train_utils.checkpoints.checkpoint import Checkpoint, find_checkpoint, fingerprint
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings
@@ -66,7 +65,7 @@ def go_on(checkpoints: Checkpoints, resume: str | Path, folder: Path | None = No
     more = new_checkpoints(folder or checkpoints.folder.parent, checkpoints.network)
     more.settings = replace(SETTINGS, total_steps=12)
     checkpoint = find_checkpoint(str(resume), more.folder)
-    run = checkpoint.run_state()
+    run = checkpoint.state
     more.resume(checkpoint, run, more.network)
     return more, run
 
@@ -195,8 +194,8 @@ def test_a_checkpoint_holds_the_state_of_its_run_and_its_scaler(checkpoints):
     run = RunState(skipped=1, window={"total": 0.5, "steps": 2})
     save_all(checkpoints, (4, 0.6), (5, 0.6), (6, 0.5), run=run)
     checkpoint = find_checkpoint("auto", checkpoints.folder)
-    assert checkpoint.run_state() == run
-    best = checkpoint.run_state().best_evaluation(TASK)
+    assert checkpoint.state == run
+    best = checkpoint.state.best_evaluation(TASK)
     assert best.step == 4
     assert best.scores.sums.tolist() == evaluation(4, 0.6).scores.sums.tolist()
     assert best.scores.image_comparison == evaluation(4, 0.6).scores.image_comparison
@@ -205,10 +204,7 @@ def test_a_checkpoint_holds_the_state_of_its_run_and_its_scaler(checkpoints):
 
 
 def test_a_run_without_checkpoints_begins_anew(tmp_path):
-    checkpoint = find_checkpoint("auto", tmp_path)
-    assert checkpoint == (None, None, [])
-    assert checkpoint.run_state() == RunState()
-    assert checkpoint.model_config() is None
+    assert find_checkpoint("auto", tmp_path) is None
 
 
 def test_a_checkpoint_that_is_named_must_be_there(tmp_path):
@@ -242,13 +238,13 @@ def without_model(manifest: dict) -> dict:
     ],
     ids=["another file", "no model", "another checksum"],
 )
-def test_a_checkpoint_that_differs_from_its_manifest_is_passed_over(checkpoints, changed, reason):
+def test_a_checkpoint_that_differs_from_its_manifest_is_passed_over(checkpoints, capsys, changed, reason):
     save_all(checkpoints, (1, None), (2, None))
     file = folder_of(checkpoints, 2) / "manifest.json"
     file.write_text(json.dumps(changed(json.loads(file.read_text()))))
     checkpoint = find_checkpoint("auto", checkpoints.folder)
-    assert checkpoint.run_state().step == 1
-    assert checkpoint.passed_over[0].startswith(f"{file.parent}: {reason}")
+    assert checkpoint.state.step == 1
+    assert capsys.readouterr().out.startswith(f"{file.parent}: {reason}")
 
 
 @pytest.mark.parametrize(
@@ -268,25 +264,19 @@ def test_a_damaged_file_of_a_forged_manifest_is_a_one_line_error(checkpoints, na
         go_on(checkpoints, "auto")
 
 
-def test_a_state_survives_its_file_without_the_environment_of_its_run():
+def test_a_checkpoint_survives_its_file_without_the_environment_of_its_run(tmp_path):
     settings = RunSettings(flags={"epochs": 3}, identity={"seed": 0}, total_steps=9, run={"torch": "2"})
-    content = CheckpointState(settings, SMALL_MODEL, RunState(step=4), {"scale": 2.0}).to_json()
-    state = CheckpointState.from_json(json.loads(json.dumps(content)) | {"score": 0.5})  # of an earlier version
-    assert state.config == SMALL_MODEL
-    assert state.run_state == RunState(step=4)
-    assert state.scaler == {"scale": 2.0}
-    assert state.settings.total_steps == 9
-    assert state.settings.identity["seed"] == 0
-    assert state.settings.run == {}
-
-
-@pytest.mark.parametrize(
-    "damaged",
-    [lambda content: content.pop("flags"), lambda content: content.update(model=[])],
-    ids=["missing", "no object"],
-)
-def test_a_state_without_its_objects_is_refused(damaged):
-    content = CheckpointState(RunSettings(), SMALL_MODEL, RunState(), None).to_json()
-    damaged(content)
-    with pytest.raises(ValueError, match=r"^its (flags|model) is no object$"):
-        CheckpointState.from_json(content)
+    written = Checkpoint(tmp_path, settings, SMALL_MODEL, RunState(step=4), {"scale": 2.0})
+    written.write(tmp_path)
+    content = json.loads((tmp_path / "state.json").read_text())
+    (tmp_path / "state.json").write_text(json.dumps(content | {"score": 0.5}))  # of an earlier version
+    checkpoint = Checkpoint.read(tmp_path)
+    assert checkpoint.config == SMALL_MODEL
+    assert checkpoint.state == RunState(step=4)
+    assert checkpoint.scaler == {"scale": 2.0}
+    assert checkpoint.settings.total_steps == 9
+    assert checkpoint.settings.identity["seed"] == 0
+    assert checkpoint.settings.run == {}
+    (tmp_path / "state.json").write_text(json.dumps(content | {"model": []}))
+    with pytest.raises(ValueError, match=r"^its model is no object$"):
+        Checkpoint.read(tmp_path)

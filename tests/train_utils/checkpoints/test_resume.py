@@ -1,7 +1,4 @@
-"""Checkpoints are complete or absent, and a resumed run cannot be told from one that was never interrupted.
-
-Modules: train_utils/checkpoints/checkpoint_state.py.
-"""
+"""Checkpoints are complete or absent, and a resumed run cannot be told from one that was never interrupted."""
 
 import os
 import shutil

@@ -15,13 +15,21 @@ from unet.blocks import NORMS
 from unet.norms import group_norm
 
 EPS = 1e-5
-LAYOUTS = [torch.contiguous_format, torch.channels_last]
+IMAGE = (9, 7)
+LAYOUTS = [
+    (IMAGE, torch.contiguous_format),
+    (IMAGE, torch.channels_last),
+    ((3, 9, 7), torch.contiguous_format),
+    ((3, 9, 7), torch.channels_last_3d),
+]
 
 
-def sample(offset: float = 0.5, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x and a gradient (2, 12, 9, 7), weight and bias (12,), of which x and the gradient are rounded to `dtype`."""
+def sample(
+    offset: float = 0.5, dtype: torch.dtype = torch.float64, size: tuple[int, ...] = IMAGE
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x and a gradient (2, 12, *size), weight and bias (12,), of which x and the gradient are rounded to `dtype`."""
     generator = torch.Generator().manual_seed(0)
-    x, grad = torch.randn(2, 2, 12, 9, 7, generator=generator, dtype=torch.float64)
+    x, grad = torch.randn(2, 2, 12, *size, generator=generator, dtype=torch.float64)
     weight, bias = torch.randn(2, 12, generator=generator, dtype=torch.float64)
     return (2 * x + offset).to(dtype), grad.to(dtype), weight + 1, bias
 
@@ -34,10 +42,15 @@ def results(norm, groups: int, x: Tensor, grad: Tensor, weight: Tensor, bias: Te
     return [output.detach(), *(leaf.grad for leaf in leaves)]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("channels", "groups"), [(1, 1), (2, 1), (6, 1), (48, 8), (64, 32), (256, 32)])
+def test_groups_are_at_most_thirty_two_of_two_channels_or_more(channels, groups):
+    assert NORMS["group"](channels, 2).num_groups == groups
+
+
+@pytest.mark.parametrize(("size", "layout"), LAYOUTS)
 @pytest.mark.parametrize("groups", [1, 4, 12])
-def test_values_with_gradients_are_torchs(groups, layout):
-    x, *others = sample()
+def test_values_with_gradients_are_torchs(groups, size, layout):
+    x, *others = sample(size=size)
     x = x.contiguous(memory_format=layout)
     ours, theirs = results(group_norm, groups, x, *others), results(F.group_norm, groups, x, *others)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)  # measured 6e-15
@@ -77,9 +90,7 @@ def test_float32_far_from_zero_loses_nothing_to_cancellation(sum_slabs):
     assert difference.abs().max() < 5e-4  # of 7: measured 5e-5; from the mean of squares it would be 5e-3
 
 
-@pytest.mark.parametrize(
-    "value", [77.7, 300.3, 1000.7]
-)  # their squares' mean is rounded to less than their mean's square
+@pytest.mark.parametrize("value", [77.7, 300.3, 1000.7])  # the rounded mean of squares is below the mean's square
 def test_a_constant_channel_of_16_bits_is_its_bias(value):
     x = torch.full((1, 4, 9, 7), value, dtype=torch.float16)
     bias = torch.tensor([0.0, 1.0, -2.0, 3.0])
@@ -89,10 +100,10 @@ def test_a_constant_channel_of_16_bits_is_its_bias(value):
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("size", "layout"), LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_the_output_has_the_type_with_memory_format_of_the_input(dtype, layout, autocast):
-    x, grad, weight, bias = sample(dtype=dtype)
+def test_the_output_has_the_type_with_memory_format_of_the_input(dtype, size, layout, autocast):
+    x, grad, weight, bias = sample(dtype=dtype, size=size)
     x = x.contiguous(memory_format=layout).requires_grad_()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         output = group_norm(x, 4, weight.float(), bias.float(), EPS)
@@ -120,9 +131,6 @@ def test_nothing_as_large_as_the_input_is_float32():
     with LargeTypes(x.numel()) as seen:
         results(group_norm, 4, x, grad, weight.float(), bias.float())
     assert seen.types == {torch.bfloat16}
-    with LargeTypes(x.numel()) as seen, torch.autocast("cpu"):
-        F.group_norm(x.float(), 4, weight.float(), bias.float(), EPS)
-    assert torch.float32 in seen.types
 
 
 def test_the_formula_is_compiled_in_one_graph():
@@ -136,42 +144,27 @@ def test_the_formula_is_compiled_in_one_graph():
 
 
 @pytest.mark.parametrize("norm", ["group", "instance"])
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_a_network_is_the_same_on_cuda(norm, checkpointing, monkeypatch):
+def test_a_network_is_the_same_on_cuda(norm, monkeypatch):
     torch.manual_seed(0)
     model = UNet(UNetConfig(base_channels=4, depth=2, norm=norm)).double()
     images = torch.rand(2, 3, 17, 24, dtype=torch.float64)
-    monkeypatch.setattr(torch.Tensor, "is_cuda", False)
-    expected = network_results(model, images)
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
-    model.activation_checkpointing = checkpointing
-    for ours, theirs in zip(network_results(model, images), expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
-
-
-def network_results(model: UNet, images: Tensor) -> list[Tensor]:
-    """The logits of a network and the gradients of its weights."""
-    model.zero_grad()
-    output = model(images)
-    output.square().sum().backward()
-    return [output.detach(), *(parameter.grad for parameter in model.parameters())]
+    found = []
+    for is_cuda in (False, True):
+        monkeypatch.setattr(torch.Tensor, "is_cuda", is_cuda)
+        model.zero_grad()
+        output = model(images)
+        output.square().sum().backward()
+        found.append([output.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("volumes", [1, 3])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_of_volumes_is_torchs_by_the_kernels_of_images(monkeypatch, volumes, layout, dtype, training):
+def test_batch_norm_of_volumes_is_torchs(volumes, layout, dtype, training):
     torch.manual_seed(0)
     x, grad = torch.randn(2, volumes, 6, 3, 5, 4)
-    axes = []
-    batch_norm = F.batch_norm
-
-    def remembered(x: Tensor, *arguments, **options) -> Tensor:
-        axes.append(x.ndim)
-        return batch_norm(x, *arguments, **options)
-
-    monkeypatch.setattr(F, "batch_norm", remembered)
     found = []
     for layer in (nn.BatchNorm3d(6), NORMS["batch"](6, dims=3)):
         layer.train(training)
@@ -180,7 +173,6 @@ def test_batch_norm_of_volumes_is_torchs_by_the_kernels_of_images(monkeypatch, v
         y = layer(leaf)
         y.backward(grad.to(dtype).contiguous(memory_format=layout))
         found.append([y.detach(), leaf.grad, layer.weight.grad, layer.bias.grad, layer.running_mean, layer.running_var])
-    assert axes == [5, 4 if volumes > 1 else 5]
     for theirs, ours in zip(*found, strict=True):
         assert torch.equal(theirs, ours)
         assert theirs.stride() == ours.stride()

@@ -3,25 +3,20 @@
 Modules: unet/axes.py.
 """
 
-from itertools import pairwise
-
 import pytest
 import torch
 import torch.nn.functional as F
-from support.class_loss import ClassLoss, classes
+from support.class_loss import ClassLoss
 from support.networks import randomized
-from support.starts import start_from
 from torch import Tensor, nn
 
 from inference.export.export_format import Options
 from inference.export.onnx import Onnx
 from inference.onnx_network import OnnxNetwork
-from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
 from unet.axes import level_axes
 from unet.blocks import BLOCKS, NORMS, fold_batch_norm
 from unet.model import DeeplySupervisedUNet
-from unet.norms import group_norm
 
 ISOTROPIC = {"dims": 3}
 FLAT = {"dims": 3, "kernels": ((1, 3, 3), (1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2), (2, 2, 2))}
@@ -161,61 +156,6 @@ def test_batch_norm_is_folded_into_convolutions():
     assert not any(isinstance(module, nn.BatchNorm3d) for module in model.modules())
 
 
-@pytest.mark.parametrize("groups", [1, 4, 12])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
-def test_the_norm_of_cuda_has_torchs_values_with_gradients(groups, layout):
-    results = []
-    for norm in (group_norm, F.group_norm):
-        generator = torch.Generator().manual_seed(0)
-        x, grad = torch.randn(2, 2, 12, 3, 9, 7, generator=generator, dtype=torch.float64)
-        weight, bias = torch.randn(2, 12, generator=generator, dtype=torch.float64)
-        leaves = [tensor.clone().requires_grad_() for tensor in (x.contiguous(memory_format=layout), weight, bias)]
-        output = norm(leaves[0], groups, *leaves[1:], 1e-5)
-        output.backward(grad)
-        results.append([output.detach(), *(leaf.grad for leaf in leaves)])
-    torch.testing.assert_close(*results, rtol=1e-12, atol=1e-12)
-
-
-def sample(size: tuple[int, ...] = (5, 9, 7)) -> tuple[Tensor, Tensor]:
-    """Logits (4, 3, *size) in float64 and masks (4, *size), of which some is ignored."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(4, 3, *size, generator=generator, dtype=torch.float64) * 3
-    masks = torch.randint(0, 3, (4, *size), generator=generator)
-    masks[0] = masks[0].clamp(max=1)  # the last class is absent from the first volume
-    masks[torch.rand(masks.shape, generator=generator) < 0.2] = 255
-    return logits, masks
-
-
-def test_masks_of_coarser_levels_keep_an_axis_that_is_not_pooled():
-    masks = sample((6, 9, 7))[1]
-    levels = ClassLoss(3, strides=((1, 2, 2), (2, 2, 1))).levels(masks)
-    assert [tuple(level.shape[1:]) for level in levels] == [(6, 9, 7), (6, 4, 3), (3, 2, 3)]
-    for z in range(3):
-        for y in range(2):
-            for x in range(3):
-                assert torch.equal(levels[2][:, z, y, x], masks[:, 2 * z + 1, 4 * y + 2, 2 * x + 1])
-    assert torch.equal(levels[1], masks[:, :, 1:8:2, 1:6:2])
-
-
-def test_micro_batches_add_up_to_the_loss_of_a_step():
-    _, masks = sample((7, 18, 12))
-    images, gradients, losses = torch.rand(4, 1, 7, 18, 12, dtype=torch.float64), [], []
-    model = network(DeeplySupervisedUNet, norm="group", **DEEP_FLAT).double().train()
-    criterion = ClassLoss(3, "ce+logdice", strides=model.head_strides)
-    for sizes, recomputes in (([4], False), ([1, 3], False), ([2, 1, 1], True)):
-        model.zero_grad()
-        model.activation_checkpointing = recomputes
-        counts = sum(criterion.step_counts(part) for part in masks.split(sizes))
-        parts = zip(images.split(sizes), masks.split(sizes), strict=True)
-        shares = [criterion(model(x), truth, counts) for x, truth in parts]
-        sum(shares).backward()
-        losses.append(sum(shares).detach())
-        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
-    for (before, after), (loss, other) in zip(pairwise(gradients), pairwise(losses), strict=True):
-        torch.testing.assert_close(loss, other, rtol=1e-12, atol=0)
-        torch.testing.assert_close(before, after, rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("spacing", "patch", "kernels", "strides"),
     [
@@ -237,47 +177,6 @@ def test_axes_are_pooled_until_they_are_alike_or_short(spacing, patch, kernels, 
     assert level_axes(spacing, patch) == (tuple(kernels), tuple(strides))
     UNetConfig(dims=len(patch), depth=len(strides), kernels=tuple(kernels), strides=tuple(strides))
     assert level_axes(spacing, patch, depth=1) == (tuple(kernels[:2]), tuple(strides[:1]))
-
-
-def flags_for(**values: object) -> dict[str, object]:
-    """The flags of a run on volumes of thick slices."""
-    kernels, strides = level_axes((5, 1, 1), (8, 64, 64))
-    return {"dims": 3, "kernels": kernels, "strides": strides, "base_channels": 2} | values
-
-
-def test_training_starts_with_the_axes_of_the_data():
-    config = start_from(None, flags_for()).build(1, classes(2), Preprocess()).config
-    kernels, strides = level_axes((5, 1, 1), (8, 64, 64))
-    assert config.kernels == kernels
-    assert config.strides == strides
-    assert config.depth == 4
-
-
-def test_a_depth_that_patches_do_not_allow_is_refused():
-    with pytest.raises(ModelError, match="--depth 6: patches of this size and spacing allow a depth of 4; leave"):
-        start_from(None, flags_for(depth=6))
-
-
-@pytest.fixture
-def flat_model(tmp_path) -> UNet:
-    """A network of volumes whose first level looks along two axes; it is stored in `tmp_path`."""
-    source = network(**FLAT)
-    source.save_pretrained(tmp_path)
-    return source
-
-
-def test_training_that_starts_from_a_model_keeps_its_axes(flat_model, tmp_path):
-    start = start_from(str(tmp_path), flags_for(base_channels=None))
-    assert start.architecture.strides == FLAT["strides"]
-    weights = start.build(1, classes(3), Preprocess()).state_dict()
-    assert all(torch.equal(value, weights[name]) for name, value in flat_model.state_dict().items())
-
-
-def test_volumes_and_images_start_from_models_of_their_own_kind(flat_model, model, tmp_path):
-    with pytest.raises(ModelError, match=f"^{tmp_path}: takes volumes, but the data are images; start from another"):
-        start_from(str(tmp_path), {"dims": 2})
-    with pytest.raises(ModelError, match=f"^{model}: takes images, but the data are volumes; .* or give --dims 2$"):
-        start_from(str(model), flags_for(base_channels=None))
 
 
 @pytest.mark.parametrize(("norm", "upsample", "axes"), [("instance", "transpose", FLAT), ("batch", "bilinear", SLICED)])

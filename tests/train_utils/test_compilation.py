@@ -1,7 +1,4 @@
-"""A profile's dynamo_backend compiles the blocks of the network that trains, the loss, and the colors of augmentation.
-
-Modules: train_utils/compilation.py.
-"""
+"""A profile's dynamo_backend compiles the blocks of the network that trains, the loss, and the recoloring."""
 
 import copy
 from collections.abc import Iterator

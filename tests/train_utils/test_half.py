@@ -1,4 +1,7 @@
-"""fp16 with a GradScaler, on the CPU: a scaler that searches is told from a step that is bad."""
+"""fp16 with a GradScaler, on the CPU: a scaler that searches is told from a step that is bad.
+
+Modules: train_utils/step_guard.py.
+"""
 
 import json
 import shutil

@@ -4,13 +4,12 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from io import SEEK_END, BytesIO
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, UnidentifiedImageError
-from PIL.TiffImagePlugin import TiffImageFile
+from PIL import Image, UnidentifiedImageError
 
 from runtime.documents import check_regular
 from runtime.errors import DataError, ImageError, UserError, one_line
@@ -175,14 +174,9 @@ REMEDIES = {  # what to do with files of other formats, by their extension
     **dict.fromkeys((".czi", ".lif", ".nd2", ".svs", ".vsi", ".oib"), MICROSCOPY_REMEDY),
     **dict.fromkeys((".pdf", ".psd", ".svg", ".ai", ".xcf"), "export them as PNG"),
 }
-TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
 # the formats that Pillow may take a file for, whatever its name: others start programs (EPS) or open further files
 PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP", "JPEG2000", "DIB", "AVIF", "TGA")
 UNCHECKED_BYTES = 2**27  # up to so many bytes are allocated without asking how much memory is free
-COMPACT_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "PPM", "TGA")  # even of one color they need a part of a bit a pixel
-MOST_PIXELS = 2**14  # pixels that a byte of these can hold
-STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
-WHITE_OF_RAWMODES = {"L;2": 3, "L;4": 15}  # Pillow's names for how grey of 2 and 4 bits is stored
 INFINITE_VALUE = 1e30  # numbers so far from 0 count as infinite: float32 does not hold their squares
 COPIES = 3  # copies of a picture that are in memory while it is decoded, converted and resized
 TOO_LARGE_MESSAGE = (
@@ -245,13 +239,6 @@ def image_errors(name: str) -> Iterator[None]:
         raise ImageError(f"{name} cannot be read ({reason})") from error
 
 
-def open_picture(file: str | Path | BinaryIO) -> Image.Image:
-    """A picture in one of PILLOW_FORMATS, not decoded yet."""
-    if isinstance(file, str | Path):
-        check_regular(file)
-    return Image.open(file, formats=PILLOW_FORMATS)
-
-
 def open_binary(file: str | Path | bytes) -> BinaryIO:
     """A file on the disk, or in memory, to read."""
     if isinstance(file, bytes):
@@ -272,51 +259,3 @@ def check_memory(size: int, name: str) -> None:
     available = available_bytes() if size > UNCHECKED_BYTES else size  # asking takes time
     if size > available:
         raise ValueError(f"{name} needs {size / 1e9:,.1f} GB of memory, {available / 1e9:,.1f} GB are free")
-
-
-def decode(picture: Image.Image) -> None:
-    """Decode a picture by Pillow, which also turns TIFFs. Raises ValueError if it does not fit into memory."""
-    check_claim(picture)
-    check_decoding(picture)
-    white = _stored_white(picture)
-    if white is not None:
-        picture.info[STORED_WHITE] = white
-    if isinstance(picture, TiffImageFile) and picture.tag_v2.get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS:
-        picture.filename = ""  # else Pillow would map the pixels of the file, as rows of the turned picture's length
-    picture.load()
-
-
-def check_claim(picture: Image.Image) -> None:
-    """Raises ValueError for a picture, not decoded yet, whose file cannot hold the pixels that its header claims."""
-    width, height = picture.size
-    if _pixels_of_a_byte(picture) > MOST_PIXELS:
-        raise ValueError(f"its header claims {width:,} x {height:,} pixels, more than {MOST_PIXELS:,} for each byte")
-
-
-def _pixels_of_a_byte(picture: Image.Image) -> float:
-    """How many pixels a byte of a picture's file has to hold; 0 where any number may be right."""
-    file = getattr(picture, "fp", None)
-    if picture.format not in COMPACT_FORMATS or file is None:
-        return 0
-    position = file.tell()
-    file_bytes = file.seek(0, SEEK_END)
-    file.seek(position)
-    return picture.width * picture.height / max(1, file_bytes)
-
-
-def _stored_white(picture: Image.Image) -> int | None:
-    """The number that white has in the file, if Pillow scales grey so that white is another; known until decoding."""
-    if picture.mode not in ("L", "I") or not getattr(picture, "tile", None):
-        return None
-    decoder, _, _, arguments = picture.tile[0]  # type: ignore[attr-defined]
-    if decoder.startswith("ppm"):
-        return arguments[1]
-    rawmode = arguments if isinstance(arguments, str) else arguments[0]
-    return WHITE_OF_RAWMODES.get(str(rawmode)[:3])  # a number of bits in a GIF
-
-
-def check_decoding(picture: Image.Image) -> None:
-    """Raises ValueError for a picture, not decoded yet, that does not fit into memory."""
-    width, height = picture.size
-    pixel_bytes = 1 if picture.mode in ("1", "L", "P") else 4
-    check_memory(COPIES * width * height * pixel_bytes, f"a picture of {width:,} x {height:,} pixels")

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import check_memory, open_binary, open_picture
+from data_utils.image_io.formats import check_memory, open_binary
 from data_utils.image_io.gdal import gdal_errors, open_directory
+from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.places import has_place_tags
 from data_utils.image_io.tiff import check_segments
 

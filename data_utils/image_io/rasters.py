@@ -11,8 +11,9 @@ import numpy as np
 import tifffile
 
 from data_utils.image_io.band_names import band_indices, stored_band_names
-from data_utils.image_io.formats import BandSource, image_errors, open_picture
+from data_utils.image_io.formats import BandSource, image_errors
 from data_utils.image_io.page_pixels import PagePixels, Range, is_photograph
+from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.places import NODATA, PLACE_TAGS, has_place_tags, place_tags
 from data_utils.image_io.tiff import (
     ALPHA_SAMPLES,
@@ -22,7 +23,7 @@ from data_utils.image_io.tiff import (
     open_page,
     reads_right,
 )
-from data_utils.image_io.windowed_image import WindowedImage
+from data_utils.image_io.windowed_image import StoredFile, WindowedImage
 from runtime.console import listing
 from runtime.documents import check_regular
 from runtime.errors import ImageError
@@ -117,6 +118,7 @@ class Raster(WindowedImage):
         self.files = list(dict.fromkeys(band.file for band in bands))
         self.size = self.extent = self.files[0].pixels.size
         self.dtype = np.result_type(*[file.dtype for file in self.files])
+        self.mode = f"{self.dtype} x {len(bands)}"
         self.may_lack_data = any(file.may_lack_data for file in self.files)
         self.decodes_windows = all(file.pixels.decodes_windows for file in self.files)
 
@@ -124,8 +126,7 @@ class Raster(WindowedImage):
         with image_errors(str(self.files[0].path)):
             return self._read((top, bottom), self._columns(left, right))
 
-    def whole(self) -> np.ndarray:
-        """All pixels, as `read` gives a window; errors are raised as they are."""
+    def pixels(self) -> np.ndarray:
         height, width = self.size
         return self._read((0, height), (0, width))
 
@@ -145,18 +146,15 @@ class Raster(WindowedImage):
         return np.ma.MaskedArray(pixels, lacks_data) if lacks_data.any() else pixels
 
 
-def open_raster(
-    file: str | Path | bytes, stack: ExitStack, page: int = 0, *, reads_place: bool = True
-) -> Raster | None:
-    """The raster of a file, or of its bytes, open as long as `stack` is; None for a file that is read as a picture.
+def open_raster(file: StoredFile, name: str, stack: ExitStack) -> Raster | None:
+    """The raster of a file, open as long as `stack` is; None for a file that is read as a picture.
 
     A TIFF is a raster if it has a place that is read, or if Pillow does not read it right.
     """
-    if not is_tiff(file):
+    if not is_tiff(file.path):
         return None
-    if isinstance(file, str):
-        file = Path(file)
-    raster = _open_file(file, page, stack, is_chosen=False, reads_place=reads_place)
+    path = file.path if isinstance(file.path, bytes) else Path(file.path)
+    raster = _open_file(path, file.page, stack, is_chosen=False, reads_place=file.reads_place)
     return None if raster is None else Raster(_visible_bands([raster]))
 
 

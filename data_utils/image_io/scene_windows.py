@@ -38,6 +38,9 @@ class WindowedPart(WindowedImage):
         box = self.box
         return self.picture.read(box.top + top, box.top + bottom, box.left + left, box.left + right)
 
+    def pixels(self) -> np.ndarray:
+        return read_image(self.read(0, self.size[0]))
+
 
 @dataclass(frozen=True)
 class SceneWindow(WindowSource):

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import tifffile
 
-from data_utils.image_io.formats import TIFF_SUFFIXES, TURNED_ORIENTATIONS, image_errors
+from data_utils.image_io.formats import TIFF_SUFFIXES, image_errors
+from data_utils.image_io.pictures import TURNED_ORIENTATIONS
 from data_utils.image_io.places import has_place_tags
 from runtime.documents import check_regular
 from runtime.errors import ImageError, one_line

@@ -2,51 +2,21 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from PIL.JpegImagePlugin import JpegImageFile
 
 from data_utils.image_io.formats import TIFF_SUFFIXES, ImageSource, WindowSource, image_errors, source_files
-from data_utils.image_io.rasters import Raster, open_plain_page
-from data_utils.image_io.reader import decode_image, header_size, open_source, upright
+from data_utils.image_io.pictures import WindowedPicture
+from data_utils.image_io.rasters import open_plain_page
+from data_utils.image_io.reader import open_source
 from data_utils.image_io.windowed_image import WindowedArray, WindowedImage
 from runtime.errors import ImageError
-from unet.config import Preprocess
 
 LARGE_IMAGE_PIXELS = 2**24  # pixels: a larger image is read in windows to take a crop
 STRIP_PIXELS = 2**22  # pixels that are read together
 WINDOWED_SUFFIXES = (".npy", *TIFF_SUFFIXES)
-
-
-class WindowedPicture(WindowedImage):
-    """Windows of a picture in any other format, cut from one copy, which is decoded for the first window."""
-
-    decodes_windows = False
-
-    def __init__(self, picture: Image.Image, source: ImageSource, name: str) -> None:
-        self.picture = picture
-        self.source = source
-        self.name = name
-        self.size = self.extent = header_size(picture)
-
-    @cached_property
-    def _image(self) -> Image.Image:
-        with image_errors(self.name):
-            return upright(self.picture)
-
-    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
-        left, right = self._columns(left, right)
-        window = self._image.crop((left, top, right, bottom))
-        window.format = self.picture.format  # `read_mask` needs the format: the palette of a GIF means its colors
-        return window
-
-    def draft_for(self, preprocess: Preprocess) -> WindowedImage:
-        if not isinstance(self.picture, JpegImageFile):
-            return self
-        return WindowedArray(*decode_image(self.source, self.name, draft_for=preprocess))
 
 
 @contextmanager
@@ -59,29 +29,16 @@ def open_windowed(source: ImageSource, page: int = 0) -> Iterator[WindowedImage]
         with source.open() as image:
             yield image
         return
-    name = next(iter(source_files(source)), "image")
+    files = source_files(source)
+    name = files[0] if files else "image"
     with ExitStack() as stack:
-        opened = stack.enter_context(open_source(source, name, page))
+        image = stack.enter_context(open_source(source, name, page))
         with image_errors(name):
-            image = _windows(opened, source, name, page, stack)
+            if isinstance(image, WindowedArray):
+                image.header()  # raises an error if it is no picture
+            if isinstance(image, WindowedPicture) and image.format == "TIFF" and files:
+                image = open_plain_page(Path(name), image.picture.tell(), stack) or image
         yield image
-
-
-def _windows(
-    opened: Image.Image | np.ndarray | Raster, source: ImageSource, name: str, page: int, stack: ExitStack
-) -> WindowedImage:
-    """Windows of an opened source."""
-    if isinstance(opened, Raster):
-        return opened
-    if isinstance(opened, np.ndarray):
-        if opened.ndim not in (2, 3) or not opened.size:
-            raise ValueError(f"its shape is {opened.shape}, not (H, W) or (H, W, C)")
-        return WindowedArray(opened)
-    if opened.format == "TIFF" and source_files(source):
-        raster = open_plain_page(Path(name), opened.tell(), stack)
-        if raster is not None:
-            return raster
-    return WindowedPicture(opened, source, name)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from data_utils.image_io.reader import open_source, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
+from data_utils.image_io.windowed_image import WindowedArray
 from data_utils.mask_values import parse_values
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import children, files_by_stem, find_splits, masks_by_stem, natural_sort_key
@@ -237,9 +238,9 @@ def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout
             is_stack = is_tiff(image) and len(page_numbers(image)) > 1
             return NO_LAYOUT if is_stack else ClassLayout(tuple(pages), len(pages))
         with open_source(mask, str(mask)) as picture, image_errors(str(mask)):
-            if isinstance(picture, np.ndarray):
-                channels = 1 if picture.ndim < 3 else picture.shape[2]
-                is_color = channels in (3, 4) and picture.dtype == np.uint8
+            if isinstance(picture, WindowedArray):
+                channels = 1 if picture.array.ndim < 3 else picture.array.shape[2]
+                is_color = channels in (3, 4) and picture.array.dtype == np.uint8
             elif isinstance(picture, Raster):
                 channels = len(picture.bands)
                 is_color = channels == 3 and picture.dtype == np.uint8

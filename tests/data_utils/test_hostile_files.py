@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
-from data_utils.image_io.formats import VolumeFile, open_picture
+from data_utils.image_io.formats import VolumeFile
+from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.image_io.windowed import open_windowed

@@ -20,7 +20,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from data_utils.class_names import BACKGROUND_NAMES, NamedClasses
-from data_utils.image_io.formats import EmbeddedImage, image_errors, is_visible_file, open_picture
+from data_utils.image_io.formats import EmbeddedImage, image_errors, is_visible_file
+from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import json_of, lines_of
 from data_utils.sources.annotations.drawn import Area, DrawnMask, Outline, drawn_size, fill_polygon, read_points

@@ -1,6 +1,6 @@
 """The reader of image files: sizes, types of values, colors, palettes and alpha.
 
-Modules: data_utils/image_io/reader.py.
+Modules: data_utils/image_io/reader.py, data_utils/image_io/pictures.py.
 """
 
 import io
@@ -121,7 +121,7 @@ def test_an_array_that_is_no_image_is_a_one_line_error(array):
 def test_the_header_of_an_array_says_its_type_with_its_channels():
     assert read_header(np.zeros((2, 3), np.int16), "a") == ((2, 3), "int16")
     assert read_header(np.zeros((2, 3, 5), np.uint8), "a") == ((2, 3), "uint8 x 5")
-    with pytest.raises(ImageError, match=r"^a is an array of shape \(4,\), expected \(H, W\) or \(H, W, C\)$"):
+    with pytest.raises(ImageError, match=r"^a cannot be read \(its shape is \(4,\), not \(H, W\) or \(H, W, C\)\)$"):
         read_header(np.zeros(4), "a")
 
 

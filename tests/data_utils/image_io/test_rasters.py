@@ -398,7 +398,7 @@ def test_bands_without_data_alone_are_missing_in_images_of_several_files(tmp_pat
     first = write_raster(tmp_path / "a.tif", values, nodata=5, names=("red", "nir"))
     second = write_raster(tmp_path / "b.tif", np.array([[[1, 5, 1]]], np.uint8), nodata=5)
     with ExitStack() as stack:
-        pixels = open_bands(BandSource((str(first), str(second)), ("red", "b", "nir")), stack).whole()
+        pixels = open_bands(BandSource((str(first), str(second)), ("red", "b", "nir")), stack).pixels()
     assert np.ma.getmaskarray(pixels)[0].tolist() == np.eye(3, dtype=bool).tolist()
 
 

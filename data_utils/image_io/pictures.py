@@ -1,0 +1,203 @@
+"""Pictures in the formats that Pillow reads, as images and as masks."""
+
+from contextlib import ExitStack
+from functools import cached_property
+from io import SEEK_END, BytesIO
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import numpy as np
+from PIL import ExifTags, Image, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+
+from data_utils.image_io.formats import COPIES, PILLOW_FORMATS, check_memory, image_errors
+from data_utils.image_io.windowed_image import StoredFile, WindowedArray, WindowedImage
+from runtime.documents import check_regular
+from unet.config import Preprocess
+
+Side = TypeVar("Side", int, float)
+GREY_MODES = ("L", "I", "F")
+TURNED_ORIENTATIONS = (5, 6, 7, 8)  # EXIF and TIFF orientations that swap height and width
+COMPACT_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "PPM", "TGA")  # even of one color they need a part of a bit a pixel
+MOST_PIXELS = 2**14  # pixels that a byte of these can hold
+STORED_WHITE = "white in the file"  # the key for it among what Pillow knows of a picture
+WHITE = {"L": 255, "I": 65535}  # what Pillow makes of white, where it scales grey
+WHITE_OF_RAWMODES = {"L;2": 3, "L;4": 15}  # Pillow's names for how grey of 2 and 4 bits is stored
+
+
+class WindowedPicture(WindowedImage):
+    """A picture of Pillow; windows are cut from one copy, which is decoded for the first of them.
+
+    Args:
+        is_file: whether it was opened from a file, of which less detail may be decoded.
+    """
+
+    decodes_windows = False
+
+    def __init__(self, picture: Image.Image, name: str, *, is_file: bool = True) -> None:
+        self.picture = picture
+        self.name = name
+        self.is_file = is_file
+        self.mode = picture.mode
+        self.format = picture.format or ""
+
+    @property
+    def size(self) -> tuple[int, int]:  # type: ignore[override]
+        if isinstance(self.picture, JpegImageFile):
+            return header_size(self.picture)
+        return self._upright.size[::-1]  # the orientation may stand behind the pixels
+
+    extent = size  # type: ignore[assignment]
+
+    @property
+    def has_palette(self) -> bool:
+        """Whether a mask is stored as indices into a palette whose order means something."""
+        return self.mode == "P" and self.format != "GIF"
+
+    def header(self) -> tuple[tuple[int, int], str]:
+        _check_claim(self.picture)
+        return header_size(self.picture), self.mode
+
+    @cached_property
+    def _upright(self) -> Image.Image:
+        """The picture decoded, with the EXIF orientation applied."""
+        picture = self.picture
+        with image_errors(self.name):
+            _check_claim(picture)
+            width, height = picture.size
+            pixel_bytes = 1 if picture.mode in ("1", "L", "P") else 4
+            check_memory(COPIES * width * height * pixel_bytes, f"a picture of {width:,} x {height:,} pixels")
+            picture.info[STORED_WHITE] = _stored_white(picture)
+            if isinstance(picture, TiffImageFile) and _is_turned_tiff(picture):
+                picture.filename = ""  # else Pillow would map the pixels, as rows of the turned picture's length
+            picture.load()
+            # `exif_transpose` would copy an upright image
+            return picture if _orientation(picture) == 1 else ImageOps.exif_transpose(picture)
+
+    def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
+        left, right = self._columns(left, right)
+        window = self._upright.crop((left, top, right, bottom))
+        window.format = self.picture.format  # `read_mask` needs the format: the palette of a GIF means its colors
+        return window
+
+    def pixels(self) -> np.ndarray:
+        """(H, W) for grey modes, (H, W, 3) for every color mode, palettes too."""
+        image = self._upright
+        if image.mode.startswith("I;16"):
+            return np.asarray(image).astype(np.uint16)
+        if image.mode in ("1", "LA"):
+            image = image.convert("L")
+        if image.mode not in GREY_MODES:
+            image = image.convert("RGB")
+        return np.asarray(image)
+
+    def values(self) -> np.ndarray:
+        """As stored: (H, W), or (H, W, 3 or 4) uint8."""
+        picture = self._upright
+        mode = picture.mode
+        if mode in ("LA", "La", "PA"):
+            return np.asarray(picture)[:, :, 0]
+        white = picture.info.get(STORED_WHITE)
+        if white:
+            return np.rint(np.asarray(picture) * (white / WHITE[mode])).astype(np.uint16)
+        if not (self.has_palette or mode in ("1", "L", "I", "F", "RGB", "RGBA") or mode.startswith("I;16")):
+            picture = picture.convert("RGB")
+        return np.asarray(picture)
+
+    def draft(self, preprocess: Preprocess) -> tuple[tuple[int, int], tuple[float, float]] | None:
+        """Have a JPEG file decoded at the lowest of 1/1, 1/2, 1/4 and 1/8 of its size that is not below the target's.
+
+        Returns the size, and how far (H, W) the image itself will reach: the last pixels may lie partly beyond its
+        border. None for any other picture.
+        """
+        image = self.picture
+        if not (preprocess.draft and self.is_file and isinstance(image, JpegImageFile)):
+            return None
+        size = header_size(image)
+        if _orientation(image) != 1 and any(side % 8 for side in size):  # turning would put such pixels elsewhere
+            return size, size
+        drafted = image.draft(None, _as_seen(image, preprocess.input_size(*size)))
+        if not drafted:
+            return size, size
+        _, (_, _, width, height) = drafted
+        return size, _as_seen(image, (width, height))
+
+    def draft_for(self, preprocess: Preprocess) -> WindowedImage:
+        if not isinstance(self.picture, JpegImageFile):
+            return self
+        with image_errors(self.name), open_picture(str(self.picture.filename)) as again:
+            picture = WindowedPicture(again, self.name)
+            size, extent = picture.draft(preprocess) or (None, None)
+            return WindowedArray(picture.pixels(), size, extent)
+
+
+def open_picture(file: str | Path | BinaryIO) -> Image.Image:
+    """A picture in one of PILLOW_FORMATS, not decoded yet."""
+    if isinstance(file, str | Path):
+        check_regular(file)
+    return Image.open(file, formats=PILLOW_FORMATS)
+
+
+def open_picture_file(file: StoredFile, name: str, stack: ExitStack) -> WindowedPicture:
+    """A page of a file, open as long as `stack` is."""
+    content = BytesIO(file.path) if isinstance(file.path, bytes) else file.path
+    picture = stack.enter_context(open_picture(content))
+    if file.page:
+        picture.seek(file.page)
+    return WindowedPicture(picture, name)
+
+
+def header_size(picture: Image.Image) -> tuple[int, int]:
+    """(H, W) as seen, of a picture that is not decoded yet."""
+    width, height = picture.size
+    # The method of PNG files would decode the pixels, lest the orientation stand behind them.
+    is_turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS
+    # Pillow has turned the size of TIFF files already.
+    return (width, height) if is_turned and picture.format != "TIFF" else (height, width)
+
+
+def _stored_white(picture: Image.Image) -> int | None:
+    """The number that white has in the file, if Pillow scales grey so that white is another; known until decoding."""
+    if picture.mode not in ("L", "I") or not getattr(picture, "tile", None):
+        return picture.info.get(STORED_WHITE)
+    decoder, _, _, arguments = picture.tile[0]  # type: ignore[attr-defined]
+    if decoder.startswith("ppm"):
+        return arguments[1]
+    rawmode = arguments if isinstance(arguments, str) else arguments[0]
+    return WHITE_OF_RAWMODES.get(str(rawmode)[:3])  # a number of bits in a GIF
+
+
+def _is_turned_tiff(picture: TiffImageFile) -> bool:
+    return picture.tag_v2.get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS
+
+
+def _orientation(picture: Image.Image) -> int:
+    """EXIF orientation, 1 for upright."""
+    return picture.getexif().get(ExifTags.Base.Orientation, 1)
+
+
+def _as_seen(image: JpegImageFile, size: tuple[Side, Side]) -> tuple[Side, Side]:
+    """(W, H) as stored <-> (H, W) as seen."""
+    first, second = size
+    if _orientation(image) in TURNED_ORIENTATIONS:
+        return first, second
+    return second, first
+
+
+def _check_claim(picture: Image.Image) -> None:
+    """Raises ValueError for a picture, not decoded yet, whose file cannot hold the pixels that its header claims."""
+    width, height = picture.size
+    if _pixels_of_a_byte(picture) > MOST_PIXELS:
+        raise ValueError(f"its header claims {width:,} x {height:,} pixels, more than {MOST_PIXELS:,} for each byte")
+
+
+def _pixels_of_a_byte(picture: Image.Image) -> float:
+    """How many pixels a byte of a picture's file has to hold; 0 where any number may be right."""
+    file = getattr(picture, "fp", None)
+    if picture.format not in COMPACT_FORMATS or file is None:
+        return 0
+    position = file.tell()
+    file_bytes = file.seek(0, SEEK_END)
+    file.seek(position)
+    return picture.width * picture.height / max(1, file_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, from_voxels
-from data_utils.sources.points.table import PointTable, join_tables
+from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, join_tables
 from data_utils.visualize import legend
 from data_utils.visualize_points import point_colors, render_points, render_volume_points
 from inference.decoding import new_decoder
@@ -25,7 +25,7 @@ from inference.outputs.prediction_format import PredictionFormat
 from runtime.errors import SettingsError
 from runtime.files import replace_file
 from tasks.landmarks import Landmarks
-from tasks.points import ABSENT, PRESENT
+from tasks.points import UNKNOWN
 from tasks.task import Task
 from unet.config import UNetConfig
 
@@ -78,19 +78,11 @@ class PointFormat(PredictionFormat):
 
         `size` is (H, W) of an image; None for a volume.
         """
-        states = np.where(points.is_found, PRESENT, ABSENT)
-        return PointTable(
-            layout=self.task.layout,
-            names=self.task.names,
-            images=(image,),
-            positions=positions[None],
-            states=states[None],
-            files=(image,),
-            space=self.task.space,
-            presence=points.presence[None],
-            confidence=points.confidence[None],
-            sizes=None if size is None else np.array([size]),
-        )
+        entry = ImagePoints(image, image, size)
+        columns = zip(self.names, positions.tolist(), points.confidence.tolist(), points.presence.tolist(), strict=True)
+        for name, position, confidence, presence in columns:
+            entry.add(name, UNKNOWN, position, Certainty(confidence, presence))
+        return PointTable(self.task.layout, positions.shape[1], [entry], self.task.space)
 
     def write(self, job: Job, table: PointTable, picture: np.ndarray | None) -> None:
         """Write the points of a job, and the picture of them, if there is one."""
@@ -108,7 +100,8 @@ class PointFormat(PredictionFormat):
         tables = []
         for job in written_jobs:
             table = files.read_written(job.file(self.extension), self.task.layout)
-            tables.append(table.with_names(self.names).rename_images((job.relative_name,)))
+            entries = [replace(entry, image=job.relative_name) for entry in table.entries]
+            tables.append(replace(table, entries=entries, names=tuple(self.names)))
         with replace_file(folder / self.joined_files[0]) as file:
             file.write(files.content(join_tables(tables)))
 

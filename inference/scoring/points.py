@@ -133,7 +133,9 @@ def read_prediction(table: PointTable, job: Job) -> np.ndarray:
         height, width = size = job.size
         voxels = to_pixels(table.source(0), (height, width), job.name)
     shares = (voxels + 0.5) / np.array(size)
-    presence = (table.states[0] == PRESENT).astype(float) if table.presence is None else table.presence[0]
+    presence: list[float] = []
+    for point in table.points(0):
+        presence.append(point.certainty.presence if point.certainty else float(point.state == PRESENT))
     return np.column_stack([shares, presence, presence])
 
 

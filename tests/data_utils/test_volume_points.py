@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.in_process import run_train
+from support.points import point_table
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.analysis.inspect_points import inspect_volume_points
@@ -23,7 +24,7 @@ from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.find import find_points, open_points
 from data_utils.sources.points.spaces import from_voxels, to_voxels
-from data_utils.sources.points.table import PointTable
+from data_utils.sources.points.table import join_tables
 from data_utils.targets.points import PointReader
 from inference import Predictor
 from runtime.errors import DataError
@@ -61,12 +62,9 @@ def write_volumes(folder: Path, count: int, layout: str, affine: np.ndarray, see
             positions = positions * (-1, -1, 1)
         states = np.full((1, 2), PRESENT)
         name = f"case{number}"
-        tables.append(PointTable(layout, NAMES, (name,), positions[None], states, ("",), SPACES[layout]))
+        tables.append(point_table(layout, NAMES, (name,), positions[None], states, ("",), SPACES[layout]))
     if layout == "long":
-        images = tuple(table.images[0] for table in tables)
-        positions = np.concatenate([table.positions for table in tables])
-        whole = replace(tables[0], images=images, positions=positions, states=np.full((count, 2), PRESENT))
-        (folder / "points.csv").write_bytes(files.content(replace(whole, files=("",) * count)))
+        (folder / "points.csv").write_bytes(files.content(join_tables(tables)))
         return
     for table in tables:
         extension = files.FORMATS[layout].extension
@@ -146,7 +144,7 @@ def test_places_in_a_volume_that_is_turned_by_an_angle_follow_its_axes(tmp_path)
 def test_a_file_of_slicer_keeps_names_places_and_states(tmp_path, layout, second_state):
     states = np.array([[PRESENT, second_state]])
     positions = np.array([[[1.25, -2.5, 3e-4], [7.0, 8.0, 9.0]]]) * (states[0] == PRESENT)[:, None]
-    table = PointTable(layout, NAMES, ("case",), positions, states, ("",), "LPS")
+    table = point_table(layout, NAMES, ("case",), positions, states, ("",), "LPS")
     file = tmp_path / f"case{files.FORMATS[layout].extension}"
     file.write_bytes(files.content(table))
     again = files.read(file)
@@ -241,7 +239,7 @@ def test_points_of_markups_have_the_name_of_their_label_or_number_and_the_state_
 @pytest.mark.parametrize("space", ["LPS", "RAS"])
 def test_written_files_of_slicer_have_a_place_for_points_that_are_there(space):
     states = np.array([[ABSENT, UNKNOWN, PRESENT]])
-    table = PointTable("markups", ("a", "b", "c"), ("case",), np.ones((1, 3, 3)), states, ("",), space)
+    table = point_table("markups", ("a", "b", "c"), ("case",), np.ones((1, 3, 3)), states, ("",), space)
     points = json.loads(files.content(table))["markups"][0]["controlPoints"]
     assert [point["positionStatus"] for point in points] == ["missing", "undefined", "defined"]
     assert ["position" in point for point in points] == [False, False, True]

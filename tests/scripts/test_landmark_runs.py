@@ -107,7 +107,7 @@ def test_predicted_points_come_in_the_format_of_the_data(predicted):
     single = files.read_written(predicted / "frame_00.csv", "deeplabcut")
     assert table.names == NAMES
     assert len(table.images) == 24
-    assert table.presence is not None
+    assert table.is_predicted
     assert np.array_equal(single.positions[0], table.positions[table.images.index("frame_00.png")])
 
 
@@ -201,7 +201,7 @@ SHARED_LAYOUTS = [layout for layout in WRITERS if files.FORMATS[layout].holds_se
 def test_points_of_all_images_are_joined_where_the_format_holds_several(layout, of_other_program):
     joined = files.read(of_other_program.output / f"points{files.FORMATS[layout].extension}")
     assert len(joined.images) == 24
-    assert joined.presence is not None
+    assert joined.is_predicted
 
 
 def test_views_of_an_ensemble_find_the_same_points(run, folder):

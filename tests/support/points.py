@@ -1,8 +1,7 @@
 """Images with dots at known places, tables of points in the three layouts of CSV, and files of other programs."""
 
 import json
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ from PIL import Image
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
-from data_utils.sources.points.table import PointTable
-from data_utils.targets.points import point_records
+from data_utils.sources.points.find import find_points
+from data_utils.sources.points.table import Certainty, ImagePoints, PointTable
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT
@@ -23,6 +22,37 @@ SIZE = (32, 44)
 WIDTH = 1.5  # pixels of a dot's standard deviation
 POINT_SHAPE = {"label": "a", "shape_type": "point", "points": [[1, 2]]}  # of labelme
 BRIGHTNESS = ((1, 0, 0), (0, 1, 0), (0, 0, 1))  # the color of each point's dot
+
+
+def point_table(
+    layout: str,
+    names: Sequence[str],
+    images: Sequence[str],
+    positions: np.ndarray,
+    states: np.ndarray,
+    files: Sequence[str] = (),
+    space: str = "pixels",
+    *,
+    confidence: np.ndarray | None = None,
+    presence: np.ndarray | None = None,
+    size: tuple[int, int] | None = None,
+) -> PointTable:
+    """A table of the points in arrays: (N, K, n) positions, (N, K) states, and both certainties of predictions."""
+    entries = []
+    for row, image in enumerate(images):
+        entry = ImagePoints(files[row] if files else "", image, size)
+        for column, name in enumerate(names):
+            certainty = None
+            if confidence is not None and presence is not None:
+                certainty = Certainty(float(confidence[row, column]), float(presence[row, column]))
+            entry.add(name, int(states[row, column]), positions[row, column].tolist(), certainty)
+        entries.append(entry)
+    return PointTable(layout, positions.shape[-1], entries, space, tuple(names))
+
+
+def certainties(table: PointTable) -> list[list[Certainty | None]]:
+    """The certainty of each point of each image."""
+    return [[point.certainty for point in table.points(row)] for row in range(len(table.entries))]
 
 
 def dots(count: int, seed: int, *, absent: float = 0.0) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
@@ -52,8 +82,8 @@ def write_dots(
     for number, image in enumerate(images):
         names.append(f"frame_{number:02}.png")
         Image.fromarray(image).save(folder / "images" / names[-1])
-    table = PointTable(layout, NAMES, tuple(names), positions, states, ("",) * count)
-    (folder / name).write_bytes(files.content(replace(table, positions=positions.round(4))))
+    table = point_table(layout, NAMES, names, positions.round(4), states)
+    (folder / name).write_bytes(files.content(table))
     return table
 
 
@@ -146,7 +176,7 @@ def prediction_with_an_absent_point(
     layout: str, names: tuple[str, str] = ("a", "b"), axes: int = 2, space: str = "pixels"
 ) -> PointTable:
     """A prediction for one image: its first point is absent, and its second present."""
-    return PointTable(
+    return point_table(
         layout=layout,
         names=names,
         images=("one",),
@@ -156,7 +186,7 @@ def prediction_with_an_absent_point(
         space=space,
         presence=np.array([[0.25, 0.75]]),
         confidence=np.array([[0.5, 1.0]]),
-        sizes=np.array([[30, 40]]),
+        size=(30, 40),
     )
 
 
@@ -188,8 +218,7 @@ def write_table(folder: Path, text: str, *, images: int = 1, name: str = "points
     return folder
 
 
-def points_of_folder(folder: Path, **settings) -> PointTable:
-    """The points of all records of a folder, as training sees them."""
-    train, _ = load_records(DataConfig(dataset=str(folder), **settings))
-    (records,) = point_records([train])
-    return records.table
+def points_of_folder(folder: Path, absent: str | None = None) -> PointTable:
+    """The points of a folder that training can read."""
+    load_records(DataConfig(dataset=str(folder), absent=absent))
+    return find_points(folder, (), explicit=False)["train"].with_absence(absent)

@@ -102,7 +102,7 @@ def to_table(file: CocoFile) -> PointTable | None:
         for found in labeled:
             _add_keypoints(entry, names, found)
         entries.append(entry)
-    return PointTable.of_images("coco", 2, entries, names=names)
+    return PointTable("coco", 2, entries, names=tuple(names))
 
 
 def _is_labeled(found: Entry) -> bool:
@@ -134,25 +134,27 @@ def write(table: PointTable) -> str:
     """The content of a file, with an object for each image: its keypoints, and the box around the present ones."""
     images: list[Entry] = []
     annotations: list[Entry] = []
-    for row, entry in enumerate(table.entries()):
+    for row, entry in enumerate(table.entries):
         image: Entry = {"id": row + 1, "file_name": entry.image}
         if entry.size is not None:
             image["height"], image["width"] = entry.size
         images.append(image)
         keypoints: list[float] = []
-        for point in entry.points.values():
+        points = table.points(row)
+        for point in points:
             keypoints += [*(point.position or (0.0, 0.0)), SEEN if point.state == PRESENT else HIDDEN]
-        present = [point.position for point in entry.points.values() if point.state == PRESENT]
+        present = [point.position for point in points if point.state == PRESENT]
         box = [0.0] * 4
         if present:
             low = np.min(present, axis=0)
             box = np.concatenate([low, np.max(present, axis=0) - low]).tolist()
         found: dict[str, Any] = {"id": row + 1, "image_id": row + 1, "category_id": 1, "iscrowd": 0}
         found |= {"keypoints": keypoints, "num_keypoints": len(present), "bbox": box, "area": box[2] * box[3]}
-        if table.presence is not None and table.confidence is not None:
-            for key, values in zip(PREDICTED_KEYS, (table.confidence[row], table.presence[row]), strict=True):
-                found[key] = values.tolist()
-            found["score"] = float(table.confidence[row].mean())
+        if table.is_predicted:
+            certainties = [point.certainty or Certainty(0, 0) for point in points]
+            for key, values in zip(PREDICTED_KEYS, zip(*certainties, strict=True), strict=True):
+                found[key] = list(values)
+            found["score"] = float(np.mean([certainty.confidence for certainty in certainties]))
         annotations.append(found)
     category = CATEGORY | {"keypoints": list(table.names)}
     return json.dumps({"images": images, "annotations": annotations, "categories": [category]}, indent=1) + "\n"

@@ -99,7 +99,7 @@ def read_table(file: str | Path) -> PointTable:
                 _add_point(entry, name, row, columns, f"{location}, {name}")
     if not entries or not headings.points:
         raise NoPointsError(f"{file}: lists no points")
-    return PointTable.of_images(headings.layout, axes.pop(), entries.values())
+    return PointTable(headings.layout, axes.pop(), list(entries.values()))
 
 
 def read_headings(rows: Rows, file: str) -> Headings | None:
@@ -224,7 +224,7 @@ def write(table: PointTable) -> str:
     text = io.StringIO(newline="")
     writer = TableWriter(text)
     axes = list(AXES[: table.axes])
-    certainty_titles = [] if table.presence is None else list(PREDICTED_TITLES)
+    certainty_titles = list(PREDICTED_TITLES) if table.is_predicted else []
     if table.layout == "long":
         writer.writerow(["image", "landmark", *axes, "state", *certainty_titles])
     elif table.layout == "wide":
@@ -240,14 +240,14 @@ def write(table: PointTable) -> str:
         writer.writerow(["scorer"] + ["unet"] * len(bodyparts))
         writer.writerow(["bodyparts", *bodyparts])
         writer.writerow(["coords", *(coordinates * len(table.names))])
-    for entry in table.entries():
-        whole_row: list[str] = [entry.image]
-        for name, point in entry.points.items():
+    for row, image in enumerate(table.images):
+        whole_row = [image]
+        for name, point in zip(table.names, table.points(row), strict=True):
             cells = [repr(side) for side in point.position] or [""] * table.axes
-            certainty = [f"{value:.6f}" for value in point.certainty or ()]
+            certainty = [f"{value:.6f}" for value in point.certainty or ()] or [""] * len(certainty_titles)
             whole_row += cells + certainty
-            if table.layout == "long" and (point.state != UNKNOWN or certainty):
-                writer.writerow([entry.image, name, *cells, STATE_NAMES[point.state], *certainty])
+            if table.layout == "long" and (point.state != UNKNOWN or certainty_titles):
+                writer.writerow([image, name, *cells, STATE_NAMES[point.state], *certainty])
         if table.layout != "long":
             writer.writerow(whole_row)
     return text.getvalue()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -158,7 +159,8 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
     if table.axes != dims:
         kind = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}[dims]
         raise DataError(f"{location}: its points have {table.axes} coordinates, but it lists {kind}")
-    return PointRecords(table.rows(rows), paths, absent=absent, unpaired=unpaired, dims=dims)
+    table = replace(table, entries=[table.entries[row] for row in rows])
+    return PointRecords(table, paths, absent=absent, unpaired=unpaired, dims=dims)
 
 
 def _image_folders(root: Path, table: PointTable) -> list[str]:

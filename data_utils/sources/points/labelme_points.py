@@ -61,7 +61,7 @@ def find_shapes(root: Path, named_splits: Sequence[str], *, explicit: bool) -> d
             if image is None and contents and contents.is_embedded:
                 path = files / file
             entries.append(points_of(files / file, os.path.relpath(path, root)))
-        tables[split] = PointTable.of_images(LAYOUT, 2, entries)
+        tables[split] = PointTable(LAYOUT, 2, entries)
     return tables
 
 
@@ -69,7 +69,7 @@ def read(file: Path) -> PointTable | None:
     """The points of a file; None if it holds something else."""
     if not labelme.is_labelme(file):
         return None
-    return PointTable.of_images(LAYOUT, 2, [points_of(file, file.stem)])
+    return PointTable(LAYOUT, 2, [points_of(file, file.stem)])
 
 
 def points_of(file: Path, image: str) -> ImagePoints:
@@ -90,10 +90,10 @@ def points_of(file: Path, image: str) -> ImagePoints:
 
 def write(table: PointTable) -> str:
     """The content of a file with the points of one image."""
-    (entry,) = table.entries()
+    (entry,) = table.entries
     shapes: list[dict[str, Any]] = []
     absent_shapes: list[dict[str, Any]] = []
-    for name, point in entry.points.items():
+    for name, point in zip(table.names, table.points(0), strict=True):
         if point.position:
             shape: dict[str, Any] = {"label": name, "points": [point.position], "group_id": None}
             shape |= {"description": written_note(point.certainty), "shape_type": "point", "flags": {}, "mask": None}

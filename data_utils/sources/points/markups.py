@@ -58,14 +58,13 @@ def read_markups(file: Path) -> PointTable | None:
             entry.add(name, UNKNOWN)
         else:
             entry.add(name, PRESENT, read_position(point["position"], 3, location), certainty)
-    return PointTable.of_images("markups", 3, [entry], _space(str(markup.get("coordinateSystem", "LPS")), file))
+    return PointTable("markups", 3, [entry], _space(str(markup.get("coordinateSystem", "LPS")), file))
 
 
 def write_markups(table: PointTable) -> str:
     """The content of a .mrk.json with the points of one volume."""
-    (entry,) = table.entries()
     points: list[dict[str, Any]] = []
-    for index, (name, point) in enumerate(entry.points.items(), 1):
+    for index, (name, point) in enumerate(zip(table.names, table.points(0), strict=True), 1):
         fields: dict[str, Any] = {"id": str(index), "label": name, "positionStatus": STATUSES[point.state]}
         if point.position:
             fields["position"] = point.position
@@ -97,7 +96,7 @@ def read_fcsv(file: Path) -> PointTable:
         name = cells.get("label") or cells.get("id") or str(index)
         position = [number(cells[axis], location) for axis in "xyz"]
         entry.add(name, PRESENT, position, read_note(cells.get("desc", ""), location))
-    return PointTable.of_images("fcsv", 3, [entry], _space(settings.get("CoordinateSystem", "RAS").strip(), file))
+    return PointTable("fcsv", 3, [entry], _space(settings.get("CoordinateSystem", "RAS").strip(), file))
 
 
 def write_fcsv(table: PointTable) -> str:
@@ -105,12 +104,11 @@ def write_fcsv(table: PointTable) -> str:
 
     Absent points have no row; absent points of a prediction are written as comments, which other programs ignore.
     """
-    (entry,) = table.entries()
     text = io.StringIO(newline="")
     text.write("# Markups fiducial file version = 4.11\n")
     text.write(f"# CoordinateSystem = {table.space}\n# columns = {COLUMNS}\n")
     writer = TableWriter(text)
-    for index, (name, point) in enumerate(entry.points.items(), 1):
+    for index, (name, point) in enumerate(zip(table.names, table.points(0), strict=True), 1):
         if point.position:
             text.write("" if point.state == PRESENT else NOT_THERE)
             position = map(repr, point.position)

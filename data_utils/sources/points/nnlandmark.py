@@ -46,7 +46,7 @@ def read(file: Path) -> PointTable | None:
             else:
                 entry.add(name, PRESENT, read_position(fields["coordinates"], 3, location), certainty)
         entries.append(entry)
-    return PointTable.of_images(LAYOUT, 3, entries)
+    return PointTable(LAYOUT, 3, entries)
 
 
 def _is_case(points: Any) -> bool:
@@ -63,9 +63,9 @@ def _is_case(points: Any) -> bool:
 def write(table: PointTable) -> str:
     """The content of a file; unknown points have no entry."""
     cases: dict[str, dict[str, Any]] = {}
-    for entry in table.entries():
+    for row, entry in enumerate(table.entries):
         points: dict[str, Any] = {}
-        for name, point in entry.points.items():
+        for name, point in zip(table.names, table.points(row), strict=True):
             if point.certainty is not None:
                 confidence, presence = point.certainty
                 points[name] = {"coordinates": point.position, "likelihood": confidence, "presence": presence}

@@ -50,13 +50,16 @@ class Point(NamedTuple):
 
     Args:
         state: unknown, absent, present or EMPTY_CELL.
-        position: (x, y) or (x, y, z); empty if it has none.
+        position: (x, y) or (x, y, z); empty for a point that is not present, unless it is predicted.
         certainty: for predictions only.
     """
 
     state: int
     position: tuple[float, ...] = ()
     certainty: Certainty | None = None
+
+
+UNLISTED = Point(UNKNOWN)
 
 
 @dataclass
@@ -77,7 +80,8 @@ class ImagePoints:
             raise DataError(f"{self.file}: {self.image} has two points {name!r}; {SEVERAL_TABLES_MESSAGE}")
         if certainty is not None:
             state = PRESENT if certainty.presence >= FOUND else ABSENT
-        self.points[name] = Point(state, tuple(position), certainty)
+        has_place = state == PRESENT or certainty is not None
+        self.points[name] = Point(state, tuple(position) if has_place else (), certainty)
 
 
 class PointFileFormat(NamedTuple):
@@ -102,118 +106,74 @@ class PointTable:
 
     Args:
         layout: the format, one of `tasks.landmarks.LAYOUTS`.
-        names: the names of the K points.
-        images: the names of the N images in the files.
-        positions: (N, K, n) float64, (x, y) or (x, y, z); zeros where a point has none.
-        states: (N, K) int64: unknown, absent, present or EMPTY_CELL.
-        files: the file that lists each image.
+        axes: the number of axes, 2 or 3.
+        entries: the points of N images.
         space: "pixels", "pixels from the bottom", or "LPS" or "RAS" for mm.
-        presence, confidence: (N, K), for predictions only.
-        sizes: (N, 2), height and width of the image that the points are made for; 0 if a file has no size.
+        names: the names of the K points; empty for all in the order in which they are mentioned.
     """
 
     layout: str
-    names: tuple[str, ...]
-    images: tuple[str, ...]
-    positions: np.ndarray
-    states: np.ndarray
-    files: tuple[str, ...]
+    axes: int
+    entries: Sequence[ImagePoints]
     space: str = "pixels"
-    presence: np.ndarray | None = None
-    confidence: np.ndarray | None = None
-    sizes: np.ndarray | None = None
+    names: tuple[str, ...] = ()
 
-    @classmethod
-    def of_images(
-        cls, layout: str, axes: int, entries: Iterable[ImagePoints], space: str = "pixels", names: Sequence[str] = ()
-    ) -> PointTable:
-        """The points of images as arrays; their names are `names`, or all in the order in which they are mentioned."""
-        entries = list(entries)
-        if not names:
-            mentioned: dict[str, None] = {}
-            for entry in entries:
-                mentioned |= dict.fromkeys(entry.points)
-            names = tuple(mentioned)
-        columns = {name: column for column, name in enumerate(names)}
-        positions = np.zeros((len(entries), len(names), axes))
-        states = np.full(positions.shape[:2], UNKNOWN, np.int64)
-        certainties = np.zeros((*positions.shape[:2], 2))
-        is_predicted = False
-        for row, entry in enumerate(entries):
-            for name, point in entry.points.items():
-                if name not in columns:
-                    continue
-                states[row, columns[name]] = point.state
-                if point.position:
-                    positions[row, columns[name]] = point.position
-                if point.certainty is not None:
-                    certainties[row, columns[name]] = point.certainty
-                    is_predicted = True
-        images = tuple(entry.image for entry in entries)
-        files = tuple(entry.file for entry in entries)
-        table = cls(layout, tuple(names), images, positions, states, files, space)
-        if any(entry.size for entry in entries):
-            table = replace(table, sizes=np.array([entry.size or (0, 0) for entry in entries], np.int64))
-        if is_predicted:
-            table = replace(table, confidence=certainties[:, :, 0], presence=certainties[:, :, 1])
-        return table
+    def __post_init__(self) -> None:
+        if not self.names:
+            names: dict[str, None] = {}
+            for entry in self.entries:
+                names |= dict.fromkeys(entry.points)
+            object.__setattr__(self, "names", tuple(names))
 
     @property
-    def axes(self) -> int:
-        """The number of axes, 2 or 3."""
-        return self.positions.shape[-1]
+    def images(self) -> tuple[str, ...]:
+        """The names of the images in the files."""
+        return tuple(entry.image for entry in self.entries)
 
-    def entries(self) -> list[ImagePoints]:
-        """The points of each image, all names in their order; only present and predicted points have a position."""
-        entries: list[ImagePoints] = []
-        for row, image in enumerate(self.images):
-            entry = ImagePoints(self.files[row], image, self.source(row).size)
-            for column, name in enumerate(self.names):
-                state = int(self.states[row, column])
-                certainty: Certainty | None = None
-                if self.presence is not None and self.confidence is not None:
-                    certainty = Certainty(float(self.confidence[row, column]), float(self.presence[row, column]))
-                has_place = state == PRESENT or certainty is not None
-                position = self.positions[row, column].tolist() if has_place else ()
-                entry.points[name] = Point(state, tuple(position), certainty)
-            entries.append(entry)
-        return entries
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The file that lists each image."""
+        return tuple(entry.file for entry in self.entries)
+
+    def points(self, row: int) -> list[Point]:
+        """The K points of an image."""
+        return [self.entries[row].points.get(name, UNLISTED) for name in self.names]
+
+    @cached_property
+    def states(self) -> np.ndarray:
+        """(N, K) int64: unknown, absent, present or EMPTY_CELL."""
+        rows = [[point.state for point in self.points(row)] for row in range(len(self.entries))]
+        return np.array(rows, np.int64).reshape(len(self.entries), len(self.names))
+
+    @cached_property
+    def positions(self) -> np.ndarray:
+        """(N, K, axes) float64, (x, y) or (x, y, z); zeros where a point has none."""
+        nowhere = (0.0,) * self.axes
+        rows = [[point.position or nowhere for point in self.points(row)] for row in range(len(self.entries))]
+        return np.array(rows, np.float64).reshape(*self.states.shape, self.axes)
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether a model has predicted the points."""
+        return any(point.certainty for entry in self.entries for point in entry.points.values())
 
     def with_names(self, names: Sequence[str]) -> PointTable:
         """The table with only these names, in their order; points that the table lacks are unknown."""
-        if tuple(names) == self.names:
-            return self
-        return PointTable.of_images(self.layout, self.axes, self.entries(), self.space, names)
-
-    def rows(self, rows: Sequence[int]) -> PointTable:
-        """The table of some of the images, without presence and confidence."""
-        return replace(
-            self,
-            images=tuple(self.images[row] for row in rows),
-            positions=self.positions[list(rows)],
-            states=self.states[list(rows)],
-            files=tuple(self.files[row] for row in rows),
-            presence=None,
-            confidence=None,
-            sizes=None if self.sizes is None else self.sizes[list(rows)],
-        )
-
-    def rename_images(self, images: Sequence[str]) -> PointTable:
-        """The table with other names of its images."""
-        return replace(self, images=tuple(images))
+        return replace(self, names=tuple(names))
 
     def source(self, row: int) -> PointSource:
         """The points of an image."""
-        size: tuple[int, int] | None = None
-        if self.sizes is not None and self.sizes[row].all():
-            height, width = self.sizes[row].tolist()
-            size = height, width
-        return PointSource(self.files[row], self.space, self.positions[row], self.states[row], size)
+        entry = self.entries[row]
+        return PointSource(entry.file, self.space, self.positions[row], self.states[row], entry.size)
 
     def with_absence(self, absent: str | None) -> PointTable:
         """The table whose empty cells have the meaning of `--absent`."""
-        states = np.where(self.states == EMPTY_CELL, ABSENCES[absent or "unknown"], self.states)
-        return replace(self, states=states)
+        state = ABSENCES[absent or "unknown"]
+        entries: list[ImagePoints] = []
+        for entry in self.entries:
+            filled = {name: Point(state) for name, point in entry.points.items() if point.state == EMPTY_CELL}
+            entries.append(replace(entry, points=entry.points | filled))
+        return replace(self, entries=entries)
 
 
 def all_names(tables: Iterable[PointTable]) -> tuple[str, ...]:
@@ -227,8 +187,6 @@ def all_names(tables: Iterable[PointTable]) -> tuple[str, ...]:
 def join_tables(tables: Sequence[PointTable]) -> PointTable:
     """The points of several files of one format, with the names of all; raises DataError if the files do not match."""
     first = tables[0]
-    if len(tables) == 1:
-        return first
     entries: list[ImagePoints] = []
     for table in tables:
         if (table.axes, table.space) != (first.axes, first.space):
@@ -236,8 +194,8 @@ def join_tables(tables: Sequence[PointTable]) -> PointTable:
                 f"{first.files[0]} lists points of {first.axes} axes in {first.space}, {table.files[0]} of"
                 f" {table.axes} axes in {table.space}; they must agree"
             )
-        entries += table.entries()
-    return PointTable.of_images(first.layout, first.axes, entries, first.space, all_names(tables))
+        entries += table.entries
+    return PointTable(first.layout, first.axes, entries, first.space, all_names(tables))
 
 
 def number(text: object, location: str) -> float:
@@ -321,20 +279,28 @@ class PointRecords(FileRecords):
             names = tuple(os.path.relpath(file, folder) for file in files)
             rows.append(FileRow(names[0], names, ()))
         super().__init__((folder, folder), rows, metadata, volume_sources if dims == 3 else image_sources)
-        self.table = table.with_absence(absent)
+        # arrays: a million Python objects would be copied, page by page, into every loader process
+        whole = table.with_absence(absent)
+        self.positions = whole.positions
+        self.states = whole.states
+        self.files = np.array([os.fsencode(file) for file in table.files])
+        self.sizes = np.array([entry.size or (0, 0) for entry in table.entries], np.int32)
         self.empty = int((table.states == EMPTY_CELL).sum())
         self.absent = absent
 
     def __getitem__(self, i: int) -> Record:
-        return {**super().__getitem__(i), "target": self.table.source(i)}
+        assert self.metadata.landmarks is not None
+        height, width = self.sizes[i].tolist()
+        size = (height, width) if height else None
+        file = os.fsdecode(self.files[i].item())
+        source = PointSource(file, self.metadata.landmarks.space, self.positions[i], self.states[i], size)
+        return {**super().__getitem__(i), "target": source}
 
     @cached_property
     def digest(self) -> str:
         """A key of the names, sizes and times of all files, and of the points."""
-        table = self.table
-        names = repr((table.layout, table.names, table.space)).encode()
-        points = b"/".join([names, table.positions.tobytes(), table.states.tobytes()])
-        return digest(super().digest, digest_of_files(sorted(set(table.files)), points))
+        points = b"/".join([repr(self.metadata.landmarks).encode(), self.positions.tobytes(), self.states.tobytes()])
+        return digest(super().digest, digest_of_files(sorted(map(os.fsdecode, set(self.files.tolist()))), points))
 
 
 def channel_files(path: str) -> tuple[str, ...]:

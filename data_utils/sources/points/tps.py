@@ -57,7 +57,7 @@ def read(file: Path) -> PointTable:
             entry.add(str(index), *point)
     if not entries:
         raise DataError(f"{file}: has no line LM=, which the points of an image begin with in TPS")
-    return PointTable.of_images("tps", 2, entries.values(), PIXELS_UPWARD)
+    return PointTable("tps", 2, list(entries.values()), PIXELS_UPWARD)
 
 
 def _specimens(text: str, file: Path) -> Iterator[tuple[list[Point], dict[str, str], str]]:
@@ -124,14 +124,15 @@ def write(table: PointTable) -> str:
     """The content of a file; the names of points are their numbers, and points between them are unknown."""
     lines: list[str] = []
     last = max(map(int, table.names))
-    for row, entry in enumerate(table.entries()):
-        points = [entry.points.get(str(name), MISSING) for name in range(1, last + 1)]
+    for row, image in enumerate(table.images):
+        by_name = dict(zip(table.names, table.points(row), strict=True))
+        points = [by_name.get(str(name), MISSING) for name in range(1, last + 1)]
         lines.append(f"LM={last}")
         for point in points:
             position = [repr(max(0.0, side)) for side in point.position]
             lines.append(" ".join(position) if point.state == PRESENT else NOWHERE)
-        lines += [f"IMAGE={entry.image}", f"ID={row}"]
-        if table.presence is not None:
+        lines += [f"IMAGE={image}", f"ID={row}"]
+        if table.is_predicted:
             lines.append(f"COMMENT={SEPARATOR.join(map(_note, points))}")
     return "\n".join([*lines, ""])
 
@@ -139,7 +140,7 @@ def write(table: PointTable) -> str:
 def _note(point: Point) -> str:
     """The prediction for a point in words, also for a point that is predicted to be absent."""
     place = " ".join(map(repr, point.position)) or NOWHERE
-    return f"{place} {written_note(point.certainty)}"
+    return f"{place} {written_note(point.certainty or MISSING.certainty)}"
 
 
 FORMAT = PointFileFormat(".tps", True, read, write)

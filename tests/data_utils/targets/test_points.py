@@ -59,7 +59,7 @@ def test_points_have_the_same_names_in_all_splits(three_tables):
     assert train.metadata.landmarks.names == ("c", "a", "b")  # in the order of the files
     assert val.metadata.landmarks.names == ("c", "a", "b")
     (records,) = point_records([val])
-    assert records.table.with_names(("a", "b", "c")).states.tolist() == [[UNKNOWN, UNKNOWN, PRESENT]]
+    assert records.states.tolist() == [[PRESENT, UNKNOWN, UNKNOWN]]
 
 
 def test_two_tables_in_a_folder_are_refused(tmp_path):

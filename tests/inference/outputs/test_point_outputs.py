@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support.points import landmarks
+from support.points import certainties, landmarks, point_table
 from support.prediction import image_job
 from support.written_files import tilted_volume_job
 
@@ -79,7 +79,7 @@ def test_points_of_a_model_are_not_written_to_a_file_that_is_named(tmp_path, lay
 
 def test_written_points_without_a_presence_are_there_or_not(tmp_path):
     states = np.array([[PRESENT, ABSENT, PRESENT]])
-    table = PointTable("long", ("nose", "ear", "tail"), ("a.tif",), np.ones((1, 3, 2)), states, ("a.csv",))
+    table = point_table("long", ("nose", "ear", "tail"), ("a.tif",), np.ones((1, 3, 2)), states, ("a.csv",))
     assert read_prediction(table, image_job(tmp_path, size=(9, 7)))[:, 2].tolist() == [1, 0, 1]
 
 
@@ -160,8 +160,7 @@ def test_the_table_of_an_image_has_its_points_as_they_are_predicted(points_job, 
     np.testing.assert_allclose(table.positions[0, IS_FOUND], POSITIONS[IS_FOUND][:, ::-1], atol=1e-3)
     assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
     assert table.images == ("a.tif",)
-    np.testing.assert_allclose(table.confidence[0], prediction[:, 3], atol=1e-6)
-    np.testing.assert_allclose(table.presence[0], prediction[:, 2], atol=1e-6)
+    np.testing.assert_allclose(certainties(table)[0], prediction[:, [3, 2]], atol=1e-6)
 
 
 def test_points_are_written_alone_where_nothing_else_is_asked_for(tmp_path, points_job, maps):

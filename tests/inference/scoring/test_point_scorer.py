@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.points import landmarks
+from support.points import landmarks, point_table
 from support.prediction import image_job
 
 from data_utils.sources.points.files import content
-from data_utils.sources.points.table import PointTable
 from inference.decoding.landmarks import PredictedPoints
 from inference.outputs.jobs import ImageJob, InputPages, Job
 from inference.outputs.points import PointFormat
@@ -34,7 +33,7 @@ def write_noses(file: Path, *images: str) -> None:
     """A table with the nose of each image."""
     count = len(images)
     states = np.full((count, 1), PRESENT)
-    table = PointTable("long", ("nose",), images, np.zeros((count, 1, 2)), states, (file.name,) * count)
+    table = point_table("long", ("nose",), images, np.zeros((count, 1, 2)), states, (file.name,) * count)
     file.write_bytes(content(table))
 
 
@@ -156,7 +155,7 @@ def true_job(tmp_path) -> ImageJob:
     """An image whose nose lies at (10, 10), whose ear is not there, and whose tail is unknown."""
     states = np.array([[PRESENT, ABSENT, UNKNOWN]])
     places = np.array([np.full((3, 2), 2.0), np.full((3, 2), 10.0)])
-    truth = PointTable("long", TASK.names, ("b.tif", "a.tif"), places, np.repeat(states, 2, axis=0), ("t.csv",) * 2)
+    truth = point_table("long", TASK.names, ("b.tif", "a.tif"), places, np.repeat(states, 2, axis=0), ("t.csv",) * 2)
     (tmp_path / "t.csv").write_bytes(content(truth))
     (job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", TASK)
     return job
@@ -199,7 +198,7 @@ def test_written_points_may_be_in_another_order(written_job):
 
 
 def test_points_are_scored_in_double_precision(tmp_path):
-    truth = PointTable("long", ("nose",), ("a.tif",), np.full((1, 1, 2), 10.1), np.array([[PRESENT]]), ("t.csv",))
+    truth = point_table("long", ("nose",), ("a.tif",), np.full((1, 1, 2), 10.1), np.array([[PRESENT]]), ("t.csv",))
     (tmp_path / "t.csv").write_bytes(content(truth))
     (job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", TASK)
     prediction = np.array([[10.6 / 30, 10.6 / 40, 1, 1]] * 3)

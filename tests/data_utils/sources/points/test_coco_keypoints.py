@@ -14,6 +14,7 @@ from support.points import (
     SIZE,
     coco_content,
     coco_text,
+    point_table,
     prediction_with_an_absent_point,
     reading_error,
     write_annotated_dots,
@@ -25,7 +26,6 @@ from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.find import find_points, open_points
-from data_utils.sources.points.table import PointTable
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 
@@ -141,14 +141,14 @@ def test_names_of_keypoints_are_those_of_the_category_that_an_object_has(tmp_pat
     (tmp_path / "a.json").write_text(text)
     table = files.read(tmp_path / "a.json")
     assert table.names == NAMES
-    assert table.sizes.tolist() == [list(SIZE)]
+    assert [entry.size for entry in table.entries] == [SIZE]
 
 
 @pytest.fixture
 def three_points():
     """A table of COCO in which two of three points are there."""
     positions = np.array([[[2.0, 9.0], [5.0, 4.0], [1.0, 90.0]]])
-    return PointTable("coco", ("a", "b", "c"), ("one.png",), positions, np.array([[PRESENT, PRESENT, ABSENT]]), ("",))
+    return point_table("coco", ("a", "b", "c"), ("one.png",), positions, np.array([[PRESENT, PRESENT, ABSENT]]), ("",))
 
 
 def test_a_box_of_coco_is_about_the_points_that_are_there(tmp_path, three_points):
@@ -169,7 +169,8 @@ def test_written_points_are_keypoints_of_one_object_of_coco(tmp_path, three_poin
 
 def test_the_score_of_an_object_of_coco_is_the_mean_confidence(tmp_path, three_points):
     confidence = np.array([[0.25, 0.5, 0.75]])
-    table = replace(three_points, presence=np.ones((1, 3)), confidence=confidence)
+    settings = {"confidence": confidence, "presence": np.ones((1, 3))}
+    table = point_table("coco", "abc", ("one.png",), three_points.positions, three_points.states, **settings)
     (entry,) = json.loads(write_points(tmp_path, table).read_text())["annotations"]
     assert entry["score"] == 0.5
     assert entry["keypoint_confidence"] == confidence[0].tolist()

@@ -11,6 +11,7 @@ from support.points import (
     NAMES,
     POINT_SHAPE,
     SIZE,
+    point_table,
     reading_error,
     write_annotated_dots,
     write_points,
@@ -22,7 +23,6 @@ from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
 from data_utils.sources.load import load_records
 from data_utils.sources.points.labelme_points import find_shapes
-from data_utils.sources.points.table import PointTable
 from runtime.errors import DataError
 from tasks.points import ABSENT, PRESENT
 
@@ -109,7 +109,7 @@ def test_points_of_labelme_are_those_of_the_image_that_the_file_names(tmp_path):
     (tmp_path / "images" / "notes.json").write_text("{}")  # it is something else
     table = find_shapes(tmp_path, (), explicit=False)["train"]
     assert sorted(table.images) == [f"images/frame_{number:02}.png" for number in range(3)]
-    assert table.sizes.tolist() == [list(SIZE)] * 3
+    assert [entry.size for entry in table.entries] == [SIZE] * 3
 
 
 def test_points_of_labelme_are_those_of_the_image_in_the_folder_of_the_same_name(tmp_path):
@@ -133,7 +133,7 @@ def test_a_damaged_file_in_a_folder_of_labelme_is_named(tmp_path):
 
 def test_a_written_point_is_a_shape_of_labelme(tmp_path):
     states = np.array([[PRESENT, ABSENT]])
-    table = PointTable("labelme", ("a", "b"), ("x.png",), np.ones((1, 2, 2)), states, ("",), sizes=np.array([[30, 40]]))
+    table = point_table("labelme", ("a", "b"), ("x.png",), np.ones((1, 2, 2)), states, ("",), size=(30, 40))
     content = json.loads(write_points(tmp_path, table).read_text())
     shape = {"label": "a", "shape_type": "point", "points": [[1, 1]], "description": ""}
     assert content["shapes"] == [shape | {"group_id": None, "flags": {}, "mask": None}]

@@ -15,6 +15,7 @@ from data_utils.image_io.volumes import read_volume
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.nnlandmark import case_name
+from data_utils.sources.points.table import Certainty
 from runtime.errors import DataError
 from tasks.points import PRESENT, UNKNOWN
 
@@ -142,6 +143,7 @@ def likely_point(tmp_path):
 
 
 def test_a_written_prediction_of_nnlandmark_has_likelihood_beside_presence(likely_point):
-    table = replace(likely_point, presence=np.array([[0.75, 0.5]]), confidence=np.array([[0.25, 1.0]]))
-    content = json.loads(files.content(table))
+    (entry,) = likely_point.entries
+    entry.points["tip"] = entry.points["tip"]._replace(certainty=Certainty(0.25, 0.75))
+    content = json.loads(files.content(likely_point))
     assert content["a"]["tip"] == {"coordinates": [1, 2, 3], "likelihood": 0.25, "presence": 0.75}

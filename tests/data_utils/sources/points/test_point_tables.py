@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.data_sets import load_info, unnoticed_changes
-from support.points import NAMES, SIZE, dot_center, points_of_folder, write_dots, write_table
+from support.points import (
+    NAMES,
+    SIZE,
+    certainties,
+    dot_center,
+    point_table,
+    points_of_folder,
+    prediction_with_an_absent_point,
+    write_dots,
+    write_table,
+)
 
 from data_utils.sources.points import files
 from data_utils.sources.points.table import (
@@ -57,24 +67,13 @@ def test_a_table_that_is_written_again_says_the_same(tmp_path, layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_table_of_predictions_that_is_read_again_says_the_same(tmp_path, layout):
-    presence = np.array([[0.25, 0.75]])
-    table = PointTable(
-        layout=layout,
-        names=("a", "b"),
-        images=("one.png",),
-        positions=np.array([[[1.5, 2.25], [3.0, 4.0]]]),
-        states=np.array([[ABSENT, PRESENT]]),
-        files=("",),
-        presence=presence,
-        confidence=np.array([[0.5, 1.0]]),
-    )
+    table = prediction_with_an_absent_point(layout)
     file = tmp_path / "points.csv"
     file.write_bytes(files.content(table))
     again = files.read_written(file, layout)
     assert np.array_equal(again.positions, table.positions)
     assert np.array_equal(again.states, table.states)
-    assert np.array_equal(again.presence, presence)
-    assert again.confidence.tolist() == [[0.5, 1.0]]
+    assert certainties(again) == certainties(table)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +252,7 @@ def test_a_mistake_in_a_row_is_named_by_its_line(tmp_path, text, message):
 def test_states_are_written_with_places_of_two_or_three_axes(tmp_path, layout, lines, absent, unknown, axes):
     states = np.array([[PRESENT, ABSENT], [UNKNOWN, PRESENT]])
     positions = np.full((2, 2, axes), 1 / 3) * (states == PRESENT)[:, :, None]
-    table = PointTable(layout, ("a", "7"), ("one", "two"), positions, states, ("", ""))
+    table = point_table(layout, ("a", "7"), ("one", "two"), positions, states, ("", ""))
     (tmp_path / "a.csv").write_bytes(files.content(table))
     assert len((tmp_path / "a.csv").read_text().splitlines()) == lines
     again = files.read_written(tmp_path / "a.csv", layout)
@@ -279,14 +278,18 @@ def keyed_points(tmp_path):
 
 def test_the_key_of_points_changes_with_all_that_they_are(keyed_points):
     table, paths = keyed_points
-    unlike = {
-        "layout": replace(table, layout="long"),
-        "names": replace(table, names=("q",)),
-        "space": replace(table, space="pixels from the bottom"),
-        "positions": replace(table, positions=table.positions + 1),
-        "states": replace(table, states=table.states * 0 + UNKNOWN),
-    }
-    digests = [PointRecords(other, paths).digest for other in (table, *unlike.values())]
+    points = ("wide", ("p",), table.images, table.positions, table.states, table.files)
+    unlike = [
+        point_table(*points[:index], *other, *points[index + 1 :])
+        for index, *other in (
+            (0, "long"),
+            (1, ("q",)),
+            (3, table.positions + 1),
+            (4, table.states * 0 + UNKNOWN),
+        )
+    ]
+    unlike.append(replace(table, space="pixels from the bottom"))
+    digests = [PointRecords(other, paths).digest for other in (table, *unlike)]
     digests += [PointRecords(table, paths[:1]).digest, PointRecords(table, paths, dims=3).digest]
     assert len({*digests}) == len(digests)
     assert PointRecords(table, paths).digest == digests[0]
@@ -298,17 +301,15 @@ def test_the_key_of_points_changes_with_their_files(keyed_points, tmp_path):
     assert unnoticed_changes(key_files, lambda: PointRecords(table, paths).digest) == []
 
 
-def table_of_a_point(name: str, **changes) -> PointTable:
+def table_of_a_point(name: str) -> PointTable:
     """A table of one image with one point, both of this name."""
-    states = np.full((1, 1), PRESENT)
-    return replace(PointTable("tps", (name,), (name,), np.ones((1, 1, 2)), states, (f"{name}.tps",)), **changes)
+    return point_table("tps", (name,), (name,), np.ones((1, 1, 2)), np.full((1, 1), PRESENT), (f"{name}.tps",))
 
 
 def test_tables_are_joined_with_the_points_and_files_of_each():
     joined = join_tables([table_of_a_point("a"), table_of_a_point("b")])
     assert joined.states.tolist() == [[PRESENT, UNKNOWN], [UNKNOWN, PRESENT]]
     assert joined.files == ("a.tps", "b.tps")
-    assert joined.rows([1]).files == ("b.tps",)
     assert join_tables([joined, table_of_a_point("c")]).files == ("a.tps", "b.tps", "c.tps")
 
 
@@ -316,12 +317,10 @@ def test_a_predicted_point_is_present_from_a_presence_of_one_half_on():
     entry = ImagePoints("file", "image", (3, 4))
     for name, presence in (("a", 0.5), ("b", 0.4999)):
         entry.add(name, UNKNOWN, (1, 2), Certainty(0.9, presence))
-    table = PointTable.of_images("long", 2, [entry, ImagePoints("other", "more")])
+    table = PointTable("long", 2, [entry, ImagePoints("other", "more")])
     assert table.states.tolist() == [[PRESENT, ABSENT], [UNKNOWN, UNKNOWN]]
     assert table.files == ("file", "other")
-    assert table.presence[0].tolist() == [0.5, 0.4999]
-    assert table.confidence[0].tolist() == [0.9, 0.9]
-    assert table.sizes.tolist() == [[3, 4], [0, 0]]
+    assert certainties(table) == [[(0.9, 0.5), (0.9, 0.4999)], [None, None]]
 
 
 HEADINGS = {
@@ -344,7 +343,7 @@ ROWS = {
 
 def predictions(layout: str) -> PointTable:
     """A present and an absent point in one image, with presence and confidence."""
-    return PointTable(
+    return point_table(
         layout=layout,
         names=("1", "2"),
         images=("i",),
@@ -365,7 +364,8 @@ def test_a_table_of_predictions_has_the_headings_of_its_layout(layout):
     ("layout", "last_line"), [("long", "i,2,,,absent"), ("wide", "i,0.5,2.0,,"), ("deeplabcut", "i,0.5,2.0,,")]
 )
 def test_a_table_of_a_truth_has_neither_confidence_nor_places_of_absent_points(layout, last_line):
-    table = replace(predictions(layout), presence=None, confidence=None)
+    predicted = predictions(layout)
+    table = point_table(layout, predicted.names, predicted.images, predicted.positions, predicted.states)
     lines = files.content(table).decode().splitlines()
     assert lines[-1] == last_line
     assert "confidence" not in lines[0]

@@ -2,17 +2,16 @@
 
 import numpy as np
 import pytest
-from support.points import reading_error, write_points
+from support.points import point_table, reading_error, write_points
 
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, to_pixels
-from data_utils.sources.points.table import PointTable
 from tasks.points import PRESENT, UNKNOWN
 
 
 def test_numbered_points_keep_their_numbers_where_some_are_chosen(tmp_path):
     positions = np.array([[[5.0, 6.0], [7.0, 8.0]]])
-    table = PointTable("tps", ("3", "1"), ("a.png",), positions, np.full((1, 2), PRESENT), ("",))
+    table = point_table("tps", ("3", "1"), ("a.png",), positions, np.full((1, 2), PRESENT), ("",))
     again = files.read(write_points(tmp_path, table))
     assert again.names == ("1", "2", "3")
     assert again.states.tolist() == [[PRESENT, UNKNOWN, PRESENT]]
@@ -50,7 +49,7 @@ def test_places_return_to_the_rows_of_tps(two_specimens):
 
 @pytest.fixture
 def point_beyond_the_border():
-    return PointTable("tps", ("1",), ("a.png",), np.array([[[-0.4, 6.0]]]), np.full((1, 1), PRESENT), ("",))
+    return point_table("tps", ("1",), ("a.png",), np.array([[[-0.4, 6.0]]]), np.full((1, 1), PRESENT), ("",))
 
 
 def test_a_point_beyond_the_border_is_written_on_it(tmp_path, point_beyond_the_border):
@@ -104,7 +103,7 @@ def test_a_curve_of_tps_is_left_out(old_specimen):
 def two_images():
     """A table of the third point in two images."""
     positions = np.array([[[5.0, 6.0]], [[7.0, 8.0]]])
-    return PointTable("tps", ("3",), ("a.png", "b.png"), positions, np.full((2, 1), PRESENT), ("", ""))
+    return point_table("tps", ("3",), ("a.png", "b.png"), positions, np.full((2, 1), PRESENT), ("", ""))
 
 
 def test_written_tps_leaves_no_number_of_a_point_out(tmp_path, two_images):

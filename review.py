@@ -25,8 +25,8 @@ from runtime.script import run_script
 from runtime.settings import reader
 from train_utils.review.calibration import PAGE as CALIBRATION
 from train_utils.review.calibration import calibrate_run, write_calibration
-from train_utils.review.masks import review_runs
 from train_utils.review.page import LIST, PAGE, TABLE, write_review
+from train_utils.review.reviews import review_runs
 
 WORST_SHOWN = 10  # images that are named on the terminal
 
@@ -36,18 +36,10 @@ def parse_args(description: str) -> argparse.Namespace:
     parser.add_argument(
         "--runs",
         nargs="+",
-        default=[],
+        required=True,
         type=reader(Path),
         metavar="RUN",
         help="output folders of train.py, such as those of the folds of a cross-validation",
-    )
-    parser.add_argument(
-        "--model",
-        nargs="+",
-        default=[],
-        type=reader(Path),
-        metavar="MODEL",
-        help="the same by the folders of their models: runs/fold1/model",
     )
     parser.add_argument(
         "--dataset",
@@ -67,10 +59,7 @@ def parse_args(description: str) -> argparse.Namespace:
         help="instead, fit one temperature for each run's model, so that it is as sure as it is right; model/ changes",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the files that are there")
-    args = parser.parse_args()
-    if not args.runs and not args.model:
-        parser.error("give the runs that are to look at the masks: --runs runs/cells-*")
-    return args
+    return parser.parse_args()
 
 
 def review_masks(folders: list[Path], dataset: str | None, device: torch.device, output: Path) -> None:
@@ -116,14 +105,13 @@ def check_writable(output: Path) -> Iterator[None]:
 
 def main() -> None:
     args = parse_args(__doc__)
-    folders = [*args.runs, *(model.parent for model in args.model)]
     names = [CALIBRATION] if args.calibrate else [PAGE, TABLE, LIST]
     check_free(args.output, [args.output / name for name in names], overwrite=args.overwrite)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if args.calibrate:
-        calibrate_models(folders, args.dataset, device, args.output)
+        calibrate_models(args.runs, args.dataset, device, args.output)
     else:
-        review_masks(folders, args.dataset, device, args.output)
+        review_masks(args.runs, args.dataset, device, args.output)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ ROOMS = {
         "kinds inputs",
         "work steps",
         "pipeline",
-        "export page review",
+        "export page",
     ),
     "train_utils": (
         "learning_rates muon",

@@ -1,4 +1,9 @@
-"""review.py --calibrate: one temperature for the model of a run, from its validation images."""
+"""review.py --calibrate: one temperature for all logits of a model, so that it is as sure as it is right.
+
+Logits divided by a temperature above 1 are less sure; the answers stay the same. The temperature is the one with the
+least cross-entropy on the validation images (Guo et al., ICML 2017, arXiv:1706.04599). The cross-entropy is added up
+for a row of temperatures at once, so that images are read once.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from inference.review.temperature import TemperatureFit, calibrate
 from runtime.console import track
 from runtime.errors import DataError
 from runtime.files import replace_files
@@ -16,11 +20,15 @@ from tasks.calibration import calibration_error, count_confidences, no_counts, r
 from tasks.confusion import score_text
 from train_utils.reporting.charts import reliability_plot
 from train_utils.reporting.rendering import write_html
-from train_utils.review.reviewed_run import ReviewedRun, open_reviewed_run, predicted_slices
+from train_utils.review.runs import open_reviewed_run, predicted_slices
 from unet.config import IGNORE_INDEX
 from unet.model import UNet
 
 PAGE = "calibration.html"
+# the temperatures that are tried: 1/8 to 8, each 9% above the one before
+TEMPERATURES = 2 ** np.linspace(-3, 3, 49)
+PIXELS = 20_000  # about so many pixels of an image are counted, spread over it
+SMALLEST_PROBABILITY = 1e-30  # the logarithm of 0 is no number
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,19 +61,72 @@ def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> Ca
     config.json records the temperature. Raises DataError if the model cannot be calibrated.
     """
     run = open_reviewed_run(folder, dataset, device)
-    fit = TemperatureFit()
+    indices = [index for index in range(len(run.info.val)) if index not in run.info.val.bad]
+
+    def predictions(activity: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Probabilities (classes, H, W) and mask (H, W) of each slice of the validation images that can be read."""
+        for index in track(indices, len(indices), activity):
+            yield from predicted_slices(run, index)
+
+    entropies = np.zeros(len(TEMPERATURES))
     before = no_counts()
-    for probabilities, truth in _predictions(run, f"calibrating {folder}"):
-        fit.add(probabilities, truth)
+    for probabilities, truth in predictions(f"calibrating {folder}"):
+        entropies += cross_entropies(probabilities, truth)
         before = before + confidence_counts(probabilities, truth)
-    if not fit.pixels:
+    if not before.any():
         raise DataError("no validation image has labeled pixels")
-    temperature = fit.temperature()
+    temperature = best_temperature(entropies)
     after = no_counts()
-    for probabilities, truth in _predictions(run, f"measuring {folder}"):
+    for probabilities, truth in predictions(f"measuring {folder}"):
         after = after + confidence_counts(calibrate(probabilities, temperature), truth)
     apply_temperature(folder / "model", temperature)
     return Calibration(run.name, temperature, before, after)
+
+
+def cross_entropies(probabilities: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """(49,): the summed cross-entropy of an image at each of TEMPERATURES.
+
+    Args:
+        probabilities: (classes, H, W).
+        mask: (H, W) class indices.
+    """
+    known_pixels = np.flatnonzero(mask.ravel() != IGNORE_INDEX)
+    known_pixels = known_pixels[:: max(1, len(known_pixels) // PIXELS)]
+    labels = mask.ravel()[known_pixels]
+    known_probs = probabilities.reshape(len(probabilities), -1)[:, known_pixels].astype(np.float64)  # (classes, n)
+    # the logits, up to a constant for each pixel
+    logits = np.log(np.maximum(known_probs, SMALLEST_PROBABILITY))
+    label_logits = logits[labels, np.arange(len(known_pixels))]
+    sums = []
+    for temperature in TEMPERATURES:
+        # no overflow: the largest of these is at least -ln(classes) / temperature, and at most 0
+        log_sums = np.log(np.exp(logits / temperature).sum(axis=0))
+        sums.append((log_sums - label_logits / temperature).sum())
+    return np.array(sums)
+
+
+def best_temperature(entropies: np.ndarray) -> float:
+    """The temperature with the least cross-entropy: the lowest point of a parabola through the best three."""
+    best = int(entropies.argmin())
+    if best in (0, len(TEMPERATURES) - 1):
+        return float(TEMPERATURES[best])
+    left, middle, right = entropies[best - 1 : best + 2]
+    steps = 0.5 * (left - right) / (left - 2 * middle + right)
+    ratio = TEMPERATURES[1] / TEMPERATURES[0]
+    return float(TEMPERATURES[best] * ratio**steps)
+
+
+def calibrate(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+    """Probabilities (classes, ...) after all logits are divided by a temperature."""
+    powers = np.maximum(probabilities.astype(np.float64), SMALLEST_PROBABILITY) ** (1 / temperature)
+    return powers / powers.sum(axis=0)
+
+
+def confidence_counts(probabilities: np.ndarray, truth: np.ndarray) -> Tensor:
+    """The counts of `count_confidences` for probabilities (classes, H, W) and their mask (H, W)."""
+    confidence = torch.from_numpy(probabilities.max(axis=0))
+    is_right = torch.from_numpy(probabilities.argmax(axis=0) == truth)
+    return count_confidences(confidence, is_right, torch.from_numpy(truth != IGNORE_INDEX))
 
 
 def apply_temperature(folder: Path, temperature: float) -> None:
@@ -82,24 +143,10 @@ def apply_temperature(folder: Path, temperature: float) -> None:
 def write_calibration(folder: Path, calibrations: Sequence[Calibration]) -> None:
     """Write the page with the curves of each model before and after. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    models = []
+    models = {}
     for calibration in calibrations:
         curves = {}
         for title, counts in (("before", calibration.before), ("after", calibration.after)):
             curves[title] = reliability_plot(reliability_curve(counts))
-        models.append({"sentence": calibration.sentence(), "curves": curves})
+        models[calibration.sentence()] = curves
     write_html(folder / PAGE, "calibration.html.jinja", {}, models=models)
-
-
-def _predictions(run: ReviewedRun, activity: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Probabilities (classes, H, W) and mask (H, W) of each slice of the validation images that can be read."""
-    for index in track(range(len(run.info.val)), len(run.info.val), activity):
-        if index not in run.info.val.bad:
-            yield from predicted_slices(run, index)
-
-
-def confidence_counts(probabilities: np.ndarray, truth: np.ndarray) -> Tensor:
-    """The counts of `count_confidences` for probabilities (classes, H, W) and their mask (H, W)."""
-    confidence = torch.from_numpy(probabilities.max(axis=0))
-    is_right = torch.from_numpy(probabilities.argmax(axis=0) == truth)
-    return count_confidences(confidence, is_right, torch.from_numpy(truth != IGNORE_INDEX))

@@ -1,7 +1,4 @@
-"""review.py: masks that were spoiled are found by a run that has not trained on them, and a list leaves them out.
-
-Its parts are tested in test_mask_review.py, test_review_page.py, test_reviewed_run.py and test_review_calibration.py.
-"""
+"""review.py: masks that were spoiled are found by a run that has not trained on them, and a list leaves them out."""
 
 import json
 import re
@@ -23,11 +20,11 @@ import review
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from inference import Predictor
-from inference.review.temperature import calibrate
-from train_utils.review.masks import MaskReview
+from train_utils.review.calibration import calibrate
+from train_utils.review.reviews import MaskReview
 
 
-@pytest.mark.parametrize("flag", ["--runs", "--model", "--output"])
+@pytest.mark.parametrize("flag", ["--runs", "--output"])
 def test_a_path_that_is_empty_is_refused(flag):
     result = run_review("--runs", "run", flag, "")
     assert result.code == 2
@@ -40,7 +37,7 @@ def full_disk(*arguments: object) -> None:
 
 
 REVIEWS = [
-    MaskReview(f"{number}.png", number / 100, 0.0, 0.0, [], ["moved", "turned"] if number in (1, 11) else [], None, [])
+    MaskReview(f"{number}.png", number / 100, 0.0, 0.0, False, ["moved", "turned"] if number in (1, 11) else [], [])
     for number in range(12)
 ]
 
@@ -214,8 +211,7 @@ def test_runs_that_cannot_say_anything_are_a_line_each(trained_run, tiny_folder,
     record = json.loads((trained_run / "run.json").read_text())
     record["identity"]["task"] = "landmarks"
     (points / "run.json").write_text(json.dumps(record))
-    models = (trained_run / "model", points / "model")
-    result = run_review("--model", *models, "--dataset", changed, "--output", tmp_path / "out")
+    result = run_review("--runs", trained_run, points, "--dataset", changed, "--output", tmp_path / "out")
     assert result.code == 1
     assert "no mask could be reviewed" in result.errors
     assert f"{trained_run}: the data set has changed since the run: it is 14 + 4 images" in result.text

@@ -10,14 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 from support.reports import Page, class_section, embedded_picture
 
-from train_utils.reporting.section import Example
+from train_utils.reporting.examples import Example
 from train_utils.review import page
-from train_utils.review.masks import HeldOutImage, MaskReview
+from train_utils.review.reviews import MaskReview, Opinion
 
 
 def test_each_column_of_the_table_holds_its_number():
-    numbers = {"score": 0.25, "area_share": 0.5, "missing": 0.75}
-    review = MaskReview("a.png", **numbers, findings=[], shifts=[], equal_to=None, images=[])
+    review = MaskReview("a.png", 0.25, 0.5, 0.75, is_shifted=False, problems=[], opinions=[])
     text = page.table_text([review])
     (row,) = csv.DictReader(text.splitlines())
     assert row["image"] == "a.png"
@@ -33,8 +32,8 @@ def test_areas_of_disagreement_are_outlined_on_a_reduced_picture(tmp_path, monke
     pred[90:390, 60:240] = 1
     monkeypatch.setattr(page, "predicted_examples", lambda *arguments: [Example("a", image, truth, pred)])
     monkeypatch.setattr(page, "new_section", lambda info: class_section("ab"))
-    images = [HeldOutImage(SimpleNamespace(name="run", info=None, has_volumes=False), 0, [0])]
-    page.write_review(tmp_path, [MaskReview("a", 0.5, 0.0, 0.0, [], [], None, images)], [])
+    opinions = [Opinion(SimpleNamespace(name="run", info=None, has_volumes=False), 0, [0], 0.5, 0.0, [], [])]
+    page.write_review(tmp_path, [MaskReview("a", 0.5, 0.0, 0.0, False, [], opinions)], [])
     html = (tmp_path / "review.html").read_text()
     assert re.findall(r'<img alt="(.*?)"', html) == ["image", "mask", "prediction", "where they disagree"]
     shown = np.asarray(embedded_picture(Page(html).attributes("img", "src")[3]).convert("RGB"))

@@ -1,6 +1,6 @@
 """How often masks agree with a model: learned from all areas of a review, by class, size and how sure the model is.
 
-Module: inference/review/agreement.py.
+Module: train_utils/review/agreement.py.
 """
 
 import math
@@ -9,8 +9,8 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from inference.review.agreement import Agreement
-from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
+from train_utils.review.agreement import Agreement
+from train_utils.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
 
 
 def area_of(label: str, agrees: bool, pixels: int = 100, probability: float = 0.9, picture: str = IN_PREDICTION):

@@ -1,6 +1,6 @@
 """Runs that review masks: their data must be what they were, and volumes are read slice by slice.
 
-Modules: train_utils/review/reviewed_run.py.
+Modules: train_utils/review/runs.py.
 """
 
 from types import SimpleNamespace
@@ -14,8 +14,8 @@ from support.volumes import RAS, write_nifti
 from data_utils.image_io.formats import VolumeFile
 from data_utils.sources.records import ListRecords, Metadata
 from runtime.errors import DataError
-from train_utils.review import reviewed_run
-from train_utils.review.reviewed_run import (
+from train_utils.review import runs
+from train_utils.review.runs import (
     ReviewedRun,
     open_reviewed_run,
     predicted_examples,
@@ -57,7 +57,7 @@ def test_a_run_of_other_classes_is_refused(tmp_path, monkeypatch):
         flags={"dataset": "photos"}, identity={"task": "classes", "data set": "1 + 1", "classes": ["a"]}
     )
     info = SimpleNamespace(reader=SimpleNamespace(identity=("b",)), fingerprint=lambda: "1 + 1")
-    monkeypatch.setattr(reviewed_run, "read_settings", lambda folder: settings)
-    monkeypatch.setattr(reviewed_run, "load_dataset_info", lambda config: info)
+    monkeypatch.setattr(runs, "read_settings", lambda folder: settings)
+    monkeypatch.setattr(runs, "load_dataset_info", lambda config: info)
     with pytest.raises(DataError, match=r"^the masks have other classes now than in the run$"):
         open_reviewed_run(tmp_path, None, torch.device("cpu"))

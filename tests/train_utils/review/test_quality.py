@@ -1,7 +1,6 @@
 """What a model says of a mask: a score against cleanlab's formula, and masks that were spoiled in known ways.
 
-Modules: inference/review/mask_quality.py, inference/review/areas.py, inference/review/worst_slices.py,
-inference/review/equal_images.py.
+Modules: train_utils/review/quality.py, train_utils/review/areas.py.
 """
 
 import numpy as np
@@ -9,10 +8,9 @@ import pytest
 from PIL import Image
 
 from data_utils.sources.records import ListRecords
-from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea, area_share, compare_areas, disagreeing_areas
-from inference.review.equal_images import equal_images
-from inference.review.mask_quality import best_shift, mask_score
-from inference.review.worst_slices import worst_slices
+from train_utils.review.areas import IN_MASK, IN_PREDICTION, ComparedArea, area_share, compare_areas, disagreeing_areas
+from train_utils.review.quality import best_shift, mask_score
+from train_utils.review.reviews import equal_images
 
 NAMES = ("background", "cell", "dirt")
 
@@ -74,32 +72,6 @@ def test_score_is_the_one_that_cleanlab_prints():
         scores.append(mask_score(probabilities, rng.integers(0, classes, size)))
     expected = [0.09026003366894586, 0.027253356588975892, 0.026389897797995533, 0.03358480877057148]
     assert scores == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.fixture
-def slices() -> list[tuple[np.ndarray, np.ndarray]]:
-    """Probabilities and masks of six slices, the second of which is unlabeled."""
-    mask = blobs()
-    labeled = [(probabilities_of(mask, sure), mask) for sure in (0.9, 0.5, 0.95, 0.6, 0.7)]
-    return [labeled[0], (probabilities_of(mask, 0.1), np.full_like(mask, 255)), *labeled[1:]]
-
-
-def test_the_worst_slices_are_the_three_with_the_lowest_scores(slices):
-    worst = worst_slices(iter(slices))
-    assert [scored.number for scored in worst] == [2, 4, 5]
-    assert [scored.score for scored in worst] == pytest.approx([0.5, 0.6, 0.7], abs=1e-6)
-
-
-def test_slices_without_labels_are_not_the_worst(slices):
-    assert worst_slices(slices[1:2]) == []
-
-
-def test_a_slice_whose_labels_have_no_probability_is_the_worst(slices):
-    mask = blobs()
-    impossible = np.where(probabilities_of(mask) > 0.5, 0, probabilities_of(mask))
-    worst = worst_slices([*slices, (impossible, mask)])
-    assert [scored.number for scored in worst] == [6, 2, 4]
-    assert worst[0].score == 0
 
 
 def test_areas_that_disagree_are_no_borders():

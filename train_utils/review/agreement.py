@@ -11,7 +11,7 @@ from array import array
 
 import numpy as np
 
-from inference.review.areas import ComparedArea
+from train_utils.review.areas import ComparedArea
 
 HIGHEST = 0.999  # a probability; the logit of 1 is no number
 PRIOR_LOGIT = 3.0  # before any area is seen, a mask is expected to agree on nineteen of twenty

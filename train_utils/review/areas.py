@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inference.review.mask_quality import label_probabilities
+from train_utils.review.quality import label_probabilities
 from unet.config import IGNORE_INDEX
 
 IN_MASK = "mask"
@@ -20,6 +20,8 @@ MOST_OF = 0.5  # share of an area: an area is not reported if so much of it was 
 SMALLEST_AREA = 16  # pixels; smaller ones are no objects
 SMALLEST_SHARE = 2e-4  # share of the image; smaller areas are no objects either
 WIDEST_BORDER = 1 / 50  # share of the shorter side; a disagreement in a strip so narrow is no area
+
+Pixels = tuple[np.ndarray, np.ndarray]  # rows and columns
 
 
 class ComparedArea(NamedTuple):
@@ -55,21 +57,17 @@ def compare_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[s
     prediction = probabilities.argmax(axis=0)
     is_told = np.zeros(mask.shape, bool)  # pixels of the mask's areas where another class was reported
     for index, inside, title in _class_areas(mask, names):
-        answers = np.bincount(prediction[inside], minlength=len(names))
-        answer = int(answers.argmax())
-        probability = float(probabilities[answer][inside].mean())
-        # with many classes, an answer of less than a tenth may still be the most frequent one
-        is_unseen = answer != index and answers[index] < UNSEEN * len(inside[0])
+        answer, is_unseen = _most_frequent(prediction[inside], index)
         is_told[inside] = is_unseen and answer != 0
         problem = f"looks like {names[answer]}" if answer else "is not seen in the image"
         text = f"{title} {problem}" if is_unseen else None
+        probability = float(probabilities[answer][inside].mean())
         yield ComparedArea(IN_MASK, names[index], len(inside[0]), probability, not is_unseen, text)
     for index, inside, title in _class_areas(prediction, names):
         labels = mask[inside][mask[inside] != IGNORE_INDEX]
         if not len(labels):
             continue
-        label = int(np.bincount(labels).argmax())
-        is_missing = label != index and (labels == index).mean() < UNSEEN
+        label, is_missing = _most_frequent(labels, index)
         instead = f", which has {names[label]} there" if label else ""
         is_new = is_missing and is_told[inside].mean() < MOST_OF
         text = f"{title} is missing in the mask{instead}" if is_new else None
@@ -77,30 +75,35 @@ def compare_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[s
         yield ComparedArea(IN_PREDICTION, names[index], len(inside[0]), probability, not is_missing, text)
 
 
-def _class_areas(picture: np.ndarray, names: Sequence[str]) -> Iterator[tuple[int, tuple[np.ndarray, np.ndarray], str]]:
+def _most_frequent(classes: np.ndarray, index: int) -> tuple[int, bool]:
+    """The most frequent class of an area in the other picture, and whether that picture lacks class `index` there.
+
+    With many classes, one of less than a tenth may still be the most frequent one.
+    """
+    most_frequent = int(np.bincount(classes).argmax())
+    return most_frequent, most_frequent != index and bool((classes == index).mean() < UNSEEN)
+
+
+def _class_areas(picture: np.ndarray, names: Sequence[str]) -> Iterator[tuple[int, Pixels, str]]:
     """The class, the pixels and a title of each connected area of a mask or a prediction (H, W), except class 0."""
-    pixels = np.bincount(picture.ravel(), minlength=len(names))
-    for index, name in enumerate(names):
-        if index and pixels[index]:
-            for inside, description in _components(picture == index):
-                yield index, inside, f"{name} {description}"
+    for index in np.unique(picture).tolist():
+        if not 0 < index < len(names):
+            continue
+        for inside in _components(picture == index):
+            row, column = int(inside[0].mean()), int(inside[1].mean())
+            yield index, inside, f"{names[index]} of {len(inside[0]):,} pixels at row {row}, column {column}"
 
 
-def _components(area: np.ndarray) -> list[tuple[tuple[np.ndarray, np.ndarray], str]]:
-    """The pixels of each connected component of an area (H, W) that is no speck, and its place, in words."""
+def _components(area: np.ndarray) -> Iterator[Pixels]:
+    """The pixels of each connected component of an area (H, W) that is no speck."""
     from scipy.ndimage import find_objects, label
 
     numbers, _ = label(area)
     smallest = max(SMALLEST_AREA, SMALLEST_SHARE * area.size)
-    components = []
     for number, box in enumerate(find_objects(numbers), start=1):
         rows, columns = np.nonzero(numbers[box] == number)
-        if len(rows) < smallest:
-            continue
-        inside = (rows + box[0].start, columns + box[1].start)
-        description = f"of {len(rows):,} pixels at row {int(inside[0].mean())}, column {int(inside[1].mean())}"
-        components.append((inside, description))
-    return components
+        if len(rows) >= smallest:
+            yield rows + box[0].start, columns + box[1].start
 
 
 def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -110,7 +113,7 @@ def disagreeing_areas(prediction: np.ndarray, mask: np.ndarray) -> np.ndarray:
     disagrees = (prediction != mask) & (mask != IGNORE_INDEX)
     width = max(3, round(WIDEST_BORDER * min(mask.shape)))
     areas = np.zeros(mask.shape, bool)
-    for inside, _ in _components(binary_opening(disagrees, np.ones((width, width), bool))):
+    for inside in _components(binary_opening(disagrees, np.ones((width, width), bool))):
         areas[inside] = True
     return areas
 

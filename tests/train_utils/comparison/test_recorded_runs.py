@@ -1,6 +1,6 @@
 """Runs as a comparison reads them: their best score, and records that are damaged.
 
-Module: train_utils.comparison.runs.py.
+Modules: train_utils/comparison/runs.py.
 """
 
 import json

@@ -78,19 +78,12 @@ def predicted_slices(run: ReviewedRun, index: int) -> Iterator[tuple[np.ndarray,
     record = run.info.val.records[index]
     name = record["name"]
     if not run.has_volumes:
-        truth = read_example(run, index).truth
+        truth = true_mask(run.info, record, read_image(record["image"], name))
         yield run.predictor(record["image"], name).probabilities, truth
         return
     reader = run.info.reader
     labels = reader.shown_truth(reader.read_volume(record, read_volume_header(record["image"], name)))
     yield from zip(run.predictor.slices(record["image"], name), labels, strict=True)
-
-
-def read_example(run: ReviewedRun, index: int) -> Example:
-    """An image and its mask, (H, W) class indices; its prediction is left out."""
-    record = run.info.val.records[index]
-    image = read_image(record["image"], record["name"])
-    return Example(record["name"], image, true_mask(run.info, record, image), None)
 
 
 def predicted_examples(run: ReviewedRun, index: int, slices: Sequence[int]) -> list[Example]:
@@ -99,10 +92,10 @@ def predicted_examples(run: ReviewedRun, index: int, slices: Sequence[int]) -> l
     name = record["name"]
     prediction = run.predictor.predict_rows(record["image"], name)
     if not run.has_volumes:
-        return [read_example(run, index)._replace(pred=prediction)]
+        image = read_image(record["image"], name)
+        return [Example("", image, true_mask(run.info, record, image), prediction)]
     voxels, header = read_volume(record["image"], name)
-    reader = run.info.reader
-    labels = reader.shown_truth(reader.read_volume(record, header))
+    labels = run.info.reader.shown_truth(run.info.reader.read_volume(record, header))
     _, row, column = header.spacing
     finest = min(row, column)
     size = (round(header.size[1] * row / finest), round(header.size[2] * column / finest))

@@ -1,6 +1,6 @@
 """The review of masks by runs that have not trained on them: opinions, findings and their order.
 
-Modules: train_utils/review/masks.py.
+Modules: train_utils/review/reviews.py.
 """
 
 from collections.abc import Callable
@@ -11,17 +11,11 @@ import pytest
 import torch
 from support.reviews import RunStandIn, cell_probabilities
 
-from inference.review.agreement import Agreement
-from inference.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
 from runtime.errors import DataError, UserError
-from train_utils.review import masks
-from train_utils.review.masks import (
-    Doubt,
-    MaskReview,
-    missing_object,
-    reported_findings,
-    worst_first,
-)
+from train_utils.review import reviews as reviews_module
+from train_utils.review.agreement import Agreement
+from train_utils.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
+from train_utils.review.reviews import MaskReview, Opinion, ask, summarize, worst_first
 
 CPU = torch.device("cpu")
 
@@ -33,10 +27,9 @@ def mask_with_a_cell() -> np.ndarray:
     return mask
 
 
-def mask_review(name: str, score: float, area_share: float = 0.0, missing: float = 0.0, **details) -> MaskReview:
-    """A review without findings; `details` as in MaskReview."""
-    content = {"findings": [], "shifts": [], "equal_to": None, "images": []} | details
-    return MaskReview(name, score, area_share, missing, **content)
+def mask_review(name: str, score: float, area_share: float = 0.0, missing: float = 0.0, shifted=False) -> MaskReview:
+    """A review without problems."""
+    return MaskReview(name, score, area_share, missing, shifted, [], [])
 
 
 @pytest.fixture
@@ -66,14 +59,16 @@ def reviews_of_runs(monkeypatch) -> Callable[..., tuple[dict[str, MaskReview], l
             raise DataError("1.png: cut")
         yield run.probabilities[index // 3], mask if index == 0 else np.zeros_like(mask)
 
-    monkeypatch.setattr(masks, "open_reviewed_run", open_run)
-    monkeypatch.setattr(masks, "predicted_slices", predicted_slices)
+    monkeypatch.setattr(reviews_module, "open_reviewed_run", open_run)
+    monkeypatch.setattr(reviews_module, "predicted_slices", predicted_slices)
     monkeypatch.setattr(Agreement, "probabilities", lambda agreement: np.ones(len(agreement)))
-    monkeypatch.setattr(masks, "equal_images", lambda train, val: {"3.png": train} if val == "a" else {})
-    monkeypatch.setattr(masks, "best_shift", lambda probs, mask: (2, -1) if np.array_equal(probs, moved) else None)
+    monkeypatch.setattr(reviews_module, "equal_images", lambda train, val: {"3.png": train} if val == "a" else {})
+    monkeypatch.setattr(
+        reviews_module, "best_shift", lambda probs, mask: (2, -1) if np.array_equal(probs, moved) else None
+    )
 
     def review(*folders: str) -> tuple[dict[str, MaskReview], list[str]]:
-        reviews, lines = masks.review_runs([Path(folder) for folder in folders], "data", CPU)
+        reviews, lines = reviews_module.review_runs([Path(folder) for folder in folders], "data", CPU)
         return {review.name: review for review in reviews}, lines
 
     return review
@@ -98,21 +93,20 @@ def test_missing_object_that_one_of_two_runs_sees_counts_half(reviews_of_runs):
     assert reviews["3.png"].missing == pytest.approx(0.97 / 2)
 
 
-def test_findings_and_shifts_are_those_of_the_first_run(reviews_of_runs):
+def test_problems_are_those_of_the_first_run(reviews_of_runs):
     of_b, of_both = (reviews_of_runs(*runs)[0]["0.png"] for runs in ("b", "ab"))
-    assert of_b.findings != []
-    assert of_b.shifts == ["the mask fits better when it is moved by +2 rows and -1 columns"]
-    assert of_both.findings == []
-    assert of_both.shifts == []
+    missing, shift = of_b.problems
+    assert missing.startswith("cell of 63 pixels at row 15, column 24 is missing in the mask")
+    assert shift == "the mask fits better when it is moved by +2 rows and -1 columns"
+    assert of_b.is_shifted
+    assert of_both.problems == []
 
 
 def test_equal_training_image_of_any_run_is_a_problem(reviews_of_runs):
     reviews, _ = reviews_of_runs("a", "b")
-    (finding,) = reviews["3.png"].findings
-    equal = "the image is equal to the training image training of a"
-    assert reviews["0.png"].equal_to is None
-    assert reviews["3.png"].equal_to == "training of a"
-    assert reviews["3.png"].problems == [f"{finding.text} (97% sure)", equal]
+    finding, equal = reviews["3.png"].problems
+    assert finding.endswith(" (97% sure)")
+    assert equal == "the image is equal to the training image training of a"
 
 
 def test_masks_come_by_the_product_of_their_places_behind_shifted_ones():
@@ -121,7 +115,7 @@ def test_masks_come_by_the_product_of_their_places_behind_shifted_ones():
         mask_review("early in all", 0.2, 0.3, 0.3),
         mask_review("likeliest to lack an object", 0.5, 0.1, 0.5),
         mask_review("worst by areas", 0.4, 0.5),
-        mask_review("shifted", 0.7, shifts=["moved"]),
+        mask_review("shifted", 0.7, shifted=True),
         mask_review("right", 0.8),
         mask_review("may lack an object", 0.9, 0.0, 0.1),
     ]
@@ -138,26 +132,40 @@ AREAS = [
     ComparedArea(IN_PREDICTION, "car", 50, 1.0, False, None),
     ComparedArea(IN_MASK, "car", 50, 0.7, False, "car is hardly seen"),
 ]
-AGREEMENTS = [0.8, 0.7, 0.9, 0.75, 1.0]
-DOUBTS = [Doubt(number, area) for number, area in enumerate(AREAS)]
+AGREEMENTS = np.array([0.8, 0.7, 0.9, 0.75, 1.0])
+
+
+def summary_of(*numbers: int) -> MaskReview:
+    """The review of a mask by one model that does not agree on these of AREAS."""
+    areas = [(number, AREAS[number]) for number in numbers]
+    return summarize("a.png", [Opinion(None, 0, [0], 0.5, 0.0, areas, [])], AGREEMENTS, None)
 
 
 def test_the_confidence_of_a_finding_is_that_of_the_model_times_the_agreement():
-    findings = reported_findings(DOUBTS, AGREEMENTS)
-    assert [finding.text for finding in findings] == ["car is not seen", "car is missing", "car is hardly seen"]
-    assert [finding.confidence for finding in findings] == pytest.approx([0.9, 0.72, 0.7])
+    problems = ["car is not seen (90% sure)", "car is missing (72% sure)", "car is hardly seen (70% sure)"]
+    assert summary_of(0, 1, 2, 3, 4).problems == problems
 
 
-@pytest.mark.parametrize(
-    ("doubts", "confidence"),
-    [
-        pytest.param(DOUBTS, 0.75, id="not told"),
-        pytest.param(DOUBTS[:2], 0.72, id="told"),
-        pytest.param(DOUBTS[2:3], 0, id="in the mask"),
-    ],
-)
-def test_the_missing_object_is_the_likeliest_of_the_prediction(doubts, confidence):
-    assert missing_object(doubts, AGREEMENTS) == pytest.approx(confidence)
+@pytest.mark.parametrize(("numbers", "confidence"), [((0, 1, 2, 3), 0.75), ((0, 1), 0.72), ((2,), 0)])
+def test_the_missing_object_is_the_likeliest_of_the_prediction(numbers, confidence):
+    assert summary_of(*numbers).missing == pytest.approx(confidence)
+
+
+def test_a_volume_is_judged_by_its_three_worst_slices(monkeypatch):
+    """The second of six slices is unlabeled."""
+    run = RunStandIn("a", [])
+    run.has_volumes = True
+    sure = cell_probabilities((2, 2, 10, 12, 0.9))
+    mask = mask_with_a_cell()
+    shares = (0.9, 0.1, 0.5, 0.95, 0.6, 0.7)
+    slices = [(np.where(sure > 0.5, share, 1 - share).astype(np.float32), mask) for share in shares]
+    slices[1] = (slices[1][0], np.full_like(mask, 255))
+    monkeypatch.setattr(reviews_module, "predicted_slices", lambda run, index: iter(slices))
+    opinion = ask(run, 0, Agreement())
+    assert opinion.slices == [2, 4, 5]
+    assert opinion.score == pytest.approx(0.6, abs=1e-6)
+    monkeypatch.setattr(reviews_module, "predicted_slices", lambda run, index: iter(slices[1:2]))
+    assert ask(run, 0, Agreement()) is None
 
 
 def test_masks_without_wrong_areas_have_the_last_place_by_areas():

@@ -1,1 +1,0 @@
-"""Finding masks that look wrong, by a model that was not trained on them."""

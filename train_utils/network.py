@@ -26,7 +26,7 @@ def build_network(
     axes = info.axes(args.depth)
     origin = on_main(
         accelerator,
-        lambda: starting_point(args, axes, model=run.initial_model, checkpoint=run.trained_config),
+        lambda: starting_point(args, axes, model=run.initial_model, trained=run.trained_config),
     )
     preprocess = info.preprocess(origin.trained_preprocess(info.channels))
     reader = info.reader.at_size(info.usual_size(preprocess))

@@ -64,8 +64,10 @@ class OpenedRun:
 
     @property
     def trained_config(self) -> UNetConfig | None:
-        """The config of the network that a resumed run trains; None for a new run."""
-        return None if self.checkpoint is None else self.checkpoint.config
+        """The config of the network that the run goes on with or starts from, if any."""
+        if self.checkpoint is not None:
+            return self.checkpoint.config
+        return None if self.initial_model is None else self.initial_model.config
 
     def state(self) -> RunState:
         """Where the run stands before its first step here."""
@@ -94,7 +96,7 @@ class OpenedRun:
         flags = self.flags
         if flags.place is not None:
             return flags.place
-        config = self.trained_config if self.initial_model is None else self.initial_model.config
+        config = self.trained_config
         needs_places = bool(flags.bands or flags.label_column) or flags.val_blocks is not None
         return config is None or config.preprocess.place or needs_places
 
@@ -110,7 +112,8 @@ class OpenedRun:
             args = plan_run(info, args)
             _say_choices("plan", self.flags, args, UNPLANNED)
         elif info.train.records.dims == 3 and not args.crop_size:  # no default suits volumes
-            preprocess = None if self.initial_model is None else self.initial_model.config.preprocess
+            trained = self.trained_config
+            preprocess = None if trained is None else trained.preprocess
             args = replace(args, crop_size=patch_size(info, run_length(args.max_minutes), preprocess))
             _say_choices("patches", self.flags, args, ["crop_size"])
         check_axes(info, args)

@@ -23,4 +23,5 @@ def start_from(source: str | None, flags: dict[str, Any], checkpoint: UNetConfig
         axes = NetworkAxes(**{name: flags[name] for name in NetworkAxes._fields if name in flags})
     model = None if source is None or checkpoint is not None else load_model(source)
     network_flags = {name: value for name, value in flags.items() if name not in NetworkAxes._fields}
-    return starting_point(settings(init_from=source, **network_flags), axes, model=model, checkpoint=checkpoint)
+    trained = checkpoint if model is None else model.config
+    return starting_point(settings(init_from=source, **network_flags), axes, model=model, trained=trained)

@@ -101,14 +101,15 @@ def starting_point(
     axes: NetworkAxes | None = None,
     *,
     model: UNet | None = None,
-    checkpoint: UNetConfig | None = None,
+    trained: UNetConfig | None = None,
 ) -> StartingPoint:
     """Where training starts: fresh without a model, an encoder or a checkpoint.
 
     Args:
         axes: the kernels and strides that suit the data; a model to start from has its own, which take precedence.
         model: the model that `settings.init_from` names; None without one, and for a run to resume.
-        checkpoint: config of the run to resume. Then no encoder is read: it may have changed or been deleted since.
+        trained: config of the model, or of the run to resume. Then no encoder is read: it may have changed or been
+            deleted since.
 
     Raises ModelError if trained weights would not fit the flags, SettingsError for an encoder's flags without an
     encoder. Dropout and the corners of bilinear upsampling have no weights and may differ.
@@ -119,9 +120,8 @@ def starting_point(
         raise ModelError(f"--encoder {backbone}: --init-from {model_name} has its own architecture; give one of them")
     owner = model_name or backbone or "the checkpoint"
     encoder = None
-    trained = checkpoint if model is None else model.config
     config = trained or UNetConfig()
-    if checkpoint is None and backbone:
+    if trained is None and backbone:
         encoder = load_encoder(backbone, pretrained=settings.encoder_weights != "random")
         config = UNetConfig(base_channels=BASE_CHANNELS, depth=encoder.depth, encoder=encoder.config)
     values = _architecture(settings, config, owner, is_trained=model is not None)
@@ -132,9 +132,7 @@ def starting_point(
         )
     if not backbone:
         _refuse_flags_without_use(owner, settings, config)
-    is_fresh = not model_name and not backbone and checkpoint is None
-    axes_owner = None if is_fresh else owner
-    axes = _axes(settings, axes, config, axes_owner)
+    axes = _axes(settings, axes, config, None if trained is None and encoder is None else owner)
     if axes.strides:
         values["depth"] = len(axes.strides)
     architecture = UNetConfig(**values, **axes._asdict(), encoder=config.encoder)

@@ -62,7 +62,7 @@ def test_architecture_of_a_model_to_start_from_keeps_what_has_weights(upsample, 
     ((name, value),) = flags.items()
     line = f"{flag_of(name)} {value}: m has {getattr(model.config, name)}; leave the flag out"
     with pytest.raises(ModelError, match=line):
-        starting_point(settings(init_from="m", **flags), model=model)
+        starting_point(settings(init_from="m", **flags), model=model, trained=model.config)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_architecture_of_a_model_to_start_from_keeps_what_has_weights(upsample, 
 )
 def test_architecture_of_a_model_to_start_from_changes_where_there_are_no_weights(upsample, flags):
     model = UNet(UNetConfig(base_channels=2, depth=1, upsample=upsample))
-    start = starting_point(settings(init_from="m", **flags), model=model)
+    start = starting_point(settings(init_from="m", **flags), model=model, trained=model.config)
     assert start.architecture == replace(model.config, **flags, preprocess=start.architecture.preprocess)
     assert start.model == model
     assert start.trained == model.config
@@ -85,13 +85,13 @@ def test_architecture_of_a_model_to_start_from_changes_where_there_are_no_weight
 def test_a_model_to_start_from_keeps_its_levels_and_takes_no_data_of_other_axes():
     volumes = {"dims": 3, "kernels": ((1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2),)}
     config = UNetConfig(base_channels=2, depth=1, **volumes)
-    own = starting_point(settings(init_from="m"), NetworkAxes(3), model=UNet(config))
+    own = starting_point(settings(init_from="m"), NetworkAxes(3), model=UNet(config), trained=config)
     assert own.architecture.kernels == config.kernels
     assert own.architecture.strides == config.strides
     with pytest.raises(ModelError, match=r"m: takes volumes, but the data are images; .* or give --dims 3"):
-        starting_point(settings(init_from="m"), NetworkAxes(2), model=UNet(config))
+        starting_point(settings(init_from="m"), NetworkAxes(2), model=UNet(config), trained=config)
     with pytest.raises(ModelError, match="the checkpoint: takes volumes, but the data are images"):
-        starting_point(settings(), NetworkAxes(2), checkpoint=config)
+        starting_point(settings(), NetworkAxes(2), trained=config)
 
 
 def test_weights_of_another_shape_start_at_random():
@@ -126,7 +126,7 @@ def test_a_network_of_volumes_has_the_levels_that_suit_the_data(capsys):
 
 def test_weights_of_a_model_of_another_task_are_copied_without_its_head(capsys):
     model = UNet(UNetConfig(1, 2, base_channels=2, depth=1))
-    start = starting_point(settings(init_from="m"), model=model)
+    start = starting_point(settings(init_from="m"), model=model, trained=model.config)
     network = start.build(1, Overlapping(("a", "b")), model.config.preprocess)
     line = "head.conv.weight (of another task), head.conv.bias (of another task)"
     assert capsys.readouterr().out.startswith(f"start: m, 38 of 40 weights copied; random start for {line}\n")

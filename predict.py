@@ -47,7 +47,6 @@ from runtime.launch import (
     compile_networks,
     configure_process,
     process_group_options,
-    set_launch_environment,
 )
 from runtime.script import run_script
 from tasks.calibration import calibration_report
@@ -181,7 +180,6 @@ def main() -> None:
     args = parse_args(__doc__)
 
     # 1. Launch: devices and precision come from the launch profile
-    set_launch_environment()
     check_launch()
     accelerator = Accelerator(kwargs_handlers=[process_group_options()])
     configure_process(accelerator)

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from torch.distributed import PrefixStore, Store, register_rendezvous_handler, r
 from runtime.console import say
 from runtime.distributed import COLLECTIVE_TIMEOUT, keep_process_group, notice_lost_machines
 from runtime.errors import LaunchError
-from runtime.launch_profile import LaunchProfile
 from runtime.memory import keep_freed_memory
 from runtime.redact import redact
 
@@ -40,10 +40,11 @@ COMM_HOOKS = {
 MOST_GRAPHS = 1024  # compiled graphs: all blocks of a class share their code, and each block may get 16 shapes
 
 
-def set_launch_environment(deterministic: bool = False) -> None:
-    """Set the variables that a launcher leaves out. Call it before `check_launch`.
+def check_launch(deterministic: bool = False) -> None:
+    """Set what a launcher leaves out, and raise LaunchError for launches that do not fit this machine.
 
-    Plain torchrun does not choose a device: if there is no GPU, its processes use the CPU.
+    Call it before `Accelerator()`, which without a GPU neither fails nor warns (accelerate 1.15): processes started for
+    GPUs each train alone, a one-GPU profile trains on the CPU, and fp16 becomes fp32.
 
     Args:
         deterministic: whether to use deterministic kernels; cuBLAS needs an environment variable for them.
@@ -53,21 +54,11 @@ def set_launch_environment(deterministic: bool = False) -> None:
     # Otherwise accelerate uses the local rank as the GPU's number, which is wrong if a process sees only its own GPU.
     os.environ.setdefault("ACCELERATE_BYPASS_DEVICE_MAP", "true")
     processes = int(os.environ.get("WORLD_SIZE", 1))
-    is_torchrun = processes > 1 and "ACCELERATE_MIXED_PRECISION" not in os.environ
-    if is_torchrun and torch.accelerator.device_count() == 0:
-        os.environ["ACCELERATE_USE_CPU"] = "true"
-
-
-def check_launch() -> None:
-    """Raises LaunchError for launches that do not fit this machine. Call it before `Accelerator()`.
-
-    Without a GPU `Accelerator()` neither fails nor warns (accelerate 1.15): processes started for GPUs each train
-    alone, a one-GPU profile trains on the CPU, and fp16 becomes fp32.
-    """
+    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # `accelerate launch` always sets it
+    if processes > 1 and precision is None and torch.accelerator.device_count() == 0:
+        os.environ["ACCELERATE_USE_CPU"] = "true"  # plain torchrun does not choose a device
     use_cpu = parse_flag_from_env("ACCELERATE_USE_CPU")
     gpus = 0 if use_cpu else torch.accelerator.device_count()
-    processes = int(os.environ.get("WORLD_SIZE", 1))
-    precision = os.environ.get("ACCELERATE_MIXED_PRECISION")  # `accelerate launch` always sets it
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # a profile's gpu_ids sets it too
 
     if gpus == 0 and not use_cpu:
@@ -114,13 +105,9 @@ def configure_process(accelerator: Accelerator, comm_hook: str = "none") -> None
         config.accumulated_recompile_limit = MOST_GRAPHS
     if accelerator.device.type == "cuda" and _convolves_in_tf32():
         torch.set_float32_matmul_precision("high")  # linear layers, as in encoders, then round like convolutions
-    if _emulates_bf16(accelerator):
-        say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is faster here")
-
-
-def _emulates_bf16(accelerator: Accelerator) -> bool:
     uses_bf16 = accelerator.device.type == "cuda" and accelerator.mixed_precision == "bf16"
-    return uses_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False)
+    if uses_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is faster here")
 
 
 def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:
@@ -183,6 +170,31 @@ def process_group_options() -> InitProcessGroupKwargs:
     return InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT, init_method="restarted://")
 
 
+@dataclass(frozen=True)
+class LaunchProfile:
+    """The settings that come from the launch, as a run records them.
+
+    Args:
+        device: the type of the device, such as "cuda".
+        gradient_accumulation_steps: None unless the launch sets more than one.
+        dynamo_backend: None if nothing is compiled.
+        float32_convolutions: "TF32" or "float32" if CUDA computes in float32; else None.
+    """
+
+    processes: int
+    machines: int
+    distributed_type: str
+    device: str
+    mixed_precision: str
+    gradient_accumulation_steps: int | None = None
+    dynamo_backend: str | None = None
+    float32_convolutions: str | None = None
+
+    def to_json(self) -> dict[str, str | int]:
+        """The settings by name, for the log and run.json; settings that are None are left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
 def describe_profile(accelerator: Accelerator) -> LaunchProfile:
     """The settings that come from the launch."""
     backend = accelerator.state.dynamo_plugin.backend
@@ -237,16 +249,13 @@ def say_profile(profile: LaunchProfile) -> None:
 
 def command_line(added: Sequence[str] = ()) -> str:
     """The command that started this program, with its launcher and with further flags, quoted for a shell."""
-    flags = sys.argv[1:]  # redacted, unlike the words of a process
-    commands = [sys.orig_argv]
+    words = sys.orig_argv
     if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
         with suppress(psutil.Error):
-            commands.insert(0, psutil.Process(os.getppid()).cmdline())
-    for words in commands:
-        program = words[: len(words) - len(flags)]
-        if program and list(map(redact, words[len(program) :])) == flags:
-            break
-    else:
+            words = psutil.Process(os.getppid()).cmdline()
+    flags = sys.argv[1:]  # redacted, unlike the words of a process
+    program = words[: len(words) - len(flags)]
+    if not program or list(map(redact, words[len(program) :])) != flags:  # another program is the parent
         program = ["python", sys.argv[0]]
     if len(program) > 1 and shutil.which(Path(program[1]).name) == program[1]:  # python /usr/bin/accelerate
         program[:2] = [Path(program[1]).name]

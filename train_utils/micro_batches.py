@@ -13,7 +13,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.dataset import TrainingBatch
 from runtime.device import upload
 from runtime.errors import SettingsError
-from runtime.launch_profile import LaunchProfile
+from runtime.launch import LaunchProfile
 from tasks.target import Target
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last

@@ -12,7 +12,6 @@ from runtime.launch import (
     describe_profile,
     distributed_options,
     say_profile,
-    set_launch_environment,
 )
 from train_utils.monitoring.tracker import available_tracker
 from train_utils.opened_run import OpenedRun, open_run
@@ -25,8 +24,7 @@ from train_utils.slabs.mesh import Mesh
 def launch(flags: TrainSettings) -> Accelerator:
     """The accelerator of this process; raises LaunchError if the machine cannot do what the launch profile says."""
     check_token(flags.push_to_hub)
-    set_launch_environment(flags.deterministic)
-    check_launch()
+    check_launch(flags.deterministic)
     tracker = available_tracker(flags.tracker)
     accelerator = Accelerator(
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),

@@ -25,6 +25,6 @@ def start_with_all_processes(self: Accelerator, *args, **kwargs) -> None:
 
 
 Accelerator.__init__ = start_with_all_processes
-runtime.launch.check_launch = lambda: None
+runtime.launch.check_launch = lambda deterministic: None
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")

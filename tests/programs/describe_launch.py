@@ -10,11 +10,10 @@ import sys
 from accelerate import Accelerator
 
 from runtime.errors import LaunchError
-from runtime.launch import check_launch, configure_process, describe_profile, set_launch_environment
+from runtime.launch import check_launch, configure_process, describe_profile
 
 try:
     if "--unguarded" not in sys.argv:
-        set_launch_environment()
         check_launch()
     accelerator = Accelerator()
     configure_process(accelerator)

@@ -1,6 +1,6 @@
 """The launch profiles as accelerate reads them, and the guards around launches that do not fit the machine.
 
-Modules: runtime/launch.py, runtime/launch_profile.py.
+Modules: runtime/launch.py.
 """
 
 import json
@@ -28,6 +28,7 @@ from runtime import launch as launch_module
 from runtime.errors import LaunchError
 from runtime.launch import (
     COMM_HOOKS,
+    LaunchProfile,
     check_launch,
     check_processes,
     command_line,
@@ -37,9 +38,7 @@ from runtime.launch import (
     distributed_options,
     process_group_options,
     say_profile,
-    set_launch_environment,
 )
-from runtime.launch_profile import LaunchProfile
 
 PROFILES = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
 HAS_GPU = torch.accelerator.is_available()
@@ -124,7 +123,6 @@ TORCHRUN = {"LOCAL_WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
 )
 def test_a_launch_that_does_not_fit_the_machine_is_one_line_with_the_remedy(launched, gpus, variables, start, end):
     launched(gpus, **variables)
-    set_launch_environment()
     with pytest.raises(LaunchError) as caught:
         check_launch()
     line = str(caught.value)
@@ -149,7 +147,6 @@ def test_a_launch_that_does_not_fit_the_machine_is_one_line_with_the_remedy(laun
 )
 def test_a_launch_that_fits_the_machine_passes(launched, gpus, variables, uses_cpu):
     launched(gpus, **variables)
-    set_launch_environment()
     check_launch()
     assert os.environ.get("ACCELERATE_USE_CPU") == uses_cpu
 
@@ -200,7 +197,7 @@ def test_a_process_that_sees_only_its_own_gpu_does_not_name_it_by_its_rank(launc
         monkeypatch.setattr(Accelerator, "local_process_index", 1)
         launched(gpus=1, WORLD_SIZE="2", LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="1")
         assert prepared_options(accelerator) == {"device_ids": [1], "output_device": 1}  # there is no GPU 1
-        set_launch_environment()
+        check_launch()
         assert prepared_options(accelerator) == {"device_ids": None, "output_device": None}
 
 

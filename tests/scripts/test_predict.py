@@ -40,14 +40,13 @@ def start_calls(monkeypatch) -> list[str]:
         calls.append(f"model, images of {Image.MAX_IMAGE_PIXELS} pixels")
         raise ModelError("no such model")
 
-    monkeypatch.setattr("predict.set_launch_environment", lambda: calls.append("environment"))
     monkeypatch.setattr("predict.Predictor.from_pretrained", open_model)
     return calls
 
 
 def test_a_model_is_opened_once_images_may_have_any_size(start_calls, tmp_path, fails_with):
     fails_with(predict("m", ["i"], tmp_path), "no such model", 1)
-    assert start_calls == ["environment", "model, images of None pixels"]
+    assert start_calls == ["model, images of None pixels"]
 
 
 def test_a_launch_is_checked_before_a_model_is_opened(start_calls, monkeypatch, tmp_path, fails_with):
@@ -56,7 +55,7 @@ def test_a_launch_is_checked_before_a_model_is_opened(start_calls, monkeypatch, 
 
     monkeypatch.setattr("predict.check_launch", refuse)
     fails_with(predict("m", ["i"], tmp_path), "no such device", 1)
-    assert start_calls == ["environment"]
+    assert start_calls == []
 
 
 PLAIN_OPTIONS = {"ensemble": (), "scale": None, "tile_size": None, "overlap": None, "tta": None}

@@ -18,16 +18,16 @@ from train_utils.settings.flags import parse_args
 
 
 def test_a_launch_that_does_not_suit_is_refused_before_data_are_read(monkeypatch, tmp_path):
-    environments = []
+    asked = []
 
-    def refuse() -> None:
+    def refuse(deterministic: bool) -> None:
+        asked.append(deterministic)
         raise SettingsError("no such device")
 
-    monkeypatch.setattr(start, "set_launch_environment", environments.append)
     monkeypatch.setattr(start, "check_launch", refuse)
     with pytest.raises(SettingsError, match=r"^no such device$"):
         run_train(tmp_path / "run", "--dataset", "shapes", "--deterministic")
-    assert environments == [True]
+    assert asked == [True]
     assert not (tmp_path / "run").exists()
 
 

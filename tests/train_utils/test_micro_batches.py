@@ -8,7 +8,7 @@ from support.runs import unplanned
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
-from runtime.launch_profile import LaunchProfile
+from runtime.launch import LaunchProfile
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
 from train_utils.micro_batches import split_batch, split_from_args
 

@@ -48,6 +48,7 @@ from runtime.launch import (
     configure_process,
     process_group_options,
 )
+from runtime.precision import default_precision
 from runtime.script import run_script
 from tasks.calibration import calibration_report
 from tasks.task import Scores
@@ -181,7 +182,7 @@ def main() -> None:
 
     # 1. Launch: devices and precision come from the launch profile
     check_launch()
-    accelerator = Accelerator(kwargs_handlers=[process_group_options()])
+    accelerator = Accelerator(mixed_precision=default_precision(), kwargs_handlers=[process_group_options()])
     configure_process(accelerator)
     Image.MAX_IMAGE_PIXELS = None  # the user's own files may be as large as they like
 

@@ -312,6 +312,7 @@ def run_case(case: Case, checkout: Path, folder: Path) -> None:
     if case.after is not None:
         places["after"] = str(case_named(case.after).folder(cases))
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
+    environment["ACCELERATE_MIXED_PRECISION"] = "no"  # of launches that name no precision
     environment |= {"PYTHONPATH": str(checkout), "XDG_CACHE_HOME": str(folder / "cache")}
     for command in case.commands:
         words = [word.format(**places) for word in command.split()]

@@ -44,6 +44,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # numbers are compared
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
 

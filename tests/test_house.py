@@ -68,7 +68,11 @@ SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py", "review.py")
 LAUNCHED = ("train.py", "predict.py")  # by accelerate
 # library: the places that may import it
 ONLY_IN = {
-    "accelerate": ("train_utils/", *(f"runtime/{name}.py" for name in ("launch", "distributed")), *LAUNCHED),
+    "accelerate": (
+        "train_utils/",
+        *(f"runtime/{name}.py" for name in ("launch", "distributed", "precision")),
+        *LAUNCHED,
+    ),
     "nibabel": ("data_utils/image_io/",),
     "SimpleITK": ("data_utils/image_io/",),
     "gradio": ("app.py",),

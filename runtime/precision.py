@@ -1,0 +1,75 @@
+"""The precision of a launch that names none: bf16 where the device has instructions for it, else float32."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import torch
+import yaml
+
+from runtime.console import say
+
+VARIABLE = "ACCELERATE_MIXED_PRECISION"  # which accelerate's launcher sets even if nobody has named a precision
+SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # their profiles say more of the precision
+
+
+def default_precision(recorded: str | None = None, *, suits_cpus: bool = True) -> str | None:
+    """The precision for an Accelerator; None where the launch names one, by an option, a profile or a variable.
+
+    Args:
+        recorded: the precision of the run that is resumed or repeated; one in float32 stays so.
+        suits_cpus: whether the network is faster in bf16 on CPUs too.
+    """
+    if _is_named() or any(os.environ.get(variable, "false").lower() in ("1", "true") for variable in SHARDING):
+        return None
+    return "bf16" if recorded != "no" and _device_has_bf16(suits_cpus) else "no"
+
+
+def say_default_precision(precision: str | None) -> None:
+    """Print that a run computes in bf16 without having been asked to, and how it does not."""
+    if precision == "bf16":
+        option = "accelerate launch --mixed_precision no"
+        say(f"precision: bf16, for which this device has instructions; for float32 start with {option}")
+
+
+def _is_named() -> bool:
+    """Whether someone has named a precision for this launch."""
+    if VARIABLE not in os.environ:
+        return False
+    words: list[str] = []
+    with suppress(psutil.Error):
+        words = psutil.Process(os.getppid()).cmdline()
+    if not any("accelerate" in word for word in words[:3]):
+        return True  # the user has set the variable, or the launcher is not here to be asked
+    if any(word.startswith("--mixed") for word in words):
+        return True
+    return _names_precision(_profile(words))
+
+
+def _profile(words: list[str]) -> Path:
+    """The profile of a launcher's command line: a file of options."""
+    for position, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if option == "--config_file":
+            return Path(value if equals else words[position + 1])
+    from accelerate.commands.config.config_args import default_config_file  # of launchers, which take a while
+
+    return Path(default_config_file)
+
+
+def _names_precision(profile: Path) -> bool:
+    try:
+        content = yaml.safe_load(profile.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    return isinstance(content, dict) and content.get("mixed_precision") is not None
+
+
+def _device_has_bf16(suits_cpus: bool) -> bool:
+    """Whether this process's device has instructions for bf16: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
+    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true")
+    if torch.accelerator.is_available() and not uses_cpu:
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    has = torch.cpu.get_capabilities()
+    return suits_cpus and bool(has.get("avx512_bf16") or has.get("amx_bf16"))

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile, check_memory
-from data_utils.image_io.meta_image import check_meta_image
-from data_utils.image_io.nrrd import check_nrrd
+from data_utils.image_io.itk_headers import check_meta_image, check_nrrd
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from runtime.documents import check_regular

@@ -18,8 +18,7 @@ from support.launches import PROGRAMS, launch
 
 from data_utils.image_io import formats
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.meta_image import check_meta_image
-from data_utils.image_io.nrrd import check_nrrd
+from data_utils.image_io.itk_headers import check_meta_image, check_nrrd
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.image_io.windowed import open_windowed

@@ -6,7 +6,7 @@ import pytest
 from support.hostile_volumes import meta_image
 
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.meta_image import check_meta_image
+from data_utils.image_io.itk_headers import check_meta_image
 from data_utils.image_io.volumes import read_volume
 from runtime.errors import ImageError
 

@@ -1,4 +1,7 @@
-"""Headers of NRRD files: checked before SimpleITK reads them, which a damaged one would end or mislead."""
+"""Headers of NRRD files: checked before SimpleITK reads them, which a damaged one would end or mislead.
+
+Modules: data_utils/image_io/itk_headers.py.
+"""
 
 from pathlib import Path
 
@@ -6,7 +9,7 @@ import pytest
 from support.hostile_volumes import SPACE, nrrd
 
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.nrrd import check_nrrd
+from data_utils.image_io.itk_headers import check_nrrd
 from data_utils.image_io.volumes import read_volume
 from runtime.errors import ImageError
 
@@ -27,7 +30,7 @@ def test_a_good_nrrd_is_read(tmp_path, kind, more):
         ({"sizes": "2000000 3000000 4000000"}, "the file ends before its voxels do"),
         ({"sizes": "2 3 5"}, "the file ends before its voxels do"),
         ({"sizes": "2 3 -4"}, "sizes = 2 3 -4"),
-        ({"sizes": "2 3"}, "dimension = 3, and 2 sizes"),
+        ({"sizes": "2 3"}, "dimension = 3, expected 2"),
         ({"encoding": "zstd"}, "encoding = zstd"),
         ({"more": "data file: /etc/passwd\n"}, "data file = /etc/passwd"),
         ({"more": "data file: ../outside.raw\n"}, r"data file = \.\./outside.raw"),

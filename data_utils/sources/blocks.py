@@ -18,7 +18,7 @@ from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.placed_masks import Grid, read_source_grid
 from data_utils.image_io.places import Place
 from data_utils.image_io.scene_windows import Box, SceneWindow
-from data_utils.sources.holdout import hold_out, hold_out_fold
+from data_utils.sources.holdout import hold_out
 from data_utils.sources.records import AnnotationSummary, LabelSet, Record, Records, with_sources
 from runtime.cache import digest
 from runtime.console import listing
@@ -127,9 +127,7 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     if len(number_by_block) < 2:
         raise DataError(f"--val-blocks: blocks of {side} pixels hold all images together; give a smaller number")
     block_records = BlockRecords(records, windows, [grid.size for grid in grids], side)
-    if config.fold is not None:
-        return hold_out_fold(block_records, config.fold, config.seed, groups)
-    return hold_out(block_records, config.val_fraction, config.seed, groups)
+    return hold_out(block_records, config, groups)
 
 
 def _grids(records: Records) -> list[Grid]:

@@ -92,8 +92,11 @@ class FileRecords(Records):
 def _as_bytes(rows: Sequence[Files]) -> np.ndarray:
     """(N, n) bytes of N rows of up to n texts; missing ones are empty."""
     width = max(map(len, rows), default=1)
-    padded = [[*map(os.fsencode, row), *[b""] * (width - len(row))] for row in rows]
-    return np.array(padded, np.bytes_).reshape(len(rows), width)
+    columns = []
+    for column in range(width):
+        texts = [os.fsencode(row[column]) if column < len(row) else b"" for row in rows]
+        columns.append(np.array(texts, np.bytes_))
+    return np.stack(columns, axis=1)
 
 
 def _join(folder: str, file: bytes) -> str:

@@ -6,20 +6,36 @@ import re
 
 import numpy as np
 
+from data_utils.config import DataConfig
 from data_utils.image_io.placed_masks import read_source_grid
 from data_utils.sources.records import Records, StreamRecords, select, with_sources
 from runtime.console import listing
 from runtime.errors import DataError
 
-Groups = str | np.ndarray | None  # an expression that names have in common, or (N,) the number of each record's group
+
+def check_flags(config: DataConfig, validation: str | None) -> None:
+    """Raises DataError for flags of a part to hold out that contradict each other, or a `validation` that is given."""
+    flag = "--val-blocks" if config.val_blocks is not None else ""
+    if config.fold is not None:
+        flag = f"--fold {config.fold[0]}/{config.fold[1]}"
+    if flag and validation is not None:
+        raise DataError(
+            f"{flag} holds out a part of the training images, but {config.dataset} has {validation}; leave one of them"
+            " out"
+        )
+    if config.val_blocks is not None and config.val_group is not None:
+        raise DataError("--val-blocks and --val-group: both say what is held out together; give one of them")
 
 
-def hold_out(records: Records, fraction: float, seed: int, group: Groups) -> tuple[Records, Records]:
-    """Training and validation part in the order of `records`; at least one record in each.
+def hold_out(records: Records, config: DataConfig, blocks: np.ndarray | None = None) -> tuple[Records, Records]:
+    """Training and validation part in the order of `records`: at least one record in each, or the part of a fold.
 
-    Records of one group stay together: slices of one volume must not be on both sides. If `group` is a regular
-    expression, the records of a group have names that agree in its first bracket, or in the whole match; if it is None,
-    they are the pages of one file, unless all are.
+    Records of one group stay together: slices of one volume must not be on both sides. If `val_group` is a regular
+    expression, the records of a group have names that agree in its first bracket, or in the whole match; else they are
+    the pages of one file, unless all are. With `blocks`, (N,) the number of each record's block, those are the groups.
+
+    The validation parts of the n folds of one `seed` are disjoint, hold all records together and about as many each.
+    Raises DataError for fewer than two records, and for fewer groups than folds.
     """
     if len(records) < 2:
         has_place = len(records) == 1 and read_source_grid(records[0]["image"]) is not None
@@ -28,11 +44,18 @@ def hold_out(records: Records, fraction: float, seed: int, group: Groups) -> tup
             "at least 2 samples are needed, one to train on and one to validate on;"
             f" the data set has {len(records)}{remedy}"
         )
-    groups = _groups(records, group)
+    groups = _groups(records, config.val_group) if blocks is None else blocks
     sizes = np.bincount(groups)
-    order = np.random.default_rng(seed).permutation(len(sizes))
-    held_out_groups = _first_groups(order, sizes, round(len(records) * fraction))
-    return _divide(records, np.isin(groups, held_out_groups))
+    order = np.random.default_rng(config.seed).permutation(len(sizes))
+    if config.fold is None:
+        held_out = np.isin(groups, _first_groups(order, sizes, round(len(records) * config.val_fraction)))
+    else:
+        number, count = config.fold
+        if len(sizes) < count:
+            things = _name_of_groups(records, config, len(sizes)) if blocks is None else "blocks"
+            raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {things}, and each fold needs one")
+        held_out = _fold_by_group(order, sizes, count)[groups] == number - 1
+    return select(records, np.flatnonzero(~held_out)), select(records, np.flatnonzero(held_out))
 
 
 def _first_groups(order: np.ndarray, sizes: np.ndarray, wanted_images: float) -> np.ndarray:
@@ -46,42 +69,27 @@ def _first_groups(order: np.ndarray, sizes: np.ndarray, wanted_images: float) ->
     return order[: min(enough, len(order) - 1)]
 
 
-def hold_out_fold(records: Records, fold: tuple[int, int], seed: int, group: Groups) -> tuple[Records, Records]:
-    """Training and validation part of fold (k, n), the k-th of n from 1, in the order of `records`.
-
-    The validation parts of the n folds of one `seed` are disjoint, hold all records together and about as many each;
-    groups stay together as in `hold_out`. Raises DataError for fewer groups than folds.
-    """
-    number, count = fold
-    groups = _groups(records, group)
-    sizes = np.bincount(groups)
-    if len(sizes) < count:
-        kind = "volumes" if records.dims == 3 else "images"
-        things = kind if group is None else f"groups of {kind}"
-        if group is None and len(sizes) < len(records):
-            things = "files, whose pages stay together"
-        if isinstance(group, np.ndarray):
-            things = "blocks"
-        raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {things}, and each fold needs one")
-    order = np.random.default_rng(seed).permutation(len(sizes))
-    # the largest groups come first, and each goes to the fold that has the fewest records so far
+def _fold_by_group(order: np.ndarray, sizes: np.ndarray, count: int) -> np.ndarray:
+    """(G,) the fold of each group, from 0: the largest groups come first, each to the fold with the fewest records."""
     folds = [(0, index) for index in range(count)]
     fold_by_group = np.empty(len(sizes), np.int64)
     for index in order[np.argsort(-sizes[order], kind="stable")].tolist():
         records_so_far, smallest_fold = folds[0]
         fold_by_group[index] = smallest_fold
         heapq.heapreplace(folds, (records_so_far + int(sizes[index]), smallest_fold))
-    return _divide(records, fold_by_group[groups] == number - 1)
+    return fold_by_group
 
 
-def _divide(records: Records, held_out: np.ndarray) -> tuple[Records, Records]:
-    return select(records, np.flatnonzero(~held_out)), select(records, np.flatnonzero(held_out))
+def _name_of_groups(records: Records, config: DataConfig, count: int) -> str:
+    """What is held out together, in words."""
+    kind = "volumes" if records.dims == 3 else "images"
+    if config.val_group is not None:
+        return f"groups of {kind}"
+    return kind if count == len(records) else "files, whose pages stay together"
 
 
-def _groups(records: Records, pattern: Groups) -> np.ndarray:
+def _groups(records: Records, pattern: str | None) -> np.ndarray:
     """(N,) number of each record's group, by first appearance; without a pattern each file is a group."""
-    if isinstance(pattern, np.ndarray):
-        return pattern
     if pattern is None:
         files = records.file_numbers()
         return files if files.any() else np.arange(len(records))
@@ -105,9 +113,8 @@ def _groups(records: Records, pattern: Groups) -> np.ndarray:
 
 def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
     """A line if both parts, drawn from one sequence, may show the same thing."""
-    sources = [id(records) for records in with_sources(train)]
-    whole = next((records for records in with_sources(val) if id(records) in sources), None)
-    if whole is None:
+    whole = [*with_sources(train)][-1]
+    if whole is not [*with_sources(val)][-1]:
         return ()
     if len(whole) > 1 and not whole.file_numbers().any():
         return (

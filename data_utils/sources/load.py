@@ -14,7 +14,7 @@ from data_utils.sources.blocks import hold_out_blocks
 from data_utils.sources.excluded import leave_out
 from data_utils.sources.folder import NoFolderError, find_splits
 from data_utils.sources.hf_datasets import HFRecords, TableName, ask_hub, holds_tables, is_hub_id, load_tables
-from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
+from data_utils.sources.holdout import check_flags, hold_out, hold_out_shards
 from data_utils.sources.label_files import read_label_files
 from data_utils.sources.overlapping import (
     OVERLAPPING,
@@ -92,7 +92,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
 def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     """Both splits as the source has them; blocks to be held out are still in the first split."""
     if config.dataset == "shapes":
-        _check_folds(config, "its own validation images")
+        check_flags(config, "its own validation images")
         return Shapes(SHAPES_LENGTHS[0]), Shapes(SHAPES_LENGTHS[1], first=VAL_FIRST)
     path = user_path(config.dataset)
     if config.val_blocks is not None and not path.is_dir():
@@ -103,24 +103,26 @@ def _load_splits(config: DataConfig) -> tuple[Records, Records]:
     openers = _find_in_folder(path, config) if is_folder else _find_tables(config)
     train_name, val_name = _choose(openers, config)
     train = divide_by_channel(openers[train_name](), config)
+    check_flags(config, val_name and f"the validation split {val_name}")
     if config.val_blocks is not None:
-        _check_blocks(config, val_name)
         return train, select(train, np.zeros(0, np.int64))
     if val_name is not None:
-        _check_folds(config, f"the validation split {val_name}")
         return train, divide_by_channel(openers[val_name](), config)
-    if config.fold is not None:
-        return hold_out_fold(train, config.fold, config.seed, config.val_group)
-    return hold_out(train, config.val_fraction, config.seed, config.val_group)
+    return hold_out(train, config)
 
 
 def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, from a folder of volumes or images with targets of any kind.
+    """Split -> a function that opens its records, with the first kind of targets that a folder has.
 
     Raises NoFolderError, with what is wrong with CSV files that may be meant as points, if there is nothing to read.
     """
+    named_splits = _named_splits(config)
     try:
-        return _find_targets(path, config)
+        points = look_for_points(path, named_splits, config)
+        openers: SplitOpeners = {}
+        if not points:  # points replace masks
+            openers = _find_volumes(path, named_splits, config)
+        return openers or open_folder(path, named_splits, config, points)
     except NoFolderError as error:
         lines = other_csv_files(path)
         if not lines:
@@ -128,18 +130,14 @@ def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
         raise NoFolderError(f"{listing(lines, separator='; ')}; and {error}") from error
 
 
-def _find_targets(path: Path, config: DataConfig) -> SplitOpeners:
-    """Split -> a function that opens its records, with the first kind of targets that a folder has."""
-    named_splits = _named_splits(config)
-    points = look_for_points(path, named_splits, config)
-    if points:  # points replace masks
-        return open_folder(path, named_splits, config, points)
+def _find_volumes(path: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
+    """Split -> a function that opens its records, from a folder of volumes; empty for other folders."""
     splits, suffixes = find_volume_splits(path, named_splits, config)
     openers = find_class_folders(splits, suffixes, config) if _may_overlap(config) else {}
     if not openers:
         for name, (images, masks) in splits.items():
             openers[name] = partial(open_cases, images, masks, suffixes, config)
-    return openers or open_folder(path, named_splits, config, points)
+    return openers
 
 
 def _find_tables(config: DataConfig) -> SplitOpeners:
@@ -149,27 +147,6 @@ def _find_tables(config: DataConfig) -> SplitOpeners:
         name = TableName(config.dataset, config.dataset_config, split)
         openers[split] = partial(HFRecords, table, name, config.image_column, config.mask_column)
     return openers
-
-
-def _check_folds(config: DataConfig, validation: str) -> None:
-    """Raises DataError if folds are asked for and `validation` is given."""
-    if config.fold is not None:
-        number, count = config.fold
-        raise DataError(
-            f"--fold {number}/{count} cuts the training images into folds, but {config.dataset} has {validation};"
-            " leave --fold out, or give a data set of one split"
-        )
-
-
-def _check_blocks(config: DataConfig, validation: str | None) -> None:
-    """Raises DataError if a flag asks to hold out anything other than blocks."""
-    if validation is not None:
-        raise DataError(
-            f"--val-blocks holds out a part of the training images, but {config.dataset} has the validation split"
-            f" {validation}; leave one of them out"
-        )
-    if config.val_group is not None:
-        raise DataError("--val-blocks and --val-group: both say what is held out together; give one of them")
 
 
 def look_for_points(path: Path, named_splits: Sequence[str], config: DataConfig) -> dict[str, PointTable]:

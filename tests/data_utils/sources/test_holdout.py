@@ -11,7 +11,8 @@ from support.folders import write_folder
 from support.picture_folders import names, write_pictures
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.sources.holdout import hold_out, hold_out_fold, hold_out_shards
+from data_utils.config import DataConfig
+from data_utils.sources.holdout import hold_out, hold_out_shards
 from data_utils.sources.records import ListRecords, Metadata, StreamRecords
 from runtime.errors import DataError
 
@@ -189,13 +190,13 @@ def called(*names: str, dims: int = 2) -> ListRecords:
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 0.5, 1.0])
 def test_one_of_two_images_is_held_out(fraction):
-    assert len(hold_out(called("a", "b"), fraction, 0, None)[1]) == 1
+    assert len(hold_out(called("a", "b"), DataConfig(val_fraction=fraction))[1]) == 1
 
 
 def test_groups_of_one_size_go_to_folds_in_the_order_that_the_seed_draws():
     pairs = {f"{number:02}_{image}" for number in range(0, 24, 2) for image in "ab"}
     records = called(*sorted(pairs | {f"{number:02}_a" for number in range(1, 24, 2)}))
     order = np.random.default_rng(0).permutation(24)
-    held_out = names(hold_out_fold(records, (2, 4), 0, r"^(\d+)_")[1])
+    held_out = names(hold_out(records, DataConfig(fold=(2, 4), val_group=r"^(\d+)_"))[1])
     groups = {*order[order % 2 == 0][1::4].tolist(), *order[order % 2 == 1][1::4].tolist()}
     assert {int(name[:2]) for name in held_out} == groups

@@ -12,7 +12,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSourc
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import files_by_stem, masks_by_stem
-from data_utils.sources.pairs import check_unpaired, pair
+from data_utils.sources.pairs import Cases
 from data_utils.sources.records import Metadata, Record, Records, change
 from data_utils.sources.walk import walk
 from runtime.console import listing
@@ -84,17 +84,17 @@ def find_scenes(images: Path, masks: Path, config: DataConfig) -> FileRecords | 
     folders = scene_folders(images)
     if not folders:
         return None
-    mask_by_scene = masks_by_stem(masks, folders, config.mask_suffix)
-    names, unpaired = pair({name: name for name in folders}, mask_by_scene)
-    if not names:
+    mask_files = masks_by_stem(masks, folders, config.mask_suffix)
+    cases = Cases({name: (name,) for name in folders}, mask_files)
+    if cases.images.keys().isdisjoint(cases.masks):
         return None
-    check_unpaired(unpaired, len(names), config.allow_unpaired, images)
+    names, unpaired = cases.pair(images, config)
     bands = config.bands or band_names(folders[names[0]])
     rows = []
     for name in names:
-        rows.append(FileRow(name, tuple(bands_in(folders[name], bands, str(images / name))), (mask_by_scene[name],)))
-    metadata = Metadata(unpaired=tuple(unpaired), bands=bands)
-    return FileRecords((images, masks), rows, metadata, scene_sources, bands)
+        band_files = tuple(bands_in(folders[name], bands, str(images / name)))
+        rows.append(FileRow(name, band_files, (cases.masks[name],)))
+    return FileRecords((images, masks), rows, Metadata(unpaired=unpaired, bands=bands), scene_sources, bands)
 
 
 def scene_folders(images: Path) -> dict[str, list[str]]:

@@ -91,7 +91,7 @@ class FileRecords(Records):
 
 def _as_bytes(rows: Sequence[Files]) -> np.ndarray:
     """(N, n) bytes of N rows of up to n texts; missing ones are empty."""
-    width = max(map(len, rows), default=1)
+    width = max(map(len, rows), default=1) or 1
     columns = []
     for column in range(width):
         texts = [os.fsencode(row[column]) if column < len(row) else b"" for row in rows]

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -32,7 +31,7 @@ from data_utils.image_io.windowed_image import WindowedArray
 from data_utils.mask_values import parse_values
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import children, files_by_stem, find_splits, masks_by_stem, natural_sort_key
-from data_utils.sources.pairs import check_unpaired, pair
+from data_utils.sources.pairs import Cases, find_pictures
 from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, change
 from data_utils.sources.volumes import find_cases, read_spacing, volume_file
 from data_utils.sources.walk import walk
@@ -195,35 +194,33 @@ def open_class_folders(
     images: Path, masks: Path, names: Sequence[str], suffixes: tuple[str, ...], config: DataConfig
 ) -> FileRecords:
     """The images with a mask in any of the folders of classes. DataError for files without partner, unless allowed."""
+    are_pictures = suffixes == IMAGE_SUFFIXES
     image_files: dict[str, Files] = {}
-    if suffixes == IMAGE_SUFFIXES:
+    if are_pictures:
         image_files = {stem: (file,) for stem, file in files_by_stem(images, "images").items()}
     class_masks: list[dict[str, str]] = []
     for name in names:
-        mask_by_stem: dict[str, str] = {}
-        if suffixes == IMAGE_SUFFIXES:
-            mask_by_stem = masks_by_stem(masks / name, image_files, config.mask_suffix)
+        mask_files: dict[str, str] = {}
+        if are_pictures:
+            mask_files = masks_by_stem(masks / name, image_files, config.mask_suffix)
         elif (masks / name).is_dir():  # else another split has the class
-            cases = find_cases(images, masks / name, suffixes, config)
+            cases, _ = find_cases(images, masks / name, suffixes, config)
             image_files |= cases.images
-            mask_by_stem = cases.masks
-        class_masks.append({stem: f"{name}/{file}" for stem, file in mask_by_stem.items()})
-    first_masks = dict(chain.from_iterable(by_stem.items() for by_stem in reversed(class_masks)))
-    stems, unpaired = pair(image_files, first_masks)
-    check_unpaired(unpaired, len(stems), config.allow_unpaired, images)
-    if suffixes != IMAGE_SUFFIXES:
-        stems.sort(key=natural_sort_key)
+            mask_files = cases.masks
+        class_masks.append({stem: f"{name}/{file}" for stem, file in mask_files.items()})
+    any_masks = dict(chain.from_iterable(by_stem.items() for by_stem in class_masks))
+    stems, unpaired = Cases(image_files, any_masks).pair(images, config)
     rows = []
-    for stem in stems:
-        row_name = stem if suffixes != IMAGE_SUFFIXES else image_files[stem][0]
+    for stem in stems if are_pictures else sorted(stems, key=natural_sort_key):
+        row_name = image_files[stem][0] if are_pictures else stem
         rows.append(FileRow(row_name, image_files[stem], tuple(by_stem.get(stem, "") for by_stem in class_masks)))
     classes = tuple(enumerate(names, 1))
     settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
-    metadata = Metadata(classes, tuple(unpaired), task=OVERLAPPING)
-    if suffixes == IMAGE_SUFFIXES:
+    metadata = Metadata(classes, unpaired, task=OVERLAPPING, dims=2 if are_pictures else 3)
+    if are_pictures:
         return FileRecords((images, masks), rows, metadata, class_file_sources, *settings)
     spacing = config.spacing or read_spacing(images)
-    return FileRecords((images, masks), rows, replace(metadata, dims=3), class_volume_sources, spacing, *settings)
+    return FileRecords((images, masks), rows, metadata, class_volume_sources, spacing, *settings)
 
 
 def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout:
@@ -256,17 +253,15 @@ def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout
 
 def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataConfig) -> FileRecords:
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
-    image_files = files_by_stem(images, "images")
-    mask_by_stem = masks_by_stem(masks, image_files, config.mask_suffix)
-    stems, unpaired = pair(image_files, mask_by_stem)
-    check_unpaired(unpaired, len(stems), config.allow_unpaired, images)
+    cases = find_pictures(images, masks, config)
+    stems, unpaired = cases.pair(images, config)
     classes = numbered_classes(layout.class_count)
     absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in dict(classes)]
     if absent:
         raise DataError(f"--classes names {absent[0]}, but the masks have {len(classes)} pages or channels, from 1")
-    rows = [FileRow(image_files[stem], (image_files[stem],), (mask_by_stem[stem],)) for stem in stems]
+    rows = [FileRow(cases.images[stem][0], cases.images[stem], (cases.masks[stem],)) for stem in stems]
     settings = (layout.pages, bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
-    metadata = Metadata(classes, tuple(unpaired), task=OVERLAPPING)
+    metadata = Metadata(classes, unpaired, task=OVERLAPPING)
     return FileRecords((images, masks), rows, metadata, class_page_sources, *settings)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, PageFile, format_remedy
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.sources.files import FileRecords, FileRow, Files
 from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image, natural_sort_key
-from data_utils.sources.records import Metadata, Record, image_without_mask
+from data_utils.sources.records import Metadata, Record
 from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError, ImageError
@@ -21,31 +22,70 @@ from runtime.errors import DataError, ImageError
 NAMES_IN_MESSAGE = 5  # files that a message names
 
 
-def pair(images: Mapping[str, str | Files], masks: Mapping[str, str | Files]) -> tuple[list[str], list[str]]:
+def pair(
+    images: Mapping[str, str | Files], masks: Mapping[str, str], kind: str = "mask"
+) -> tuple[list[str], list[str]]:
     """The names that have both an image and a mask, in the order of images; and a line for each other image or mask.
 
-    Both arguments map a name to its file, or to the files of an image.
+    Args:
+        images, masks: the file of each name, or the files of an image.
+        kind: what the masks are, in the lines.
     """
     names = [name for name in images if name in masks]
-    unpaired = [image_without_mask(_first(image)) for name, image in images.items() if name not in masks]
-    unpaired += [f"{_first(mask)}: mask without image" for name, mask in masks.items() if name not in images]
+    unpaired: list[str] = []
+    for name, files in images.items():
+        if name not in masks:
+            unpaired.append(f"{files if isinstance(files, str) else files[0]}: image without {kind}")
+    unpaired += [f"{file}: {kind} without image" for name, file in masks.items() if name not in images]
     return names, unpaired
 
 
-def _first(files: str | Files) -> str:
-    return files[0] if isinstance(files, tuple) else files
-
-
 def check_unpaired(unpaired: Sequence[str], pairs: int, allow_unpaired: bool, folder: Path, hint: str = "") -> None:
-    """Raises DataError, with a `hint`, for files without partner, unless they are allowed; and if there is no pair."""
+    """Raises DataError, with a `hint`, for files without partner, unless they are allowed; and if there is no pair.
+
+    Args:
+        unpaired: a line for each file without partner.
+        folder: where they lie.
+    """
     if pairs and (allow_unpaired or not unpaired):
         return
     if not unpaired:
         raise DataError(f"{folder}: no images with masks")
-    remedy = "; --allow-unpaired leaves them out" if pairs else ""
+    remedy = "; --allow-unpaired leaves them out" if pairs else "; masks have the names of their images"
     files = counted(len(unpaired), "file")
     lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
     raise DataError(f"{folder}: {files} without partner: {lines}{remedy}{hint}")
+
+
+class Cases(NamedTuple):
+    """The files of images and of masks below their two folders, by the names that both share.
+
+    Args:
+        images: the image of each case, or an image for each channel.
+        lost: a line for each other file without partner.
+    """
+
+    images: dict[str, Files]
+    masks: dict[str, str]
+    lost: Sequence[str] = ()
+
+    def pair(self, folder: Path, config: DataConfig, hint: str = "") -> tuple[list[str], tuple[str, ...]]:
+        """The names with image and mask, and a line for each other file. DataError as in `check_unpaired`."""
+        names, unpaired = pair(self.images, self.masks)
+        unpaired = [*unpaired, *self.lost]
+        check_unpaired(unpaired, len(names), config.allow_unpaired, folder, hint)
+        return names, tuple(unpaired)
+
+
+def find_pictures(images: Path, masks: Path, config: DataConfig) -> Cases:
+    """The pictures of two folders by their stems; masks have a suffix, which is detected if no flag gives it."""
+    image_files: dict[str, Files] = {stem: (file,) for stem, file in files_by_stem(images, "images").items()}
+    if images.name.lower() == "imagestr":  # nnU-Net calls the only file of an image, with all its colors, CASE_0000
+        image_files = {stem.removesuffix("_0000"): files for stem, files in image_files.items()}
+    mask_files = files_by_stem(masks, "masks")
+    suffix = detect_suffix(image_files, mask_files) if config.mask_suffix is None else config.mask_suffix
+    others = [f"{file}: mask without image" for stem, file in mask_files.items() if not stem.endswith(suffix)]
+    return Cases(image_files, masks_by_image(mask_files, suffix), others)
 
 
 def open_pairs(images: Path, masks: Path, config: DataConfig) -> FileRecords:
@@ -53,20 +93,12 @@ def open_pairs(images: Path, masks: Path, config: DataConfig) -> FileRecords:
 
     Raises DataError for doubles and, unless allowed, for files without partner.
     """
-    image_files = files_by_stem(images, "images")
-    if images.name.lower() == "imagestr":  # nnU-Net calls the only file of an image, with all its colors, CASE_0000
-        image_files = {stem.removesuffix("_0000"): file for stem, file in image_files.items()}
-    mask_files = files_by_stem(masks, "masks")
-    suffix = detect_suffix(image_files, mask_files) if config.mask_suffix is None else config.mask_suffix
-    mask_by_stem = masks_by_image(mask_files, suffix)
-    stems, unpaired = pair(image_files, mask_by_stem)
-    others = [file for stem, file in mask_files.items() if not stem.endswith(suffix)]
-    unpaired += [f"{file}: mask without image" for file in others]
-    hint = f"; masks are named <stem>{suffix}.<ext>, set the suffix with --mask-suffix"
-    check_unpaired(unpaired, len(stems), config.allow_unpaired, images, hint + _unread_hint(images, mask_by_stem))
-    pairs = [(image_files[stem], mask_by_stem[stem]) for stem in stems]
+    cases = find_pictures(images, masks, config)
+    hint = "; masks are named like their images, with a suffix that --mask-suffix sets"
+    stems, unpaired = cases.pair(images, config, hint + _unread_hint(images, cases.masks))
+    pairs = [(cases.images[stem][0], cases.masks[stem]) for stem in stems]
     pages = pair_pages(images, masks, pairs)
-    metadata = Metadata(unpaired=tuple(unpaired))
+    metadata = Metadata(unpaired=unpaired)
     if any(len(page_pairs) > 1 for page_pairs in pages):
         return PageRecords((images, masks), pairs, pages, metadata)
     return FileRecords((images, masks), [FileRow(image, (image,), (mask,)) for image, mask in pairs], metadata)

@@ -20,7 +20,7 @@ from data_utils.sources.folder import (
     masks_by_image,
     natural_sort_key,
 )
-from data_utils.sources.pairs import check_unpaired, pair
+from data_utils.sources.pairs import Cases
 from data_utils.sources.records import Metadata, Records
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
@@ -86,22 +86,8 @@ def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:
     return False
 
 
-class Cases(NamedTuple):
-    """The files of two folders by the names of cases, below these folders, and what is said about them.
-
-    Args:
-        images: the image of each case, or an image for each channel.
-        lost: a line for each file that a list names and the folders lack.
-    """
-
-    images: dict[str, Files]
-    masks: dict[str, str]
-    description: Description
-    lost: list[str]
-
-
-def find_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> Cases:
-    """The cases of two folders; if there is a dataset.json with a list, only the cases that it lists.
+def find_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> tuple[Cases, Description]:
+    """The cases of two folders, and what a dataset.json says; if it has a list, only the cases that it lists.
 
     An image is CASE.ext, with its channels in the file, or CASE_0000.ext, CASE_0001.ext, ... with one channel each.
     Raises DataError for doubles and missing channels.
@@ -122,24 +108,22 @@ def find_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
         images_by_name = _files_by_channel(images, image_files, description.channels)
     images_by_name |= listed_images
     if description.cases is None:
-        return Cases(images_by_name, mask_by_name | others, description, [])
+        return Cases(images_by_name, mask_by_name | others), description
     assert description_file is not None
     names = [name for _, name in description.cases]
     lost = [f"no image {name}, which {description_file.name} lists" for name in names if name not in images_by_name]
     lost += [f"no label {name}, which {description_file.name} lists" for name in names if name not in mask_by_name]
     complete = [name for name in names if name in images_by_name and name in mask_by_name]
     listed_masks = {name: mask_by_name[name] for name in complete}
-    return Cases({name: images_by_name[name] for name in complete}, listed_masks, description, lost)
+    return Cases({name: images_by_name[name] for name in complete}, listed_masks, lost), description
 
 
 def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> FileRecords:
     """The cases of two folders, in natural order. Raises DataError for files without partner, unless allowed."""
-    cases = find_cases(images, masks, suffixes, config)
-    names, unpaired = pair(cases.images, cases.masks)
-    unpaired = cases.lost + unpaired
-    check_unpaired(unpaired, len(names), config.allow_unpaired, images)
+    cases, description = find_cases(images, masks, suffixes, config)
+    names, unpaired = cases.pair(images, config)
     rows = [FileRow(name, cases.images[name], (cases.masks[name],)) for name in sorted(names, key=natural_sort_key)]
-    metadata = Metadata(cases.description.classes, tuple(unpaired), dims=3, modality=cases.description.modality)
+    metadata = Metadata(description.classes, unpaired, dims=3, modality=description.modality)
     return FileRecords((images, masks), rows, metadata, volume_sources, config.spacing or read_spacing(images))
 
 

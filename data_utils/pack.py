@@ -12,9 +12,8 @@ if __name__ == "__main__":  # first of all: the imports below take seconds
 
 
 import json
-import os
 import shlex
-from collections import Counter
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -24,14 +23,7 @@ from PIL import Image
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.analysis.problems import raise_problems
 from data_utils.config import DataConfig
-from data_utils.image_io.formats import (
-    EmbeddedImage,
-    ImageSource,
-    RenderedMask,
-    image_errors,
-    page_file,
-    source_files,
-)
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, image_errors, page_file
 from data_utils.image_io.rasters import page_as_file
 from data_utils.image_io.writers import write_pages
 from data_utils.mask_values import value_text
@@ -61,39 +53,42 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     from pyarrow.parquet import ParquetWriter
 
     schema = Features({"image": Picture(), "mask": Picture()}).arrow_schema  # `datasets` finds its types in there
-    pages: Counter[str] = Counter()  # pictures in each file
+    folder = out / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    files: list[Path] = []
+    shard_bytes = 0.0
+    writer = None
+    for rows, row_bytes in _row_groups(records):
+        if writer is None or shard_bytes + row_bytes > shard_mb * 2**20:
+            if writer is not None:
+                writer.close()
+            files.append(folder / f"{split}-{len(files):05}.parquet")
+            # pictures are compressed already
+            writer = ParquetWriter(files[-1], schema, compression="none", use_dictionary=False)
+            shard_bytes = 0
+        writer.write_table(Table.from_pylist(rows, schema=schema), row_group_size=len(rows))
+        shard_bytes += row_bytes
+    if writer is not None:
+        writer.close()
+    return [file.rename(file.with_stem(f"{file.stem}-of-{len(files):05}")) for file in files]
+
+
+def _row_groups(records: Records) -> Iterator[tuple[list[dict], int]]:
+    """The rows of each group, and how many bytes their pictures have."""
+    rows: list[dict] = []
+    group_bytes = 0
     for record in records:
-        pages.update((*source_files(record["image"]), *source_files(record["target"])))
-    sizes = np.array([_size(record["image"], pages) + _size(record["target"], pages) for record in records])
-    # a record belongs to the shard in whose share of all bytes it begins, so that all shards have about one size
-    count = min(max(1, round(sizes.sum() / (shard_mb * 2**20))), len(records))
-    shard_numbers = (np.cumsum(sizes) - sizes) * count // sizes.sum()
-    shards = [np.flatnonzero(shard_numbers == shard) for shard in range(count)]
-    shards = [indices for indices in shards if len(indices)]
-    rows = max(1, min(GROUP_ROWS, int(GROUP_BYTES // max(1, sizes.mean()))))
-    files = [out / "data" / f"{split}-{i:05}-of-{len(shards):05}.parquet" for i in range(len(shards))]
-    for file, indices in zip(files, shards, strict=True):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        # pictures are compressed already
-        with ParquetWriter(file, schema, compression="none", use_dictionary=False) as writer:
-            for start in range(0, len(indices), rows):
-                group = [records[int(i)] for i in indices[start : start + rows]]
-                columns = {
-                    "image": [_stored_picture(record["image"], record["name"]) for record in group],
-                    "mask": [_stored_picture(record["target"], record["name"]) for record in group],
-                }
-                writer.write_table(Table.from_pydict(columns, schema=schema), row_group_size=rows)
-    return files
-
-
-def _size(source: ImageSource, pages: Counter[str]) -> int:
-    """The number of bytes of a picture; a page has its share of the file, and a rendered mask counts as nothing."""
-    file = page_file(source)
-    if file is not None:
-        return os.path.getsize(file.path) // pages[str(file.path)]
-    if isinstance(source, EmbeddedImage):
-        source = source.read()
-    return len(source) if isinstance(source, bytes) else 0
+        image = _stored_picture(record["image"], record["name"])
+        mask = _stored_picture(record["target"], record["name"])
+        row_bytes = len(image["bytes"]) + len(mask["bytes"])
+        if rows and (len(rows) == GROUP_ROWS or group_bytes + row_bytes > GROUP_BYTES):
+            yield rows, group_bytes
+            rows = []
+            group_bytes = 0
+        rows.append({"image": image, "mask": mask})
+        group_bytes += row_bytes
+    if rows:
+        yield rows, group_bytes
 
 
 def _stored_picture(source: ImageSource, name: str) -> dict:

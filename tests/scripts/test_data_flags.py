@@ -103,7 +103,7 @@ def test_folds_hold_out_each_image_once(tmp_path):
 
 @pytest.mark.flags("--fold")
 def test_fold_of_a_data_set_with_a_validation_split_is_refused(run):
-    with pytest.raises(DataError, match=r"--fold 1/3 holds out a part of the training images, but .* has the validation"):
+    with pytest.raises(DataError, match=r"--fold 1/3 holds out a part .* has the validation"):
         load_records(config("--dataset", run.data, "--fold", "1/3"))
 
 

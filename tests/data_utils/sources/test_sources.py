@@ -128,7 +128,7 @@ def test_a_validation_folder_stands_beside_a_flat_folder(tmp_path):
     flat_folder(tmp_path, 4)
     flat_folder(tmp_path / "val", 2)
     assert [len(split) for split in loaded(tmp_path)] == [4, 2]
-    line = f"--fold 1/2 holds out a part of the training images, but {tmp_path} has the validation split val; leave --fold"
+    line = f"--fold 1/2 holds out a part of the training images, but {tmp_path} has the validation split val; leave"
     assert error_of(tmp_path, fold=(1, 2)).startswith(line)
 
 

@@ -14,6 +14,7 @@ if __name__ == "__main__":  # first of all: the imports below take seconds
 
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,19 +25,18 @@ from PIL import Image
 
 from inference.batches import process_share
 from inference.decoding.objects import choose_objects
+from inference.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from inference.outputs import new_format
-from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
-from inference.outputs.polygons import check_polygons
 from inference.outputs.prediction_format import PredictionFormat
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import PredictionPipeline
 from inference.predict_settings import PredictSettings, parse_args
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
+from inference.scoring.areas import area_report, area_table
 from inference.scoring.boundary import BoundaryScores, boundary_report
-from inference.scoring.components import area_report, area_table
-from inference.scoring.truth import ScoreError
-from inference.scoring.volume import case_report, case_table
+from inference.scoring.score import ScoreError
+from inference.scoring.surfaces import case_report, case_table
 from inference.work import prepare_work
 from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main
@@ -160,7 +160,16 @@ def check_outputs(args: PredictSettings, predictor: Predictor, output_format: Pr
     if args.uncertainty and UNCERTAINTY in output_format.unsupported:
         raise SettingsError(f"--uncertainty: {output_format.unsupported[UNCERTAINTY]}; leave the flag out")
     if args.polygons:
-        check_polygons(f".{args.polygons}", output_format)
+        check_polygons(args.polygons, output_format)
+
+
+def check_polygons(kind: str, output_format: PredictionFormat) -> None:
+    """Raise SettingsError for a model whose predictions have no areas, and if a library is missing."""
+    if not output_format.writes_rasters:
+        raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
+    for library in ("rasterio", "pyogrio") if kind == "gpkg" else ("rasterio",):
+        if find_spec(library) is None:
+            raise SettingsError(f"--polygons: polygons need {library}: pip install {library}")
 
 
 def output_extensions(args: PredictSettings, output_format: PredictionFormat) -> tuple[str, ...]:
@@ -223,7 +232,7 @@ def main() -> None:
                 failures.append(Failure(line, is_written, has_mask=output_format.mask_file(job).exists()))
             elif result is not None:
                 scores.merge(result.scores)
-                scored.append(ScoredImage(result.to_json(job.name), result.boundary, result.areas))
+                scored.append(ScoredImage({"image": job.name} | result.entry, result.boundary, result.areas))
 
     # 5. Report: the scores of all processes, and a line for each failed file
     problems: list[str] = []

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable
 from fractions import Fraction
 
-from inference.outputs.jobs import Job
+from inference.jobs import Job
 
 
 def group_jobs(
@@ -22,7 +22,7 @@ def group_jobs(
     open_batches: dict[Hashable, tuple[list[Job], Fraction]] = {}  # each with the share of its places that is taken
     for job in jobs:
         key_and_count = None
-        if job.size and job.shares_batches:
+        if job.size and job.volume is None:
             key_and_count = batch_key(job.size)
         if key_and_count is None:
             batches.append([job])

@@ -18,7 +18,7 @@ from data_utils.image_io.volumes import is_volume, read_volume_header
 from data_utils.sources.bands import bands_in
 from data_utils.sources.volumes import read_spacing
 from inference.input_files import StemmedFile, files_of_patterns, stem_of
-from inference.outputs.jobs import MASK, ImageJob, InputPages, Job, RasterJob, Truth, VolumeJob
+from inference.jobs import MASK, InputPages, Job, Truth
 from runtime.errors import DataError
 
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
@@ -90,11 +90,9 @@ def named_job(jobs: Sequence[Job], file: Path, mask_extension: str = MASK) -> Jo
         raise DataError(f"--output {file}: is one file, but there are {len(jobs)} inputs; give a folder")
     job = jobs[0]
     ending = file.name[len(stem_of(file).name) :].lower().replace(".tiff", ".tif")
-    if isinstance(job, RasterJob) and ending == MASK:  # a picture is asked for
-        values = vars(job).copy()
-        del values["place"]
-        job = ImageJob(**values)
-    extension = MASK if isinstance(job, VolumeJob) else mask_extension
+    if ending == MASK:  # a picture is asked for
+        job = replace(job, place=None)
+    extension = MASK if job.volume is not None else mask_extension
     expected = job.file(extension).name[len(job.output.name) :].lower().replace(".tiff", ".tif")
     if ending != expected:
         raise DataError(f"--output {file}: the mask of {job.name} is a {expected} file; give one, or a folder")
@@ -168,14 +166,15 @@ def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: Input
     bands = BandSource(tuple(map(str, files)), tuple(rules.bands)) if rules.bands else None
     pages = _page_sizes(files, bands)
     if not pages:
-        job = ImageJob(image=first, size=None, output=output / key.stem, root=output, stored=bands)
+        job = Job(image=first, size=None, output=output / key.stem, root=output, stored=bands)
         return InputPages(key.stem, [job], [key.stem])
     page_stems = _page_stems(key.stem, len(pages))
     jobs = []
     for (page, size), stem in zip(pages, page_stems, strict=True):
         stored = _page_source(first, page, bands, rules)
-        job = ImageJob(image=first, size=size, output=output / stem, root=output, page=page, stored=stored)
-        jobs.append(_with_place(job) if rules.keeps_place else job)
+        job = Job(image=first, size=size, output=output / stem, root=output, page=page, stored=stored)
+        grid = read_grid(str(first), page) if rules.keeps_place else None
+        jobs.append(job if grid is None else replace(job, place=grid.place))
     return InputPages(key.stem, jobs, page_stems)
 
 
@@ -186,14 +185,6 @@ def _page_source(file: Path, page: int, bands: BandSource | None, rules: InputRu
     if not rules.reads_places and is_tiff(file):
         return PictureFile(str(file), page)
     return None
-
-
-def _with_place(job: ImageJob) -> ImageJob:
-    """The job of a raster if its file is georeferenced; else the same job."""
-    grid = read_grid(str(job.image), job.page)
-    if grid is None:
-        return job
-    return RasterJob(**vars(job), place=grid.place)
 
 
 def _page_sizes(files: Sequence[Path], bands: BandSource | None) -> Sequence[tuple[int, tuple[int, int]]]:
@@ -209,8 +200,8 @@ def _page_sizes(files: Sequence[Path], bands: BandSource | None) -> Sequence[tup
     return [(0, size)]
 
 
-def _volume_job(file: Path, volume: VolumeFile, output: Path, stem: Path) -> VolumeJob:
-    job = VolumeJob(image=file, size=None, output=output / stem, root=output, volume=volume)
+def _volume_job(file: Path, volume: VolumeFile, output: Path, stem: Path) -> Job:
+    job = Job(image=file, size=None, output=output / stem, root=output, volume=volume)
     try:
         header = read_volume_header(volume, str(file))
     except DataError:

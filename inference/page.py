@@ -14,13 +14,12 @@ from data_utils.image_io.reader import read_header, read_image
 from data_utils.image_io.writers import OVERLAY_LEVEL
 from data_utils.visualize import to_rgb
 from inference.inputs import find_jobs
+from inference.jobs import OVERLAY, Job
 from inference.outputs import new_format
-from inference.outputs.jobs import OVERLAY, Job, VolumeJob
 from inference.outputs.prediction_format import LegendEntry, MaskFormat, PredictionFormat
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import ERRORS_OF_ONE_FILE, PredictionPipeline
 from inference.predictor import Predictor
-from inference.scoring.truth import open_mask_rows
 from runtime.errors import ImageError
 
 MAX_PIXELS = 40_000_000
@@ -86,9 +85,7 @@ class PagePredictor:
         output_format = self.output_format
         if not isinstance(output_format, MaskFormat):
             return picture_html(read_image(job.file(OVERLAY), file.name), output_format)
-        with open_mask_rows(output_format.written_mask(job), output_format.reader) as rows:
-            mask = rows.read(0, rows.size[0]).prediction
-        return prediction_html(read_image(file, file.name), mask, output_format)
+        return prediction_html(read_image(file, file.name), output_format.read_written(job).labels, output_format)
 
     def _download(self, job: Job) -> str:
         """The path of the mask, or of an archive of the masks of all classes."""
@@ -111,7 +108,7 @@ def page_job(file: Path) -> Job:
     if file.stat().st_size > MAX_BYTES:
         raise ImageError(f"{file.name}: has {file.stat().st_size / 1e6:,.1f} MB, {remedy}")
     job = find_jobs([str(file)], file.parent / "mask")[0]
-    if isinstance(job, VolumeJob):
+    if job.volume is not None:
         raise ImageError(f"{file.name}: is a volume, but this page takes images; use predict.py for it")
     height, width = job.size or read_header(file, f"{file.name}: image")[0]
     if height * width > MAX_PIXELS:

@@ -1,21 +1,33 @@
-"""Prediction of many images: reading, computing and writing overlap."""
+"""Prediction of many images and volumes: reading, computing and writing overlap."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from inference.kinds import Score
+from torch import Tensor
+
+from data_utils.image_io.reader import read_image
+from data_utils.image_io.tiff import check_pages, is_tiff
+from data_utils.image_io.volumes import read_volume_header
+from data_utils.image_io.windowed import WindowedArray, open_windowed
+from data_utils.visualize import to_rgb
+from inference.decoding.decoder import Decoded
+from inference.jobs import Job
 from inference.network_inputs import NetworkInputs
-from inference.outputs.jobs import ImageJob, Job, RasterJob, VolumeJob
+from inference.outputs.files import PredictedImage, read_missing
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predictor import Predictor
-from inference.steps import REMEDY, Finish, ImageSteps, Steps, VolumeSteps
+from inference.scoring.score import Score, ScoreError
+from inference.tiling import strip_length
+from runtime.console import say, track
 from runtime.errors import DataError, MemoryShortage
 from runtime.memory import memory_shortage
 from runtime.parallel import default_workers, run_pipeline
 
 ERRORS_OF_ONE_FILE = (DataError, MemoryShortage, OSError)  # the other files are still predicted
+REMEDY = "give --tile-size {}, or a smaller one than before"
 ReadJob = tuple[Job, NetworkInputs | None]  # None for a job that is read while it is computed, or not at all
-JobResult = tuple[Job, Score | Exception | None]
+Finish = Callable[[], Score | None]  # writes and scores a job that is computed
 
 
 class PredictionPipeline:
@@ -23,30 +35,109 @@ class PredictionPipeline:
 
     def __init__(self, predictor: Predictor, requested: RequestedOutputs, finished_jobs: set[Job]) -> None:
         self.predictor = predictor
+        self.requested = requested
+        self.output_format = requested.output_format
         self.finished_jobs = finished_jobs
-        image_steps = ImageSteps(predictor, requested)
-        self._steps: dict[type[Job], Steps] = {
-            ImageJob: image_steps,
-            RasterJob: image_steps,
-            VolumeJob: VolumeSteps(predictor, requested),
-        }
 
-    def run(self, batches: list[list[Job]]) -> Iterator[JobResult]:
+    def run(self, batches: list[list[Job]]) -> Iterator[tuple[Job, Score | Exception | None]]:
         """Each job as it is done, with its score if it has a true mask, or the error that stopped it."""
         threads = min(8, max(2, default_workers(self.predictor.device)))
         return run_pipeline(batches, self._read, self._compute, ERRORS_OF_ONE_FILE, threads)
 
     def _read(self, job: Job) -> NetworkInputs | None:
-        """Read inputs ahead in a thread. Returns None for jobs that are read while they are computed, or not at all."""
-        if job in self.finished_jobs:
+        """Read the inputs of the networks ahead, in a thread.
+
+        Returns None for jobs that are finished or large: a volume may take half the memory.
+        """
+        if job in self.finished_jobs or job.volume or (job.size and self.predictor.needs_windows(job.size)):
             return None
-        return self._steps[type(job)].read(job)
+        if job.size is None and is_tiff(job.image):
+            check_pages(job.image)
+        inputs = self.predictor.inputs(job.source, job.name, job.page, keep_pixels=self.requested.shows_image)
+        if not self.requested.shows_image:
+            return inputs
+        pixels = inputs.pixels
+        if pixels is None or pixels.shape[:2] != inputs.size:  # the image was decoded in less detail
+            pixels = read_image(job.source, job.name, job.page)
+        return inputs._replace(pixels=to_rgb(pixels))
 
     def _compute(self, batch: list[ReadJob]) -> list[Finish]:
-        """Compute the logits of a batch; returns a function for each job that finishes it in a thread."""
-        first, _ = batch[0]
-        steps = self._steps[type(first)]
+        """Predict a batch of jobs; returns a function for each that finishes it in a thread."""
+        first, inputs = batch[0]
         if first in self.finished_jobs:
-            return [partial(steps.scorer.score, first)]
+            return [partial(self._score_written, first)]
         with memory_shortage(first.name, REMEDY.format(first.smaller_tile)):
-            return steps.compute(batch)
+            if inputs is not None:
+                return self._compute_images([(job, inputs) for job, inputs in batch if inputs is not None])
+            if first.volume is not None:
+                return [self._compute_volume(first)]
+            score = self._predict_in_windows(first)
+            return [lambda: score]
+
+    def _compute_images(self, images: list[tuple[Job, NetworkInputs]]) -> list[Finish]:
+        tensors = [inputs.tensors for _, inputs in images]
+        sizes = [inputs.size for _, inputs in images]
+        logits = self.predictor.logits_of_batch(tensors, sizes)
+        finishes: list[Finish] = []
+        for (job, inputs), image_logits in zip(images, logits, strict=True):
+            finishes.append(partial(self._finish_image, job, inputs, image_logits))
+        return finishes
+
+    def _finish_image(self, job: Job, inputs: NetworkInputs, logits: Tensor) -> Score | None:
+        # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
+        rows = strip_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
+        picture = None if inputs.pixels is None else WindowedArray(inputs.pixels)
+        with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
+            decoded = self._decode(job, inputs.size, iter(logits.split(rows, dim=1)))
+            return self._finish(PredictedImage(job, inputs.size, decoded, picture, inputs.missing))
+
+    def _predict_in_windows(self, job: Job) -> Score | None:
+        """Predict, write and score an image that may be too large for memory."""
+        with open_windowed(job.source, job.page) as picture:
+            if not picture.decodes_windows:
+                say(
+                    f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
+                    every_process=True,
+                )
+            decoded = self._decode(job, picture.size, self.predictor.strips(picture, job.name))
+            missing = read_missing(picture, job.output.parent)
+            return self._finish(PredictedImage(job, picture.size, decoded, picture, missing))
+
+    def _compute_volume(self, job: Job) -> Finish:
+        """Predict a volume, which may be larger than memory."""
+        assert job.volume is not None
+        self.output_format.check_volume(job.name)
+        size = job.size or read_volume_header(job.volume, job.name).size  # raises if the header is bad
+        decoded = self._decode(job, size, self.predictor.strips(job.volume, job.name))
+        return partial(self._finish, PredictedImage(job, size, decoded))
+
+    def _decode(self, job: Job, size: tuple[int, ...], strips: Iterator[Tensor]) -> Decoded:
+        """The prediction from the logits of a job, with a progress bar if they come in several parts."""
+        job.output.parent.mkdir(parents=True, exist_ok=True)
+        count = math.ceil(size[0] / strip_length(self.predictor.config.num_classes, size))
+        if count > 1:
+            strips = track(strips, count, job.image.name, unit="strip")
+        wanted = self.requested.wanted(job)
+        return self.predictor.decode(strips, size, job.spacing, job.name, wanted=wanted, folder=job.output.parent)
+
+    def _finish(self, image: PredictedImage) -> Score | None:
+        """Write and score an image. Raises ScoreError for an unusable true mask, once the prediction is on the disk."""
+        self.output_format.write(image, self.requested.extensions)
+        if image.job.truth is None:
+            return None
+        try:
+            return self._score(image)
+        except (DataError, OSError) as error:
+            raise ScoreError(f"{error}; the prediction is written anyway") from error
+
+    def _score_written(self, job: Job) -> Score:
+        """The score of a prediction that was written before. Raises ScoreError if it cannot be scored."""
+        assert job.size is not None
+        try:
+            decoded = self.output_format.read_written(job, job.output.parent)
+            return self._score(PredictedImage(job, job.size, decoded))
+        except (DataError, OSError) as error:
+            raise ScoreError(str(error)) from error
+
+    def _score(self, image: PredictedImage) -> Score:
+        return self.output_format.score(self.predictor.task, image, boundary=self.requested.boundary)

@@ -1,7 +1,7 @@
 """Prediction: an image or a volume in, class indices out, at its own size."""
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed_image import WindowedImage
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference.decoding import new_decoder
-from inference.decoding.decoder import Decoder, Strip
+from inference.decoding.decoder import Decoded, decode_strips
 from inference.decoding.landmarks import PredictedPoints
 from inference.decoding.views import average, average_views, mirror_back
 from inference.models import check_ensemble, load_network
@@ -34,7 +34,7 @@ from inference.network_inputs import (
 )
 from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits
 from inference.tiling.resizing import resize_logits, resize_strips
-from runtime.device import full_precision, upload
+from runtime.device import download, full_precision, upload
 from runtime.errors import ModelError
 from tasks import task_of_model
 from tasks.landmarks import Landmarks
@@ -142,7 +142,7 @@ class Predictor:
     def change_task(self, task: Task) -> None:
         """Answer as another task of the same outputs does, such as one that leaves out small objects."""
         self.task = task
-        self._decoder = self.new_decoder()
+        self._decoder = new_decoder(task)
 
     @torch.inference_mode()
     def __call__(self, image: ImageSource, name: str = "image", page: int = 0) -> Prediction:
@@ -153,26 +153,28 @@ class Predictor:
                 predicts it slice by slice.
             page: the number of the page of a TIFF.
         """
-        decoder = self.new_decoder()
-        strips, _ = self._predict(image, name, page, decoder, probabilities=True)
-        probabilities = [strip.probabilities for strip in strips if strip.probabilities is not None]
-        mask = decoder.mask(_join_rows(strips))
-        return Prediction(mask, np.concatenate(probabilities, axis=1), decoder.objects)
+        decoded = self._predict(image, name, page, wanted=("probabilities",))
+        assert decoded.probabilities is not None  # they were wanted
+        return Prediction(self._decoder.mask(decoded.labels), decoded.probabilities, decoded.objects)
 
     @torch.inference_mode()
     def slices(self, volume: VolumeFile, name: str = "volume") -> Iterator[np.ndarray]:
         """The probabilities (num_classes, H, W) of each slice of a volume, from below; few are in memory at a time."""
-        for strip in self.new_decoder().read(self.strips(volume, name), name, probabilities=True):
-            assert strip.probabilities is not None  # they were requested
-            yield from strip.probabilities.swapaxes(0, 1)
+        for logits in self.strips(volume, name):
+            (probabilities,) = download([self._decoder.probabilities(logits)])
+            yield from probabilities.numpy().swapaxes(0, 1)
 
     @torch.inference_mode()
     def points(self, image: ImageSource, name: str = "image", page: int = 0) -> list[Landmark]:
         """The points of an image or a volume, from a model of landmarks."""
         if not isinstance(self.task, Landmarks):
             raise ModelError(f"the model's task is {self.task.name}: it answers masks, and no points")
-        strips, size = self._predict(image, name, page, self.new_decoder(), probabilities=False)
-        points = PredictedPoints.from_prediction(_join_rows(strips))
+        volume = as_volume(image)
+        if volume is None:
+            size: tuple[int, ...] = self.inputs(image, name, page).size
+        else:
+            size = read_volume_header(volume, name).size
+        points = PredictedPoints.from_prediction(self.labels(image, name, page))
         positions = points.positions(size)
         landmarks = []
         for index, point in enumerate(self.task.names):
@@ -183,32 +185,37 @@ class Predictor:
     @torch.inference_mode()
     def mask(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
         """Only the class indices, (H, W) or (D, H, W) uint8, or the numbers of objects, int32."""
-        return self._decoder.mask(self.predict_rows(image, name, page))
+        return self._decoder.mask(self.labels(image, name, page))
 
     @torch.inference_mode()
-    def predict_rows(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
-        """The prediction in the form that scorers and overlays take, (H, W) or (D, H, W)."""
-        strips, _ = self._predict(image, name, page, self.new_decoder(), probabilities=False)
-        return _join_rows(strips)
+    def labels(self, image: ImageSource, name: str = "image", page: int = 0) -> np.ndarray:
+        """The prediction in the form that scores and overlays take, (H, W) or (D, H, W)."""
+        return self._predict(image, name, page).labels
 
-    def _predict(
-        self, image: ImageSource, name: str, page: int, decoder: Decoder, *, probabilities: bool
-    ) -> tuple[list[Strip], tuple[int, ...]]:
-        """The prediction of an image or volume, and its size."""
+    def _predict(self, image: ImageSource, name: str, page: int, wanted: Collection[str] = ()) -> Decoded:
+        """The prediction of an image or volume, in memory."""
         volume = as_volume(image)
-        size: tuple[int, ...]
         if volume is None:
             inputs = self.inputs(image, name, page)
-            size = inputs.size
-            logits = iter(self.logits_of_batch([inputs.tensors], [inputs.size]))
-        else:
-            size = read_volume_header(volume, name).size
-            logits = self.strips(volume, name)
-        return list(decoder.read(logits, name, probabilities=probabilities)), size
+            logits = self.logits_of_batch([inputs.tensors], [inputs.size])
+            return self.decode(logits, inputs.size, None, name, wanted=wanted)
+        header = read_volume_header(volume, name)
+        return self.decode(self.strips(volume, name), header.size, header.spacing, name, wanted=wanted)
 
-    def new_decoder(self) -> Decoder:
-        """A new decoder, which reads the prediction of one image from its logits."""
-        return new_decoder(self.task)
+    @torch.inference_mode()
+    def decode(
+        self,
+        strips: Iterable[Tensor],
+        size: Size,
+        spacing: Spacing | None,
+        name: str,
+        *,
+        wanted: Collection[str] = (),
+        folder: Path | None = None,
+    ) -> Decoded:
+        """The prediction of an image or volume of `size`, as `decode_strips` makes it of its logits."""
+        logits_size = self._logits_size(size, self.input_sizes(size, spacing)[0])
+        return decode_strips(self._decoder, strips, logits_size, name, wanted=wanted, folder=folder)
 
     def input_sizes(self, size: Size, spacing: Spacing | None = None) -> list[Size]:
         """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""
@@ -364,7 +371,3 @@ class Predictor:
         if self.tta:
             return average_views(network, batch, self._decoder)
         return full_precision(network(batch))
-
-
-def _join_rows(strips: Sequence[Strip]) -> np.ndarray:
-    return np.concatenate([strip.rows for strip in strips if strip.rows is not None])

@@ -9,9 +9,8 @@ from pathlib import Path
 from inference.batches import group_jobs
 from inference.input_files import files_of_patterns
 from inference.inputs import InputRules, jobs_of_files, named_job
-from inference.kinds import new_output_kind
+from inference.jobs import Job
 from inference.outputs.disk import check_disk
-from inference.outputs.jobs import Job, RasterJob
 from inference.outputs.polygons import check_places
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predict_settings import PredictSettings
@@ -75,7 +74,7 @@ def _jobs_of_call(args: PredictSettings, config: UNetConfig, requested: Requeste
     )
     truth = None
     if args.truth:
-        truth = new_output_kind(requested).truth(args.truth, args.mask_suffix, reads_places=reads_places)
+        truth = output_format.truth(args.truth, args.mask_suffix, reads_places=reads_places)
     output = args.file or args.output
     files = files_of_patterns(args.input, output, in_sets=rules.in_sets, truth=args.truth, mask_suffix=args.mask_suffix)
     jobs = jobs_of_files(files, output, rules, truth)
@@ -98,7 +97,7 @@ def _remove_leftovers(jobs: Iterable[Job], requested: RequestedOutputs) -> None:
 
 def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
     """Print each tiling and the number of inputs that are cut by it."""
-    shapes = Counter((job.size, job.spacing, isinstance(job, RasterJob)) for job in jobs if job.size)
+    shapes = Counter((job.size, job.spacing, job.place is not None) for job in jobs if job.size)
     tilings: Counter[Tiling] = Counter()
     for (size, spacing, is_raster), count in shapes.items():
         low_rows = is_raster and predictor.needs_windows(size)
@@ -110,7 +109,7 @@ def _say_tilings(jobs: Iterable[Job], predictor: Predictor) -> None:
         say(f"{count} {INPUTS[len(tiling.size)]} in {tiling}")
 
 
-def _bytes_to_write(jobs: Iterable[Job], args: PredictSettings, num_classes: int) -> int:
+def _bytes_to_write(jobs: Sequence[Job], args: PredictSettings, num_classes: int) -> int:
     """The estimated largest size in bytes of the outputs of jobs on the disk."""
     # masks compress well, overlays do not, and probabilities are written as they are
     bytes_per_pixel = 0.05
@@ -120,7 +119,8 @@ def _bytes_to_write(jobs: Iterable[Job], args: PredictSettings, num_classes: int
         bytes_per_pixel += 1
     if args.probabilities:
         bytes_per_pixel += 4 * num_classes
-    return int(bytes_per_pixel * sum(job.pixels * job.disk_copies for job in jobs))
+    pixels = [job.pixels for job in jobs]
+    return int(bytes_per_pixel * (sum(pixels) + max(pixels, default=0)))  # a large one lies in temporary files too
 
 
 def _batches(jobs: Sequence[Job], predictor: Predictor) -> list[list[Job]]:

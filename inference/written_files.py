@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from data_utils.sources.walk import walk
+from inference.jobs import LEGEND, Job
 from inference.outputs.coco import COCO
-from inference.outputs.jobs import LEGEND, Job
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predict_settings import PredictSettings
 from inference.provenance import MODEL_FILES, RECORD, is_recorded

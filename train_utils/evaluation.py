@@ -137,10 +137,9 @@ def read_strips(
         counts = task.reliability(logits, target.strip(top, bottom))
         if counts is not None:
             reliability += counts
-        answer = decoder.add_on_device(logits)
-        if answer is not None:
-            answers.append(answer)
+        answers.append(decoder.answers(logits, dim=1))
         sums = tuple(map(torch.add, sums, partial)) if sums else partial
         top = bottom
     finished = task.finish(sums)
-    return decoder.finish_on_device(answers), finished, is_finite & finished.isfinite().all()
+    whole = torch.cat(answers, dim=2 - logits.ndim)  # the axis of rows
+    return decoder.finish_on_device(whole), finished, is_finite & finished.isfinite().all()

@@ -1,8 +1,8 @@
-"""Pictures and arrays written a few rows at a time, however large they are."""
+"""Pictures written a few rows at a time, however large they are, and TIFFs of several pages."""
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from typing import BinaryIO
 
@@ -14,49 +14,35 @@ MASK_LEVEL = 6
 OVERLAY_LEVEL = 1  # a higher one makes photographs a fifth smaller and takes eight times as long
 
 
-class PngWriter:
-    """A PNG of `size` (H, W) written as its rows come: (n, W) uint8 or uint16 is grey, (n, W, 3) uint8 is color.
+def write_png(file: BinaryIO, size: tuple[int, int], strips: Iterable[np.ndarray], level: int) -> None:
+    """Write a PNG of `size` (H, W) from strips of its rows: (n, W) uint8 or uint16 is grey, (n, W, 3) uint8 is color.
 
-    As a context, it finishes the file on leaving. The format: https://www.w3.org/TR/png-3/.
+    The format: https://www.w3.org/TR/png-3/.
     """
-
-    def __init__(self, file: BinaryIO, size: tuple[int, int], level: int) -> None:
-        self.file = file
-        self.size = size
-        self.previous: np.ndarray | None = None
-        self.compressor = zlib.compressobj(level)
-
-    def write(self, rows: np.ndarray) -> None:
-        """Append the next rows."""
-        if self.previous is None:
-            self.previous = self._start(rows)
+    height, width = size
+    compressor = zlib.compressobj(level)
+    above: np.ndarray | None = None  # the row above a strip
+    for rows in strips:
+        if above is None:
+            color_type = 2 if rows.ndim == 3 else 0
+            file.write(b"\x89PNG\r\n\x1a\n")
+            _write_chunk(file, b"IHDR", struct.pack(">IIBBBBB", width, height, 8 * rows.itemsize, color_type, 0, 0, 0))
+            above = np.zeros((1, rows[0].nbytes), np.uint8)
         # PNG is big-endian; each row but the first is stored as its difference from the one above (filter 2)
         stored_bytes = rows.astype(rows.dtype.newbyteorder(">")).reshape(len(rows), -1).view(np.uint8)
         filtered = np.full((len(rows), 1 + stored_bytes.shape[1]), 2, np.uint8)
-        np.subtract(stored_bytes, np.vstack([self.previous, stored_bytes[:-1]]), out=filtered[:, 1:])
-        self.previous = stored_bytes[-1:].copy()
-        data = self.compressor.compress(filtered.data)
+        np.subtract(stored_bytes, np.vstack([above, stored_bytes[:-1]]), out=filtered[:, 1:])
+        above = stored_bytes[-1:].copy()
+        data = compressor.compress(filtered.data)
         if data:
-            self._chunk(b"IDAT", data)
+            _write_chunk(file, b"IDAT", data)
+    _write_chunk(file, b"IDAT", compressor.flush())
+    _write_chunk(file, b"IEND", b"")
 
-    def __enter__(self) -> "PngWriter":
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self._chunk(b"IDAT", self.compressor.flush())
-        self._chunk(b"IEND", b"")
-
-    def _start(self, rows: np.ndarray) -> np.ndarray:
-        """Write the header, for rows like these. Returns the row to use above the first one."""
-        height, width = self.size
-        color_type = 2 if rows.ndim == 3 else 0
-        self.file.write(b"\x89PNG\r\n\x1a\n")
-        self._chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8 * rows.itemsize, color_type, 0, 0, 0))
-        return np.zeros((1, rows[0].nbytes), np.uint8)
-
-    def _chunk(self, kind: bytes, data: bytes) -> None:
-        checksum = zlib.crc32(kind + data)
-        self.file.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum))
+def _write_chunk(file: BinaryIO, kind: bytes, data: bytes) -> None:
+    checksum = zlib.crc32(kind + data)
+    file.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", checksum))
 
 
 def write_pages(file: BinaryIO, pages: Sequence[np.ndarray]) -> None:
@@ -66,24 +52,3 @@ def write_pages(file: BinaryIO, pages: Sequence[np.ndarray]) -> None:
         for page in pages:  # one by one: three together could be taken for a color
             writer.write(page, photometric="minisblack", compression="zlib", contiguous=False)
     file.write(content.getvalue())
-
-
-class NpyWriter:
-    """A `.npy` of `shape` (C, H, W) float32 written as its rows (C, n, W) come; rows that never come are zero."""
-
-    def __init__(self, file: BinaryIO, shape: tuple[int, int, int]) -> None:
-        self.file = file
-        self.shape = shape
-        self.rows_written = 0
-        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        self.start = file.tell()
-        file.truncate(self.start + 4 * int(np.prod(shape, dtype=np.int64)))
-
-    def write(self, rows: np.ndarray) -> None:
-        """Append the next rows of every channel."""
-        _, height, width = self.shape
-        for channel, values in enumerate(rows):
-            self.file.seek(self.start + 4 * width * (channel * height + self.rows_written))
-            self.file.write(np.ascontiguousarray(values, "<f4").data)
-        self.rows_written += rows.shape[1]

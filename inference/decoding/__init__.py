@@ -1,6 +1,5 @@
 """From logits to the content of files."""
 
-from pathlib import Path
 from typing import Any
 
 from inference.decoding.classes import ClassDecoder
@@ -25,6 +24,6 @@ DECODERS: dict[str, type[Decoder[Any]]] = {
 }
 
 
-def new_decoder(task: Task, scratch: Path | None = None) -> Decoder:
-    """A decoder for one image; `scratch` is the folder of a temporary file, if the decoder needs one."""
-    return DECODERS[task.name](task, scratch)
+def new_decoder(task: Task) -> Decoder:
+    """The decoder of a task's predictions."""
+    return DECODERS[task.name](task)

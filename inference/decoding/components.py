@@ -1,6 +1,6 @@
 """Connected components of an image that comes in strips: each is passed on as soon as no strip can add to it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -37,66 +37,56 @@ def join_components(pieces: list[Component]) -> Component:
     return Component(tuple(start.tolist()), values)
 
 
-class ComponentStream:
-    """Finds the components of pixels that are not 0, in strips along the first axis.
+def components(strips: Iterable[np.ndarray]) -> Iterator[Component]:
+    """The connected components of pixels that are not 0, in an image that comes in strips (n, ...).
 
-    Pixels are connected through their sides. Memory: the components that the last strip touches, whatever the image's
-    size.
+    Pixels are connected through their sides. A component comes as soon as no later strip can add to it, so that memory
+    holds the components that the last strip touches, whatever the image's size.
     """
+    from scipy.ndimage import find_objects, label
 
-    def __init__(self) -> None:
-        self._open: list[list[Component]] = []  # the pieces of each component that touches the last row
-        self._edge: np.ndarray | None = None  # for each pixel of the last row, the number of its component, from 1
-        self._top = 0
-
-    def add(self, strip: np.ndarray) -> Iterator[Component]:
-        """The components that end above the last row of the next strip (n, ...)."""
-        from scipy.ndimage import find_objects, label
-
-        labels, count = label(strip)  # pixels are connected through their sides
-        pieces: list[Component] = []
+    open_pieces: list[list[Component]] = []  # the pieces of each component that touches the last row
+    edge: np.ndarray | None = None  # for each pixel of the last row, the number of its component, from 1
+    top = 0
+    for strip in strips:
+        labels, count = label(strip)
+        piece_lists = list(open_pieces)
         for number, box in enumerate(find_objects(labels), 1):
             values = np.where(labels[box] == number, strip[box], 0)
-            start = [side.start for side in box]
-            start[0] += self._top
-            pieces.append(Component(tuple(start), values))
-        self._top += len(strip)
-        piece_lists = [*self._open, *([piece] for piece in pieces)]
-        group_by_piece = self._groups(labels[0], count)
+            start = (top + box[0].start, *(side.start for side in box[1:]))
+            piece_lists.append([Component(start, values)])
+        top += len(strip)
+        group_by_piece = _groups(edge, labels[0], len(open_pieces), count)
         groups: dict[int, list[Component]] = {}
-        for group, piece_list in zip(group_by_piece.tolist(), piece_lists, strict=True):
-            groups.setdefault(group, []).extend(piece_list)
+        for group, pieces in zip(group_by_piece.tolist(), piece_lists, strict=True):
+            groups.setdefault(group, []).extend(pieces)
         # each pixel of the last row has the number of its group, from 1, or 0 for none
         numbers = np.concatenate([[0], group_by_piece + 1])
-        last_row = numbers[np.where(labels[-1] > 0, labels[-1] + len(self._open), 0)]
+        last_row = numbers[np.where(labels[-1] > 0, labels[-1] + len(open_pieces), 0)]
         open_groups = np.unique(last_row[last_row > 0])
-        self._edge = np.where(last_row > 0, np.searchsorted(open_groups, last_row) + 1, 0)
-        self._open = [groups.pop(number - 1) for number in open_groups.tolist()]
-        for pieces in groups.values():
-            yield join_components(pieces)
+        edge = np.where(last_row > 0, np.searchsorted(open_groups, last_row) + 1, 0)
+        open_pieces = [groups.pop(number - 1) for number in open_groups.tolist()]
+        yield from map(join_components, groups.values())
+    yield from map(join_components, open_pieces)
 
-    def finish(self) -> Iterator[Component]:
-        """The components that touch the last row of the image."""
-        for pieces in self._open:
-            yield join_components(pieces)
-        self._open = []
 
-    def _groups(self, first_row: np.ndarray, count: int) -> np.ndarray:
-        """The group of each open component and then of each component of a strip; components that touch are one group.
+def _groups(edge: np.ndarray | None, first_row: np.ndarray, open_count: int, count: int) -> np.ndarray:
+    """The group of each open component and then of each component of a strip; components that touch are one group.
 
-        Args:
-            first_row: the labels of the strip's first row.
-            count: the number of components of the strip.
-        """
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
+    Args:
+        edge: the numbers of the open components along the row above the strip; None above the first strip.
+        first_row: the labels of the strip's first row.
+        open_count, count: the number of open components, and of components of the strip.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-        nodes = len(self._open) + count
-        above = np.zeros(0, np.int64)
-        below = np.zeros(0, np.int64)
-        if self._edge is not None:
-            touches = (self._edge > 0) & (first_row > 0)
-            above = self._edge[touches] - 1
-            below = first_row[touches] - 1 + len(self._open)
-        graph = coo_array((np.ones(len(above), bool), (above, below)), shape=(nodes, nodes))
-        return connected_components(graph, directed=False)[1]
+    nodes = open_count + count
+    above = np.zeros(0, np.int64)
+    below = np.zeros(0, np.int64)
+    if edge is not None:
+        touches = (edge > 0) & (first_row > 0)
+        above = edge[touches] - 1
+        below = first_row[touches] - 1 + open_count
+    graph = coo_array((np.ones(len(above), bool), (above, below)), shape=(nodes, nodes))
+    return connected_components(graph, directed=False)[1]

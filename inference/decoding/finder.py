@@ -5,7 +5,6 @@ alone, not on the strips in which they come. They are numbered from top to botto
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +12,8 @@ import numpy as np
 from data_utils.holes import has_hole, holes
 from data_utils.visualize_objects import choose_shades, touching_pairs
 from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths
-from inference.decoding.canvas import Canvas
-from inference.decoding.components import Component, ComponentStream
+from inference.decoding.components import Component, components
+from inference.scratch import release, row_spans
 from runtime.errors import DataError
 from tasks.matching import CLASS_BITS, pack_labels
 from tasks.objects import Objects
@@ -53,40 +52,32 @@ class PlacedObject(NamedTuple):
     detected: DetectedObject
 
 
+def find_objects(labels: np.ndarray, task: Objects) -> list[DetectedObject]:
+    """The objects in packed answers (*spatial) int32, in the order of their numbers.
+
+    The answers are replaced by the labels of the objects: number and class, as `pack_labels` makes them.
+    """
+    return ObjectFinder(labels, task).find()
+
+
 class ObjectFinder:
     """Finds the objects of one image or volume.
 
     Args:
+        labels: the packed answers. A pixel that an object has taken holds minus the object's number.
         task: which objects are left out, and whether holes are filled.
-        scratch: the folder of a temporary file, which holds the numbers of a large image's pixels.
-
-    Attributes:
-        objects: the objects in the order of their numbers, once all strips are read.
     """
 
-    def __init__(self, task: Objects, scratch: Path | None = None) -> None:
+    def __init__(self, labels: np.ndarray, task: Objects) -> None:
+        self.labels = labels
         self.task = task
-        self.scratch = scratch
-        self.objects: list[DetectedObject] = []
-        self._components = ComponentStream()
-        self._canvas: Canvas | None = None
         self._placed: list[PlacedObject] = []
         self._touching: list[tuple[int, int]] = []  # pairs of numbers of objects that touch
         self._hollow: list[int] = []  # the indices of objects that have holes to fill
 
-    def add(self, answers: np.ndarray) -> None:
-        """Read the next strip (n, ...) of packed answers."""
-        if self._canvas is None:
-            self._canvas = Canvas(answers.shape[1:], self.scratch)
-        self._canvas.grow(len(answers))
-        for component in self._components.add(answers):
-            self._separate(component)
-
-    def finish(self) -> Iterator[np.ndarray]:
-        """The labels of all pixels from top to bottom, int32: number and class, as `pack_labels` makes them."""
-        if self._canvas is None:
-            return
-        for component in self._components.finish():
+    def find(self) -> list[DetectedObject]:
+        """The objects; the answers then are their labels."""
+        for component in components(self._strips()):
             self._separate(component)
         for index in self._hollow:
             self._fill(index)
@@ -97,19 +88,25 @@ class ObjectFinder:
         pairs = pairs[(pairs > 0).all(axis=1)]
         shades = choose_shades(len(order), map(tuple, pairs.tolist()))
         label_by_number = np.zeros(len(self._placed) + 1, np.int32)
+        objects = []
         for number, index in enumerate(order, 1):
             detected = self._placed[index].detected
-            self.objects.append(detected._replace(number=number, shade=int(shades[number])))
+            objects.append(detected._replace(number=number, shade=int(shades[number])))
             label_by_number[detected.number] = pack_labels(np.array(number), np.array(detected.class_index))
-        for strip in self._canvas.strips():
-            yield label_by_number[strip]
+        for strip in self._strips():
+            strip[...] = label_by_number[np.maximum(-strip, 0)]
+        return objects
+
+    def _strips(self) -> Iterator[np.ndarray]:
+        for rows in row_spans(len(self.labels)):
+            yield self.labels[rows]
+            release(self.labels)
 
     def _kept(self) -> list[int]:
         """The indices of the objects that are not left out."""
-        assert self._canvas is not None
         if not self.task.drops_border:
             return list(range(len(self._placed)))
-        size = (self._canvas.rows, *self._canvas.sides)
+        size = self.labels.shape
         indices = []
         for index, placed in enumerate(self._placed):
             start = placed.detected.box[: len(size)]
@@ -120,19 +117,18 @@ class ObjectFinder:
 
     def _fill(self, index: int) -> None:
         """Fill the holes of an object, unless another object lies there."""
-        assert self._canvas is not None
         first_pixel, detected = self._placed[index]
         axes = len(first_pixel)
         start = detected.box[:axes]
         window = tuple(slice(low, high) for low, high in zip(start, detected.box[axes:], strict=True))
-        values = self._canvas.values[window]
-        hole_numbers = holes(values == detected.number)
-        occupied = np.unique(hole_numbers[values > 0])
+        values = self.labels[window]
+        hole_numbers = holes(values == -detected.number)
+        occupied = np.unique(hole_numbers[values < 0])
         is_filled = (hole_numbers > 0) & ~np.isin(hole_numbers, occupied)
         pixels = int(is_filled.sum())
         if not pixels:
             return
-        values[is_filled] = detected.number
+        values[is_filled] = -detected.number
         size = detected.size + pixels
         center = []
         for low, mean, positions in zip(start, detected.center, np.nonzero(is_filled), strict=True):
@@ -146,20 +142,19 @@ class ObjectFinder:
         """Find the objects of a component; they get the next numbers for now."""
         from scipy.ndimage import find_objects
 
-        assert self._canvas is not None
-        labels, count = separate_objects(component.values)
+        pieces, count = separate_objects(component.values)
         if count == 1:
-            self._add_object(component, labels > 0)
+            self._add_object(component, pieces > 0)
             return
-        for label, box in enumerate(find_objects(labels), 1):
+        for number, box in enumerate(find_objects(pieces), 1):
             start = tuple(first + side.start for first, side in zip(component.start, box, strict=True))
-            self._add_object(Component(start, component.values[box]), labels[box] == label)
-        numbers = np.where(labels > 0, self._canvas.values[component.window], 0)  # other components may lie in the box
+            self._add_object(Component(start, component.values[box]), pieces[box] == number)
+        # other components may lie in the box
+        numbers = np.where(pieces > 0, -self.labels[component.window], 0).clip(0)
         self._touching += map(tuple, touching_pairs(numbers).tolist())
 
     def _add_object(self, box: Component, is_object: np.ndarray) -> None:
         """Keep the object whose pixels in a box are marked, unless it is too small."""
-        assert self._canvas is not None
         positions = np.nonzero(is_object)
         size = len(positions[0])
         if size < self.task.smallest:
@@ -167,7 +162,7 @@ class ObjectFinder:
         if len(self._placed) == MOST_OBJECTS:
             raise DataError(f"the prediction has more than {MOST_OBJECTS:,} objects; cut the image into parts")
         number = len(self._placed) + 1
-        self._canvas.values[box.window][is_object] = number
+        self.labels[box.window][is_object] = -number
         answers = box.values[is_object]
         center = []
         first_pixel = []

@@ -1,8 +1,6 @@
 """Objects: the pixels of each, from classes and depths."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,8 +8,8 @@ from torch import Tensor
 
 from inference.decoding.answers import LEVELS, pack_answers
 from inference.decoding.classes import class_entropy, most_likely
-from inference.decoding.decoder import NO_EXTRAS, Decoder, Strip, download_strip
-from inference.decoding.finder import DetectedObject, ObjectFinder
+from inference.decoding.decoder import Decoder
+from inference.decoding.finder import DetectedObject, find_objects
 from runtime.errors import SettingsError
 from tasks.matching import label_numbers
 from tasks.objects import Objects
@@ -19,21 +17,13 @@ from tasks.task import Task
 
 
 class ObjectDecoder(Decoder[Objects]):
-    """Labels of objects, as `tasks.matching.pack_labels` makes them; they are known when all strips are read."""
+    """Labels of objects, as `tasks.matching.pack_labels` makes them; they are found in the answers of all pixels."""
 
     dtype = "int32"
     reading = (
         "all logits but the last are those of classes; the sigmoid of the last is the depth within an object, from 0 at"
         " its border to 1, and predict.py grows each object from a peak of it"
     )
-
-    def __init__(self, task: Objects, scratch: Path | None = None) -> None:
-        super().__init__(task, scratch)
-        self._finder = ObjectFinder(task, scratch)
-
-    @property
-    def objects(self) -> list[DetectedObject]:
-        return self._finder.objects
 
     def decode(self, logits: Tensor, dim: int = 0) -> Tensor:
         """The answer of each pixel: class, depth and certainty of not being background, as one number."""
@@ -45,10 +35,11 @@ class ObjectDecoder(Decoder[Objects]):
         answers = pack_answers(most_likely_class, depth, certainty)
         return answers.masked_fill(most_likely_class == 0, 0)
 
-    def prediction_from_answers(self, answers: Tensor) -> Tensor:
-        finder = ObjectFinder(self.task)
-        finder.add(answers[0].cpu().numpy())
-        labels = np.concatenate(list(finder.finish()))
+    def finish(self, answers: np.ndarray) -> tuple[np.ndarray, list[DetectedObject]]:
+        return answers, find_objects(answers, self.task)
+
+    def finish_on_device(self, answers: Tensor) -> Tensor:
+        labels, _ = self.finish(answers[0].cpu().numpy())
         return torch.from_numpy(labels).to(answers.device)[None]
 
     def probabilities(self, logits: Tensor, dim: int = 0) -> Tensor:
@@ -68,18 +59,8 @@ class ObjectDecoder(Decoder[Objects]):
         depth = probabilities.narrow(dim, classes, 1).logit(eps=limits.eps)
         return torch.cat([class_logits, depth], dim)
 
-    def mask(self, rows: np.ndarray) -> np.ndarray:
-        return label_numbers(rows)
-
-    def add(self, logits: Tensor, *, probabilities: bool, extras: Mapping[str, Tensor] = NO_EXTRAS) -> Strip:
-        strip = download_strip(self.decode(logits), self.probabilities(logits) if probabilities else None, extras)
-        assert strip.rows is not None
-        self._finder.add(strip.rows)
-        return strip._replace(rows=None)
-
-    def finish(self) -> Iterator[Strip]:
-        for rows in self._finder.finish():
-            yield Strip(rows)
+    def mask(self, labels: np.ndarray) -> np.ndarray:
+        return label_numbers(labels)
 
 
 def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> Task:

@@ -22,18 +22,18 @@ class BitFormat(MaskFormat):
     def channel_names(self) -> Sequence[str]:
         return self.classes
 
-    def shades(self, rows: np.ndarray) -> np.ndarray:
+    def shades(self, labels: np.ndarray) -> np.ndarray:
         """The last of a pixel's classes: later ones lie over earlier ones."""
-        shades = np.zeros(rows.shape, np.uint8)
+        shades = np.zeros(labels.shape, np.uint8)
         for bit in range(len(self.classes)):
-            shades[rows >> bit & 1 == 1] = bit + 1
+            shades[labels >> bit & 1 == 1] = bit + 1
         return shades
 
-    def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return outline_classes(image, rows, self.colors[1:])
+    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return outline_classes(image, labels, self.colors[1:])
 
-    def legend_entries(self, rows: np.ndarray) -> list[LegendEntry]:
+    def legend_entries(self, labels: np.ndarray) -> list[LegendEntry]:
         entries = []
         for bit, (color, name) in enumerate(zip(self.colors[1:].tolist(), self.classes, strict=True)):
-            entries.append(LegendEntry(tuple(color), f"{name} {(rows >> bit & 1).mean():.1%}"))
+            entries.append(LegendEntry(tuple(color), f"{name} {(labels >> bit & 1).mean():.1%}"))
         return entries

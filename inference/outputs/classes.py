@@ -10,10 +10,11 @@ from data_utils.mask_values import value_text
 from data_utils.targets.classes import ClassReader
 from data_utils.targets.reader import MaskReader
 from data_utils.visualize import class_colors, outlined_overlay
-from inference.decoding.decoder import Decoder
-from inference.outputs.jobs import MaskFile
-from inference.outputs.object_masks import AnnotatedClasses
-from inference.outputs.prediction_format import MaskFormat, Properties
+from inference.decoding.decoder import Decoded
+from inference.jobs import MaskFile
+from inference.outputs.polygons import Properties
+from inference.outputs.prediction_format import MaskFormat
+from inference.scoring.annotated_masks import AnnotatedClasses
 from runtime.errors import ImageError
 from unet.config import IGNORE_INDEX, MaskValue, UNetConfig
 
@@ -31,8 +32,12 @@ class ClassFormat(MaskFormat):
     def from_config(cls, config: UNetConfig) -> "ClassFormat":
         return cls(ClassMap.from_preprocess(config.preprocess, config.num_classes))
 
-    def mask_values(self, rows: np.ndarray) -> np.ndarray:
-        return self.class_map.decode(rows)
+    @property
+    def true_class_map(self) -> ClassMap:
+        return self.class_map
+
+    def mask_values(self, labels: np.ndarray) -> np.ndarray:
+        return self.class_map.decode(labels)
 
     def reader_for(self, mask: MaskFile) -> MaskReader:
         if not isinstance(mask, AnnotatedClasses):
@@ -43,19 +48,19 @@ class ClassFormat(MaskFormat):
     def written_values(self) -> Sequence[MaskValue]:
         return self.class_map.values
 
-    def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
+    def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
         numbers = np.arange(1, len(self.names) + 1, dtype=np.uint16)
         for index, name in enumerate(self.names):
             if is_background(name):
                 numbers[index] = 0
-        return [numbers[rows]]
+        return [numbers[labels]]
 
-    def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
+    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
         value = self.class_map.values[number - 1]
         return {"class": self.names[number - 1], "value": value if isinstance(value, int) else value_text(value)}
 
-    def overlay(self, image: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        return outlined_overlay(image, rows, self.colors)
+    def overlay(self, image: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        return outlined_overlay(image, labels, self.colors)
 
     def check_volume(self, name: str) -> None:
         if isinstance(self.class_map.values[0], tuple):

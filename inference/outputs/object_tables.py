@@ -1,14 +1,18 @@
-"""The table of the objects of an image: its columns, its cells, and how it is read again."""
+"""The table of the objects of an image: its columns, its cells, and how it and the mask are read again."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from data_utils.image_io.formats import RenderedMask
+from data_utils.image_io.reader import read_mask
 from data_utils.image_io.volumes import VolumeHeader
 from inference.decoding.finder import DetectedObject
 from runtime.documents import MOST_BYTES_OF_DATA, parse_csv, read_bytes
 from runtime.errors import DataError, one_line
+from tasks.matching import pack_labels
 
 IMAGE_COLUMNS = ("number", "class", "area", "center_y", "center_x", "top", "left", "bottom", "right", "score")
 VOLUME_COLUMNS: tuple[str, ...] = ("number", "class", "voxels", "volume_mm3", "x_mm", "y_mm", "z_mm")
@@ -44,3 +48,29 @@ def volume_cells(detected: DetectedObject, header: VolumeHeader) -> list[str]:
     volume = detected.size * float(np.prod(header.spacing))
     position = header.affine @ [*reversed(detected.center), 1]
     return [f"{volume:.4g}", *(f"{millimeters:.3f}" for millimeters in position[:3]), *map(str, detected.box)]
+
+
+@dataclass(frozen=True)
+class WrittenObjects(RenderedMask):
+    """Objects that prediction wrote, with their classes.
+
+    Args:
+        mask: the label image.
+        table: the table of its objects.
+        names: the classes of objects.
+    """
+
+    mask: Path
+    table: Path
+    names: tuple[str, ...]
+
+    def render(self) -> np.ndarray:
+        """(H, W) int64: number and class of each pixel, as `tasks.matching.pack_labels` makes them."""
+        numbers = read_mask(self.mask, str(self.mask))
+        classes = np.zeros(int(numbers.max()) + 1, np.int64)
+        for row in table_rows(self.table, IMAGE_COLUMNS):
+            number = int(row["number"])
+            if not 0 < number < len(classes) or row["class"] not in self.names:
+                raise DataError(f"{self.table}: object {number} is not one of {self.mask}; {REMEDY}")
+            classes[number] = self.names.index(row["class"]) + 1
+        return pack_labels(numbers, classes[numbers])

@@ -1,23 +1,22 @@
 """Masks of classes that may overlap: a folder of masks of 0 and 255 for each class."""
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from data_utils.image_io.class_masks import ClassFile, ClassMasks, layered_label
-from data_utils.image_io.formats import TIFF_SUFFIXES, VolumeFile
-from data_utils.image_io.volumes import write_volume
-from data_utils.image_io.writers import MASK_LEVEL, PngWriter, write_pages
+from data_utils.image_io.formats import TIFF_SUFFIXES
+from data_utils.image_io.writers import write_pages
 from data_utils.targets.overlapping import OverlapReader
-from inference.decoding.decoder import Decoder
+from inference.decoding.decoder import Decoded
+from inference.jobs import MASK, Job, MaskFile
 from inference.outputs.bits import BitFormat
-from inference.outputs.jobs import MASK, ImageJob, Job, MaskFile, RasterJob, VolumeJob
-from inference.outputs.prediction_format import MaskFormat, MaskSink, Properties
-from inference.outputs.rasters import MaskRaster, RasterSink, open_mask_raster
+from inference.outputs.files import PredictedImage, Values, save_values
+from inference.outputs.polygons import Properties
+from inference.outputs.prediction_format import MaskFormat, free_value
 from runtime.errors import SettingsError
 from runtime.files import replace_file
 from tasks.overlapping import Overlapping
@@ -54,8 +53,8 @@ class OverlapFormat(BitFormat):
     def from_config(cls, config: UNetConfig) -> "OverlapFormat":
         return cls(Overlapping.from_config(config).names)
 
-    def mask_values(self, rows: np.ndarray) -> np.ndarray:
-        return rows
+    def mask_values(self, labels: np.ndarray) -> np.ndarray:
+        return labels
 
     def for_file(self, file: Path) -> MaskFormat:
         if file.suffix.lower() not in TIFF_SUFFIXES:
@@ -65,45 +64,28 @@ class OverlapFormat(BitFormat):
             )
         return PageFormat(self.classes, file.suffix)
 
-    def class_masks(self, prediction: np.ndarray) -> list[np.ndarray]:
-        """The mask of each class, 0 and 255."""
-        return [((prediction >> bit & 1) * INSIDE).astype(np.uint8) for bit in range(len(self.classes))]
+    def class_mask(self, bit: int, labels: np.ndarray) -> np.ndarray:
+        """The mask of a class, 0 and 255."""
+        return ((labels >> bit & 1) * INSIDE).astype(np.uint8)
 
-    @contextmanager
-    def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
-        with ExitStack() as stack:
-            paths = [_make_folder(job.file(extension)) for extension in self.mask_extensions]
-            if isinstance(job, RasterJob):
-                rasters = [stack.enter_context(open_mask_raster(job, path, size, (0, INSIDE))) for path in paths]
-                yield ClassRasters(self, rasters)
-                return
-            writers = []
-            for path in paths:
-                file = stack.enter_context(replace_file(path))
-                writers.append(stack.enter_context(PngWriter(file, size, MASK_LEVEL)))
-            yield ClassWriters(self, writers)
-
-    def write_volume(self, job: VolumeJob, prediction: np.ndarray) -> None:
-        with ExitStack() as stack:
-            for extension, values in zip(self.mask_extensions, self.class_masks(prediction), strict=True):
-                file = stack.enter_context(replace_file(_make_folder(job.file(extension))))
-                write_volume(file, values, job.volume)
-
-    def mask_file(self, job: Job) -> Path:
-        return job.file(self.mask_extensions[0])
+    def write_mask(self, image: PredictedImage) -> None:
+        paths = [image.job.file(extension) for extension in self.mask_extensions]
+        for bit in reversed(range(len(paths))):  # the first one last
+            paths[bit].parent.mkdir(parents=True, exist_ok=True)
+            convert = partial(self.class_mask, bit)
+            nodata = free_value((0, INSIDE))
+            save_values(image.job, paths[bit], Values(image.decoded.labels, convert, image.raster_missing, nodata))
 
     def written_mask(self, job: Job) -> MaskFile:
-        files = tuple(ClassFile(str(job.file(extension))) for extension in self.mask_extensions)
-        return ClassMasks(files, tuple(range(len(files))))
-
-    def written_volume(self, job: VolumeJob) -> VolumeFile:
         files = [str(job.file(extension)) for extension in self.mask_extensions]
-        return layered_label(files, range(len(files)))
+        if job.volume is not None:
+            return layered_label(files, range(len(files)))
+        return ClassMasks(tuple(map(ClassFile, files)), tuple(range(len(files))))
 
-    def areas(self, rows: np.ndarray) -> Sequence[np.ndarray]:
-        return self.class_masks(rows)
+    def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
+        return [self.class_mask(bit, labels) for bit in range(len(self.classes))]
 
-    def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
+    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
         return {"class": self.classes[layer]}
 
 
@@ -120,66 +102,12 @@ class PageFormat(OverlapFormat):
         super().__init__(classes)
         self.mask_extensions = [suffix]
 
-    @contextmanager
-    def open_mask(self, job: ImageJob, size: tuple[int, int], decoder: Decoder) -> Iterator[MaskSink]:
-        job.output.parent.mkdir(parents=True, exist_ok=True)
-        with replace_file(self.mask_file(job)) as file, PagesWriter(file, len(self.classes)) as writer:
-            yield writer
+    def write_mask(self, image: PredictedImage) -> None:
+        labels = image.decoded.labels
+        with replace_file(self.mask_file(image.job)) as file:
+            write_pages(file, [(labels >> bit & 1).astype(np.uint8) for bit in range(len(self.classes))])
 
     def written_mask(self, job: Job) -> MaskFile:
         path = str(self.mask_file(job))
         bits = tuple(range(len(self.classes)))
         return ClassMasks(tuple(ClassFile(path, page) for page in bits), bits)
-
-
-class ClassWriters:
-    """The open masks of all classes of an image."""
-
-    def __init__(self, output_format: OverlapFormat, writers: Sequence[PngWriter]) -> None:
-        self.output_format = output_format
-        self.writers = writers
-
-    def write(self, rows: np.ndarray) -> None:
-        """Append the next rows (n, W) of bits."""
-        for writer, mask in zip(self.writers, self.output_format.class_masks(rows), strict=True):
-            writer.write(mask)
-
-
-class ClassRasters(RasterSink):
-    """The open masks of all classes of an image with a place."""
-
-    def __init__(self, output_format: OverlapFormat, rasters: Sequence[MaskRaster]) -> None:
-        self.output_format = output_format
-        self.rasters = rasters
-
-    def write(self, rows: np.ndarray, missing: np.ndarray | None = None) -> None:
-        """Append the next rows (n, W) of bits."""
-        for raster, mask in zip(self.rasters, self.output_format.class_masks(rows), strict=True):
-            raster.write(mask, missing)
-
-
-class PagesWriter:
-    """A TIFF of a page for each class, written whole once its rows have come; a context."""
-
-    def __init__(self, file: BinaryIO, classes: int) -> None:
-        self.file = file
-        self.classes = classes
-        self.rows: list[np.ndarray] = []
-
-    def write(self, rows: np.ndarray) -> None:
-        """Append the next rows (n, W) of bits."""
-        self.rows.append(rows)
-
-    def __enter__(self) -> "PagesWriter":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is None:
-            bits = np.concatenate(self.rows)
-            write_pages(self.file, [(bits >> bit & 1).astype(np.uint8) for bit in range(self.classes)])
-
-
-def _make_folder(file: Path) -> Path:
-    """The file itself, after its folder is made."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    return file

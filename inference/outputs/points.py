@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume, read_volume_header
@@ -17,11 +16,13 @@ from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, join_tables
 from data_utils.visualize import legend
 from data_utils.visualize_points import point_colors, render_points, render_volume_points
-from inference.decoding import new_decoder
+from inference.decoding.decoder import Decoded
 from inference.decoding.landmarks import PredictedPoints
-from inference.outputs.images import PredictedImage, RowSink
-from inference.outputs.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job, VolumeJob
+from inference.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job, Truth
+from inference.outputs.files import PredictedImage, save_array
 from inference.outputs.prediction_format import PredictionFormat
+from inference.scoring.points import TruePoints, read_prediction, score_points
+from inference.scoring.score import Score
 from runtime.errors import SettingsError
 from runtime.files import replace_file
 from tasks.landmarks import Landmarks
@@ -55,42 +56,55 @@ class PointFormat(PredictionFormat):
     def for_file(self, file: Path) -> PointFormat:
         raise SettingsError(f"--output {file}: the points of this model are {self.extension} files; give a folder")
 
-    def mask_file(self, job: Job) -> Path:
-        return job.file(self.extension)
-
     def file(self, job: Job, extension: str) -> Path:
         if extension == PROBABILITIES:  # maps of volumes are written as arrays, not as volumes
             return job.output.with_name(job.output.name + PROBABILITIES)
         return super().file(job, extension)
 
-    def maps_file(self, job: Job, extensions: Sequence[str]) -> Path | None:
-        """The file of a job's maps; None if `extensions` do not have it."""
-        return self.file(job, PROBABILITIES) if PROBABILITIES in extensions else None
-
     def legend(self) -> Image.Image:
         """The meaning of the colors of overlays."""
         return legend(("landmarks", *self.names), np.vstack([[[0, 0, 0]], self.colors]))
 
-    def table(
-        self, image: str, points: PredictedPoints, positions: np.ndarray, size: tuple[int, int] | None = None
-    ) -> PointTable:
-        """The predicted points of an image, at `positions` (K, n) as its format counts them.
+    def truth(self, path: Path, mask_suffix: str | None, *, reads_places: bool) -> Truth:
+        return TruePoints(path, self.task)
 
-        `size` is (H, W) of an image; None for a volume.
-        """
-        entry = ImagePoints(image, image, size)
-        columns = zip(self.names, positions.tolist(), points.confidence.tolist(), points.presence.tolist(), strict=True)
+    def write(self, image: PredictedImage, extensions: Sequence[str]) -> None:
+        job, size = image.job, image.size
+        if PROBABILITIES in extensions and image.decoded.probabilities is not None:
+            with replace_file(self.file(job, PROBABILITIES)) as file:
+                save_array(file, image.decoded.probabilities)
+        points = PredictedPoints.from_prediction(image.decoded.labels)
+        positions = points.positions(size)
+        if OVERLAY in extensions:
+            with replace_file(job.file(OVERLAY)) as file:
+                Image.fromarray(self._picture(image, points)).save(file, "png")
+        if job.volume is None:
+            written = from_pixels(positions, self.task.space, (size[0], size[1]))
+        else:
+            written = from_voxels(positions, self.task.space, read_volume_header(job.volume, job.name))
+        entry = ImagePoints(job.image.name, job.image.name, None if job.volume is not None else (size[0], size[1]))
+        columns = zip(self.names, written.tolist(), points.confidence.tolist(), points.presence.tolist(), strict=True)
         for name, position, confidence, presence in columns:
             entry.add(name, UNKNOWN, position, Certainty(confidence, presence))
-        return PointTable(self.task.layout, positions.shape[1], [entry], self.task.space)
-
-    def write(self, job: Job, table: PointTable, picture: np.ndarray | None) -> None:
-        """Write the points of a job, and the picture of them, if there is one."""
-        if picture is not None:
-            with replace_file(job.file(OVERLAY)) as file:
-                Image.fromarray(picture).save(file, "png")
+        table = PointTable(self.task.layout, written.shape[1], [entry], self.task.space)
         with replace_file(job.file(self.extension)) as file:
             file.write(files.content(table))
+
+    def _picture(self, image: PredictedImage, points: PredictedPoints) -> np.ndarray:
+        """The image, or slices of the volume, with the points drawn on it."""
+        job, positions = image.job, points.positions(image.size)
+        if job.volume is not None:
+            voxels, header = read_volume(job.volume, job.name)
+            return render_volume_points(voxels, header.spacing, positions, points.is_found)
+        assert image.picture is not None
+        return render_points(read_image(image.picture.read(0, image.size[0]), job.name), positions, points.is_found)
+
+    def read_written(self, job: Job, folder: Path | None = None) -> Decoded:
+        table = files.read_written(job.file(self.extension), self.task.layout).with_names(self.names)
+        return Decoded(read_prediction(table, job))
+
+    def score(self, task: Task, image: PredictedImage, *, boundary: bool) -> Score:
+        return score_points(self.task, image.job, image.size, image.decoded.labels)
 
     def write_joined(self, folder: Path, jobs: Sequence[Job]) -> None:
         """Write a table of the points of all images, for formats that hold points of several images."""
@@ -104,65 +118,3 @@ class PointFormat(PredictionFormat):
             tables.append(replace(table, entries=entries, names=tuple(self.names)))
         with replace_file(folder / self.joined_files[0]) as file:
             file.write(files.content(join_tables(tables)))
-
-
-@dataclass(frozen=True)
-class PointImageWriter:
-    """Writes the requested files of each image."""
-
-    output_format: PointFormat
-    task: Task
-    extensions: tuple[str, ...]
-
-    def write(self, image: PredictedImage, strips: Iterable[Tensor], sink: RowSink | None = None) -> None:
-        """Write the points of an image from logits (K, n, w) of the network's input; `sink` gets the prediction too."""
-        job = image.job
-        size = image.size
-        job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(job.name, self.task, strips, self.output_format.maps_file(job, self.extensions))
-        points = PredictedPoints.from_prediction(prediction)
-        pixel_positions = points.positions(size)
-        picture = None
-        if OVERLAY in self.extensions and image.pixels is not None:
-            pixels = read_image(image.pixels.read(0, size[0]), job.name)
-            picture = render_points(pixels, pixel_positions, points.is_found)
-        positions = from_pixels(pixel_positions, self.output_format.task.space, size)
-        table = self.output_format.table(job.image.name, points, positions, size)
-        self.output_format.write(job, table, picture)
-        if sink is not None:
-            sink.add(prediction)
-
-
-@dataclass(frozen=True)
-class PointVolumeWriter:
-    """Writes the requested files of each volume."""
-
-    output_format: PointFormat
-    task: Task
-    extensions: tuple[str, ...]
-
-    def write(self, job: VolumeJob, size: tuple[int, ...], strips: Iterable[Tensor]) -> np.ndarray:
-        """Write the points of a volume from logits (K, n, h, w) of the network's input; returns the prediction."""
-        job.output.parent.mkdir(parents=True, exist_ok=True)
-        prediction = read_prediction(job.name, self.task, strips, self.output_format.maps_file(job, self.extensions))
-        header = read_volume_header(job.volume, job.name)
-        points = PredictedPoints.from_prediction(prediction)
-        voxel_positions = points.positions(size)
-        picture = None
-        if OVERLAY in self.extensions:
-            voxels, _ = read_volume(job.volume, job.name)
-            picture = render_volume_points(voxels, header.spacing, voxel_positions, points.is_found)
-        positions = from_voxels(voxel_positions, self.output_format.task.space, header)
-        self.output_format.write(job, self.output_format.table(job.image.name, points, positions), picture)
-        return prediction
-
-
-def read_prediction(name: str, task: Task, strips: Iterable[Tensor], maps_file: Path | None) -> np.ndarray:
-    """The prediction (K, n + 2) of the image `name`, whose maps (K, *spatial) go to a file, if one is given."""
-    *map_strips, last = new_decoder(task).read(strips, name, probabilities=maps_file is not None)
-    assert last.rows is not None, "the points are read from whole maps"
-    if maps_file is not None:
-        maps = [strip.probabilities for strip in map_strips if strip.probabilities is not None]
-        with replace_file(maps_file) as file:
-            np.save(file, np.concatenate(maps, axis=1))
-    return last.rows

@@ -2,9 +2,8 @@
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +12,11 @@ import numpy as np
 
 from data_utils.image_io.gdal import gdal_errors, load_rasterio
 from data_utils.image_io.places import Place
-from inference.decoding.decoder import Decoder
-from inference.outputs.jobs import Job, RasterJob
-from inference.outputs.prediction_format import MaskFormat, PredictionFormat, Properties
-from runtime.errors import DataError, SettingsError, one_line
+from inference.decoding.decoder import Decoded
+from inference.jobs import Job
+from inference.outputs.files import PredictedImage
+from inference.scratch import release, row_spans
+from runtime.errors import DataError, one_line
 from runtime.files import replace_path
 
 GEOJSON = ".geojson"
@@ -24,6 +24,9 @@ GEOPACKAGE = ".gpkg"
 POLYGONS = (GEOJSON, GEOPACKAGE)
 TOGETHER = 2**14  # polygons of a GeoPackage that are written together
 LONGITUDE_LATITUDE = 4326  # the EPSG number of GeoJSON's default CRS
+Properties = dict[str, int | str]  # the properties of a polygon
+Areas = Callable[[np.ndarray], Sequence[np.ndarray]]
+AreaProperties = Callable[[int, int, Decoded], Properties]
 POLYGON = 3  # its number in WKB, well-known binary, https://www.ogc.org/standards/sfa
 
 
@@ -38,86 +41,71 @@ class Polygon(NamedTuple):
     properties: Properties
 
 
-class PolygonSink:
-    """Takes the rows of a prediction, and after the last one writes each area as a polygon.
+def save_polygons(image: PredictedImage, extension: str, areas: Areas, properties: AreaProperties) -> None:
+    """Write each area of a raster's prediction as a polygon.
 
     An area is a set of pixels of one number that are connected by their sides. GDAL finds it in files, so that only
     outlines stay in memory.
 
     Args:
-        path: the file of the polygons, in a folder of its own.
-        output_format: determines the pixels and the properties of each area.
+        areas: returns the areas in rows (n, W) of a prediction: layers of numbers, 0 for no area.
+        properties: returns the properties of an area, given its layer and number.
     """
-
-    def __init__(
-        self, path: Path, job: RasterJob, output_format: MaskFormat, decoder: Decoder, size: tuple[int, int]
-    ) -> None:
-        self.path = path
-        self.job = job
-        self.output_format = output_format
-        self.decoder = decoder
-        self.size = size
-        self._layers: list[tuple[Any, Any]] = []  # files of numbers, and of which pixels are in an area
-        self._top = 0
-
-    def add(self, rows: np.ndarray, missing: np.ndarray | None) -> None:
-        """Take the next rows of a prediction, (n, W), and their pixels without data, (n, W) bool."""
-        from rasterio.windows import Window
-
-        layers = self.output_format.areas(rows)
-        if not self._layers:
-            self._layers = [self._open_layer(number) for number in range(len(layers))]
-        window = Window(0, self._top, self.size[1], len(rows))
-        self._top += len(rows)
-        for (numbers, inside), layer in zip(self._layers, layers, strict=True):
-            is_inside = layer > 0 if missing is None else (layer > 0) & ~missing
-            numbers.write(layer.astype(np.int32), 1, window=window)
-            inside.write(is_inside.astype(np.uint8), 1, window=window)
-
-    def finish(self) -> None:
-        """Write the polygons, after all rows were taken."""
-        if self.path.suffix == GEOJSON:
-            write_geojson(self.path, self.job.place, self._polygons())
+    job = image.job
+    assert job.place is not None
+    load_rasterio(job.name)
+    with replace_path(job.file(extension)) as path, gdal_errors(f"{path} cannot be written ({{}})"), ExitStack() as stack:
+        polygons = _polygons(image, areas, properties, path.parent, stack)
+        if extension == GEOJSON:
+            write_geojson(path, job.place, polygons)
         else:
-            write_geopackage(self.path, self.job, self._polygons())
+            write_geopackage(path, job, polygons)
 
-    def close(self) -> None:
-        """Close the files of the layers."""
-        for numbers, inside in self._layers:
-            numbers.close()
-            inside.close()
 
-    def _open_layer(self, number: int) -> tuple[Any, Any]:
-        """The files of a layer's numbers, and of which of its pixels are in an area."""
-        return self._open(f"{number}.tif", "int32"), self._open(f"{number}.inside.tif", "uint8")
+def _polygons(
+    image: PredictedImage, areas: Areas, properties: AreaProperties, folder: Path, stack: ExitStack
+) -> Iterator[Polygon]:
+    """The areas of a raster's prediction; their numbers lie in files of `folder` that are open as long as `stack`."""
+    from rasterio import band
+    from rasterio.features import shapes
 
-    def _open(self, name: str, dtype: str) -> Any:
-        rasterio = load_rasterio(self.job.name)
-        height, width = self.size
-        return rasterio.open(
-            self.path.with_name(name),
-            "w+",
-            driver="GTiff",
-            dtype=dtype,
-            count=1,
-            height=height,
-            width=width,
-            transform=rasterio.Affine(*self.job.place.transform),
-            compress="lzw",
-        )
+    place = image.job.place
+    assert place is not None
+    a, b, _, d, e, _ = place.transform
+    is_mirrored = a * e - b * d > 0  # rows run north, so that outlines run clockwise
+    labels, missing = image.decoded.labels, image.missing
+    for layer in range(len(areas(labels[:1]))):
+        numbers = stack.enter_context(_open_layer(folder / f"{layer}.tif", "int32", image))
+        inside = stack.enter_context(_open_layer(folder / f"{layer}.inside.tif", "uint8", image))
+        for rows in row_spans(len(labels)):
+            values = areas(labels[rows])[layer]
+            is_inside = values > 0 if missing is None else (values > 0) & ~missing[rows]
+            window = ((rows.start, rows.stop), (0, labels.shape[1]))
+            numbers.write(values.astype(np.int32), 1, window=window)
+            inside.write(is_inside.astype(np.uint8), 1, window=window)
+            release(labels, missing)
+        for geometry, number in shapes(band(numbers, 1), band(inside, 1), connectivity=4, transform=numbers.transform):
+            rings = geometry["coordinates"]
+            found = properties(layer, int(number), image.decoded)
+            yield Polygon([ring[::-1] for ring in rings] if is_mirrored else rings, found)
 
-    def _polygons(self) -> Iterator[Polygon]:
-        from rasterio import band
-        from rasterio.features import shapes
 
-        a, b, _, d, e, _ = self.job.place.transform
-        is_mirrored = a * e - b * d > 0  # rows run north, so that outlines run clockwise
-        for layer, (numbers, inside) in enumerate(self._layers):
-            areas = shapes(band(numbers, 1), band(inside, 1), connectivity=4, transform=numbers.transform)
-            for geometry, number in areas:
-                rings = geometry["coordinates"]
-                properties = self.output_format.area_properties(layer, int(number), self.decoder)
-                yield Polygon([ring[::-1] for ring in rings] if is_mirrored else rings, properties)
+def _open_layer(path: Path, dtype: str, image: PredictedImage) -> Any:
+    """A new file of whole numbers on the grid of a raster."""
+    rasterio = load_rasterio(image.job.name)
+    assert image.job.place is not None
+    height, width = image.decoded.labels.shape
+    return rasterio.open(
+        path,
+        "w+",
+        driver="GTiff",
+        dtype=dtype,
+        count=1,
+        height=height,
+        width=width,
+        transform=rasterio.Affine(*image.job.place.transform),
+        compress="lzw",
+    )
 
 
 def write_geojson(path: Path, place: Place, polygons: Iterable[Polygon]) -> None:
@@ -140,7 +128,7 @@ def write_geojson(path: Path, place: Place, polygons: Iterable[Polygon]) -> None
         file.write("\n]}\n")
 
 
-def write_geopackage(path: Path, job: RasterJob, polygons: Iterable[Polygon]) -> None:
+def write_geopackage(path: Path, job: Job, polygons: Iterable[Polygon]) -> None:
     """Write a GeoPackage of one layer in the CRS of a job's place. Raises DataError if it cannot be written."""
     from pyogrio.raw import write
 
@@ -182,26 +170,12 @@ def well_known_binary(rings: Iterable[Iterable[tuple[float, float]]]) -> bytes:
     return struct.pack("<BII", 1, POLYGON, len(parts)) + b"".join(parts)
 
 
-@contextmanager
-def open_polygons(
-    job: RasterJob, extension: str, output_format: MaskFormat, decoder: Decoder, size: tuple[int, int]
-) -> Iterator[PolygonSink]:
-    """The file of an image's polygons, which appears under its name when the context ends."""
-    load_rasterio(job.name)
-    with replace_path(job.file(extension)) as path, gdal_errors(f"{path} cannot be written ({{}})"):
-        sink = PolygonSink(path, job, output_format, decoder, size)
-        try:
-            yield sink
-        finally:
-            sink.close()
-
-
 def check_places(jobs: Iterable[Job], extension: str) -> None:
     """Raises DataError for an image that is not georeferenced, or whose CRS the file cannot name."""
     for job in jobs:
         if not job.size:  # its header cannot be read, which the job reports
             continue
-        if not isinstance(job, RasterJob):
+        if job.place is None:
             raise DataError(f"--polygons: {job.name} has no place in the world; leave it out, or --polygons")
         if extension == GEOJSON and epsg_code(job.place) is None:
             raise DataError(
@@ -209,15 +183,6 @@ def check_places(jobs: Iterable[Job], extension: str) -> None:
             )
 
 
-def epsg_code(place: Place) -> int | None:
+def epsg_code(place: Place | None) -> int | None:
     """The EPSG number of the CRS of a place."""
-    return place.crs.epsg if place.crs else None
-
-
-def check_polygons(extension: str, output_format: PredictionFormat) -> None:
-    """Raises SettingsError for a model whose predictions have no areas, and if a library is missing."""
-    if not output_format.writes_rasters:
-        raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
-    for library in ("rasterio", "pyogrio") if extension == GEOPACKAGE else ("rasterio",):
-        if find_spec(library) is None:
-            raise SettingsError(f"--polygons: polygons need {library}: pip install {library}")
+    return place.crs.epsg if place and place.crs else None

@@ -3,9 +3,9 @@
 import numpy as np
 
 from data_utils.targets.regions import RegionReader
-from inference.decoding.decoder import Decoder
+from inference.decoding.decoder import Decoded
 from inference.outputs.bits import BitFormat
-from inference.outputs.prediction_format import Properties
+from inference.outputs.polygons import Properties
 from runtime.errors import ImageError
 from tasks.regions import Region, regions_of_model
 from unet.config import IGNORE_INDEX, UNetConfig
@@ -29,18 +29,18 @@ class RegionFormat(BitFormat):
             ignored.insert(0, preprocess.ignore_value)
         return cls(regions_of_model(config), tuple(value for value in ignored if isinstance(value, int)))
 
-    def area_properties(self, layer: int, number: int, decoder: Decoder) -> Properties:
+    def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
         return {"class": self.names[number], "value": self.written_values[number]}
 
     @property
     def written_values(self) -> tuple[int, ...]:
         return (0, *(region.values[0] for region in self.regions))
 
-    def mask_values(self, rows: np.ndarray) -> np.ndarray:
+    def mask_values(self, labels: np.ndarray) -> np.ndarray:
         largest = max(region.values[0] for region in self.regions)
         if not 0 < largest <= LARGEST:
             raise ImageError(f"mask value {largest} cannot be written: a PNG mask holds 0 to {LARGEST}")
-        values = np.zeros(rows.shape, np.uint8 if largest < 256 else np.uint16)
+        values = np.zeros(labels.shape, np.uint8 if largest < 256 else np.uint16)
         for bit, region in enumerate(self.regions):
-            values[rows >> bit & 1 == 1] = region.values[0]
+            values[labels >> bit & 1 == 1] = region.values[0]
         return values

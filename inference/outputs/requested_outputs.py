@@ -3,20 +3,17 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
+from inference.jobs import LEGEND, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from inference.outputs.coco import write_coco
-from inference.outputs.jobs import LEGEND, OVERLAY, Job, RasterJob
 from inference.outputs.objects import TABLE
 from inference.outputs.prediction_format import PredictionFormat
 from runtime.files import replace_file
 from tasks.task import Task
 
-Format = TypeVar("Format", bound=PredictionFormat)
-
 
 @dataclass(frozen=True)
-class RequestedOutputs(Generic[Format]):
+class RequestedOutputs:
     """The files that a call of prediction writes for each input.
 
     Args:
@@ -25,7 +22,7 @@ class RequestedOutputs(Generic[Format]):
         boundary: whether boundaries are scored too.
     """
 
-    output_format: Format
+    output_format: PredictionFormat
     task: Task
     extensions: tuple[str, ...]
     overwrite: bool = False
@@ -35,7 +32,7 @@ class RequestedOutputs(Generic[Format]):
         """Whether there is nothing to predict: all outputs exist and are newer than the input."""
         if self.overwrite or job.size is None:
             return False
-        if isinstance(job, RasterJob) and job.truth:  # its mask does not show where its image holds no data
+        if job.place is not None and job.truth:  # its mask does not show where its image holds no data
             return False
         newest_input = max(Path(path).stat().st_mtime for path in job.files)
         try:
@@ -43,6 +40,12 @@ class RequestedOutputs(Generic[Format]):
         except OSError:
             return False
         return all(file.st_size and file.st_mtime >= newest_input for file in file_stats)
+
+    def wanted(self, job: Job) -> list[str]:
+        """The fields of `Decoded` beside the labels that the files and the score of a job need."""
+        fields = {"probabilities": PROBABILITIES in self.extensions, "uncertainty": UNCERTAINTY in self.extensions}
+        fields["certainty"] = job.truth is not None and job.volume is None
+        return [field for field, is_wanted in fields.items() if is_wanted]
 
     @property
     def shows_image(self) -> bool:

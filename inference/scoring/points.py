@@ -1,20 +1,16 @@
 """Scoring predicted points against true ones, at the image's own size."""
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume_header, volume_stem
 from data_utils.sources.annotations.layout import without_image_roots
-from data_utils.sources.points.files import read_written
 from data_utils.sources.points.find import read_truth
 from data_utils.sources.points.nnlandmark import case_name
 from data_utils.sources.points.spaces import to_pixels, to_voxels
@@ -22,117 +18,42 @@ from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Record
 from data_utils.sources.spelling import composed
 from data_utils.targets.points import PointReader
-from inference.outputs.jobs import InputPages, Job, PointRow, VolumeJob
-from inference.scoring.truth import ScoreError
+from inference.jobs import InputPages, Job, PointRow
+from inference.scoring.score import Score
 from runtime.console import counted
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
-from tasks.point_scores import ERROR, STATE, LandmarkScores
-from tasks.points import PRESENT, PointTarget
+from tasks.point_scores import ERROR, STATE
+from tasks.points import PRESENT
 
 
-class PointScore(NamedTuple):
-    """The scores of an image."""
-
-    scores: LandmarkScores
-
-    @property
-    def boundary(self) -> None:
-        """Points have none."""
-        return None
-
-    @property
-    def areas(self) -> None:
-        """Points have none."""
-        return None
-
-    def to_json(self, name: str) -> dict[str, Any]:
-        """The entry of metrics.json for this image; a point that has no error has None."""
-        errors = {}
-        for point, values in zip(self.scores.names, self.scores.by_image[0].tolist(), strict=True):
-            errors[point] = values[ERROR] if values[STATE] == PRESENT else None
-        return {"image": name} | self.scores.brief() | {"errors": errors}
-
-
-class PointTruthScorer:
-    """Takes a prediction, to score it against the true points of an image.
-
-    Attributes:
-        problem: the reason why it cannot be scored.
-    """
-
-    problem: Exception | None = None
-
-    def __init__(self, task: Landmarks, target: PointTarget) -> None:
-        self.target = target
-        self.scores = task.new_scores(1)
-
-    def add(self, prediction: np.ndarray) -> None:
-        """Score a prediction (K, n + 2)."""
-        batch = self.target.map(lambda array: torch.from_numpy(array)[None])
-        self.scores.add(torch.from_numpy(prediction)[None], batch, 0)
-
-    def score(self) -> PointScore:
-        """The score of the prediction that was added."""
-        return PointScore(self.scores)
-
-
-@dataclass(frozen=True)
-class PointScorer:
-    """Scores the points of images and volumes against true ones."""
-
-    task: Landmarks
-    extension: str
-
-    @contextmanager
-    def open(self, job: Job, size: tuple[int, int]) -> Iterator[PointTruthScorer]:
-        """The scorer of the prediction of an image of `size`."""
-        yield PointTruthScorer(self.task, self._target(job, size))
-
-    def score(self, job: Job) -> PointScore:
-        """The score of points that were written before. Raises ScoreError if they cannot be scored."""
-        try:
-            table = read_written(job.file(self.extension), self.task.layout).with_names(self.task.names)
-            return self.score_mask(job, read_prediction(table, job))
-        except (OSError, ValueError) as error:
-            raise ScoreError(str(error)) from error
-
-    def score_mask(self, job: Job, prediction: np.ndarray) -> PointScore:
-        """The score of a prediction (K, n + 2)."""
-        assert job.size is not None
-        truth = PointTruthScorer(self.task, self._target(job, job.size))
-        truth.add(prediction)
-        return truth.score()
-
-    def _target(self, job: Job, size: tuple[int, ...]) -> PointTarget:
-        """The true points of a job, in its own pixels."""
-        all_landmarks = tuple(range(len(self.task.names)))
-        reader = PointReader(self.task, all_landmarks)
-        record: Record = {"image": str(job.image), "target": self._source(job), "name": job.name}
-        if isinstance(job, VolumeJob):
-            return reader.read_volume(record, read_volume_header(job.volume, job.name))
-        height, width = size
-        return reader.read(record, (height, width))
-
-    def _source(self, job: Job) -> PointSource:
-        """The true points of a job."""
-        assert isinstance(job.truth, PointRow)
-        table = read_true_points(job.truth.table, self.task)
-        return table.source(job.truth.row)
+def score_points(task: Landmarks, job: Job, size: tuple[int, ...], prediction: np.ndarray) -> Score:
+    """The score of a prediction (K, n + 2) for the image or volume of a job; a point that has no error has None."""
+    assert isinstance(job.truth, PointRow)
+    source = read_true_points(job.truth.table, task).source(job.truth.row)
+    record: Record = {"image": str(job.image), "target": source, "name": job.name}
+    reader = PointReader(task, tuple(range(len(task.names))))
+    if job.volume is not None:
+        target = reader.read_volume(record, read_volume_header(job.volume, job.name))
+    else:
+        target = reader.read(record, (size[0], size[1]))
+    scores = task.new_scores(1)
+    scores.add(torch.from_numpy(prediction)[None], target.map(lambda array: torch.from_numpy(array)[None]), 0)
+    errors = {}
+    for point, values in zip(scores.names, scores.by_image[0].tolist(), strict=True):
+        errors[point] = values[ERROR] if values[STATE] == PRESENT else None
+    return Score(scores, scores.brief() | {"errors": errors})
 
 
 def read_prediction(table: PointTable, job: Job) -> np.ndarray:
     """The prediction (K, n + 2) of a job, read from the table that was written for it."""
     positions = table.positions[0]
-    if isinstance(job, VolumeJob):
-        header = read_volume_header(job.volume, job.name)
-        size: tuple[int, ...] = header.size
-        voxels = to_voxels(positions, table.space, header)
+    assert job.size is not None
+    if job.volume is not None:
+        voxels = to_voxels(positions, table.space, read_volume_header(job.volume, job.name))
     else:
-        assert job.size is not None
-        height, width = size = job.size
-        voxels = to_pixels(table.source(0), (height, width), job.name)
-    shares = (voxels + 0.5) / np.array(size)
+        voxels = to_pixels(table.source(0), (job.size[0], job.size[1]), job.name)
+    shares = (voxels + 0.5) / np.array(job.size)
     presence: list[float] = []
     for point in table.points(0):
         presence.append(point.certainty.presence if point.certainty else float(point.state == PRESENT))

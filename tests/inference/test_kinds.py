@@ -3,19 +3,19 @@
 from pathlib import Path
 
 import pytest
-from support.points import landmarks
-
 from inference.kinds import new_output_kind
 from inference.outputs.images import ImageWriter
 from inference.outputs.jobs import MASK, OVERLAY
-from inference.outputs.objects import ObjectFormat
-from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
-from inference.outputs.requested_outputs import RequestedOutputs
 from inference.outputs.volumes import VolumeWriter
-from inference.scoring.points import PointScorer, TruePoints
 from inference.scoring.truth import ImageScorer
 from inference.scoring.volume import VolumeScorer
 from inference.true_masks import TruthFolder
+from support.points import landmarks
+
+from inference.outputs.objects import ObjectFormat
+from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
+from inference.outputs.requested_outputs import RequestedOutputs
+from inference.scoring.points import PointScorer, TruePoints
 from tasks.objects import Objects
 
 LANDMARKS = landmarks("long", "pixels")

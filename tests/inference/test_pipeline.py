@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+from inference.outputs.images import ImageWriter, PredictedImage
+from inference.outputs.jobs import ImageJob
+from inference.scoring.truth import ScoreError
+from inference.steps import ImageSteps, VolumeSteps
 from PIL import Image
 from support.prediction import network_of, touch, volume_job, writer_of
 
@@ -20,11 +24,7 @@ from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from inference import predictor as predictor_module
 from inference.inputs import find_jobs
-from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import ImageJob
 from inference.pipeline import PredictionPipeline
-from inference.scoring.truth import ScoreError
-from inference.steps import ImageSteps, VolumeSteps
 from runtime.errors import ImageError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from inference.outputs.images import StripWriter
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from PIL import Image
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,8 +24,6 @@ from data_utils.image_io.formats import PageFile
 from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from inference.outputs import new_format
-from inference.outputs.images import StripWriter
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import PredictionPipeline
 from unet import Preprocess, UNet, UNetConfig

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+from inference.outputs.jobs import ImageJob, MaskFile
+from inference.true_masks import TruthFolder
 from PIL import Image
 from support.in_process import run_predict
 from support.launches import predict
@@ -24,8 +26,6 @@ from inference.batches import group_jobs, process_share
 from inference.input_files import files_of_patterns
 from inference.inputs import InputRules, find_jobs
 from inference.network_inputs import open_input, read_inputs
-from inference.outputs.jobs import ImageJob, MaskFile
-from inference.true_masks import TruthFolder
 from runtime.errors import DataError
 from unet.config import UNetConfig
 

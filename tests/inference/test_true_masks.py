@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+from inference.outputs.jobs import ImageJob, InputPages, MaskFile, RasterJob, VolumeJob
+from inference.true_masks import AnnotatedTruths, TrueMasks, TruthFolder, open_true_masks
 from support.prediction import touch
 from support.written_files import PLACE
 
@@ -14,8 +16,6 @@ from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
 from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from inference.input_files import files_below, pictures_among
-from inference.outputs.jobs import ImageJob, InputPages, MaskFile, RasterJob, VolumeJob
-from inference.true_masks import AnnotatedTruths, TrueMasks, TruthFolder, open_true_masks
 from runtime.errors import DataError
 
 

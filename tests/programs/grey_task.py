@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from inference.kinds import OUTPUT_KINDS, MaskKind
 from torch import Tensor
 
 from data_utils.class_names import NamedClasses
@@ -20,7 +21,6 @@ from data_utils.targets.reader import MaskReader
 from data_utils.visualize import colorize, to_rgb
 from inference.decoding import DECODERS
 from inference.decoding.decoder import Decoder
-from inference.kinds import OUTPUT_KINDS, MaskKind
 from inference.outputs import FORMATS
 from inference.outputs.prediction_format import MaskFormat
 from runtime.errors import DataError

@@ -14,6 +14,9 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, VolumeJob
+from inference.outputs.volumes import VolumeWriter
+from inference.scoring.volume import case_report, case_table, surface_scores
 from PIL import Image
 from support.in_process import run_predict
 from support.prediction import settings_of, volume_job
@@ -28,11 +31,8 @@ from inference import Predictor
 from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, VolumeJob
 from inference.outputs.requested_outputs import RequestedOutputs
-from inference.outputs.volumes import VolumeWriter
 from inference.pipeline import PredictionPipeline
-from inference.scoring.volume import case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import strips_at_sizes

@@ -6,12 +6,12 @@ from unittest import mock
 
 import numpy as np
 import torch
+from inference.outputs.jobs import ImageJob, VolumeJob
 from PIL import Image
 
 from data_utils.image_io.formats import PageFile, VolumeFile
 from inference import Predictor
 from inference.outputs import new_format
-from inference.outputs.jobs import ImageJob, VolumeJob
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predict_settings import PredictSettings, parse_args
 from support.volumes import write_volume

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
+from inference.outputs.jobs import VolumeJob
 from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.volumes import read_volume_header
 from inference.decoding.finder import DetectedObject
-from inference.outputs.jobs import VolumeJob
 from inference.outputs.object_tables import IMAGE_COLUMNS
 
 SIZE = (9, 7)

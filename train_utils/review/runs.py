@@ -90,7 +90,7 @@ def predicted_examples(run: ReviewedRun, index: int, slices: Sequence[int]) -> l
     """A validation image with its mask and prediction, or these slices of a volume, as radiologists see them."""
     record = run.info.val.records[index]
     name = record["name"]
-    prediction = run.predictor.predict_rows(record["image"], name)
+    prediction = run.predictor.labels(record["image"], name)
     if not run.has_volumes:
         image = read_image(record["image"], name)
         return [Example("", image, true_mask(run.info, record, image), prediction)]

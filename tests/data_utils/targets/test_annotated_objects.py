@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from inference.outputs.jobs import ImageJob
+from inference.outputs.object_masks import WrittenObjects
+from inference.true_masks import open_true_masks
 from PIL import Image
 from support.data_sets import load_info
 from support.in_process import run_predict
@@ -19,11 +22,8 @@ from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records
 from data_utils.targets.find import find_task
 from data_utils.targets.objects import ObjectReader
-from inference.outputs.jobs import ImageJob
-from inference.outputs.object_masks import WrittenObjects
 from inference.outputs.object_tables import IMAGE_COLUMNS
 from inference.outputs.objects import ObjectFormat
-from inference.true_masks import open_true_masks
 from runtime.errors import DataError
 from tasks.matching import label_classes, label_numbers
 from unet import UNet

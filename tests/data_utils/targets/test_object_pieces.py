@@ -9,6 +9,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from inference.scoring.truth import open_mask_rows
 from PIL import Image
 from scipy.ndimage import label
 from support.data_sets import load_info
@@ -17,7 +18,6 @@ from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
 from inference.outputs.objects import ObjectFormat
-from inference.scoring.truth import open_mask_rows
 from tasks.matching import label_numbers
 from tasks.objects import Objects
 from unet.config import UNetConfig

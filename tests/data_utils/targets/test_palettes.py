@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inference.scoring.truth import open_mask_rows
 from PIL import Image
 from support.data_sets import load_info
 
@@ -12,7 +13,6 @@ from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
 from inference.outputs.classes import ClassFormat
-from inference.scoring.truth import open_mask_rows
 
 COLORS = np.array([[0, 0, 0], [255, 0, 0], [0, 255, 0]], np.uint8)
 RED, GREEN = (255, 0, 0), (0, 255, 0)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from inference.outputs.uncertainty import uncertainty_levels
 
 from inference.decoding import new_decoder
 from inference.decoding.views import average, mirror_back
-from inference.outputs.uncertainty import uncertainty_levels
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
 from tasks.objects import Objects

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+from inference.outputs.jobs import RasterJob
+from inference.outputs.volumes import VolumeWriter
 from support.prediction import volume_job
 from support.written_files import PLACE
 
@@ -14,8 +16,6 @@ from data_utils.class_map import ClassMap
 from data_utils.visualize import outlined_overlay
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import RasterJob
-from inference.outputs.volumes import VolumeWriter
 from runtime.errors import ImageError
 from tasks.classes import Classes
 from unet.config import Preprocess, UNetConfig

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+from inference.outputs.images import ImageWriter, PredictedImage, missing_reader
+from inference.outputs.jobs import ImageJob
 from PIL import Image
 
 from data_utils.class_map import ClassMap
@@ -17,8 +19,6 @@ from data_utils.visualize import to_rgb
 from inference.decoding.decoder import Decoder
 from inference.outputs import images
 from inference.outputs.classes import ClassFormat
-from inference.outputs.images import ImageWriter, PredictedImage, missing_reader
-from inference.outputs.jobs import ImageJob
 from tasks.classes import Classes
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from inference.outputs.jobs import ImageJob, VolumeJob
 
 from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile
-from inference.outputs.jobs import ImageJob, VolumeJob
 
 IMAGE = ImageJob(image=Path("in/a.b.tif"), size=(4, 5), output=Path("out/a.b"))
 PAGE = ImageJob(image=Path("a.tif"), size=None, output=Path("a"), page=2)

@@ -12,6 +12,11 @@ import pytest
 import rasterio
 import tifffile
 import torch
+from inference.outputs.images import ImageWriter, PredictedImage
+from inference.outputs.jobs import MASK, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
+from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, value_indices
+from inference.outputs.volumes import VolumeWriter
+from inference.scoring.truth import ImageScorer
 from PIL import Image
 from support.objects import note_scratch_folders
 from support.prediction import image_job
@@ -29,13 +34,8 @@ from support.written_files import (
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference.outputs import objects as objects_module
-from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import MASK, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
-from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, value_indices
 from inference.outputs.object_tables import VOLUME_COLUMNS
 from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
-from inference.outputs.volumes import VolumeWriter
-from inference.scoring.truth import ImageScorer
 from runtime.errors import DataError
 from tasks.classes import Classes
 from tasks.matching import label_classes, label_numbers, pack_labels

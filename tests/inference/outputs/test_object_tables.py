@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from inference.outputs.jobs import MASK, ImageJob
 from support.prediction import image_job
 from support.written_files import DETECTED, TILTED, tilted_volume_job, write_object_table
 
-from inference.outputs.jobs import MASK, ImageJob
 from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
 from inference.outputs.objects import TABLE, ObjectFormat
 from runtime.errors import DataError

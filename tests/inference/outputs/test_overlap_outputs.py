@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+from inference.outputs.jobs import ImageJob, RasterJob
+from inference.outputs.volumes import VolumeWriter
 from PIL import Image
 from support.prediction import image_job
 from support.written_files import PLACE, SIZE, tilted_volume_job
 
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_windowed
-from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.overlapping import OverlapFormat, PageFormat, folder_names
-from inference.outputs.volumes import VolumeWriter
 from runtime.errors import SettingsError
 from tasks.overlapping import Overlapping
 

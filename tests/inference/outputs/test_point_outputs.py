@@ -11,6 +11,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from inference.outputs.images import PredictedImage
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from PIL import Image
 from support.points import certainties, landmarks, point_table
 from support.prediction import image_job
@@ -23,8 +25,6 @@ from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
 from data_utils.visualize_points import render_points, render_volume_points
 from inference.decoding.landmarks import PredictedPoints
-from inference.outputs.images import PredictedImage
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.scoring.points import read_prediction

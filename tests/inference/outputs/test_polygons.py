@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import rasterio
 import torch
+from inference.outputs.jobs import ImageJob, RasterJob
 from rasterio.errors import RasterioIOError
 from rasterio.features import rasterize
 from rasterio.transform import Affine
@@ -24,7 +25,6 @@ from data_utils.image_io.places import Crs, Place
 from inference import predictor as predictor_module
 from inference.outputs import polygons as polygons_module
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.points import PointFormat
 from inference.outputs.polygons import (
     Polygon,

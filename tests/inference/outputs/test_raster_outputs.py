@@ -16,6 +16,9 @@ import pytest
 import rasterio
 import tifffile
 import torch
+from inference.outputs.images import ImageWriter, PredictedImage
+from inference.outputs.jobs import ImageJob, RasterJob
+from inference.outputs.rasters import free_value, open_mask_raster
 from PIL import Image
 from rasterio.transform import Affine
 from support.in_process import run_train
@@ -33,10 +36,7 @@ from inference import predictor as predictor_module
 from inference.inputs import InputRules, find_jobs
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
-from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import ImageJob, RasterJob
 from inference.outputs.objects import LabelRaster
-from inference.outputs.rasters import free_value, open_mask_raster
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predictor import Predictor
 from inference.work import prepare_work

@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from inference.outputs.images import ImageWriter, PredictedImage
+from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
+from inference.outputs.volumes import VolumeWriter
 from PIL import Image
 from support.points import landmarks
 from support.prediction import image_job, network_of
@@ -20,13 +23,10 @@ from inference import Predictor
 from inference.decoding.classes import ClassDecoder
 from inference.decoding.landmarks import LandmarkDecoder
 from inference.outputs.classes import ClassFormat
-from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
 from inference.outputs.objects import TABLE, ObjectFormat
 from inference.outputs.overlapping import OverlapFormat
 from inference.outputs.points import PointFormat, PointImageWriter
 from inference.outputs.requested_outputs import RequestedOutputs
-from inference.outputs.volumes import VolumeWriter
 from tasks.classes import Classes
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping

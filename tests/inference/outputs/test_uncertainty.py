@@ -11,6 +11,9 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from inference.outputs.jobs import PROBABILITIES, UNCERTAINTY, VolumeJob
+from inference.outputs.uncertainty import uncertainty_levels
+from inference.outputs.volumes import VolumeWriter
 from PIL import Image
 from support.launches import predict
 
@@ -18,9 +21,6 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from inference.decoding import new_decoder
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import PROBABILITIES, UNCERTAINTY, VolumeJob
-from inference.outputs.uncertainty import uncertainty_levels
-from inference.outputs.volumes import VolumeWriter
 from tasks.classes import Classes
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping

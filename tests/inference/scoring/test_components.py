@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from inference.scoring.components import BINS, AreaCounter, area_report, area_table
 from scipy.ndimage import label
 
-from inference.scoring.components import BINS, AreaCounter, area_report, area_table
 from unet.config import IGNORE_INDEX
 
 

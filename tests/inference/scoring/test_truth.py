@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+from inference.outputs.jobs import ImageJob
+from inference.scoring.components import area_report
+from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer, open_mask_rows
 from PIL import Image
 from support.prediction import matrix_of
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile
 from inference.outputs.classes import ClassFormat
-from inference.outputs.jobs import ImageJob
 from inference.scoring import truth as truth_module
 from inference.scoring.boundary import BoundaryScores, boundary_scores
-from inference.scoring.components import area_report
-from inference.scoring.truth import ImageScore, ImageScorer, MaskRows, ScoreError, TruthScorer, open_mask_rows
 from runtime.errors import DataError
 from tasks.classes import Classes, ClassScores, ClassTarget
 from tasks.matching import pack_labels

@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from inference.scoring.components import area_report
+from inference.scoring.truth import ScoreError
+from inference.scoring.volume import VolumeScore, VolumeScorer, case_report, case_table, surface_scores
 from scipy.ndimage import label
 from support.prediction import matrix_of, scores_of, volume_job
 from support.volumes import write_nifti, write_volume
@@ -17,9 +20,6 @@ from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask
 from inference.outputs.classes import ClassFormat
 from inference.outputs.objects import ObjectFormat
-from inference.scoring.components import area_report
-from inference.scoring.truth import ScoreError
-from inference.scoring.volume import VolumeScore, VolumeScorer, case_report, case_table, surface_scores
 from predict import ScoredImage, print_scores
 from runtime.errors import DataError
 from tasks.classes import Classes

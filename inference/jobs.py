@@ -1,11 +1,10 @@
 """Jobs: an input each, and the paths of its outputs."""
 
 import math
-from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from data_utils.image_io.class_masks import ClassChannels, ClassMasks
 from data_utils.image_io.formats import BandSource, PageFile, PictureFile, RenderedMask, VolumeFile
@@ -19,6 +18,9 @@ PROBABILITIES = ".npy"
 UNCERTAINTY = ".uncertainty.png"
 LEGEND = f"legend{OVERLAY}"
 
+# {extension of an image's output: its extension for rasters, for volumes}
+OF_RASTERS = {MASK: ".tif", PROBABILITIES: ".probabilities.tif", UNCERTAINTY: ".uncertainty.tif"}
+OF_VOLUMES = {MASK: ".nii.gz", PROBABILITIES: ".probabilities.nii.gz", UNCERTAINTY: ".uncertainty.nii.gz"}
 
 # a page of a file, a mask that is rendered from other files or channels, or a volume of several files
 MaskFile = PageFile | PictureFile | ClassMasks | ClassChannels | RenderedMask | VolumeFile
@@ -32,8 +34,8 @@ class PointRow(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(ABC):
-    """An input and the files of its prediction.
+class Job:
+    """An input and the files of its prediction: an image, a raster, which has a place, or a volume.
 
     Args:
         image: its file, or the first one of several.
@@ -41,14 +43,12 @@ class Job(ABC):
         output: the path of its outputs without extension.
         root: the folder of all outputs; None for the folder of `output`.
         truth: its true mask, or its true points, if there are some.
-        spacing: (z, y, x) in mm; only volumes have one.
         named: the file of its mask, if the user has named it.
-
-    Attributes:
-        extensions: {extension of an output: its extension for jobs of this kind}.
-        disk_copies: how many copies of its outputs are on the disk while they are written.
-        smaller_tile: a --tile-size that takes little memory.
-        shares_batches: whether several jobs may be computed together.
+        page: the page of its file, of an image.
+        stored: the source that the model reads instead of the whole file: its bands, or the file as a picture.
+        place: the place of a georeferenced image, whose outputs are georeferenced too.
+        volume: the files of a volume: one, or one for each channel.
+        spacing: (z, y, x) in mm, of a volume.
     """
 
     image: Path
@@ -56,36 +56,56 @@ class Job(ABC):
     output: Path
     root: Path | None = None
     truth: MaskFile | PointRow | None = field(default=None, hash=False)  # annotations hold dictionaries
-    spacing: Spacing | None = None
     named: Path | None = None
-
-    extensions: ClassVar[dict[str, str]] = {}
-    disk_copies: ClassVar[int]
-    smaller_tile: ClassVar[int]
-    shares_batches: ClassVar[bool]
+    page: int = 0
+    stored: BandSource | PictureFile | None = None
+    place: Place | None = None
+    volume: VolumeFile | None = None
+    spacing: Spacing | None = None
 
     @property
     def name(self) -> str:
         """Its name in messages."""
-        return str(self.image)
+        return str(self.image) + self._page_text
+
+    @property
+    def _page_text(self) -> str:
+        return f" page {self.page + 1}" if self.page else ""
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files that are read."""
-        return (str(self.image),)
+        if self.volume is not None:
+            return self.volume.paths
+        return self.stored.paths if isinstance(self.stored, BandSource) else (str(self.image),)
+
+    @property
+    def source(self) -> Path | BandSource | PictureFile:
+        """The source of an image; `page` is the page in it."""
+        return self.stored or self.image
 
     @property
     def pixels(self) -> int:
         """Its number of pixels or voxels."""
-        if not self.size:
-            return 0
-        return math.prod(self.size)
+        return math.prod(self.size) if self.size else 0
+
+    @property
+    def smaller_tile(self) -> int:
+        """A --tile-size that takes little memory."""
+        return 64 if self.volume else 512
+
+    @property
+    def extensions(self) -> Mapping[str, str]:
+        """{extension of an image's output: its extension for this job}, where they differ."""
+        if self.volume is not None:
+            return OF_VOLUMES
+        return OF_RASTERS if self.place is not None else {}
 
     @property
     def relative_name(self) -> str:
         """Its name in tables of all inputs: the path of its file, relative to the given folder."""
         root = self.root or self.output.parent
-        return self.output.relative_to(root).with_name(self.image.name).as_posix()
+        return self.output.relative_to(root).with_name(self.image.name).as_posix() + self._page_text
 
     def file(self, extension: str) -> Path:
         """One of its outputs; an extension `class/.png` stands for a file in a folder `class` of all outputs."""
@@ -95,77 +115,6 @@ class Job(ABC):
         root = self.root or self.output.parent
         name = self.output.name + self.extensions.get(ending, ending)
         return root / folder / self.output.parent.relative_to(root) / name
-
-
-@dataclass(frozen=True, kw_only=True)
-class ImageJob(Job):
-    """An image: a page of its file, or bands of several files.
-
-    Args:
-        stored: the source that the model reads instead of the whole file: its bands, or the file as a picture.
-    """
-
-    page: int = 0
-    stored: BandSource | PictureFile | None = None
-
-    disk_copies = 1
-    smaller_tile = 512
-    shares_batches = True
-
-    @property
-    def name(self) -> str:
-        return str(self.image) + self._page_text
-
-    @property
-    def relative_name(self) -> str:
-        return super().relative_name + self._page_text
-
-    @property
-    def _page_text(self) -> str:
-        return f" page {self.page + 1}" if self.page else ""
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return self.stored.paths if isinstance(self.stored, BandSource) else (str(self.image),)
-
-    @property
-    def source(self) -> Path | BandSource | PictureFile:
-        """The source that is read; `page` is the page in it."""
-        return self.stored or self.image
-
-
-@dataclass(frozen=True, kw_only=True)
-class RasterJob(ImageJob):
-    """An image whose file is georeferenced, as are its outputs."""
-
-    place: Place
-
-    disk_copies = 2  # rows are first written as they are, then compressed
-    extensions: ClassVar[dict[str, str]] = {
-        MASK: ".tif",
-        PROBABILITIES: ".probabilities.tif",
-        UNCERTAINTY: ".uncertainty.tif",
-    }
-
-
-@dataclass(frozen=True, kw_only=True)
-class VolumeJob(Job):
-    """A volume, of one file or one for each channel."""
-
-    volume: VolumeFile
-
-    extensions: ClassVar[dict[str, str]] = {
-        MASK: ".nii.gz",
-        PROBABILITIES: ".probabilities.nii.gz",
-        UNCERTAINTY: ".uncertainty.nii.gz",
-    }
-    disk_copies = 2  # probabilities are first written as they are, then compressed
-    smaller_tile = 64
-    shares_batches = False
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return self.volume.paths
 
 
 class InputPages(NamedTuple):

@@ -1,26 +1,14 @@
-"""Scoring the mask of a volume: Dice and IoU of each case and class, distances between surfaces in mm."""
+"""Scores of volumes: Dice and IoU of each case and class, distances between surfaces in mm."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from data_utils.image_io.class_masks import ClassChannels, ClassMasks
-from data_utils.image_io.formats import RenderedMask, VolumeFile
-from data_utils.image_io.volume_formats import STACK_SUFFIXES
-from data_utils.image_io.volumes import VolumeHeader, read_label_volume, read_volume_header, same_grid
-from inference.outputs.jobs import MaskFile, PointRow, VolumeJob
-from inference.outputs.prediction_format import MaskFormat
 from inference.scoring.boundary import edge_distances, enclosing_box, hausdorff, numbers
-from inference.scoring.components import AreaCounter
-from inference.scoring.truth import ScoreError
-from runtime.errors import DataError
 from runtime.redact import table_names
 from tasks.confusion import mean_of_present, score_text
-from tasks.target import Target
-from tasks.task import Scores, Task
+from tasks.task import Scores
 from unet.config import IGNORE_INDEX
 
 TOLERANCES = (1, 2)  # distances in mm within which surfaces count as the same
@@ -43,99 +31,18 @@ class SurfaceScores(NamedTuple):
     missed: np.ndarray
 
 
-class VolumeScore(NamedTuple):
-    """The scores of a volume, of its surfaces if requested, and the `counts` of its areas, if it has any."""
-
-    scores: Scores
-    surfaces: SurfaceScores | None
-    areas: np.ndarray | None = None
-
-    @property
-    def boundary(self) -> None:
-        """Only images have boundaries in pixels."""
-        return None
-
-    def to_json(self, name: str) -> dict[str, Any]:
-        """The entry of metrics.json for this volume; None for a class without a score."""
-        by_class = self.scores.by_class()
-        result: dict[str, Any] = {"image": name} | self.scores.brief() | by_class
-        if self.surfaces is not None:
-            result |= {"hd95_mm": numbers(self.surfaces.hd95), "missed": self.surfaces.missed.tolist()}
-            for mm, values in zip(TOLERANCES, self.surfaces.dice.T, strict=True):
-                result[f"surface_dice_{mm}mm"] = numbers(values)
-        if by_class:
-            first = 1 if self.scores.has_background else 0
-            result["mean_dice"] = mean_of_present(by_class["dice"][first:])
-        return result
-
-
-@dataclass(frozen=True)
-class VolumeScorer:
-    """Scores the masks of volumes against their true masks."""
-
-    output_format: MaskFormat
-    task: Task
-    surfaces: bool = False
-
-    def score(self, job: VolumeJob) -> VolumeScore:
-        """The score of a mask that was written before. Raises ScoreError if it cannot be scored."""
-        written_volume = self.output_format.written_volume(job)
-        name = written_volume.paths[0]
-        try:
-            values, _ = read_label_volume(written_volume, name)
-            return self.score_mask(job, self.output_format.reader.target_from_volume(values, name).prediction)
-        except (DataError, OSError) as error:
-            raise ScoreError(str(error)) from error
-
-    def score_mask(self, job: VolumeJob, pred: np.ndarray) -> VolumeScore:
-        """The score of a prediction (D, H, W). Raises DataError if its true mask cannot be used."""
-        assert job.truth is not None
-        assert not isinstance(job.truth, PointRow)
-        header = read_volume_header(job.volume, job.name)
-        if pred.shape != header.size:
-            name = self.output_format.written_volume(job).paths[0]
-            raise DataError(f"{name}: differs in size from the volume; give --overwrite to predict it again")
-        target = self._read_truth(job.truth, job.volume, header)
-        scores = self.task.new_scores(1)
-        for z, plane in enumerate(pred):
-            plane_target = target.at(z).map(lambda labels: torch.from_numpy(labels)[None])
-            scores.add_part(torch.from_numpy(plane).long()[None], plane_target, 0)
-        scores.finish_image(0)
-        areas = None
-        if self.task.answers_classes:
-            counter = AreaCounter(self.task.outputs)
-            counter.add(pred, target.main)
-            counter.finish()
-            areas = counter.counts()
-        surfaces = None
-        if self.surfaces:
-            surfaces = surface_scores(pred, target.main, self.task.outputs, header.spacing)
-        return VolumeScore(scores, surfaces, areas)
-
-    def _read_truth(self, mask: MaskFile, image: VolumeFile, header: VolumeHeader) -> Target:
-        """The true mask (D, H, W) of a volume. Raises DataError if it lies on another grid."""
-        volume = _as_volume(mask)._replace(grid_of=image.paths[0])
-        truth = volume.paths[0]
-        if truth.lower().endswith(STACK_SUFFIXES):  # the file of a stack holds no spacing
-            volume = volume._replace(spacing=header.spacing)
-        values, truth_header = read_label_volume(volume, truth)
-        if truth_header.size != header.size:
-            true_size = " x ".join(map(str, truth_header.size))
-            size = " x ".join(map(str, header.size))
-            raise DataError(f"{truth}: is {true_size}, but the volume {size} (z, y, x)")
-        if not same_grid(truth_header, header):
-            raise DataError(f"{truth}: its affine differs from the volume's; resample it to the grid of the volume")
-        return self.output_format.reader.target_from_volume(values, truth)
-
-
-def _as_volume(mask: MaskFile) -> VolumeFile:
-    """The volume of a mask, which is one file or several."""
-    if isinstance(mask, VolumeFile):
-        return mask
-    assert not isinstance(mask, ClassMasks | ClassChannels)
-    if isinstance(mask, RenderedMask):
-        raise DataError("the true objects of a volume are a label volume, and no annotations")
-    return VolumeFile((str(mask.path),))
+def volume_entry(scores: Scores, surfaces: SurfaceScores | None) -> dict[str, Any]:
+    """What metrics.json holds of a volume beside the brief scores; None for a class without a score."""
+    by_class: dict[str, Any] = scores.by_class()
+    entry = dict(by_class)
+    if surfaces is not None:
+        entry |= {"hd95_mm": numbers(surfaces.hd95), "missed": surfaces.missed.tolist()}
+        for mm, values in zip(TOLERANCES, surfaces.dice.T, strict=True):
+            entry[f"surface_dice_{mm}mm"] = numbers(values)
+    if by_class:
+        first = 1 if scores.has_background else 0
+        entry["mean_dice"] = mean_of_present(by_class["dice"][first:])
+    return entry
 
 
 def surface_scores(

@@ -1,16 +1,13 @@
-"""Masks that are more than a file: true ones from annotations, written objects with their classes."""
+"""True masks from annotations, in the classes of a model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from data_utils.class_map import ClassMap
 from data_utils.class_names import NamedClasses, is_background
 from data_utils.image_io.formats import RenderedMask
-from data_utils.image_io.reader import read_mask
-from inference.outputs.object_tables import IMAGE_COLUMNS, REMEDY, table_rows
 from runtime.errors import DataError
 from tasks.matching import pack_labels
 from unet.config import IGNORE_INDEX
@@ -104,29 +101,3 @@ class AnnotatedClasses(RenderedMask):
             else:
                 indices[value] = index
         return cls(source, name, tuple(indices), tuple(unknown))
-
-
-@dataclass(frozen=True)
-class WrittenObjects(RenderedMask):
-    """Objects that prediction wrote, with their classes.
-
-    Args:
-        mask: the label image.
-        table: the table of its objects.
-        names: the classes of objects.
-    """
-
-    mask: Path
-    table: Path
-    names: tuple[str, ...]
-
-    def render(self) -> np.ndarray:
-        """(H, W) int64: number and class of each pixel, as `tasks.matching.pack_labels` makes them."""
-        numbers = read_mask(self.mask, str(self.mask))
-        classes = np.zeros(int(numbers.max()) + 1, np.int64)
-        for row in table_rows(self.table, IMAGE_COLUMNS):
-            number = int(row["number"])
-            if not 0 < number < len(classes) or row["class"] not in self.names:
-                raise DataError(f"{self.table}: object {number} is not one of {self.mask}; {REMEDY}")
-            classes[number] = self.names.index(row["class"]) + 1
-        return pack_labels(numbers, classes[numbers])

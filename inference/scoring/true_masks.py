@@ -17,8 +17,8 @@ from data_utils.sources.folder import detect_suffix
 from data_utils.sources.records import Record, Records
 from data_utils.sources.spelling import composed
 from inference.input_files import IMAGES_OF, files_below, mask_folder_test, pictures_among, stem_of
-from inference.outputs.jobs import ImageJob, InputPages, Job, MaskFile, RasterJob
-from inference.outputs.object_masks import AnnotatedClasses, AnnotatedObjects, value_indices
+from inference.jobs import InputPages, Job, MaskFile
+from inference.scoring.annotated_masks import AnnotatedClasses, AnnotatedObjects, value_indices
 from runtime.console import counted
 from runtime.errors import DataError
 
@@ -76,17 +76,16 @@ def _place_on_image(mask: MaskFile | None, job: Job) -> MaskFile | None:
     """A true mask on the grid of its image, if both are georeferenced."""
     if not isinstance(mask, PageFile) or mask.page:
         return mask
-    if not isinstance(job, RasterJob) or not job.size:
+    if job.place is None or not job.size:
         return mask
     path = str(mask.path)
-    height, width = job.size
-    placed = on_grid(path, Grid(job.place, (height, width)), path)
+    placed = on_grid(path, Grid(job.place, (job.size[0], job.size[1])), path)
     return placed if isinstance(placed, PlacedMask) else mask
 
 
 def _as_picture(mask: MaskFile | None, job: Job) -> MaskFile | None:
     """A true mask of an image; a TIFF is read as a picture."""
-    if isinstance(job, ImageJob) and isinstance(mask, PageFile) and is_tiff(mask.path):
+    if job.volume is None and isinstance(mask, PageFile) and is_tiff(mask.path):
         return PictureFile(str(mask.path), mask.page)
     return mask
 

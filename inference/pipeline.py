@@ -8,6 +8,7 @@ from torch import Tensor
 
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.tiff import check_pages, is_tiff
+from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed import WindowedArray, open_windowed
 from data_utils.visualize import to_rgb
@@ -107,18 +108,21 @@ class PredictionPipeline:
         """Predict a volume, which may be larger than memory."""
         assert job.volume is not None
         self.output_format.check_volume(job.name)
-        size = job.size or read_volume_header(job.volume, job.name).size  # raises if the header is bad
-        decoded = self._decode(job, size, self.predictor.strips(job.volume, job.name))
-        return partial(self._finish, PredictedImage(job, size, decoded))
+        header = read_volume_header(job.volume, job.name)
+        strips = self.predictor.strips(job.volume, job.name)
+        decoded = self._decode(job, header.size, strips, header.spacing)
+        return partial(self._finish, PredictedImage(job, header.size, decoded))
 
-    def _decode(self, job: Job, size: tuple[int, ...], strips: Iterator[Tensor]) -> Decoded:
+    def _decode(
+        self, job: Job, size: tuple[int, ...], strips: Iterator[Tensor], spacing: Spacing | None = None
+    ) -> Decoded:
         """The prediction from the logits of a job, with a progress bar if they come in several parts."""
         job.output.parent.mkdir(parents=True, exist_ok=True)
         count = math.ceil(size[0] / strip_length(self.predictor.config.num_classes, size))
         if count > 1:
             strips = track(strips, count, job.image.name, unit="strip")
         wanted = self.requested.wanted(job)
-        return self.predictor.decode(strips, size, job.spacing, job.name, wanted=wanted, folder=job.output.parent)
+        return self.predictor.decode(strips, size, spacing, job.name, wanted=wanted, folder=job.output.parent)
 
     def _finish(self, image: PredictedImage) -> Score | None:
         """Write and score an image. Raises ScoreError for an unusable true mask, once the prediction is on the disk."""

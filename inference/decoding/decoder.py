@@ -140,7 +140,7 @@ def decode_strips(
 
 def _decode(decoder: Decoder, logits: Tensor, name: str, wanted: Collection[str]) -> dict[str, np.ndarray]:
     """The fields of `Decoded` for a strip of logits. The host waits once for all of them."""
-    tensors = {"is_finite": logits.isfinite().all(), "labels": decoder.answers(logits)}
+    tensors = {"has_infinite": ~logits.isfinite().all(), "labels": decoder.answers(logits)}
     if "probabilities" in wanted:
         tensors["probabilities"] = decoder.probabilities(logits)
     if "uncertainty" in wanted:
@@ -150,7 +150,7 @@ def _decode(decoder: Decoder, logits: Tensor, name: str, wanted: Collection[str]
         tensors["certainty"] = certainty
     copies = download(list(tensors.values()))
     arrays = {field: copy.numpy() for field, copy in zip(tensors, copies, strict=True)}
-    if not arrays.pop("is_finite"):
+    if arrays.pop("has_infinite"):
         raise ImageError(
             f"{name}: the network's answers are not finite numbers; the model is damaged, or the image has values far"
             " beyond those of training"

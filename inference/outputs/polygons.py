@@ -54,7 +54,11 @@ def save_polygons(image: PredictedImage, extension: str, areas: Areas, propertie
     job = image.job
     assert job.place is not None
     load_rasterio(job.name)
-    with replace_path(job.file(extension)) as path, gdal_errors(f"{path} cannot be written ({{}})"), ExitStack() as stack:
+    with (
+        replace_path(job.file(extension)) as path,
+        gdal_errors(f"{path} cannot be written ({{}})"),
+        ExitStack() as stack,
+    ):
         polygons = _polygons(image, areas, properties, path.parent, stack)
         if extension == GEOJSON:
             write_geojson(path, job.place, polygons)

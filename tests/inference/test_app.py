@@ -30,7 +30,7 @@ from support.launches import PROGRAMS, ROOT, predict
 
 import app
 from data_utils.class_map import ClassMap
-from data_utils.image_io.writers import PngWriter
+from data_utils.image_io.writers import write_png
 from data_utils.visualize import class_colors, colorize, overlay
 from inference import Predictor
 from inference.outputs.classes import ClassFormat
@@ -63,9 +63,8 @@ def pictures(html: str) -> list[Image.Image]:
 
 def large_png(path: Path) -> Path:
     """Few bytes of 12,000 x 9,000 pixels."""
-    with path.open("wb") as file, PngWriter(file, (9000, 12000), 6) as png:
-        for _ in range(9):
-            png.write(np.zeros((1000, 12000), np.uint8))
+    with path.open("wb") as file:
+        write_png(file, (9000, 12000), [np.zeros((1000, 12000), np.uint8)] * 9, 6)
     return path
 
 
@@ -418,8 +417,8 @@ def test_points_are_shown_on_the_image(tmp_path):
 
 
 def test_an_image_of_40_megapixels_is_taken(tmp_path):
-    with (tmp_path / "wide.png").open("wb") as file, PngWriter(file, (5000, 8000), 6) as png:
-        png.write(np.zeros((5000, 8000), np.uint8))
+    with (tmp_path / "wide.png").open("wb") as file:
+        write_png(file, (5000, 8000), [np.zeros((5000, 8000), np.uint8)], 6)
     assert page_job(tmp_path / "wide.png").size == (5000, 8000)
 
 

@@ -1,10 +1,9 @@
 """Reading, predicting and writing: what is read ahead, files that are read in parts, and inputs that fail.
 
-Modules: inference/pipeline.py, inference/steps.py.
+Modules: inference/pipeline.py.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,41 +11,19 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import ImageJob
-from inference.scoring.truth import ScoreError
-from inference.steps import ImageSteps, VolumeSteps
 from PIL import Image
 from support.prediction import network_of, touch, volume_job, writer_of
 
 from data_utils.image_io.formats import PageFile
-from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from inference import predictor as predictor_module
 from inference.inputs import find_jobs
+from inference.jobs import Job
+from inference.outputs.prediction_format import MaskFormat
 from inference.pipeline import PredictionPipeline
-from runtime.errors import ImageError
+from inference.scoring.score import ScoreError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
-
-
-@pytest.fixture
-def page_job(tmp_path) -> tuple[ImageJob, np.ndarray]:
-    """The job of the third page of a TIFF, and its pixels."""
-    pages = np.random.default_rng(0).integers(0, 2**16, (3, 8, 9), dtype=np.uint16)
-    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
-    return ImageJob(image=tmp_path / "a.tif", size=(8, 9), output=tmp_path / "a", page=2), pages[2]
-
-
-def steps_of(preprocess: Preprocess, channels: int, *extensions: str) -> ImageSteps:
-    """The steps of images for a network of these settings."""
-    predictor = Predictor(UNet(UNetConfig(channels, 2, base_channels=1, depth=1, preprocess=preprocess)))
-    return ImageSteps(predictor, writer_of(predictor, extensions))
-
-
-NETWORKS_OF_PAGES = pytest.mark.parametrize(
-    ("preprocess", "channels"), [(Preprocess(), 1), (Preprocess(scale=0.25), 3)], ids=["grey", "color at a quarter"]
-)
 
 
 def test_a_tiff_whose_pages_never_end_is_refused(tmp_path):
@@ -57,18 +34,9 @@ def test_a_tiff_whose_pages_never_end_is_refused(tmp_path):
     struct.pack_into("<I", content, directory + 2 + 12 * tags, directory)  # the next page is this one
     (tmp_path / "circle.tif").write_bytes(content)
     (job,) = find_jobs([str(tmp_path / "circle.tif")], tmp_path / "out")
-    with pytest.raises(ImageError, match="the directory of one page is that of an earlier one again"):
-        steps_of(Preprocess(), 1, ".png").read(job)
-
-
-def test_an_image_in_windows_is_written_as_it_is_computed(page_job):
-    job, _ = page_job
-    (finish,) = steps_of(Preprocess(), 1).compute([(job, None)])
-    mask = job.file(".png")
-    assert mask.exists()
-    mask.unlink()
-    assert finish() is None
-    assert not mask.exists()
+    predictor = Predictor(network_of())
+    ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]])
+    assert "the directory of one page is that of an earlier one again" in str(outcome)
 
 
 @pytest.mark.parametrize(("name", "page"), [("a.tif", 1), ("a.png", 0)])
@@ -104,20 +72,6 @@ def test_each_image_of_a_batch_has_its_mask(tmp_path):
     assert all(job.file(".png").exists() for job in jobs)
 
 
-def test_logits_of_a_tall_image_are_written_a_strip_at_a_time(tmp_path, monkeypatch):
-    heights = []
-
-    def note(writer: ImageWriter, image: PredictedImage, strips: Iterable[torch.Tensor]) -> None:
-        heights.extend(strip.shape[1] for strip in strips)
-
-    monkeypatch.setattr(ImageWriter, "write", note)
-    Image.new("L", (9, 130)).save(tmp_path / "a.png")
-    job = ImageJob(image=tmp_path / "a.png", size=(130, 9), output=tmp_path / "a")
-    predictor = Predictor(network_of())
-    list(PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]]))
-    assert heights == [64, 64, 2]
-
-
 @pytest.fixture
 def full_memory(monkeypatch) -> Predictor:
     """A predictor whose device has no memory left."""
@@ -147,17 +101,17 @@ def test_an_image_that_does_not_fit_while_it_is_written_is_told_a_tile_that_does
     def refuse(*arguments: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(ImageWriter, "write", refuse)
+    monkeypatch.setattr(MaskFormat, "write", refuse)
     job = picture_job(tmp_path)
     predictor = Predictor(network_of())
     ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]])
     assert str(outcome).startswith(f"{job.name}: does not fit into memory; give --tile-size 512")
 
 
-def picture_job(folder: Path, **options) -> ImageJob:
+def picture_job(folder: Path, **options) -> Job:
     """The job of a picture that is there."""
     touch(folder, "a.png")
-    return ImageJob(image=folder / "a.png", size=(3, 4), output=folder / "out" / "a", **options)
+    return Job(image=folder / "a.png", size=(3, 4), output=folder / "out" / "a", **options)
 
 
 @pytest.mark.parametrize("name", ["truth.png", "gone.png"], ids=["no picture", "not there"])
@@ -173,30 +127,8 @@ def test_a_true_mask_that_cannot_be_used_costs_the_score_alone(tmp_path, name, e
     assert all(np.asarray(Image.open(job.file(extension))).shape[:2] == (3, 4) for extension in extensions)
 
 
-@pytest.mark.parametrize("is_scored", [False, True])
-def test_strips_are_computed_as_they_are_written(tmp_path, monkeypatch, is_scored):
-    events = []
-
-    def strips(picture: WindowedArray, name: str) -> Iterator[int]:
-        for number in range(2):
-            events.append(f"compute {number}")
-            yield number
-
-    def write(writer: ImageWriter, image: PredictedImage, strips: Iterable[int], *scorers: object) -> None:
-        events.extend(f"write {number}" for number in strips)
-
-    monkeypatch.setattr(ImageWriter, "write", write)
-    monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 1)
-    predictor = Predictor(network_of())
-    monkeypatch.setattr(predictor, "strips", strips)
-    touch(tmp_path, "truth.png")
-    job = picture_job(tmp_path, truth=PageFile(tmp_path / "truth.png") if is_scored else None)
-    list(PredictionPipeline(predictor, writer_of(predictor), set()).run([[job]]))
-    assert events == ["compute 0", "write 0", "compute 1", "write 1"]
-
-
 @pytest.fixture
-def finished_job(tmp_path) -> ImageJob:
+def finished_job(tmp_path) -> Job:
     """An image whose mask is written, and which cannot be read any more; its true mask is empty."""
     job = picture_job(tmp_path, truth=PageFile(tmp_path / "truth.png"))
     touch(tmp_path, "out/a.png", "truth.png")
@@ -227,20 +159,13 @@ def test_a_mask_that_is_written_has_no_score_where_its_true_mask_cannot_be_used(
 
 
 def test_a_true_mask_of_a_volume_on_a_disk_that_fails_costs_the_score_alone(tmp_path, monkeypatch):
-    def fail(*arguments: object) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("inference.scoring.volume.VolumeScorer.score_mask", fail)
+    monkeypatch.setattr(MaskFormat, "score", fail)
     predictor = Predictor(network_of(dims=3))
     job = volume_job(tmp_path, tmp_path / "truth.nii")
     ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor, (".nii.gz",)), set()).run([[job]])
     assert isinstance(outcome, ScoreError)
     assert str(outcome) == "[Errno 5] Input/output error; the prediction is written anyway"
     assert job.file(".nii.gz").exists()
-
-
-@pytest.mark.parametrize("boundary", [False, True])
-def test_surfaces_of_volumes_are_scored_where_boundaries_are_asked_for(boundary):
-    predictor = Predictor(network_of(dims=3))
-    steps = VolumeSteps(predictor, writer_of(predictor, (".nii.gz",), boundary=boundary))
-    assert steps.scorer.surfaces is boundary

@@ -2,7 +2,7 @@
 
 Proved on torch's meta device, whose tensors have shapes but no values: reading one raises, and so does mixing devices.
 
-Modules: inference/pipeline.py, inference/batches.py, inference/outputs/jobs.py.
+Modules: inference/pipeline.py, inference/batches.py, inference/jobs.py.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from inference.outputs.images import StripWriter
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from PIL import Image
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -23,6 +21,7 @@ import inference.predictor
 from data_utils.image_io.formats import PageFile
 from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
+from inference.jobs import MASK, OVERLAY, PROBABILITIES, Job
 from inference.outputs import new_format
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import PredictionPipeline
@@ -144,13 +143,13 @@ def test_a_mask_alone_takes_one_wait(downloads):
     assert downloads == [2]
 
 
-def jobs(folder: Path, count: int) -> list[ImageJob]:
+def jobs(folder: Path, count: int) -> list[Job]:
     """Images with true masks."""
     for index in range(count):
         Image.fromarray(IMAGES[0]).save(folder / f"{index}.png")
         Image.fromarray(np.full(SHAPES[0], 10, np.uint8)).save(folder / f"{index}.truth.png")
     return [
-        ImageJob(
+        Job(
             image=folder / f"{i}.png",
             size=SHAPES[0],
             output=folder / "out" / f"{i}",
@@ -167,7 +166,7 @@ written_files = pytest.mark.parametrize(
 )
 
 
-def run_pipeline(batches: list[list[ImageJob]], extensions: tuple[str, ...]) -> None:
+def run_pipeline(batches: list[list[Job]], extensions: tuple[str, ...]) -> None:
     """Predict and score; the scores come from what was fetched, and each file is there."""
     predictor = Predictor(network(0.5), ensemble=[network()], tile_size=48, tta=True)
     writer = RequestedOutputs(new_format(predictor.config), predictor.task, extensions)
@@ -207,22 +206,3 @@ def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_
     assert sorted(renamed) == sorted(map(job.file, extensions))
     assert renamed[-1] == job.file(MASK)
     assert sizes == [file.stat().st_size for file in renamed]
-
-
-@pytest.mark.parametrize("extensions", [(MASK,), (MASK, OVERLAY, PROBABILITIES)])
-def test_an_image_that_cannot_be_written_leaves_all_its_older_files(monkeypatch, tmp_path, extensions):
-    predictor = Predictor(network(device="cpu"))
-    writer = RequestedOutputs(new_format(predictor.config), predictor.task, extensions)
-    (job,) = jobs(tmp_path, 1)
-    job.output.parent.mkdir()
-    for extension in extensions:
-        job.file(extension).write_text("old")
-
-    def refuse(files: StripWriter) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(StripWriter, "finish", refuse)
-    ((_, error),) = PredictionPipeline(predictor, writer, set()).run([[job]])
-    assert "No space left on device" in str(error)
-    assert {path.read_text() for path in job.output.parent.iterdir()} == {"old"}
-    assert len(list(job.output.parent.iterdir())) == len(extensions)

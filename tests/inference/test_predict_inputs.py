@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import tifffile
 import torch
-from inference.outputs.jobs import ImageJob, MaskFile
-from inference.true_masks import TruthFolder
 from PIL import Image
 from support.in_process import run_predict
 from support.launches import predict
@@ -25,7 +23,9 @@ from inference import Predictor
 from inference.batches import group_jobs, process_share
 from inference.input_files import files_of_patterns
 from inference.inputs import InputRules, find_jobs
+from inference.jobs import Job, MaskFile
 from inference.network_inputs import open_input, read_inputs
+from inference.scoring.true_masks import TruthFolder
 from runtime.errors import DataError
 from unet.config import UNetConfig
 
@@ -149,9 +149,7 @@ def test_a_header_that_tells_another_size_costs_nobody_a_mask(model, tmp_path):
 
 def test_work_is_shared_by_pixels():
     sizes = [(2000, 2000), *[(100, 100)] * 8, (300, 200), (1500, 1500), (1200, 1300)]
-    jobs = [
-        ImageJob(image=Path(f"{number}.png"), size=size, output=Path(str(number))) for number, size in enumerate(sizes)
-    ]
+    jobs = [Job(image=Path(f"{number}.png"), size=size, output=Path(str(number))) for number, size in enumerate(sizes)]
     pixels = pixels_per_batch(torch.device("cpu"))
     batches = group_jobs(jobs, lambda size: (size, images_per_batch(pixels, size)))
     assert max(map(len, batches)) == 8
@@ -308,7 +306,7 @@ def stack_file(tmp_path) -> Path:
     return tmp_path / "s.tif"
 
 
-def jobs_of(file: Path, rules: InputRules | None = None) -> list[ImageJob]:
+def jobs_of(file: Path, rules: InputRules | None = None) -> list[Job]:
     """The jobs of a file."""
     return find_jobs([str(file)], file.parent / "out", rules or InputRules())
 

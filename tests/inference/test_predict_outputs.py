@@ -1,6 +1,6 @@
 """What predict.py writes and keeps: one model's files in a folder, whole ones only, on a disk that takes them.
 
-Modules: inference/outputs/requested_outputs.py, inference/outputs/disk.py, inference/outputs/images.py,
+Modules: inference/outputs/requested_outputs.py, inference/outputs/disk.py, inference/outputs/files.py,
 inference/outputs/prediction_format.py, inference/outputs/classes.py, inference/provenance.py.
 """
 

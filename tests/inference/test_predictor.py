@@ -328,7 +328,7 @@ def test_points_are_those_of_the_page_that_is_asked_for(point_predictor, tmp_pat
 
 def test_points_are_reported_with_their_presence_and_confidence(point_predictor):
     image = np.random.default_rng(0).integers(0, 255, (16, 18), dtype=np.uint8)
-    points, rows = point_predictor.points(image), point_predictor.predict_rows(image)
+    points, rows = point_predictor.points(image), point_predictor.labels(image)
     assert [point.name for point in points] == ["a", "b"]
     assert [point.presence for point in points] == rows[:, 2].tolist()
     assert [point.confidence for point in points] == rows[:, 3].tolist()
@@ -337,7 +337,7 @@ def test_points_are_reported_with_their_presence_and_confidence(point_predictor)
 
 def test_points_lie_in_pixels_of_the_image(point_predictor):
     image = np.random.default_rng(0).integers(0, 255, (16, 24), dtype=np.uint8)
-    rows = point_predictor.predict_rows(image)
+    rows = point_predictor.labels(image)
     positions = [point.position for point in point_predictor.points(image)]
     np.testing.assert_allclose(positions, rows[:, :2] * (16, 24) - 0.5)
 
@@ -470,7 +470,7 @@ def balanced(pages) -> Predictor:
     return Predictor(network)
 
 
-@pytest.mark.parametrize("call", ["mask", "predict_rows"])
+@pytest.mark.parametrize("call", ["mask", "labels"])
 def test_a_mask_is_that_of_the_page_that_is_asked_for(tmp_path, pages, balanced, call):
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
     first, second = (balanced(page).mask for page in pages)
@@ -486,7 +486,7 @@ def test_probabilities_are_those_of_the_page_that_is_asked_for(tmp_path, pages, 
     np.testing.assert_array_equal(balanced(tmp_path / "a.tif").mask, balanced(pages[0]).mask)
 
 
-@pytest.mark.parametrize("call", ["__call__", "mask", "predict_rows"])
+@pytest.mark.parametrize("call", ["__call__", "mask", "labels"])
 def test_an_error_at_an_image_has_the_name_that_was_given(call):
     with pytest.raises(ImageError, match=r"^my picture: "):
         getattr(Predictor(network_of()), call)(b"no picture", "my picture")

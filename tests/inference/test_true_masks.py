@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-from inference.outputs.jobs import ImageJob, InputPages, MaskFile, RasterJob, VolumeJob
-from inference.true_masks import AnnotatedTruths, TrueMasks, TruthFolder, open_true_masks
 from support.prediction import touch
 from support.written_files import PLACE
 
@@ -16,6 +14,8 @@ from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
 from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from inference.input_files import files_below, pictures_among
+from inference.jobs import InputPages, Job, MaskFile
+from inference.scoring.true_masks import AnnotatedTruths, TrueMasks, TruthFolder, open_true_masks
 from runtime.errors import DataError
 
 
@@ -276,7 +276,7 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
     with tifffile.TiffWriter(tmp_path / "s.tif") as tiff:
         for _ in range(2):
             tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=tags)
-    job = RasterJob(image=Path("s.tif"), size=(3, 4), output=Path("out"), place=PLACE)
+    job = Job(image=Path("s.tif"), size=(3, 4), output=Path("out"), place=PLACE)
     inputs = [InputPages(Path("s"), [job, replace(job, page=1)], stems("s_0001", "s_0002"))]
     first, second = TruthFolder(tmp_path, "").with_truths(inputs)
     assert isinstance(first.truth, PlacedMask)
@@ -287,7 +287,7 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
 
 def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path):
     touch(tmp_path, "s_0002.tif")
-    job = ImageJob(image=Path("s.tif"), size=(3, 4), output=Path("out"), page=1)
+    job = Job(image=Path("s.tif"), size=(3, 4), output=Path("out"), page=1)
     (scored,) = TruthFolder(tmp_path, "", reads_places=False).with_truths(
         [InputPages(Path("s"), [job], stems("s_0002"))]
     )
@@ -296,14 +296,14 @@ def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path)
 
 def test_true_masks_of_pages_are_counted_without_small_copies_of_the_image(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
-    jobs = [ImageJob(image=Path("s.tif"), size=(3, 4), output=Path("out"), page=page) for page in (0, 2)]
+    jobs = [Job(image=Path("s.tif"), size=(3, 4), output=Path("out"), page=page) for page in (0, 2)]
     scored = TruthFolder(tmp_path, "").with_truths([InputPages(Path("s"), jobs, stems("s_0001", "s_0002"))])
     assert [job.truth for job in scored] == [(tmp_path / "s.tif", page) for page in (0, 1)]
 
 
 def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):
     tifffile.imwrite(tmp_path / "v.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
-    job = VolumeJob(image=Path("v.tif"), size=(2, 3, 4), output=Path("out"), volume=VolumeFile(("v.tif",)))
+    job = Job(image=Path("v.tif"), size=(2, 3, 4), output=Path("out"), volume=VolumeFile(("v.tif",)))
     inputs = [InputPages(Path("v"), [job], stems("v"))]
     (scored,) = TruthFolder(tmp_path, "", reads_places=False).with_truths(inputs)
     assert scored.truth == PageFile(tmp_path / "v.tif")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from inference.kinds import OUTPUT_KINDS, MaskKind
 from torch import Tensor
 
 from data_utils.class_names import NamedClasses
@@ -186,11 +185,11 @@ class GreyFormat(MaskFormat):
     def from_config(cls, config: UNetConfig) -> "GreyFormat":
         return cls()
 
-    def mask_values(self, rows: np.ndarray) -> np.ndarray:
-        return rows
+    def mask_values(self, labels: np.ndarray) -> np.ndarray:
+        return labels
 
-    def shades(self, rows: np.ndarray) -> np.ndarray:
-        return rows.clip(0).astype(np.uint8)
+    def shades(self, labels: np.ndarray) -> np.ndarray:
+        return labels.clip(0).astype(np.uint8)
 
 
 class GreySection(Section[GreyScores]):
@@ -216,7 +215,6 @@ def register() -> None:
     TARGETS[Grey.name] = GreyReader
     DECODERS[Grey.name] = GreyDecoder
     FORMATS[Grey.name] = GreyFormat
-    OUTPUT_KINDS[Grey.name] = MaskKind
     SECTIONS[Grey.name] = GreySection
 
 

@@ -1,7 +1,7 @@
 """Runs of classes that overlap and of regions: from folders of masks to scores, files and the report.
 
 Modules: inference/outputs/overlapping.py, inference/outputs/regions.py, train_utils/reporting/overlapping.py,
-inference/true_masks.py.
+inference/scoring/true_masks.py.
 """
 
 import json

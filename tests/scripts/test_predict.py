@@ -14,7 +14,6 @@ import pytest
 import tifffile
 import torch
 from accelerate.utils import DynamoBackend
-from inference.scoring.truth import ScoreError
 from PIL import Image
 from support.data_sets import load_info
 from support.launches import PROGRAMS, launch, predict
@@ -24,6 +23,7 @@ from inference import Predictor
 from inference.outputs import new_format
 from inference.pipeline import PredictionPipeline
 from inference.predict_settings import parse_args
+from inference.scoring.score import ScoreError
 from predict import check_outputs, output_extensions
 from runtime.errors import ImageError, ModelError, SettingsError
 from runtime.launch import compile_networks

@@ -1,6 +1,6 @@
 """Volumes through prediction: tiles, strips, masks on their own grid, names of files, scores.
 
-Modules: inference/outputs/volumes.py, inference/scoring/volume.py.
+Modules: inference/outputs/files.py, inference/scoring/surfaces.py.
 """
 
 import json
@@ -14,12 +14,9 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, VolumeJob
-from inference.outputs.volumes import VolumeWriter
-from inference.scoring.volume import case_report, case_table, surface_scores
 from PIL import Image
 from support.in_process import run_predict
-from support.prediction import settings_of, volume_job
+from support.prediction import settings_of, volume_job, write_logits
 from support.volumes import write_nifti
 
 import inference.tiling.cuts
@@ -29,10 +26,12 @@ from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference import Predictor
 from inference.inputs import InputRules, find_jobs
+from inference.jobs import MASK, OVERLAY, PROBABILITIES, Job
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import PredictionPipeline
+from inference.scoring.surfaces import case_report, case_table, surface_scores
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import strips_at_sizes
@@ -213,7 +212,7 @@ class WrittenVolume(NamedTuple):
     """A volume, what is written of it, and the mask that the predictor answers in RAS orientation."""
 
     image: nibabel.Nifti1Image
-    job: VolumeJob
+    job: Job
     mask: np.ndarray
 
 
@@ -271,15 +270,15 @@ LOGITS = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
 class WrittenStrips(NamedTuple):
     """A volume whose outputs were written in strips of two slices, and the mask that the writer has given."""
 
-    job: VolumeJob
+    job: Job
     mask: np.ndarray
 
 
 @pytest.fixture
 def strips(tmp_path) -> WrittenStrips:
     job = volume_job(tmp_path, None)
-    writer = VolumeWriter(TWO_CLASSES, Classes(("a", "b")), (".png", ".overlay.png", ".npy"))
-    return WrittenStrips(job, writer.write(job, (3, 4, 5), LOGITS.split(2, dim=1)))
+    decoded = write_logits(TWO_CLASSES, Classes(("a", "b")), job, LOGITS, (".png", ".overlay.png", ".npy"))
+    return WrittenStrips(job, decoded.labels)
 
 
 def test_mask_of_strips_of_a_volume_is_that_of_all_logits(strips):
@@ -290,7 +289,7 @@ def test_mask_of_strips_of_a_volume_is_that_of_all_logits(strips):
 def test_probabilities_of_a_volume_need_no_other_disk_than_that_of_its_outputs(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "no folder"))
     job = volume_job(tmp_path, None)
-    VolumeWriter(TWO_CLASSES, Classes(("a", "b")), (".png", ".npy")).write(job, (3, 4, 5), [LOGITS])
+    write_logits(TWO_CLASSES, Classes(("a", "b")), job, LOGITS, (".png", ".npy"))
     assert job.file(".npy").is_file()
 
 

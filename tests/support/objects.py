@@ -1,18 +1,14 @@
 """Pictures of discs, half of which touch another one, their label images, targets, and records of masks in memory."""
 
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import BinaryIO
 
 import numpy as np
-import pytest
 import torch
 from numpy.typing import ArrayLike
 from PIL import Image
 from torch import Tensor
 
 from data_utils.sources.records import ListRecords, Metadata
-from inference.decoding import canvas
 from tasks.matching import pack_labels
 from tasks.objects import ObjectTarget
 
@@ -104,16 +100,3 @@ def numbered(highest: int, *, broken: bool = False) -> np.ndarray:
     """A mask with a pixel of each number; a broken one has a second piece of the first number."""
     values = np.arange(highest + 1, dtype=np.uint16)
     return np.append(values, [0, 1])[None] if broken else values[None]
-
-
-def note_scratch_folders(monkeypatch: pytest.MonkeyPatch, *, in_memory: int) -> list[Path]:
-    """The folders of the files in which canvases of more than `in_memory` bytes will lie; the list grows with them."""
-    folders = []
-
-    def open_file(dir: Path) -> BinaryIO:
-        folders.append(dir)
-        return TemporaryFile(dir=dir)
-
-    monkeypatch.setattr(canvas, "IN_MEMORY", in_memory)
-    monkeypatch.setattr(canvas, "TemporaryFile", open_file)
-    return folders

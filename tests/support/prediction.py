@@ -2,20 +2,27 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
-from inference.outputs.jobs import ImageJob, VolumeJob
 from PIL import Image
 
 from data_utils.image_io.formats import PageFile, VolumeFile
 from inference import Predictor
+from inference.decoding import new_decoder
+from inference.decoding.decoder import Decoded, decode_strips
+from inference.jobs import MASK, Job
 from inference.outputs import new_format
+from inference.outputs.files import PredictedImage
+from inference.outputs.prediction_format import PredictionFormat
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predict_settings import PredictSettings, parse_args
+from inference.scoring.score import Score
 from support.volumes import write_volume
 from tasks.classes import ClassScores
+from tasks.task import Task
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -30,15 +37,15 @@ def touch(folder: Path, *names: str) -> None:
             Image.fromarray(np.zeros((3, 4), np.uint8)).save(folder / name)
 
 
-def image_job(folder: Path, name: str = "a", size: tuple[int, int] | None = (2, 3)) -> ImageJob:
+def image_job(folder: Path, name: str = "a", size: tuple[int, int] | None = (2, 3)) -> Job:
     """The job of an image that is not written."""
-    return ImageJob(image=folder / f"{name}.tif", size=size, output=folder / "out" / name, root=folder / "out")
+    return Job(image=folder / f"{name}.tif", size=size, output=folder / "out" / name, root=folder / "out")
 
 
-def volume_job(folder: Path, truth: Path | None) -> VolumeJob:
+def volume_job(folder: Path, truth: Path | None) -> Job:
     """The job of a volume, which is written."""
     image = write_volume(folder / "image.nii", np.zeros((3, 4, 5), np.float32))
-    return VolumeJob(
+    return Job(
         image=image,
         size=(3, 4, 5),
         output=folder / "out" / "image",
@@ -56,6 +63,31 @@ def network_of(names: tuple[str, ...] = ("a", "b"), values: tuple = (0, 1), **op
 def writer_of(predictor: Predictor, extensions: tuple[str, ...] = (".png",), **options) -> RequestedOutputs:
     """A writer of what the predictor answers, by the extensions of its files."""
     return RequestedOutputs(new_format(predictor.config), predictor.task, extensions, **options)
+
+
+def write_logits(
+    output_format: PredictionFormat,
+    task: Task,
+    job: Job,
+    logits: torch.Tensor,
+    extensions: tuple[str, ...] = (MASK,),
+    **image: Any,
+) -> Decoded:
+    """Write the files of a job from logits (outputs, *size); `image` holds further fields of `PredictedImage`."""
+    requested = RequestedOutputs(output_format, task, extensions)
+    job.output.parent.mkdir(parents=True, exist_ok=True)
+    size = tuple(logits.shape[1:])
+    decoded = decode_strips(new_decoder(task), logits.split(4, dim=1), size, job.name, wanted=requested.wanted(job))
+    output_format.write(PredictedImage(job, job.size or size, decoded, **image), extensions)
+    return decoded
+
+
+def score_labels(
+    output_format: PredictionFormat, task: Task, job: Job, labels: np.ndarray, *, boundary: bool = False, **decoded: Any
+) -> Score:
+    """The score of a prediction; `decoded` holds further fields of `Decoded`."""
+    image = PredictedImage(job, job.size or labels.shape, Decoded(labels, **decoded))
+    return output_format.score(task, image, boundary=boundary)
 
 
 def settings_of(*words: str, **changes: object) -> PredictSettings:

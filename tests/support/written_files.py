@@ -4,13 +4,13 @@ from pathlib import Path
 
 import nibabel
 import numpy as np
-from inference.outputs.jobs import VolumeJob
 from PIL import Image
 
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.volumes import read_volume_header
 from inference.decoding.finder import DetectedObject
+from inference.jobs import Job
 from inference.outputs.object_tables import IMAGE_COLUMNS
 
 SIZE = (9, 7)
@@ -21,13 +21,13 @@ LABELS = np.array([[1, 1, 0, 3], [1, 1, 0, 3], [0, 2, 2, 2]], np.uint16)
 LABEL_ROWS = ((1, "cell", (0, 0, 2, 2)), (2, "dirt", (2, 1, 3, 4)), (3, "cell", (0, 3, 2, 4)))  # the table of LABELS
 
 
-def tilted_volume_job(folder: Path, size: tuple[int, int, int] = (3, 4, 5)) -> VolumeJob:
+def tilted_volume_job(folder: Path, size: tuple[int, int, int] = (3, 4, 5)) -> Job:
     """The job of a volume, which is written, whose axes are not those of its space."""
     image = folder / "v.nii"
     nibabel.save(nibabel.Nifti1Image(np.zeros((size[1], size[2], size[0]), np.float32), TILTED), image)
     volume = VolumeFile((str(image),))
     header = read_volume_header(volume, "v")
-    return VolumeJob(image=image, size=header.size, output=folder / "out" / "v", volume=volume)
+    return Job(image=image, size=header.size, output=folder / "out" / "v", volume=volume)
 
 
 def write_object_table(file: Path, *rows: tuple[int, str, tuple[int, int, int, int]]) -> Path:

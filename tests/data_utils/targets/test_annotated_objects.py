@@ -1,6 +1,6 @@
 """Objects from annotations, with --task objects: COCO, labelme and YOLO tell them apart, and name their classes.
 
-Modules: inference/outputs/object_masks.py, inference/true_masks.py.
+Modules: inference/scoring/annotated_masks.py, inference/scoring/true_masks.py.
 """
 
 import json
@@ -9,9 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from inference.outputs.jobs import ImageJob
-from inference.outputs.object_masks import WrittenObjects
-from inference.true_masks import open_true_masks
 from PIL import Image
 from support.data_sets import load_info
 from support.in_process import run_predict
@@ -22,8 +19,10 @@ from data_utils.sources.annotations.cityscapes import EvaluatedIds
 from data_utils.sources.load import load_records
 from data_utils.targets.find import find_task
 from data_utils.targets.objects import ObjectReader
-from inference.outputs.object_tables import IMAGE_COLUMNS
+from inference.jobs import Job
+from inference.outputs.object_tables import IMAGE_COLUMNS, WrittenObjects
 from inference.outputs.objects import ObjectFormat
+from inference.scoring.true_masks import open_true_masks
 from runtime.errors import DataError
 from tasks.matching import label_classes, label_numbers
 from unet import UNet
@@ -277,7 +276,7 @@ def written_objects(folder: Path, *rows: str) -> WrittenObjects:
     """Objects 1 and 2 as a prediction writes them, with these rows of their table."""
     Image.fromarray(np.array([[0, 1, 2, 2]], np.uint16)).save(folder / "out.png")
     (folder / "out.objects.csv").write_text("\n".join([",".join(IMAGE_COLUMNS), *rows, ""]))
-    job = ImageJob(image=folder / "in.png", size=(1, 4), output=folder / "out")
+    job = Job(image=folder / "in.png", size=(1, 4), output=folder / "out")
     return ObjectFormat(("background", "cat", "dog")).written_mask(job)
 
 

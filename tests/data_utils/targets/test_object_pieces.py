@@ -9,7 +9,6 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from inference.scoring.truth import open_mask_rows
 from PIL import Image
 from scipy.ndimage import label
 from support.data_sets import load_info
@@ -18,6 +17,7 @@ from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
 from inference.outputs.objects import ObjectFormat
+from inference.scoring.masks import open_mask
 from tasks.matching import label_numbers
 from tasks.objects import Objects
 from unet.config import UNetConfig
@@ -110,6 +110,5 @@ def test_the_pieces_of_true_masks_are_objects_of_such_a_model(tmp_path):
     config = UNetConfig(2, task=Objects(in_pieces=True).to_config())
     output_format = ObjectFormat.from_config(config)
     mask = PageFile(tmp_path / "a.png")
-    with open_mask_rows(mask, output_format.reader_for(mask)) as rows:
-        strips = [label_numbers(rows.read(top, top + 6).prediction) for top in range(0, SIDE, 6)]
-    assert len(np.unique(np.concatenate(strips))) == 6
+    with open_mask(mask, output_format.reader_for(mask)) as pieces:
+        assert len(np.unique(label_numbers(pieces.labels()))) == 6

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inference.scoring.truth import open_mask_rows
 from PIL import Image
 from support.data_sets import load_info
 
@@ -13,6 +12,7 @@ from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
 from inference.outputs.classes import ClassFormat
+from inference.scoring.masks import open_mask
 
 COLORS = np.array([[0, 0, 0], [255, 0, 0], [0, 255, 0]], np.uint8)
 RED, GREEN = (255, 0, 0), (0, 255, 0)
@@ -90,6 +90,6 @@ def test_numbers_that_are_named_stay_classes_with_a_line(tmp_path):
 def test_a_true_mask_with_a_palette_is_compared_by_its_colors(tmp_path):
     class_map = load_info(write(tmp_path, in_an_order_of_its_own)).reader.class_map
     for file in ("0.png", "1.png"):
-        with open_mask_rows(PageFile(tmp_path / "train" / "masks" / file), ClassFormat(class_map).reader) as rows:
-            colors = np.array(class_map.values)[rows.read(0, 16).main]
+        with open_mask(PageFile(tmp_path / "train" / "masks" / file), ClassFormat(class_map).reader) as mask:
+            colors = np.array(class_map.values)[mask.labels()]
         assert (colors == np.asarray(Image.open(tmp_path / "train" / "images" / file))).all()

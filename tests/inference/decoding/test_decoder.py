@@ -1,12 +1,17 @@
-"""Logits become predictions: probabilities, their uncertainty, and what is exactly as likely as not."""
+"""Logits become predictions: probabilities, their uncertainty, and what is exactly as likely as not.
+
+Modules: inference/decoding/decoder.py, inference/scratch.py.
+"""
 
 import numpy as np
 import pytest
 import torch
-from inference.outputs.uncertainty import uncertainty_levels
 
+from inference import scratch
 from inference.decoding import new_decoder
+from inference.decoding.decoder import decode_strips
 from inference.decoding.views import average, mirror_back
+from runtime.errors import ImageError
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
 from tasks.objects import Objects
@@ -27,7 +32,8 @@ def test_certain_answers_have_logits_that_are_numbers(task):
 @pytest.mark.parametrize("classes", range(2, 40))
 def test_the_largest_uncertainty_is_255_of_any_number_of_classes(classes):
     decoder = new_decoder(Classes(tuple(map(str, range(classes)))))
-    assert uncertainty_levels(decoder, torch.full((classes, 1, 1), 0.3)).tolist() == [[255]]
+    logits = torch.full((classes, 1, 1), 0.3)
+    assert decode_strips(decoder, [logits], (1, 1), "a", wanted=("uncertainty",)).uncertainty.tolist() == [[255]]
     assert decoder.entropy(torch.full((classes, 1, 1), 0.3)).item() <= 1
 
 
@@ -100,64 +106,50 @@ def test_views_are_averaged_on_the_device_of_those_that_are_not_on_the_cpu(devic
     assert average(new_decoder(Classes(NAMES)), views).device.type == "meta"
 
 
-DTYPES = pytest.mark.parametrize(("task", "dtype"), [(SIDED, torch.int32), (Classes(NAMES), torch.uint8)])
-
-
-@DTYPES
-def test_strips_hold_the_rows_that_were_read(task, dtype, two_images):
-    logits, _ = two_images
-    first, second = new_decoder(task).read([logits[:, :1], logits[:, 1:]], "a", probabilities=False)
-    assert first.rows.shape == (1, 5)
-    assert second.rows.shape == (3, 5)
-    assert first.rows.dtype == str(dtype).removeprefix("torch.")
-
-
-@DTYPES
-@pytest.mark.parametrize("wants", [False, True])
-def test_strips_hold_probabilities_where_they_are_asked_for(task, dtype, wants, two_images):
+@pytest.mark.parametrize("task", ALL_TASKS)
+def test_a_prediction_is_the_same_in_any_strips(task, two_images):
     decoder = new_decoder(task)
     logits, _ = two_images
-    strips = list(decoder.read([logits[:, :1], logits[:, 1:]], "a", probabilities=wants))
-    strips.append(decoder.add(logits, probabilities=wants))
-    assert [strip.probabilities is not None for strip in strips] == [wants] * 3
+    wanted = ("probabilities", "uncertainty")
+    strips, whole = (
+        decode_strips(decoder, pieces, (4, 5), "a", wanted=wanted) for pieces in (logits.split([1, 3], 1), [logits])
+    )
+    assert strips.objects == whole.objects
+    np.testing.assert_array_equal(whole.probabilities, decoder.probabilities(logits))
+    np.testing.assert_allclose(strips.labels, whole.labels, rtol=1e-6)
+    np.testing.assert_allclose(strips.probabilities, whole.probabilities, rtol=1e-6)
+    np.testing.assert_array_equal(strips.uncertainty, whole.uncertainty)
 
 
 @pytest.mark.parametrize("task", ALL_TASKS)
-def test_probabilities_of_strips_are_those_of_their_logits(task, two_images):
+def test_only_what_is_wanted_is_kept(task, two_images):
+    decoded = decode_strips(new_decoder(task), [two_images[0]], (4, 5), "a")
+    assert decoded[2:] == (None, None, None)
+
+
+@pytest.mark.parametrize(("task", "dtype"), [(SIDED, "int32"), (Classes(NAMES), "uint8"), (Objects(), "int32")])
+def test_a_prediction_is_the_same_on_the_device(task, dtype, two_images):
     decoder = new_decoder(task)
     logits, _ = two_images
-    strip = decoder.add(logits, probabilities=True)
-    np.testing.assert_array_equal(strip.probabilities, decoder.probabilities(logits))
+    labels = decode_strips(decoder, [logits], (4, 5), "a").labels
+    assert labels.dtype == dtype
+    assert (decoder.finish_on_device(decoder.answers(logits[None], dim=1))[0].numpy() == labels).all()
 
 
 @pytest.mark.parametrize("task", ALL_TASKS)
-def test_strips_hold_what_is_given_beside_them(task, two_images):
-    logits, _ = two_images
-    strip = new_decoder(task).add(logits, probabilities=False, extras={"certainty": logits[0]})
-    assert (strip.extras["certainty"] == logits[0].numpy()).all()
+def test_logits_that_are_no_numbers_are_refused(task):
+    logits = torch.zeros(3, 4, 5)
+    logits[1, 2, 3] = torch.nan
+    with pytest.raises(ImageError, match="a: the network's answers are not finite numbers"):
+        decode_strips(new_decoder(task), logits.split(2, dim=1), (4, 5), "a")
 
 
-@DTYPES
-def test_strips_are_the_same_on_the_device(task, dtype, two_images):
-    decoder = new_decoder(task)
-    logits, _ = two_images
-    pieces = [decoder.add_on_device(piece[None]) for piece in (logits[:, :1], logits[:, 1:])]
-    assert pieces[0].dtype == dtype
-    rows = decoder.add(logits, probabilities=False).rows
-    assert (decoder.finish_on_device(pieces)[0].numpy() == rows).all()
-
-
-def test_objects_are_the_same_from_strips_and_on_the_device():
-    decoder = new_decoder(Objects(smallest=5))
-    logits = torch.full((3, 6, 8), -9.0)
-    logits[1:, 1:3, 1:3] = logits[1:, 4:, 5:] = 9.0
-    logits[0] = 0.0
-    pieces = [decoder.add_on_device(piece[None]) for piece in logits.split(4, dim=1)]
-    labels = decoder.finish_on_device(pieces)[0]
-    strips = list(decoder.read(logits.split(4, dim=1), "a", probabilities=False))
-    rows = [strip.rows for strip in strips if strip.rows is not None]
-    assert np.array_equal(np.concatenate(rows), labels.numpy())
-    assert [detected.size for detected in decoder.objects] == [6]
+def test_a_large_prediction_lies_in_a_file_that_is_gone_with_it(two_images, tmp_path, monkeypatch):
+    monkeypatch.setattr(scratch, "IN_MEMORY", 10)
+    labels = decode_strips(new_decoder(Objects()), [two_images[0]], (4, 5), "a", folder=tmp_path).labels
+    assert isinstance(labels, np.memmap)
+    assert list(tmp_path.iterdir()) == []
+    assert (labels == decode_strips(new_decoder(Objects()), [two_images[0]], (4, 5), "a").labels).all()
 
 
 def test_of_a_single_class_all_is_sure():

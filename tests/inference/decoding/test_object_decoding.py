@@ -1,25 +1,24 @@
 """Objects from the answers of pixels: the same in any strips, numbered by position, apart where they touch.
 
 Modules: inference/decoding/objects.py, inference/decoding/answers.py, inference/decoding/finder.py,
-inference/decoding/components.py, inference/decoding/canvas.py, data_utils/visualize_objects.py, data_utils/holes.py.
+inference/decoding/components.py, data_utils/visualize_objects.py, data_utils/holes.py.
 """
 
-import mmap
-from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from scipy.ndimage import gaussian_filter, label
-from support.objects import discs, note_scratch_folders, true_answers
+from support.objects import discs, true_answers
 
 from data_utils.holes import has_hole, holes
 from data_utils.visualize_objects import SHADES, shade_objects, touching_pairs
-from inference.decoding import canvas, finder
+from inference.decoding import finder
 from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths, pack_answers
-from inference.decoding.components import Component, ComponentStream, join_components
-from inference.decoding.finder import ObjectFinder, separate_objects
+from inference.decoding.components import Component, components, join_components
+from inference.decoding.decoder import decode_strips
+from inference.decoding.finder import find_objects, separate_objects
 from inference.decoding.objects import ObjectDecoder, choose_objects
 from inference.decoding.views import average
 from runtime.errors import DataError, SettingsError
@@ -37,12 +36,11 @@ def noisy_answers(size: tuple[int, ...], seed: int) -> np.ndarray:
     return np.where(field > 0, answers, 0).astype(np.int32)
 
 
-def decode_in_strips(answers: np.ndarray, cuts: list[int], **rules):
-    """Labels and objects, where strips end at `cuts`; `rules` are those of the task."""
-    finder = ObjectFinder(Objects(**rules))
-    for start, stop in zip([0, *cuts], [*cuts, len(answers)], strict=True):
-        finder.add(answers[start:stop])
-    return np.concatenate(list(finder.finish())), finder.objects
+def decode(answers: np.ndarray, **rules):
+    """Labels and objects; `rules` are those of the task."""
+    labels = answers.astype(np.int32)
+    objects = find_objects(labels, Objects(**rules))
+    return labels, objects
 
 
 ANSWERS = {size: noisy_answers(size, seed=0) for size in ((90, 70), (24, 20, 22))}
@@ -50,49 +48,20 @@ ANSWERS = {size: noisy_answers(size, seed=0) for size in ((90, 70), (24, 20, 22)
 
 @pytest.mark.parametrize("answers", ANSWERS.values(), ids=["image", "volume"])
 def test_deep_parts_of_a_component_are_objects(answers):
-    assert len(decode_in_strips(answers, [])[1]) > label(answers > 0)[1] > 1
+    assert len(decode(answers)[1]) > label(answers > 0)[1] > 1
 
 
-@pytest.mark.parametrize("cuts", [[45], [1, 2, 3, 20], range(1, 90)], ids=["halves", "thin strips", "rows"])
+@pytest.mark.parametrize("rows", [1, 45])
 @pytest.mark.parametrize(
-    "rules",
-    [{}, {"fills_holes": True}, {"drops_border": True, "smallest": 9, "fills_holes": True}],
-    ids=["plain", "filled", "all rules"],
+    "rules", [{}, {"fills_holes": True, "drops_border": True, "smallest": 9}], ids=["plain", "all"]
 )
 @pytest.mark.parametrize("answers", ANSWERS.values(), ids=["image", "volume"])
-def test_objects_are_the_same_in_any_strips(answers, rules, cuts):
-    labels, objects = decode_in_strips(answers, [], **rules)
-    cuts = [cut for cut in cuts if cut < len(answers)]
-    other_labels, other_objects = decode_in_strips(answers, cuts, **rules)
-    assert other_objects == objects
-    np.testing.assert_array_equal(other_labels, labels)
-
-
-class Shuffled(ComponentStream):
-    """Hands all components on at the end, in any order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.components: list[Component] = []
-
-    def add(self, strip: np.ndarray) -> Iterator[Component]:
-        self.components += super().add(strip)
-        return iter(())
-
-    def finish(self) -> Iterator[Component]:
-        components = [*self.components, *super().finish()]
-        for index in np.random.default_rng(0).permutation(len(components)).tolist():
-            yield components[index]
-
-
-def test_objects_do_not_depend_on_the_order_in_which_components_end(monkeypatch):
-    answers = noisy_answers((90, 70), seed=3)
-    labels, objects = decode_in_strips(answers, [20, 40], fills_holes=True)
-    monkeypatch.setattr("inference.decoding.finder.ComponentStream", Shuffled)
-    other_labels, other_objects = decode_in_strips(answers, [7, 60], fills_holes=True)
-    np.testing.assert_array_equal(other_labels, labels)
-    # colors are free to differ
+def test_objects_are_the_same_in_any_strips(answers, rules, rows, monkeypatch):
+    labels, objects = decode(answers, **rules)
+    monkeypatch.setattr(finder, "row_spans", partial(finder.row_spans, step=rows))
+    other_labels, other_objects = decode(answers, **rules)
     assert [item._replace(shade=0) for item in other_objects] == [item._replace(shade=0) for item in objects]
+    np.testing.assert_array_equal(other_labels, labels)
 
 
 def answers_of(ids: list[list[int]]) -> np.ndarray:
@@ -103,16 +72,15 @@ def answers_of(ids: list[list[int]]) -> np.ndarray:
 def test_holes_of_each_object_are_filled():
     ids = np.ones((3, 7), int)
     ids[:, 3] = ids[1, 1] = ids[1, 5] = 0
-    _, objects = decode_in_strips(answers_of(ids), [], fills_holes=True)
+    _, objects = decode(answers_of(ids), fills_holes=True)
     assert [detected.size for detected in objects] == [9, 9]
 
 
-@pytest.mark.parametrize("cuts", [[], [1], [3]])
-def test_objects_are_numbered_by_their_first_pixels(cuts):
+def test_objects_are_numbered_by_their_first_pixels():
     ids = np.zeros((6, 8), int)
     ids[:2, 2] = 1
     ids[:5, 5] = ids[4, :5] = 1  # begins to the right of the other one, and reaches farther to the left
-    labels, objects = decode_in_strips(answers_of(ids), cuts)
+    labels, objects = decode(answers_of(ids))
     numbers = label_numbers(labels)
     assert numbers[0, 2] == 1
     assert numbers[0, 5] == 2
@@ -132,21 +100,21 @@ RINGS = [
 
 
 def test_holes_stay_where_they_are_not_to_be_filled():
-    np.testing.assert_array_equal(decode_in_strips(answers_of(RINGS), [3])[0] > 0, np.array(RINGS) > 0)
+    np.testing.assert_array_equal(decode(answers_of(RINGS))[0] > 0, np.array(RINGS) > 0)
 
 
 def test_the_center_of_a_filled_object_is_that_of_all_its_pixels():
     ids = np.zeros((12, 14), int)
     ids[2:9, 3:12] = 1
     ids[3:7, 4:6] = 0
-    labels, (item,) = decode_in_strips(answers_of(ids), [], fills_holes=True)
+    labels, (item,) = decode(answers_of(ids), fills_holes=True)
     assert item.size == 63
     assert item.center == pytest.approx((5.0, 7.0))
     assert (labels > 0).sum() == 63
 
 
 def test_a_speck_that_is_left_out_is_filled_over():
-    (outer,) = decode_in_strips(answers_of(RINGS), [], fills_holes=True, smallest=13)[1]
+    (outer,) = decode(answers_of(RINGS), fills_holes=True, smallest=13)[1]
     assert outer.size == 25
     assert outer.box == (0, 4, 5, 9)
 
@@ -156,7 +124,7 @@ def test_objects_at_the_border_may_be_left_out():
     for left in (0, 4, 8, 12, 16, 27):
         ids[3:6, left : left + 3] = 1
     ids[0:3, 5], ids[6:9, 9] = 1, 1  # up to the first and the last row
-    labels, objects = decode_in_strips(answers_of(ids), [4], drops_border=True)
+    labels, objects = decode(answers_of(ids), drops_border=True)
     assert [item.box for item in objects] == [(3, 12, 6, 15), (3, 16, 6, 19)]
     assert sorted(np.unique(label_numbers(labels)).tolist()) == [0, 1, 2]
 
@@ -164,7 +132,7 @@ def test_objects_at_the_border_may_be_left_out():
 def test_objects_in_the_last_slice_may_be_left_out():
     ids = np.zeros((5, 5, 9), int)
     ids[1:3, 1:3, 1:3] = ids[3:5, 1:3, 5:7] = 1
-    _, (item,) = decode_in_strips(answers_of(ids), [], drops_border=True)
+    _, (item,) = decode(answers_of(ids), drops_border=True)
     assert item.box == (1, 1, 1, 3, 3, 3)
 
 
@@ -193,14 +161,10 @@ def test_flags_for_objects_need_a_model_of_objects(smallest, drops_border, flag)
 
 def test_components_are_those_of_the_whole_image():
     answers = noisy_answers((80, 60), seed=1) & 0xFF
-    stream = ComponentStream()
-    components = []
-    for start in range(0, 80, 7):
-        components += stream.add(answers[start : start + 7])
-    components += stream.finish()
+    found = list(components(answers[start : start + 7] for start in range(0, 80, 7)))
     labels, count = label(answers)
-    assert len(components) == count
-    for component in components:
+    assert len(found) == count
+    for component in found:
         number = labels[component.window][component.values > 0]
         assert len(set(number.tolist())) == 1
         assert len(number) == (labels == number[0]).sum()
@@ -209,7 +173,7 @@ def test_components_are_those_of_the_whole_image():
 def test_touching_discs_are_distinguished_and_numbered_from_top_to_bottom():
     true = discs((120, 90), 40, seed=2)
     assert label(true)[1] < true.max()  # some touch
-    labels, objects = decode_in_strips(true_answers(true), [64])
+    labels, objects = decode(true_answers(true))
     numbers = label_numbers(labels)
     assert len(objects) == true.max() == numbers.max()
     pairs = np.unique(np.stack([true.ravel(), numbers.ravel()]), axis=1).T
@@ -223,7 +187,7 @@ def test_objects_say_where_they_are():
     answers = np.zeros((20, 30), np.int32)
     answers[4:10, 5:8] = 2 | 255 << 8 | 204 << 16
     answers[4, 5:8] = 2 | 255 << 8  # a sixth of its pixels may as well be background
-    _, (item,) = decode_in_strips(answers, [6, 12])
+    _, (item,) = decode(answers)
     assert item.number == 1
     assert item.class_index == 2
     assert item.size == 18
@@ -235,7 +199,7 @@ def test_objects_say_where_they_are():
 def test_the_center_of_an_object_is_that_of_its_pixels():
     answers = np.zeros((20, 30), np.int32)
     answers[4:10, 5:8] = answers[15, 20:22] = answers[16, 20] = 1 | 255 << 8 | 255 << 16
-    _, (_, second) = decode_in_strips(answers, [6, 12])
+    _, (_, second) = decode(answers)
     assert second.number == 2
     assert second.size == 3
     assert second.box == (15, 20, 17, 22)
@@ -246,8 +210,7 @@ def test_the_score_of_an_object_is_how_surely_it_is_no_background():
     decoder = ObjectDecoder(Objects(Classes(("background", "cell", "dirt"))))
     logits = torch.tensor([0.2, 0.5, 0.3]).log().tolist()
     answer = torch.tensor([*logits, 10.0]).view(4, 1, 1).expand(4, 6, 8)  # deep in an object
-    list(decoder.read(iter([answer]), "a", probabilities=False))
-    (detected,) = decoder.objects
+    (detected,) = decode_strips(decoder, [answer], (6, 8), "a").objects
     assert detected.class_index == 1
     assert detected.score == pytest.approx(0.8, abs=0.5 / 255)
 
@@ -264,7 +227,7 @@ def test_depth_or_certainty_of_pixels_are_rounded_to_levels():
 def test_an_object_has_the_class_of_most_of_its_pixels():
     answers = np.full((4, 4), 1 | 255 << 8, np.int32)
     answers[0] = 2 | 255 << 8
-    labels, objects = decode_in_strips(answers, [])
+    labels, objects = decode(answers)
     assert objects[0].class_index == 1
     assert (label_classes(labels) == 1).all()
 
@@ -273,11 +236,11 @@ def test_the_class_of_an_object_is_not_that_of_others_in_its_box():
     corner = np.zeros((6, 6), np.int32)
     corner[:, 0] = corner[5] = 2 | 255 << 8
     corner[:3, 3:] = 1 | 255 << 8
-    assert [detected.class_index for detected in decode_in_strips(corner, [])[1]] == [2, 1]
+    assert [detected.class_index for detected in decode(corner)[1]] == [2, 1]
 
 
 def test_objects_that_are_too_small_are_left_out():
-    labels, objects = decode_in_strips(true_answers(np.pad([[1, 0, 2, 2]], 2)), [], smallest=2)
+    labels, objects = decode(true_answers(np.pad([[1, 0, 2, 2]], 2)), smallest=2)
     assert [item.size for item in objects] == [2]
     assert set(label_numbers(labels).ravel()) == {0, 1}
 
@@ -288,7 +251,7 @@ def test_objects_that_are_too_small_are_left_out():
     ids=["no object", "one that fills the image", "objects of one pixel"],
 )
 def test_objects_of_extreme_images(ids):
-    labels, objects = decode_in_strips(true_answers(ids), [3])
+    labels, objects = decode(true_answers(ids))
     assert len(objects) == len(np.unique(ids[ids > 0]))
     np.testing.assert_array_equal(label_numbers(labels) > 0, ids > 0)
 
@@ -319,44 +282,9 @@ def test_a_component_without_a_deep_part_is_one_object():
 def test_thousands_of_objects_of_one_pixel():
     ids = np.zeros((60, 120), np.int32)
     ids[::2, ::2] = np.arange(1, 30 * 60 + 1).reshape(30, 60)
-    labels, objects = decode_in_strips(np.where(ids > 0, 1 | 255 << 8, 0).astype(np.int32), [7, 32])
+    labels, objects = decode(np.where(ids > 0, 1 | 255 << 8, 0).astype(np.int32))
     assert len(objects) == 1800
     np.testing.assert_array_equal(label_numbers(labels), ids)
-
-
-@pytest.fixture
-def scratch_folders(monkeypatch) -> list[Path]:
-    """The folders of the files in which canvases of more than a thousand bytes lie."""
-    return note_scratch_folders(monkeypatch, in_memory=1000)
-
-
-def test_a_large_canvas_lies_in_a_file(scratch_folders, tmp_path):
-    grown = canvas.Canvas((5,), tmp_path)
-    for rows in range(1, 30):
-        grown.grow(rows)
-        grown.values[grown.rows - 1] = rows
-    assert not grown.values.flags.owndata
-    assert scratch_folders == [tmp_path]
-    written = np.concatenate(list(grown.strips()))
-    assert len(written) == grown.rows
-    assert list(tmp_path.iterdir()) == []
-    assert written[:, 0][written[:, 0] > 0].tolist() == list(range(1, 30))
-
-
-@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="Windows does not have it")
-def test_memory_of_a_large_canvas_is_given_back_after_each_strip(scratch_folders, tmp_path, monkeypatch):
-    given_back = []
-
-    class Noted(mmap.mmap):
-        def madvise(self, option: int) -> None:
-            given_back.append(option)
-
-    monkeypatch.setattr(mmap, "mmap", Noted)
-    large = canvas.Canvas((5,), tmp_path)
-    large.grow(200)
-    counts = [len(given_back) for _ in large.strips()]
-    assert counts == [0, 1, 2, 3]
-    assert given_back == [mmap.MADV_DONTNEED] * 4
 
 
 @pytest.fixture
@@ -369,10 +297,6 @@ def test_equal_views_of_objects_average_to_themselves(object_logits):
     decoder = ObjectDecoder(Objects())
     mean = average(decoder, [object_logits, object_logits])
     torch.testing.assert_close(decoder.probabilities(mean), decoder.probabilities(object_logits))
-
-
-def test_probabilities_of_objects_are_those_of_a_batch_too(object_logits):
-    assert ObjectDecoder(Objects()).probabilities(object_logits[None], dim=1).shape == (1, 3, 6, 5)
 
 
 def test_a_mask_of_objects_has_their_numbers():
@@ -487,6 +411,6 @@ def test_pieces_whose_boxes_overlap_are_joined():
 def test_more_objects_than_a_label_has_numbers_for_are_refused(monkeypatch):
     assert finder.MOST_OBJECTS == 8_388_607  # 23 bits
     monkeypatch.setattr(finder, "MOST_OBJECTS", 2)
-    assert len(decode_in_strips(answers_of([[1, 0, 1]]), [])[1]) == 2
+    assert len(decode(answers_of([[1, 0, 1]]))[1]) == 2
     with pytest.raises(DataError, match="the prediction has more than 2 objects; cut the image into parts"):
-        decode_in_strips(answers_of([[1, 0, 1, 0, 1]]), [])
+        decode(answers_of([[1, 0, 1, 0, 1]]))

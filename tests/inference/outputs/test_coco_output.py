@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inference.outputs.jobs import MASK
 from support.prediction import image_job
 from support.written_files import write_labels, write_object_table
 
+from inference.jobs import MASK
 from inference.outputs.coco import run_lengths, write_coco
 from inference.outputs.objects import TABLE, ObjectFormat
 from inference.outputs.requested_outputs import RequestedOutputs

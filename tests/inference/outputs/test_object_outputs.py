@@ -1,10 +1,9 @@
 """Masks, pictures and probabilities of objects, and masks of objects that are read with their table.
 
-Modules: inference/outputs/object_masks.py, inference/outputs/objects.py.
+Modules: inference/scoring/annotated_masks.py, inference/outputs/object_tables.py, inference/outputs/objects.py.
 """
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,14 +11,8 @@ import pytest
 import rasterio
 import tifffile
 import torch
-from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import MASK, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
-from inference.outputs.object_masks import AnnotatedObjects, WrittenObjects, value_indices
-from inference.outputs.volumes import VolumeWriter
-from inference.scoring.truth import ImageScorer
 from PIL import Image
-from support.objects import note_scratch_folders
-from support.prediction import image_job
+from support.prediction import image_job, score_labels, write_logits
 from support.written_files import (
     DETECTED,
     LABEL_ROWS,
@@ -33,9 +26,13 @@ from support.written_files import (
 
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.volumes import read_volume
+from inference.decoding.decoder import Decoded
+from inference.jobs import MASK, PROBABILITIES, UNCERTAINTY, Job
 from inference.outputs import objects as objects_module
-from inference.outputs.object_tables import VOLUME_COLUMNS
-from inference.outputs.objects import TABLE, LabelTiff, ObjectFormat
+from inference.outputs.files import PredictedImage
+from inference.outputs.object_tables import VOLUME_COLUMNS, WrittenObjects
+from inference.outputs.objects import TABLE, ObjectFormat
+from inference.scoring.annotated_masks import AnnotatedObjects, value_indices
 from runtime.errors import DataError
 from tasks.classes import Classes
 from tasks.matching import label_classes, label_numbers, pack_labels
@@ -70,7 +67,7 @@ def test_written_objects_that_are_not_those_of_the_mask_are_refused(tmp_path, ro
 
 
 @pytest.fixture
-def written_job(tmp_path) -> ImageJob:
+def written_job(tmp_path) -> Job:
     """An image whose objects are written, with their table."""
     write_labels(tmp_path / "a.png")
     job = replace(image_job(tmp_path, size=LABELS.shape), output=tmp_path / "a", root=tmp_path)
@@ -96,6 +93,11 @@ def test_a_written_mask_of_objects_of_one_class_is_read_alone(tmp_path, written_
     assert CELLS.written_mask(written_job) == PageFile(tmp_path / "a.png")
 
 
+def entry_of(output_format: ObjectFormat, task: Objects, job: Job) -> dict:
+    """What metrics.json says of objects that were written."""
+    return score_labels(output_format, task, job, output_format.read_written(job).labels).entry
+
+
 @pytest.mark.parametrize(
     ("classes", "found", "precision"),
     [((0, 1, 2, 1), 3, 1.0), ((0, 1, 2, 2), 2, 0.5)],
@@ -104,8 +106,7 @@ def test_a_written_mask_of_objects_of_one_class_is_read_alone(tmp_path, written_
 def test_written_objects_of_several_classes_are_scored_against_annotations(written_job, classes, found, precision):
     drawn = (LABELS.astype(int), np.array(classes))
     truth = AnnotatedObjects(SimpleNamespace(render_objects=lambda: drawn), (0, 1, 2))
-    scorer = ImageScorer(ObjectFormat(NAMES), Objects(Classes(NAMES)))
-    entry = scorer.score(replace(written_job, truth=truth)).to_json("a.tif")
+    entry = entry_of(ObjectFormat(NAMES), Objects(Classes(NAMES)), replace(written_job, truth=truth))
     assert entry["found"] == found
     assert entry["ap50"] == precision
 
@@ -113,7 +114,7 @@ def test_written_objects_of_several_classes_are_scored_against_annotations(writt
 def test_written_objects_of_one_class_are_scored_against_annotations(written_job):
     drawn = (LABELS.astype(int), np.array((0, 1, 1, 1)))
     truth = AnnotatedObjects(SimpleNamespace(render_objects=lambda: drawn), (0, 1))
-    entry = ImageScorer(CELLS, Objects()).score(replace(written_job, truth=truth)).to_json("a.tif")
+    entry = entry_of(CELLS, Objects(), replace(written_job, truth=truth))
     assert entry["found"] == 3
     assert entry["ap50"] == 1
 
@@ -149,20 +150,17 @@ def test_annotated_objects_have_the_classes_of_the_model():
 def test_objects_have_the_colors_of_their_prediction():
     detected = [DETECTED._replace(number=1, shade=5), DETECTED._replace(number=2, shade=3)]
     rows = pack_labels(np.array([[0, 2, 1, 1]]), np.array([[0, 1, 1, 1]]))
-    assert CELLS.for_prediction(SimpleNamespace(objects=detected)).shades(rows).tolist() == [[0, 3, 5, 5]]
+    assert CELLS.with_objects(Decoded(rows, detected)).shades(rows).tolist() == [[0, 3, 5, 5]]
 
 
 def test_outlines_of_an_object_have_its_color():
-    decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, shade=7)])
+    detected = [DETECTED, DETECTED._replace(number=2, shade=7)]
     rows = np.zeros((20, 20), np.int32)
     rows[5:15, 5:15] = 2
-    shown = CELLS.for_prediction(decoder).overlay(np.zeros((20, 20, 3), np.uint8), pack_labels(rows, np.sign(rows)))
+    shown = CELLS.with_objects(Decoded(rows, detected)).overlay(
+        np.zeros((20, 20, 3), np.uint8), pack_labels(rows, np.sign(rows))
+    )
     assert shown[5, 10].tolist() == CELLS.colors[7].tolist()
-
-
-def decoder_of(count: int) -> SimpleNamespace:
-    """A decoder that has found so many objects."""
-    return SimpleNamespace(objects=[DETECTED] * count)
 
 
 NUMBERS = np.random.default_rng(0).integers(0, 70_000, (150, 3))
@@ -176,16 +174,16 @@ def of_many(monkeypatch) -> None:
 
 
 @pytest.fixture
-def job(tmp_path) -> ImageJob:
+def job(tmp_path) -> Job:
     """An image whose objects are to be written."""
     (tmp_path / "out").mkdir()
     return image_job(tmp_path, size=SIZE)
 
 
-def write_mask(job: ImageJob, numbers: np.ndarray, count: int) -> None:
+def write_mask(job: Job, numbers: np.ndarray, count: int, missing: np.ndarray | None = None) -> None:
     """Write the mask of an image with so many objects."""
-    with CELLS.open_mask(job, numbers.shape, decoder_of(count)) as mask:
-        mask.write(CELLS.mask_values(pack_labels(numbers, np.ones((1, 1), int))))
+    decoded = Decoded(pack_labels(numbers, np.ones((1, 1), int)), [DETECTED] * count)
+    CELLS.write(PredictedImage(job, numbers.shape, decoded, missing=missing), (MASK,))
 
 
 @pytest.mark.parametrize(("count", "name"), [(65_535, "a.png"), (65_536, "a.tif")])
@@ -208,24 +206,20 @@ def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
     ids[::2, ::4] = np.arange(1, 280 * 250 + 1).reshape(280, 250)
     logits = torch.zeros(3, *ids.shape)
     logits[1] = torch.from_numpy(np.where(ids > 0, 9.0, -9.0))
-    job = ImageJob(
-        image=tmp_path / "in.png", size=ids.shape, output=tmp_path / "out", truth=PageFile(tmp_path / "true.tif")
-    )
+    job = Job(image=tmp_path / "in.png", size=ids.shape, output=tmp_path / "out", truth=PageFile(tmp_path / "true.tif"))
     tifffile.imwrite(tmp_path / "true.tif", ids)
-    writer = ImageWriter(ObjectFormat(("background", "object")), Objects(), (".png", ".objects.csv"))
-    writer.write(PredictedImage(job, ids.shape), logits.split(64, dim=1))
+    output_format = ObjectFormat(("background", "object"))
+    write_logits(output_format, Objects(), job, logits, (MASK, TABLE))
     np.testing.assert_array_equal(tifffile.imread(tmp_path / "out.tif"), ids)
     assert len((tmp_path / "out.objects.csv").read_text().splitlines()) == 1 + 70_000
-    scores = ImageScorer(writer.output_format, Objects()).score(job).scores
+    scores = score_labels(output_format, Objects(), job, output_format.read_written(job).labels).scores
     assert scores.values["predicted"] == 70_000
     assert scores.values["found"] == 70_000
     assert scores.comparison == 1
 
 
-def test_a_mask_of_very_many_objects_is_a_tiff_that_comes_in_strips(job, of_many):
-    with CELLS.open_mask(job, NUMBERS.shape, decoder_of(3)) as mask:
-        for top in range(0, 150, 7):
-            mask.write(CELLS.mask_values(pack_labels(NUMBERS[top : top + 7], np.ones((1, 1), int))))
+def test_a_mask_of_very_many_objects_is_a_tiff(job, of_many):
+    write_mask(job, NUMBERS, 3)
     assert np.array_equal(tifffile.imread(job.file(".tif")), NUMBERS)
 
 
@@ -256,30 +250,11 @@ def test_the_mask_of_a_volume_is_no_tiff_that_lies_beside_it(tmp_path):
     assert CELLS.mask_file(job) == job.output.with_name("v.nii.gz")
 
 
-@pytest.mark.parametrize("height", [63, 65, 128, 150])
-def test_a_large_mask_may_come_whole(tmp_path, height):
-    numbers = np.random.default_rng(0).integers(0, 70_000, (height, 3), dtype=np.uint32)
-    with LabelTiff(tmp_path / "a.tif", numbers.shape) as mask:
-        mask.write(numbers)
-    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
-        assert np.array_equal(tiff.asarray(), numbers)
-        assert len(tiff.pages) == 1
-
-
-def test_nothing_is_written_of_an_image_that_is_given_up(tmp_path):
-    with pytest.raises(RuntimeError, match="stopped"), LabelTiff(tmp_path / "a.tif", (300, 3)) as mask:
-        mask.write(np.ones((100, 3), np.uint32))
-        raise RuntimeError("stopped")
-    assert not (tmp_path / "a.tif").exists()
-
-
 @pytest.mark.parametrize(("objects", "dtype", "nodata"), [(65_534, np.uint16, 65_535), (65_535, np.uint32, 2**32 - 1)])
 def test_a_place_without_data_has_a_number_that_no_object_has(tmp_path, objects, dtype, nodata):
-    job = RasterJob(image=tmp_path / "a.tif", size=(2, 2), output=tmp_path / "out", place=PLACE)
+    job = Job(image=tmp_path / "a.tif", size=(2, 2), output=tmp_path / "out", place=PLACE)
     numbers = np.array([[0, 1], [2, objects]])
-    with CELLS.open_mask(job, (2, 2), decoder_of(objects)) as mask:
-        mask.write(numbers[:1], np.array([[True, False]]))
-        mask.write(numbers[1:])
+    write_mask(job, numbers, objects, np.array([[True, False], [False, False]]))
     written = tifffile.imread(tmp_path / "out.tif")
     assert written.dtype == dtype
     assert written.tolist() == [[nodata, 1], [2, objects]]
@@ -294,29 +269,25 @@ def random_logits(size: tuple[int, ...], seed: int) -> tuple[torch.Tensor, np.nd
 
 
 def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_known(tmp_path):
-    job = RasterJob(image=tmp_path / "a.tif", size=(6, 4), output=tmp_path / "out", place=PLACE)
+    job = Job(image=tmp_path / "a.tif", size=(6, 4), output=tmp_path / "out", place=PLACE)
     logits, expected = random_logits(job.size, seed=0)
     missing = np.zeros((6, 4), bool)
     missing[0, 3] = missing[4, 1] = True
-    writer = ImageWriter(CELLS, Objects(), (MASK, TABLE, PROBABILITIES))
-    image = PredictedImage(job, job.size, read_missing=lambda top, bottom: missing[top:bottom])
-    writer.write(image, logits.split(2, dim=1))
+    write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES), missing=missing)
     written = tifffile.imread(job.file(PROBABILITIES))
     np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
 
 
 def test_probabilities_of_objects_in_an_image_without_place_are_of_classes_and_depth(job):
     logits, expected = random_logits(SIZE, seed=2)
-    writer = ImageWriter(CELLS, Objects(), (MASK, TABLE, PROBABILITIES))
-    writer.write(PredictedImage(job, SIZE), logits.split(4, dim=1))
+    write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES))
     np.testing.assert_allclose(np.load(job.file(PROBABILITIES)), expected, rtol=1e-5)
 
 
 def test_the_uncertainty_of_objects_in_an_image_is_written_before_the_mask_is_known(job):
     logits = torch.zeros(3, *SIZE)
     logits[0, :4] = 99
-    writer = ImageWriter(CELLS, Objects(), (MASK, TABLE, UNCERTAINTY))
-    writer.write(PredictedImage(job, SIZE), logits.split(2, dim=1))
+    write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, UNCERTAINTY))
     levels = np.repeat([0, 255], (4, SIZE[0] - 4))
     assert np.array_equal(np.asarray(Image.open(job.file(UNCERTAINTY))), np.tile(levels[:, None], SIZE[1]))
 
@@ -324,19 +295,12 @@ def test_the_uncertainty_of_objects_in_an_image_is_written_before_the_mask_is_kn
 def test_probabilities_of_objects_in_a_volume_are_written_before_the_mask_is_known(tmp_path):
     job = tilted_volume_job(tmp_path, (6, 4, 5))
     logits, expected = random_logits(job.size, seed=1)
-    writer = VolumeWriter(CELLS, Objects(), (MASK, TABLE, PROBABILITIES))
-    writer.write(job, job.size, logits.split(2, dim=1))
+    write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES))
     written, _ = read_volume(VolumeFile((str(job.file(PROBABILITIES)),)), "v")
     np.testing.assert_allclose(np.moveaxis(written, 3, 0), expected, rtol=1e-5)
 
 
-@pytest.fixture
-def scratch_folders(monkeypatch) -> list[Path]:
-    """The folders in which the numbers of pixels lie until they are written; none is kept in memory."""
-    return note_scratch_folders(monkeypatch, in_memory=0)
-
-
 def test_the_table_of_objects_in_a_volume_has_the_columns_of_volumes(tmp_path):
     job = tilted_volume_job(tmp_path)
-    VolumeWriter(CELLS, Objects(), (MASK, TABLE)).write(job, job.size, [torch.zeros(3, *job.size)])
+    write_logits(CELLS, Objects(), job, torch.zeros(3, *job.size), (MASK, TABLE))
     assert job.file(TABLE).read_text().splitlines()[0] == ",".join(VOLUME_COLUMNS)

@@ -4,15 +4,18 @@ Modules: inference/outputs/object_tables.py.
 """
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from inference.outputs.jobs import MASK, ImageJob
 from support.prediction import image_job
 from support.written_files import DETECTED, TILTED, tilted_volume_job, write_object_table
 
+from inference.decoding.decoder import Decoded
+from inference.jobs import MASK, Job
+from inference.outputs.files import PredictedImage
 from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
 from inference.outputs.objects import TABLE, ObjectFormat
 from runtime.errors import DataError
@@ -21,29 +24,20 @@ FORMAT = ObjectFormat(("nothing", "cell", "dirt"))
 SOLID = DETECTED._replace(center=(1.0, 2.0, 0.5), box=(0, 1, 0, 3, 4, 2))
 
 
+TWO = Decoded(np.zeros((3, 4), np.int32), [DETECTED, DETECTED._replace(number=2, class_index=1)])
+
+
 def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path):
-    decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, class_index=1)])
-    with (tmp_path / "a.csv").open("wb") as file:
-        FORMAT.write_tables({TABLE: file}, decoder, None)
-    lines = (tmp_path / "a.csv").read_text().splitlines()
+    job = replace(image_job(tmp_path), output=tmp_path / "a", root=tmp_path)
+    FORMAT.write_table(PredictedImage(job, (3, 4), TWO))
+    lines = job.file(TABLE).read_text().splitlines()
     assert lines[1:] == ["1,dirt,10,1.25,2.50,0,1,3,4,0.5432", "2,cell,10,1.25,2.50,0,1,3,4,0.5432"]
-    assert b"\r" not in (tmp_path / "a.csv").read_bytes()
+    assert b"\r" not in job.file(TABLE).read_bytes()
 
 
 def test_areas_of_objects_have_the_number_beside_the_class_of_the_object():
-    decoder = SimpleNamespace(objects=[DETECTED, DETECTED._replace(number=2, class_index=1)])
-    assert FORMAT.area_properties(0, 1, decoder) == {"number": 1, "class": "dirt"}
-    assert FORMAT.area_properties(0, 2, decoder) == {"number": 2, "class": "cell"}
-
-
-def test_the_table_of_a_volume_is_in_millimeters(tmp_path):
-    header = SimpleNamespace(spacing=(3.0, 1.5, 2.0), affine=np.diag([2.0, 1.5, 3.0, 1.0]))
-    with (tmp_path / "v.csv").open("wb") as file:
-        FORMAT.write_tables({TABLE: file}, SimpleNamespace(objects=[SOLID]), header)
-    assert (tmp_path / "v.csv").read_text().splitlines() == [
-        "number,class,voxels,volume_mm3,x_mm,y_mm,z_mm,first_z,first_y,first_x,end_z,end_y,end_x,score",
-        "1,dirt,10,90,1.000,3.000,3.000,0,1,0,3,4,2,0.5432",
-    ]
+    assert FORMAT.area_properties(0, 1, TWO) == {"number": 1, "class": "dirt"}
+    assert FORMAT.area_properties(0, 2, TWO) == {"number": 2, "class": "cell"}
 
 
 def test_cells_of_an_object_in_an_image_say_its_place_in_pixels():
@@ -59,7 +53,7 @@ def test_cells_of_an_object_in_a_volume_say_its_place_in_millimeters():
 
 
 @pytest.fixture
-def jobs(tmp_path) -> list[ImageJob]:
+def jobs(tmp_path) -> list[Job]:
     """An image with mask and table, one without a mask, one without a table, and a volume with both."""
     jobs = [image_job(tmp_path, name) for name in ("sub/a\udce9", "no_mask", "no_table")]
     jobs.append(tilted_volume_job(tmp_path))

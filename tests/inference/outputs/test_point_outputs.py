@@ -6,16 +6,13 @@ Modules: inference/outputs/points.py.
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from inference.outputs.images import PredictedImage
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, ImageJob
 from PIL import Image
 from support.points import certainties, landmarks, point_table
-from support.prediction import image_job
+from support.prediction import image_job, write_logits
 from support.written_files import tilted_volume_job
 
 from data_utils.image_io.volumes import read_volume_header
@@ -24,8 +21,11 @@ from data_utils.sources.points.files import FORMATS, read_written
 from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
 from data_utils.visualize_points import render_points, render_volume_points
+from inference.decoding.decoder import Decoded
 from inference.decoding.landmarks import PredictedPoints
-from inference.outputs.points import PointFormat, PointImageWriter, PointVolumeWriter
+from inference.jobs import MASK, OVERLAY, PROBABILITIES, Job
+from inference.outputs.files import PredictedImage
+from inference.outputs.points import PointFormat
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.scoring.points import read_prediction
 from runtime.errors import SettingsError
@@ -39,36 +39,22 @@ def test_points_of_an_image_are_one_file_of_their_format(layout, extension):
     assert PointFormat(landmarks(layout, "pixels")).mask_extensions == (extension,)
 
 
+def written_points(output_format: PointFormat, job: Job, prediction: np.ndarray) -> np.ndarray:
+    """The points (K, n + 2) that are read from the file of a prediction."""
+    job.output.parent.mkdir(parents=True, exist_ok=True)
+    output_format.write(PredictedImage(job, job.size, Decoded(prediction)), output_format.mask_extensions)
+    return output_format.read_written(job).labels
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_predicted_points_come_back_from_the_file_that_is_written_of_them(tmp_path, layout):
-    is_from_bottom = layout == "tps"
-    task = landmarks(layout, "pixels from the bottom" if is_from_bottom else "pixels")
-    output_format = PointFormat(task)
-    job = image_job(tmp_path, size=(30, 40))
+    task = landmarks(layout, "pixels from the bottom" if layout == "tps" else "pixels")
     prediction = np.array([[0.25, 0.75, 0.9, 0.8], [0.5, 0.1, 0.2, 0.6], [0.9, 0.4, 0.5, 0.3]])
-    y, x = (prediction[:, :2] * (30, 40) - 0.5).T
-    positions = np.column_stack([x, 29 - y if is_from_bottom else y])
-    table = output_format.table("a.tif", PredictedPoints.from_prediction(prediction), positions, (30, 40))
-    assert table.states.tolist() == [[PRESENT, ABSENT, PRESENT]]
-    job.output.parent.mkdir()
-    output_format.write(job, table, None)
-    again = read_prediction(read_written(job.file(output_format.extension), layout).with_names(task.names), job)
+    again = written_points(PointFormat(task), image_job(tmp_path, size=(30, 40)), prediction)
     assert again[:, 2:] == pytest.approx(prediction[:, [2, 2]], abs=1e-4)
     present = again[:, 2] >= 0.5
     assert present.tolist() == [True, False, True]
     np.testing.assert_allclose(again[present, :2], prediction[present, :2], atol=1e-3)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_picture_of_points_lies_beside_their_file(tmp_path, layout):
-    output_format = PointFormat(landmarks(layout, "pixels"))
-    job = image_job(tmp_path, size=(30, 40))
-    job.output.parent.mkdir()
-    table = output_format.table(
-        "a.tif", PredictedPoints.from_prediction(np.full((3, 4), 0.4)), np.full((3, 2), 7.0), (30, 40)
-    )
-    output_format.write(job, table, np.zeros((4, 5, 3), np.uint8))
-    assert np.asarray(Image.open(job.file(".overlay.png"))).shape == (4, 5, 3)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -88,18 +74,8 @@ def test_written_points_without_a_presence_are_there_or_not(tmp_path):
     [("markups", "LPS", 1e-3), ("fcsv", "RAS", 1e-3), ("nnlandmark", "pixels", 0.2 / 3)],
 )
 def test_predicted_points_of_a_volume_come_back_from_their_file(tmp_path, layout, space, tolerance):
-    task = landmarks(layout, space)
-    output_format = PointFormat(task)
-    job = tilted_volume_job(tmp_path)
     prediction = np.array([[0.5, 0.25, 0.7, 0.9, 0.8], [0.1, 0.9, 0.5, 0.6, 0.6], [0.2, 0.3, 0.4, 0.1, 0.1]])
-    header = read_volume_header(job.volume, "v")
-    places = prediction[:, :3] * np.array(job.size) - 0.5
-    table = output_format.table(
-        "v.nii", PredictedPoints.from_prediction(prediction), from_voxels(places, space, header)
-    )
-    job.output.parent.mkdir()
-    output_format.write(job, table, None)
-    again = read_prediction(read_written(job.file(output_format.extension), layout).with_names(task.names), job)
+    again = written_points(PointFormat(landmarks(layout, space)), tilted_volume_job(tmp_path), prediction)
     present = prediction[:, 3] >= 0.5
     assert ((again[:, 3] >= 0.5) == present).all()
     np.testing.assert_allclose(again[present, :3], prediction[present, :3], atol=tolerance)
@@ -121,7 +97,7 @@ IS_FOUND = np.array([True, False, True])
 
 
 @pytest.fixture
-def points_job(tmp_path) -> ImageJob:
+def points_job(tmp_path) -> Job:
     """An image whose points lie at POSITIONS where they are found."""
     return image_job(tmp_path, size=(48, 32))
 
@@ -135,26 +111,22 @@ def maps() -> torch.Tensor:
 def test_points_of_an_image_are_drawn_where_they_are_found(points_job, maps):
     task = landmarks("long", "pixels")
     pixels = np.random.default_rng(0).integers(0, 255, (48, 32, 3)).astype(np.uint8)
-    writer = PointImageWriter(PointFormat(task), task, (MASK, OVERLAY))
-    writer.write(PredictedImage(points_job, (48, 32), WindowedArray(pixels)), maps.split(5, dim=1))
+    picture = WindowedArray(pixels)
+    write_logits(PointFormat(task), task, points_job, maps, (MASK, OVERLAY), picture=picture)
     expected = render_points(pixels, POSITIONS, IS_FOUND)
     assert np.array_equal(np.asarray(Image.open(points_job.file(OVERLAY))), expected)
 
 
 def test_maps_of_points_are_written_as_probabilities(points_job, maps):
     task = landmarks("long", "pixels")
-    writer = PointImageWriter(PointFormat(task), task, (MASK, PROBABILITIES))
-    writer.write(PredictedImage(points_job, (48, 32)), maps.split(5, dim=1))
+    write_logits(PointFormat(task), task, points_job, maps, (MASK, PROBABILITIES))
     np.testing.assert_allclose(np.load(points_job.file(PROBABILITIES)), maps.sigmoid(), rtol=1e-6)
 
 
 def test_the_table_of_an_image_has_its_points_as_they_are_predicted(points_job, maps):
     task = landmarks("long", "pixels")
-    predictions = []
-    writer = PointImageWriter(PointFormat(task), task, (MASK,))
-    sink = SimpleNamespace(add=predictions.append)
-    writer.write(PredictedImage(points_job, (48, 32)), maps.split(5, dim=1), sink)
-    (prediction,) = predictions
+    prediction = write_logits(PointFormat(task), task, points_job, maps).labels
+    assert [path.name for path in points_job.output.parent.iterdir()] == ["a.csv"]
     np.testing.assert_allclose(prediction[IS_FOUND, :2] * (48, 32) - 0.5, POSITIONS[IS_FOUND], atol=1e-4)
     table = read_written(points_job.file(".csv"), "long")
     np.testing.assert_allclose(table.positions[0, IS_FOUND], POSITIONS[IS_FOUND][:, ::-1], atol=1e-3)
@@ -163,18 +135,10 @@ def test_the_table_of_an_image_has_its_points_as_they_are_predicted(points_job, 
     np.testing.assert_allclose(certainties(table)[0], prediction[:, [3, 2]], atol=1e-6)
 
 
-def test_points_are_written_alone_where_nothing_else_is_asked_for(tmp_path, points_job, maps):
-    task = landmarks("long", "pixels")
-    PointImageWriter(PointFormat(task), task, (MASK,)).write(PredictedImage(points_job, (48, 32)), [maps])
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.csv"]
-
-
 def test_rows_of_points_are_counted_from_the_bottom_where_the_format_does(tmp_path):
     task = landmarks("tps", "pixels from the bottom")
     job = image_job(tmp_path, "sub/a", size=(32, 48))
-    PointImageWriter(PointFormat(task), task, (MASK,)).write(
-        PredictedImage(job, (32, 48)), [peaks((16, 24), (3, 4), (3, 4), (12, 20))]
-    )
+    write_logits(PointFormat(task), task, job, peaks((16, 24), (3, 4), (3, 4), (12, 20)))
     table = read_written(job.file(".tps"), "tps").with_names(task.names)
     np.testing.assert_allclose(table.positions[0], [[8.5, 24.5], [8.5, 24.5], [40.5, 6.5]], atol=1e-3)
 
@@ -183,7 +147,7 @@ def written_json(folder: Path, layout: str) -> dict:
     """The file of points of an image of 30 x 40."""
     task = landmarks(layout, "pixels")
     job = image_job(folder, size=(30, 40))
-    PointImageWriter(PointFormat(task), task, (MASK,)).write(PredictedImage(job, (30, 40)), [torch.zeros(3, 15, 20)])
+    write_logits(PointFormat(task), task, job, torch.zeros(3, 15, 20))
     return json.loads(job.file(".json").read_text())
 
 
@@ -203,8 +167,7 @@ def test_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
     task = landmarks("markups", "LPS")
     job = replace(tilted_volume_job(tmp_path, (6, 8, 10)), output=tmp_path / "out" / "sub" / "v")
     maps = peaks(job.size, (1, 4, 5), (4, 2, 6), None)
-    writer = PointVolumeWriter(PointFormat(task), task, (MASK, OVERLAY))
-    prediction = writer.write(job, job.size, maps.split(4, dim=1))
+    prediction = write_logits(PointFormat(task), task, job, maps, (MASK, OVERLAY)).labels
     header = read_volume_header(job.volume, "v")
     positions = PredictedPoints.from_prediction(prediction).positions(job.size)
     np.testing.assert_allclose(positions[:2], [[1, 4, 5], [4, 2, 6]], atol=1e-3)
@@ -223,22 +186,20 @@ def test_maps_of_a_volume_are_an_array_that_a_second_call_finds(tmp_path):
     maps = torch.zeros(3, *job.size)
     maps[:, 1, 1, 1] = 9
     assert not writer.is_finished(job)
-    PointVolumeWriter(writer.output_format, task, writer.extensions).write(job, job.size, [maps])
+    write_logits(writer.output_format, task, job, maps, writer.extensions)
     assert np.load(job.output.with_name(job.output.name + ".npy")).shape == maps.shape
     assert not job.file(OVERLAY).exists()
     assert writer.is_finished(job)
 
 
-def write_at(output_format: PointFormat, job: ImageJob, position: float) -> None:
+def write_at(output_format: PointFormat, job: Job, position: float) -> None:
     """Write the points of an image, which all lie at a position on both axes."""
-    points = PredictedPoints.from_prediction(np.full((3, 4), 0.5))
-    table = output_format.table(job.image.name, points, np.full((3, 2), position), (30, 40))
-    job.output.parent.mkdir(parents=True, exist_ok=True)
-    output_format.write(job, table, None)
+    place = (position + 0.5) / np.array([[30, 40]])
+    written_points(output_format, job, np.hstack([place.repeat(3, axis=0), np.full((3, 2), 0.5)]))
 
 
 @pytest.fixture
-def written_jobs(tmp_path) -> list[ImageJob]:
+def written_jobs(tmp_path) -> list[Job]:
     """Two images whose points are written, at 7 and 8, and one that has failed."""
     jobs = [image_job(tmp_path, name, (30, 40)) for name in ("a", "sub/b", "failed")]
     for job, position in zip(jobs[:2], (7.0, 8.0), strict=True):
@@ -246,7 +207,7 @@ def written_jobs(tmp_path) -> list[ImageJob]:
     return jobs
 
 
-def joined_table(folder: Path, jobs: list[ImageJob]) -> PointTable:
+def joined_table(folder: Path, jobs: list[Job]) -> PointTable:
     """The table of all points, in the layout that holds several images."""
     PointFormat(landmarks("long", "pixels")).write_joined(folder / "out", jobs)
     return read_written(folder / "out" / "points.csv", "long")

@@ -4,6 +4,7 @@ Modules: data_utils/image_io/gdal.py, inference/outputs/polygons.py.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 import rasterio
 import torch
-from inference.outputs.jobs import ImageJob, RasterJob
 from rasterio.errors import RasterioIOError
 from rasterio.features import rasterize
 from rasterio.transform import Affine
@@ -23,16 +23,14 @@ from support.rasters import UTM, scene, write_raster
 from data_utils.class_map import ClassMap
 from data_utils.image_io.places import Crs, Place
 from inference import predictor as predictor_module
+from inference.decoding.decoder import Decoded
+from inference.jobs import Job
 from inference.outputs import polygons as polygons_module
 from inference.outputs.classes import ClassFormat
+from inference.outputs.files import PredictedImage
 from inference.outputs.points import PointFormat
-from inference.outputs.polygons import (
-    Polygon,
-    check_places,
-    check_polygons,
-    open_polygons,
-    write_geojson,
-)
+from inference.outputs.polygons import Polygon, check_places, save_polygons, write_geojson
+from predict import check_polygons
 from runtime.errors import DataError, SettingsError
 from tasks.landmarks import Landmarks
 from unet import Preprocess, UNet, UNetConfig
@@ -60,13 +58,10 @@ def signed_area(ring):
 
 
 def outlined(folder, mask, place=IN_PIXELS):
-    """Number and rings of the areas of a mask that comes in strips of rows."""
-    job = RasterJob(image=Path("a.tif"), size=mask.shape, output=folder / "a", place=place)
-    numbers = mock.Mock(areas=lambda rows: [rows], area_properties=lambda layer, number, decoder: {"number": number})
-    with open_polygons(job, ".geojson", numbers, None, mask.shape) as sink:
-        for top in range(0, len(mask), 4):
-            sink.add(mask[top : top + 4], None)
-        sink.finish()
+    """Number and rings of the areas of a mask."""
+    job = Job(image=Path("a.tif"), size=mask.shape, output=folder / "a", place=place)
+    image = PredictedImage(job, mask.shape, Decoded(mask))
+    save_polygons(image, ".geojson", lambda labels: [labels], lambda layer, number, decoded: {"number": number})
     features = json.loads((folder / "a.geojson").read_text())["features"]
     return [(feature["properties"]["number"], feature["geometry"]["coordinates"]) for feature in features]
 
@@ -264,7 +259,7 @@ def test_polygons_that_cannot_be_are_a_one_line_error(tmp_path, models, fails_wi
     line = f"--polygons: {own} has a CRS without EPSG number, which GeoJSON cannot name; give --polygons gpkg"
     fails_with(predict(models["classes"], [own], tmp_path / "out", "--polygons"), line, 1)
     for library, found in (("rasterio", [None]), ("pyogrio", ["rasterio", None])):
-        with mock.patch.object(polygons_module, "find_spec", side_effect=found):
+        with mock.patch("predict.find_spec", side_effect=found):
             result = predict(models["classes"], [own], tmp_path / "out", "--polygons", "gpkg")
         fails_with(result, f"--polygons: polygons need {library}: pip install {library}", 1)
     result = predict(models["overlapping"], [own], tmp_path / "out" / "a.tif", "--polygons")
@@ -292,37 +287,33 @@ def test_geojson_names_any_crs_but_longitude_and_latitude(tmp_path, epsg, name):
 def test_points_have_no_polygons():
     points = PointFormat(Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels"))
     with pytest.raises(SettingsError, match="--polygons: files of points of this kind have no place"):
-        check_polygons(".geojson", points)
+        check_polygons("geojson", points)
 
 
 def test_places_are_asked_of_images_that_can_be_read():
-    unreadable = ImageJob(image=Path("a.tif"), size=None, output=Path("out/a"))
+    unreadable = Job(image=Path("a.tif"), size=None, output=Path("out/a"))
     check_places([unreadable], ".geojson")  # the job reports it
-    nowhere = RasterJob(image=Path("b.tif"), size=(2, 2), output=Path("out/b"), place=IN_PIXELS)
+    nowhere = Job(image=Path("b.tif"), size=(2, 2), output=Path("out/b"), place=IN_PIXELS)
     check_places([unreadable, nowhere], ".gpkg")
     with pytest.raises(DataError, match=r"--polygons: b\.tif has a CRS without EPSG number"):
         check_places([unreadable, nowhere], ".geojson")
 
 
+SMALL = Job(image=Path("in/a.tif"), size=(2, 2), output=Path("a"), place=IN_PIXELS)
+
+
 @pytest.mark.parametrize("error", [RuntimeError, ValueError])
 def test_a_geopackage_that_pyogrio_refuses_is_a_one_line_error(tmp_path, error):
     raw = pytest.importorskip("pyogrio.raw")
-    job = RasterJob(image=Path("in/a.tif"), size=(2, 2), output=tmp_path / "a", place=IN_PIXELS)
-    with (
-        mock.patch.object(raw, "write", side_effect=error("no such layer")),
-        pytest.raises(
-            DataError, match=r"^in/a\.tif: its polygons cannot be written as a GeoPackage \(no such layer\)$"
-        ),
-        open_polygons(job, ".gpkg", CLASSES, None, (2, 2)) as sink,
-    ):
-        sink.finish()
+    image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Decoded(np.zeros((2, 2), np.uint8)))
+    line = r"^in/a\.tif: its polygons cannot be written as a GeoPackage \(no such layer\)$"
+    with mock.patch.object(raw, "write", side_effect=error("no such layer")), pytest.raises(DataError, match=line):
+        CLASSES.write(image, (".gpkg",))
 
 
 def test_a_disk_that_is_full_is_an_os_error(tmp_path):
-    job = RasterJob(image=Path("in/a.tif"), size=(2, 2), output=tmp_path / "a", place=IN_PIXELS)
-    with (
-        pytest.raises(OSError, match=r"a\.geojson cannot be written \(disk full\)"),
-        open_polygons(job, ".geojson", CLASSES, None, (2, 2)),
-    ):
-        raise RasterioIOError("disk full")
+    image = PredictedImage(replace(SMALL, output=tmp_path / "a"), (2, 2), Decoded(np.zeros((2, 2), np.uint8)))
+    refused = mock.patch("inference.outputs.polygons.write_geojson", side_effect=RasterioIOError("disk full"))
+    with refused, pytest.raises(OSError, match=r"a\.geojson cannot be written \(disk full\)"):
+        CLASSES.write(image, (".geojson",))
     assert list(tmp_path.iterdir()) == []

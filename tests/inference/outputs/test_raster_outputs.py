@@ -1,13 +1,12 @@
 """The mask of a TIFF with a place is a TIFF of the same grid, as rasterio reads it.
 
-Modules: inference/outputs/rasters.py, data_utils/image_io/geotiff_writer.py, data_utils/image_io/places.py.
+Modules: inference/outputs/files.py, data_utils/image_io/geotiff_writer.py, data_utils/image_io/places.py.
 """
 
 import io
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 from unittest import mock
 
@@ -16,27 +15,27 @@ import pytest
 import rasterio
 import tifffile
 import torch
-from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import ImageJob, RasterJob
-from inference.outputs.rasters import free_value, open_mask_raster
 from PIL import Image
 from rasterio.transform import Affine
 from support.in_process import run_train
 from support.launches import TINY, predict
-from support.prediction import settings_of
+from support.prediction import settings_of, write_logits
 from support.rasters import NORTH_UP, UTM, scene, write_raster
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io import geotiff_writer
-from data_utils.image_io.geotiff_writer import GeoTiffWriter
+from data_utils.image_io.geotiff_writer import write_geotiff
 from data_utils.image_io.placed_masks import read_grid
 from data_utils.image_io.places import Place
 from data_utils.image_io.reader import read_image
 from inference import predictor as predictor_module
+from inference.decoding.decoder import Decoded
 from inference.inputs import InputRules, find_jobs
+from inference.jobs import Job
 from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
-from inference.outputs.objects import LabelRaster
+from inference.outputs.files import PredictedImage, Values, save_values
+from inference.outputs.prediction_format import free_value
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predictor import Predictor
 from inference.work import prepare_work
@@ -162,10 +161,9 @@ def test_an_overlay_of_a_raster_is_a_picture(written, name):
 def test_an_image_has_the_place_of_its_file_where_it_is_kept(tmp_path):
     path = str(write_raster(tmp_path / "a.tif", scene(0)[0]))
     (kept,) = find_jobs([path], tmp_path / "out", InputRules(5, keeps_place=True))
-    assert isinstance(kept, RasterJob)
     assert kept.place == read_grid(path).place
     (job,) = find_jobs([path], tmp_path / "out", InputRules(5))
-    assert not isinstance(job, RasterJob)
+    assert job.place is None
 
 
 def test_each_page_of_a_tiff_has_its_own_place(tmp_path):
@@ -187,7 +185,7 @@ def test_an_image_of_points_has_no_place(tmp_path):
     args = settings_of(model=str(tmp_path), input=[str(path)], output=tmp_path / "out", file=None)
     with mock.patch("inference.work.record_provenance"), mock.patch("inference.work.provenance_of"):
         (job,) = prepare_work(args, predictor, writer).jobs
-    assert not isinstance(job, RasterJob)
+    assert job.place is None
 
 
 def test_an_image_without_place_has_a_png(tmp_path, model):
@@ -258,10 +256,8 @@ def written_tiff(request, tmp_path_factory) -> WrittenTiff:
     with (
         mock.patch.object(geotiff_writer, "CLASSIC_BYTES", 0 if is_big else 2**32),
         (folder / "out.tif").open("wb") as file,
-        GeoTiffWriter(file, size, place, folder, channels, 9) as writer,
     ):
-        for top in range(0, size[0], 64):
-            writer.write(rows[:, top : top + 64])
+        write_geotiff(file, rows.shape, lambda *window: rows[window], place, 9)
     return WrittenTiff(folder / "out.tif", rows, channels, is_big)
 
 
@@ -289,10 +285,10 @@ def test_geotiff_names_further_channels_with_offsets_of_its_format(written_tiff)
 
 
 @pytest.mark.parametrize(("channels", "is_color"), [(1, False), (2, False), (3, True)])
-def test_tags_of_a_geotiff_say_it_of_each_band(tmp_path, channels, is_color):
+def test_tags_of_a_geotiff_say_it_of_each_band(channels, is_color):
     file = io.BytesIO()
-    with GeoTiffWriter(file, (20, 30), PLACE, tmp_path, channels, 1234.5, is_color=is_color) as writer:
-        writer.write(np.ones((channels, 20, 30), np.float32))
+    values = np.ones((channels, 20, 30), np.float32)
+    write_geotiff(file, values.shape, lambda *window: values[window], PLACE, 1234.5, is_color=is_color)
     file.seek(0)
     with tifffile.TiffFile(file) as tiff:
         (page,) = tiff.pages
@@ -305,14 +301,6 @@ def test_tags_of_a_geotiff_say_it_of_each_band(tmp_path, channels, is_color):
         assert ("ExtraSamples" in page.tags) is (channels == 2)
 
 
-def test_a_geotiff_that_is_left_early_is_empty(tmp_path):
-    file = io.BytesIO()
-    with pytest.raises(KeyError), GeoTiffWriter(file, (600, 20), PLACE, tmp_path) as writer:
-        writer.write(np.random.default_rng(0).integers(0, 9, (1, 300, 20), np.uint8))
-        raise KeyError
-    assert file.getvalue() == b""
-
-
 @pytest.mark.parametrize(
     ("values", "interpretations", "nodata"),
     [((0, 300), ["gray"], 255), (((0, 0, 0), (9, 200, 7)), ["red", "green", "blue"], 0)],
@@ -321,12 +309,11 @@ def test_a_geotiff_that_is_left_early_is_empty(tmp_path):
 def test_a_mask_raster_is_grey_or_colored_as_its_values(tmp_path, values, interpretations, nodata):
     bands, _ = scene(0, size=(20, 30))
     place = read_grid(str(write_raster(tmp_path / "in.tif", bands))).place
-    job = RasterJob(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
+    job = Job(image=tmp_path / "in.tif", size=(20, 30), output=tmp_path / "out", place=place)
     output_format = ClassFormat(ClassMap(("a", "b"), values, None))
     rows = np.random.default_rng(0).integers(0, 2, (20, 30), np.uint8)
     missing = np.arange(30)[None] < np.arange(20)[:, None]
-    with output_format.open_mask(job, (20, 30), None) as mask:
-        mask.write(output_format.mask_values(rows), missing)
+    output_format.write(PredictedImage(job, (20, 30), Decoded(rows), missing=missing), (".png",))
     with rasterio.open(tmp_path / "out.tif") as file:
         assert [kind.name for kind in file.colorinterp] == interpretations
         expected = np.array(values)[rows]
@@ -335,27 +322,19 @@ def test_a_mask_raster_is_grey_or_colored_as_its_values(tmp_path, values, interp
         assert file.nodata == nodata
 
 
-@pytest.mark.parametrize("beside", [(), (".uncertainty.png",)], ids=["scores", "scores and uncertainty"])
-def test_scores_are_reported_where_each_strip_misses_data(tmp_path, beside):
-    taken = []
-    sink = SimpleNamespace(add=lambda rows, missing, certainty: taken.append((len(rows), missing, certainty)))
-    holds_nothing = np.random.default_rng(0).random((9, 6)) < 0.5
+def test_a_picture_without_place_has_its_prediction_where_it_holds_no_data(tmp_path):
+    missing = np.random.default_rng(0).random((9, 6)) < 0.5
     logits = torch.randn(2, 9, 6, generator=torch.Generator().manual_seed(0))
-    writer = ImageWriter(
-        ClassFormat(ClassMap(("a", "b"), (0, 1), None)), Classes(("a", "b")), (".png", ".npy", *beside)
-    )
-    job = ImageJob(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
-    image = PredictedImage(job, (9, 6), read_missing=lambda top, bottom: holds_nothing[top:bottom])
-    writer.write(image, logits.split(4, dim=1), sink)
-    assert [count for count, _, _ in taken] == [4, 4, 1]
-    assert np.array_equal(np.concatenate([missing for _, missing, _ in taken]), holds_nothing)
-    assert all(certainty.shape[-2:] == (count, 6) for count, _, certainty in taken)
-    np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0), rtol=1e-6)  # only rasters say it there
+    output_format = ClassFormat(ClassMap(("a", "b"), (0, 1), None))
+    job = Job(image=tmp_path / "a.tif", size=(9, 6), output=tmp_path / "out" / "a")
+    write_logits(output_format, Classes(("a", "b")), job, logits, (".png", ".npy"), missing=missing)
+    assert np.array_equal(np.asarray(Image.open(job.file(".png"))), logits.argmax(0))
+    np.testing.assert_allclose(np.load(job.file(".npy")), logits.softmax(0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("values", "free"),
-    [({0, 1}, 255), ({0, 255, 254}, 253), (set(range(256)), 65535), (set(range(1, 256)), 0)],
+    [((0, 1), 255), ((0, 255, 254), 253), (range(256), 65535), (range(1, 256), 0)],
     ids=["few", "large ones", "all of 8 bits", "all but 0"],
 )
 def test_the_value_of_pixels_without_data_is_no_class(values, free):
@@ -363,9 +342,9 @@ def test_the_value_of_pixels_without_data_is_no_class(values, free):
 
 
 def test_masks_of_all_values_of_8_bits_have_16_where_there_is_no_data(tmp_path):
-    job = RasterJob(image=tmp_path / "a.tif", size=(1, 256), output=tmp_path / "out", place=PLACE)
-    with open_mask_raster(job, tmp_path / "out.tif", (1, 256), range(256)) as mask:
-        mask.write(np.arange(256, dtype=np.uint8)[None], np.arange(256)[None] == 9)
+    job = Job(image=tmp_path / "a.tif", size=(1, 256), output=tmp_path / "out", place=PLACE)
+    labels = np.arange(256, dtype=np.uint8)[None]
+    save_values(job, tmp_path / "out.tif", Values(labels, missing=labels == 9, nodata=free_value(range(256))))
     written = tifffile.imread(tmp_path / "out.tif")
     assert written.dtype == np.uint16
     assert written[0].tolist() == [*range(9), 65_535, *range(10, 256)]
@@ -533,16 +512,3 @@ def test_bands_in_a_folder_are_found_beside_pictures_or_plain_images(tmp_path):
     jobs = jobs_of_bands(tmp_path, "all")
     assert [job.output.relative_to(tmp_path / "out").as_posix() for job in jobs] == ["a/plain", "x/c"]
     assert [len(job.files) for job in jobs] == [1, 2]
-
-
-@pytest.mark.parametrize("repeats", [1, 128], ids=["few rows", "rows that fill tiles"])
-def test_numbers_of_objects_lie_where_the_raster_has_them(tmp_path, repeats):
-    numbers = np.tile([[0, 1, 1, 0, 2], [0, 0, 3, 3, 2]], (repeats, 1))
-    file = io.BytesIO()
-    with LabelRaster(file, PLACE, tmp_path, numbers.shape, SimpleNamespace(objects=[1, 2, 3])) as raster:
-        raster.write(numbers[:1])
-        raster.write(numbers[1:])
-    file.seek(0)
-    written = tifffile.imread(file)
-    assert written.dtype == np.uint16
-    assert written.tolist() == numbers.tolist()

@@ -7,25 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from inference.outputs.images import ImageWriter, PredictedImage
-from inference.outputs.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, ImageJob, RasterJob
-from inference.outputs.volumes import VolumeWriter
 from PIL import Image
 from support.points import landmarks
-from support.prediction import image_job, network_of
+from support.prediction import image_job, network_of, write_logits
 from support.written_files import tilted_volume_job
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io.formats import PageFile
+from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.windowed import WindowedArray
 from inference import Predictor
 from inference.decoding.classes import ClassDecoder
 from inference.decoding.landmarks import LandmarkDecoder
+from inference.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from inference.outputs.classes import ClassFormat
 from inference.outputs.objects import TABLE, ObjectFormat
 from inference.outputs.overlapping import OverlapFormat
-from inference.outputs.points import PointFormat, PointImageWriter
+from inference.outputs.points import PointFormat
 from inference.outputs.requested_outputs import RequestedOutputs
 from tasks.classes import Classes
 from tasks.objects import Objects
@@ -69,7 +67,7 @@ def write_at(file: Path, seconds: int) -> None:
 
 
 @pytest.fixture
-def finished(tmp_path) -> ImageJob:
+def finished(tmp_path) -> Job:
     """An image with mask and probabilities, the mask as old as the image."""
     job = image_job(tmp_path, "a")
     write_at(job.image, 100)
@@ -110,7 +108,7 @@ def test_a_prediction_is_not_finished_where_its_image_cannot_be_read(finished):
 
 def test_a_raster_is_finished_where_it_need_not_be_scored(tmp_path):
     place = Place((1.0, 0.0, 0.0, 0.0, -1.0, 0.0), None, ())
-    job = RasterJob(image=tmp_path / "a.tif", size=(2, 3), output=tmp_path / "out", place=place)
+    job = Job(image=tmp_path / "a.tif", size=(2, 3), output=tmp_path / "out", place=place)
     for name in ("a.tif", "out.tif", "out.probabilities.tif"):
         write_at(tmp_path / name, 100)
     assert new_writer().is_finished(job)
@@ -119,16 +117,12 @@ def test_a_raster_is_finished_where_it_need_not_be_scored(tmp_path):
 
 
 def test_a_volume_of_several_files_is_as_new_as_the_newest(tmp_path):
-    class Channels(ImageJob):
-        @property
-        def files(self) -> tuple[str, ...]:
-            return (str(tmp_path / "a_0.nii"), str(tmp_path / "a_1.nii"))
-
-    volume = Channels(image=tmp_path / "a_0.nii", size=(2, 3), output=tmp_path / "a")
-    for name, seconds in (("a_0.nii", 100), ("a_1.nii", 300), ("a.png", 200), ("a.npy", 300)):
+    files = (str(tmp_path / "a_0.nii"), str(tmp_path / "a_1.nii"))
+    volume = Job(image=tmp_path / "a_0.nii", size=(2, 3), output=tmp_path / "a", volume=VolumeFile(files))
+    for name, seconds in (("a_0.nii", 100), ("a_1.nii", 300), ("a.nii.gz", 200), ("a.probabilities.nii.gz", 300)):
         write_at(tmp_path / name, seconds)
     assert not new_writer().is_finished(volume)
-    os.utime(tmp_path / "a.png", (300, 300))
+    os.utime(tmp_path / "a.nii.gz", (300, 300))
     assert new_writer().is_finished(volume)
 
 
@@ -160,7 +154,7 @@ KINDS = pytest.mark.parametrize(
 @KINDS
 def test_the_mask_of_an_image_takes_its_place_last(tmp_path, placed, output_format, task, extensions):
     job = image_job(tmp_path, size=(9, 7))
-    ImageWriter(output_format, task, extensions).write(PredictedImage(job, (9, 7)), [torch.zeros(task.outputs, 9, 7)])
+    write_logits(output_format, task, job, torch.zeros(task.outputs, 9, 7), extensions)
     assert placed[-1] == output_format.mask_file(job)
     assert sorted(placed) == sorted(output_format.file(job, extension) for extension in extensions)
 
@@ -168,7 +162,7 @@ def test_the_mask_of_an_image_takes_its_place_last(tmp_path, placed, output_form
 @KINDS
 def test_the_mask_of_a_volume_takes_its_place_last(tmp_path, placed, output_format, task, extensions):
     job = tilted_volume_job(tmp_path)
-    VolumeWriter(output_format, task, extensions).write(job, job.size, [torch.zeros(task.outputs, *job.size)])
+    write_logits(output_format, task, job, torch.zeros(task.outputs, *job.size), extensions)
     assert placed[-1] == output_format.mask_file(job)
     assert sorted(placed) == sorted(output_format.file(job, extension) for extension in extensions)
 
@@ -188,24 +182,17 @@ def computed(monkeypatch) -> list[str]:
 
 def test_nothing_but_the_mask_of_an_image_is_computed_where_no_more_is_asked_for(tmp_path, computed):
     job = image_job(tmp_path, size=(9, 7))
-    ImageWriter(ClassFormat(CLASSES), TASK, (MASK,)).write(PredictedImage(job, (9, 7)), [torch.zeros(3, 9, 7)])
-    assert computed == []
-
-
-def test_nothing_but_the_mask_of_a_volume_is_computed_where_no_more_is_asked_for(tmp_path, computed):
-    job = tilted_volume_job(tmp_path)
-    VolumeWriter(ClassFormat(CLASSES), TASK, (MASK,)).write(job, job.size, [torch.zeros(3, *job.size)])
+    write_logits(ClassFormat(CLASSES), TASK, job, torch.zeros(3, 9, 7))
     assert computed == []
 
 
 def test_nothing_but_points_is_computed_where_no_more_is_asked_for(tmp_path, computed):
     task = landmarks("long", "pixels")
-    writer = PointImageWriter(PointFormat(task), task, (MASK,))
-    writer.write(PredictedImage(image_job(tmp_path, size=(32, 48)), (32, 48)), [torch.zeros(3, 16, 24)])
+    write_logits(PointFormat(task), task, image_job(tmp_path, size=(32, 48)), torch.zeros(3, 16, 24))
     assert computed == []
 
 
-@pytest.mark.parametrize("call", ["mask", "predict_rows"])
+@pytest.mark.parametrize("call", ["mask", "labels"])
 def test_nothing_but_a_mask_is_computed_in_python_where_no_more_is_asked_for(computed, call):
     getattr(Predictor(network_of()), call)(np.zeros((8, 9), np.uint8))
     assert computed == []
@@ -215,6 +202,6 @@ def test_points_take_their_place_after_the_picture_of_them(tmp_path, placed):
     task = landmarks("long", "pixels")
     job = image_job(tmp_path, size=(32, 48))
     pixels = WindowedArray(np.zeros((32, 48, 3), np.uint8))
-    writer = PointImageWriter(PointFormat(task), task, (MASK, OVERLAY, PROBABILITIES))
-    writer.write(PredictedImage(job, (32, 48), pixels), [torch.zeros(3, 16, 24)])
+    extensions = (MASK, OVERLAY, PROBABILITIES)
+    write_logits(PointFormat(task), task, job, torch.zeros(3, 16, 24), extensions, picture=pixels)
     assert [file.name for file in placed] == ["a.npy", "a.overlay.png", "a.csv"]

@@ -1,7 +1,6 @@
 """predict.py --uncertainty and the calibration in metrics.json, against the probabilities that it writes.
 
-Modules: inference/decoding/decoder.py, inference/decoding/classes.py, inference/outputs/images.py,
-inference/outputs/volumes.py, inference/scoring/truth.py.
+Modules: inference/decoding/decoder.py, inference/decoding/classes.py, inference/outputs/files.py.
 """
 
 import json
@@ -11,19 +10,20 @@ import nibabel
 import numpy as np
 import pytest
 import torch
-from inference.outputs.jobs import PROBABILITIES, UNCERTAINTY, VolumeJob
-from inference.outputs.uncertainty import uncertainty_levels
-from inference.outputs.volumes import VolumeWriter
 from PIL import Image
 from support.launches import predict
+from support.prediction import write_logits
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import VolumeFile
 from inference.decoding import new_decoder
+from inference.decoding.decoder import decode_strips
+from inference.jobs import PROBABILITIES, UNCERTAINTY, Job
 from inference.outputs.classes import ClassFormat
 from tasks.classes import Classes
 from tasks.objects import Objects
 from tasks.overlapping import Overlapping
+from tasks.task import Task
 from unet import UNet, UNetConfig
 
 VALUES = np.array([10, 200, 255])  # of the masks of the fixture `model`
@@ -122,27 +122,24 @@ def test_the_calibration_of_predictions_is_that_of_their_probabilities(sharp, ph
 LOGITS = torch.tensor([[2.0, 0.0], [0.0, 0.0], [-1.0, 0.0]]).view(3, 1, 2)
 
 
-def test_uncertainty_of_classes_is_the_entropy_of_their_probabilities():
-    levels = uncertainty_levels(new_decoder(Classes(("a", "b", "c"))), LOGITS).numpy()
-    assert levels.shape == (1, 2)
+def uncertainty_of(task: Task, logits: torch.Tensor) -> np.ndarray:
+    """The levels (1, 2) of two pixels."""
+    return decode_strips(new_decoder(task), [logits], (1, 2), "a", wanted=("uncertainty",)).uncertainty
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs"), [(Classes(("a", "b", "c")), 3), (Objects(), 2)], ids=["classes", "objects"]
+)
+def test_uncertainty_is_the_entropy_of_classes(task, outputs):
+    """The depth of objects is left out."""
+    levels = uncertainty_of(task, LOGITS)
     assert levels[0, 1] == 255
-    assert abs(levels[0, 0] - entropy_levels(LOGITS.softmax(0).numpy())[0, 0]) <= 0.51
+    assert abs(levels[0, 0] - entropy_levels(LOGITS[:outputs].softmax(0).numpy())[0, 0]) <= 0.51
 
 
 def test_uncertainty_of_classes_that_overlap_is_that_of_the_least_sure():
-    levels = uncertainty_levels(new_decoder(Overlapping(("a", "b", "c"))), LOGITS)
-    assert levels.tolist() == [[255, 255]]  # of the second class
-
-
-def test_uncertainty_of_sure_classes_that_overlap_is_none():
-    levels = uncertainty_levels(new_decoder(Overlapping(("a", "b", "c"))), torch.full((3, 1, 2), 40.0))
-    assert levels.tolist() == [[0, 0]]
-
-
-def test_uncertainty_of_objects_leaves_out_their_depth():
-    levels = uncertainty_levels(new_decoder(Objects()), LOGITS).numpy()
-    assert levels[0, 1] == 255
-    assert abs(levels[0, 0] - entropy_levels(LOGITS[:2].softmax(0).numpy())[0, 0]) <= 0.51
+    assert uncertainty_of(Overlapping(("a", "b", "c")), LOGITS).tolist() == [[255, 255]]  # of the second class
+    assert uncertainty_of(Overlapping(("a", "b", "c")), torch.full((3, 1, 2), 40.0)).tolist() == [[0, 0]]
 
 
 @pytest.mark.parametrize("beside", [(), (PROBABILITIES,)], ids=["alone", "beside probabilities"])
@@ -151,10 +148,9 @@ def test_the_uncertainty_of_a_volume_lies_on_its_own_grid(tmp_path, beside):
     image = nibabel.Nifti1Image(np.zeros((5, 4, 3), np.uint8), np.diag([1.0, 1.0, 2.0, 1.0]))
     nibabel.save(image, tmp_path / "a.nii.gz")
     volume = VolumeFile((str(tmp_path / "a.nii.gz"),))
-    job = VolumeJob(image=tmp_path / "a.nii.gz", size=(3, 4, 5), output=tmp_path / "out" / "a", volume=volume)
+    job = Job(image=tmp_path / "a.nii.gz", size=(3, 4, 5), output=tmp_path / "out" / "a", volume=volume)
     output_format = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
-    writer = VolumeWriter(output_format, Classes(("a", "b")), (".png", UNCERTAINTY, *beside))
-    writer.write(job, (3, 4, 5), logits.split(2, dim=1))
+    write_logits(output_format, Classes(("a", "b")), job, logits, (".png", UNCERTAINTY, *beside))
     written = nibabel.load(tmp_path / "out" / "a.uncertainty.nii.gz")
     levels = np.asarray(written.dataobj).T
     assert written.header.get_zooms() == (1, 1, 2)

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from inference.scoring.volume import surface_scores
 from PIL import Image
 from support.launches import launch, predict
 
 from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores
+from inference.scoring.surfaces import surface_scores
 
 IGNORED = 255
 NAN = float("nan")

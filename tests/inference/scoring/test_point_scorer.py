@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.points import landmarks, point_table
-from support.prediction import image_job
+from support.prediction import image_job, score_labels
 
 from data_utils.sources.points.files import content
-from inference.decoding.landmarks import PredictedPoints
-from inference.outputs.jobs import ImageJob, InputPages, Job
+from inference.decoding.decoder import Decoded
+from inference.jobs import InputPages, Job
+from inference.outputs.files import PredictedImage
 from inference.outputs.points import PointFormat
-from inference.scoring.points import PointScorer, TruePoints, read_true_points
-from inference.scoring.truth import ScoreError
+from inference.scoring.points import TruePoints, read_true_points
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.points import ABSENT, PRESENT, UNKNOWN
@@ -37,7 +37,7 @@ def write_noses(file: Path, *images: str) -> None:
     file.write_bytes(content(table))
 
 
-def image_at(folder: Path, path: str) -> ImageJob:
+def image_at(folder: Path, path: str) -> Job:
     return replace(image_job(folder), image=folder / path)
 
 
@@ -151,7 +151,7 @@ PREDICTION = np.column_stack([(POSITIONS[:, ::-1] + 0.5) / (30, 40), [0.9, 0.8, 
 
 
 @pytest.fixture
-def true_job(tmp_path) -> ImageJob:
+def true_job(tmp_path) -> Job:
     """An image whose nose lies at (10, 10), whose ear is not there, and whose tail is unknown."""
     states = np.array([[PRESENT, ABSENT, UNKNOWN]])
     places = np.array([np.full((3, 2), 2.0), np.full((3, 2), 10.0)])
@@ -161,72 +161,40 @@ def true_job(tmp_path) -> ImageJob:
     return job
 
 
+def entry_of(job: Job, prediction: np.ndarray) -> dict:
+    return score_labels(PointFormat(TASK), TASK, job, prediction).entry
+
+
 @pytest.fixture
-def written_job(true_job) -> ImageJob:
+def written_job(true_job) -> Job:
     """The job of that image, whose predicted points are written."""
-    output_format = PointFormat(TASK)
     true_job.output.parent.mkdir()
-    table = output_format.table("a.tif", PredictedPoints.from_prediction(PREDICTION), POSITIONS, (30, 40))
-    output_format.write(true_job, table, None)
+    PointFormat(TASK).write(PredictedImage(true_job, (30, 40), Decoded(PREDICTION)), (".csv",))
     return true_job
 
 
-def test_written_points_have_an_error_where_a_point_is_present(written_job):
-    entry = PointScorer(TASK, ".csv").score(written_job).to_json("a.tif")
-    assert entry["image"] == "a.tif"
+def test_points_have_an_error_where_a_point_is_present(true_job):
+    entry = entry_of(true_job, PREDICTION)
     assert entry["errors"] == {"nose": pytest.approx(5), "ear": None, "tail": None}
     assert entry["mean_radial_error"] == pytest.approx(5)
-
-
-def test_written_points_that_are_not_there_are_not_close(written_job):
-    entry = PointScorer(TASK, ".csv").score(written_job).to_json("a.tif")
     assert entry["closeness"] == pytest.approx((1 - 5 / 50 + 0) / 2)  # the absent one is said to be there
 
 
-def test_written_points_are_scored_as_predicted_ones(written_job):
-    scorer = PointScorer(TASK, ".csv")
-    of_written, of_predicted = scorer.score(written_job), scorer.score_mask(written_job, PREDICTION)
-    np.testing.assert_allclose(of_written.scores.by_image, of_predicted.scores.by_image, atol=1e-3)
-
-
-def test_written_points_may_be_in_another_order(written_job):
-    scorer = PointScorer(TASK, ".csv")
-    entry = scorer.score(written_job).to_json("a.tif")
+@pytest.mark.parametrize("step", [1, -1], ids=["as written", "in another order"])
+def test_written_points_are_scored_as_predicted_ones(written_job, step):
     header, *lines = written_job.file(".csv").read_text().splitlines()
-    written_job.file(".csv").write_text("\n".join([header, *lines[::-1], ""]))
-    assert scorer.score(written_job).to_json("a.tif") == entry
-
-
-def test_points_are_scored_in_double_precision(tmp_path):
-    truth = point_table("long", ("nose",), ("a.tif",), np.full((1, 1, 2), 10.1), np.array([[PRESENT]]), ("t.csv",))
-    (tmp_path / "t.csv").write_bytes(content(truth))
-    (job,) = with_truths([image_job(tmp_path, size=(30, 40))], tmp_path / "t.csv", TASK)
-    prediction = np.array([[10.6 / 30, 10.6 / 40, 1, 1]] * 3)
-    assert PointScorer(TASK, ".csv").score_mask(job, prediction).to_json("a.tif")["errors"]["nose"] < 1e-9
+    written_job.file(".csv").write_text("\n".join([header, *lines[::step], ""]))
+    of_written = entry_of(written_job, PointFormat(TASK).read_written(written_job).labels)
+    of_predicted = entry_of(written_job, PREDICTION)
+    assert of_written["errors"] == pytest.approx(of_predicted["errors"], abs=1e-3)
 
 
 def test_a_point_that_is_met_has_an_error_of_zero(true_job):
     prediction = np.array([[10.5 / 30, 10.5 / 40, 1, 1]] * 3)
-    errors = PointScorer(TASK, ".csv").score_mask(true_job, prediction).to_json("a.tif")["errors"]
-    assert errors == {"nose": 0.0, "ear": None, "tail": None}
+    assert entry_of(true_job, prediction)["errors"] == {"nose": 0.0, "ear": None, "tail": None}
 
 
-@pytest.mark.parametrize("error", [DataError, PermissionError])
-def test_points_that_cannot_be_read_have_no_score(true_job, monkeypatch, error):
-    def refuse(*arguments: object) -> None:
-        raise error("damaged")
-
-    monkeypatch.setattr("inference.scoring.points.read_written", refuse)
-    with pytest.raises(ScoreError, match=r"^damaged$"):
-        PointScorer(TASK, ".csv").score(true_job)
-
-
-def test_points_that_are_not_written_have_no_score(true_job):
-    with pytest.raises(ScoreError):
-        PointScorer(TASK, ".csv").score(true_job)
-
-
-def test_points_whose_file_is_damaged_have_no_score(written_job):
+def test_points_whose_file_is_damaged_cannot_be_read(written_job):
     written_job.file(".csv").write_text("damaged\n")
-    with pytest.raises(ScoreError):
-        PointScorer(TASK, ".csv").score(written_job)
+    with pytest.raises(DataError):
+        PointFormat(TASK).read_written(written_job)

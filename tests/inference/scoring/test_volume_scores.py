@@ -1,6 +1,6 @@
 """Scores of volumes: surfaces and overlaps of each case, and the report of all cases.
 
-Modules: inference/scoring/volume.py.
+Modules: inference/scoring/surfaces.py.
 """
 
 from dataclasses import replace
@@ -9,17 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from inference.scoring.components import area_report
-from inference.scoring.truth import ScoreError
-from inference.scoring.volume import VolumeScore, VolumeScorer, case_report, case_table, surface_scores
 from scipy.ndimage import label
-from support.prediction import matrix_of, scores_of, volume_job
+from support.prediction import matrix_of, score_labels, scores_of, volume_job
 from support.volumes import write_nifti, write_volume
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import RenderedMask
 from inference.outputs.classes import ClassFormat
 from inference.outputs.objects import ObjectFormat
+from inference.scoring.areas import area_report
+from inference.scoring.surfaces import case_report, case_table, surface_scores, volume_entry
 from predict import ScoredImage, print_scores
 from runtime.errors import DataError
 from tasks.classes import Classes
@@ -43,18 +42,17 @@ def true_file(tmp_path, request) -> Path:
 
 
 def test_a_volume_is_scored_by_all_its_slices(tmp_path, true_file):
-    score = VolumeScorer(SKY_AND_LAND, TASK).score_mask(volume_job(tmp_path, true_file), PRED)
+    score = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED)
     assert score.scores.sums.tolist() == matrix_of(PRED, TRUTH, 2)
-    assert score.surfaces is None
+    assert "hd95_mm" not in score.entry
 
 
 def test_an_object_that_lies_in_several_slices_is_one(tmp_path):
     ids = np.zeros((3, 4, 5), np.uint8)
     ids[:, 1:3, 1:4] = 1
     ids[2, 0, 0] = 2
-    scorer = VolumeScorer(ObjectFormat(("background", "cell")), Objects())
     job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", ids))
-    score = scorer.score_mask(job, pack_labels(ids, ids > 0))
+    score = score_labels(ObjectFormat(("background", "cell")), Objects(), job, pack_labels(ids, ids > 0))
     assert [score.scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
     assert score.areas is None
 
@@ -63,34 +61,35 @@ def test_objects_of_a_written_mask_are_scored_by_their_numbers(tmp_path):
     ids = np.zeros((3, 4, 5), np.uint8)
     ids[:, 1:3, 1:3] = 1
     ids[:, 1:3, 3] = 2
-    scorer = VolumeScorer(ObjectFormat(("background", "cell")), Objects())
+    output_format = ObjectFormat(("background", "cell"))
     job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", ids))
-    write_volume(Path(scorer.output_format.written_volume(job).paths[0]), ids)
-    score = scorer.score(job)
+    write_volume(output_format.mask_file(job), ids)
+    score = score_labels(output_format, Objects(), job, output_format.read_written(job).labels)
     assert [score.scores.values[name] for name in ("objects", "predicted", "found")] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("surfaces", [False, True])
 def test_areas_of_a_volume_are_counted_in_all_its_slices(tmp_path, true_file, surfaces):
-    score = VolumeScorer(SKY_AND_LAND, TASK, surfaces=surfaces).score_mask(volume_job(tmp_path, true_file), PRED)
+    score = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=surfaces)
     areas = area_report([score.areas], ("sky", "land"))["by_class"]["land"]
     assert areas["areas"] == label(TRUTH)[1]
     assert areas["predicted"] == label(PRED)[1]
 
 
 def test_surfaces_of_a_volume_are_scored_with_its_own_spacing(tmp_path, true_file):
-    score = VolumeScorer(SKY_AND_LAND, TASK, surfaces=True).score_mask(volume_job(tmp_path, true_file), PRED)
-    assert score.surfaces.hd95[1] == surface_scores(PRED, TRUTH, 2, (2.0, 1.0, 1.0)).hd95[1]
+    score = score_labels(SKY_AND_LAND, TASK, volume_job(tmp_path, true_file), PRED, boundary=True)
+    assert score.entry["hd95_mm"][1] == surface_scores(PRED, TRUTH, 2, (2.0, 1.0, 1.0)).hd95[1]
 
 
 def test_voxels_that_the_truth_ignores_have_no_surface(tmp_path):
     truth, pred = np.zeros((2, 3, 4, 5), np.uint8)
     truth[0], pred[0] = 9, 1
     truth[2, 2, 2], pred[2, 2, 2] = 7, 1
-    scorer = VolumeScorer(ClassFormat(ClassMap(("sky", "land"), (0, 7), 9)), TASK, surfaces=True)
-    score = scorer.score_mask(volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth)), pred)
-    assert score.surfaces.hd95[1] == 0
-    assert score.surfaces.dice[1].tolist() == [1, 1]
+    output_format = ClassFormat(ClassMap(("sky", "land"), (0, 7), 9))
+    job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth))
+    entry = score_labels(output_format, TASK, job, pred, boundary=True).entry
+    assert entry["hd95_mm"][1] == 0
+    assert [entry[f"surface_dice_{mm}mm"][1] for mm in (1, 2)] == [1, 1]
 
 
 EMPTY = np.zeros((3, 4, 5), np.uint8)
@@ -108,7 +107,7 @@ EMPTY = np.zeros((3, 4, 5), np.uint8)
 def test_true_masks_of_another_size_or_grid_cannot_be_used(tmp_path, truth, spacing, line):
     job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", truth, spacing))
     with pytest.raises(DataError, match=line):
-        VolumeScorer(SKY_AND_LAND, TASK).score_mask(job, EMPTY)
+        score_labels(SKY_AND_LAND, TASK, job, EMPTY)
 
 
 def test_a_true_mask_that_lies_elsewhere_cannot_be_used(tmp_path):
@@ -116,29 +115,15 @@ def test_a_true_mask_that_lies_elsewhere_cannot_be_used(tmp_path):
     moved[2, 3] = 2.0  # by a slice
     job = volume_job(tmp_path, write_nifti(tmp_path / "truth.nii", EMPTY.T, moved))
     with pytest.raises(DataError, match=r"truth\.nii: its affine differs from the volume's"):
-        VolumeScorer(SKY_AND_LAND, TASK).score_mask(job, EMPTY)
+        score_labels(SKY_AND_LAND, TASK, job, EMPTY)
 
 
 @pytest.mark.parametrize("mask", [EMPTY[:2], EMPTY.transpose(0, 2, 1)], ids=["shorter", "turned"])
 def test_masks_of_another_size_cannot_be_scored(tmp_path, mask):
     job = volume_job(tmp_path, write_volume(tmp_path / "truth.nii", EMPTY))
+    write_volume(SKY_AND_LAND.mask_file(job), mask)
     with pytest.raises(DataError, match="differs in size from the volume; give --overwrite"):
-        VolumeScorer(SKY_AND_LAND, TASK).score_mask(job, mask)
-
-
-def test_masks_that_are_not_there_cannot_be_scored(tmp_path):
-    with pytest.raises(ScoreError):
-        VolumeScorer(SKY_AND_LAND, TASK).score(volume_job(tmp_path, write_volume(tmp_path / "truth.nii", EMPTY)))
-
-
-@pytest.mark.parametrize("error", [DataError, PermissionError])
-def test_masks_that_cannot_be_read_cannot_be_scored(tmp_path, monkeypatch, error):
-    def refuse(*arguments: object) -> None:
-        raise error("damaged")
-
-    monkeypatch.setattr("inference.scoring.volume.read_label_volume", refuse)
-    with pytest.raises(ScoreError, match=r"^damaged$"):
-        VolumeScorer(SKY_AND_LAND, TASK).score(volume_job(tmp_path, None))
+        SKY_AND_LAND.read_written(job)
 
 
 def test_annotations_are_no_true_mask_of_a_volume(tmp_path):
@@ -148,10 +133,9 @@ def test_annotations_are_no_true_mask_of_a_volume(tmp_path):
         def render(self) -> np.ndarray:
             return np.zeros((4, 5), np.uint8)
 
-    scorer = VolumeScorer(ClassFormat(ClassMap(("sky", "land"), (0, 7), None)), Classes(("sky", "land")))
     job = replace(volume_job(tmp_path, None), truth=Drawn())
     with pytest.raises(DataError, match="are a label volume, and no annotations"):
-        scorer.score_mask(job, np.zeros((3, 4, 5), np.uint8))
+        score_labels(SKY_AND_LAND, TASK, job, EMPTY)
 
 
 def test_voxels_that_the_truth_ignores_are_of_no_class():
@@ -198,7 +182,7 @@ def test_classes_that_overlap_have_no_background_in_the_report_of_cases(capsys):
     scores = Overlapping(("a", "b")).new_scores(1)
     truth = OverlapTarget(torch.tensor([[[1, 1, 2, 0]]]), torch.tensor([[[3, 3, 3, 3]]]))
     scores.add(torch.tensor([[[1, 0, 2, 0]]]), truth, 0)
-    case = VolumeScore(scores, None).to_json("v")
+    case = {"image": "v", **scores.brief(), **volume_entry(scores, None)}
     assert case["mean_dice"] == pytest.approx((2 / 3 + 1) / 2)
     report = print_scores(scores, "mean IoU", [ScoredImage(case, None, None)])
     assert report["by_case"]["classes"] == ["a", "b"]
@@ -206,8 +190,7 @@ def test_classes_that_overlap_have_no_background_in_the_report_of_cases(capsys):
 
 
 def test_the_mean_dice_of_a_volume_leaves_the_background_out():
-    result = VolumeScore(scores_of([90, 10, 0], [5, 15, 0], [0, 0, 0]), None).to_json("a.nii")
-    assert result["image"] == "a.nii"
+    result = volume_entry(scores_of([90, 10, 0], [5, 15, 0], [0, 0, 0]), None)
     assert result["mean_dice"] == 30 / 45
     assert result["dice"] == [180 / 195, 30 / 45, None]
 

@@ -42,13 +42,13 @@ def predictor_of(broken: str = "") -> SimpleNamespace:
     """A predictor of background that cannot read one image, and notes the names of the others."""
     predicted: list[str] = []
 
-    def predict_rows(source: object, name: str) -> np.ndarray:
+    def labels(source: object, name: str) -> np.ndarray:
         if name == broken:
             raise ImageError(f"{name}: cut")
         predicted.append(name)
         return np.zeros((4, 6), np.uint8)
 
-    return SimpleNamespace(predict_rows=predict_rows, predicted=predicted)
+    return SimpleNamespace(labels=labels, predicted=predicted)
 
 
 @pytest.mark.parametrize(

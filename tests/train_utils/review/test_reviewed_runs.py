@@ -38,7 +38,7 @@ def volume(request, tmp_path) -> SimpleNamespace:
     records = ListRecords([{"image": image, "target": label, "name": "case"}], Metadata(dims=3))
     info = SimpleNamespace(reader=class_section("ab").reader, val=SimpleNamespace(records=records, bad={}))
     prediction = 1 - labels.transpose(2, 1, 0)
-    run = ReviewedRun("run", info, SimpleNamespace(predict_rows=lambda source, name: prediction))
+    run = ReviewedRun("run", info, SimpleNamespace(labels=lambda source, name: prediction))
     return SimpleNamespace(run=run, slices=voxels.transpose(2, 1, 0), coarse_axis=coarse_axis, factor=factor)
 
 

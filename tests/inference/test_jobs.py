@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from inference.outputs.jobs import ImageJob, VolumeJob
 
 from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile
+from inference.jobs import Job
 
-IMAGE = ImageJob(image=Path("in/a.b.tif"), size=(4, 5), output=Path("out/a.b"))
-PAGE = ImageJob(image=Path("a.tif"), size=None, output=Path("a"), page=2)
-VOLUME = VolumeJob(image=Path("a.nii"), size=(2, 3, 4), output=Path("a"), volume=VolumeFile(("a.nii", "b.nii")))
+IMAGE = Job(image=Path("in/a.b.tif"), size=(4, 5), output=Path("out/a.b"))
+PAGE = Job(image=Path("a.tif"), size=None, output=Path("a"), page=2)
+VOLUME = Job(image=Path("a.nii"), size=(2, 3, 4), output=Path("a"), volume=VolumeFile(("a.nii", "b.nii")))
 
 
 def test_a_job_is_named_as_its_image_with_its_page():
@@ -56,7 +56,7 @@ def test_outputs_of_a_volume_are_volumes_beside_a_picture(extension, name):
     assert VOLUME.file(extension).name == name
 
 
-NESTED = ImageJob(image=Path("in/x/a.tif"), size=(4, 5), output=Path("out/x/a"), root=Path("out"), page=1)
+NESTED = Job(image=Path("in/x/a.tif"), size=(4, 5), output=Path("out/x/a"), root=Path("out"), page=1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tempfile import TemporaryFile
 
 import numpy as np
 
-IN_MEMORY = 2**25  # bytes of an array that needs no file
+IN_MEMORY = 2**22  # bytes of an array that needs no file
 ROWS = 64  # rows of an image that are in memory together
 
 

@@ -409,7 +409,7 @@ def test_a_profile_that_asks_for_it_has_the_networks_compiled(model, tiny_folder
 def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
     """Peak memory on 2,000 and on 8,000 rows of 2,000 pixels: 36 MB more of pixels, 144 MB of probabilities.
 
-    The same command takes up to 16 MB more at one time than at another: a difference below 24 MB need be met once.
+    GDAL's cache takes up to 64 MB, which the smaller image does not fill.
     """
 
     def peak(height: int) -> int:
@@ -422,7 +422,7 @@ def test_memory_does_not_grow_with_the_height_of_an_image(model, tmp_path):
         assert Image.open(tmp_path / "out" / f"{height}.png").size == (2000, height)
         return int(result.stdout.partition("VmHWM:")[2].split()[0]) * 1024
 
-    assert any(peak(8000) - peak(2000) < 24e6 for _ in range(3))
+    assert peak(8000) - peak(2000) < 64e6
 
 
 @pytest.fixture

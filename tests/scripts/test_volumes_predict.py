@@ -444,7 +444,7 @@ in_each_run = pytest.mark.parametrize("run", [0, 1], ids=["predicted", "there al
 @in_each_run
 def test_true_mask_of_a_volume_is_found(of_true_masks, run):
     _, runs = of_true_masks
-    scores = runs[run]["a"].to_json("a")
+    scores = runs[run]["a"].entry
     assert scores["dice"] == [1, 1]
     assert scores["hd95_mm"] == [None, 0]
 

@@ -34,7 +34,7 @@ class Example(NamedTuple):
 def predicted_example(info: DatasetInfo, index: int, predictor: Predictor) -> Example:
     """A validation record with its prediction; a volume is shown by three orthogonal planes."""
     record = info.val.records[index]
-    pred = predictor.predict_rows(record["image"], record["name"])
+    pred = predictor.labels(record["image"], record["name"])
     has_points = info.config.task == Landmarks.name
     if info.val.records.dims == 3:
         return _point_volume(info, record, pred) if has_points else _mask_volume(info, record, pred)

@@ -52,7 +52,7 @@ def rows_of(table: Table) -> list[list[str]]:
 
 
 def predictor_of(prediction: np.ndarray) -> SimpleNamespace:
-    return SimpleNamespace(predict_rows=lambda source, name: prediction)
+    return SimpleNamespace(labels=lambda source, name: prediction)
 
 
 def test_classes_that_occur_have_rows_and_the_others_are_named():

@@ -23,8 +23,8 @@ from train_utils.monitoring.run_log import RunLog
 from train_utils.opened_run import OpenedRun
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
-from train_utils.reporting.judgement import Facts, judge
 from train_utils.reporting.model_card import model_card
+from train_utils.reporting.remarks import Facts, remarks_on
 from train_utils.reporting.report import write_report
 from train_utils.reporting.samples import (
     evaluation_pictures,
@@ -164,7 +164,7 @@ class Publisher:
             say(f"best model in {self.checkpoints.model_folder}, report in {output_dir / 'report.html'}")
         remarks: list[str] = []
         with tolerate_write_errors("report.html"):
-            remarks += judge(read_log(output_dir), self._facts(schedule, state, resume, best))
+            remarks += remarks_on(read_log(output_dir), self._facts(schedule, state, resume, best))
         bottleneck = self.log.bottleneck()
         if bottleneck:
             remarks.append(f"{bottleneck[0].upper()}{bottleneck[1:]}.")

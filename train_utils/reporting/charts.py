@@ -91,7 +91,7 @@ def line_chart(lines: Sequence[Line], best_step: int | None = None) -> str | Non
     with _plot() as axes:
         for number, (points, color, label) in enumerate(finite_lines):
             steps, values = thin_points(np.array(points, float)).T
-            (drawn,) = axes.plot(steps, values, color=SERIES[color], marker="o", markevery=[-1])
+            (drawn,) = axes.plot(steps, values, color=SERIES[color], marker="o", markevery=[-1], clip_on=False)
             drawn.set(gid=f"series-{number}", label=f"{label} {points[-1][1]:.4g}" if label else None)
         axes.set_xlim(0, last_step)
         axes.set_xlabel("step")
@@ -120,7 +120,7 @@ def reliability_plot(curve_points: Sequence[Mapping[str, float]]) -> str:
     accuracy = [point["accuracy"] for point in curve_points]
     with _plot() as axes:
         axes.plot([0, 1], [0, 1], gid="calibrated", **DASHED)
-        axes.plot(confidence, accuracy, color=SERIES[0], marker="o", gid="series-0")
+        axes.plot(confidence, accuracy, color=SERIES[0], marker="o", clip_on=False, gid="series-0")
         axes.set_xlabel("confidence")
         axes.set_ylabel("share of right pixels")
         return _svg(axes)

@@ -41,64 +41,41 @@ class ObjectSection(Section[ObjectScores]):
         return f"Instance segmentation: numbers for the objects of the classes {self.listed_names()}."
 
     def views(self, image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> dict[str, np.ndarray]:
+        title, errors = object_errors(image, truth, pred)
         return {
             "image": to_rgb(image),
             "truth": outline_objects(image, shade_objects(label_numbers(truth))),
             "prediction": outline_objects(image, shade_objects(label_numbers(pred))),
-            describe_errors(truth, pred): mark_objects(image, truth, pred),
+            title: errors,
         }
 
 
-def describe_errors(truth: np.ndarray, pred: np.ndarray) -> str:
-    """How many objects are missed, split and merged, in words."""
-    matches = Matches.from_overlaps(Overlaps.between(*_blank_ignored(truth, pred)))
-    missed = len(matches.true_sizes) - len(matches.matched_pairs(0.5))
-    counts = {"missed": missed, "split": matches.count_split(), "merged": matches.count_merged()}
-    texts = [f"{count:,} {name}" for name, count in counts.items() if count]
-    return f"errors: {', '.join(texts)}" if texts else "errors"
-
-
-def _blank_ignored(truth: np.ndarray, pred: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Prediction and truth, with 0 at the pixels that the truth ignores."""
-    is_ignored = label_classes(truth) == IGNORE_INDEX
-    return np.where(is_ignored, 0, pred), np.where(is_ignored, 0, truth)
-
-
-def mark_objects(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> np.ndarray:
-    """Found, missed and invented objects in colors over the darkened image, uint8 (H, W, 3).
+def object_errors(image: np.ndarray, truth: np.ndarray, pred: np.ndarray) -> tuple[str, np.ndarray]:
+    """Found, missed and invented objects: counts in words, and colors over the darkened image, uint8 (H, W, 3).
 
     Args:
         image: (H, W[, C]).
         truth, pred: (H, W), labels as `tasks.matching.pack_labels` makes them.
     """
-    picture = darken(image)
     is_ignored = label_classes(truth) == IGNORE_INDEX
-    predicted, true = _blank_ignored(truth, pred)
+    true = np.where(is_ignored, 0, truth)
+    predicted = np.where(is_ignored, 0, pred)
     matches = Matches.from_overlaps(Overlaps.between(predicted, true))
     pairs = matches.matched_pairs(0.5)
-    is_found = _is_among(true, matches.true[pairs])
-    is_right = _is_among(predicted, matches.predicted[pairs])
+    is_found = np.isin(true, np.unique(true[true > 0])[matches.true[pairs]])
+    is_right = np.isin(predicted, np.unique(predicted[predicted > 0])[matches.predicted[pairs]])
+    picture = darken(image)
     picture[(predicted > 0) & ~is_right] = BLUE
     picture[(true > 0) & ~is_found] = RED
     picture[is_found] = GREEN
-    edges = outlines(true)
-    picture[edges] = 0
+    # an object ends where its neighbor to the right or below does not belong to it
+    picture[:, :-1][(true[:, 1:] != true[:, :-1]) & (true[:, :-1] > 0)] = 0
+    picture[:-1][(true[1:] != true[:-1]) & (true[:-1] > 0)] = 0
     picture[is_ignored] = GREY
-    return picture
-
-
-def _is_among(labels: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """The pixels (H, W) of some objects, given by their indices among the labels (H, W) that are not 0."""
-    distinct_labels, label_indices = np.unique(labels, return_inverse=True)
-    objects = np.flatnonzero(distinct_labels)
-    is_chosen = np.zeros(len(distinct_labels), bool)
-    is_chosen[objects[indices]] = True
-    return is_chosen[label_indices.reshape(labels.shape)]
-
-
-def outlines(labels: np.ndarray) -> np.ndarray:
-    """The pixels (H, W) of objects whose neighbor to the right or below does not belong to them."""
-    edges = np.zeros(labels.shape, bool)
-    edges[:, :-1] |= (labels[:, 1:] != labels[:, :-1]) & (labels[:, :-1] > 0)
-    edges[:-1] |= (labels[1:] != labels[:-1]) & (labels[:-1] > 0)
-    return edges
+    counts = {
+        "missed": len(matches.true_sizes) - len(pairs),
+        "split": matches.count_split(),
+        "merged": matches.count_merged(),
+    }
+    texts = [f"{count:,} {name}" for name, count in counts.items() if count]
+    return f"errors: {', '.join(texts)}" if texts else "errors", picture

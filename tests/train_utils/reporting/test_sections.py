@@ -41,7 +41,7 @@ from tasks.tables import Table
 from train_utils.reporting.classes import ClassSection, confusions
 from train_utils.reporting.examples import predicted_example
 from train_utils.reporting.landmarks import LandmarkSection
-from train_utils.reporting.objects import BLUE, GREEN, ObjectSection, describe_errors, mark_objects
+from train_utils.reporting.objects import BLUE, GREEN, ObjectSection, object_errors
 from train_utils.reporting.overlapping import OverlapSection, RegionSection
 from train_utils.reporting.sections import new_section
 
@@ -200,7 +200,7 @@ def test_found_missed_invented_and_ignored_objects_have_their_colors():
     classes = np.where(true == 4, 255, true > 0)  # the last one is ignored
     predicted = boxes((12, 16), (8, 8, 12, 12), (1, 0, 5, 4), (2, 5, 6, 8), (6, 1, 10, 3))
     labels = pack_labels(true, classes), pack_labels(predicted, predicted > 0)
-    shown = mark_objects(np.zeros((12, 16), np.uint8), *labels)
+    _, shown = object_errors(np.zeros((12, 16), np.uint8), *labels)
     colors = {(10, 10): BLUE, (5, 6): BLUE, (7, 1): BLUE, (0, 5): RED, (2, 10): RED, (1, 1): GREEN, (9, 1): GREY}
     assert {place: tuple(shown[place]) for place in colors} == colors
     assert tuple(shown[0, 3]) == (0, 0, 0)  # the edge of an object
@@ -210,10 +210,11 @@ def test_errors_of_objects_are_counted_in_words():
     # of the predicted ones, one covers two true ones, two share the last, and the third is missed
     true = boxes((8, 12), (0, 0, 4, 4), (0, 4, 4, 8), (6, 0, 8, 2), (0, 8, 4, 12))
     predicted = boxes((8, 12), (0, 0, 4, 8), (0, 8, 4, 10), (0, 10, 4, 12))
-    words = describe_errors(pack_labels(true, true > 0), pack_labels(predicted, predicted > 0))
+    image = np.zeros((8, 12), np.uint8)
+    words, _ = object_errors(image, pack_labels(true, true > 0), pack_labels(predicted, predicted > 0))
     assert words == "errors: 2 missed, 1 split, 2 merged"
     ignored = pack_labels(true, np.where(true == 3, 255, true > 0))
-    assert describe_errors(ignored, pack_labels(true, true > 0)) == "errors"
+    assert object_errors(image, ignored, pack_labels(true, true > 0))[0] == "errors"
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """The remarks at the end of a run say what stands out, with the flag that mends it.
 
-Module: train_utils/reporting/judgement.py.
+Module: train_utils/reporting/remarks.py.
 """
 
 from dataclasses import replace
 
 import pytest
 
-from train_utils.reporting.judgement import Facts, judge
+from train_utils.reporting.remarks import Facts, remarks_on
 
 SOUND = Facts(
     steps=2000,
@@ -60,20 +60,20 @@ DIVERGING = log([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.5, 0.6, 0.7, 0.8, 0
     ],
 )
 def test_what_stands_out_is_a_remark_with_the_flag_that_helps(changes, records, parts):
-    (remark,) = judge(records, replace(SOUND, **changes))
+    (remark,) = remarks_on(records, replace(SOUND, **changes))
     assert all(part in remark for part in parts)
 
 
 @pytest.mark.parametrize("records", [OVER, RISING, OVER_AND_RISING])
 def test_few_validation_images_are_the_first_remark_and_bear_no_verdict(records):
     changes = {"steps": 320, "validation_images": 2, "unfound": ["cat"], "lacks_encoder": True}
-    openings = [remark.split()[0] for remark in judge(records, replace(SOUND, **changes))]
+    openings = [remark.split()[0] for remark in remarks_on(records, replace(SOUND, **changes))]
     assert openings == ["The", "Only", "Nothing", "If"]
 
 
 @pytest.mark.parametrize(("records", "opening"), [(OVER, "Over-fitting"), (RISING, "Only 320 steps")])
 def test_no_remark_advises_against_another(records, opening):
-    remarks = judge(records, replace(SOUND, steps=320, unfound=["cat"]))
+    remarks = remarks_on(records, replace(SOUND, steps=320, unfound=["cat"]))
     assert remarks[0].startswith(opening)
     assert len(remarks) == 2
     advises_longer = ["more --max-minutes" in remark or "train longer" in remark for remark in remarks]
@@ -81,8 +81,8 @@ def test_no_remark_advises_against_another(records, opening):
 
 
 def test_a_run_without_an_evaluation_is_not_called_sound():
-    assert judge([], SOUND) == []
-    (remark,) = judge([], replace(SOUND, steps=4, resume="train.py x"))
+    assert remarks_on([], SOUND) == []
+    (remark,) = remarks_on([], replace(SOUND, steps=4, resume="train.py x"))
     assert remark.startswith("Only 4 steps")
 
 
@@ -91,9 +91,9 @@ def series(key: str, values: list[float]) -> list[dict]:
     return [{"step": 10 * number, key: value} for number, value in enumerate(values, 1)]
 
 
-def judgement(*records: dict) -> str:
+def only_remark(*records: dict) -> str:
     """The only remark on a run with these records whose score is flat."""
-    (remark,) = judge([*records, *series("eval/mean_iou", [0.5])], SOUND)
+    (remark,) = remarks_on([*records, *series("eval/mean_iou", [0.5])], SOUND)
     return remark
 
 
@@ -102,7 +102,7 @@ def judgement(*records: dict) -> str:
     [(0.55, (0.6, 0.6), True), (0.549, (0.6, 0.6), False), (0.9, (0.75, 0.75), False)],
 )
 def test_over_fitting_is_a_loss_a_tenth_above_its_lowest_while_training_goes_on(last, train_after, is_said):
-    remark = judgement(*series("train/loss", [1.0, 0.5, *train_after]), *series("eval/loss", [0.9, 0.5, 0.5, last]))
+    remark = only_remark(*series("train/loss", [1.0, 0.5, *train_after]), *series("eval/loss", [0.9, 0.5, 0.5, last]))
     assert remark.startswith("Over-fitting: since step 20 the validation loss") is is_said
 
 
@@ -115,5 +115,5 @@ def test_over_fitting_is_a_loss_a_tenth_above_its_lowest_while_training_goes_on(
     ],
 )
 def test_a_score_that_gained_a_hundredth_in_the_last_quarter_still_rises(scores, is_said):
-    (remark,) = judge(series("eval/mean_iou", scores), SOUND)
+    (remark,) = remarks_on(series("eval/mean_iou", scores), SOUND)
     assert remark.startswith("The validation score was still rising at the end") is is_said

@@ -81,8 +81,8 @@ def remarks_on(records: Sequence[LogRecord], facts: Facts) -> list[str]:
     if facts.unfound:
         remedy = "give" if over_fitting else "train longer, and give"
         remarks.append(
-            f"Nothing of {listing(facts.unfound)} was found: {remedy} --class-weights auto or a larger --scale where the"
-            " run had neither (docs/reading-the-report.md, Classes)."
+            f"Nothing of {listing(facts.unfound)} was found: {remedy} --class-weights auto or a larger --scale where"
+            " the run had neither (docs/reading-the-report.md, Classes)."
         )
     if facts.lacks_encoder and not facts.is_generated and not facts.is_good:
         remarks.append(ENCODER)

@@ -27,7 +27,7 @@ def setting(help_text: str, *, default: Any = None, **facts: Any) -> Any:
 def add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
     """Add a flag for each `setting` of a dataclass. What the parser returns holds the typed flags alone."""
     types = field_types(kind)
-    groups: dict[str, argparse._ArgumentGroup] = {}
+    groups = {group.title: group for group in parser._action_groups}
     for entry in fields(kind):
         name = entry.metadata.get("group")
         if name is None:

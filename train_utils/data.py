@@ -7,7 +7,6 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
-from data_utils.config import DataConfig
 from data_utils.loading import loaders
 from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.dataset import TrainingBatch
@@ -24,11 +23,11 @@ from unet.config import UNetConfig
 def load_data(accelerator: Accelerator, run: OpenedRun) -> tuple[TrainSettings, DatasetInfo]:
     """The settings of the run, which are the flags and what the plan chooses from the data, and its data set."""
     place = on_main(accelerator, lambda: run.reads_places)
-    config = replace(DataConfig.from_args(run.flags), place=place)
+    config = replace(run.flags, place=place)
     info = on_main(accelerator, lambda: load_dataset_info(config))
     say("\n".join([f"data: {info}", *info.warnings]))
     args = on_main(accelerator, lambda: run.settings(info))
-    info = replace(info, config=DataConfig.from_args(args))
+    info = replace(info, config=args)
     with first_on_each_machine(accelerator):  # one process of a machine fills the cache of `datasets` there
         info.open_here()
     return args, info

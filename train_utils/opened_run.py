@@ -105,7 +105,7 @@ class OpenedRun:
 
         The plan of a new run is printed.
         """
-        args = replace(self.flags, task=info.config.task, place=info.config.place)
+        args = replace(self.flags, task=info.config.task, place=info.config.reads_places)
         if self.checkpoint is not None:
             args = _with_recorded_plan(args, self.checkpoint.settings.flags)
         elif args.plan == "auto":

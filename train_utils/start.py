@@ -5,7 +5,6 @@ from pathlib import Path
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object, set_seed
 
-from data_utils.config import DataConfig
 from runtime.console import say
 from runtime.distributed import on_main
 from runtime.documents import read_json
@@ -88,7 +87,7 @@ def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | Non
     With --check-data the script ends here, with a report on the data.
     """
     if flags.check_data:
-        report_data(accelerator, DataConfig.from_args(flags))
+        report_data(accelerator, flags)
     run = on_main(accelerator, lambda: open_run(flags))
     if run.finished_line:
         say(run.finished_line)

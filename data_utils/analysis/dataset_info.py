@@ -103,12 +103,12 @@ class DatasetInfo:
         values = replace(
             values,
             image_size=self.config.image_size,
-            scale=self.config.scale,
+            scale=self.config.scale or 1.0,
             spacing=spacing,
             draft=self.config.draft or values.draft,
             turned=self.config.augment == "strong",
             bands=self.train.records.metadata.bands or self.config.bands or (),
-            place=self.config.place,
+            place=self.config.reads_places,
         )
         # the source's classes are dropped, whether or not these data have classes
         return replace(values, **(NO_CLASSES | self.reader.to_preprocess()))
@@ -229,7 +229,7 @@ def inspect_files(
 
 def _check_settings(records: Records, config: DataConfig) -> None:
     """Raises DataError for settings that do not suit such records."""
-    if records.dims == 3 and (config.image_size or config.scale != 1):
+    if records.dims == 3 and (config.image_size or config.scale not in (None, 1)):
         raise DataError(
             "--image-size and --scale are for images; volumes are resampled to the median of their spacings"
         )

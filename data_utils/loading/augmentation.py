@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from data_utils.config import STRENGTHS
 from data_utils.loading.noise import unit_noise
 from runtime.device import upload, upload_like
 from tasks.target import AnyTarget
 
-STRENGTHS = ("none", "mirror", "basic", "strong")
 ELASTIC = (2, 3, 3)
 ELASTIC_PIXELS = 10.0  # standard deviation of elastic displacements: the paper's, whose images are 512 x 512
 SIMILAR_SPACING_FACTOR = 2  # spacings within this factor: a turn from one axis into the other keeps the detail of both

@@ -133,7 +133,7 @@ class TrainingDataset(SegmentationDataset):
             image, target = self._pad(image, target, slot.shape)
         augmentation = sample_augmentation(
             (slot.epoch, slot.index),
-            strength=self.config.augment,
+            strength=self.config.augment or "basic",
             seed=self.config.seed,
             size=slot.shape,
             channels=self.channels,

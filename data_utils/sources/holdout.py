@@ -17,7 +17,7 @@ def check_flags(config: DataConfig, validation: str | None) -> None:
     """Raises DataError for flags of a part to hold out that contradict each other, or a `validation` that is given."""
     flag = "--val-blocks" if config.val_blocks is not None else ""
     if config.fold is not None:
-        flag = f"--fold {config.fold[0]}/{config.fold[1]}"
+        flag = f"--fold {config.fold}"
     if flag and validation is not None:
         raise DataError(
             f"{flag} holds out a part of the training images, but {config.dataset} has {validation}; leave one of them"
@@ -47,10 +47,10 @@ def hold_out(records: Records, config: DataConfig, blocks: np.ndarray | None = N
     groups = _groups(records, config.val_group) if blocks is None else blocks
     sizes = np.bincount(groups)
     order = np.random.default_rng(config.seed).permutation(len(sizes))
-    if config.fold is None:
+    if config.chosen_fold is None:
         held_out = np.isin(groups, _first_groups(order, sizes, round(len(records) * config.val_fraction)))
     else:
-        number, count = config.fold
+        number, count = config.chosen_fold
         if len(sizes) < count:
             things = _name_of_groups(records, config, len(sizes)) if blocks is None else "blocks"
             raise DataError(f"--fold {number}/{count}: there are only {len(sizes)} {things}, and each fold needs one")

@@ -65,14 +65,14 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     if config.bands and not train.metadata.bands:
         train = choose_bands(train, config.bands)
         val = choose_bands(val, config.bands)
-    if config.place:
+    if config.reads_places:
         train = with_places(train)
         val = with_places(val)
     elif train.dims == 2 and not train.is_stream and not train.metadata.bands:
         train = as_pictures(train)
         val = as_pictures(val)
     if config.val_blocks is not None:
-        if not config.place:
+        if not config.reads_places:
             raise DataError("--val-blocks cuts images by their place, which --no-place leaves out; give --place")
         train, val = hold_out_blocks(train, config)
     for records in (train, val):

@@ -385,7 +385,7 @@ def test_task_that_is_unknown_is_refused(run, tmp_path):
     refused = run_train(tmp_path / "out", "--dataset", run.data, "--task", "boxes")
     (line,) = [line for line in refused.output.splitlines() if "error: " in line]
     assert refused.exit_code == 2
-    assert "argument --task: invalid choice: 'boxes'" in line
+    assert "argument --task: 'boxes' is not one of" in line
     assert not (tmp_path / "out").exists()
 
 

@@ -44,7 +44,7 @@ class Trainer:
 
 def config(*flags: str | Path) -> DataConfig:
     """The data settings of these flags."""
-    return DataConfig.from_args(parsed(*flags))
+    return parsed(*flags)
 
 
 def moved(run: Run, step: int = 1) -> torch.Tensor:

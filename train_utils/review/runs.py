@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
-from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.resize import resize_mask
 from data_utils.image_io.volumes import read_volume, read_volume_header
@@ -16,9 +15,11 @@ from data_utils.sources.excluded import shown_name
 from inference.predictor import Predictor
 from runtime.documents import as_json
 from runtime.errors import DataError
+from runtime.values import checked
 from tasks.classes import Classes
 from train_utils.comparison.runs import read_settings
 from train_utils.reporting.examples import Example, true_mask
+from train_utils.settings.train_settings import TrainSettings
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +57,7 @@ def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -
     task = settings.identity["task"]
     if task != Classes.name:
         raise DataError(f"its task is {task}, and only masks of classes are reviewed")
-    config = DataConfig.from_flags(settings.flags)
+    config = TrainSettings(**checked(TrainSettings, settings.flags))
     info = load_dataset_info(config if dataset is None else replace(config, dataset=dataset))
     recorded = settings.identity.get("data set")
     if info.fingerprint() != recorded:

@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from data_utils.config import GROUPS
 from runtime import cli
 from runtime.console import say
 from runtime.parallel import most_workers
@@ -39,6 +40,8 @@ def parse_args(description: str) -> TrainSettings:
     usage = "accelerate launch [launcher options] train.py --dataset DATA --output-dir DIR [flags]"
     parser = cli.Arguments(description, usage, HABITS)
     parser.add_argument("folder", nargs="?", metavar="DATA", help="the same as --dataset DATA")
+    for title in GROUPS:
+        parser.add_argument_group(title)
     add_settings(parser, TrainSettings)
     parsed = vars(parser.parse_args())
     typed = checked(TrainSettings, parsed)

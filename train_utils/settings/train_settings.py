@@ -11,54 +11,23 @@ from typing import Annotated, Any, Literal
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from data_utils.class_names import OUTSIDE
-from data_utils.config import NORMALIZATIONS, DataConfig
-from data_utils.loading.augmentation import STRENGTHS
+from data_utils.config import BATCH, DATA, FIRST, NETWORK, OPTIMIZATION, RUN, DataConfig, train_setting
 from runtime.launch import COMM_HOOKS
-from runtime.settings import setting
 from runtime.values import (
     Amount,
     Count,
     Fraction,
-    FractionAbove0,
     Limit,
     Natural,
     OneOf,
     Positive,
-    Seed,
 )
-from tasks import TASKS
 from tasks.losses import LOSSES
-from tasks.points import ABSENCES
 from train_utils.learning_rates import SCHEDULES
 from train_utils.optim import OPTIMIZERS
 from unet.blocks import BLOCKS, NORMS, UPSAMPLINGS
 
 NO_ENCODER = "none"  # the value of --encoder for the plain U-Net
-
-
-def _setting(
-    group: str,
-    help_text: str,
-    *,
-    unplanned: Any = MISSING,
-    is_repeated: bool = True,
-    is_compared: bool = True,
-    has_effect: bool = True,
-    **facts: Any,
-) -> Any:
-    """A field of the table.
-
-    Args:
-        unplanned: the value without a plan, for a setting that the plan chooses where no flag is given.
-        is_repeated: whether `--like` takes the value of the recorded run.
-        is_compared: whether a resumed run that changes the value says so, and a finished run counts as another.
-        has_effect: whether the numbers of a run depend on it. If not, `compare.py` does not look at it.
-    """
-    if unplanned is not MISSING and "(default: " not in help_text:
-        help_text += " (default: chosen from the data)"
-    properties = {"is_repeated": is_repeated, "is_compared": is_compared, "has_effect": has_effect}
-    return setting(help_text, group=group, unplanned=unplanned, **properties, **facts)
 
 
 def _is_text(path: Path) -> bool:
@@ -77,44 +46,25 @@ def _is_hub_id(text: str) -> bool:
     return True
 
 
-def _is_fold(text: str) -> bool:
-    number, slash, folds = text.partition("/")
-    are_numbers = bool(slash) and number.isdecimal() and folds.isdecimal()
-    return are_numbers and 1 <= int(number) <= int(folds) and int(folds) >= 2
-
-
-Fold = Annotated[str, Limit(_is_fold, "K/N, such as 2/5 for the second of five folds")]
 HubId = Annotated[str, Limit(_is_hub_id, "a name, or OWNER/NAME, as the Hub has it")]
 TextPath = Annotated[Path, Limit(_is_text, "UTF-8; choose a folder with another name")]  # safetensors takes no other
 ClassWeight = Positive | Literal["auto", "none"]
 
-_first = partial(_setting, "the ten flags to start with")
-_data = partial(_setting, "advanced: data")
-_volumes = partial(_setting, "advanced: volumes")
-_network = partial(_setting, "advanced: network")
-_optimization = partial(_setting, "advanced: optimization")
-_batch = partial(_setting, "advanced: batch, memory and processes")
-_run = partial(_setting, "advanced: the run and its files")
+_first = partial(train_setting, FIRST)
+_network = partial(train_setting, NETWORK)
+_optimization = partial(train_setting, OPTIMIZATION)
+_batch = partial(train_setting, BATCH)
+_run = partial(train_setting, RUN)
 
 
 @dataclass(frozen=True)
-class TrainSettings:
+class TrainSettings(DataConfig):
     """The settings of a run, one field for each flag of train.py.
 
     None stands for a value that the plan, the data or the model that training starts from will decide.
     """
 
-    dataset: str = _first(
-        "folder of images and masks, annotations or volumes; parquet or tar files; Hub id; shapes: generated",
-        default=DataConfig.dataset,
-        metavar="DATA",
-    )
     check_data: bool = _first("read every file, report all problems and exit", default=False, is_repeated=False)
-    classes: str | None = _first(
-        "names of mask values: 0=background,3=person,7=person; #804080=road,...; a .json file; or the classes to use,"
-        " of those that the data set names: person,dog (default: all)",
-        metavar="NAMES",
-    )
     output_dir: TextPath | None = _first(
         "for model, report and checkpoints (default: runs/<time>)", metavar="DIR", is_repeated=False, is_compared=False
     )
@@ -132,93 +82,9 @@ class TrainSettings:
     epochs: Natural | None = _first(
         "passes over the images (default: 2,000 steps or more)", metavar="N", unplanned=10, is_compared=False
     )
-    scale: Positive | None = _first("resize images; 0.5 halves each side", metavar="FACTOR", unplanned=1.0)
-    crop_size: tuple[Natural, ...] | None = _first(
-        "train on random crops of H W pixels, or D H W voxels", metavar="SIDE", unplanned=None
+    num_workers: Count | None = train_setting(
+        DATA, "processes that load data (default: by the number of CPUs)", metavar="N", has_effect=False
     )
-    augment: Annotated[str, OneOf(STRENGTHS)] | None = _first(
-        "mirror: left-right; basic: also tilt, zoom, contrast; strong: also turn, flip, noise", unplanned="basic"
-    )
-
-    task: Annotated[str, OneOf(TASKS)] | None = _data(
-        "what the network learns of an image (default: found in the data)"
-    )
-    regions: str | None = _data(
-        "learn unions of mask values, 'whole=1+2+3;core=2+3;active=3', and write a mask of their first values",
-        metavar="REGIONS",
-    )
-    dataset_config: str | None = _data("configuration of a Hub data set", metavar="NAME")
-    train_split: str | None = _data("split to train on (default: train)", metavar="NAME")
-    val_split: str | None = _data(
-        "split to evaluate on (default: val or validation; without one, a share of the training images)", metavar="NAME"
-    )
-    val_fraction: FractionAbove0 = _data(
-        "share of the training images held out for validation", default=DataConfig.val_fraction, metavar="SHARE"
-    )
-    val_group: str | None = _data(
-        r"hold out whole groups of images: '^(donor\d+)_' groups them by the part of the name in brackets",
-        metavar="REGEX",
-    )
-    val_blocks: Count | None = _data(
-        "hold out blocks of scenes with a place, of so many pixels a side (default: about 40 blocks in all)",
-        metavar="PIXELS",
-        const=0,
-    )
-    fold: Fold | None = _data("cross-validation: hold out the K-th of N disjoint parts", metavar="K/N")
-    image_column: str | None = _data("column of the images (default: image)", metavar="NAME")
-    mask_column: str | None = _data("column of the masks (default: mask, label or annotation)", metavar="NAME")
-    mask_suffix: str | None = _data("masks are named <image><suffix>.<ext> (default: detected)", metavar="SUFFIX")
-    exclude: str | None = _data("leave out the images of a list, a name on each line", metavar="FILE")
-    allow_unpaired: bool = _data("leave out images or masks without a counterpart", default=False)
-    streaming: bool = _data("read parquet or tar files piece by piece; URLs always are", default=False)
-    cache: bool = _data("keep decoded, resized images on disk", default=False, has_effect=False)
-    on_bad_sample: Annotated[str, OneOf(("error", "skip"))] = _data(
-        "skip: train without unreadable images, and list them", default="error"
-    )
-    ignore_index: str | None = _data(
-        "mask values, such as 11 or 0,255, that count in neither loss nor scores (default: 255, unless it is a class)",
-        metavar="VALUES",
-    )
-    outside: Annotated[str, OneOf(OUTSIDE)] | None = _data(
-        "what becomes of classes that --classes leaves out; without --classes, of the data set's background"
-        " (default: background; an error where --classes has values)"
-    )
-    bands: tuple[str, ...] | None = _data(
-        "names or numbers of the bands of TIFF files to train on, such as B08 B04 B03, or 8 4 3 (default: all)",
-        metavar="BAND",
-    )
-    place: bool | None = _data(
-        "read TIFFs with a place in the world with all bands, and leave out pixels without data (default: on)"
-    )
-    label_column: str | None = _data(
-        "column of polygons in the world (GeoJSON) that says their class (default: all are of one)", metavar="NAME"
-    )
-    absent: Annotated[str, OneOf(ABSENCES)] | None = _data(
-        "landmarks: what an empty cell in a table of points means (default: unknown)"
-    )
-    swap: str | None = _data(
-        "points or overlapping classes that change places in the mirror, left=right,... (default: by their names)",
-        metavar="PAIRS",
-    )
-    image_size: tuple[Natural, Natural] | None = _data("resize all images to one size", metavar=("H", "W"))
-    draft: bool = _data(
-        "decode JPEG files at a reduced size: faster, and a file differs by a few grey levels from its pixels",
-        default=False,
-    )
-    num_workers: Count | None = _data(
-        "processes that load data (default: by the number of CPUs)", metavar="N", has_effect=False
-    )
-
-    dims: Annotated[int, OneOf((2, 3))] | None = _volumes(
-        "2: train on slices of volumes (default: what the files hold)"
-    )
-    spacing: tuple[Positive, Positive, Positive] | None = _volumes(
-        "voxel size in mm, for formats that hold none (.npy, TIFF)", metavar=("Z", "Y", "X")
-    )
-    normalization: Annotated[str, OneOf(NORMALIZATIONS)] | None = _volumes(
-        "z-score: each volume by its own mean; ct: clipped, by the mean of all (default: by the modality)"
-    )
-
     init_from: str | None = _network("start from a model folder, a Hub id, or a Pytorch-UNet .pth", metavar="MODEL")
     encoder: str | None = _network(
         "lite0: EfficientNet-Lite0; or a backbone of transformers, a folder or Hub id; none: plain U-Net",
@@ -243,7 +109,6 @@ class TrainSettings:
         "layers of the expanding path (default: transpose; with --init-from its own)"
     )
     dropout: Fraction | None = _network("in the deepest level (default: 0; with --init-from its own)", metavar="RATE")
-
     max_steps: Natural | None = _optimization("optimizer steps, instead of --epochs", metavar="N", is_compared=False)
     patience: Natural | None = _optimization(
         "stop after N evaluations without a better score (default: never)", metavar="N"
@@ -267,7 +132,6 @@ class TrainSettings:
     class_weights: tuple[ClassWeight, ...] | None = _optimization(
         "auto: rare classes weigh more; none; or a number for each class", metavar="WEIGHT", unplanned=None
     )
-
     batch_size: Natural | None = _batch(
         "images in one optimizer step, of all processes together", metavar="N", unplanned=4
     )
@@ -292,7 +156,6 @@ class TrainSettings:
         is_repeated=False,
         is_compared=False,
     )
-
     plan: Annotated[str, OneOf(("auto", "none"))] = _run(
         "auto: choose settings from the data; none: those of the original U-Net", default="auto", is_repeated=False
     )
@@ -315,8 +178,12 @@ class TrainSettings:
     trace_steps: Count = _run("profile N steps with torch.profiler", default=0, metavar="N", has_effect=False)
     push_to_hub: HubId | None = _run("upload the best model to the Hub at the end", metavar="ID", is_repeated=False)
     tracker: str = _run("any installed tracker that accelerate knows, or none", default="tensorboard", has_effect=False)
-    seed: Seed = _run("of weights, order of the images and augmentation", default=0)
     deterministic: bool = _run("use deterministic kernels only; slower on GPUs", default=False, has_effect=False)
+
+    @property
+    def may_crop(self) -> bool:
+        """Whether training may see crops of images; a plan may crop them."""
+        return self.crop_size is not None or self.plan == "auto"
 
     @property
     def planned_batch_size(self) -> int:

@@ -126,12 +126,12 @@ def test_a_crop_of_a_block_reads_no_more_than_it(tmp_path):
 
 def test_folds_hold_out_each_block_once(tmp_path):
     write_scene(tmp_path)
-    held_out = [load_records(config(tmp_path, fold=(k, 4)))[1] for k in range(1, 5)]
+    held_out = [load_records(config(tmp_path, fold=f"{k}/4"))[1] for k in range(1, 5)]
     names = [record["name"] for part in held_out for record in part]
     assert len(names) == len(set(names)) == 12
 
 
-@pytest.mark.parametrize("settings", [{}, {"fold": (1, 4)}], ids=["fraction", "fold"])
+@pytest.mark.parametrize("settings", [{}, {"fold": "1/4"}], ids=["fraction", "fold"])
 def test_blocks_are_held_out_by_the_seed(tmp_path, settings):
     write_scene(tmp_path)
     splits = [load_records(config(tmp_path, seed=seed, **settings)) for seed in range(4)]
@@ -248,7 +248,7 @@ def windows_of(folder, **settings):
 )
 def test_windows_are_about_a_block_large_and_named_by_their_corners(tmp_path, places, size, folds, names):
     folder = images_at(tmp_path, *places, size=size)
-    assert windows_of(folder, val_blocks=64, fold=(1, folds)) == names
+    assert windows_of(folder, val_blocks=64, fold=f"1/{folds}") == names
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_blocks_begin_at_the_first_image_of_each_coordinate_system(tmp_path, pla
     """So each of these images is a block of its own, and a fold too."""
     folder = images_at(tmp_path, *places)
     names = [f"s/{number}.tif" for number in range(len(places))]
-    assert windows_of(folder, val_blocks=64, fold=(1, len(places))) == names
+    assert windows_of(folder, val_blocks=64, fold=f"1/{len(places)}") == names
 
 
 def test_blocks_beside_a_validation_split_are_a_one_line_error(tmp_path):

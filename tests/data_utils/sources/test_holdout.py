@@ -73,11 +73,11 @@ def test_pages_of_one_file_are_held_out_together(tmp_path):
     train, val = names_of(info)
     assert (len(train), len(val)) == (25, 5)
     assert not volumes_of(train) & volumes_of(val)
-    folds = [names_of(load_info(tmp_path, fold=(number, 3)))[1] for number in (1, 2, 3)]
+    folds = [names_of(load_info(tmp_path, fold=f"{number}/3"))[1] for number in (1, 2, 3)]
     assert [len(volumes_of(fold)) for fold in folds] == [2, 2, 2]
     assert len({name for fold in folds for name in fold}) == 30
     with pytest.raises(DataError, match="there are only 6 files, whose pages stay together, and each fold needs one"):
-        load_info(tmp_path, fold=(1, 7))
+        load_info(tmp_path, fold="1/7")
 
 
 def test_pages_of_the_only_file_are_divided_with_a_line(tmp_path):
@@ -117,7 +117,7 @@ FOLDS = [(None, 5, 4), (r"^([a-z]+)_", 5, 9), (r"([a-z]+)_\d+", 2, 11)]
 @pytest.mark.parametrize(("group", "folds", "most"), FOLDS)
 def test_folds_hold_out_each_image_once(tmp_path, group, folds, most, seed):
     names = write_groups(tmp_path, {"a": 2, "bb": 9, "c": 4, "d": 3, "e": 2})
-    infos = [load_info(tmp_path, val_group=group, seed=seed, fold=(k, folds)) for k in range(1, folds + 1)]
+    infos = [load_info(tmp_path, val_group=group, seed=seed, fold=f"{k}/{folds}") for k in range(1, folds + 1)]
     held_out = []
     for train, val in map(names_of, infos):
         assert sorted([*train, *val]) == sorted(names)
@@ -131,16 +131,16 @@ def test_folds_hold_out_each_image_once(tmp_path, group, folds, most, seed):
 def test_folds_hold_out_groups_whole(tmp_path, group, folds, seed):
     write_groups(tmp_path, {"a": 2, "bb": 9, "c": 4, "d": 3, "e": 2})
     for k in range(1, folds + 1):
-        train, val = names_of(load_info(tmp_path, val_group=group, seed=seed, fold=(k, folds)))
+        train, val = names_of(load_info(tmp_path, val_group=group, seed=seed, fold=f"{k}/{folds}"))
         assert not volumes_of(train) & volumes_of(val)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"fold": (1, 5)}, "there are only 4 images"),
-        ({"fold": (1, 3), "val_group": r"_(\d)"}, "into one group"),
-        ({"fold": (1, 3), "streaming": True}, "is a stream"),
+        ({"fold": "1/5"}, "there are only 4 images"),
+        ({"fold": "1/3", "val_group": r"_(\d)"}, "into one group"),
+        ({"fold": "1/3", "streaming": True}, "is a stream"),
     ],
     ids=["few images", "few groups", "stream"],
 )
@@ -152,7 +152,7 @@ def test_folds_that_cannot_be_are_a_one_line_error(tmp_path, settings, message):
 
 def test_folds_of_a_data_set_with_validation_images_are_refused():
     with pytest.raises(DataError, match="shapes has its own validation images"):
-        load_info("shapes", fold=(1, 5))
+        load_info("shapes", fold="1/5")
 
 
 class Stream(StreamRecords):

@@ -47,7 +47,7 @@ def test_a_flat_folder_is_split_by_the_seed(tmp_path):
     validation_names = names(loaded(flat_folder(tmp_path))[1])
     assert names(loaded(tmp_path)[1]) == validation_names
     assert any(names(loaded(tmp_path, seed=seed)[1]) != validation_names for seed in range(1, 5))
-    folds = {tuple(names(loaded(tmp_path, seed=seed, fold=(1, 4))[1])) for seed in range(4)}
+    folds = {tuple(names(loaded(tmp_path, seed=seed, fold="1/4")[1])) for seed in range(4)}
     assert len(folds) > 1
 
 
@@ -129,7 +129,7 @@ def test_a_validation_folder_stands_beside_a_flat_folder(tmp_path):
     flat_folder(tmp_path / "val", 2)
     assert [len(split) for split in loaded(tmp_path)] == [4, 2]
     line = f"--fold 1/2 holds out a part of the training images, but {tmp_path} has the validation split val; leave"
-    assert error_of(tmp_path, fold=(1, 2)).startswith(line)
+    assert error_of(tmp_path, fold="1/2").startswith(line)
 
 
 SUFFIXES = ["_mask", "-gt", ".seg", "0", ""]

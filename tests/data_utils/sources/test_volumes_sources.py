@@ -102,7 +102,7 @@ def test_images_beside_masks_are_the_same_samples(tmp_path, listed_samples):
 
 def test_folds_hold_out_each_case_once(tmp_path):
     root = write_decathlon(tmp_path)
-    held_out = [load_records(volume_config(root, fold=(k, 4)))[1][0]["name"] for k in range(1, 5)]
+    held_out = [load_records(volume_config(root, fold=f"{k}/4"))[1][0]["name"] for k in range(1, 5)]
     assert sorted(held_out) == CASE_NAMES
 
 

@@ -166,8 +166,8 @@ def test_a_stream_has_the_classes_that_a_flag_names(packed):
 
 def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
     write_folder(tmp_path / "folder", 4, seed=0, values=(0, 1))
-    pack(load_info(tmp_path / "folder", fold=(1, 2)).train.records, tmp_path / "packed", "train")
-    pack(load_info(tmp_path / "folder", fold=(1, 2)).val.records, tmp_path / "packed", "val")
+    pack(load_info(tmp_path / "folder", fold="1/2").train.records, tmp_path / "packed", "train")
+    pack(load_info(tmp_path / "folder", fold="1/2").val.records, tmp_path / "packed", "val")
     flags = STREAM | {"classes": "0=background,1=cell"}
     assert load_info(tmp_path / "packed", streaming=True, **flags).reader.class_map.ignore_value == 255
     assert load_info(tmp_path / "folder", classes=flags["classes"]).reader.class_map.ignore_value is None
@@ -574,4 +574,4 @@ def tar_for_each_split(tmp_path) -> DataConfig:
 
 def test_a_stream_has_no_folds(tar_for_each_split):
     with pytest.raises(DataError, match=r"--fold cannot be used: .* is a stream; copy it to a folder"):
-        load_records(replace(tar_for_each_split, fold=(1, 2)))
+        load_records(replace(tar_for_each_split, fold="1/2"))

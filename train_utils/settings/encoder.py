@@ -88,9 +88,7 @@ def _find_backbone(source: str) -> tuple[Any, Any]:
     try:
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # transformers may raise anything at somebody else's file
-        problem = "is not a folder, and cannot be loaded from the Hub"
-        if is_folder:
-            problem = "has no usable config.json"
+        problem = "has no usable config.json" if is_folder else "is not a folder, and cannot be loaded from the Hub"
         raise ModelError(f"--encoder {source}: {problem}: {one_line(error)}") from error
     backbones = transformers.AutoBackbone._model_mapping
     if type(config) not in backbones or not getattr(config, "stage_names", None):  # some have no stages
@@ -128,17 +126,14 @@ def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> d
         model, report = backbone.from_pretrained(
             source, config=settings, use_safetensors=True, dtype=torch.get_default_dtype(), output_loading_info=True
         )
+        weights = model.state_dict()
+        check_numbers(weights)
     except Exception as error:  # transformers and safetensors may raise anything at somebody else's file
         raise ModelError(f"--encoder {source}: its weights cannot be loaded: {one_line(error)}") from error
     # a classifier's file has no norms for the features of each stage
     missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
     if missing:
         raise ModelError(f"--encoder {source}: its file lacks {len(missing)} of the weights, such as {missing[0]}")
-    weights = model.state_dict()
-    try:
-        check_numbers(weights)
-    except ValueError as error:
-        raise ModelError(f"--encoder {source}: {error}") from error
     return weights
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from runtime.console import say
 from runtime.errors import ModelError, SettingsError
-from runtime.settings import flag_of
+from runtime.settings import as_flags, flag_of
 from tasks.task import Task
 from train_utils.settings.encoder import PretrainedEncoder, load_encoder, with_channels
 from train_utils.settings.train_settings import TrainSettings
@@ -189,11 +189,11 @@ def _refuse_flags_without_use(owner: str, settings: TrainSettings, config: UNetC
     """Raise SettingsError for encoder flags if the network has no encoder, or an encoder with weights already."""
     for name in ENCODER_FLAGS:
         value = getattr(settings, name)
-        words = flag_of(name) if value is True else f"{flag_of(name)} {value}"
+        typed = as_flags({name: value})
         if value and config.encoder is None:
-            raise SettingsError(f"{words}: this network has no encoder; leave the flag out, or name one with --encoder")
+            raise SettingsError(f"{typed}: this network has no encoder; leave the flag out, or name one with --encoder")
         if value and name == "encoder_weights":
-            raise SettingsError(f"{words}: the encoder of {owner} already has weights; leave the flag out")
+            raise SettingsError(f"{typed}: the encoder of {owner} already has weights; leave the flag out")
 
 
 def copy_weights(source: UNet, model: UNet) -> str:

@@ -20,7 +20,7 @@ from tasks.step_loss import StepLoss
 from tasks.target import Target
 from tasks.task import Scores, Task
 from train_utils.compilation import eager
-from train_utils.sharding import gathered_weights, share_statistics
+from train_utils.sharding import share_statistics, whole_network
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
@@ -77,7 +77,9 @@ def evaluate(
     model.eval()
     share_statistics(accelerator, model)
     task = criterion.task
-    config = accelerator.unwrap_model(model).config
+    network = accelerator.unwrap_model(model)
+    whole = whole_network(accelerator, network)  # processes have different numbers of tiles: none waits for the others
+    evaluated = model if whole is network else whole
     device = accelerator.device
     scores = task.new_scores(len(loader.dataset), device)
     decoder = new_decoder(task)
@@ -85,10 +87,10 @@ def evaluate(
     counts = torch.zeros(task.terms, device=device)
     reliability = no_counts(device)
     unreadable = torch.zeros(len(loader.dataset), device=device)
-    with eager(accelerator), gathered_weights(accelerator, model):
+    with eager(accelerator):
         for batch in track(loader, len(loader), "evaluating", unit="batch"):
             sizes = [target.shape for target in batch["targets"]]
-            images = predict_strips(model, batch["images"], sizes, config, decoder)
+            images = predict_strips(evaluated, batch["images"], sizes, network.config, decoder)
             for strips, target, index in zip(images, batch["targets"], batch["indices"], strict=True):
                 target = target.as_batch()
                 prediction, image_sums, is_finite = read_strips(task, decoder, strips, target, reliability)

@@ -1,7 +1,6 @@
 """Weights and optimizer state spread over the processes: the DTensors of FSDP2, the partitions of DeepSpeed's ZeRO."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from types import MethodType
 
 import torch
@@ -46,10 +45,15 @@ def _prepare_fsdp(accelerator: Accelerator, model: UNet) -> None:
         # the profile names only the plain block; each stage of an encoder is gathered as a whole too
         stages = [model.stem] if model.encoder is None else [model.stem, *model.encoder.stages]
         plugin.transformer_cls_names_to_wrap += sorted({type(stage).__name__ for stage in stages})
-    if accelerator.native_amp:  # accelerate's `prepare` does it for every other kind of training
-        forward = convert_outputs_to_fp32(accelerator.autocast()(type(model).forward))
-        # the method is bound to the model, so that a copy of the model calls its own
-        model.forward = MethodType(forward, model)  # type: ignore[method-assign]
+    _compute_in_precision(accelerator, model)
+
+
+def _compute_in_precision(accelerator: Accelerator, network: UNet) -> None:
+    """Compute in the precision of the launch, with outputs in float32, as accelerate's `prepare` does without FSDP."""
+    if accelerator.native_amp:
+        forward = convert_outputs_to_fp32(accelerator.autocast()(type(network).forward))
+        # the method is bound to the network, so that a copy of the network calls its own
+        network.forward = MethodType(forward, network)  # type: ignore[method-assign]
 
 
 def _prepare_deepspeed(accelerator: Accelerator, batch_split: BatchSplit, clip: float) -> None:
@@ -66,29 +70,6 @@ def _prepare_deepspeed(accelerator: Accelerator, batch_split: BatchSplit, clip: 
     config["gradient_accumulation_steps"] = batch_split.accumulation
     accelerator.gradient_accumulation_steps = batch_split.accumulation
     config["gradient_clipping"] = clip
-
-
-@contextmanager
-def gathered_weights(accelerator: Accelerator, model: nn.Module) -> Iterator[None]:
-    """A context in which each process has all weights that FSDP has spread, so that no forward pass needs the others.
-
-    Processes may then make different numbers of passes, as images of different sizes have different numbers of tiles.
-    There is enough memory: the memory trial had the whole network on each device.
-    """
-    if accelerator.distributed_type != DistributedType.FSDP:
-        yield
-        return
-    from torch.distributed.fsdp import FSDPModule  # takes half a second
-
-    blocks = [block for block in model.modules() if isinstance(block, FSDPModule)]
-    for block in blocks:
-        block.set_reshard_after_forward(False, recurse=False)
-        block.unshard()
-    yield
-    for block in blocks:
-        if block is not model:  # the whole model never spreads its own weights again before the backward pass
-            block.set_reshard_after_forward(accelerator.state.fsdp_plugin.reshard_after_forward, recurse=False)
-        block.reshard()
 
 
 def _is_spread(value: Tensor) -> bool:
@@ -136,21 +117,22 @@ def whole_copies(
     return copies
 
 
+@torch.inference_mode(False)  # in which DTensors cannot be gathered
+@torch.no_grad()
 def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
-    """A network that the main process can use alone: this network, or a copy if its weights are spread over processes.
+    """A network that each process can use alone: this network, or a copy if its weights are spread over processes.
 
-    The copy is a plain U-Net, without the additions of training. Every process must call this function; processes other
-    than the main one get back their own part.
+    The copy is a plain U-Net in evaluation mode, without the additions of training. There is enough memory for it: the
+    memory trial had the whole network on each device. Every process must call this function.
     """
     state = network.published_state()
     if not any(map(_is_spread, state.values())):
         return network
-    copies = whole_copies(accelerator, {"model": state.items()})
-    if not accelerator.is_main_process:
-        return network
-    whole = UNet(network.config)
-    whole.load_state_dict(copies["model"])
-    return whole.to(accelerator.device).eval()
+    with torch.device(accelerator.device):
+        whole = UNet(network.config)
+    whole.load_state_dict({name: gather_tensor(value) for name, value in state.items()})
+    _compute_in_precision(accelerator, whole)
+    return whole.eval()
 
 
 def share_statistics(accelerator: Accelerator, network: nn.Module) -> None:

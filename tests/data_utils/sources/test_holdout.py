@@ -197,6 +197,6 @@ def test_groups_of_one_size_go_to_folds_in_the_order_that_the_seed_draws():
     pairs = {f"{number:02}_{image}" for number in range(0, 24, 2) for image in "ab"}
     records = called(*sorted(pairs | {f"{number:02}_a" for number in range(1, 24, 2)}))
     order = np.random.default_rng(0).permutation(24)
-    held_out = names(hold_out(records, DataConfig(fold=(2, 4), val_group=r"^(\d+)_"))[1])
+    held_out = names(hold_out(records, DataConfig(fold="2/4", val_group=r"^(\d+)_"))[1])
     groups = {*order[order % 2 == 0][1::4].tolist(), *order[order % 2 == 1][1::4].tolist()}
     assert {int(name[:2]) for name in held_out} == groups

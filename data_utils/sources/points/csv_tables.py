@@ -26,7 +26,7 @@ STATES = {"present": PRESENT, "absent": ABSENT, "unknown": UNKNOWN}
 STATE_NAMES = {state: name for name, state in STATES.items()} | {EMPTY_CELL: ""}
 CLASS_TITLES = {"class", "label", "category", "classname", "classid", "labelname", "categoryid"}
 EXPECTED = "image,landmark,x,y, or image and NAME_x,NAME_y of each point, or the three first lines of DeepLabCut"
-MISSING_VALUES = ("", "nan", "na", "n/a", "none", "null")
+MISSING_VALUES = {"", "nan", "na", "n/a", "none", "null"}
 DIALECTS = ",;\t"
 AXES = "xyz"
 NUMBERED_TITLE = re.compile(r"([xyz])_?(\d+)")  # X1
@@ -194,28 +194,25 @@ def _are_boxes(rows: Rows) -> bool:
 
 def _add_point(entry: ImagePoints, name: str, row: Sequence[str], columns: Mapping[str, int], location: str) -> None:
     """Add the point that a row holds in these columns."""
-    cells = {title: row[column].strip() for title, column in columns.items()}
-    texts = [cells[axis] for axis in AXES if axis in cells]
-    missing = [text.lower() in MISSING_VALUES for text in texts]
-    state = EMPTY_CELL
-    position: list[float] = []
-    if not all(missing):
-        if any(missing):
-            raise DataError(f"{location}: has only some of the coordinates: {', '.join(texts)}")
-        state = PRESENT
-        position = [number(text, location) for text in texts]
-    word = cells.get("state", "").lower()
+    texts = [row[columns[axis]].strip() for axis in AXES if axis in columns]
+    missing = sum(text.lower() in MISSING_VALUES for text in texts)
+    if 0 < missing < len(texts):
+        raise DataError(f"{location}: has only some of the coordinates: {', '.join(texts)}")
+    state = EMPTY_CELL if missing else PRESENT
+    position = [] if missing else [number(text, location) for text in texts]
+    word = row[columns["state"]].strip().lower() if "state" in columns else ""
     if word:
         if word not in STATES:
             raise DataError(f"{location}: state {word!r} is none of {', '.join(STATES)}")
-        if STATES[word] == PRESENT and state == EMPTY_CELL:
+        if STATES[word] == PRESENT and missing:
             raise DataError(f"{location}: a point that is present has no coordinates")
         state = STATES[word]
-    if cells.get("v") in ("0", "0.0"):
+    if "v" in columns and row[columns["v"]].strip() in ("0", "0.0"):
         state = UNKNOWN
     certainty: Certainty | None = None
-    if all(cells.get(title) for title in PREDICTED_TITLES):
-        certainty = Certainty(*(number(cells[title], location) for title in PREDICTED_TITLES))
+    predicted = [row[columns[title]].strip() for title in PREDICTED_TITLES if title in columns]
+    if len(predicted) == len(PREDICTED_TITLES) and all(predicted):
+        certainty = Certainty(*(number(text, location) for text in predicted))
     entry.add(name, state, position, certainty)
 
 

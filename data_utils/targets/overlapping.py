@@ -16,7 +16,7 @@ from data_utils.sources.overlapping import class_bits
 from data_utils.sources.records import LabelSet, Record
 from data_utils.targets.bits import BitReader
 from data_utils.targets.classes import class_weight_tensor
-from data_utils.targets.detail import resize_back
+from data_utils.targets.reader import resize_back
 from data_utils.targets.sides import find_sides
 from tasks.overlapping import Overlapping, OverlapTarget, pack_bits, unpack_bits
 from unet.config import MaskValue

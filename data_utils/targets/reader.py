@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+import torch
 
 from data_utils.class_map import ClassFields, ClassMap
 from data_utils.class_names import NamedClasses
@@ -20,12 +21,12 @@ from data_utils.image_io.resize import Window, nearest_pixels, resize_mask
 from data_utils.image_io.volumes import VolumeHeader, read_label_volume, volume_size_mismatch
 from data_utils.image_io.windowed import WindowedImage, open_windowed
 from data_utils.sources.records import LabelSet, Record, Records
-from data_utils.targets.detail import class_detail
 from data_utils.targets.label_sets import LabelSets
 from runtime.errors import DataError
+from tasks.confusion import confusion_matrix, matrix_scores
 from tasks.target import Target
 from tasks.task import Task
-from unet.config import MaskValue
+from unet.config import IGNORE_INDEX, MaskValue
 
 
 class TargetReader(ABC):
@@ -191,11 +192,28 @@ class TargetReader(ABC):
         """
         if self.class_map is None:
             return 1.0
-        return class_detail(self.class_map, records, scale, self.labeled_in_map)
+        classes = len(self.class_map)
+        matrix = torch.zeros(classes, classes, dtype=torch.int64)
+        for record in records:
+            mask = self.class_map.encode(read_mask(record["target"], record["name"]), record["name"])
+            labeled = self.labeled_in_map(record.get("labeled"))
+            if labeled is not None:
+                mask[~np.isin(mask, list(labeled))] = IGNORE_INDEX
+            restored = resize_back(mask, scale)
+            valid = (mask != IGNORE_INDEX) & (restored != IGNORE_INDEX)
+            predicted, true = (torch.from_numpy(labels[valid]).long() for labels in (restored, mask))
+            matrix += confusion_matrix(predicted, true, classes)
+        return matrix_scores(matrix)["mean_iou"] or 0.0
 
     def describe_pixels(self) -> list[str]:
         """Lines on how many pixels have each meaning, for readers without a class map."""
         return []
+
+
+def resize_back(mask: np.ndarray, scale: float) -> np.ndarray:
+    """A mask (H, W) resized by `scale` and back to its own size."""
+    small_size = tuple(max(1, int(side * scale)) for side in mask.shape)
+    return resize_mask(resize_mask(mask, small_size), mask.shape)
 
 
 class TargetWindows(NamedTuple):

@@ -20,21 +20,22 @@ from data_utils.sources.annotations.coco_mask import FILE_KEY, CocoMask, Entry
 from data_utils.sources.annotations.layout import (
     SplitPaths,
     find_file,
+    summarize,
     without_image_roots,
 )
 from data_utils.sources.files import FileRecords, FileRow
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.pairs import check_unpaired
-from data_utils.sources.records import AnnotationSummary, Metadata, Record, Records, SplitOpeners
+from data_utils.sources.records import Metadata, Record, Records, SplitOpeners
 from runtime.cache import digest, digest_of_files
 from runtime.console import listing
 from runtime.errors import DataError
-from unet.config import MaskValue
+from unet.config import IGNORE_INDEX, MaskValue
 
 # names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne
 FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels)\.json")
-RENDERED_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # the keys of an annotation that rendering needs
+DRAWN_KEYS = ("id", "category_id", "iscrowd", "segmentation", FILE_KEY)  # the keys of an annotation that drawing needs
 
 
 class CocoRecords(FileRecords):
@@ -62,10 +63,15 @@ class CocoRecords(FileRecords):
         images = image_by_path.values()
         self.sizes = np.array([(image.get("height") or 0, image.get("width") or 0) for image in images], np.int32)
         objects = [file.objects[image["id"]] for image in images]
-        texts = [json.dumps([_rendered(entry) for entry in entries]).encode() for entries in objects]
+        texts: list[bytes] = []
+        for entries in objects:
+            drawn = [{key: entry[key] for key in DRAWN_KEYS if key in entry} for entry in entries]
+            texts.append(json.dumps(drawn).encode())
         self.ends = np.cumsum([0, *map(len, texts)])
         self.objects = b"".join(texts)
-        self.annotations = _summarize(objects, classes, values)
+        counts = [_count_objects(entries, values) for entries in objects]
+        crowds = sum(image_counts[IGNORE_INDEX] for image_counts in counts)
+        self.annotations = summarize("COCO", counts, classes)._replace(crowds=crowds)
 
     def __getitem__(self, i: int) -> Record:
         (image,), _ = self.paths(i)
@@ -97,27 +103,13 @@ def _listed_name(path: str, image: Entry) -> str:
     return "/".join([*without_image_roots(parts[:-1]), parts[-1]])
 
 
-def _rendered(entry: Entry) -> Entry:
-    """An object with the keys that rendering needs."""
-    fields = {key: entry.get(key) for key in RENDERED_KEYS}
-    return fields | {FILE_KEY: entry[FILE_KEY]} if FILE_KEY in entry else fields
-
-
-def _summarize(objects: Sequence[list[Entry]], classes: NamedClasses, values: dict[int, int]) -> AnnotationSummary:
-    """The format and the objects of all images, from the list of each image."""
-    annotated = 0
-    crowds = 0
-    counts: Counter[int | None] = Counter()
-    for entries in objects:
-        annotated += any(entry.get("iscrowd") or values.get(entry["category_id"]) for entry in entries)
-        for entry in entries:
-            if entry.get("iscrowd"):
-                crowds += 1
-            else:
-                counts[values.get(entry["category_id"])] += 1
-    names = dict(classes)
-    instances = {names[value]: counts[value] for value in values.values() if value}
-    return AnnotationSummary("COCO", annotated, len(objects) - annotated, instances, crowds)
+def _count_objects(entries: Sequence[Entry], values: dict[int, int]) -> Counter[int]:
+    """How many objects of each mask value an image has; crowds, and objects of no category, count as ignored."""
+    counts: Counter[int] = Counter()
+    for entry in entries:
+        value = values.get(entry["category_id"], IGNORE_INDEX)
+        counts[IGNORE_INDEX if entry.get("iscrowd") else value] += 1
+    return counts
 
 
 def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES) -> SplitPaths:

@@ -32,10 +32,11 @@ from data_utils.sources.annotations.layout import (
     holds_pictures,
     number_classes,
     paired_folders,
+    summarize,
 )
 from data_utils.sources.files import FileRecords, Files, Sources
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
-from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
+from data_utils.sources.records import Metadata, SplitOpeners
 from data_utils.sources.walk import walk
 from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.console import listing
@@ -286,7 +287,14 @@ def open_records(
         conflicts = listing(texts, separator="; ")
         raise DataError(f"{files}: {len(several)} images have several labelme files: {conflicts}; keep one of each")
     unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_by_image]
-    summary = _summarize([contents_by_file[file] for _, file in pairs], classes)
+    objects: list[Counter[int]] = []
+    for _, file in pairs:
+        contents = contents_by_file[file]
+        counts: Counter[int] = Counter()
+        for label, count in (contents.objects if contents else {}).items():
+            counts[values.get(label, IGNORE_INDEX)] += count
+        objects.append(counts)
+    summary = summarize("labelme", objects, classes)
     metadata = Metadata(classes, tuple(unpaired))
     return annotated_records(folders, pairs, metadata, summary, allow_unpaired, labelme_sources, values)
 
@@ -298,14 +306,3 @@ def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None
     images, files = folders
     path = find_file(contents.image, [os.path.join(files, os.path.dirname(file)), str(images)])
     return None if path is None else os.path.relpath(path, images)
-
-
-def _summarize(files: Sequence[Contents | None], classes: NamedClasses) -> AnnotationSummary:
-    """The content of the files together; None stands for a file that cannot be read."""
-    annotated = 0
-    counts: Counter[str] = Counter()
-    for contents in filter(None, files):
-        annotated += not contents.objects.keys() <= set(BACKGROUND_NAMES)
-        counts.update(contents.objects)
-    instances = {name: counts[name] for value, name in classes if value}
-    return AnnotationSummary("labelme", annotated, len(files) - annotated, instances)

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import dropwhile
 from pathlib import Path
 from unicodedata import normalize
@@ -105,6 +105,17 @@ def number_classes(names: Sequence[str], location: str) -> tuple[NamedClasses, l
         value_by_name[name] = number if number < IGNORE_INDEX else number + 1
     classes = tuple((value, name) for name, value in value_by_name.items())
     return classes, [value_by_name.get(name, 0) for name in names]
+
+
+def summarize(kind: str, images: Sequence[Mapping[int, int]], classes: NamedClasses) -> AnnotationSummary:
+    """What the annotation files of a format hold, from how many objects of each mask value every image has."""
+    counts: Counter[int] = Counter()
+    annotated = 0
+    for objects in images:
+        counts.update(objects)
+        annotated += any(value for value in objects)
+    instances = {name: counts[value] for value, name in classes if isinstance(value, int) and value}
+    return AnnotationSummary(kind, annotated, len(images) - annotated, instances)
 
 
 def annotated_records(

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from data_utils.sources.annotations.layout import (
     folder_in,
     number_classes,
     paired_folders,
+    summarize,
 )
 from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem, wanted_splits
-from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
+from data_utils.sources.records import Metadata, SplitOpeners
 from data_utils.sources.spelling import composed
 from runtime.documents import read_yaml
 from runtime.errors import DataError
+from unet.config import IGNORE_INDEX
 
 SETTINGS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 NAMES = "classes.txt"  # a name a line, as Label Studio writes instead
@@ -180,28 +183,22 @@ def open_records(
         without_image = texts.keys() - {*stems, Path(NAMES).stem}
         unpaired += [f"{texts[stem]}: label file without image" for stem in sorted(without_image)]
     metadata = Metadata(classes, tuple(unpaired), has_rules=False)  # a classes.txt names the classes
-    summary = _summarize([str(labels / text) for _, text in pairs if text], len(pairs), classes, values)
+    objects = [_count_objects(labels / text, values) if text else Counter() for _, text in pairs]
+    summary = summarize("YOLO", objects, classes)
     return annotated_records(
         (folder, labels), pairs, metadata, summary, allow_unpaired, drawn_sources, YoloMask, values
     )
 
 
-def _summarize(files: Sequence[str], images: int, classes: NamedClasses, values: dict[int, int]) -> AnnotationSummary:
-    """The counts over all files of so many images; errors in files are reported when they are drawn."""
-    counts: Counter[str] = Counter()
-    background = {str(index) for index, value in values.items() if value == 0}
-    annotated = 0
-    for file in files:
-        try:
-            indices = [line.split()[0] for line in lines_of(file) if line.split()]
-        except DataError:
-            continue
-        indices = [index.lstrip("0") or "0" for index in indices]  # 01 is class 1 too
-        annotated += not background.issuperset(indices)
-        counts.update(indices)
-    names = dict(classes)
-    instances = {names[value]: counts[str(index)] for index, value in values.items() if value}
-    return AnnotationSummary("YOLO", annotated, images - annotated, instances)
+def _count_objects(file: str | Path, values: dict[int, int]) -> Counter[int]:
+    """How many objects of each mask value a file has; errors in it are reported when it is drawn."""
+    counts: Counter[int] = Counter()
+    with suppress(DataError):
+        for line in lines_of(file):
+            index = line.split()[0] if line.split() else ""
+            if re.fullmatch(r"[0-9]{1,9}", index):
+                counts[values.get(int(index), IGNORE_INDEX)] += 1
+    return counts
 
 
 def label_folder(images: Path, root: Path) -> Path:

@@ -14,7 +14,6 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.sources.records import ListRecords, Metadata
 from data_utils.targets import find_named_classes
 from data_utils.targets.classes import ClassReader
-from data_utils.targets.detail import class_detail
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.overlapping import OverlapReader
@@ -96,8 +95,8 @@ def test_points_have_no_named_classes():
         ([0, 0, 1, 1], None, 1.0),
         ([0, 1, 1, 1], None, 0.375),  # halved and doubled: 1, 1, 1, 1
         ([0, 1, 1], None, 1 / 3),  # half of it is one pixel: 1, 1, 1
-        ([0, 1, 1, 1], {1}, 1.0),
-        ([0, 1, 1, 1], set(), 0.0),
+        ([0, 1, 1, 1], ("b",), 1.0),
+        ([0, 1, 1, 1], (), 0.0),
         ([0, 9, 1, 1], None, 1.0),
     ],
     ids=["all", "a part", "an odd width", "of a labeled class", "of no class", "beside what is ignored"],
@@ -105,7 +104,10 @@ def test_points_have_no_named_classes():
 def test_detail_of_masks_is_what_is_left_of_known_pixels(mask, labeled, kept):
     class_map = ClassMap(("a", "b"), (0, 1), 9)
     record = {"image": "", "target": np.array([mask], np.uint8), "name": "m"}
-    assert class_detail(class_map, [record], 0.5, lambda labels: labeled) == kept
+    sets = LabelSets(((True, True), (False, True), (False, False)), {("b",): 1, (): 2})
+    if labeled is not None:
+        record["labeled"] = labeled
+    assert ClassReader(class_map, label_sets=sets).detail_kept([record], 0.5) == kept
 
 
 def test_points_are_not_read_from_masks_and_some_targets_are_labeled_as_a_whole():

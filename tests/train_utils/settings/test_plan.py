@@ -1,7 +1,7 @@
 """The plan: what the flags leave open follows from the data, is printed, recorded, and gives way to what is known.
 
 Modules: train_utils/settings/plan.py, train_utils/settings/run_length.py, train_utils/settings/sizes.py,
-data_utils/targets/detail.py, train_utils/settings/train_settings.py.
+train_utils/settings/train_settings.py.
 """
 
 from dataclasses import replace

@@ -12,8 +12,6 @@ if __name__ == "__main__":  # first of all: the imports below take seconds
 
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -23,8 +21,7 @@ from runtime.console import counted, say
 from runtime.errors import DataError, SettingsError, UserError
 from runtime.script import run_script
 from runtime.settings import reader
-from train_utils.review.calibration import PAGE as CALIBRATION
-from train_utils.review.calibration import calibrate_run, write_calibration
+from train_utils.review.calibration import calibrate_run
 from train_utils.review.page import LIST, PAGE, TABLE, write_review
 from train_utils.review.reviews import review_runs
 
@@ -71,47 +68,35 @@ def review_masks(folders: list[Path], dataset: str | None, device: torch.device,
         raise DataError("no mask could be reviewed; give finished runs of masks of classes: --runs runs/cells-*")
     for review in reviews[:WORST_SHOWN]:
         say(f"score {review.score:.4f}, {review.name}: {'; '.join(review.problems) or 'nothing in particular'}")
-    with check_writable(output):
+    try:
         write_review(output, reviews, lines)
+    except OSError as error:
+        raise SettingsError(f"--output {output} cannot be written ({error.strerror}); choose another") from error
     suspicious = counted(sum(bool(review.problems) for review in reviews), "looks", "look")
     say(f"{counted(len(reviews), 'mask')} reviewed, {suspicious} wrong; page in {output / PAGE}")
 
 
-def calibrate_models(folders: list[Path], dataset: str | None, device: torch.device, output: Path) -> None:
-    """Calibrate the model of each run, and write a page with the curves before and after."""
-    calibrations = []
+def calibrate_models(folders: list[Path], dataset: str | None, device: torch.device) -> None:
+    """Calibrate the model of each run, and print the gain."""
+    calibrated = 0
     for folder in folders:
         try:
-            calibrations.append(calibrate_run(folder, dataset, device))
+            say(calibrate_run(folder, dataset, device))
+            calibrated += 1
         except (UserError, OSError) as error:
             say(f"{folder}: {error}; its model stays as it is")
-            continue
-        say(calibrations[-1].sentence())
-    if not calibrations:
+    if not calibrated:
         raise DataError("no model could be calibrated; give finished runs of masks of classes: --runs runs/cells")
-    with check_writable(output):
-        write_calibration(output, calibrations)
-    say(f"page in {output / CALIBRATION}")
-
-
-@contextmanager
-def check_writable(output: Path) -> Iterator[None]:
-    """A context that raises SettingsError if files cannot be written in it."""
-    try:
-        yield
-    except OSError as error:
-        raise SettingsError(f"--output {output} cannot be written ({error.strerror}); choose another") from error
 
 
 def main() -> None:
     args = parse_args(__doc__)
-    names = [CALIBRATION] if args.calibrate else [PAGE, TABLE, LIST]
-    check_free(args.output, [args.output / name for name in names], overwrite=args.overwrite)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if args.calibrate:
-        calibrate_models(args.runs, args.dataset, device, args.output)
-    else:
-        review_masks(args.runs, args.dataset, device, args.output)
+        calibrate_models(args.runs, args.dataset, device)
+        return
+    check_free(args.output, [args.output / name for name in (PAGE, TABLE, LIST)], overwrite=args.overwrite)
+    review_masks(args.runs, args.dataset, device, args.output)
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ class GreyFormat(MaskFormat):
         return labels.clip(0).astype(np.uint8)
 
 
-class GreySection(Section[GreyScores]):
+class GreySection(Section):
     """The error in numbers, and the values side by side."""
 
     task_name = "Grey regression"

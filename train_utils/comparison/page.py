@@ -14,8 +14,7 @@ from train_utils.comparison.recipes import Recipe
 from train_utils.comparison.runs import RecordedRun
 from train_utils.metrics_log import series
 from train_utils.reporting.charts import SERIES, Line, line_chart
-from train_utils.reporting.embedding import reduce_picture
-from train_utils.reporting.rendering import write_html
+from train_utils.reporting.pages import reduce_picture, write_html
 from train_utils.reporting.samples import picture_file
 from train_utils.reporting.sections import SECTIONS
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tasks.tables import Column, Table
 from train_utils.comparison.runs import RecordedRun
-from train_utils.reporting.rendering import plain_text
+from train_utils.reporting.pages import plain_text
 from train_utils.settings.record import PACKAGES
 from train_utils.settings.train_settings import NOT_REPEATED, UNPLANNED, WITHOUT_EFFECT
 

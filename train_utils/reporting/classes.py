@@ -9,14 +9,14 @@ from data_utils.visualize import class_colors, mark_errors, outlined_overlay, to
 from tasks.classes import ClassScores
 from tasks.tables import Column, Table
 from train_utils.reporting.charts import matrix_picture
-from train_utils.reporting.embedding import embed
+from train_utils.reporting.pages import embed
 from train_utils.reporting.section import Figure, Section
 
 CONFUSIONS = 8  # the number of most frequent confusions that are listed
 CONFUSION_COLUMNS = (Column("predicted", "predicted as", ""), Column("pixels", "pixels", ","))
 
 
-class ClassSection(Section[ClassScores]):
+class ClassSection(Section):
     """What `tasks.classes` shows."""
 
     task_name = "Semantic segmentation"

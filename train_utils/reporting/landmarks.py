@@ -11,7 +11,7 @@ from train_utils.reporting.charts import error_plot
 from train_utils.reporting.section import Figure, Section
 
 
-class LandmarkSection(Section[LandmarkScores]):
+class LandmarkSection(Section):
     """What `tasks.landmarks` shows."""
 
     task_name = "Keypoint detection"

@@ -9,7 +9,7 @@ from runtime.files import user_path
 from tasks.tables import as_markdown
 from tasks.task import Scores
 from train_utils.evaluation import Evaluation
-from train_utils.reporting.rendering import render
+from train_utils.reporting.pages import render
 from train_utils.reporting.section import Section
 from train_utils.settings.lite0 import CONFIG
 from train_utils.settings.record import RunSettings

@@ -5,7 +5,7 @@ import numpy as np
 from data_utils.targets.objects import ObjectReader
 from data_utils.visualize import GREY, RED, darken, to_rgb
 from data_utils.visualize_objects import outline_objects, shade_objects
-from tasks.matching import Matches, ObjectScores, Overlaps, label_classes, label_numbers
+from tasks.matching import Matches, Overlaps, label_classes, label_numbers
 from train_utils.reporting.section import Section
 from unet.config import IGNORE_INDEX
 
@@ -13,7 +13,7 @@ GREEN = (40, 170, 70)
 BLUE = (40, 90, 230)
 
 
-class ObjectSection(Section[ObjectScores]):
+class ObjectSection(Section):
     """What `tasks.objects` shows."""
 
     task_name = "Instance segmentation"

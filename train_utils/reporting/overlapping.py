@@ -5,12 +5,12 @@ import numpy as np
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.regions import RegionReader
 from data_utils.visualize import GREY, RED, darken, outline_classes, palette, to_rgb
-from tasks.overlapping import OverlapScores, unpack_bits
+from tasks.overlapping import unpack_bits
 from tasks.tables import markdown_text
 from train_utils.reporting.section import Section
 
 
-class OverlapSection(Section[OverlapScores]):
+class OverlapSection(Section):
     """What `tasks.overlapping` shows."""
 
     task_name = "Semantic segmentation"

@@ -15,7 +15,7 @@ from tasks.confusion import score_text
 from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import LogRecord, read_log, series
 from train_utils.reporting.charts import Line, line_chart, reliability_plot
-from train_utils.reporting.rendering import Views, plain_text, write_html
+from train_utils.reporting.pages import Views, plain_text, write_html
 from train_utils.reporting.section import Figure, Section
 from train_utils.settings.record import RunSettings
 

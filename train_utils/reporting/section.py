@@ -1,17 +1,14 @@
 """What a task shows of itself in the report, the model card, the trackers and the review, beside its scores."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from data_utils.targets.reader import TargetReader
 from data_utils.visualize import join_in_row
 from tasks.tables import Table, markdown_text
-from tasks.task import Scores
 from train_utils.reporting.examples import Example
 
 
@@ -29,10 +26,7 @@ class Figure(NamedTuple):
     table: Table | None = None
 
 
-OwnScores = TypeVar("OwnScores", bound=Scores)
-
-
-class Section(ABC, Generic[OwnScores]):
+class Section(ABC):
     """The part of reports that depends on the task.
 
     Attributes:
@@ -93,10 +87,10 @@ class Section(ABC, Generic[OwnScores]):
     def views(self, image: np.ndarray, truth: Any, pred: np.ndarray) -> dict[str, np.ndarray]:
         """Separate pictures of image, truth and prediction by label, uint8 (H, W, 3)."""
 
-    def render_pictures(self, scores: OwnScores) -> dict[str, np.ndarray]:
+    def render_pictures(self, scores: Any) -> dict[str, np.ndarray]:
         """Pictures of the scores by tag, for trackers."""
         return {}
 
-    def figures(self, scores: OwnScores) -> list[Figure]:
+    def figures(self, scores: Any) -> list[Figure]:
         """Figures of the scores, for the report."""
         return []

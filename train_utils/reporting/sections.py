@@ -1,7 +1,5 @@
 """The section of each task."""
 
-from typing import Any
-
 from data_utils.analysis.dataset_info import DatasetInfo
 from tasks.classes import Classes
 from tasks.landmarks import Landmarks
@@ -14,7 +12,7 @@ from train_utils.reporting.objects import ObjectSection
 from train_utils.reporting.overlapping import OverlapSection, RegionSection
 from train_utils.reporting.section import Section
 
-SECTIONS: dict[str, type[Section[Any]]] = {
+SECTIONS: dict[str, type[Section]] = {
     Classes.name: ClassSection,
     Landmarks.name: LandmarkSection,
     Objects.name: ObjectSection,

@@ -5,8 +5,8 @@ least cross-entropy on the validation images (Guo et al., ICML 2017, arXiv:1706.
 for a row of temperatures at once, so that images are read once.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,46 +16,20 @@ from torch import Tensor
 from runtime.console import track
 from runtime.errors import DataError
 from runtime.files import replace_files
-from tasks.calibration import calibration_error, count_confidences, no_counts, reliability_curve
+from tasks.calibration import calibration_error, count_confidences, no_counts
 from tasks.confusion import score_text
-from train_utils.reporting.charts import reliability_plot
-from train_utils.reporting.rendering import write_html
 from train_utils.review.runs import open_reviewed_run, predicted_slices
 from unet.config import IGNORE_INDEX
 from unet.model import UNet
 
-PAGE = "calibration.html"
 # the temperatures that are tried: 1/8 to 8, each 9% above the one before
 TEMPERATURES = 2 ** np.linspace(-3, 3, 49)
 PIXELS = 20_000  # about so many pixels of an image are counted, spread over it
 SMALLEST_PROBABILITY = 1e-30  # the logarithm of 0 is no number
 
 
-@dataclass(frozen=True, eq=False)
-class Calibration:
-    """The gain of a model's temperature on the validation images of its run.
-
-    Args:
-        before, after: (bins, 3), the counts of `tasks.calibration` without and with it.
-    """
-
-    name: str
-    temperature: float
-    before: Tensor
-    after: Tensor
-
-    def sentence(self) -> str:
-        """A line on the temperature and its gain."""
-        before = score_text(calibration_error(self.before))
-        after = score_text(calibration_error(self.after))
-        return (
-            f"{self.name}: temperature {self.temperature:.3f}, expected calibration error {before} before and"
-            f" {after} after, on the validation images that it was fitted on"
-        )
-
-
-def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> Calibration:
-    """Fit a temperature on the validation images of a run, and put it into its model.
+def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> str:
+    """Fit a temperature on the validation images of a run, and put it into its model; a sentence on what it gains.
 
     The last layer is divided by the temperature, so that every program that opens the model, and every export, uses it.
     config.json records the temperature. Raises DataError if the model cannot be calibrated.
@@ -80,7 +54,10 @@ def calibrate_run(folder: Path, dataset: str | None, device: torch.device) -> Ca
     for probabilities, truth in predictions(f"measuring {folder}"):
         after = after + confidence_counts(calibrate(probabilities, temperature), truth)
     apply_temperature(folder / "model", temperature)
-    return Calibration(run.name, temperature, before, after)
+    return (
+        f"{run.name}: temperature {temperature:.3f}, expected calibration error {score_text(calibration_error(before))}"
+        f" before and {score_text(calibration_error(after))} after, on the validation images that it was fitted on"
+    )
 
 
 def cross_entropies(probabilities: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -138,15 +115,3 @@ def apply_temperature(folder: Path, temperature: float) -> None:
     network.config = replace(network.config, temperature=network.config.temperature * temperature)
     with replace_files(folder) as temporary:
         network._save_pretrained(temporary)  # the model card stays
-
-
-def write_calibration(folder: Path, calibrations: Sequence[Calibration]) -> None:
-    """Write the page with the curves of each model before and after. Raises OSError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    models = {}
-    for calibration in calibrations:
-        curves = {}
-        for title, counts in (("before", calibration.before), ("after", calibration.after)):
-            curves[title] = reliability_plot(reliability_curve(counts))
-        models[calibration.sentence()] = curves
-    write_html(folder / PAGE, "calibration.html.jinja", {}, models=models)

@@ -9,8 +9,7 @@ import numpy as np
 from data_utils.visualize import outline_areas
 from runtime.documents import TableWriter
 from runtime.files import replace_file
-from train_utils.reporting.embedding import reduce_picture
-from train_utils.reporting.rendering import write_html
+from train_utils.reporting.pages import reduce_picture, write_html
 from train_utils.reporting.sections import new_section
 from train_utils.review.areas import disagreeing_areas
 from train_utils.review.reviews import MaskReview

@@ -1,6 +1,6 @@
 """report.html: it says what was measured, and needs nothing but itself.
 
-Modules: train_utils/reporting/report.py, train_utils/reporting/rendering.py.
+Modules: train_utils/reporting/report.py, train_utils/reporting/pages.py.
 """
 
 import json

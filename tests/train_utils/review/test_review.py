@@ -12,7 +12,6 @@ import pytest
 import torch
 from PIL import Image
 from support.in_process import run_train
-from support.reports import charts_of
 from support.reviews import run_review, table_rows
 from support.volumes import write_msd, write_nifti
 
@@ -56,17 +55,14 @@ def stand_in(monkeypatch) -> SimpleNamespace:
     return calls
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"), [("review.csv", []), ("suspicious.txt", []), ("calibration.html", ["--calibrate"])]
-)
-def test_files_that_are_there_are_replaced_only_if_asked(stand_in, monkeypatch, tmp_path, name, flags):
-    monkeypatch.setattr(review, "calibrate_models", lambda *arguments: stand_in.written.append(arguments))
+@pytest.mark.parametrize("name", ["review.csv", "suspicious.txt"])
+def test_files_that_are_there_are_replaced_only_if_asked(stand_in, tmp_path, name):
     (tmp_path / name).write_text("mine")
-    result = run_review("--runs", "a", "--output", tmp_path, *flags)
+    result = run_review("--runs", "a", "--output", tmp_path)
     assert result.code == 1
     assert f"{tmp_path / name} is there already; choose another, or give --overwrite" in result.errors
     assert not stand_in.written
-    run_review("--runs", "a", "--output", tmp_path, "--overwrite", *flags)
+    run_review("--runs", "a", "--output", tmp_path, "--overwrite")
     assert stand_in.written
 
 
@@ -258,7 +254,6 @@ def test_a_calibration_prints_its_temperature_and_lowers_the_error(calibrated):
     before, after = re.search(r"error (\S+) before and (\S+) after", text).groups()
     assert float(after) < float(before)
     assert f"{calibrated.run.parent / 'nothing'}: it is no folder of a run; its model stays as it is" in text
-    assert len(charts_of((calibrated.output / "calibration.html").read_text())) == 2
 
 
 def test_a_calibrated_model_needs_no_further_temperature(calibrated, noisy_data, tmp_path):

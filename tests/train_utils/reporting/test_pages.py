@@ -1,13 +1,13 @@
 """Pictures within a page: exact or as photographs, and reduced to what room there is.
 
-Module: train_utils/reporting/embedding.py.
+Module: train_utils/reporting/pages.py.
 """
 
 import numpy as np
 import pytest
 from support.reports import embedded_picture, noise
 
-from train_utils.reporting.embedding import embed, embed_all
+from train_utils.reporting.pages import embed, embed_all
 
 
 def test_small_and_flat_pictures_stay_exact():

@@ -16,7 +16,6 @@ from data_utils.image_io.places import has_place_tags
 from runtime.documents import check_regular
 from runtime.errors import ImageError, one_line
 
-MOST_TAGS = 4096  # tifffile takes a directory with more of them for damaged and stops
 MINISBLACK = tifffile.PHOTOMETRIC.MINISBLACK
 RGB = tifffile.PHOTOMETRIC.RGB
 PLAIN_LAYOUTS = {  # photometric interpretation, samples and type of pixels that need no conversion
@@ -138,54 +137,33 @@ def _slice_bytes(page: tifffile.TiffPage) -> int:
 
 
 def _full_pages(tiff: tifffile.TiffFile) -> Iterator[tuple[int, tifffile.TiffPage]]:
-    """The pages of a TIFF with their numbers, without small copies and without the masks of pages with a place."""
-    _check_directories(tiff)
-    count = _slice_count(tiff, tiff.pages[0].aspage()) if len(tiff.pages) else 0
-    if count > 1:
-        for number in range(count):
-            yield number, open_page(tiff, number)
-        return
-    for number, frame in enumerate(tiff.pages):
-        page = frame.aspage()
-        is_mask = page.is_mask and has_place_tags(tiff.pages[0].aspage())
-        if number == 0 or not (page.is_reduced or is_mask):
-            yield number, page
+    """The pages of a TIFF with their numbers, without small copies and without the masks of pages with a place.
 
-
-def _check_directories(tiff: tifffile.TiffFile) -> None:
-    """Follow the chain of a file's directories, one for each page. Raises EndlessPages where it would never end.
-
-    Each directory stands in the file once. So a chain that comes back to itself, or whose directories take more bytes
-    than the file has, is damaged; tifffile would follow it for ever, or for hours.
+    Raises EndlessPages where they would never end. Each directory, one for each page, stands in the file once: so a
+    chain of them that comes back to itself, or that takes more bytes than the file has, is damaged.
     """
-    first = next(iter(tiff.pages), None)
-    if first is None:
-        return
     file = tiff.filehandle
-    layout = tiff.tiff
-    offset = first.offset
     offsets: set[int] = set()
     claimed_bytes = 0
-    while 0 < offset < file.size:
-        if offset in offsets:
+    for number, frame in enumerate(tiff.pages):
+        page = frame.aspage()
+        if number == 0:
+            first = page
+            count = _slice_count(tiff, first)
+            if count > 1:
+                yield from ((index, _slice_page(first, index)) for index in range(count))
+                return
+        if page.offset in offsets:
             raise EndlessPages(f"{file.path}: the directory of one page is that of an earlier one again")
-        offsets.add(offset)
-        file.seek(offset)
-        head = file.read(layout.tagnosize)
-        if len(head) < layout.tagnosize:
-            return
-        tags = struct.unpack(layout.tagnoformat, head)[0]
-        if tags > MOST_TAGS:
-            return
-        length = layout.tagnosize + tags * layout.tagsize + layout.offsetsize
-        claimed_bytes += length
+        offsets.add(page.offset)
+        file.seek(page.offset)
+        (tags,) = struct.unpack(tiff.tiff.tagnoformat, file.read(tiff.tiff.tagnosize))
+        claimed_bytes += tags * tiff.tiff.tagsize
         if claimed_bytes > file.size:
             raise EndlessPages(f"{file.path}: the directories of its pages overlap")
-        file.seek(offset + length - layout.offsetsize)
-        link = file.read(layout.offsetsize)
-        if len(link) < layout.offsetsize:
-            return
-        offset = struct.unpack(layout.offsetformat, link)[0]
+        is_mask = page.is_mask and has_place_tags(first)
+        if number == 0 or not (page.is_reduced or is_mask):
+            yield number, page
 
 
 def _upright_size(page: tifffile.TiffPage) -> tuple[int, int]:

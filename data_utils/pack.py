@@ -58,7 +58,7 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     files: list[Path] = []
     shard_bytes = 0.0
     writer = None
-    for rows, row_bytes in _row_groups(records):
+    for rows, row_bytes in _row_groups(records, min(GROUP_BYTES, int(shard_mb * 2**20))):
         if writer is None or shard_bytes + row_bytes > shard_mb * 2**20:
             if writer is not None:
                 writer.close()
@@ -73,15 +73,15 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     return [file.rename(file.with_stem(f"{file.stem}-of-{len(files):05}")) for file in files]
 
 
-def _row_groups(records: Records) -> Iterator[tuple[list[dict], int]]:
-    """The rows of each group, and how many bytes their pictures have."""
+def _row_groups(records: Records, limit: int) -> Iterator[tuple[list[dict], int]]:
+    """The rows of each group, and how many bytes their pictures have: up to a `limit`, but for a single row."""
     rows: list[dict] = []
     group_bytes = 0
     for record in records:
         image = _stored_picture(record["image"], record["name"])
         mask = _stored_picture(record["target"], record["name"])
         row_bytes = len(image["bytes"]) + len(mask["bytes"])
-        if rows and (len(rows) == GROUP_ROWS or group_bytes + row_bytes > GROUP_BYTES):
+        if rows and (len(rows) == GROUP_ROWS or group_bytes + row_bytes > limit):
             yield rows, group_bytes
             rows = []
             group_bytes = 0

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from tasks.points import PRESENT
 SAME_POINT_DISTANCE = 0.5  # pixels: two points of an image that are nearer lie at one place
 # if sides mean anything, the left point lies on the same side of the right one in at least this share of images
 USUAL_SIDE_SHARE = 0.9
+NAMES_IN_MESSAGE = 5
 
 
 def describe_points(inspected_splits: InspectedSplits) -> list[str]:
@@ -25,7 +25,7 @@ def describe_points(inspected_splits: InspectedSplits) -> list[str]:
     landmarks = inspected_splits[0][1].metadata.landmarks if inspected_splits else None
     if landmarks is None:
         return []
-    states = []
+    states: list[np.ndarray] = []
     for _, records in inspected_splits:
         states += [_source(record).states for record in records]
     counts = count_states(np.stack(states))
@@ -36,90 +36,62 @@ def describe_points(inspected_splits: InspectedSplits) -> list[str]:
     return lines
 
 
-def point_warnings(inspected_splits: InspectedSplits, sided_pairs: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+def point_warnings(inspected_splits: InspectedSplits, sided_pairs: Sequence[tuple[int, int]]) -> Iterator[str]:
     """Lines on points outside their images, at one place, or likely exchanged with their partner in the mirror.
 
     `sided_pairs` are the indices, in the files, of the points that change places in the mirror.
     """
     landmarks = inspected_splits[0][1].metadata.landmarks if inspected_splits else None
     if landmarks is None:
-        return ()
-    names = landmarks.names
+        return
+    point_names = landmarks.names
     outside: list[str] = []
     doubles: list[str] = []
-    images = list(_images(inspected_splits))
-    for image in images:
-        for number in image.outside():
-            position = ", ".join(f"{side:g}" for side in image.source.positions[number])
-            outside.append(f"{image.name} ({names[number]} at {position})")
-        for first, second in image.doubles():
-            doubles.append(f"{image.name} ({names[first]} and {names[second]})")
-    lines = []
+    image_names: list[str] = []
+    image_positions: list[np.ndarray] = []
+    image_states: list[np.ndarray] = []
+    for inspection, records in inspected_splits:
+        for size, record in zip(map(tuple, inspection.sizes.tolist()), records, strict=True):
+            name = record["name"]
+            source = _source(record)
+            positions = _positions(record, size)
+            present = np.flatnonzero(source.states == PRESENT).tolist()
+            has_pixels = any(size) and source.space in (PIXELS, PIXELS_UPWARD)
+            for number in present if has_pixels else ():
+                if not _is_inside(positions[number], size):
+                    place = ", ".join(f"{side:g}" for side in source.positions[number])
+                    outside.append(f"{name} ({point_names[number]} at {place})")
+            for first, second in combinations(present, 2):
+                if np.linalg.norm(positions[first] - positions[second]) < SAME_POINT_DISTANCE:
+                    doubles.append(f"{name} ({point_names[first]} and {point_names[second]})")
+            image_names.append(name)
+            image_positions.append(positions)
+            image_states.append(source.states)
     if outside:
         points = counted(len(outside), "point lies outside its image", "points lie outside their images")
-        lines.append(f"{points}, and left out: {_list_texts(outside)}")
+        yield f"{points}, and left out: {listing(outside, NAMES_IN_MESSAGE)}"
     if doubles:
         pairs = counted(len(doubles), "pair of points lies", "pairs of points lie")
-        lines.append(f"{pairs} at one place: {_list_texts(doubles)}")
-    if sided_pairs and images:
-        positions = np.stack([image.positions for image in images])
-        is_present = np.stack([image.source.states for image in images]) == PRESENT
-        for first, second in sided_pairs:
-            indices = _exchanged_images(positions, is_present, first, second)
-            odd = [images[index].name for index in indices]
-            if odd:
-                where = f"{counted(len(odd), 'image')}: {_list_texts(odd)}"
-                lines.append(f"{names[first]} and {names[second]} may be exchanged in {where}")
-    return tuple(lines)
+        yield f"{pairs} at one place: {listing(doubles, NAMES_IN_MESSAGE)}"
+    for first, second in sided_pairs:
+        indices = _exchanged_images(np.stack(image_positions), np.stack(image_states) == PRESENT, first, second)
+        if indices:
+            images = listing([image_names[index] for index in indices], NAMES_IN_MESSAGE)
+            where = f"{counted(len(indices), 'image')}: {images}"
+            yield f"{point_names[first]} and {point_names[second]} may be exchanged in {where}"
 
 
-class _ImagePoints(NamedTuple):
-    """The points of an image.
-
-    Args:
-        size: (*spatial); zeros where the image cannot be used.
-        positions: (K, n), (x, y) or (x, y, z): in pixels of the image as it is read if its size is known and the file's
-            unit is pixels; else in the file's unit.
-        present: the indices of the points that are present.
-    """
-
-    name: str
-    size: tuple[int, ...]
-    source: PointSource
-    positions: np.ndarray
-    present: list[int]
-
-    def outside(self) -> list[int]:
-        """The present points that lie outside of the image; empty if the size or the unit is unknown."""
-        if not any(self.size) or self.source.space not in (PIXELS, PIXELS_UPWARD):
-            return []
-        last = np.array(self.size[::-1]) - 0.5
-        numbers = []
-        for number in self.present:
-            position = self.positions[number]
-            if (position < -0.5).any() or (position > last).any():
-                numbers.append(number)
-        return numbers
-
-    def doubles(self) -> Iterator[tuple[int, int]]:
-        """The pairs of present points that lie at one place."""
-        for first, second in combinations(self.present, 2):
-            if np.linalg.norm(self.positions[first] - self.positions[second]) < SAME_POINT_DISTANCE:
-                yield first, second
-
-
-def _images(inspected_splits: InspectedSplits) -> Iterator[_ImagePoints]:
-    """The points of each image."""
-    for inspection, records in inspected_splits:
-        for index, record in enumerate(records):
-            source = _source(record)
-            size = tuple(inspection.sizes[index].tolist())
-            present = np.flatnonzero(source.states == PRESENT).tolist()
-            yield _ImagePoints(record["name"], size, source, _positions(record, size), present)
+def _source(record: Record) -> PointSource:
+    source = record["target"]
+    assert isinstance(source, PointSource)
+    return source
 
 
 def _positions(record: Record, size: tuple[int, ...]) -> np.ndarray:
-    """The `positions` of `_ImagePoints`."""
+    """(K, n), (x, y) or (x, y, z): in pixels of an image of `size` (*spatial), if the file's unit is pixels.
+
+    In the file's unit if it is another, or if the size is unknown: zeros where the image cannot be used.
+    """
     source = _source(record)
     if not any(size):
         return source.positions
@@ -132,10 +104,9 @@ def _positions(record: Record, size: tuple[int, ...]) -> np.ndarray:
     return to_voxels(source.positions, source.space, header)[:, ::-1]
 
 
-def _source(record: Record) -> PointSource:
-    source = record["target"]
-    assert isinstance(source, PointSource)
-    return source
+def _is_inside(position: np.ndarray, size: tuple[int, ...]) -> bool:
+    """Whether a point lies on a pixel of an image of `size` (*spatial)."""
+    return bool((position >= -0.5).all() and (position <= np.array(size[::-1]) - 0.5).all())
 
 
 def _exchanged_images(positions: np.ndarray, is_present: np.ndarray, first: int, second: int) -> list[int]:
@@ -155,21 +126,16 @@ def _exchanged_images(positions: np.ndarray, is_present: np.ndarray, first: int,
     start = positions[images, first]
     direction = positions[images, second] - start
     signs = [(images, direction[:, 0] > 0)]
-    if positions.shape[2] == 2:
-        for other in range(positions.shape[1]):
-            is_known = is_present[images, other]
-            if other in (first, second) or 2 * is_known.sum() < len(images):
-                continue
+    for other in range(positions.shape[1] if positions.shape[2] == 2 else 0):
+        is_known = is_present[images, other]
+        if other not in (first, second) and 2 * is_known.sum() >= len(images):
             offset = positions[images, other] - start
             is_left = direction[:, 0] * offset[:, 1] > direction[:, 1] * offset[:, 0]
             signs.append((images[is_known], is_left[is_known]))
-    shares = [max(sign.mean(), 1 - sign.mean()) for _, sign in signs]
-    best = int(np.argmax(shares))
-    if shares[best] < USUAL_SIDE_SHARE:
-        return []
-    sign_images, sign = signs[best]
-    return sign_images[sign != (sign.mean() > 0.5)].tolist()
+    sign_images, sign = max(signs, key=lambda images_and_sign: _agreement(images_and_sign[1]))
+    return sign_images[sign != (sign.mean() > 0.5)].tolist() if _agreement(sign) >= USUAL_SIDE_SHARE else []
 
 
-def _list_texts(texts: Sequence[str]) -> str:
-    return listing(texts, limit=5)
+def _agreement(sign: np.ndarray) -> float:
+    """The share of images with the more frequent sign."""
+    return max(sign.mean(), 1 - sign.mean())

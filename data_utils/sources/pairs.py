@@ -1,7 +1,7 @@
 """Which mask belongs to which image, and what a file without partner gets; pairs of pictures as records."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -77,15 +77,25 @@ class Cases(NamedTuple):
         return names, tuple(unpaired)
 
 
+def find_masks(
+    folder: Path, stems: Iterable[str], suffix: str | None, endings: tuple[str, ...] = IMAGE_SUFFIXES
+) -> tuple[dict[str, str], list[str]]:
+    """Stem of the image -> mask file below a folder, and a line for each mask whose name lacks the suffix of others.
+
+    The suffix is detected if it is None.
+    """
+    files = files_by_stem(folder, "masks", endings)
+    suffix = detect_suffix(stems, files) if suffix is None else suffix
+    others = [f"{file}: mask without image" for stem, file in files.items() if not stem.endswith(suffix)]
+    return masks_by_image(files, suffix), others
+
+
 def find_pictures(images: Path, masks: Path, config: DataConfig) -> Cases:
-    """The pictures of two folders by their stems; masks have a suffix, which is detected if no flag gives it."""
+    """The pictures of two folders by their stems."""
     image_files: dict[str, Files] = {stem: (file,) for stem, file in files_by_stem(images, "images").items()}
     if images.name.lower() == "imagestr":  # nnU-Net calls the only file of an image, with all its colors, CASE_0000
         image_files = {stem.removesuffix("_0000"): files for stem, files in image_files.items()}
-    mask_files = files_by_stem(masks, "masks")
-    suffix = detect_suffix(image_files, mask_files) if config.mask_suffix is None else config.mask_suffix
-    others = [f"{file}: mask without image" for stem, file in mask_files.items() if not stem.endswith(suffix)]
-    return Cases(image_files, masks_by_image(mask_files, suffix), others)
+    return Cases(image_files, *find_masks(masks, image_files, config.mask_suffix))
 
 
 def open_pairs(images: Path, masks: Path, config: DataConfig) -> FileRecords:

@@ -12,15 +12,8 @@ from data_utils.image_io.tiff import is_tiff, stored_voxel_size
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.folder import (
-    children,
-    detect_suffix,
-    files_by_stem,
-    find_splits,
-    masks_by_image,
-    natural_sort_key,
-)
-from data_utils.sources.pairs import Cases
+from data_utils.sources.folder import children, files_by_stem, find_splits, natural_sort_key
+from data_utils.sources.pairs import Cases, find_masks
 from data_utils.sources.records import Metadata, Records
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
@@ -95,27 +88,24 @@ def find_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
     description_file = _description_file(masks.parent) if masks.name.lower() == "labelstr" else None
     description = Description() if description_file is None else read_description(description_file)
     image_files = files_by_stem(images, "images", suffixes)
-    mask_files = files_by_stem(masks, "masks", suffixes)
     suffix = config.mask_suffix
-    if suffix is None:
-        suffix = detect_suffix(image_files, mask_files) if description_file is None else ""
-    mask_by_name = masks_by_image(mask_files, suffix)
-    others = {f"{stem} without suffix {suffix}": file for stem, file in mask_files.items() if not stem.endswith(suffix)}
+    if suffix is None and description_file is not None:
+        suffix = ""
+    mask_by_name, others = find_masks(masks, image_files, suffix, suffixes)
     images_by_name: dict[str, Files] = {stem: (path,) for stem, path in image_files.items()}
-    listed_images = _listed_images(description, image_files)
+    renamed_images = _renamed_images(description, image_files)
     has_channels = description.channels is not None or not mask_by_name.keys() & images_by_name.keys()
-    if has_channels and not listed_images:
+    if has_channels and not renamed_images:
         images_by_name = _files_by_channel(images, image_files, description.channels)
-    images_by_name |= listed_images
-    if description.cases is None:
-        return Cases(images_by_name, mask_by_name | others), description
-    assert description_file is not None
-    names = [name for _, name in description.cases]
-    lost = [f"no image {name}, which {description_file.name} lists" for name in names if name not in images_by_name]
-    lost += [f"no label {name}, which {description_file.name} lists" for name in names if name not in mask_by_name]
-    complete = [name for name in names if name in images_by_name and name in mask_by_name]
-    listed_masks = {name: mask_by_name[name] for name in complete}
-    return Cases({name: images_by_name[name] for name in complete}, listed_masks, lost), description
+    images_by_name |= renamed_images
+    if description_file is None or description.cases is None:
+        return Cases(images_by_name, mask_by_name, others), description
+    listed = [name for _, name in description.cases]
+    lost = [f"no image {name}, which {description_file.name} lists" for name in listed if name not in images_by_name]
+    lost += [f"no label {name}, which {description_file.name} lists" for name in listed if name not in mask_by_name]
+    names = [name for name in listed if name in images_by_name and name in mask_by_name]
+    listed_images = {name: images_by_name[name] for name in names}
+    return Cases(listed_images, {name: mask_by_name[name] for name in names}, lost), description
 
 
 def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> FileRecords:
@@ -135,7 +125,7 @@ def _description_file(folder: Path) -> Path | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def _listed_images(description: Description, image_files: Mapping[str, str]) -> dict[str, Files]:
+def _renamed_images(description: Description, image_files: Mapping[str, str]) -> dict[str, Files]:
     """Name of a label -> the files of its image, of the cases whose image a dataset.json calls by another name."""
     images: dict[str, Files] = {}
     for stems, name in description.cases or ():

@@ -81,21 +81,21 @@ def split_of_points(*images: list[tuple[float, float]], space: str = PIXELS, sta
 
 def test_points_up_to_the_edges_of_the_outermost_pixels_are_inside():
     inside = [(-0.5, -0.5), (19.5, 15.5), (0, 15.4), (19.4, 0)]
-    assert point_warnings([split_of_points(inside)], ()) == ()
+    assert list(point_warnings([split_of_points(inside)], ())) == []
 
 
 @pytest.mark.parametrize("place", [(-0.6, 3), (3, -0.6), (19.6, 3), (3, 15.6)])
 def test_points_beyond_the_edges_of_the_outermost_pixels_are_warned_of(place):
     (line,) = point_warnings([split_of_points([place])], ())
     assert line == f"1 point lies outside its image, and left out: i0 (a at {place[0]:g}, {place[1]:g})"
-    assert point_warnings([split_of_points([place], states=[ABSENT])], ()) == ()
+    assert list(point_warnings([split_of_points([place], states=[ABSENT])], ())) == []
 
 
 def test_points_lie_at_one_place_below_half_a_pixel():
     places = [(3, 3), (9, 9), (3.3, 3.3), (9, 9.5), (2.6, 3.4)]
     (line,) = point_warnings([split_of_points(places), split_of_points(places)], ())
     assert line == "2 pairs of points lie at one place: i0 (a and c), i0 (a and c)"
-    assert point_warnings([split_of_points(places[:3:2], states=[PRESENT, UNKNOWN])], ()) == ()
+    assert list(point_warnings([split_of_points(places[:3:2], states=[PRESENT, UNKNOWN])], ())) == []
 
 
 LEFT_RIGHT = [(4.0, 3.0), (15.0, 3.0)]
@@ -108,7 +108,7 @@ RIGHT_LEFT = LEFT_RIGHT[::-1]
 def test_the_order_of_two_points_is_usual_from_nine_of_ten_images_on(usual, odd):
     (line,) = point_warnings([split_of_points(*[usual] * 9, odd)], [(0, 1)])
     assert line == "a and b may be exchanged in 1 image: i9"
-    assert point_warnings([split_of_points(*[usual] * 8, odd)], [(0, 1)]) == ()
+    assert list(point_warnings([split_of_points(*[usual] * 8, odd)], [(0, 1)])) == []
 
 
 SOURCE_OF_ANOTHER_SHAPE = PointSource("points.csv", PIXELS, np.array([[3.0, 2.0]]), np.array([PRESENT]), (40, 10))

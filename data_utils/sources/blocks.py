@@ -168,15 +168,8 @@ def _cuts(length: int, side: int) -> list[int]:
     return np.linspace(0, length, parts + 1).round().astype(int).tolist()
 
 
-class Footprints(NamedTuple):
-    """The places of the images of one CRS.
-
-    Args:
-        boxes: (N, 4), (left, top, right, bottom) in pixels of one grid.
-    """
-
-    boxes: np.ndarray
-    names: list[str]
+# of the images of one CRS: (left, top, right, bottom) of each in pixels of one grid, and their names
+Footprints = tuple[list[np.ndarray], list[str]]
 
 
 def describe_neighbors(train: Records, val: Records) -> list[str]:
@@ -190,54 +183,50 @@ def describe_neighbors(train: Records, val: Records) -> list[str]:
     train_footprints = _footprints(train, origins)
     pairs: dict[str, list[str]] = {"overlap": [], "touch": []}
     for crs, (boxes, names) in _footprints(val, origins).items():
-        if crs not in train_footprints:
-            continue
-        others, other_names = train_footprints[crs]
+        other_boxes, other_names = train_footprints.get(crs, ([], []))
+        others = np.reshape(other_boxes, (-1, 4))
         for box, name in zip(boxes, names, strict=True):
             # how far two boxes reach into each other along each axis
             depths = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-            nearest = int(depths.min(axis=1).argmax())
-            depth = depths[nearest].min()
-            if depth > -TOUCHING_DISTANCE:
-                pairs["overlap" if depth > TOUCHING_DISTANCE else "touch"].append(f"{name} and {other_names[nearest]}")
+            depth = depths.min(axis=1)
+            if len(depth) and depth.max() > -TOUCHING_DISTANCE:
+                verb = "overlap" if depth.max() > TOUCHING_DISTANCE else "touch"
+                pairs[verb].append(f"{name} and {other_names[int(depth.argmax())]}")
     for verb, pair_texts in pairs.items():
         if pair_texts:
-            examples = listing(pair_texts)
             lines.append(
-                f"{len(pair_texts)} of {len(val)} validation images {verb} training images in the world: {examples}"
+                f"{len(pair_texts)} of {len(val)} validation images {verb} training images in the world:"
+                f" {listing(pair_texts)}"
             )
     return lines
 
 
 def _footprints(records: Records, origins: dict[object, Place]) -> dict[object, Footprints]:
     """The footprints of all images with a place, by their CRS; `origins` holds the grid of each."""
+    footprints: dict[object, Footprints] = {}
     if records.dims == 3 or records.is_stream:
-        return {}
-    boxes: dict[object, list[np.ndarray]] = {}
-    names: dict[object, list[str]] = {}
+        return footprints
     for i, placed_box in enumerate(map_indices(lambda i: _place_and_box(records[i]["image"]), len(records))):
         if placed_box is None:
             continue
         place, box = placed_box
         crs = _key(place)
-        origin = origins.setdefault(crs, place)
         columns = np.array([box.left, box.right, box.left, box.right], float)
         rows = np.array([box.top, box.top, box.bottom, box.bottom], float)
-        corners = np.stack(origin.to_pixels(*place.to_world(columns, rows)))
-        boxes.setdefault(crs, []).append(np.concatenate([corners.min(axis=1), corners.max(axis=1)]))
-        names.setdefault(crs, []).append(records.name(i))
-    return {crs: Footprints(np.array(crs_boxes), names[crs]) for crs, crs_boxes in boxes.items()}
+        corners = np.stack(origins.setdefault(crs, place).to_pixels(*place.to_world(columns, rows)))
+        boxes, names = footprints.setdefault(crs, ([], []))
+        boxes.append(np.concatenate([corners.min(axis=1), corners.max(axis=1)]))
+        names.append(records.name(i))
+    return footprints
 
 
 def _place_and_box(source: ImageSource) -> tuple[Place, Box] | None:
     """The place of the scene of a source, and the part of it that the source is; None if it has no place."""
-    scene = source.source if isinstance(source, SceneWindow) else source
-    grid = read_source_grid(scene)
+    grid = read_source_grid(source.source if isinstance(source, SceneWindow) else source)
     if grid is None:
         return None
-    if isinstance(source, SceneWindow):
-        return grid.place, source.box
-    return grid.place, Box(0, grid.size[0], 0, grid.size[1])
+    box = source.box if isinstance(source, SceneWindow) else Box(0, grid.size[0], 0, grid.size[1])
+    return grid.place, box
 
 
 def _key(place: Place) -> object:

@@ -75,25 +75,25 @@ def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[s
     finished = [recipe for recipe in recipes if recipe.is_finished]
     level = 1 - (1 - LEVEL) / max(1, math.comb(len(finished), 2))
     firsts: dict[str, Recipe] = {}
+    for recipe in finished:
+        firsts.setdefault(recipe.runs[0].task, recipe)
     differences = []
     lines = []
+    if len(firsts) > 1:
+        lines.append(f"the runs have other tasks ({', '.join(firsts)}): only those of one task are compared")
     for recipe in finished:
-        task = recipe.runs[0].task
-        first = firsts.setdefault(task, recipe)
+        first = firsts[recipe.runs[0].task]
         if first is recipe:
             continue
-        if not have_same_basis(first.runs[0], recipe.runs[0]):
-            lines.append(f"{first.label} and {recipe.label} have other classes: their scores cannot be compared")
-            continue
+        names = f"{first.label} and {recipe.label}"
         difference = compare(first, recipe, level)
-        if difference is None:
-            lines.append(f"{first.label} and {recipe.label} have no validation image in common: they are not compared")
-            continue
-        differences.append(difference)
-        lines += _remarks(first, recipe)
-    if len(firsts) > 1:
-        tasks = ", ".join(firsts)
-        lines.insert(0, f"the runs have other tasks ({tasks}): only those of one task are compared")
+        if not have_same_basis(first.runs[0], recipe.runs[0]):
+            lines.append(f"{names} have other classes: their scores cannot be compared")
+        elif difference is None:
+            lines.append(f"{names} have no validation image in common: they are not compared")
+        else:
+            differences.append(difference)
+            lines += _remarks(first, recipe)
     return differences, lines
 
 
@@ -105,10 +105,10 @@ def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
         return None
     values = [mean(by_image.values()) for by_image in differences]
     over_images = _means_over_runs(differences)
+    ratio = _overlap(first.runs, differences)
     interval = None
-    if len(pairs) >= MIN_PAIRS:
-        ratio = _overlap(first.runs, pairs)
-        interval = None if ratio is None else t_interval(values, ratio, level)
+    if ratio is not None and len(pairs) >= MIN_PAIRS:
+        interval = t_interval(values, ratio, level)
     return Difference(
         first.label,
         second.label,

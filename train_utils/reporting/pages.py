@@ -41,7 +41,9 @@ def write_html(file: Path, template: str, views: Views, *, side: int = MAX_SIDE,
     for group in views.values():
         pictures.extend(group.values())
     sources = iter(embed_all(pictures, PICTURES_BYTES, side))
-    embedded = {title: {label: next(sources) for label in group} for title, group in views.items()}
+    embedded = {}
+    for title, group in views.items():
+        embedded[title] = dict(zip(group, sources, strict=False))
     page = render(template, **values, views=embedded)
     with replace_file(file) as output:
         # what a browser cannot show, such as ESC in a name, is escaped

@@ -132,7 +132,9 @@ def ask(run: ReviewedRun, index: int, agreement: Agreement) -> Opinion | None:
     if not worst:
         return None
     shifts = []
+    worst_areas: list[tuple[int, ComparedArea]] = []
     for number, _, probabilities, mask in worst:
+        worst_areas += areas[number]
         shift = best_shift(probabilities, mask)
         if shift is not None:
             moved = f"{shift[0]:+d} rows and {shift[1]:+d} columns"
@@ -143,7 +145,7 @@ def ask(run: ReviewedRun, index: int, agreement: Agreement) -> Opinion | None:
         slices=[scored.number for scored in worst],
         score=mean(scored.score for scored in worst),
         area_share=mean(area_share(scored.probabilities, scored.mask) for scored in worst),
-        areas=[area for scored in worst for area in areas[scored.number]],
+        areas=worst_areas,
         shifts=shifts,
     )
 

@@ -41,14 +41,6 @@ class Arguments(argparse.ArgumentParser):
     def parse_args(  # type: ignore[override]  # callers cannot pass a namespace
         self, args: list[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
-        parsed, unknown = self.parse_known_args(args)
-        if unknown:
-            self.error(self._unknown_message(unknown[0]))
-        return parsed
-
-    def parse_known_args(  # type: ignore[override]  # callers cannot pass a namespace
-        self, args: list[str] | None = None, namespace: None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
         words = sys.argv[1:] if args is None else args
         for word_before, word in zip(["", *words], words, strict=False):
             if word.startswith(LONG_DASHES):
@@ -62,47 +54,34 @@ class Arguments(argparse.ArgumentParser):
                 )
             if word.startswith("-") and word.partition("=")[2] == "--":  # argparse would make it an empty list
                 self.error(f"{word} has no value; for a file of the name -- type ./--")
-        return super().parse_known_args(args)
+        parsed, unknown = self.parse_known_args(words)
+        if unknown:
+            self.error(self._unknown_message(unknown[0]))
+        return parsed
 
     def error(self, message: str) -> NoReturn:
-        hints = [self._mistyped_flag(message), self._missing_values(message), self._joined_sides(message)]
-        sys.exit(print_error(UsageError("; ".join([message, *filter(None, hints)]))))
+        hint = self._mistyped_flag(message) or self._form(message)
+        sys.exit(print_error(UsageError(f"{message}; {hint}" if hint else message)))
 
     def _mistyped_flag(self, message: str) -> str | None:
         """The mistyped flag behind the error that a flag is missing, which argparse reports first."""
         if "required" not in message:
             return None
         flags = [text for text in sys.argv[1:] if re.match("--?[a-zA-Z]", text)]
-        mistyped = [text for text in flags if text.split("=")[0] not in self._flags()]
+        mistyped = [text for text in flags if text.split("=")[0] not in self._option_string_actions]
         return self._unknown_message(mistyped[0]) if mistyped else None
 
-    def _missing_values(self, message: str) -> str | None:
-        """The form of a flag that lacks values."""
-        lacks_values = re.match(r"argument (--\S+): expected ", message)
-        return f"give {self._form(lacks_values[1])}" if lacks_values else None
-
-    def _joined_sides(self, message: str) -> str | None:
-        """Two sides with a space between them, where they were typed as 3x4."""
-        joined_sides = re.match(r"argument (--\S+): '(\d+) *[x,X*] *(\d+)' is not", message)
-        if joined_sides is None:
+    def _form(self, message: str) -> str | None:
+        """The form of a flag that lacks values, or whose sides were typed as 3x4."""
+        found = re.match(r"argument (--\S+): (expected |'\d+ *[x,X*] *\d+')", message)
+        if found is None:
             return None
-        flag, first_side, second_side = joined_sides.groups()
-        takes_sides = self._option_string_actions[flag].nargs is not None
-        return f"give {flag} {first_side} {second_side}" if takes_sides else None
-
-    def _form(self, flag: str) -> str:
-        """A flag with its values, as the help shows it."""
-        action = self._option_string_actions[flag]
+        action = self._option_string_actions[found[1]]
         names = action.metavar or action.dest.upper()
-        if isinstance(names, str):
-            names = (names,)
-        return " ".join([flag, *names])
-
-    def _flags(self) -> list[str]:
-        flags: list[str] = []
-        for action in self._actions:
-            flags.extend(action.option_strings)
-        return flags
+        values = [names] if isinstance(names, str) else list(names)
+        if action.nargs == "+":
+            values += [*values, "..."]
+        return " ".join(["give", found[1], *values])
 
     def _unknown_message(self, argument: str) -> str:
         """The message for an argument that does not exist, with the most similar flag."""
@@ -111,7 +90,9 @@ class Arguments(argparse.ArgumentParser):
             _, script = _split_option(argument)
             hint = self.hints[name.lower()].format(script=shlex.join(script))
             return f"unknown argument {argument}; {hint}"
-        flags = {flag.strip("-"): flag for flag in self._flags()}  # with their dashes all flags would be similar
+        flags = {
+            flag.strip("-"): flag for flag in self._option_string_actions
+        }  # with their dashes all flags would be similar
         if argument.startswith("--"):
             from runtime.launch import launcher_options  # torch and accelerate, which not every script needs
 

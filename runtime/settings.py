@@ -5,11 +5,10 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, field, fields
-from pathlib import Path
-from types import NoneType
-from typing import Any, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from runtime.values import Misfit, alternatives, choices_of, description, field_types, fit, plain_type
+from runtime.values import Misfit, OneOf, description, field_types, fit
 
 
 def setting(help_text: str, *, default: Any = None, **facts: Any) -> Any:
@@ -39,23 +38,26 @@ def add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
 
 def _argument(entry: Field, hint: Any) -> dict[str, Any]:
     """A setting as argparse takes it."""
-    kinds = [kind for kind in alternatives(hint) if kind is not NoneType]
+    hints = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     argument: dict[str, Any] = {"help": _help(entry), "default": argparse.SUPPRESS}
     argument["required"] = entry.default is MISSING
-    if kinds == [bool]:
+    if bool in hints:
         can_be_off = entry.default is not False
         argument["action"] = argparse.BooleanOptionalAction if can_be_off else "store_true"
         return argument
     argument["metavar"] = entry.metadata.get("metavar")
     if "const" in entry.metadata:
         argument |= {"nargs": "?", "const": entry.metadata["const"]}
-    if get_origin(kinds[0]) is tuple:
-        items = get_args(kinds[0])
+    if get_origin(hints[0]) is tuple:
+        items = get_args(hints[0])
         argument["nargs"] = "+" if items[-1] is Ellipsis else len(items)
-        kinds = list(alternatives(items[0]))
-    read = reader(*kinds)
+        hints = items[:1]
+    words = [kind for kind in hints if kind is not NoneType]
+    read = reader(Union[tuple(words)])  # noqa: UP007  # made at run time
     argument["type"] = _auto_or(read) if "auto" in entry.metadata else read
-    argument["choices"] = choices_of(kinds[0])
+    limit = get_args(words[0])[1] if get_origin(words[0]) is Annotated else None
+    if isinstance(limit, OneOf) and len(words) == 1:
+        argument["choices"] = tuple(limit.choices)
     return argument
 
 
@@ -66,18 +68,14 @@ def _help(entry: Field) -> str:
     return f"{text} (default: {entry.default})" if has_default and "(default: " not in text else text
 
 
-def reader(*kinds: Any) -> Callable[[str], Any]:
-    """A type for argparse: the word as the first of the kinds that can hold it."""
+def reader(hint: Any) -> Callable[[str], Any]:
+    """A type for argparse: a word as a value of the type."""
 
     def read(text: str) -> Any:
-        for kind in kinds:
-            plain = plain_type(kind)
-            if plain is Path and not text:  # it would be the current folder
-                continue
+        for kind in (int, float, str):
             with suppress(ValueError, Misfit):
-                return fit(plain(text), kind)
-        expected = ", nor ".join(map(description, kinds))
-        raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+                return fit(kind(text), hint)
+        raise argparse.ArgumentTypeError(f"{text!r} is not {description(hint)}")
 
     return read
 

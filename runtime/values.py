@@ -1,4 +1,4 @@
-"""Types with limits: values of JSON, and words of a command line, are checked by them.
+"""Types with limits, by which values of JSON and words of a command line are checked.
 
 A dataclass has such types for its fields, as in `depth: Natural = 4`; `from_json` makes an instance of an object.
 """
@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from runtime.redact import shorten
 
@@ -24,9 +24,7 @@ NAMES: dict[Any, str] = {
     float: "a number",
     str: "a text",
     Path: "a path",
-    dict: "an object",
     list: "a list",
-    Any: "a value",
 }
 
 
@@ -56,7 +54,8 @@ class OneOf:
     @property
     def expected(self) -> str:
         """The choices as a text."""
-        return f"one of {', '.join(map(str, self.choices))}"
+        words = list(map(str, self.choices))
+        return f"one of {', '.join(words)}" if len(words) > 2 else " or ".join(words)
 
 
 Natural = Annotated[int, Limit(lambda number: number >= 1, "a whole number of at least 1")]
@@ -72,25 +71,6 @@ FractionAbove0 = Annotated[float, Limit(lambda number: 0 < number < 1, "a number
 
 class Misfit(Exception):
     """A value is not of a type."""
-
-
-def alternatives(hint: Any) -> tuple[Any, ...]:
-    """The types of which a value may be: those of a union, or the type itself."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def plain_type(hint: Any) -> Any:
-    """A type without its limits, which makes a value of a text."""
-    outer = get_origin(hint)
-    if outer is Annotated:
-        return get_args(hint)[0]
-    return str if outer is Literal else hint
-
-
-def choices_of(hint: Any) -> tuple[Any, ...] | None:
-    """All values of a type, if its limit lists them."""
-    limit = get_args(hint)[1] if get_origin(hint) is Annotated else None
-    return tuple(limit.choices) if isinstance(limit, OneOf) else None
 
 
 @lru_cache
@@ -110,8 +90,7 @@ def from_json(kind: type[Kind], content: Any, owner: str) -> Kind:
     if not isinstance(content, dict):
         raise ValueError(f"{owner} is {_shown(content)}, expected an object")
     assert is_dataclass(kind)
-    names = {entry.name for entry in fields(kind)}
-    unknown = sorted(content.keys() - names)
+    unknown = sorted(content.keys() - field_types(kind).keys())
     if unknown:
         raise ValueError(f"{owner} holds {', '.join(unknown)}, {NEWER_VERSION}")
     required = {entry.name for entry in fields(kind) if entry.default is entry.default_factory is MISSING}
@@ -127,7 +106,7 @@ def checked(kind: type, values: dict[str, Any]) -> dict[str, Any]:
     Raises ValueError that names the field and the value that its type cannot hold.
     """
     types = field_types(kind)
-    return {name: as_type(value, types[name], name) for name, value in values.items() if name in types}
+    return {name: _as_type(value, types[name], name) for name, value in values.items() if name in types}
 
 
 def check_fields(instance: Any) -> None:
@@ -136,8 +115,7 @@ def check_fields(instance: Any) -> None:
         object.__setattr__(instance, name, value)
 
 
-def as_type(value: Any, hint: Any, name: str) -> Any:
-    """The value with a type. Raises ValueError with the name and the value for one that the type cannot hold."""
+def _as_type(value: Any, hint: Any, name: str) -> Any:
     if isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):
         return from_json(hint, value, name)
     try:
@@ -150,9 +128,8 @@ def fit(value: Any, hint: Any) -> Any:
     """The value with a type: tuples for lists, floats for whole numbers. Raises Misfit if the type cannot hold it."""
     outer, inner = get_origin(hint), get_args(hint)
     if outer is Annotated:
-        return _within_limit(fit(value, inner[0]), inner[1])
-    if outer is Literal:
-        return _within_limit(value, OneOf(inner))
+        fitted = fit(value, inner[0])
+        return fitted if inner[1].holds(fitted) else _refuse()
     if outer in (Union, UnionType):
         return _fit_one(value, inner)
     if outer is tuple and isinstance(value, list | tuple):
@@ -161,26 +138,24 @@ def fit(value: Any, hint: Any) -> Any:
         return [fit(item, inner[0]) for item in value]
     if outer is dict and isinstance(value, dict):
         return {key: fit(item, inner[1]) for key, item in value.items()}
-    if hint is Any:
-        return value
-    if hint is float and _is_number(value) and abs(value) <= sys.float_info.max:
-        return float(value)
-    if hint is int and isinstance(value, int) and _is_number(value):
-        return value
-    if hint is Path and isinstance(value, str):
+    if hint in (int, float):
+        return _fit_number(value, hint)
+    if hint is Path and isinstance(value, str) and value:
         return Path(value)
-    if outer is None and hint not in (int, float) and isinstance(value, hint):
-        return value
+    is_held = hint is Any or (outer is None and isinstance(value, hint))
+    return value if is_held else _refuse()
+
+
+def _refuse() -> Any:
     raise Misfit
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _within_limit(value: Any, limit: Limit | OneOf) -> Any:
-    if limit.holds(value):
+def _fit_number(value: Any, kind: type) -> Any:
+    """A finite number that is no bool; whole numbers are floats too."""
+    if kind is int and type(value) is int:
         return value
+    if kind is float and isinstance(value, int | float) and type(value) is not bool:
+        return float(value) if abs(value) <= sys.float_info.max else _refuse()
     raise Misfit
 
 
@@ -196,20 +171,16 @@ def _fit_items(values: Sequence[Any], hints: tuple[Any, ...]) -> tuple[Any, ...]
     """A tuple with the types of its items: `(X, ...)` for any number of them."""
     if hints[-1] is Ellipsis:
         hints = hints[:1] * len(values)
-    if len(values) != len(hints):
-        raise Misfit
-    return tuple(map(fit, values, hints))
+    return tuple(map(fit, values, hints)) if len(values) == len(hints) else _refuse()
 
 
 def description(hint: Any) -> str:
     """In words what a value of a type is."""
     outer, inner = get_origin(hint), get_args(hint)
     if outer is Annotated:
-        return inner[-1].expected
+        return inner[1].expected
     if outer in (Union, UnionType):
         return ", or ".join(map(description, inner))
-    if outer is Literal:
-        return " or ".join(map(str, inner))
     if outer is tuple:
         number = "a list" if inner[-1] is Ellipsis else f"a list of {len(inner)}"
         return f"{number}, each {description(inner[0])}"

@@ -6,7 +6,7 @@ A new setting is a field here. The parser, the plan, run.json, resume, `--like` 
 from dataclasses import MISSING, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
@@ -48,7 +48,7 @@ def _is_hub_id(text: str) -> bool:
 
 HubId = Annotated[str, Limit(_is_hub_id, "a name, or OWNER/NAME, as the Hub has it")]
 TextPath = Annotated[Path, Limit(_is_text, "UTF-8; choose a folder with another name")]  # safetensors takes no other
-ClassWeight = Positive | Literal["auto", "none"]
+ClassWeight = Positive | Annotated[str, OneOf(("auto", "none"))]
 
 _first = partial(train_setting, FIRST)
 _network = partial(train_setting, NETWORK)
@@ -135,7 +135,7 @@ class TrainSettings(DataConfig):
     batch_size: Natural | None = _batch(
         "images in one optimizer step, of all processes together", metavar="N", unplanned=4
     )
-    micro_batch_size: Natural | Literal["auto"] = _batch(
+    micro_batch_size: Natural | Annotated[str, OneOf(("auto",))] = _batch(
         "images in one forward pass of one process; auto: as many as fit into memory", default="auto", metavar="N"
     )
     activation_checkpointing: bool = _batch(

@@ -1,7 +1,6 @@
 """Where training crops are taken."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,16 +15,17 @@ def crop_window(labels: np.ndarray, unknown: int, crop_size: Size, rng: np.rando
     Each label in the image except `unknown` is drawn with equal chance, so that rare labels are seen as often as
     others; one of its pixels lies in the crop. (nnU-Net takes a third of its patches around foreground.)
     """
-    position = _random_position(labels.shape, crop_size, rng)
-    starts = position.starts
-    if position.around_class:
+
+    def find_pixel(class_share: float, pixel_share: float) -> Sequence[int] | None:
         present = [label for label in _distinct(labels) if label != unknown]
-        if present:
-            label = present[int(position.class_share * len(present))]
-            pixels = np.flatnonzero(labels.ravel() == label)
-            pixel = np.unravel_index(pixels[int(position.pixel_share * len(pixels))], labels.shape)
-            starts = _starts_around(pixel, labels.shape, crop_size, rng)
-    return _window(starts, labels.shape, crop_size)
+        if not present:
+            return None
+        label = present[int(class_share * len(present))]
+        pixels = np.flatnonzero(labels.ravel() == label)
+        pixel = np.unravel_index(pixels[int(pixel_share * len(pixels))], labels.shape)
+        return list(map(int, pixel))
+
+    return _draw(labels.shape, crop_size, rng, find_pixel)
 
 
 def _distinct(labels: np.ndarray) -> list[int]:
@@ -42,53 +42,34 @@ def crop_around(
 
     `class_locations` (n, axes) are pixels of the mask at its own size, `mask_size`.
     """
-    position = _random_position(size, crop_size, rng)
-    starts = position.starts
-    if position.around_class and class_locations:
-        locations = class_locations[int(position.class_share * len(class_locations))]
-        pixel = locations[int(position.pixel_share * len(locations))]
-        resized = []
-        for offset, length, mask_length in zip(pixel.tolist(), size, mask_size, strict=True):
-            resized.append(offset * length // mask_length)
-        starts = _starts_around(resized, size, crop_size, rng)
-    return _window(starts, size, crop_size)
+
+    def find_pixel(class_share: float, pixel_share: float) -> Sequence[int] | None:
+        if not class_locations:
+            return None
+        locations = class_locations[int(class_share * len(class_locations))]
+        pixel = locations[int(pixel_share * len(locations))].tolist()
+        return [position * length // own for position, length, own in zip(pixel, size, mask_size, strict=True)]
+
+    return _draw(size, crop_size, rng, find_pixel)
 
 
-class RandomPosition(NamedTuple):
-    """The position of a crop.
+def _draw(
+    size: Size, crop_size: Size, rng: np.random.Generator, find_pixel: Callable[[float, float], Sequence[int] | None]
+) -> Window:
+    """A random window, no larger than the whole.
 
     Args:
-        around_class: whether the crop lies around a pixel of a class, if the image has classes.
-        class_share: which class, as a share in [0, 1) of the number of classes.
-        pixel_share: which of its pixels, as a share in [0, 1) of their number.
-        starts: where the crop starts along each axis, if it lies around no class.
+        find_pixel: gives a pixel of a class that the crop has inside, from two numbers in [0, 1): the class as a share
+            of the number of classes, and the pixel as a share of its pixels; None if there is no class.
     """
-
-    around_class: bool
-    class_share: float
-    pixel_share: float
-    starts: list[int]
-
-
-def _random_position(size: Size, crop_size: Size, rng: np.random.Generator) -> RandomPosition:
-    """A position from random numbers; it takes as many whatever the image holds."""
     kind, class_share, pixel_share = rng.random(3)
     starts = [int(rng.integers(max(length - side, 0) + 1)) for length, side in zip(size, crop_size, strict=True)]
-    return RandomPosition(kind < CROPS_AROUND_CLASS, class_share, pixel_share, starts)
-
-
-def _starts_around(pixel: Sequence[int], size: Size, crop_size: Size, rng: np.random.Generator) -> list[int]:
-    """Where crops start, along each axis, that have the pixel at a random position inside."""
-    shares = rng.random(len(size))
-    starts = []
-    for position, share, length, side in zip(pixel, shares, size, crop_size, strict=True):
-        start = position - int(share * side)
-        starts.append(int(np.clip(start, 0, max(length - side, 0))))
-    return starts
-
-
-def _window(starts: Sequence[int], size: Size, crop_size: Size) -> Window:
-    """Crops that start there, no larger than the whole."""
-    return tuple(
-        (start, min(start + side, length)) for start, side, length in zip(starts, crop_size, size, strict=True)
-    )
+    pixel = find_pixel(class_share, pixel_share) if kind < CROPS_AROUND_CLASS else None
+    window = []
+    shares = [0.0] * len(size) if pixel is None else rng.random(len(size))  # where the pixel lies in the crop
+    for axis, (length, side) in enumerate(zip(size, crop_size, strict=True)):
+        start = starts[axis]
+        if pixel is not None:
+            start = int(np.clip(pixel[axis] - int(shares[axis] * side), 0, max(length - side, 0)))
+        window.append((start, min(start + side, length)))
+    return tuple(window)

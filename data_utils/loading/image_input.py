@@ -5,8 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from data_utils.image_io.formats import ImageSource
-from data_utils.image_io.reader import decode_image, read_image
+from data_utils.image_io.reader import read_image
 from data_utils.image_io.resize import Window, nearest_pixels, resize_image, resize_mask, resize_rows, resize_window
 from data_utils.image_io.windowed import WindowedArray, WindowedImage
 from runtime.errors import ImageError, UserWarningLine
@@ -37,14 +36,6 @@ class ImageInput:
         self.channels = channels
         self.name = name
         self.size = preprocess.input_size(*picture.size)
-
-    @classmethod
-    def read(
-        cls, source: ImageSource, preprocess: Preprocess, channels: int, name: str = "image", page: int = 0
-    ) -> "ImageInput":
-        """An image that is decoded whole, with no more detail than needed. Raises ImageError, with `name`."""
-        decoded = decode_image(source, name, page, draft_for=preprocess)
-        return cls(WindowedArray(*decoded), preprocess, channels, name)
 
     def whole(self) -> np.ndarray:
         """(C, h, w) uint8 or float32, of an image that is decoded whole."""

@@ -9,10 +9,11 @@ import warnings
 import numpy as np
 import pytest
 from PIL import Image
+from support.inputs import read_input
 
 from data_utils.image_io.reader import decode_image, read_image
 from data_utils.image_io.resize import resize_image
-from data_utils.loading.image_input import ImageInput, PixelTypeWarning, fit_channels
+from data_utils.loading.image_input import PixelTypeWarning, fit_channels
 from runtime.errors import ImageError
 from unet.config import Preprocess
 
@@ -120,7 +121,7 @@ def test_input_size_of_an_image_rounds_down(preprocess, size, input_size):
 
 
 def test_image_is_channels_first_and_raw():
-    pixels = ImageInput.read(GREY, Preprocess(scale=0.5, mean=(5.0,), std=(2.0,)), 1).whole()
+    pixels = read_input(GREY, Preprocess(scale=0.5, mean=(5.0,), std=(2.0,)), 1).whole()
     assert pixels.shape == (1, 3, 2)
     assert pixels.dtype == np.uint8
 
@@ -148,33 +149,33 @@ def test_less_of_a_jpeg_file_is_decoded_and_nothing_moves(size, orientation, sca
     assert own_size == whole.shape[:2]
     exact = orientation == 1 or size == (320, 400)  # no pixel of less detail lies partly beyond the border
     assert (pixels.size < 0.3 * whole.size) == exact
-    drafted, plain = (ImageInput.read(source, preprocess, 3).whole() for source in (file, whole))
+    drafted, plain = (read_input(source, preprocess, 3).whole() for source in (file, whole))
     assert drafted.shape == plain.shape
     difference = np.abs(drafted.astype(int) - plain)
     assert difference.mean() < 1  # grey level: measured at most 0.75
     # a picture moved by half a pixel of the network's would differ by tens of grey levels along the box
     moved = np.abs(plain[:, :, 1:].astype(int) - plain[:, :, :-1]).mean()
     assert difference.mean() < 0.3 * moved
-    np.testing.assert_array_equal(ImageInput.read(file, Preprocess(scale=scale, draft=False), 3).whole(), plain)
+    np.testing.assert_array_equal(read_input(file, Preprocess(scale=scale, draft=False), 3).whole(), plain)
 
 
 @pytest.mark.parametrize("mode", ["L", "CMYK"])
 def test_any_jpeg_file_is_read_with_less_detail(mode, tmp_path):
     (tmp_path / "a.jpg").write_bytes(jpeg((320, 400), mode=mode))
     preprocess, sources = Preprocess(image_size=(100, 130)), [tmp_path / "a.jpg", (tmp_path / "a.jpg").read_bytes()]
-    images = [ImageInput.read(source, preprocess, 3).whole() for source in sources]
+    images = [read_input(source, preprocess, 3).whole() for source in sources]
     for image in images:
         np.testing.assert_array_equal(image, images[0])
     picture = Image.open(tmp_path / "a.jpg")
-    assert ImageInput.read(picture, preprocess, 3).whole().shape == (3, 100, 130)
+    assert read_input(picture, preprocess, 3).whole().shape == (3, 100, 130)
     assert picture.size == (400, 320)  # an image that was handed in stays as it is
 
 
 def test_pixels_of_another_type_than_the_model_was_trained_on_get_a_warning():
     preprocess = Preprocess(pixel_types=("uint8",))
     with pytest.warns(PixelTypeWarning, match="images hold uint16 pixels, but the model was trained on uint8"):
-        ImageInput.read(GREY.astype(np.uint16), preprocess, 1).whole()
+        read_input(GREY.astype(np.uint16), preprocess, 1).whole()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ImageInput.read(GREY, preprocess, 1).whole()
-        ImageInput.read(GREY.astype(np.uint16), Preprocess(), 1).whole()
+        read_input(GREY, preprocess, 1).whole()
+        read_input(GREY.astype(np.uint16), Preprocess(), 1).whole()

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import save_file
 from support.in_process import run_train
+from support.inputs import read_input
 from support.launches import launch, predict
 from support.pytorch_unet import pytorch_unet_checkpoint
 from support.starts import start_from
 
-from data_utils.loading.image_input import ImageInput
 from inference import Predictor
 from inference.models import load_model
 from runtime.errors import ModelError
@@ -212,7 +212,7 @@ def test_the_scale_of_a_checkpoint_is_half_unless_it_is_given(save):
     ids=["dark", "bright", "real"],
 )
 def test_pixels_of_a_unit_range_are_stretched(saved_config, image, largest):
-    assert ImageInput.read(image, saved_config.preprocess, 3).whole().max() == largest
+    assert read_input(image, saved_config.preprocess, 3).whole().max() == largest
 
 
 @pytest.mark.parametrize(

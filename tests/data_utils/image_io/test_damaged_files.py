@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.inputs import read_input
 
 from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspection import Inspection, Problem
 from data_utils.image_io.reader import read_header, read_image, read_mask
-from data_utils.loading.image_input import ImageInput
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
 
@@ -106,7 +106,7 @@ def read_all(content: bytes) -> None:
         with suppress(ImageError):
             assert read_image(content, "f").ndim == 3
         with suppress(ImageError):
-            assert ImageInput.read(content, Preprocess(scale=0.3), 3, "f").whole().shape[0] == 3
+            assert read_input(content, Preprocess(scale=0.3), 3, "f").whole().shape[0] == 3
         assert isinstance(inspect_image({"image": content, "target": content, "name": "f"}), Inspection | Problem)
 
 

@@ -12,6 +12,7 @@ import rasterio
 import tifffile
 from PIL import Image
 from rasterio.windows import Window
+from support.inputs import read_input
 from support.rasters import write_raster
 
 from data_utils.image_io import windowed
@@ -47,7 +48,7 @@ from unet import Preprocess, UNet, UNetConfig
 def test_rows_are_resized_as_the_whole_image_is_to_the_last_bit(size, target, kind, channels):
     image = (np.random.default_rng(0).random((*size, channels)) * 255).astype(kind)
     preprocess = Preprocess(image_size=target)
-    whole = ImageInput.read(image, preprocess, channels).whole()
+    whole = read_input(image, preprocess, channels).whole()
     all_rows, middle_row, last_row = (0, target[0]), (target[0] // 3, target[0] // 3 + 1), (target[0] - 1, target[0])
     for start, stop in (all_rows, middle_row, last_row):
         rows = ImageInput(WindowedArray(image), preprocess, channels).strip(start, stop)
@@ -169,7 +170,7 @@ def test_a_network_predicts_of_a_jpeg_file_what_it_is_trained_on(size, target, o
     predictor = Predictor(UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=preprocess)))
     inputs = predictor.inputs(path)
     (network_input,) = inputs.tensors
-    np.testing.assert_array_equal(network_input, ImageInput.read(path, preprocess, 3).whole())
+    np.testing.assert_array_equal(network_input, read_input(path, preprocess, 3).whole())
     assert inputs.size == read_image(path).shape[:2]
 
 
@@ -177,7 +178,7 @@ def test_a_network_predicts_of_a_jpeg_file_what_it_is_trained_on(size, target, o
 def test_strips_of_a_jpeg_file_are_those_of_the_whole(size, target, orientation, tmp_path):
     path = write_jpeg(tmp_path / "a.jpg", size, orientation)
     preprocess = Preprocess(image_size=target)
-    whole = ImageInput.read(path, preprocess, 3).whole()
+    whole = read_input(path, preprocess, 3).whole()
     with open_windowed(path) as picture:
         less_detail = picture.draft_for(preprocess)
         for start, stop in ((0, target[0]), (5, 6), (target[0] - 9, target[0])):
@@ -211,7 +212,7 @@ def resized_window(
     preprocess = Preprocess(image_size=target)
     height, width = size
     top, left = (target[0] - height) // 2, target[1] - width
-    whole = ImageInput.read(path, preprocess, channels).whole()
+    whole = read_input(path, preprocess, channels).whole()
     with open_windowed(path) as picture:
         window = ImageInput(picture, preprocess, channels).window(((top, top + height), (left, left + width)))
     assert window.dtype == whole.dtype

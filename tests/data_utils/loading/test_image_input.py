@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import tifffile
+from support.inputs import read_input
 from support.rasters import write_raster
 
 from data_utils.image_io.windowed import WindowedArray, open_windowed
@@ -48,14 +49,14 @@ def test_channels_are_repeated_or_reduced_where_that_loses_nothing():
 def test_an_image_that_is_decoded_whole_is_the_page_that_is_named(tmp_path):
     pages = np.arange(3, dtype=np.uint8)[:, None, None] + np.zeros((2, 4), np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
-    assert ImageInput.read(str(tmp_path / "a.tif"), Preprocess(), 1, "a", 2).whole().max() == 2
+    assert read_input(str(tmp_path / "a.tif"), Preprocess(), 1, "a", 2).whole().max() == 2
 
 
 def test_an_image_that_the_model_does_not_take_is_named():
     with pytest.raises(ImageError, match=r"^b: image cannot be read"):
-        ImageInput.read(b"", Preprocess(), 1, "b")
+        read_input(b"", Preprocess(), 1, "b")
     with pytest.raises(ImageError, match=r"^c: has 5 channels, the model takes 3"):
-        ImageInput.read(np.zeros((2, 3, 5), np.uint8), Preprocess(), 3, "c").whole()
+        read_input(np.zeros((2, 3, 5), np.uint8), Preprocess(), 3, "c").whole()
     no_number = ImageInput(WindowedArray(np.full((2, 3, 1), np.nan)), Preprocess(), 1, "d")
     with pytest.raises(ImageError, match=r"^d: has pixels that are not numbers"):
         no_number.strip(0, 1)

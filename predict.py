@@ -14,33 +14,26 @@ if __name__ == "__main__":  # first of all: the imports below take seconds
 
 
 import json
-from importlib.util import find_spec
-from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from PIL import Image
 
 from inference.batches import process_share
 from inference.decoding.objects import choose_objects
-from inference.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job
-from inference.outputs import new_format
-from inference.outputs.prediction_format import PredictionFormat
-from inference.outputs.requested_outputs import RequestedOutputs
+from inference.jobs import Job
+from inference.outputs.requested_outputs import RequestedOutputs, request_outputs
 from inference.pipeline import PredictionPipeline
 from inference.predict_settings import PredictSettings, parse_args
 from inference.predictor import Predictor
 from inference.provenance import complete_provenance
-from inference.scoring.areas import area_report, area_table
-from inference.scoring.boundary import BoundaryScores, boundary_report
+from inference.scoring.report import ScoredImage, print_scores
 from inference.scoring.score import ScoreError
-from inference.scoring.surfaces import case_report, case_table
 from inference.work import prepare_work
 from runtime.console import say, say_error, track
 from runtime.distributed import barrier_without_timeout, on_main
-from runtime.errors import DataError, SettingsError
+from runtime.errors import DataError
 from runtime.files import replace_file
 from runtime.launch import (
     check_launch,
@@ -50,10 +43,6 @@ from runtime.launch import (
 )
 from runtime.precision import default_precision
 from runtime.script import run_script
-from tasks.calibration import calibration_report
-from tasks.task import Scores
-
-WORST_SHOWN = 5  # images with the worst scores that the terminal lists
 
 
 class Failure(NamedTuple):
@@ -69,121 +58,30 @@ class Failure(NamedTuple):
     is_written: bool
     has_mask: bool
 
-    @property
-    def leaves_old_mask(self) -> bool:
-        """Whether a mask of an earlier run stays in the output folder."""
-        return self.has_mask and not self.is_written
-
-
-class ScoredImage(NamedTuple):
-    """The entry of metrics.json for an image or volume, and the sums over all of them."""
-
-    report: dict
-    boundary: BoundaryScores | None
-    areas: np.ndarray | None
-
-
-def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) -> dict:
-    """Print the table of all scores and the worst images; return the content of metrics.json."""
-    score_name = next(iter(scores.brief()))  # the score that sorts images
-    images = [image.report for image in scored]
-    by_image = sorted(images, key=lambda image: (_order(image[score_name]), image["image"]))
-    report = {"images": len(by_image), **scores.report(), "by_image": by_image}
-    boundaries = [image.boundary for image in scored if image.boundary]
-    if boundaries:
-        report["boundary"] = boundary_report(boundaries)
-    say(scores.table(report.get("boundary")))
-    calibration = calibration_report(scores.reliability)
-    if calibration:
-        report["calibration"] = calibration
-        say(f"expected calibration error {calibration['expected_calibration_error']:.4f}")
-    cases = [image for image in images if "dice" in image]  # volumes
-    if cases:
-        report["by_case"] = case_report(cases, report["classes"], has_background=scores.has_background)
-        say(case_table(report["by_case"]))
-    areas = [image.areas for image in scored if image.areas is not None]
-    if areas:
-        report["areas"] = area_report(areas, report["classes"])
-        say(area_table(report["areas"]))
-    heading = f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:"
-    say(heading)
-    for image in by_image[:WORST_SHOWN]:
-        say(f"{compared_by} {image[score_name] or 0:.4f}, {image['image']}")
-    return report
-
-
-def _order(score: float | None) -> tuple[bool, float]:
-    """The key to sort images by: the worst come first, those without a score last."""
-    return score is None, score or 0.0
-
-
-def close_output(folder: Path, report: dict | None, *, is_complete: bool) -> None:
-    """Write metrics.json; if `is_complete`, record in predict.json that all masks are from the model that it names."""
-    if is_complete:
-        complete_provenance(folder)
-    if report:
-        text = json.dumps(report, indent=2) + "\n"
-        with replace_file(folder / "metrics.json") as file:
-            file.write(text.encode())
-
 
 def write_files_of_all(
     args: PredictSettings, jobs: list[Job], requested: RequestedOutputs, report: dict | None, *, is_complete: bool
 ) -> list[str]:
-    """Write the files of all images together; returns a line on each that cannot be written.
+    """Write the files of all images together; returns a line if one cannot be written.
 
     Args:
         report: the content of metrics.json, if there are scores.
-        is_complete: whether all masks are from the model that predict.json names.
+        is_complete: whether all masks are from the model that predict.json names, which then says so.
     """
-    problems = []
-    output_format = requested.output_format
     try:
-        close_output(args.output, report, is_complete=is_complete)
+        if is_complete:
+            complete_provenance(args.output)
+        if report:
+            with replace_file(args.output / "metrics.json") as file:
+                file.write((json.dumps(report, indent=2) + "\n").encode())
         requested.write_legend(args.output)
         if args.file is None:
-            output_format.write_joined(args.output, jobs)
+            requested.output_format.write_joined(args.output, jobs)
         if args.coco:
             requested.write_coco(args.output, jobs)
     except (OSError, DataError) as error:
-        files = "metrics.json, predict.json or a file of all images"
-        problems.append(f"{args.output}: {files} cannot be written ({error})")
-    return problems
-
-
-def check_outputs(args: PredictSettings, predictor: Predictor, output_format: PredictionFormat) -> None:
-    """Raise SettingsError for flags that ask for files or scores that this model cannot give."""
-    if args.boundary and not predictor.task.answers_classes:
-        raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
-    if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
-        raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
-    if args.uncertainty and UNCERTAINTY in output_format.unsupported:
-        raise SettingsError(f"--uncertainty: {output_format.unsupported[UNCERTAINTY]}; leave the flag out")
-    if args.polygons:
-        check_polygons(args.polygons, output_format)
-
-
-def check_polygons(kind: str, output_format: PredictionFormat) -> None:
-    """Raise SettingsError for a model whose predictions have no areas, and if a library is missing."""
-    if not output_format.writes_rasters:
-        raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
-    for library in ("rasterio", "pyogrio") if kind == "gpkg" else ("rasterio",):
-        if find_spec(library) is None:
-            raise SettingsError(f"--polygons: polygons need {library}: pip install {library}")
-
-
-def output_extensions(args: PredictSettings, output_format: PredictionFormat) -> tuple[str, ...]:
-    """The extensions of the files to write for each input."""
-    extensions = [*output_format.mask_extensions, *output_format.extensions]
-    if args.overlay:
-        extensions.append(OVERLAY)
-    if args.probabilities:
-        extensions.append(PROBABILITIES)
-    if args.uncertainty:
-        extensions.append(UNCERTAINTY)
-    if args.polygons:
-        extensions.append(f".{args.polygons}")
-    return tuple(extensions)
+        return [f"{args.output}: metrics.json, predict.json or a file of all images cannot be written ({error})"]
+    return []
 
 
 def main() -> None:
@@ -207,12 +105,8 @@ def main() -> None:
     )
     predictor.change_task(choose_objects(predictor.task, args.min_size, drops_border=args.drop_border))
     compile_networks(accelerator, predictor.networks)
-    output_format = new_format(predictor.config)
-    if args.file is not None:
-        output_format = output_format.for_file(args.file)
-    check_outputs(args, predictor, output_format)
-    extensions = output_extensions(args, output_format)
-    requested = RequestedOutputs(output_format, predictor.task, extensions, args.overwrite, args.boundary)
+    requested = request_outputs(args, predictor)
+    output_format = requested.output_format
 
     # 3. Inputs: one process lists them, each process takes its share
     work = on_main(accelerator, lambda: prepare_work(args, predictor, requested))
@@ -247,7 +141,7 @@ def main() -> None:
         report = None
         if args.truth and scored:
             report = print_scores(scores, predictor.task.compared_by, scored)
-        has_old_masks = any(failure.leaves_old_mask for failure in failures)
+        has_old_masks = any(failure.has_mask and not failure.is_written for failure in failures)
         are_all_new = args.file is None and args.overwrite and not has_old_masks
         problems = write_files_of_all(args, work.jobs, requested, report, is_complete=are_all_new)
         written_count = len(work.jobs) - sum(not failure.is_written for failure in failures)

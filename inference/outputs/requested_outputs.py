@@ -2,12 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from inference.jobs import LEGEND, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
+from inference.outputs import new_format
 from inference.outputs.coco import write_coco
 from inference.outputs.objects import TABLE
 from inference.outputs.prediction_format import PredictionFormat
+from inference.predict_settings import PredictSettings
+from inference.predictor import Predictor
+from runtime.errors import SettingsError
 from runtime.files import replace_file
 from tasks.task import Task
 
@@ -67,3 +72,33 @@ class RequestedOutputs:
         if legend is not None:
             with replace_file(folder / LEGEND) as file:
                 legend.save(file, "png")
+
+
+def request_outputs(args: PredictSettings, predictor: Predictor) -> RequestedOutputs:
+    """The files that the flags ask for. Raises SettingsError for files and scores that the model cannot give."""
+    output_format = new_format(predictor.config)
+    if args.file is not None:
+        output_format = output_format.for_file(args.file)
+    if args.boundary and not predictor.task.answers_classes:
+        raise SettingsError(f"--boundary: boundaries are not scored for {predictor.task.name}; leave the flag out")
+    if args.coco and not (output_format.has_objects and predictor.config.dims == 2):
+        raise SettingsError("--coco: is for models of objects in images, which this is not; leave the flag out")
+    if args.uncertainty and UNCERTAINTY in output_format.unsupported:
+        raise SettingsError(f"--uncertainty: {output_format.unsupported[UNCERTAINTY]}; leave the flag out")
+    if args.polygons:
+        check_polygons(args.polygons, output_format)
+    flags = {OVERLAY: args.overlay, PROBABILITIES: args.probabilities, UNCERTAINTY: args.uncertainty}
+    extensions = [*output_format.mask_extensions, *output_format.extensions]
+    extensions += [extension for extension, is_given in flags.items() if is_given]
+    if args.polygons:
+        extensions.append(f".{args.polygons}")
+    return RequestedOutputs(output_format, predictor.task, tuple(extensions), args.overwrite, args.boundary)
+
+
+def check_polygons(kind: str, output_format: PredictionFormat) -> None:
+    """Raises SettingsError for a model whose predictions have no areas, and if a library is missing."""
+    if not output_format.writes_rasters:
+        raise SettingsError(f"--polygons: {output_format.outputs} of this kind have no place; leave the flag out")
+    for library in ("rasterio", "pyogrio") if kind == "gpkg" else ("rasterio",):
+        if find_spec(library) is None:
+            raise SettingsError(f"--polygons: polygons need {library}: pip install {library}")

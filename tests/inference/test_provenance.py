@@ -6,11 +6,11 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from support.prediction import settings_of
+from support.prediction import network_of, settings_of, writer_of
 
-from inference import provenance
+from inference import Predictor, provenance
 from inference.provenance import complete_provenance, provenance_of, record_provenance
-from predict import close_output
+from predict import write_files_of_all
 from runtime.errors import DataError
 
 
@@ -26,6 +26,14 @@ def output(tmp_path) -> Path:
     """A folder of masks that nothing is recorded of."""
     (tmp_path / "out").mkdir()
     return tmp_path / "out"
+
+
+def close(folder: Path, report: dict | None, *, is_complete: bool) -> None:
+    """Write the files of all images of a call."""
+    requested = writer_of(Predictor(network_of()))
+    assert (
+        write_files_of_all(settings_of(output=folder, file=None), [], requested, report, is_complete=is_complete) == []
+    )
 
 
 def is_complete(output: Path) -> bool:
@@ -80,13 +88,13 @@ def test_a_folder_of_masks_is_not_complete_while_others_are_overwritten(weights,
 
 @pytest.mark.parametrize(("report", "is_scored"), [(None, False), ({"images": 1}, True)])
 def test_a_folder_of_masks_stays_incomplete_where_images_have_failed(mixed, report, is_scored):
-    close_output(mixed, report, is_complete=False)
+    close(mixed, report, is_complete=False)
     assert not is_complete(mixed)
     assert (mixed / "metrics.json").exists() is is_scored
 
 
 def test_a_folder_of_masks_is_complete_once_all_are_overwritten(weights, mixed):
-    close_output(mixed, {"images": 1}, is_complete=True)
+    close(mixed, {"images": 1}, is_complete=True)
     assert is_complete(mixed)
     assert json.loads((mixed / "metrics.json").read_text()) == {"images": 1}
     record_provenance(mixed, provenance_of(settings_of(model=str(weights), tta=True)), overwrite=False)

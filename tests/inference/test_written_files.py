@@ -9,13 +9,12 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from support.prediction import touch, writer_of
+from support.prediction import touch
 
 from inference import Predictor
-from inference.outputs import new_format
+from inference.outputs.requested_outputs import request_outputs
 from inference.predict_settings import parse_args
 from inference.work import Work, prepare_work
-from predict import output_extensions
 from runtime.errors import DataError
 from unet import UNet
 from unet.config import UNetConfig
@@ -36,11 +35,7 @@ def prepare(folder: Path, config: UNetConfig, inputs: str, output: str, flags: s
         with mock.patch("sys.argv", words):
             args = parse_args("")
         predictor = Predictor(UNet(config))
-        output_format = new_format(config)
-        if args.file is not None:
-            output_format = output_format.for_file(args.file)
-        writer = writer_of(predictor, output_extensions(args, output_format), overwrite=args.overwrite)
-        return prepare_work(args, predictor, writer)
+        return prepare_work(args, predictor, request_outputs(args, predictor))
     finally:
         os.chdir(previous)
 

@@ -11,7 +11,8 @@ from PIL import Image
 from support.launches import predict
 from support.prediction import scores_of, settings_of
 
-from predict import ScoredImage, print_scores, write_files_of_all
+from inference.scoring.report import ScoredImage, print_scores
+from predict import write_files_of_all
 from runtime.errors import DataError
 
 
@@ -184,41 +185,28 @@ class Writer:
         self.note("coco")
 
 
-@pytest.fixture
-def write_all(monkeypatch):
+def write_all(writer: Writer, *flags: str, **changes: object) -> list[str]:
     """The problems with the files of all images, where these flags are given."""
-
-    def write_all(writer: Writer, *flags: str, is_complete: bool = False, **changes: object) -> list[str]:
-        def close_output(folder: Path, report: dict | None, *, is_complete: bool) -> None:
-            writer.note(f"closed {folder} {report} {is_complete}")
-
-        monkeypatch.setattr("predict.close_output", close_output)
-        return write_files_of_all(settings_of(*flags, **changes), [], writer, None, is_complete=is_complete)
-
-    return write_all
+    return write_files_of_all(settings_of(*flags, **changes), [], writer, None, is_complete=False)
 
 
 @pytest.mark.parametrize(
     ("flags", "changes", "written"),
     [
-        ([], {}, ["closed out None False", "legend", "joined"]),
-        (
-            ["--coco"],
-            {"is_complete": True},
-            ["closed out None True", "legend", "joined", "coco"],
-        ),
-        ([], {"file": Path("a.png")}, ["closed out None False", "legend"]),
+        ([], {}, ["legend", "joined"]),
+        (["--coco"], {}, ["legend", "joined", "coco"]),
+        ([], {"file": Path("a.png")}, ["legend"]),
     ],
     ids=["none", "all", "of one image"],
 )
-def test_files_of_all_images_are_those_that_were_asked_for(write_all, flags, changes, written):
+def test_files_of_all_images_are_those_that_were_asked_for(flags, changes, written):
     writer = Writer()
     assert write_all(writer, *flags, **changes) == []
     assert writer.written == written
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), DataError("damaged")])
-def test_a_file_of_all_images_that_cannot_be_written_is_a_line(write_all, error):
+def test_a_file_of_all_images_that_cannot_be_written_is_a_line(error):
     writer = Writer("legend", error)
     (line,) = write_all(writer)
     assert line.startswith("out: ")

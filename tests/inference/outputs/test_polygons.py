@@ -30,7 +30,7 @@ from inference.outputs.classes import ClassFormat
 from inference.outputs.files import PredictedImage
 from inference.outputs.points import PointFormat
 from inference.outputs.polygons import Polygon, check_places, save_polygons, write_geojson
-from predict import check_polygons
+from inference.outputs.requested_outputs import check_polygons
 from runtime.errors import DataError, SettingsError
 from tasks.landmarks import Landmarks
 from unet import Preprocess, UNet, UNetConfig
@@ -259,7 +259,7 @@ def test_polygons_that_cannot_be_are_a_one_line_error(tmp_path, models, fails_wi
     line = f"--polygons: {own} has a CRS without EPSG number, which GeoJSON cannot name; give --polygons gpkg"
     fails_with(predict(models["classes"], [own], tmp_path / "out", "--polygons"), line, 1)
     for library, found in (("rasterio", [None]), ("pyogrio", ["rasterio", None])):
-        with mock.patch("predict.find_spec", side_effect=found):
+        with mock.patch("inference.outputs.requested_outputs.find_spec", side_effect=found):
             result = predict(models["classes"], [own], tmp_path / "out", "--polygons", "gpkg")
         fails_with(result, f"--polygons: polygons need {library}: pip install {library}", 1)
     result = predict(models["overlapping"], [own], tmp_path / "out" / "a.tif", "--polygons")

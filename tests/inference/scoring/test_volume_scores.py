@@ -1,6 +1,6 @@
 """Scores of volumes: surfaces and overlaps of each case, and the report of all cases.
 
-Modules: inference/scoring/surfaces.py.
+Modules: inference/scoring/surfaces.py, inference/scoring/report.py.
 """
 
 from dataclasses import replace
@@ -18,8 +18,8 @@ from data_utils.image_io.formats import RenderedMask
 from inference.outputs.classes import ClassFormat
 from inference.outputs.objects import ObjectFormat
 from inference.scoring.areas import area_report
+from inference.scoring.report import ScoredImage, print_scores
 from inference.scoring.surfaces import case_report, case_table, surface_scores, volume_entry
-from predict import ScoredImage, print_scores
 from runtime.errors import DataError
 from tasks.classes import Classes
 from tasks.matching import pack_labels

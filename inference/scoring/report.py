@@ -1,0 +1,56 @@
+"""The scores of all images and volumes: what predict.py prints, and metrics.json."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from inference.scoring.areas import area_report, area_table
+from inference.scoring.boundary import BoundaryScores, boundary_report
+from inference.scoring.surfaces import case_report, case_table
+from runtime.console import say
+from tasks.calibration import calibration_report
+from tasks.task import Scores
+
+WORST_SHOWN = 5  # images with the worst scores that the terminal lists
+
+
+class ScoredImage(NamedTuple):
+    """The entry of metrics.json for an image or volume, and the sums over all of them."""
+
+    report: dict
+    boundary: BoundaryScores | None
+    areas: np.ndarray | None
+
+
+def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) -> dict:
+    """Print the table of all scores and the worst images; return the content of metrics.json."""
+    score_name = next(iter(scores.brief()))  # the score that sorts images
+    images = [image.report for image in scored]
+    by_image = sorted(images, key=lambda image: (_order(image[score_name]), image["image"]))
+    report = {"images": len(by_image), **scores.report(), "by_image": by_image}
+    boundaries = [image.boundary for image in scored if image.boundary]
+    if boundaries:
+        report["boundary"] = boundary_report(boundaries)
+    say(scores.table(report.get("boundary")))
+    calibration = calibration_report(scores.reliability)
+    if calibration:
+        report["calibration"] = calibration
+        say(f"expected calibration error {calibration['expected_calibration_error']:.4f}")
+    cases = [image for image in images if "dice" in image]  # volumes
+    if cases:
+        report["by_case"] = case_report(cases, report["classes"], has_background=scores.has_background)
+        say(case_table(report["by_case"]))
+    areas = [image.areas for image in scored if image.areas is not None]
+    if areas:
+        report["areas"] = area_report(areas, report["classes"])
+        say(area_table(report["areas"]))
+    heading = f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:"
+    say(heading)
+    for image in by_image[:WORST_SHOWN]:
+        say(f"{compared_by} {image[score_name] or 0:.4f}, {image['image']}")
+    return report
+
+
+def _order(score: float | None) -> tuple[bool, float]:
+    """The key to sort images by: the worst come first, those without a score last."""
+    return score is None, score or 0.0

@@ -1,8 +1,9 @@
 """Masks drawn from the areas that a file lists: polygons and other shapes by Pillow, run lengths by pycocotools."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ from data_utils.image_io.class_masks import LayeredMask
 from data_utils.image_io.reader import size_mismatch
 from data_utils.image_io.resize import same_proportions
 from data_utils.mask_values import number_type
-from data_utils.sources.files import Files, Sources
 from runtime.errors import DataError
 from tasks.overlapping import pack_bits
 from unet.config import IGNORE_INDEX, MaskValue
@@ -114,11 +114,6 @@ class DrawnMask(LayeredMask):
         return pack_bits(truth, unknown)
 
 
-def drawn_sources(images: Files, files: Files, mask: Callable[..., DrawnMask], values: dict[Any, int]) -> Sources:
-    """An image, and the mask that is drawn from the file of its annotations."""
-    return images[0], mask(files[0], images[0], values)
-
-
 def rle_code() -> ModuleType:
     """The code of pycocotools for run lengths; prediction only needs it to read or write COCO."""
     from pycocotools import mask
@@ -165,6 +160,15 @@ def fill_runs(runs: RunLengths, picture: Image.Image, value: int) -> None:
     left, top, width, height = map(int, rle_code().toBbox(runs))
     inside = rle_code().decode(runs)[top : top + height, left : left + width]
     picture.paste(value, (left, top), Image.fromarray(255 * inside))
+
+
+def pillow_shape(method: str, coordinates: Sequence[float], **options: Any) -> Outline:
+    """What a method of Pillow's `ImageDraw` draws."""
+    return partial(_draw, method, coordinates, options)
+
+
+def _draw(method: str, coordinates: Sequence[float], options: dict[str, Any], picture: Image.Image, value: int) -> None:
+    getattr(ImageDraw.Draw(picture), method)(coordinates, fill=value, **options)
 
 
 def fill_polygon(points: np.ndarray, picture: Image.Image, value: int) -> None:

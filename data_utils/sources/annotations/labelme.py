@@ -17,14 +17,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from data_utils.class_names import BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.formats import EmbeddedImage, image_errors, is_visible_file
 from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import json_of, lines_of
-from data_utils.sources.annotations.drawn import Area, DrawnMask, Outline, drawn_size, fill_polygon, read_points
+from data_utils.sources.annotations.drawn import (
+    Area,
+    DrawnMask,
+    Outline,
+    drawn_size,
+    fill_polygon,
+    pillow_shape,
+    read_points,
+)
 from data_utils.sources.annotations.layout import (
     SplitPaths,
     annotated_records,
@@ -144,9 +152,9 @@ def outline_of(shape: dict[str, Any], location: str) -> Outline:
     if kind == "point":
         return _disc(points[0], POINT_RADIUS)
     if kind in ("line", "linestrip"):
-        return partial(_line, points.ravel().tolist())
+        return pillow_shape("line", points.ravel().tolist(), width=LINE_WIDTH, joint="curve")
     if kind == "rectangle" and len(points) == 2:
-        return partial(_rectangle, low + high)
+        return pillow_shape("rectangle", low + high)
     return partial(fill_polygon, points)
 
 
@@ -160,19 +168,7 @@ def _stamp(mask: Any, corner: tuple[int, int], location: str, picture: Image.Ima
 
 
 def _disc(center: np.ndarray, radius: float) -> Outline:
-    return partial(_ellipse, [*(center - radius).tolist(), *(center + radius).tolist()])
-
-
-def _ellipse(box: list[float], picture: Image.Image, value: int) -> None:
-    ImageDraw.Draw(picture).ellipse(box, fill=value)
-
-
-def _rectangle(box: list[float], picture: Image.Image, value: int) -> None:
-    ImageDraw.Draw(picture).rectangle(box, fill=value)
-
-
-def _line(corners: list[float], picture: Image.Image, value: int) -> None:
-    ImageDraw.Draw(picture).line(corners, fill=value, width=LINE_WIDTH, joint="curve")
+    return pillow_shape("ellipse", [*(center - radius).tolist(), *(center + radius).tolist()])
 
 
 def labelme_sources(images: Files, files: Files, values: dict[str, int]) -> Sources:

@@ -10,8 +10,8 @@ from unicodedata import normalize
 from urllib.parse import unquote
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
-from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
-from data_utils.sources.files import FileRecords, FileRow, Sources, first_files
+from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
+from data_utils.sources.files import FileRecords, FileRow, Files, Sources, first_files
 from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.pairs import check_unpaired
 from data_utils.sources.records import AnnotationSummary, Metadata
@@ -116,6 +116,11 @@ def summarize(kind: str, images: Sequence[Mapping[int, int]], classes: NamedClas
         annotated += any(value for value in objects)
     instances = {name: counts[value] for value, name in classes if isinstance(value, int) and value}
     return AnnotationSummary(kind, annotated, len(images) - annotated, instances)
+
+
+def rendered_sources(images: Files, files: Files, mask: Callable[..., RenderedMask], *options: object) -> Sources:
+    """An image, and the mask that is rendered from its annotation file, its own path and the options."""
+    return images[0], mask(files[0], images[0], *options)
 
 
 def annotated_records(

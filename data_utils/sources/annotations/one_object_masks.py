@@ -10,8 +10,8 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.reader import decode_mask, read_header
-from data_utils.sources.annotations.layout import SplitPaths
-from data_utils.sources.files import FileRecords, FileRow, Files, Sources
+from data_utils.sources.annotations.layout import SplitPaths, rendered_sources
+from data_utils.sources.files import FileRecords, FileRow
 from data_utils.sources.folder import children, natural_sort_key, wanted_splits
 from data_utils.sources.pairs import check_unpaired
 from data_utils.sources.records import Metadata, SplitOpeners
@@ -53,11 +53,6 @@ class OneObjectMasks(RenderedMask):
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         ids = self.render()
         return ids, np.minimum(np.arange(int(ids.max()) + 1), 1)
-
-
-def object_sources(images: Files, folders: Files) -> Sources:
-    """An image, and the folder of its masks."""
-    return images[0], OneObjectMasks(folders[0], images[0])
 
 
 class OneObjectRecords(FileRecords):
@@ -137,4 +132,6 @@ def open_records(root: Path, allow_unpaired: bool) -> OneObjectRecords:
         else:
             unpaired.append(f"{folder.name}: has no {MASKS if images else 'image'}")
     check_unpaired(unpaired, len(rows), allow_unpaired, root)
-    return OneObjectRecords((root, root), rows, Metadata(unpaired=tuple(unpaired), task=TASK), object_sources)
+    return OneObjectRecords(
+        (root, root), rows, Metadata(unpaired=tuple(unpaired), task=TASK), rendered_sources, OneObjectMasks
+    )

@@ -16,9 +16,9 @@ from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_f
 from data_utils.image_io.gdal import load_rasterio
 from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.mask_values import number_type
-from data_utils.sources.annotations.layout import annotated_records, folder_in, number_classes
+from data_utils.sources.annotations.layout import annotated_records, folder_in, number_classes, rendered_sources
 from data_utils.sources.annotations.shape_files import GEOPACKAGE, SUFFIXES, read_shapes, shapes_in
-from data_utils.sources.files import FileRecords, Files, Sources
+from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import (
     IMAGE_FOLDERS,
     MASK_FOLDERS,
@@ -98,11 +98,6 @@ class PolygonMask(RenderedMask):
             yield rings, self.values[shapes[index].label]
 
 
-def polygon_sources(images: Files, files: Files, column: str | None, values: dict[str, int]) -> Sources:
-    """An image, and the polygons of its file."""
-    return images[0], PolygonMask(files[0], images[0], column, values)
-
-
 def _grid(image: str) -> Grid:
     grid = read_grid(image)
     if grid is None:
@@ -167,5 +162,13 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     summary = AnnotationSummary(kind, *counts, {name: labels[name] for name in names_in_order})
     metadata = Metadata(classes, tuple(unpaired))
     return annotated_records(
-        folders, pairs, metadata, summary, config.allow_unpaired, polygon_sources, config.label_column, values
+        folders,
+        pairs,
+        metadata,
+        summary,
+        config.allow_unpaired,
+        rendered_sources,
+        PolygonMask,
+        config.label_column,
+        values,
     )

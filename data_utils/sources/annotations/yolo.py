@@ -17,7 +17,7 @@ import numpy as np
 from data_utils.class_names import NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of, reading
-from data_utils.sources.annotations.drawn import Area, DrawnMask, drawn_sources, fill_polygon, read_points
+from data_utils.sources.annotations.drawn import Area, DrawnMask, fill_polygon, read_points
 from data_utils.sources.annotations.layout import (
     SplitPaths,
     annotated_records,
@@ -25,6 +25,7 @@ from data_utils.sources.annotations.layout import (
     folder_in,
     number_classes,
     paired_folders,
+    rendered_sources,
     summarize,
 )
 from data_utils.sources.files import FileRecords
@@ -186,7 +187,7 @@ def open_records(
     objects = [_count_objects(labels / text, values) if text else Counter() for _, text in pairs]
     summary = summarize("YOLO", objects, classes)
     return annotated_records(
-        (folder, labels), pairs, metadata, summary, allow_unpaired, drawn_sources, YoloMask, values
+        (folder, labels), pairs, metadata, summary, allow_unpaired, rendered_sources, YoloMask, values
     )
 
 

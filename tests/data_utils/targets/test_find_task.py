@@ -3,8 +3,6 @@
 Modules: data_utils/targets/find.py.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -13,17 +11,14 @@ from support.objects import Masks, numbered, write_discs
 
 from data_utils.analysis.check_data import check_data
 from data_utils.config import DataConfig
-from data_utils.sources.load import load_records
 from data_utils.sources.records import Metadata
 from data_utils.targets.find import (
     AMBIGUOUS_READING,
-    count_pieces,
     find_task,
     reading_of_masks,
     task_warnings,
 )
 from data_utils.targets.objects import ObjectReader
-from runtime.errors import DataError
 
 NOTHING = np.zeros((2, 2), np.uint8)
 
@@ -94,26 +89,6 @@ def test_the_size_of_objects_that_is_kept_of_one_data_set_is_not_that_of_another
     assert [ObjectReader().with_records(each).smallest for each in records] == [1, 10]
 
 
-def task_of(folder: Path, **settings) -> str:
-    config = DataConfig(dataset=str(folder), **settings)
-    return find_task(load_records(config)[0], config)
-
-
-@pytest.mark.parametrize(
-    ("mask", "values", "pieces"),
-    [
-        ([[1, 0, 2], [0, 1, 2]], 2, 2),
-        ([[1, 0, 0, 1]], 1, 2),
-        ([[1, 1, 2, 2]], 2, 2),
-        ([[0, 0], [0, 0]], 0, 0),
-        ([[[1, 0], [0, 0]], [[0, 0], [0, 1]]], 1, 1),
-    ],
-    ids=["corner", "apart", "side", "nothing", "corner of a volume"],
-)
-def test_pieces_touch_through_sides_or_corners(mask, values, pieces):
-    assert count_pieces(np.array(mask)) == (values, pieces)
-
-
 DOUBT = "give --task objects if they do, and --task classes if they are classes"
 
 
@@ -135,16 +110,6 @@ def test_equally_many_objects_in_all_images_may_be_classes(five_objects):
     assert DOUBT in report
     assert not problems
     assert sum(DOUBT in warning for warning in load_info(five_objects).warnings) == 1
-
-
-def test_too_many_values_for_classes_may_be_objects(tmp_path):
-    write_discs(tmp_path, [9] * 6, seed=0)
-    ids = np.zeros((48, 64), np.uint16)
-    ids[::2, ::2] = np.arange(1, 24 * 32 + 1).reshape(24, 32)  # more than classes may be
-    for index in range(1, 6):
-        Image.fromarray(ids).save(tmp_path / "masks" / f"{index:02}.png")
-    with pytest.raises(DataError, match=r"more than 255 values: .*; the numbers in the masks may count objects"):
-        load_info(tmp_path)
 
 
 COLORS = np.random.default_rng(0).integers(0, 256, (9, 9, 3), dtype=np.uint8)

@@ -12,7 +12,6 @@ from support.annotations import error_of, loaded, masks
 from support.coco_files import OBJECTS, SIZE, box, entry, write_coco
 
 from data_utils.image_io.reader import read_image
-from data_utils.sources.annotations import coco
 from data_utils.sources.annotations.layout import find_file, number_classes
 
 ROOTS = {  # JSON file -> folder of the images
@@ -63,12 +62,6 @@ def test_file_names_of_other_machines_are_understood(tmp_path, name):
     file.write_text(json.dumps(content))
     train, val = loaded(tmp_path)
     assert sorted([*masks(train), *masks(val)]) == ["1.png", "2.png", "3.png"]
-
-
-@pytest.mark.parametrize("name", ["val2017", "val_2017", "val-2017"])
-def test_a_split_is_the_one_that_the_name_of_its_file_says(tmp_path, name):
-    file = write_coco(tmp_path / f"annotations/instances_{name}.json", [])
-    assert coco.find(tmp_path, ()) == {"val": (tmp_path, file)}
 
 
 def test_images_of_each_split_lie_in_a_folder_of_its_name(tmp_path):

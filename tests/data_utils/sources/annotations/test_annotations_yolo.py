@@ -16,7 +16,6 @@ from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations import yolo
-from data_utils.sources.annotations.yolo import label_folder
 from tasks.overlapping import unpack_bits
 
 SIZE = (40, 64)  # (H, W): shares of 1/64 and 1/40 are whole pixels
@@ -58,12 +57,6 @@ def test_an_image_without_objects_is_background(folder, name):
     assert not mask.any()
 
 
-def test_classes_are_the_names_of_the_settings(folder):
-    info = load_dataset_info(DataConfig(str(folder)))
-    assert info.reader.class_map.names == ("background", "car", "dog")
-    assert info.reader.class_map.values == (0, 1, 2)
-
-
 def test_any_polygon_is_filled_as_pillow_fills_it(folder):
     rng = np.random.default_rng(0)
     shares = rng.uniform(-0.1, 1.1, 14).round(6)  # some outside the image
@@ -82,22 +75,6 @@ def test_smaller_objects_lie_on_larger_ones(folder, large, is_first):
     mask = masks(loaded(folder)[0])["a.jpg"]
     assert mask[20, 20] == 2
     assert mask[5, 5] == 1
-
-
-@pytest.mark.parametrize(
-    ("images", "root", "labels"),
-    [
-        ("images/site/images/train", "", "images/site/Labels/train"),
-        ("imgs/b", "", "labels/b"),
-        ("imgs/b/c", "", "labels/b/c"),
-        ("images/site", "images", "images/site"),
-        ("Images/c", "", "labels/c"),
-    ],
-)
-def test_labels_lie_where_the_last_folder_of_images_does(tmp_path, images, root, labels):
-    for folder in ("images/site/images/train", "images/site/Labels", "imgs/b"):
-        (tmp_path / folder).mkdir(parents=True)
-    assert label_folder(tmp_path / images, tmp_path / root) == tmp_path / labels
 
 
 SETTINGS = {  # data.yaml -> images and labels of both splits
@@ -240,18 +217,6 @@ def test_a_class_called_background_is_the_background(listed, names, value):
     assert read_mask(train[0]["target"], "").max() == value
 
 
-def test_masks_beside_the_images_stay_masks(folder):
-    for split in ("train", "val"):
-        (folder / "masks" / split).mkdir(parents=True)
-        (folder / "labels" / split).rename(folder / f"texts_{split}")
-        for image in (folder / "images" / split).iterdir():
-            Image.new("L", SIZE[::-1]).save(folder / "masks" / split / f"{image.stem}.png")
-    (folder / "labels").rmdir()
-    train, _ = loaded(folder)
-    assert isinstance(train[0]["target"], str)
-    assert train.annotations is None
-
-
 def test_the_path_in_the_settings_is_where_images_and_labels_are(tmp_path):
     write(tmp_path / "data", "images/train", "labels/train", {"a": TREE})
     write(tmp_path / "data", "images/val", "labels/val", {"b": TREE})
@@ -284,11 +249,6 @@ def test_classes_that_overlap_have_a_bit_each(folder, bit_of_value, truths):
 def test_text_files_without_a_file_that_names_their_classes_are_told_what_is_missing(folder):
     (folder / "data.yaml").rename(folder / "coco8-seg.yaml")
     assert "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt" in error_of(folder)
-
-
-def test_text_files_beside_images_are_told_where_to_lie(tmp_path):
-    write(tmp_path, "", "", {"a": TREE, "b": TREE})
-    assert "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt" in error_of(tmp_path)
 
 
 def test_objects_are_numbered_beyond_a_byte_with_smaller_ones_on_larger_ones(folder):

@@ -76,22 +76,6 @@ def test_a_cityscapes_image_without_mask_is_named(tmp_path):
     assert len(loaded(tmp_path, allow_unpaired=True)[0]) == 1
 
 
-@pytest.fixture
-def bern(tmp_path) -> Path:
-    """A city of which only the images 2, 9 and 10 have masks, with masks of others, and files that are neither."""
-    images = tmp_path / "leftImg8bit" / "train" / "bern"
-    ids = tmp_path / "gtFine" / "train" / "bern"
-    for number in (10, 9, 2, 30, 4, 33, 31, 32):
-        save(images / f"{number}_leftImg8bit.png", np.zeros((*SIZE, 3), np.uint8))
-    for number in (10, 9, 2, 8, 7, 11, 6, 5):
-        save(ids / f"{number}_gtFine_labelIds.png", IDS)
-    for name in ("5_leftImg8bit.txt", "1_leftImg8bit_old.png", "._1_leftImg8bit.png"):
-        (images / name).write_text("no picture")
-    for name in ("6_gtFine_labelIds.json", "._1_gtFine_labelIds.png"):
-        (ids / name).write_text("no picture")
-    return tmp_path
-
-
 def test_packed_cityscapes_hold_only_ids_that_are_evaluated(tmp_path, monkeypatch):
     folder, out = cityscapes(tmp_path / "data", "train", "val"), tmp_path / "out"
     monkeypatch.setattr("sys.argv", ["pack", str(folder), str(out)])

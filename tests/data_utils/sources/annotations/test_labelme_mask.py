@@ -14,7 +14,6 @@ from support.labelme_files import BOX, SIZE, SPLITS, drawn, png, shape, write_la
 from data_utils.analysis.check_data import check_data
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.config import DataConfig
-from runtime.errors import DataError
 from tasks.overlapping import unpack_bits
 
 
@@ -139,19 +138,6 @@ def test_a_picture_of_another_size_than_the_file_says_is_refused(tmp_path, size,
     message = error_of(tmp_path)
     assert str(file) in message
     assert all(text in message for text in sizes)
-
-
-LEAST = {"polygon": 3, "rectangle": 2, "oriented_rectangle": 4, "rotation": 4, "circle": 2, "line": 2, "linestrip": 2}
-
-
-CORNERS = [[5, 5], [50, 9], [40, 50], [9, 40]]
-
-
-@pytest.mark.parametrize(("kind", "least"), LEAST.items())
-def test_a_shape_of_too_few_points_is_refused(tmp_path, kind, least):
-    mask = written_mask(tmp_path, [shape("a", CORNERS[: least - 1], kind)], {"a": 1})
-    with pytest.raises(DataError, match=rf"{kind} has {least - 1} points, at least {least} are needed"):
-        mask.render()
 
 
 BAD_SHAPES = {

@@ -153,11 +153,6 @@ def test_voc_files_that_are_missing_are_named(two_missing):
     assert "--allow-unpaired" in message
 
 
-VOC_NAMES = ["background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"]
-VOC_NAMES += ["diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train"]
-VOC_NAMES += ["tvmonitor"]
-
-
 def test_the_list_test_of_voc_is_read_where_it_is_named(tmp_path):
     lists = {"train": ["a"], "val": ["b"], "test": ["c"], "test_small": ["d"]}
     root = voc(tmp_path, [*"abcd"], lists)

@@ -86,12 +86,13 @@ def notice_lost_machines() -> None:
         return
     _group_without_timeout()
     seconds = COLLECTIVE_TIMEOUT // timedelta(seconds=1)
+    interval = max(1, seconds // PROBES)
     for connection in psutil.Process().net_connections("tcp"):
         if connection.status == psutil.CONN_ESTABLISHED:
             with socket.socket(fileno=os.dup(connection.fd)) as end:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds // PROBES)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, seconds // PROBES)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES - 1)
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)  # ms, for sent data
 

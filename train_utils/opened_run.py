@@ -43,14 +43,12 @@ class OpenedRun:
     Args:
         checkpoint: the checkpoint that the run resumes from, if any.
         flags: the flags as they were typed.
-        finished_line: the line that nothing is left to do; None if something is.
     """
 
     output_dir: Path
     checkpoint: Checkpoint | None
     memory_limit: MemoryLimit
     flags: TrainSettings
-    finished_line: str | None = None
 
     @cached_property
     def initial_model(self) -> UNet | None:
@@ -148,16 +146,20 @@ def _say_choices(kind: str, flags: TrainSettings, args: TrainSettings, names: It
     say(f"{kind}: {as_flags({name: getattr(args, name) for name in names if getattr(flags, name) is None})}")
 
 
-def open_run(args: TrainSettings) -> OpenedRun:
-    """Make or find the folder of a run, lock it, and read its checkpoint and memory limit; call it on one process."""
-    folder = make_run_dir(args.output_dir, args.resume)
+def open_run(flags: TrainSettings) -> OpenedRun | None:
+    """Make or find the folder of a run, lock it, and read its checkpoint and memory limit; call it on one process.
+
+    None, and a line, if the run has finished and the flags ask for nothing more.
+    """
+    folder = make_run_dir(flags.output_dir, flags.resume)
     lock_folder(folder)
     remove_leftovers(folder, seconds=0)
     remove_leftovers(folder / "checkpoints", seconds=0)
-    line = finished_line(folder, args) if args.resume == "auto" else None
-    resume = None if line else args.resume
-    checkpoint = find_checkpoint(resume, folder / "checkpoints")
-    return OpenedRun(folder, checkpoint, read_memory_limit(folder), args, line)
+    line = finished_line(folder, flags) if flags.resume == "auto" else None
+    if line:
+        say(line)
+        return None
+    return OpenedRun(folder, find_checkpoint(flags.resume, folder / "checkpoints"), read_memory_limit(folder), flags)
 
 
 def make_run_dir(path: Path | None, resume: str | None) -> Path:

@@ -5,7 +5,6 @@ from pathlib import Path
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object, set_seed
 
-from runtime.console import say
 from runtime.distributed import on_main
 from runtime.documents import read_json
 from runtime.errors import LaunchError
@@ -89,8 +88,7 @@ def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | Non
     if flags.check_data:
         report_data(accelerator, flags)
     run = on_main(accelerator, lambda: open_run(flags))
-    if run.finished_line:
-        say(run.finished_line)
+    if run is None:
         return None
     accelerator.project_configuration.logging_dir = str(run.output_dir)
     say_profile(describe_profile(accelerator))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from data_utils.image_io.class_masks import ClassChannels, ClassMasks
+from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import BandSource, PageFile, PictureFile, RenderedMask, VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.volume_formats import Spacing
@@ -23,7 +23,7 @@ OF_RASTERS = {MASK: ".tif", PROBABILITIES: ".probabilities.tif", UNCERTAINTY: ".
 OF_VOLUMES = {MASK: ".nii.gz", PROBABILITIES: ".probabilities.nii.gz", UNCERTAINTY: ".uncertainty.nii.gz"}
 
 # a page of a file, a mask that is rendered from other files or channels, or a volume of several files
-MaskFile = PageFile | PictureFile | ClassMasks | ClassChannels | RenderedMask | VolumeFile
+MaskFile = PageFile | PictureFile | ClassMasks | RenderedMask | VolumeFile
 
 
 class PointRow(NamedTuple):

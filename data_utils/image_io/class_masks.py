@@ -1,7 +1,7 @@
 """Masks whose values are sets of classes, made from one mask for each class or from objects."""
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,68 +52,46 @@ class ClassMask(NamedTuple):
     name: str
 
 
-class ClassFile(NamedTuple):
-    """The file of a mask of one class, and its page; the path is "" where there is none."""
-
-    path: str
-    page: int = 0
-
-
 @dataclass(frozen=True)
 class ClassMasks(RenderedMask):
-    """The masks of an image, a file or a page for each class.
+    """The masks of an image: a file or a page for each class, or one file with a channel for each.
 
     Args:
-        files: one for each class.
-        bits: the bit of each file's class; None for a class that is left out.
+        files: the path is "" for a class without a mask.
+        bits: the bit of each class; None for a class that is left out.
         ignored: mask values of unknown pixels.
     """
 
-    files: tuple[ClassFile, ...]
+    files: tuple[PageFile, ...]
     bits: tuple[int | None, ...]
     ignored: tuple[MaskValue, ...] = ()
 
     @property
     def name(self) -> str:
         """The name of the masks in messages: the first file that there is."""
-        return next(file.path for file in self.files if file.path)
+        return next(str(file.path) for file in self.files if file.path)
 
     def render(self) -> np.ndarray:
         """(H, W) int64, as `pack_bits` gives it."""
+        has_channels = len(self.files) == 1 < len(self.bits)
+        return combine_masks(self._channels() if has_channels else self._pages(), self.ignored)
+
+    def _pages(self) -> Iterator[ClassMask]:
         pairs = list(zip(self.files, self.bits, strict=True))
         has_mask = any(file.path and bit is not None for file, bit in pairs)
-        masks = []
         for file, bit in pairs:
             values = None
-            name = f"{file.path} page {file.page + 1}" if file.page else file.path
+            name = f"{file.path} page {file.page + 1}" if file.page else str(file.path)
             if file.path and (bit is not None or not has_mask):  # a left-out class's mask gives the size
-                values = read_mask(PageFile(file.path, file.page), name)
-            masks.append(ClassMask(values, bit, name))
-        return combine_masks(masks, self.ignored)
+                values = read_mask(file, name)
+            yield ClassMask(values, bit, name)
 
-
-@dataclass(frozen=True)
-class ClassChannels(RenderedMask):
-    """The masks of an image in one file of several channels; see `ClassMasks` for the arguments."""
-
-    file: str
-    bits: tuple[int | None, ...]
-    ignored: tuple[MaskValue, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The name of the masks in messages."""
-        return self.file
-
-    def render(self) -> np.ndarray:
-        """(H, W) int64, as `pack_bits` gives it."""
-        channels = np.moveaxis(read_image(self.file, self.file), 2, 0)
+    def _channels(self) -> Iterator[ClassMask]:
+        channels = np.moveaxis(read_image(self.files[0], self.name), 2, 0)
         if len(channels) != len(self.bits):
-            raise DataError(f"{self.file}: mask has {len(channels)} channels, others have {len(self.bits)}")
-        masks = []
+            raise DataError(f"{self.name}: mask has {len(channels)} channels, others have {len(self.bits)}")
         for number, (values, bit) in enumerate(zip(channels, self.bits, strict=True), 1):
-            masks.append(ClassMask(values, bit, f"{self.file} channel {number}"))
-        return combine_masks(masks, self.ignored)
+            yield ClassMask(values, bit, f"{self.name} channel {number}")
 
 
 def layered_label(files: Sequence[str], bits: Sequence[int | None], ignored: Sequence[MaskValue] = ()) -> VolumeFile:

@@ -13,15 +13,13 @@ import numpy as np
 from data_utils.class_names import NamedClasses, is_background, named_classes
 from data_utils.config import DataConfig
 from data_utils.image_io.class_masks import (
-    ClassChannels,
-    ClassFile,
     ClassMasks,
     LayeredMask,
     ObjectBits,
     binary,
     layered_label,
 )
-from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, VolumeFile, image_errors, is_visible_file
+from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, PageFile, VolumeFile, image_errors, is_visible_file
 from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import open_source, read_mask
 from data_utils.image_io.tiff import is_tiff, page_numbers
@@ -102,16 +100,15 @@ def class_file_sources(
     images: Files, masks: Files, bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...]
 ) -> Sources:
     """An image, and the mask of each class from a file of its own."""
-    return images[0], ClassMasks(tuple(map(ClassFile, masks)), bits, ignored)
+    return images[0], ClassMasks(tuple(map(PageFile, masks)), bits, ignored)
 
 
 def class_page_sources(
     images: Files, masks: Files, pages: tuple[int, ...], bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...]
 ) -> Sources:
     """An image, and the mask of each class from a page of one file, or from a channel where there are no `pages`."""
-    if not pages:
-        return images[0], ClassChannels(masks[0], bits, ignored)
-    return images[0], ClassMasks(tuple(ClassFile(masks[0], page) for page in pages), bits, ignored)
+    files = tuple(PageFile(masks[0], page) for page in pages) or (PageFile(masks[0]),)
+    return images[0], ClassMasks(files, bits, ignored)
 
 
 def class_volume_sources(

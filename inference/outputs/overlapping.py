@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_utils.image_io.class_masks import ClassFile, ClassMasks, layered_label
-from data_utils.image_io.formats import TIFF_SUFFIXES
+from data_utils.image_io.class_masks import ClassMasks, layered_label
+from data_utils.image_io.formats import TIFF_SUFFIXES, PageFile
 from data_utils.image_io.writers import write_pages
 from data_utils.targets.overlapping import OverlapReader
 from inference.decoding.decoder import Decoded
@@ -80,7 +80,7 @@ class OverlapFormat(BitFormat):
         files = [str(job.file(extension)) for extension in self.mask_extensions]
         if job.volume is not None:
             return layered_label(files, range(len(files)))
-        return ClassMasks(tuple(map(ClassFile, files)), tuple(range(len(files))))
+        return ClassMasks(tuple(map(PageFile, files)), tuple(range(len(files))))
 
     def areas(self, labels: np.ndarray) -> Sequence[np.ndarray]:
         return [self.class_mask(bit, labels) for bit in range(len(self.classes))]
@@ -110,4 +110,4 @@ class PageFormat(OverlapFormat):
     def written_mask(self, job: Job) -> MaskFile:
         path = str(self.mask_file(job))
         bits = tuple(range(len(self.classes)))
-        return ClassMasks(tuple(ClassFile(path, page) for page in bits), bits)
+        return ClassMasks(tuple(PageFile(path, page) for page in bits), bits)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from data_utils.image_io.class_masks import ClassChannels, ClassMasks
+from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from data_utils.image_io.reader import read_colors, read_mask
@@ -66,7 +66,7 @@ class OpenMask(NamedTuple):
 @contextmanager
 def open_mask(mask: MaskFile, reader: MaskReader) -> Iterator[OpenMask]:
     """The mask of an image, read one window at a time if its format allows it."""
-    if isinstance(mask, ClassMasks | ClassChannels | PlacedMask):
+    if isinstance(mask, ClassMasks | PlacedMask):
         name = mask.name
     elif isinstance(mask, RenderedMask):
         name = "the true objects"  # the object that renders them names the file
@@ -129,7 +129,7 @@ def _as_volume(mask: MaskFile) -> VolumeFile:
     """The volume of a mask, which is one file or several."""
     if isinstance(mask, VolumeFile):
         return mask
-    assert not isinstance(mask, ClassMasks | ClassChannels)
+    assert not isinstance(mask, ClassMasks)
     if isinstance(mask, RenderedMask):
         raise DataError("the true objects of a volume are a label volume, and no annotations")
     return VolumeFile((str(mask.path),))

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from data_utils.class_map import ClassMap
-from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks, layered_label
+from data_utils.image_io.class_masks import ClassMasks, layered_label
 from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
@@ -270,14 +270,9 @@ class ClassTruths:
         if not any(masks):
             self.missing.append(str(page_stem))
             return None
-        files = []
-        for mask in masks:
-            if mask is None:
-                files.append(ClassFile(""))
-            else:
-                files.append(ClassFile(str(mask.path), mask.page or 0))
+        files = [PageFile("") if mask is None else PageFile(str(mask.path), mask.page) for mask in masks]
         if any(is_volume(file.path) for file in files):
-            return layered_label([file.path for file in files], bits)
+            return layered_label([str(file.path) for file in files], bits)
         return ClassMasks(tuple(files), bits)
 
 
@@ -287,5 +282,5 @@ def _masks_in_file(path: Path, bits: tuple[int, ...]) -> MaskFile:
         return VolumeFile((str(path),), layers=ClassLayers(bits))
     pages = [number for number, _ in tiff_pages(path)] if is_tiff(path) else []
     if len(pages) == len(bits) > 1:
-        return ClassMasks(tuple(ClassFile(str(path), page) for page in pages), bits)
-    return ClassChannels(str(path), bits)
+        return ClassMasks(tuple(PageFile(str(path), page) for page in pages), bits)
+    return ClassMasks((PageFile(str(path)),), bits)

@@ -10,7 +10,7 @@ import tifffile
 from support.prediction import touch
 from support.written_files import PLACE
 
-from data_utils.image_io.class_masks import ClassChannels, ClassFile, ClassMasks
+from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from inference.input_files import files_below, pictures_among
@@ -139,7 +139,7 @@ def test_the_suffix_of_true_masks_in_folders_is_detected(tmp_path):
 def test_the_suffix_of_true_masks_of_a_class_is_detected(tmp_path):
     touch(tmp_path, "c/a_x.png")
     mask = find(open_true_masks(tmp_path, None, stems("a"), ["c"]), "a")
-    assert mask == ClassMasks((ClassFile(str(tmp_path / "c" / "a_x.png")),), (0,))
+    assert mask == ClassMasks((PageFile(str(tmp_path / "c" / "a_x.png")),), (0,))
 
 
 def test_a_page_has_the_true_masks_of_its_classes_in_stacks(tmp_path):
@@ -147,16 +147,16 @@ def test_a_page_has_the_true_masks_of_its_classes_in_stacks(tmp_path):
     stack = tmp_path / "a" / "s.tif"
     tifffile.imwrite(stack, np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     masks = open_true_masks(tmp_path, "", stems("s"), ["a", "none"])
-    second = ClassMasks((ClassFile(str(stack), 1), ClassFile("")), (0, 1))
+    second = ClassMasks((PageFile(str(stack), 1), PageFile("")), (0, 1))
     assert masks.find(Path("s"), Path("s_0002"), 1, 2) == second
 
 
 def test_a_page_has_the_true_masks_of_its_classes_in_a_file_of_its_own(tmp_path):
     touch(tmp_path, "a.png", "s_0002.png")
     masks = open_true_masks(tmp_path, "", stems("a", "s"), ["a"])  # a file is no folder of a class
-    assert find(masks, "a") == ClassChannels(str(tmp_path / "a.png"), (0,))
+    assert find(masks, "a") == ClassMasks((PageFile(str(tmp_path / "a.png")),), (0,))
     page = masks.find(Path("s"), Path("s_0002"), 1, 2)
-    assert page == ClassChannels(str(tmp_path / "s_0002.png"), (0,))
+    assert page == ClassMasks((PageFile(str(tmp_path / "s_0002.png")),), (0,))
 
 
 def test_the_volume_of_all_classes_has_a_channel_for_each(tmp_path):
@@ -248,18 +248,18 @@ def class_folders(tmp_path) -> TrueMasks:
 
 
 def test_true_masks_of_classes_that_overlap_lie_in_a_folder_for_each(tmp_path, class_folders):
-    files = (ClassFile(str(tmp_path / "a" / "x.png")), ClassFile(str(tmp_path / "b" / "x.png")))
+    files = (PageFile(str(tmp_path / "a" / "x.png")), PageFile(str(tmp_path / "b" / "x.png")))
     assert find(class_folders, "x") == ClassMasks(files, (0, 1))
 
 
 def test_a_folder_of_a_class_lies_in_that_of_all_true_masks(tmp_path):
     touch(tmp_path, "a/x.png", "old/b/x.png")
     mask = find(open_true_masks(tmp_path, "", stems("x"), ["a", "b"]), "x")
-    assert mask == ClassMasks((ClassFile(str(tmp_path / "a" / "x.png")), ClassFile("")), (0, 1))
+    assert mask == ClassMasks((PageFile(str(tmp_path / "a" / "x.png")), PageFile("")), (0, 1))
 
 
 def test_nothing_is_known_of_a_class_without_a_mask(tmp_path, class_folders):
-    files = (ClassFile(str(tmp_path / "a" / "sub" / "y.png")), ClassFile(""))
+    files = (PageFile(str(tmp_path / "a" / "sub" / "y.png")), PageFile(""))
     assert find(class_folders, "sub/y") == ClassMasks(files, (0, 1))
     volume = find(class_folders, "v")
     assert volume.paths == (str(tmp_path / "a" / "v.nii.gz"),)
@@ -322,7 +322,7 @@ def class_stacks(tmp_path) -> Path:
 def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
     stack = str(class_stacks / "s.tif")
     mask = find(open_true_masks(class_stacks, "", stems("s"), ["a", "b"]), "s")
-    assert mask == ClassMasks((ClassFile(stack, 0), ClassFile(stack, 1)), (0, 1))
+    assert mask == ClassMasks((PageFile(stack, 0), PageFile(stack, 1)), (0, 1))
     assert mask.name == stack
 
 
@@ -333,14 +333,14 @@ def test_true_masks_of_classes_that_overlap_are_no_small_copies_within_a_stack(t
             tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
             tiff.write(np.zeros((2, 2), np.uint8), photometric="minisblack", subfiletype=1)
     mask = find(open_true_masks(tmp_path, "", stems("s"), ["a", "b"]), "s")
-    assert mask == ClassMasks((ClassFile(str(stack), 0), ClassFile(str(stack), 2)), (0, 1))
+    assert mask == ClassMasks((PageFile(str(stack), 0), PageFile(str(stack), 2)), (0, 1))
 
 
 @pytest.mark.parametrize("file", ["s.tif", "p.tif", "x.png"])
 def test_the_true_mask_of_one_class_that_may_overlap_is_a_channel(class_stacks, file):
     name = Path(file).stem
     mask = find(open_true_masks(class_stacks, "", stems("s", "p", "x"), ["a"]), name)
-    assert mask == ClassChannels(str(class_stacks / file), (0,))
+    assert mask == ClassMasks((PageFile(str(class_stacks / file)),), (0,))
     assert mask.name == str(class_stacks / file)
 
 

@@ -9,15 +9,13 @@ from PIL import Image
 from support.volumes import write_nifti
 
 from data_utils.image_io.class_masks import (
-    ClassChannels,
-    ClassFile,
     ClassMask,
     ClassMasks,
     binary,
     combine_masks,
     layered_label,
 )
-from data_utils.image_io.formats import ClassLayers, VolumeFile
+from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile
 from data_utils.image_io.volumes import read_label_volume
 from runtime.errors import DataError
 from tasks.overlapping import unpack_bits
@@ -56,7 +54,7 @@ def test_two_colors_of_one_sum_are_two_values_of_a_mask(first, values):
 def test_pages_of_masks_are_called_by_their_numbers_from_one(tmp_path):
     path = str(tmp_path / "a.tif")
     tifffile.imwrite(path, np.array([[[0, 1]], [[0, 1]], [[1, 2]]], np.uint8), photometric="minisblack")
-    masks = ClassMasks((ClassFile(""), ClassFile(path), ClassFile(path, 2)), (0, 1, 2))
+    masks = ClassMasks((PageFile(""), PageFile(path), PageFile(path, 2)), (0, 1, 2))
     with pytest.raises(DataError, match=r"a\.tif page 3: mask of one class holds 1, 2"):
         masks.render()
 
@@ -83,13 +81,13 @@ TWO_CHANNELS = np.zeros((3, 4, 2), np.uint8)  # the first row of one class, and 
 TWO_CHANNELS[0, :, 0], TWO_CHANNELS[1, :, 1] = 1, 9
 
 
-def mask_of_channels(folder: Path) -> ClassChannels:
+def mask_of_channels(folder: Path) -> ClassMasks:
     np.save(folder / "a.npy", TWO_CHANNELS)
-    return ClassChannels(str(folder / "a.npy"), (0, 1), (9,))
+    return ClassMasks((PageFile(str(folder / "a.npy")),), (0, 1), (9,))
 
 
 def mask_of_files(folder: Path) -> ClassMasks:
-    files = [ClassFile(str(folder / f"{index}.png")) for index in range(2)]
+    files = [PageFile(str(folder / f"{index}.png")) for index in range(2)]
     for index, file in enumerate(files):
         Image.fromarray(TWO_CHANNELS[:, :, index]).save(file.path)
     return ClassMasks(tuple(files), (0, 1), (9,))
@@ -113,20 +111,20 @@ def channels(tmp_path) -> str:
 
 def test_channels_are_called_by_their_numbers_from_one_and_as_many_as_classes(channels):
     with pytest.raises(DataError, match=r"a\.npy channel 2: mask of one class holds 0, 1, 2"):
-        ClassChannels(channels, (0, 1)).render()
+        ClassMasks((PageFile(channels),), (0, 1)).render()
     with pytest.raises(DataError, match=r"a\.npy: mask has 2 channels, others have 3$"):
-        ClassChannels(channels, (0, 1, 2)).render()
+        ClassMasks((PageFile(channels),), (0, 1, 2)).render()
 
 
 def test_a_channel_of_a_class_that_is_left_out_may_hold_anything(channels):
-    truth, unknown = unpack_bits(ClassChannels(channels, (0, None)).render())
+    truth, unknown = unpack_bits(ClassMasks((PageFile(channels),), (0, None)).render())
     assert not truth.any()
     assert not unknown.any()
 
 
 def test_a_mask_of_a_class_that_is_left_out_is_read_where_no_other_says_the_size(tmp_path):
     Image.fromarray(np.ones((2, 3), np.uint8)).save(tmp_path / "a.png")
-    masks = ClassMasks((ClassFile(""), ClassFile(str(tmp_path / "a.png"))), (0, None))
+    masks = ClassMasks((PageFile(""), PageFile(str(tmp_path / "a.png"))), (0, None))
     truth, unknown = unpack_bits(masks.render())
     assert truth.tolist() == [[0] * 3] * 2
     assert unknown.tolist() == [[1] * 3] * 2

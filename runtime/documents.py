@@ -20,7 +20,6 @@ MOST_BYTES_OF_DATA = 2**32  # the largest file that holds a data set, such as th
 MOST_BYTES_OF_YAML = 2**20
 MOST_LEVELS = 64  # the deepest nesting of lists and objects
 MOST_DIGITS = 300  # whole numbers of more digits may not fit into a float
-MOST_CHARACTERS = 2**12  # a longer value in YAML, `1:1:1...`, may be a number that takes minutes to compute
 HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate as JSON writes it, which is valid text only in a pair
 # the beginning of a formula (owasp.org/www-community/attacks/CSV_Injection), maybe behind apostrophes; a protected cell
 FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
@@ -98,7 +97,7 @@ def parse_json(content: bytes | str, root: Root = dict, *, as_pairs: bool = Fals
     _check_root(value, root)
     _check_levels(value)
     if HALF_CHARACTER.search(text):
-        json.dumps(value, ensure_ascii=False).encode()  # a UnicodeEncodeError is a ValueError
+        _check_characters(value)
     return value
 
 
@@ -157,36 +156,30 @@ def as_json(value: Any) -> Any:
 
 
 def read_yaml(file: str | Path, root: Root = dict) -> Any:
-    """The value of a YAML file, of type `root`. Raises OSError, and ValueError for invalid or self-expanding YAML."""
+    """The value of a YAML file, of type `root`; numbers, dates and truth values stay the texts that stand there.
+
+    Raises OSError, and ValueError for invalid YAML and for aliases, which could expand to many copies.
+    """
     import yaml
-
-    class Loader(yaml.SafeLoader):
-        """A loader that refuses aliases of lists and objects, which could expand to many copies."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            is_alias = self.check_event(yaml.AliasEvent)
-            node = super().compose_node(parent, index)
-            is_scalar = isinstance(node, yaml.ScalarNode)
-            if is_alias and not is_scalar:
-                raise ValueError("it has an alias of a list or of an object; write the content out")
-            if is_scalar and len(node.value) > MOST_CHARACTERS:
-                raise ValueError(f"it has a value of {len(node.value):,} characters")
-            if is_scalar:
-                node.value.encode()  # a UnicodeEncodeError, for half a character, is a ValueError
-            return node
 
     content = read_bytes(file, MOST_BYTES_OF_YAML)
     try:
-        value = yaml.load(content, Loader)
-    except ValueError:
-        raise
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(content, yaml.BaseLoader)):
+            raise ValueError("it has an alias; write the content out")
+        value = yaml.load(content, yaml.BaseLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
     except RecursionError as error:
         raise ValueError(_too_deep()) from error
-    except Exception as error:  # it may be any error: a KeyError for `!!bool maybe`, an IndexError for `!!int ""`
-        raise ValueError(str(error) or type(error).__name__) from error
     _check_root(value, root)
     _check_levels(value)
+    _check_characters(value)
     return value
+
+
+def _check_characters(value: Any) -> None:
+    """Raises ValueError for half a character, which no file can hold."""
+    json.dumps(value, ensure_ascii=False).encode()  # a UnicodeEncodeError is a ValueError
 
 
 def _whole_number(text: str) -> int:

@@ -56,7 +56,7 @@ def nested(levels: int) -> str:
 
 def test_yaml_may_be_sixty_four_levels_deep(tmp_path):
     (tmp_path / "a.yaml").write_text(nested(64))
-    assert read_yaml(tmp_path / "a.yaml", list) == json.loads(nested(64))
+    assert json.dumps(read_yaml(tmp_path / "a.yaml", list)) == nested(64).replace("1", '"1"')
     (tmp_path / "a.yaml").write_text(nested(65))
     with pytest.raises(ValueError, match="it is nested deeper than 64 levels"):
         read_yaml(tmp_path / "a.yaml", list)
@@ -79,16 +79,9 @@ YAML = {
     "aliases": "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
     "itself": "a: &a [*a]\n",
     "an alias of an object": "a: &a {x: 1}\nb: *a\n",
-    "digits": "a: " + "9" * 5000,
-    "a number in base 60": "a: " + "1:" * 400_000 + "1",
-    "a tag": "a: !!python/object/apply:os.system [ls]",
-    "no boolean": "a: !!bool maybe",
-    "no number": 'a: !!int ""',
     "a list as a key": "{[1]: 2}",
-    "a date": "a: 2020-99-99",
     "half a character": r'a: "\ud800"',
     "another root": "- 1",
-    "a large float in base 60": "a: " + "1:" * 1000 + "1.5",
 }
 
 
@@ -102,8 +95,8 @@ def test_yaml_that_cannot_be_used_is_a_value_error_at_once(tmp_path, content):
 
 
 def test_yaml_of_a_data_set_is_read(tmp_path):
-    (tmp_path / "a.yaml").write_text("path: &here .\ntrain: *here\nnames:\n  0: cat\n  1: é\n", encoding="utf-8")
-    assert read_yaml(tmp_path / "a.yaml") == {"path": ".", "train": ".", "names": {0: "cat", 1: "é"}}
+    (tmp_path / "a.yaml").write_text("path: .\nversion: 1.10\nnames:\n  0: no\n  1: é\n", encoding="utf-8")
+    assert read_yaml(tmp_path / "a.yaml") == {"path": ".", "version": "1.10", "names": {"0": "no", "1": "é"}}
 
 
 def test_a_pipe_is_not_read(tmp_path):
@@ -135,15 +128,14 @@ def test_lines_of_json_are_objects_or_damaged_except_a_cut_end(tmp_path):
 @pytest.mark.parametrize(
     ("root", "line"),
     [
-        (dict, "it holds a int, expected an object"),
-        (list, "it holds a int, expected a list"),
-        ((list, dict), "it holds a int, expected a list"),
-        (str, "it holds a int, expected str"),
+        (dict, "it holds a str, expected an object"),
+        (list, "it holds a str, expected a list"),
+        ((list, dict), "it holds a str, expected a list"),
     ],
 )
 @pytest.mark.parametrize("read", [read_json, read_yaml], ids=["JSON", "YAML"])
 def test_a_file_that_holds_something_else_is_told_what_was_expected(tmp_path, root, line, read):
-    (tmp_path / "a").write_text("1")
+    (tmp_path / "a").write_text('"1"')
     with pytest.raises(ValueError, match=f"^{line}$"):
         read(tmp_path / "a", root)
 

@@ -40,8 +40,7 @@ def check_scale(info: DatasetInfo, scale: float | None, config: UNetConfig) -> N
     scaled_height, scaled_width = config.preprocess.input_size(height, width)
     if min(height, width) < SMALLEST_IMAGE or min(scaled_height, scaled_width) >= SMALLEST_IMAGE:
         return
-    side = min(min(height, width), max(SMALLEST_IMAGE, *config.divisors))
-    better_scale = math.ceil(100 * side / min(height, width)) / 100
+    better_scale = math.ceil(100 * SMALLEST_IMAGE / min(height, width)) / 100
     raise SettingsError(
         f"--scale {scale:g}: makes images of {height} x {width} pixels as small as {scaled_height} x {scaled_width},"
         f" where nothing is left to see; give --scale {better_scale:g} or more"

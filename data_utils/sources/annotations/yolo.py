@@ -119,14 +119,14 @@ def read_settings(path: Path) -> dict[str, Any]:
     with reading(path, "YAML"):
         content = read_yaml(path)
     names = content.get("names")
-    if isinstance(names, dict) and {*map(type, names)} <= {int} and names.keys() == {*range(len(names))}:
-        names = [names[index] for index in range(len(names))]
+    if isinstance(names, dict) and names.keys() == {*map(str, range(len(names)))}:
+        names = [names[str(index)] for index in range(len(names))]
     if not isinstance(names, list) or not names:
         raise DataError(f"{path} has no `names`: expected a list of the classes, or 0: name, 1: name, ...")
     for index, name in enumerate(names):
-        if type(name) not in (str, int, float):  # YAML takes `no` and `2020-01-01` for a truth value and a date
-            raise DataError(f"{path}: the name of class {index} is {str(name)[:40]}, expected a text; put it in quotes")
-    return content | {"names": [str(name) for name in names]}
+        if not isinstance(name, str):
+            raise DataError(f"{path}: the name of class {index} is {str(name)[:40]}, expected a text")
+    return content | {"names": names}
 
 
 def _listed_places(value: Any, split: str, settings: Path, base: str) -> list[Path]:

@@ -47,26 +47,15 @@ def test_flags_that_suit_the_data_are_taken(info, flags):
     check_axes(info, parsed("--dataset", "data", *flags.split()))
 
 
-def check(typed: float | None, used: float, *sizes: tuple[int, int], depth: int = 3) -> None:
-    """Check a scale of images of these sizes in a network of this depth."""
+def check(typed: float | None, used: float, *sizes: tuple[int, int]) -> None:
+    """Check a scale of images of these sizes."""
     info = SimpleNamespace(train=SimpleNamespace(sizes=np.array(sizes)))
-    check_scale(info, typed, UNetConfig(depth=depth, preprocess=Preprocess(scale=used)))
+    check_scale(info, typed, UNetConfig(preprocess=Preprocess(scale=used)))
 
 
-def test_a_scale_at_which_nothing_is_left_to_see_is_refused_with_its_size():
-    line = "--scale 0.2: makes images of 16 x 16 pixels as small as 3 x 3, where nothing is left to see; give"
-    with pytest.raises(SettingsError, match=f"{line} --scale 0.5 or more"):
-        check(0.2, 0.2, (16, 16))
-
-
-def test_the_usual_image_decides_which_scale_is_refused():
-    with pytest.raises(SettingsError, match=r"of 24 x 40 pixels as small as 2 x 4, .* give --scale 0\.34 or more"):
-        check(0.1, 0.1, (24, 40), (31, 30), (9, 900))  # for 8 pixels
-
-
-def test_a_refused_scale_is_replaced_by_one_that_leaves_four_pixels():
-    with pytest.raises(SettingsError, match=r"as small as 3 x 3, .* give --scale 0\.25 or more"):
-        check(0.2, 0.2, (16, 16), depth=1)
+def test_a_scale_at_which_nothing_of_the_usual_image_is_left_is_refused_with_one_that_leaves_four_pixels():
+    with pytest.raises(SettingsError, match=r"of 24 x 40 pixels as small as 2 x 4, .* give --scale 0\.17 or more"):
+        check(0.1, 0.1, (24, 40), (31, 30), (9, 900))
 
 
 def test_other_scales_are_taken():

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from data_utils.sources.annotations.documents import lines_of
 from data_utils.sources.records import Records, select
 from data_utils.sources.spelling import find_name, spellings
 from runtime.console import listing
-from runtime.documents import read_bytes
 from runtime.errors import DataError
 from runtime.redact import printable, redact
 
@@ -47,14 +47,8 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
 
 def read_names(file: Path) -> set[str]:
     """The names in a list, without empty lines and lines that begin with #. Raises DataError if it cannot be read."""
-    try:
-        text = read_bytes(file).decode("utf-8-sig")
-    except OSError as error:
-        raise DataError(f"--exclude {file}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise DataError(f"--exclude {file}: is no list of names ({error})") from error
-    lines = (printable(line.strip()) for line in text.splitlines())
-    return {line for line in lines if line and not line.startswith(COMMENT)}
+    lines = map(str.strip, lines_of(file))
+    return {printable(line) for line in lines if line and not line.startswith(COMMENT)}
 
 
 def shown_name(records: Records, index: int) -> str:

@@ -15,11 +15,12 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, source_files
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
+from data_utils.sources.annotations.documents import text_of
 from data_utils.sources.records import ALL, LabelSet, Records, labeled
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
 from runtime.console import listing
-from runtime.documents import parse_csv, read_bytes
+from runtime.documents import parse_csv
 from runtime.errors import DataError, one_line
 
 TABLE = "classes.csv"
@@ -88,7 +89,7 @@ class Table:
 
 def read_table(file: Path) -> Table:
     """A `classes.csv`. Raises DataError, with the file and the line, for an invalid file."""
-    text = _read_text(file)
+    text = text_of(file)
     first_line, _, _ = text.partition("\n")
     title = IMAGE_TITLE.match(first_line)
     if title is None:
@@ -134,13 +135,6 @@ def _classes(titles: Sequence[str], values: Sequence[str], location: str) -> Lab
         if value.lower() in YES:
             names.append(title)
     return tuple(sorted(names))
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return read_bytes(file).decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read as text ({one_line(error)}); save it as UTF-8, or rename it") from error
 
 
 def _split_names(text: str) -> LabelSet:
@@ -234,7 +228,7 @@ class LabelFiles:
 
 def _read_rule(file: Path) -> ImageLabels:
     """The classes of a `classes.txt`: a name a line."""
-    names = _split_names(_read_text(file))
+    names = _split_names(text_of(file))
     if not names:
         raise DataError(f"{file} is empty; write the classes that the images of its folder are labeled for, one a line")
     return ImageLabels(names, str(file))

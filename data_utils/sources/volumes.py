@@ -11,13 +11,13 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, VolumeFile, is_visible_f
 from data_utils.image_io.tiff import is_tiff, stored_voxel_size
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, Spacing
 from data_utils.image_io.volumes import volume_stem
+from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import children, files_by_stem, find_splits, natural_sort_key
 from data_utils.sources.pairs import Cases, find_masks
 from data_utils.sources.records import Metadata, Records
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
-from runtime.documents import read_json
 from runtime.errors import DataError, ImageError
 
 DESCRIPTION = "dataset.json"
@@ -162,7 +162,7 @@ def _files_by_channel(folder: Path, files: dict[str, str], count: int | None) ->
 
 def read_description(file: Path) -> Description:
     """A dataset.json of the Decathlon ("modality", labels {"0": name}) or of nnU-Net ("channel_names", {name: 0})."""
-    content = _read_json(file, dict)
+    content = json_of(file)
     if not isinstance(content.get("labels"), dict):
         raise DataError(f'{file} has no "labels": {{"0": "background", ...}}, as a data set of volumes has')
     labels = list(content["labels"].items())
@@ -242,15 +242,8 @@ def read_spacing(images: Path) -> Spacing | None:
     file = _spacing_file(images, images.parent, images.parent.parent)
     if file is None:
         return None
-    spacing = _read_json(file, list)
+    spacing = json_of(file, list)
     if len(spacing) != 3 or not all(isinstance(side, int | float) and side > 0 for side in spacing):
         raise DataError(f"{file} holds {str(spacing)[:80]}, expected [z, y, x] in mm")
     z, y, x = map(float, spacing)
     return z, y, x
-
-
-def _read_json(file: Path, root: type) -> Any:
-    try:
-        return read_json(file, root)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read ({error})") from error

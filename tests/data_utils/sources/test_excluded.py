@@ -71,7 +71,7 @@ def test_images_of_a_stream_cannot_be_left_out(tmp_path):
     [
         (b"nobody.png\n", "the data set has no nobody.png; take such lines out of the list"),
         (b"z.png\nx.png\ny.png\n", "the data set has no x.png, y.png, z.png; take such lines out of the list"),
-        (b"\xff\xfe", "is no list of names"),
+        (b"\xff\xfe", "cannot be read as text"),
     ],
     ids=["one unknown name", "three unknown names", "no text"],
 )

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from data_utils.analysis.inspection import ClassLocations, Inspection, Problem
-from data_utils.analysis.problems import lossy_problem, size_problem, value_count_problem
+from data_utils.analysis.inspection import ClassLocations, Inspection, Problem, UnusableRecord, problem_of_kind
+from data_utils.analysis.problems import check_proportions, check_values
 from data_utils.image_io.formats import ImageSource
 from data_utils.image_io.reader import decode_mask, read_header, read_image
-from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.windowed import WindowedImage, open_if_large, open_windowed, strips
 from data_utils.mask_values import MAX_VALUES, as_color, count_colors, count_values, has_colors, pack, value_key
 from data_utils.sources.records import Record
@@ -42,13 +41,15 @@ def count_channels(source: ImageSource, name: str, *, windows: bool) -> int:
     return read_image(source, name).shape[2]
 
 
-def inspect_image(record: Record, *, has_classes: bool = True, windows: bool = False) -> Inspection | Problem:
+def inspect_image(record: Record, *, has_classes: bool = True, windows: bool = False) -> Inspection:
     """The inspection of the header of an image, of all pixels if they may be infinite, and of all of its mask.
 
     Args:
         has_classes: whether the values of masks are classes: few, and not smoothed.
         windows: whether a large image is read in windows; then some pixels of each value are remembered, (n, 2) as
             (row, column).
+
+    Raises UnusableRecord.
     """
     if not windows or isinstance(record["target"], bytes):
         return _inspect_whole(record, has_classes=has_classes)
@@ -58,64 +59,45 @@ def inspect_image(record: Record, *, has_classes: bool = True, windows: bool = F
         return _inspect_in_strips(record, image, has_classes=has_classes)
 
 
-def _inspect_whole(record: Record, *, has_classes: bool) -> Inspection | Problem:
+def _inspect_whole(record: Record, *, has_classes: bool) -> Inspection:
     name = record["name"]
-    try:
+    with problem_of_kind("image cannot be read"):
         size, mode = inspect_header(record)
-    except DataError as error:
-        return Problem("image cannot be read", str(error))
-    try:
+    with problem_of_kind("mask cannot be read"):
         mask, is_colored, is_jpeg = decode_mask(record["target"], name)
-    except DataError as error:
-        return Problem("mask cannot be read", str(error))
-    mask_size = mask.shape[:2]
-    if not same_proportions(size, mask_size):
-        return size_problem(name, size, mask_size)
+    check_proportions(name, size, mask.shape[:2])
     pixels = count_values(mask)
-    kind = "colors" if mask.ndim == 3 else "greys" if is_colored else "numbers"
-    problem = _value_problem(name, pixels, is_jpeg=is_jpeg) if has_classes else None
-    return problem or Inspection(size, mask_size, mode, kind, pixels)
+    if has_classes:
+        check_values(name, pixels, is_jpeg=is_jpeg)
+    kind = "greys" if is_colored else "numbers"
+    return Inspection(size, mask.shape[:2], mode, "colors" if mask.ndim == 3 else kind, pixels)
 
 
-def _value_problem(name: str, pixels: dict[MaskValue, int], *, is_jpeg: bool) -> Problem | None:
-    """The problem that a mask of classes holds values that JPEG has invented, or too many."""
-    if is_jpeg and len(pixels) > 2:
-        return lossy_problem(name, pixels)
-    return value_count_problem(pixels, name)
-
-
-def _inspect_in_strips(record: Record, image: WindowedImage, *, has_classes: bool) -> Inspection | Problem:
+def _inspect_in_strips(record: Record, image: WindowedImage, *, has_classes: bool) -> Inspection:
     """The inspection of a large image, whose mask is read in strips."""
     name = record["name"]
     try:
         with open_windowed(record["target"]) as mask:
-            if not same_proportions(image.size, mask.size):
-                return size_problem(name, image.size, mask.size)
+            check_proportions(name, image.size, mask.size)
             first = np.asarray(image.read(0, 1))
             mode = f"{first.dtype} x {first[0, 0].size}"
-            problem = _infinite_problem(image, name) if _may_be_infinite(mode) else None
-            inspection = problem or _inspect_strips(mask, image.size, mode, name, has_classes=has_classes)
+            if _may_be_infinite(mode):
+                with problem_of_kind("image cannot be read"):
+                    for _, strip in strips(image):
+                        read_image(strip, name)
+            inspection = _inspect_strips(mask, image.size, mode, name, has_classes=has_classes)
     except DataError as error:
-        return Problem("cannot be read in windows", f"{name}: {error}; store large masks as tiled TIFF")
-    if isinstance(inspection, Problem) or not has_classes:
-        return inspection
-    is_jpeg = str(record["target"]).lower().endswith((".jpg", ".jpeg"))
-    return _value_problem(name, inspection.pixels, is_jpeg=is_jpeg) or inspection
-
-
-def _infinite_problem(image: WindowedImage, name: str) -> Problem | None:
-    """The problem that an image holds numbers that are not finite, or cannot be read; None if all are finite."""
-    try:
-        for _, strip in strips(image):
-            read_image(strip, name)
-    except DataError as error:
-        return Problem("image cannot be read", str(error))
-    return None
+        text = f"{name}: {error}; store large masks as tiled TIFF"
+        raise UnusableRecord(Problem("cannot be read in windows", text)) from error
+    if has_classes:
+        is_jpeg = str(record["target"]).lower().endswith((".jpg", ".jpeg"))
+        check_values(name, inspection.pixels, is_jpeg=is_jpeg)
+    return inspection
 
 
 def _inspect_strips(
     mask: WindowedImage, size: tuple[int, int], mode: str, name: str, *, has_classes: bool
-) -> Inspection | Problem:
+) -> Inspection:
     """The values of a mask, read in strips, beside an image of `size` (H, W) and `mode`."""
     pixels: Counter = Counter()
     samples: dict[Any, list[tuple[int, np.ndarray]]] = defaultdict(list)
@@ -128,9 +110,8 @@ def _inspect_strips(
         pixels.update(counts)
         if has_colors(pixels):  # grey levels, from strips without other colors, are colors too
             pixels = count_colors(pixels)
-        problem = value_count_problem(pixels, name) if has_classes else None
-        if problem:
-            return problem
+        if has_classes:
+            check_values(name, pixels)
         for value, indices in _value_pixels(keys, counts):
             count = len(indices)
             evenly_spaced = np.linspace(0, count - 1, min(count, LOCATIONS)).astype(int)

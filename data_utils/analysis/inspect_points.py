@@ -4,29 +4,24 @@ import numpy as np
 
 from data_utils.analysis.inspect_images import inspect_header
 from data_utils.analysis.inspect_volumes import FOREGROUND, generator
-from data_utils.analysis.inspection import ClassLocations, Inspection, Problem
+from data_utils.analysis.inspection import ClassLocations, Inspection, problem_of_kind
 from data_utils.image_io.formats import PointSource
 from data_utils.image_io.volumes import read_volume
 from data_utils.image_io.windowed import open_if_large
 from data_utils.sources.points.spaces import to_pixels, to_voxels
 from data_utils.sources.records import Record
-from runtime.errors import DataError
 from tasks.points import PRESENT
 
 
-def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Problem:
+def inspect_points(record: Record, *, windows: bool = False) -> Inspection:
     """The inspection of the header of an image; with `windows`, a large image also gets the pixels of its points."""
     name = record["name"]
     source = record["target"]
     assert isinstance(source, PointSource)
-    try:
+    with problem_of_kind("image cannot be read"):
         size, mode = inspect_header(record)
-    except DataError as error:
-        return Problem("image cannot be read", str(error))
-    try:
+    with problem_of_kind("points of an image of another shape"):
         pixels = to_pixels(source, size, name)
-    except DataError as error:
-        return Problem("points of an image of another shape", str(error))
     locations: ClassLocations | None = None
     if windows:
         with open_if_large(record["image"]) as picture:
@@ -35,15 +30,13 @@ def inspect_points(record: Record, *, windows: bool = False) -> Inspection | Pro
     return Inspection(size, size, mode, "numbers", {}, locations)
 
 
-def inspect_volume_points(record: Record) -> Inspection | Problem:
+def inspect_volume_points(record: Record) -> Inspection:
     """The inspection of a volume, with the voxels of its points; intensities are sampled from the whole volume."""
     name = record["name"]
     source = record["target"]
     assert isinstance(source, PointSource)
-    try:
+    with problem_of_kind("image cannot be read"):
         voxels, header = read_volume(record["image"], name)
-    except DataError as error:
-        return Problem("image cannot be read", str(error))
     rng = generator(name, header.size)
     z, y, x = (rng.integers(side, size=FOREGROUND) for side in header.size)
     return Inspection(

@@ -5,8 +5,8 @@ from collections import Counter
 
 import numpy as np
 
-from data_utils.analysis.inspection import ClassLocations, Inspection, Problem
-from data_utils.analysis.problems import value_count_problem
+from data_utils.analysis.inspection import ClassLocations, Inspection, Problem, UnusableRecord, problem_of_kind
+from data_utils.analysis.problems import check_values
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.volumes import (
     VolumeHeader,
@@ -18,7 +18,6 @@ from data_utils.image_io.volumes import (
 )
 from data_utils.mask_values import count_values
 from data_utils.sources.records import Record
-from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
 
 UNLABELED = (0, IGNORE_INDEX)
@@ -31,39 +30,28 @@ def generator(name: str, size: tuple[int, ...]) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(repr((name, size)).encode()))
 
 
-def inspect_volume(record: Record, has_classes: bool = True) -> Inspection | Problem:
+def inspect_volume(record: Record, has_classes: bool = True) -> Inspection:
     """The inspection of image and label: whether they fit, where each value lies, intensities at some voxels."""
     name = record["name"]
     image = record["image"]
     label = record["target"]
     assert isinstance(image, VolumeFile)
     assert isinstance(label, VolumeFile)
-    try:
+    with problem_of_kind("image cannot be read"):
         header = read_volume_header(image, name)
-    except DataError as error:
-        return Problem("image cannot be read", str(error))
-    try:
+    with problem_of_kind("label cannot be read"):
         label_header = read_volume_header(label._replace(paths=label.paths[:1]), f"{name}: label")
-    except DataError as error:
-        return Problem("label cannot be read", str(error))
-    problem = _mismatch(name, header, label_header)  # before any voxel is read
-    if problem:
-        return problem
-    try:
+    _check_grids(name, header, label_header)  # before any voxel is read
+    with problem_of_kind("image cannot be read"):
         voxels, _ = read_volume(image, name)
-    except DataError as error:
-        return Problem("image cannot be read", str(error))
-    try:
+    with problem_of_kind("label cannot be read"):
         values, _ = read_label_volume(label, name)
-    except DataError as error:
-        return Problem("label cannot be read", str(error))
     plane_counts = [count_values(plane) for plane in values]
     pixels: Counter[MaskValue] = Counter()
     for counts in plane_counts:
         pixels.update(counts)
-    problem = value_count_problem(pixels, name) if has_classes else None
-    if problem:
-        return problem
+    if has_classes:
+        check_values(name, pixels)
     rng = generator(name, header.size)
     locations: ClassLocations = {}
     for value in sorted(pixels):
@@ -75,17 +63,14 @@ def inspect_volume(record: Record, has_classes: bool = True) -> Inspection | Pro
     return Inspection(*sizes, header.dtype, "numbers", dict(pixels), locations, channels, header.spacing, foreground)
 
 
-def _mismatch(name: str, image: VolumeHeader, label: VolumeHeader) -> Problem | None:
-    """The problem if the voxels of a volume and its label do not lie at the same places; else None."""
+def _check_grids(name: str, image: VolumeHeader, label: VolumeHeader) -> None:
+    """Raises UnusableRecord if the voxels of a volume and its label do not lie at the same places."""
     if image.size != label.size:
-        return Problem("label of another shape", volume_size_mismatch(name, image, label))
-    if same_grid(image, label):
-        return None
-    distance = np.abs(image.affine - label.affine).max()
-    return Problem(
-        "label of another affine",
-        f"{name}: the affines of image and label differ by up to {distance:.3g} mm; resample one to the other's grid",
-    )
+        raise UnusableRecord(Problem("label of another shape", volume_size_mismatch(name, image, label)))
+    if not same_grid(image, label):
+        distance = np.abs(image.affine - label.affine).max()
+        text = f"{name}: the affines of image and label differ by up to {distance:.3g} mm"
+        raise UnusableRecord(Problem("label of another affine", f"{text}; resample one to the other's grid"))
 
 
 def _sample_voxels(

@@ -3,6 +3,7 @@
 from base64 import b64decode, b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,6 +33,23 @@ class Problem(NamedTuple):
 
     kind: str
     text: str
+
+
+class UnusableRecord(Exception):  # it says what a record is
+    """A record cannot be used, for a `problem`."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.text)
+        self.problem = problem
+
+
+@contextmanager
+def problem_of_kind(kind: str) -> Iterator[None]:
+    """A context in which a DataError makes the record unusable, with a problem of this kind."""
+    try:
+        yield
+    except DataError as error:
+        raise UnusableRecord(Problem(kind, str(error))) from error
 
 
 class Foreground(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 from data_utils.analysis.inspect_images import count_channels, inspect_image
 from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
 from data_utils.analysis.inspect_volumes import inspect_volume
-from data_utils.analysis.inspection import Inspection, Problem, SplitInspection
+from data_utils.analysis.inspection import Inspection, Problem, SplitInspection, UnusableRecord, problem_of_kind
 from data_utils.analysis.volume_statistics import measure_foreground
 from data_utils.invented_values import excess_values
 from data_utils.mask_values import MAX_VALUES
@@ -40,18 +40,22 @@ class Inspector:
 
     def inspect(self, record: Record) -> Inspection | Problem:
         """The inspection of a record."""
+        try:
+            return self._inspect(record)
+        except UnusableRecord as error:
+            return error.problem
+
+    def _inspect(self, record: Record) -> Inspection:
         if self.dims == 3:
             return inspect_volume_points(record) if self.has_points else inspect_volume(record, self.has_classes)
         if self.has_points:
             inspection = inspect_points(record, windows=self.windows)
         else:
             inspection = inspect_image(record, has_classes=self.has_classes, windows=self.windows)
-        if isinstance(inspection, Problem) or not self.decodes:
+        if not self.decodes:
             return inspection
-        try:
+        with problem_of_kind("image cannot be read"):
             channels = count_channels(record["image"], record["name"], windows=self.windows)
-        except DataError as error:
-            return Problem("image cannot be read", str(error))
         return replace(inspection, channels=channels)
 
 

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from data_utils.analysis.inspection import Problem, SplitInspection
+from data_utils.analysis.inspection import Problem, SplitInspection, UnusableRecord
 from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import size_mismatch
+from data_utils.image_io.resize import same_proportions
 from data_utils.invented_values import SWAPPED_FOLDERS_HINT, describe_invented, excess_values
 from data_utils.mask_values import MAX_VALUES, as_color, show
 from data_utils.sources.records import Records
@@ -19,28 +20,26 @@ NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes 
 MIN_MERGED_FILES = 4  # from this many files with the same problem on, one line stands for all
 
 
-def size_problem(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Problem:
-    """The problem that image and mask (H, W) have different proportions."""
-    return Problem("mask and image differ in proportions", size_mismatch(name, image, mask))
+def check_proportions(name: str, image: tuple[int, int], mask: tuple[int, int]) -> None:
+    """Raises UnusableRecord if image and mask (H, W) have different proportions."""
+    if not same_proportions(image, mask):
+        raise UnusableRecord(Problem("mask and image differ in proportions", size_mismatch(name, image, mask)))
 
 
-def lossy_problem(name: str, pixels: Mapping[MaskValue, int]) -> Problem:
-    """The problem that a JPEG mask holds more than two values."""
-    if len(pixels) > MAX_VALUES and describe_invented(pixels) is None:
-        return Problem("lossy mask", f"{name}: mask looks like a photograph: {SWAPPED_FOLDERS_HINT}?")
-    return Problem(
-        "lossy mask",
-        f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression has invented some, and re-saving"
-        " the file keeps them: export the mask again as PNG (or are images and masks swapped?)",
-    )
-
-
-def value_count_problem(pixels: Mapping[MaskValue, int], name: str) -> Problem | None:
-    """The problem that a mask holds more values than a data set may have classes, or None."""
+def check_values(name: str, pixels: Mapping[MaskValue, int], *, is_jpeg: bool = False) -> None:
+    """Raises UnusableRecord if a mask of classes holds values that JPEG has invented, or too many."""
     excess = excess_values(pixels)
-    if excess is None:
-        return None
-    return Problem("too many mask values", f"{name}: mask holds more than {MAX_VALUES} values: {excess}")
+    if is_jpeg and len(pixels) > 2:
+        text = f"{name}: mask looks like a photograph: {SWAPPED_FOLDERS_HINT}?"
+        if excess is None or describe_invented(pixels) is not None:
+            text = (
+                f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression has invented some, and"
+                " re-saving the file keeps them: export the mask again as PNG (or are images and masks swapped?)"
+            )
+        raise UnusableRecord(Problem("lossy mask", text))
+    if excess is not None:
+        text = f"{name}: mask holds more than {MAX_VALUES} values: {excess}"
+        raise UnusableRecord(Problem("too many mask values", text))
 
 
 def exclude_unreadable(inspection: SplitInspection, records: Records, reader: TargetReader) -> None:

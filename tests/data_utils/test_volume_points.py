@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.in_process import run_train
+from support.inspections import inspect_volume_points
 from support.points import point_table
 
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.inspect_points import inspect_volume_points
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.image_io.volumes import read_volume

@@ -5,10 +5,31 @@ from pathlib import Path
 import numpy as np
 import tifffile
 
-from data_utils.analysis.inspection import Inspection, SplitInspection
+from data_utils.analysis.inspection import Inspection, Problem, SplitInspection
+from data_utils.analysis.inspectors import Inspector
 from data_utils.sources.records import AnnotationSummary, ListRecords, Metadata
 
 PICTURE = np.zeros((4, 5), np.uint8)
+
+
+def inspect_image(record: dict, **settings: bool) -> Inspection | Problem:
+    """The inspection of an image and its mask."""
+    return Inspector(**settings).inspect(record)
+
+
+def inspect_points(record: dict, *, windows: bool = False) -> Inspection | Problem:
+    """The inspection of an image and its points."""
+    return Inspector(has_points=True, windows=windows).inspect(record)
+
+
+def inspect_volume(record: dict) -> Inspection | Problem:
+    """The inspection of a volume and its label."""
+    return Inspector(dims=3).inspect(record)
+
+
+def inspect_volume_points(record: dict) -> Inspection | Problem:
+    """The inspection of a volume and its points."""
+    return Inspector(dims=3, has_points=True).inspect(record)
 
 
 def records_of(count: int, annotations: AnnotationSummary | None = None, **metadata) -> ListRecords:

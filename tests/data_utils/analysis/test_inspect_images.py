@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from support.inspections import split_of
+from support.inspections import inspect_image, split_of
 
-from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspection import (
     Inspection,
     Problem,

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.inspections import inspect_volume
 from support.volumes import volume_config, write_decathlon, write_volume
 
 from data_utils.analysis import inspect_volumes
 from data_utils.analysis.dataset_info import load_dataset_info
-from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.analysis.inspection import Inspection, Problem, SplitInspection
 from data_utils.analysis.volume_statistics import measure_foreground
 from data_utils.image_io.formats import VolumeFile

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tifffile
 from PIL import Image
+from support.inspections import inspect_image
 
-from data_utils.analysis.inspect_images import inspect_image
 from data_utils.image_io.rasters import Raster
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from support.inspections import inspect_points, inspect_volume_points
 from support.volumes import write_volume
 
 from data_utils.analysis.check_data import check_data
-from data_utils.analysis.inspect_points import inspect_points, inspect_volume_points
 from data_utils.analysis.inspection import Inspection, SplitInspection
 from data_utils.analysis.point_warnings import point_warnings
 from data_utils.config import DataConfig

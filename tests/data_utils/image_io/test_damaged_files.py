@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from support.inputs import read_input
+from support.inspections import inspect_image
 
-from data_utils.analysis.inspect_images import inspect_image
 from data_utils.analysis.inspection import Inspection, Problem
 from data_utils.image_io.reader import read_header, read_image, read_mask
 from runtime.errors import DataError, ImageError

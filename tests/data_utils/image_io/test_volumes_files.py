@@ -16,9 +16,9 @@ import pytest
 import tifffile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.inspections import inspect_volume
 from support.volumes import AFFINES, ANISOTROPIC, LPS, RAS, case, write_nifti
 
-from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.analysis.inspection import Inspection, Problem
 from data_utils.image_io.formats import VolumeFile
 from data_utils.image_io.resize import nearest, resize_image, resize_mask

@@ -11,6 +11,7 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
+from support.inspections import inspect_volume
 from support.volumes import (
     CASE_NAMES,
     LPS,
@@ -24,7 +25,6 @@ from support.volumes import (
 )
 
 from data_utils.analysis.check_data import check_data
-from data_utils.analysis.inspect_volumes import inspect_volume
 from data_utils.analysis.inspection import Inspection
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig

@@ -1,7 +1,7 @@
-"""Masks as colors and overlays: uint8 pictures for prediction, trackers and the report."""
+"""Masks, objects and points on pictures: uint8, for prediction, trackers and the report."""
 
 import colorsys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,12 @@ LINE_HEIGHT = 20  # pixels of a line of the legend
 CLASSES_PER_ROUND = 6  # classes of a palette that share a saturation and a value
 SATURATIONS_AND_VALUES = ((0.75, 0.95), (0.55, 1.0), (0.95, 0.65))  # one pair for each of successive rounds
 SHOWN_CHANNELS = 3
+
+SHADES = 12  # colors of objects, in turn
+SMALLEST_RADIUS = 3  # pixels of a point
+RADIUS_SHARE = 1 / 150  # the radius of a point, as a share of the longer side of the picture
+LINE_COLOR = (255, 255, 255)  # from a predicted point to the true one
+LEAST_SIDE = 480  # a smaller picture is enlarged, so that points do not hide it
 
 Limits = tuple[Any, Any]  # numbers, or arrays (SHOWN_CHANNELS,): the values shown as black and as white
 
@@ -191,3 +197,107 @@ def join_in_row(pictures: Sequence[np.ndarray]) -> np.ndarray:
     for picture in pictures[1:]:
         parts += [separator, picture]
     return np.hstack(parts)
+
+
+def touching_pairs(labels: np.ndarray) -> np.ndarray:
+    """(N, 2): each pair of different numbers above 0 that pixels of `labels` hold side by side, smaller one first."""
+    pairs = []
+    for axis in range(labels.ndim):
+        last = labels.shape[axis] - 1
+        first = labels.take(range(last), axis)
+        second = labels.take(range(1, last + 1), axis)
+        differ = (first != second) & (first > 0) & (second > 0)
+        pairs.append(np.stack([first[differ], second[differ]], axis=1))
+    return np.unique(np.sort(np.concatenate(pairs), axis=1), axis=0)
+
+
+def choose_shades(count: int, pairs: Iterable[Sequence[int]]) -> np.ndarray:
+    """(count + 1,) uint8: a color for each number, which no number that it touches has.
+
+    Numbers get colors in turn, so that others nearby differ too. A number that touches objects of all colors gets any
+    color.
+    """
+    neighbors: dict[int, list[int]] = {}
+    for first, second in pairs:
+        neighbors.setdefault(max(first, second), []).append(min(first, second))
+    shades = np.arange(count + 1, dtype=np.int64)
+    shades[1:] = shades[:-1] % SHADES + 1
+    for number in sorted(neighbors):
+        neighbor_shades = {shades[neighbor] for neighbor in neighbors[number]}
+        for _ in range(SHADES):
+            if shades[number] not in neighbor_shades:
+                break
+            shades[number] = shades[number] % SHADES + 1
+    return shades.astype(np.uint8)
+
+
+def shade_objects(labels: np.ndarray) -> np.ndarray:
+    """The color, as an index of `palette`, of each pixel of numbered objects; numbers may have gaps."""
+    numbers, indices = np.unique(labels, return_inverse=True)
+    if numbers[0] != 0:
+        indices = indices + 1
+    compact = indices.reshape(labels.shape)
+    return choose_shades(compact.max(), touching_pairs(compact).tolist())[compact]
+
+
+def outline_objects(image: np.ndarray, shades: np.ndarray) -> np.ndarray:
+    """Image (H, W[, C]) with the outlines of objects, given the color of each pixel (H, W); uint8 (H, W, 3)."""
+    picture = to_rgb(image).copy()
+    edges = contours(shades, thickness=1 + shades.shape[1] // COLUMNS_PER_OUTLINE_PIXEL)
+    picture[edges] = readable_colors(palette(SHADES + 1)[shades[edges]], below=picture[edges])
+    return picture
+
+
+def point_colors(count: int) -> np.ndarray:
+    """(count, 3) uint8, a color for each point."""
+    return palette(count + 1)[1:]
+
+
+def enlarge_picture(image: np.ndarray) -> tuple[np.ndarray, int]:
+    """A picture (H, W, 3) enlarged enough to show points, and the factor of the enlargement."""
+    factor = max(1, round(LEAST_SIDE / max(image.shape[:2])))
+    return image.repeat(factor, axis=0).repeat(factor, axis=1), factor
+
+
+def render_points(
+    image: np.ndarray,
+    predicted: np.ndarray,
+    is_found: np.ndarray,
+    truth: np.ndarray | None = None,
+    is_true: np.ndarray | None = None,
+) -> np.ndarray:
+    """A picture (H, W[, C]) with points, uint8 (H', W', 3): discs for predictions, rings for truth, joined by lines.
+
+    Args:
+        predicted, truth: (K, 2) positions (y, x) in pixels; the center of the first is 0.
+        is_found, is_true: (K,) bool, which points of each are drawn.
+    """
+    rgb, factor = enlarge_picture(to_rgb(image))
+    picture = Image.fromarray(rgb)
+    pen = ImageDraw.Draw(picture)
+    radius = max(SMALLEST_RADIUS, round(max(picture.size) * RADIUS_SHARE))
+    colors = point_colors(len(predicted))
+    found_spots = [_spot(position, factor) for position in predicted]
+    true_spots = {}
+    if truth is not None and is_true is not None:
+        true_spots = {number: _spot(truth[number], factor) for number in np.flatnonzero(is_true).tolist()}
+    for number, spot in true_spots.items():
+        if is_found[number]:
+            pen.line([spot, found_spots[number]], fill=LINE_COLOR, width=radius // 3)
+    for number, color in enumerate(colors.tolist()):
+        if is_found[number]:
+            _disc(pen, found_spots[number], radius, fill=tuple(color), outline=(0, 0, 0))
+        if number in true_spots:
+            _disc(pen, true_spots[number], radius + 2, outline=tuple(color), width=2)
+    return np.asarray(picture)
+
+
+def _spot(position: np.ndarray, factor: int) -> tuple[float, float]:
+    """(x, y) in an enlarged picture of a position (y, x)."""
+    y, x = np.nan_to_num((position + 0.5) * factor - 0.5).tolist()
+    return x, y
+
+
+def _disc(pen: ImageDraw.ImageDraw, center: tuple[float, float], radius: int, **options: object) -> None:
+    x, y = center
+    pen.ellipse((x - radius, y - radius, x + radius, y + radius), **options)  # type: ignore[arg-type]

@@ -1,14 +1,15 @@
-"""Volumes as pictures: slices in three planes."""
+"""Volumes as pictures: slices in three planes, with masks or points."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from data_utils.image_io.resize import resize_image, resize_mask
-from data_utils.visualize import contours, to_rgb, value_limits
+from data_utils.visualize import contours, render_points, to_rgb, value_limits
 from unet.config import IGNORE_INDEX
 
 PAGE_SIDE = 320  # pixels of a volume's longest side on its page
+PLANE_SIDE = 360  # pixels of a volume's longest side on the picture of its points
 PAGE_SLICES = 4  # slices of each plane on a volume's page
 OTHER_AXES = ((1, 2), (0, 2), (0, 1))  # the axes of a slice along each axis
 
@@ -95,3 +96,46 @@ def orthogonal_slices(volume: np.ndarray, at: Sequence[int], spacing: Sequence[f
     picture[:height, width:] = resize_mask(volume[:, :, x].swapaxes(0, 1), (height, depth))[::-1]
     picture[height:, :width] = resize_mask(volume[:, y], (depth, width))[::-1, ::-1]
     return picture
+
+
+def render_volume_points(
+    voxels: np.ndarray,
+    spacing: Sequence[float],
+    predicted: np.ndarray,
+    is_found: np.ndarray,
+    truth: np.ndarray | None = None,
+    is_true: np.ndarray | None = None,
+) -> np.ndarray:
+    """A volume (D, H, W, C) with its points, drawn as in `render_points`, on three planes through their middle.
+
+    Every point is drawn on each plane, however far before or behind the plane it lies. Superior and anterior are up.
+    """
+    shown_points = predicted[is_found]
+    if truth is not None and is_true is not None and is_true.any():
+        shown_points = truth[is_true]
+    size = np.array(voxels.shape[:3])
+    middle = shown_points.mean(axis=0) if len(shown_points) else (size - 1) / 2
+    center = middle.round().astype(int).clip(0, size - 1)
+    limits = value_limits(voxels[center[0]])
+    scale = PLANE_SIDE / (size * spacing).max()
+    pictures = []
+    for axis in range(3):
+        rows, columns = [other for other in range(3) if other != axis]
+        plane = to_rgb(np.take(voxels, center[axis], axis), limits)
+        height = max(1, round(size[rows] * spacing[rows] * scale))
+        width = max(1, round(size[columns] * spacing[columns] * scale))
+        resized = resize_image(plane, (height, width))[::-1]
+        factors = np.array([height / size[rows], width / size[columns]])
+        spots = _points_on_plane(predicted[:, [rows, columns]], factors, height)
+        true_spots = None if truth is None else _points_on_plane(truth[:, [rows, columns]], factors, height)
+        pictures.append(render_points(resized, spots, is_found, true_spots, is_true))
+    tallest = max(len(picture) for picture in pictures)
+    padded = [np.pad(picture, ((0, tallest - len(picture)), (0, 2), (0, 0))) for picture in pictures]
+    return np.hstack(padded)
+
+
+def _points_on_plane(points: np.ndarray, factors: np.ndarray, height: int) -> np.ndarray:
+    """Positions (K, 2) of a plane that is resized by `factors` to so many rows, and turned upside down."""
+    spots = (points + 0.5) * factors - 0.5
+    spots[:, 0] = height - 1 - spots[:, 0]
+    return spots

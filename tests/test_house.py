@@ -26,7 +26,7 @@ ROOMS = {
     "data_utils": (
         "config class_map class_names holes invented_values mask_values",
         "image_io",
-        "visualize visualize_volumes visualize_objects visualize_points",
+        "visualize visualize_volumes",
         "sources",
         "targets",
         "analysis",

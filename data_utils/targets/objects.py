@@ -23,7 +23,7 @@ from data_utils.mask_values import pack, value_key
 from data_utils.sources.records import Record, Records, spread_indices
 from data_utils.targets.classes import class_weight_tensor
 from data_utils.targets.reader import MaskReader
-from data_utils.visualize_objects import touching_pairs
+from data_utils.visualize import touching_pairs
 from runtime.cache import digest, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError, SettingsError

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from data_utils.holes import has_hole, holes
-from data_utils.visualize_objects import choose_shades, touching_pairs
+from data_utils.visualize import choose_shades, touching_pairs
 from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths
 from inference.decoding.components import Component, components
 from inference.scratch import release, row_spans
@@ -33,7 +33,7 @@ class DetectedObject(NamedTuple):
         center: the mean of its pixels' positions.
         box: its first position along each axis, and then the position after its last one: (top, left, bottom, right).
         score: the mean probability that its pixels are not background.
-        shade: its color in overlays, an index of `visualize_objects.COLORS`; objects that touch differ in it.
+        shade: its color in overlays, an index of the `palette`; objects that touch differ in it.
     """
 
     number: int

@@ -11,7 +11,7 @@ from data_utils.image_io.geotiff_writer import write_geotiff
 from data_utils.image_io.volumes import read_volume_header
 from data_utils.targets.objects import ObjectReader
 from data_utils.targets.reader import MaskReader
-from data_utils.visualize_objects import COLORS, outline_objects, shade_objects
+from data_utils.visualize import SHADES, outline_objects, palette, shade_objects
 from inference.decoding.decoder import Decoded
 from inference.jobs import MASK, Job, MaskFile
 from inference.outputs.files import PredictedImage, Values, save_values
@@ -54,7 +54,7 @@ class ObjectFormat(MaskFormat):
     def __init__(self, names: Sequence[str], shades: np.ndarray | None = None, *, in_pieces: bool = False) -> None:
         self.reader: ObjectReader = ObjectReader(in_pieces=in_pieces)
         self.names = tuple(names)
-        self.colors = COLORS
+        self.colors = palette(SHADES + 1)
         self._shades = shades
 
     @classmethod

@@ -14,8 +14,8 @@ from data_utils.image_io.volumes import read_volume, read_volume_header
 from data_utils.sources.points import files
 from data_utils.sources.points.spaces import from_pixels, from_voxels
 from data_utils.sources.points.table import Certainty, ImagePoints, PointTable, join_tables
-from data_utils.visualize import legend
-from data_utils.visualize_points import point_colors, render_points, render_volume_points
+from data_utils.visualize import legend, point_colors, render_points
+from data_utils.visualize_volumes import render_volume_points
 from inference.decoding.decoder import Decoded
 from inference.decoding.landmarks import PredictedPoints
 from inference.jobs import OVERLAY, PROBABILITIES, UNCERTAINTY, Job, Truth

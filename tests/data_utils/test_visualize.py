@@ -1,6 +1,6 @@
 """Masks as colors, outlines and legends, and points, of images and of volumes.
 
-Modules: data_utils/visualize.py, data_utils/visualize_points.py, data_utils/visualize_volumes.py.
+Modules: data_utils/visualize.py, data_utils/visualize_volumes.py.
 """
 
 import numpy as np
@@ -17,11 +17,17 @@ from data_utils.visualize import (
     outlined_overlay,
     overlay,
     palette,
+    render_points,
     to_rgb,
     value_limits,
 )
-from data_utils.visualize_points import render_points, render_volume_points
-from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices, slices_of_interest, volume_page
+from data_utils.visualize_volumes import (
+    busiest_voxel,
+    orthogonal_slices,
+    render_volume_points,
+    slices_of_interest,
+    volume_page,
+)
 
 
 def test_palette_colors_are_distinct():

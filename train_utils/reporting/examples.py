@@ -8,8 +8,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.volumes import read_volume
 from data_utils.sources.records import Record
-from data_utils.visualize_points import render_volume_points
-from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
+from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices, render_volume_points
 from inference.decoding.landmarks import PredictedPoints
 from inference.predictor import Predictor
 from tasks.landmarks import Landmarks

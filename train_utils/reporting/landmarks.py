@@ -3,8 +3,7 @@
 import numpy as np
 
 from data_utils.targets.points import PointReader
-from data_utils.visualize import to_rgb
-from data_utils.visualize_points import enlarge_picture, point_colors, render_points
+from data_utils.visualize import enlarge_picture, point_colors, render_points, to_rgb
 from tasks.point_scores import ERROR, FOUND, STATE, LandmarkScores
 from tasks.points import PRESENT, PointTarget
 from train_utils.reporting.charts import error_plot

@@ -3,8 +3,7 @@
 import numpy as np
 
 from data_utils.targets.objects import ObjectReader
-from data_utils.visualize import GREY, RED, darken, to_rgb
-from data_utils.visualize_objects import outline_objects, shade_objects
+from data_utils.visualize import GREY, RED, darken, outline_objects, shade_objects, to_rgb
 from tasks.matching import Matches, Overlaps, label_classes, label_numbers
 from train_utils.reporting.section import Section
 from unet.config import IGNORE_INDEX

@@ -1,7 +1,7 @@
 """Objects from the answers of pixels: the same in any strips, numbered by position, apart where they touch.
 
 Modules: inference/decoding/objects.py, inference/decoding/answers.py, inference/decoding/finder.py,
-inference/decoding/components.py, data_utils/visualize_objects.py, data_utils/holes.py.
+inference/decoding/components.py, data_utils/holes.py.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ from scipy.ndimage import gaussian_filter, label
 from support.objects import discs, true_answers
 
 from data_utils.holes import has_hole, holes
-from data_utils.visualize_objects import SHADES, shade_objects, touching_pairs
+from data_utils.visualize import SHADES, shade_objects, touching_pairs
 from inference.decoding import finder
 from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths, pack_answers
 from inference.decoding.components import Component, components, join_components

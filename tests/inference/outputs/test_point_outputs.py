@@ -20,7 +20,8 @@ from data_utils.image_io.windowed import WindowedArray
 from data_utils.sources.points.files import FORMATS, read_written
 from data_utils.sources.points.spaces import from_voxels
 from data_utils.sources.points.table import PointTable
-from data_utils.visualize_points import render_points, render_volume_points
+from data_utils.visualize import render_points
+from data_utils.visualize_volumes import render_volume_points
 from inference.decoding.decoder import Decoded
 from inference.decoding.landmarks import PredictedPoints
 from inference.jobs import MASK, OVERLAY, PROBABILITIES, Job

@@ -26,8 +26,7 @@ from data_utils.targets.objects import ObjectReader
 from data_utils.targets.overlapping import OverlapReader
 from data_utils.targets.points import PointReader
 from data_utils.targets.regions import RegionReader
-from data_utils.visualize import GREY, RED, outlined_overlay
-from data_utils.visualize_points import enlarge_picture, render_points
+from data_utils.visualize import GREY, RED, enlarge_picture, outlined_overlay, render_points
 from data_utils.visualize_volumes import busiest_voxel, orthogonal_slices
 from tasks.landmarks import Landmarks
 from tasks.matching import ObjectScores, pack_labels

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inference.scoring.boundary import edge_distances, enclosing_box, hausdorff, numbers
-from runtime.redact import table_names
-from tasks.confusion import mean_of_present, score_text
+from tasks.confusion import mean_of_present
+from tasks.tables import Column, Table, as_text
 from tasks.task import Scores
 from unet.config import IGNORE_INDEX
 
@@ -112,26 +112,17 @@ def case_report(
 
 def case_table(report: dict[str, Any]) -> str:
     """The result of `case_report` as plain text: a line for each class, then the classes without a distance."""
-    titles = {key: title for key, title in TITLES.items() if key in report}
-    names = table_names(report["classes"])
-    width = max(len(MEAN), *map(len, names))
-
-    def row(first: str, cells: Sequence[str], last: str) -> str:
-        columns = [f"{first:<{width}}"]
-        for title, cell in zip(titles.values(), cells, strict=True):
-            columns.append(f"{cell:>{max(7, len(title))}}")
-        columns.append(f"{last:>6}")
-        return "  ".join(columns)
-
-    rows = [row("of cases", list(titles.values()), "cases")]
-    for index, name in enumerate(names):
-        values = [score_text(report[key][index]) for key in titles]
-        rows.append(row(name, values, str(report["dice_cases"][index])))
-    means = [score_text(report[f"mean_{key}"]) for key in titles]
-    rows.append(row(MEAN, means, str(report["cases"])))
+    columns = [Column(key, title) for key, title in TITLES.items() if key in report]
+    means: dict[str, Any] = {column.key: report[f"mean_{column.key}"] for column in columns}
+    means["dice_cases"] = report["cases"]
+    columns.append(Column("dice_cases", "cases", ""))
+    rows = []
+    for index, name in enumerate(report["classes"]):
+        rows.append((name, {column.key: report[column.key][index] for column in columns}))
+    notes = []
     for name, count in zip(report["classes"], report.get("hd95_missed", ()), strict=False):
         if count:
-            rows.append(
+            notes.append(
                 f"{name}: no distance in {count} of {report['cases']} cases: only one of truth and prediction has it"
             )
-    return "\n".join(rows)
+    return as_text(Table("Cases", "of cases", columns, rows, (MEAN, means), "\n".join(notes)))

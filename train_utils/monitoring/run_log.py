@@ -15,8 +15,8 @@ from runtime.console import counted, progress_bar, say
 from runtime.errors import WriteError
 from runtime.files import replace_file, tolerate_write_errors
 from train_utils.evaluation import Evaluation
+from train_utils.metrics_log import MetricsFile
 from train_utils.monitoring.meter import WARMUP_STEPS, Meter
-from train_utils.monitoring.metrics_file import MetricsFile
 from train_utils.monitoring.tracker import Tracker
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule

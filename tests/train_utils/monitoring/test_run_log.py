@@ -1,6 +1,6 @@
 """metrics.jsonl, the tracker, the bar, the trace and the messages of a run that trains.
 
-Modules: train_utils/monitoring/run_log.py, train_utils/monitoring/metrics_file.py, train_utils/monitoring/tracker.py.
+Modules: train_utils/monitoring/run_log.py, train_utils/metrics_log.py, train_utils/monitoring/tracker.py.
 """
 
 import json
@@ -18,8 +18,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.summary.writer import event_file_writer
 
 from runtime.errors import SettingsError, WriteError
+from train_utils.metrics_log import MetricsFile
 from train_utils.monitoring import run_log
-from train_utils.monitoring.metrics_file import MetricsFile
 from train_utils.monitoring.run_log import RunLog
 from train_utils.monitoring.tracker import Tracker, available_tracker
 from train_utils.run_state import RunState

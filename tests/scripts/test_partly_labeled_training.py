@@ -69,7 +69,7 @@ def test_class_that_no_validation_image_is_labeled_for_has_no_score(whole):
 
 @pytest.mark.parametrize("page", ["report.html", "model/README.md"])
 def test_page_of_a_run_names_the_classes_without_validation_images(whole, page):
-    assert "No validation image is labeled for background, blue" in (whole.folder / page).read_text()
+    assert "No image is labeled for background, blue" in (whole.folder / page).read_text()
 
 
 def test_report_says_that_no_image_is_labeled_for_all_classes(whole):

@@ -20,7 +20,7 @@ PLAIN_LINE = "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remainin
 
 def is_first_process() -> bool:
     """Whether this is the first process, which prints for all; works before a process group exists."""
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or int(os.environ.get("RANK", "0")) == 0
+    return os.environ.get("RANK", "0") == "0"
 
 
 def open_streams() -> None:

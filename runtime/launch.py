@@ -249,17 +249,23 @@ def say_profile(profile: LaunchProfile) -> None:
 
 def command_line(added: Sequence[str] = ()) -> str:
     """The command that started this program, with its launcher and with further flags, quoted for a shell."""
-    words = sys.orig_argv
-    if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
-        with suppress(psutil.Error):
-            words = psutil.Process(os.getppid()).cmdline()
     flags = sys.argv[1:]  # redacted, unlike the words of a process
-    program = words[: len(words) - len(flags)]
-    if not program or list(map(redact, words[len(program) :])) != flags:  # another program is the parent
-        program = ["python", sys.argv[0]]
+    program = ["python", sys.argv[0]]
+    for words in (sys.orig_argv, _launcher_words()):
+        flags_from = len(words) - len(flags)
+        if flags_from > 0 and list(map(redact, words[flags_from:])) == flags:
+            program = words[:flags_from]
     if len(program) > 1 and shutil.which(Path(program[1]).name) == program[1]:  # python /usr/bin/accelerate
         program[:2] = [Path(program[1]).name]
     return shlex.join([*program, *flags, *added])
+
+
+def _launcher_words() -> list[str]:
+    """The command of the parent process, if that may be a launcher."""
+    if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
+        with suppress(psutil.Error):
+            return psutil.Process(os.getppid()).cmdline()
+    return []
 
 
 def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) -> None:

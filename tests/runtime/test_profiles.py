@@ -15,12 +15,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from accelerate import Accelerator
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.commands.launch import launch_command_parser
 from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
 from support.forks import launch_forked
-from support.in_process import process_state_kept
 from support.launches import PROGRAMS, ROOT
 from torch.distributed import HashStore
 
@@ -149,6 +147,7 @@ def test_a_launch_that_fits_the_machine_passes(launched, gpus, variables, uses_c
     launched(gpus, **variables)
     check_launch()
     assert os.environ.get("ACCELERATE_USE_CPU") == uses_cpu
+    assert os.environ["ACCELERATE_BYPASS_DEVICE_MAP"] == "true"  # a process may see only its own GPU, as number 0
 
 
 def test_processes_that_did_not_find_each_other_are_refused(launched):
@@ -178,31 +177,6 @@ def test_compressed_gradients_are_refused_where_nothing_would_compress_them(laun
     launched(gpus=0, WORLD_SIZE="2")
     with pytest.raises(LaunchError, match=line):
         check_processes(SimpleNamespace(num_processes=2, distributed_type=kind), hook)
-
-
-class NoWrapper(torch.nn.Module):
-    """Stands in for DistributedDataParallel and keeps the options that it is made with."""
-
-    def __init__(self, module: torch.nn.Module, **options) -> None:
-        super().__init__()
-        self.options = options
-
-
-def test_a_process_that_sees_only_its_own_gpu_does_not_name_it_by_its_rank(launched, monkeypatch):
-    """accelerate's own `prepare_model` for process 1 of several GPUs, whose own GPU is number 0."""
-    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", NoWrapper)
-    with process_state_kept():
-        accelerator = Accelerator(cpu=True)
-        monkeypatch.setattr(Accelerator, "multi_device", True)
-        monkeypatch.setattr(Accelerator, "local_process_index", 1)
-        launched(gpus=1, WORLD_SIZE="2", LOCAL_RANK="1", CUDA_VISIBLE_DEVICES="1")
-        assert prepared_options(accelerator) == {"device_ids": [1], "output_device": 1}  # there is no GPU 1
-        check_launch()
-        assert prepared_options(accelerator) == {"device_ids": None, "output_device": None}
-
-
-def prepared_options(accelerator: Accelerator) -> dict:
-    return accelerator.prepare_model(torch.nn.Linear(1, 1)).options
 
 
 def accelerator_like(device: str, precision: str = "no", dynamo: DynamoBackend = DynamoBackend.NO) -> SimpleNamespace:

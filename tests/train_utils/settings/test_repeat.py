@@ -103,17 +103,15 @@ def impatient(data, tmp_path_factory) -> Run:
     return run_train(tmp_path_factory.mktemp("runs") / "impatient", "--dataset", data, *FLAGS, *PATIENCE)
 
 
-@pytest.mark.parametrize("epochs", ["20", "40"])
-def test_run_that_ran_out_of_patience_has_finished_whatever_its_length(data, impatient, no_data, epochs):
+def test_run_that_ran_out_of_patience_has_finished_whatever_its_length(data, impatient, no_data):
     assert "no better mean IoU in 1 evaluation" in impatient.output
-    again = resume(impatient.folder, data, *PATIENCE, "--epochs", epochs)
+    again = resume(impatient.folder, data, *PATIENCE, "--epochs", "40")
     assert again.exit_code == 0
     assert "to continue it, give a larger --patience" in again.output
 
 
-@pytest.mark.parametrize("content", ["{", '{"step": 4}'])
-def test_a_damaged_marker_does_not_count(data, copied, content):
-    (copied / "finished.json").write_text(content)
+def test_a_damaged_marker_does_not_count(data, copied):
+    (copied / "finished.json").write_text('{"step": 4}')
     run = resume(copied, data)
     assert run.exit_code == 0
     assert "resumed from" in run.output

@@ -135,7 +135,6 @@ def test_weights_of_a_model_of_another_task_are_copied_without_its_head(capsys):
 
 
 BYTES = Preprocess(mean=(7.0,) * 3, std=(2.0,) * 3, pixel_types=("uint8",))
-FIVE = Preprocess(mean=(1.0,) * 5, std=(1.0,) * 5, pixel_types=("uint8",))
 
 
 @pytest.fixture

@@ -130,7 +130,8 @@ def whole_network(accelerator: Accelerator, network: UNet) -> UNet:
         return network
     with torch.device(accelerator.device):
         whole = UNet(network.config)
-    whole.load_state_dict({name: gather_tensor(value) for name, value in state.items()})
+    for name, value in whole.state_dict().items():  # one at a time, which needs less memory
+        value.copy_(gather_tensor(state[name]))
     _compute_in_precision(accelerator, whole)
     return whole.eval()
 

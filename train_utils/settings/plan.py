@@ -6,7 +6,7 @@ The plan depends on the data and the flags alone, never on the machine or the nu
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from data_utils.config import DataConfig
 from data_utils.image_io.windowed import LARGE_IMAGE_PIXELS
 from tasks.classes import Classes
 from train_utils.settings.lite0 import NAME as LITE0
-from train_utils.settings.run_length import SHORT, VERY_SHORT, RunLength, run_length
+from train_utils.settings.run_length import SHORT, VERY_SHORT, run_length
 from train_utils.settings.sizes import choose_crop_size, choose_scale
 from train_utils.settings.train_settings import UNPLANNED, TrainSettings
 
@@ -51,24 +51,19 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
     minutes = args.max_minutes or math.inf
     is_volumes = info.train.records.dims == 3
     encoder = _choose_encoder(info, args, minutes)
-    length = run_length(minutes, bool(encoder.is_frozen))
+    length = run_length(minutes, bool(encoder["freeze_encoder"]))
     scale = choose_scale(info, args, length)
     crop_size = choose_crop_size(info, args, scale, length)
-    base_channels = None if encoder.name else _width(info, length)
+    base_channels = length.base_channels_for_many if len(info.train) >= MANY_IMAGES else length.base_channels
     batch_size = args.batch_size or (VOLUME_BATCH_SIZE if is_volumes else length.batch_size)
     # class weights are chosen only for images: their gain has not been measured for volumes
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
-    eval_every = args.eval_every
-    if eval_every is None:
-        eval_every = _eval_every(info, scale, args.image_size, crop_size, batch_size)
-    plan = {
+    eval_every = _eval_every(info, args, scale, crop_size, batch_size)
+    plan = encoder | {
         "scale": scale,
         "crop_size": crop_size,
         "augment": _augmentation(info, minutes),
-        "encoder": encoder.name,
-        "encoder_weights": encoder.weights,
-        "freeze_encoder": encoder.is_frozen,
-        "base_channels": base_channels,
+        "base_channels": None if encoder["encoder"] else base_channels,
         "block": "residual",
         "batch_size": batch_size,
         "optimizer": "muon" if info.reader.takes_points else UNPLANNED["optimizer"],
@@ -78,11 +73,6 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
         "checkpoint_every": eval_every,
     }
     return fill(args, plan)
-
-
-def _width(info: DatasetInfo, length: RunLength) -> int:
-    """The base channels of a network without an encoder."""
-    return length.base_channels_for_many if len(info.train) >= MANY_IMAGES else length.base_channels
 
 
 def _augmentation(info: DatasetInfo, minutes: float) -> str:
@@ -97,16 +87,8 @@ def _augmentation(info: DatasetInfo, minutes: float) -> str:
     return "mirror" if only_mirrors else UNPLANNED["augment"]
 
 
-class EncoderChoice(NamedTuple):
-    """The values of --encoder, --encoder-weights and --freeze-encoder; None if there is no encoder."""
-
-    name: str | None
-    weights: str | None
-    is_frozen: bool | None
-
-
-def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> EncoderChoice:
-    """The encoder that the flags name or, if they leave it open, the encoder that suits the data."""
+def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> dict[str, Any]:
+    """The settings of the encoder that the flags name or, if they leave it open, of the one that suits the data."""
     name = LITE0 if _suits_lite0(info, args) else args.encoder_source
     weights = args.encoder_weights
     is_frozen = args.freeze_encoder
@@ -115,7 +97,7 @@ def _choose_encoder(info: DatasetInfo, args: TrainSettings, minutes: float) -> E
     if name and is_frozen is None:
         must_learn = weights == "random" or args.encoder_lr_factor
         is_frozen = minutes < VERY_SHORT.minutes and not must_learn
-    return EncoderChoice(name, weights, is_frozen)
+    return {"encoder": name, "encoder_weights": weights, "freeze_encoder": is_frozen}
 
 
 def _suits_lite0(info: DatasetInfo, args: TrainSettings) -> bool:
@@ -143,20 +125,17 @@ def _has_rare_class(pixels: Sequence[int]) -> bool:
 
 
 def _eval_every(
-    info: DatasetInfo,
-    scale: float,
-    image_size: Sequence[int] | None,
-    crop_size: Sequence[int] | None,
-    batch_size: int,
+    info: DatasetInfo, args: TrainSettings, scale: float, crop_size: Sequence[int] | None, batch_size: int
 ) -> int:
-    """Steps between evaluations: an epoch, or as many as keep them below their share of the time."""
+    """Steps between evaluations: as given, an epoch, or as many as keep them below their share of the time."""
+    if args.eval_every is not None:
+        return args.eval_every
     # the time is estimated in pixels
     mask_pixels = info.val.sizes.prod(axis=1).mean()
     train_pixels = info.train.sizes.prod(axis=1).mean() * scale**2
     val_pixels = mask_pixels * scale**2
-    if image_size:
-        train_pixels = math.prod(image_size)
-        val_pixels = math.prod(image_size)
+    if args.image_size:
+        train_pixels = val_pixels = math.prod(args.image_size)
     if crop_size:
         train_pixels = math.prod(crop_size)
     step_pixels = batch_size * train_pixels

@@ -101,7 +101,7 @@ def _stored_picture(source: ImageSource, name: str) -> dict:
         return _stored_values(source.render(), name)
     file = page_file(source)
     assert file is not None
-    path = Path(file.path)
+    path = Path(str(file.path))
     if file.page is None:
         content = path.read_bytes()
     else:

@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile
+from data_utils.image_io.formats import BandSource, PageFile, VolumeFile
 from data_utils.image_io.placed_masks import read_grid
 from data_utils.image_io.reader import read_header
 from data_utils.image_io.tiff import is_tiff, tiff_pages
@@ -178,12 +178,12 @@ def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: Input
     return InputPages(key.stem, jobs, page_stems)
 
 
-def _page_source(file: Path, page: int, bands: BandSource | None, rules: InputRules) -> BandSource | PictureFile | None:
+def _page_source(file: Path, page: int, bands: BandSource | None, rules: InputRules) -> BandSource | PageFile | None:
     """The source that the model reads instead of a page of the file; None if it reads the page."""
     if bands is not None:
         return bands._replace(page=page)
     if not rules.reads_places and is_tiff(file):
-        return PictureFile(str(file), page)
+        return PageFile(str(file), page, reads_place=False)
     return None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from data_utils.image_io.class_masks import ClassMasks
-from data_utils.image_io.formats import BandSource, PageFile, PictureFile, RenderedMask, VolumeFile
+from data_utils.image_io.formats import BandSource, PageFile, RenderedMask, VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.volume_formats import Spacing
 
@@ -23,7 +23,7 @@ OF_RASTERS = {MASK: ".tif", PROBABILITIES: ".probabilities.tif", UNCERTAINTY: ".
 OF_VOLUMES = {MASK: ".nii.gz", PROBABILITIES: ".probabilities.nii.gz", UNCERTAINTY: ".uncertainty.nii.gz"}
 
 # a page of a file, a mask that is rendered from other files or channels, or a volume of several files
-MaskFile = PageFile | PictureFile | ClassMasks | RenderedMask | VolumeFile
+MaskFile = PageFile | ClassMasks | RenderedMask | VolumeFile
 
 
 class PointRow(NamedTuple):
@@ -58,7 +58,7 @@ class Job:
     truth: MaskFile | PointRow | None = field(default=None, hash=False)  # annotations hold dictionaries
     named: Path | None = None
     page: int = 0
-    stored: BandSource | PictureFile | None = None
+    stored: BandSource | PageFile | None = None
     place: Place | None = None
     volume: VolumeFile | None = None
     spacing: Spacing | None = None
@@ -80,7 +80,7 @@ class Job:
         return self.stored.paths if isinstance(self.stored, BandSource) else (str(self.image),)
 
     @property
-    def source(self) -> Path | BandSource | PictureFile:
+    def source(self) -> Path | BandSource | PageFile:
         """The source of an image; `page` is the page in it."""
         return self.stored or self.image
 

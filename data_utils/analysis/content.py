@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import EmbeddedImage, ImageSource, RenderedMask, source_files
+from data_utils.image_io.formats import EmbeddedImage, ImageSource, PageFile, RenderedMask, source_files
 from data_utils.sources.records import Records, spread_indices
 from runtime.cache import digest
 from runtime.documents import open_regular
@@ -72,7 +72,7 @@ def _content(source: ImageSource) -> str:
         if isinstance(content, Image.Image | np.ndarray):
             array = np.asarray(content)
             return digest(array.shape, array.dtype.str, array.tobytes())
-        return digest(content)
+        return digest(content.path if isinstance(content, PageFile) else content)
     except (OSError, ValueError) as error:
         return type(error).__name__
 

@@ -81,7 +81,7 @@ class ClassMasks(RenderedMask):
         has_mask = any(file.path and bit is not None for file, bit in pairs)
         for file, bit in pairs:
             values = None
-            name = f"{file.path} page {file.page + 1}" if file.page else str(file.path)
+            name = str(file.path) + (f" page {file.page + 1}" if file.page else "")
             if file.path and (bit is not None or not has_mask):  # a left-out class's mask gives the size
                 values = read_mask(file, name)
             yield ClassMask(values, bit, name)

@@ -100,25 +100,17 @@ class BandSource(NamedTuple):
 
 
 class PageFile(NamedTuple):
-    """A file, or a page of it.
+    """A file, on the disk or in memory, or a page of it.
 
     Args:
+        path: its path, or its bytes.
         page: None for the page that the caller asks for.
+        reads_place: whether a TIFF may have a place in the world; else it is a picture, whatever its tags say.
     """
 
-    path: str | Path
+    path: str | Path | bytes
     page: int | None = None
-
-
-class PictureFile(NamedTuple):
-    """A TIFF whose place in the world is not read: a file, or the bytes of one.
-
-    Args:
-        page: the page of the file; None for the page that the caller asks for.
-    """
-
-    path: str | bytes
-    page: int | None = None
+    reads_place: bool = True
 
 
 class PointSource(NamedTuple):
@@ -151,7 +143,6 @@ ImageSource = (
     | PointSource
     | BandSource
     | PageFile
-    | PictureFile
 )
 
 
@@ -199,10 +190,8 @@ def source_files(source: ImageSource) -> tuple[str, ...]:
     """The files of a source; empty if it is not a file of its own."""
     if isinstance(source, VolumeFile | BandSource):
         return source.paths
-    if isinstance(source, PictureFile):
-        return (source.path,) if isinstance(source.path, str) else ()
     file = page_file(source)
-    return () if file is None else (str(file.path),)
+    return () if file is None or isinstance(file.path, bytes) else (str(file.path),)
 
 
 def is_visible_file(name: str, suffixes: tuple[str, ...]) -> bool:

@@ -11,8 +11,8 @@ from PIL import ExifTags, Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from data_utils.image_io.formats import COPIES, PILLOW_FORMATS, check_memory, image_errors
-from data_utils.image_io.windowed_image import StoredFile, WindowedArray, WindowedImage
+from data_utils.image_io.formats import COPIES, PILLOW_FORMATS, PageFile, check_memory, image_errors
+from data_utils.image_io.windowed_image import WindowedArray, WindowedImage
 from runtime.documents import check_regular
 from unet.config import Preprocess
 
@@ -139,7 +139,7 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     return Image.open(file, formats=PILLOW_FORMATS)
 
 
-def open_picture_file(file: StoredFile, name: str, stack: ExitStack) -> WindowedPicture:
+def open_picture_file(file: PageFile, name: str, stack: ExitStack) -> WindowedPicture:
     """A page of a file, open as long as `stack` is."""
     content = BytesIO(file.path) if isinstance(file.path, bytes) else file.path
     picture = stack.enter_context(open_picture(content))

@@ -128,7 +128,8 @@ def placed_page(source: ImageSource) -> PageFile | None:
     """The page of a file whose place is that of a source; None for a source that has no place."""
     if isinstance(source, BandSource):
         return PageFile(source.paths[0], source.page)
-    return page_file(source)
+    file = page_file(source)
+    return file if file and file.reads_place else None
 
 
 def read_source_grid(source: ImageSource) -> Grid | None:

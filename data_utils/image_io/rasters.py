@@ -11,7 +11,7 @@ import numpy as np
 import tifffile
 
 from data_utils.image_io.band_names import band_indices, stored_band_names
-from data_utils.image_io.formats import BandSource, image_errors
+from data_utils.image_io.formats import BandSource, PageFile, image_errors
 from data_utils.image_io.page_pixels import PagePixels, Range, is_photograph
 from data_utils.image_io.pictures import open_picture
 from data_utils.image_io.places import NODATA, PLACE_TAGS, has_place_tags, place_tags
@@ -23,7 +23,7 @@ from data_utils.image_io.tiff import (
     open_page,
     reads_right,
 )
-from data_utils.image_io.windowed_image import StoredFile, WindowedImage
+from data_utils.image_io.windowed_image import WindowedImage
 from runtime.console import listing
 from runtime.documents import check_regular
 from runtime.errors import ImageError
@@ -146,7 +146,7 @@ class Raster(WindowedImage):
         return np.ma.MaskedArray(pixels, lacks_data) if lacks_data.any() else pixels
 
 
-def open_raster(file: StoredFile, name: str, stack: ExitStack) -> Raster | None:
+def open_raster(file: PageFile, name: str, stack: ExitStack) -> Raster | None:
     """The raster of a file, open as long as `stack` is; None for a file that is read as a picture.
 
     A TIFF is a raster if it has a place that is read, or if Pillow does not read it right.
@@ -154,7 +154,7 @@ def open_raster(file: StoredFile, name: str, stack: ExitStack) -> Raster | None:
     if not is_tiff(file.path):
         return None
     path = file.path if isinstance(file.path, bytes) else Path(file.path)
-    raster = _open_file(path, file.page, stack, is_chosen=False, reads_place=file.reads_place)
+    raster = _open_file(path, file.page or 0, stack, is_chosen=False, reads_place=file.reads_place)
     return None if raster is None else Raster(_visible_bands([raster]))
 
 

@@ -13,17 +13,17 @@ from data_utils.image_io.formats import (
     EmbeddedImage,
     ImageSource,
     PageFile,
-    PictureFile,
     RenderedMask,
     WindowSource,
     check_finite,
     image_errors,
+    page_file,
 )
 from data_utils.image_io.pictures import WindowedPicture, open_picture_file
 from data_utils.image_io.rasters import open_bands, open_raster
 from data_utils.image_io.resize import same_proportions
 from data_utils.image_io.tiff import check_pages, is_tiff
-from data_utils.image_io.windowed_image import StoredFile, WindowedArray, WindowedImage, open_array
+from data_utils.image_io.windowed_image import WindowedArray, WindowedImage, open_array
 from data_utils.mask_values import round_numbers
 from runtime.errors import DataError, ImageError
 from unet.config import Preprocess
@@ -87,16 +87,15 @@ def _open(source: ImageSource | None, name: str, page: int, stack: ExitStack) ->
         return open_bands(content, stack)
     if content is None:
         raise ImageError(f"{name} is missing")
-    if not isinstance(content, bytes | PictureFile | PageFile | str | Path):
+    file = PageFile(content) if isinstance(content, bytes) else page_file(content)
+    if file is None:
         raise ImageError(
             f"{name} is a {type(content).__name__}; give a path, bytes, a PIL image, or a NumPy array (H, W) or"
             " (H, W, C), as tensor.permute(1, 2, 0).numpy() makes it of a tensor (C, H, W)"
         )
-    path = content.path if isinstance(content, PictureFile | PageFile) else content
-    if isinstance(content, PictureFile | PageFile) and content.page is not None:
-        page = content.page
-    stored_file = StoredFile(path, page, reads_place=not isinstance(content, PictureFile))
-    images = (open_format(stored_file, name, stack) for open_format in FORMATS)
+    if file.page is None:
+        file = file._replace(page=page)
+    images = (open_format(file, name, stack) for open_format in FORMATS)
     return next(image for image in images if image is not None)
 
 
@@ -220,9 +219,9 @@ def check_sizes(name: str, image: tuple[int, int], mask: tuple[int, int]) -> Non
 
 def read_header(source: ImageSource, name: str) -> tuple[tuple[int, int], str]:
     """((H, W) as seen, mode) of an image, from the header alone. Raises ImageError, with `name`."""
-    path = source.path if isinstance(source, PictureFile) else source
-    if isinstance(path, str | Path) and is_tiff(path):
-        check_pages(Path(path))
+    file = page_file(source)
+    if file and not isinstance(file.path, bytes) and is_tiff(file.path):
+        check_pages(Path(file.path))
     if isinstance(source, WindowSource):
         with image_errors(name), source.open() as picture:
             pixel = np.asarray(picture.read(0, 1, 0, 1))

@@ -3,25 +3,15 @@
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from io import BytesIO
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from data_utils.image_io.formats import COPIES, check_memory
+from data_utils.image_io.formats import COPIES, PageFile, check_memory
 from runtime.documents import check_regular
 from unet.config import IGNORE_INDEX, Preprocess
 
 LARGEST_NUMBER = 2**53  # whole numbers of float64 are exact up to it
-
-
-class StoredFile(NamedTuple):
-    """A file to open: its path or its bytes, the page in it, and whether its place in the world counts."""
-
-    path: str | Path | bytes
-    page: int
-    reads_place: bool
 
 
 class WindowedImage(ABC):
@@ -110,7 +100,7 @@ class WindowedArray(WindowedImage):
         return np.array(self.array)
 
 
-def open_array(file: StoredFile, name: str, stack: ExitStack) -> WindowedArray | None:
+def open_array(file: PageFile, name: str, stack: ExitStack) -> WindowedArray | None:
     """The array of a `.npy`, mapped from the file; None for other files."""
     if isinstance(file.path, bytes):
         if not file.path.startswith(b"\x93NUMPY"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data_utils.config import DataConfig
 from data_utils.image_io.band_names import band_indices
-from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PictureFile, page_file
+from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PageFile, page_file
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import files_by_stem, masks_by_stem
@@ -38,10 +38,10 @@ def as_picture(source: ImageSource) -> ImageSource:
     """The source of an image or a mask that is read as a picture, whatever its place in the world."""
     content = source.get("bytes") if isinstance(source, dict) else source
     if isinstance(content, bytes) and is_tiff(content):
-        return PictureFile(content)
+        return PageFile(content, reads_place=False)
     file = page_file(source)
     if file is not None and is_tiff(file.path):
-        return PictureFile(str(file.path), file.page)
+        return PageFile(str(file.path), file.page, reads_place=False)
     return source
 
 

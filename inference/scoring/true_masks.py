@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.class_masks import ClassMasks, layered_label
-from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, RenderedMask, VolumeFile
+from data_utils.image_io.formats import ClassLayers, PageFile, RenderedMask, VolumeFile
 from data_utils.image_io.placed_masks import Grid, PlacedMask, on_grid
 from data_utils.image_io.tiff import is_tiff, tiff_pages
 from data_utils.image_io.volumes import is_volume
@@ -86,7 +86,7 @@ def _place_on_image(mask: MaskFile | None, job: Job) -> MaskFile | None:
 def _as_picture(mask: MaskFile | None, job: Job) -> MaskFile | None:
     """A true mask of an image; a TIFF is read as a picture."""
     if job.volume is None and isinstance(mask, PageFile) and is_tiff(mask.path):
-        return PictureFile(str(mask.path), mask.page)
+        return PageFile(str(mask.path), mask.page, reads_place=False)
     return mask
 
 
@@ -265,13 +265,13 @@ class ClassTruths:
             mask = self.joined_masks.find(page_stem, page_stem, 0, 1)
             if mask is None:
                 return None
-            return _masks_in_file(Path(mask.path), bits)
+            return _masks_in_file(Path(str(mask.path)), bits)
         masks = [class_masks.find(stem, page_stem, number, pages) for class_masks in self.class_masks]
         if not any(masks):
             self.missing.append(str(page_stem))
             return None
         files = [PageFile("") if mask is None else PageFile(str(mask.path), mask.page) for mask in masks]
-        if any(is_volume(file.path) for file in files):
+        if any(is_volume(str(file.path)) for file in files):
             return layered_label([str(file.path) for file in files], bits)
         return ClassMasks(tuple(files), bits)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data_utils.image_io.formats import BandSource, PictureFile, VolumeFile
+from data_utils.image_io.formats import BandSource, PageFile, VolumeFile
 from inference.jobs import Job
 
 IMAGE = Job(image=Path("in/a.b.tif"), size=(4, 5), output=Path("out/a.b"))
@@ -29,7 +29,7 @@ def test_a_job_has_no_pixels_where_its_image_cannot_be_read():
     [
         (None, Path("a.tif"), ("a.tif",)),
         (BandSource(("B2.tif", "B3.tif")), BandSource(("B2.tif", "B3.tif")), ("B2.tif", "B3.tif")),
-        (PictureFile("a.tif"), PictureFile("a.tif"), ("a.tif",)),
+        (PageFile("a.tif", reads_place=False), PageFile("a.tif", reads_place=False), ("a.tif",)),
     ],
     ids=["image", "bands", "picture"],
 )

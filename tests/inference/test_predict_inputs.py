@@ -16,7 +16,7 @@ from support.in_process import run_predict
 from support.launches import predict
 from support.prediction import touch
 
-from data_utils.image_io.formats import PageFile, PictureFile
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
@@ -330,7 +330,7 @@ def test_a_stack_is_a_volume_where_a_spacing_is_known(stack_file, name):
 
 def test_pages_are_pictures_to_a_model_that_reads_no_places(stack_file):
     jobs = jobs_of(stack_file, InputRules(reads_places=False))
-    assert [job.source for job in jobs] == [PictureFile(str(stack_file), page) for page in range(3)]
+    assert [job.source for job in jobs] == [PageFile(str(stack_file), page, reads_place=False) for page in range(3)]
 
 
 def test_a_png_is_a_file_to_a_model_that_reads_no_places(tmp_path):

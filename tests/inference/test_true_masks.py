@@ -11,7 +11,7 @@ from support.prediction import touch
 from support.written_files import PLACE
 
 from data_utils.image_io.class_masks import ClassMasks
-from data_utils.image_io.formats import ClassLayers, PageFile, PictureFile, VolumeFile
+from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from inference.input_files import files_below, pictures_among
 from inference.jobs import InputPages, Job, MaskFile
@@ -282,7 +282,9 @@ def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_p
     assert isinstance(first.truth, PlacedMask)
     assert second.truth == PageFile(tmp_path / "s.tif", 1)
     pictures = TruthFolder(tmp_path, "", reads_places=False).with_truths(inputs)
-    assert [job.truth for job in pictures] == [PictureFile(str(tmp_path / "s.tif"), page) for page in (0, 1)]
+    assert [job.truth for job in pictures] == [
+        PageFile(str(tmp_path / "s.tif"), page, reads_place=False) for page in (0, 1)
+    ]
 
 
 def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path):
@@ -291,14 +293,14 @@ def test_the_true_mask_of_a_later_page_may_be_the_first_page_of_a_file(tmp_path)
     (scored,) = TruthFolder(tmp_path, "", reads_places=False).with_truths(
         [InputPages(Path("s"), [job], stems("s_0002"))]
     )
-    assert scored.truth == PictureFile(str(tmp_path / "s_0002.tif"))
+    assert scored.truth == PageFile(str(tmp_path / "s_0002.tif"), reads_place=False)
 
 
 def test_true_masks_of_pages_are_counted_without_small_copies_of_the_image(tmp_path):
     tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 3, 4), np.uint8), photometric="minisblack")
     jobs = [Job(image=Path("s.tif"), size=(3, 4), output=Path("out"), page=page) for page in (0, 2)]
     scored = TruthFolder(tmp_path, "").with_truths([InputPages(Path("s"), jobs, stems("s_0001", "s_0002"))])
-    assert [job.truth for job in scored] == [(tmp_path / "s.tif", page) for page in (0, 1)]
+    assert [job.truth for job in scored] == [PageFile(tmp_path / "s.tif", page) for page in (0, 1)]
 
 
 def test_the_true_mask_of_a_stack_is_no_picture(tmp_path):
@@ -359,7 +361,7 @@ def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):
             tiff.write(np.zeros((2, 2), np.uint8), photometric="minisblack", subfiletype=1)
     masks = TrueMasks({Path("stack"): file}, "", [Path("stack")])
     pages = [masks.find(Path("stack"), Path(f"stack_{number:04}"), number, 2) for number in range(2)]
-    assert pages == [(file, 0), (file, 2)]
+    assert pages == [PageFile(file, 0), PageFile(file, 2)]
 
 
 def test_files_come_in_the_order_of_their_names_whatever_the_disk_says(tmp_path):

@@ -13,7 +13,7 @@ from PIL import Image
 from support.prediction import network_of, settings_of, touch, writer_of
 from support.volumes import write_volume
 
-from data_utils.image_io.formats import PageFile, PictureFile
+from data_utils.image_io.formats import PageFile
 from inference import Predictor
 from inference import predictor as predictor_module
 from inference import work as work_module
@@ -202,7 +202,7 @@ def test_tiffs_are_pictures_to_a_model_that_knows_neither_places_nor_bands(
     predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(**preprocess))))
     writer = writer_of(predictor)
     (job,) = prepare_work(args, predictor, writer).jobs
-    assert isinstance(job.truth, PictureFile) is is_picture
+    assert job.truth.reads_place is not is_picture
 
 
 def test_a_stack_is_pages_to_a_model_of_images_whatever_spacing_it_knows(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from data_utils.image_io.formats import (
     BandSource,
     EmbeddedImage,
     ImageSource,
-    PictureFile,
+    PageFile,
     RenderedMask,
     VolumeFile,
 )
@@ -134,7 +134,7 @@ def test_a_picture_in_memory_counts_by_what_it_holds(source_of):
 
 @pytest.mark.parametrize(
     "source_of",
-    [BandSource, VolumeFile, lambda files: PictureFile(files[1])],
+    [BandSource, VolumeFile, lambda files: PageFile(files[1], reads_place=False)],
     ids=["bands", "volume", "picture"],
 )
 def test_each_file_of_an_image_counts(tmp_path, source_of):

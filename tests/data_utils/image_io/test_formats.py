@@ -12,7 +12,6 @@ from data_utils.image_io import formats
 from data_utils.image_io.formats import (
     BandSource,
     PageFile,
-    PictureFile,
     VolumeFile,
     check_memory,
     format_remedy,
@@ -67,7 +66,7 @@ def test_files_of_other_formats_are_told_how_to_become_images(names, remedy):
         (VolumeFile(("a.nii", "b.nii")), ("a.nii", "b.nii")),
         (b"x", ()),
         (PageFile("a.tif", 3), ("a.tif",)),
-        (PictureFile("a.tif"), ("a.tif",)),
+        (PageFile("a.tif", reads_place=False), ("a.tif",)),
         (BandSource(("a.tif", "b.tif")), ("a.tif", "b.tif")),
         (np.zeros((2, 2), np.uint8), ()),
     ],

@@ -13,7 +13,7 @@ import tifffile
 from PIL import Image
 from support.picture_folders import png, size_of
 
-from data_utils.image_io.formats import PageFile, PictureFile
+from data_utils.image_io.formats import PageFile
 from data_utils.image_io.reader import (
     decode_mask,
     read_header,
@@ -84,8 +84,8 @@ def test_a_page_is_the_one_that_its_source_names(tmp_path):
     tifffile.imwrite(path, pages, photometric="minisblack")
     for page in range(3):
         assert read_image(PageFile(path, page)).max() == page
-        assert read_image(PictureFile(path, page), page=2).max() == page
-    assert read_image(PictureFile(path), page=2).max() == 2
+        assert read_image(PageFile(path, page, reads_place=False), page=2).max() == page
+    assert read_image(PageFile(path, reads_place=False), page=2).max() == 2
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_header_of_an_array_says_its_type_with_its_channels():
 
 
 @pytest.mark.parametrize(
-    "source_of", [str, Path, lambda path: PictureFile(str(path))], ids=["name", "path", "picture file"]
+    "source_of", [str, Path, lambda path: PageFile(str(path), reads_place=False)], ids=["name", "path", "picture file"]
 )
 def test_an_endless_tiff_has_no_header(tmp_path, source_of):
     file = io.BytesIO()

@@ -16,7 +16,7 @@ from support.inputs import read_input
 from support.rasters import write_raster
 
 from data_utils.image_io import windowed
-from data_utils.image_io.formats import BandSource, PageFile, PictureFile
+from data_utils.image_io.formats import BandSource, PageFile
 from data_utils.image_io.rasters import Raster
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.windowed import (
@@ -276,7 +276,9 @@ def test_an_image_of_4096_by_4096_pixels_is_read_in_windows(tmp_path, width, is_
 
 
 @pytest.mark.parametrize(
-    "source_of", [lambda path: PageFile(path, 1), lambda path: PictureFile(path, 1)], ids=["page", "picture"]
+    "source_of",
+    [lambda path: PageFile(path, 1), lambda path: PageFile(path, 1, reads_place=False)],
+    ids=["page", "picture"],
 )
 def test_windows_of_a_page_are_parts_of_that_page(tmp_path, source_of):
     pages = np.arange(2 * 4 * 6, dtype=np.int32).reshape(2, 4, 6)
@@ -291,14 +293,14 @@ def test_windows_of_a_page_are_parts_of_that_page(tmp_path, source_of):
 @pytest.mark.parametrize(("source_page", "page"), [(None, 2), (0, 0), (1, 1)])
 def test_a_page_in_windows_is_the_one_that_its_source_names(tmp_path, source_page, page):
     tifffile.imwrite(tmp_path / "a.tif", PAGES, photometric="minisblack")
-    with open_windowed(PictureFile(str(tmp_path / "a.tif"), source_page), 2) as picture:
+    with open_windowed(PageFile(str(tmp_path / "a.tif"), source_page, reads_place=False), 2) as picture:
         assert read_image(picture.read(0, 3)).max() == page
 
 
 def test_a_tiff_with_a_place_lacks_data_unless_it_is_read_as_a_picture(tmp_path):
     raster = str(write_raster(tmp_path / "b.tif", PAGES[:1], nodata=0))
     assert isinstance(read_image(raster), np.ma.MaskedArray)
-    assert not isinstance(read_image(PictureFile(raster)), np.ma.MaskedArray)
+    assert not isinstance(read_image(PageFile(raster, reads_place=False)), np.ma.MaskedArray)
 
 
 @pytest.fixture(scope="module")
@@ -319,7 +321,7 @@ def small_files(tmp_path_factory):
         (lambda folder: str(folder / "array.npy"), True),
         (lambda folder: (folder / "array.npy").read_bytes(), False),
         (lambda folder: str(folder / "picture.TIF"), True),
-        (lambda folder: PictureFile(str(folder / "picture.TIF")), True),
+        (lambda folder: PageFile(str(folder / "picture.TIF"), reads_place=False), True),
         (lambda folder: BandSource((str(folder / "raster.tif"),), ("2",)), True),
         (lambda folder: str(folder / "palette.tif"), False),
         (lambda folder: str(folder / "damaged.tif"), False),

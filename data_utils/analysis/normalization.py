@@ -113,11 +113,11 @@ def _window_starts(length: int) -> list[int]:
 def channel_sums(image: np.ndarray) -> Sums:
     """The sums over an image (H, W, C)."""
     values = image.reshape(-1, image.shape[2]).astype(np.float64)
+    pixels: int | np.ndarray = len(values)
     if isinstance(values, np.ma.MaskedArray):
         pixels = len(values) - np.ma.getmaskarray(values).sum(axis=0)
-        filled_values = values.filled(0)
-        return Sums(pixels, filled_values.sum(axis=0), np.square(filled_values).sum(axis=0), str(image.dtype))
-    return Sums(len(values), values.sum(axis=0), np.square(values).sum(axis=0), str(image.dtype))
+        values = values.filled(0)
+    return Sums(pixels, values.sum(axis=0), np.square(values).sum(axis=0), str(image.dtype))
 
 
 def channel_statistics(sums: Sequence[Sums], skip: bool = False) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from data_utils.analysis.inspection import Problem, SplitInspection, UnusableRecord
+from data_utils.analysis.inspection import Content, Problem, SplitInspection, UnusableRecord
 from data_utils.class_map import ClassMap
 from data_utils.image_io.reader import size_mismatch
 from data_utils.image_io.resize import same_proportions
@@ -44,30 +44,29 @@ def check_values(name: str, pixels: Mapping[MaskValue, int], *, is_jpeg: bool = 
 
 def exclude_unreadable(inspection: SplitInspection, records: Records, reader: TargetReader) -> None:
     """Add to the inspection's problems the records whose masks hold values that cannot be turned into a target."""
-    if reader.class_map is not None:
-        exclude_unknown(inspection, records, reader.class_map)
-        return
     for content, _, members in inspection.used_contents():
-        problem = reader.find_problem(content.values)
-        if problem is None:
-            continue
-        for i in members.tolist():
-            inspection.exclude(i, Problem("number of no object", f"{records[i]['name']}: {problem}"))
+        if reader.class_map is not None:
+            kind = "unknown mask value"
+            text = _unknown_values(content, reader.class_map)
+        else:
+            kind = "number of no object"
+            text = reader.find_problem(content.values)
+        for i in members.tolist() if text else ():
+            inspection.exclude(i, Problem(kind, f"{records.name(i)}: {text}"))
 
 
-def exclude_unknown(inspection: SplitInspection, records: Records, class_map: ClassMap) -> None:
-    """Add to the inspection's problems the records whose masks hold values without a class."""
-    for content, _, members in inspection.used_contents():
-        values = content.values
-        if class_map.has_colors and content.kind == "greys":
-            values = tuple(as_color(value) for value in values)
-        unknown = [value for value in values if class_map.index_of(value) is None]
-        if not unknown:
-            continue
-        for i in members.tolist():
-            text = f"{records[i]['name']}: mask values {show(unknown)} belong to no class; classes are"
-            remedy = "name them in --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
-            inspection.exclude(i, Problem("unknown mask value", f"{text} {show(class_map.values)}; {remedy}"))
+def _unknown_values(content: Content, class_map: ClassMap) -> str | None:
+    """The mistake in masks that hold values without a class; None if all have one."""
+    values = content.values
+    if class_map.has_colors and content.kind == "greys":
+        values = tuple(as_color(value) for value in values)
+    unknown = [value for value in values if class_map.index_of(value) is None]
+    if not unknown:
+        return None
+    return (
+        f"mask values {show(unknown)} belong to no class; classes are {show(class_map.values)}; name them in"
+        " --classes, --outside ignore leaves them out, or is it a lossy (JPEG) mask?"
+    )
 
 
 def raise_problems(inspection: SplitInspection, count: int) -> None:

@@ -18,7 +18,6 @@ from runtime.cache import digest
 LabelSet = tuple[str, ...]  # names of the classes that an image is labeled for, sorted
 ALL = -1  # the number of a label set of all classes
 OPEN_GROUPS = 8  # groups of a stream in memory, until the loader sets how many it reads side by side
-IMAGE_WITHOUT_MASK = ": image without mask"  # the end of the line of such a file
 
 
 class Picture(TypedDict):
@@ -155,11 +154,6 @@ class Records(ABC):
 
 
 SplitOpeners = dict[str, Callable[[], Records]]  # a split's name -> a function that opens its records
-
-
-def image_without_mask(file: str) -> str:
-    """The line of `Metadata.unpaired` for an image without mask."""
-    return f"{file}{IMAGE_WITHOUT_MASK}"
 
 
 def spread_indices(length: int, count: int) -> list[int]:
@@ -339,16 +333,11 @@ def select(records: Records, indices: np.ndarray) -> Selection:
     whole = select_all(records)
     numbers = whole.label_numbers
     part = replace(whole, indices=whole.indices[indices], label_numbers=None if numbers is None else numbers[indices])
-    part.metadata = narrowed(part.metadata, part)
+    if whole.metadata.unlisted:
+        names = {part.name(i) for i in range(len(part))}
+        unlisted = tuple(name for name in whole.metadata.unlisted if name in names)
+        part.metadata = replace(whole.metadata, unlisted=unlisted)
     return part
-
-
-def narrowed(metadata: Metadata, records: Records) -> Metadata:
-    """What holds for records that are a part of those that it was made for."""
-    if not metadata.unlisted:
-        return metadata
-    names = {records.name(i) for i in range(len(records))}
-    return replace(metadata, unlisted=tuple(name for name in metadata.unlisted if name in names))
 
 
 def change(records: Records, key: str, apply: Callable[[Record], Record], **metadata: Any) -> Selection:

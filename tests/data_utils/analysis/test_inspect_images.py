@@ -18,12 +18,13 @@ from data_utils.analysis.inspection import (
     total_pixels,
 )
 from data_utils.analysis.problems import (
-    exclude_unknown,
+    exclude_unreadable,
     merge_equal,
     raise_problems,
 )
 from data_utils.class_map import ClassMap
 from data_utils.invented_values import excess_values
+from data_utils.targets.classes import ClassReader
 from runtime.errors import DataError
 
 CLASSES = ClassMap(("sky", "land"), (0, 1), None)
@@ -134,7 +135,7 @@ def test_numbers_beside_colors_are_refused(numbers, colors):
 
 def test_masks_with_values_of_no_class_become_problems():
     inspection, records = split_of({0: 3, 1: 2}, {0: 3, 9: 1}, {0: 2, 9: 3}, {5: 1})
-    exclude_unknown(inspection, records, CLASSES)
+    exclude_unreadable(inspection, records, ClassReader(CLASSES))
     assert set(inspection.problems) == {1, 2, 3}
     assert inspection.members.tolist() == [0, -1, -1, -1]
     kind, text = inspection.problems[2]

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 from runtime.console import counted
 from runtime.documents import read_json, read_json_lines
 from runtime.errors import DataError
 from tasks import TASKS
-from train_utils.metrics_log import LogRecord, is_record
+from train_utils.metrics_log import LogRecord, is_record, series
 from train_utils.reporting.image_scores import IMAGE_SCORES, read_image_scores
 from train_utils.reporting.sections import SECTIONS
 from train_utils.settings.record import FINISHED_FILE, RunSettings
@@ -114,6 +115,7 @@ def read_settings(folder: Path) -> RunSettings:
         raise DataError("it is no folder of a run")
     try:
         value = read_json(folder / "run.json")
+        settings = RunSettings.from_json(value)
     except FileNotFoundError as error:
         raise DataError("it holds no run.json, so it is no run") from error
     except (OSError, ValueError) as error:
@@ -121,10 +123,6 @@ def read_settings(folder: Path) -> RunSettings:
     lacking = [name for name in ENTRIES if name not in value]
     if lacking:
         raise DataError(f"run.json is damaged: it lacks {', '.join(lacking)}")
-    try:
-        settings = RunSettings.from_json(value)
-    except ValueError as error:
-        raise DataError(f"run.json is damaged: {error}") from error
     task = settings.identity["task"]
     if not isinstance(task, str) or task not in TASKS:
         raise DataError(f"its task {task!r} is not known to this version")
@@ -133,15 +131,10 @@ def read_settings(folder: Path) -> RunSettings:
 
 def _best(records: Sequence[LogRecord], key: str) -> tuple[int, float]:
     """Step and score of the best evaluation: the first of equal ones, as the run itself keeps it."""
-    evaluations = []
-    for record in records:
-        score = record.get(key)  # None for an evaluation that counted nothing
-        if score is not None and 0 <= score <= 1:
-            evaluations.append((-score, record["step"]))
+    evaluations = [(step, score) for step, score in series(records, key) if 0 <= score <= 1]
     if not evaluations:
         raise DataError("the run has no evaluation yet")
-    score, step = min(evaluations)
-    return step, -score
+    return max(evaluations, key=itemgetter(1))
 
 
 def _reason(error: Exception) -> str:

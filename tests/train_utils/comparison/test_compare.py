@@ -62,7 +62,7 @@ def test_broken_runs_are_left_out(of_broken_runs):
         ("unfinished", "has not finished (step 40 of 40)"),
         ("old", "there is no images.csv"),
         ("broken", "run.json cannot be read"),
-        ("listed", "run.json is damaged"),
+        ("listed", "run.json "),
         ("young", "the run has no evaluation yet; it is left out"),
         ("empty", "it holds no run.json"),
         ("missing", "it is no folder of a run"),

@@ -53,7 +53,7 @@ def test_a_record_with_an_impossible_value_is_refused(tmp_path, name, value):
     folder = write_run(tmp_path / "a")
     record = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(record | {name: value}))
-    with pytest.raises(DataError, match=rf"^run\.json is damaged: .*{name}"):
+    with pytest.raises(DataError, match=rf"^run\.json .*{name}"):
         read_run(folder)
 
 

@@ -1,6 +1,6 @@
 """The inputs of networks, read from an image or a volume a few rows or slices at a time."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,13 +50,6 @@ class NetworkInputs(NamedTuple):
     size: tuple[int, int]
     pixels: np.ndarray | None = None
     missing: np.ndarray | None = None
-
-    def missing_reader(self) -> Callable[[int, int], np.ndarray] | None:
-        """A function that returns rows [top, bottom) of `missing`; None if `missing` is None."""
-        missing = self.missing
-        if missing is None:
-            return None
-        return lambda top, bottom: missing[top:bottom]
 
 
 def as_volume(source: ImageSource) -> VolumeFile | None:

@@ -21,18 +21,15 @@ def check_written(
     """Raises DataError if a file that will be written is no file, is written twice, or is one that is read."""
     if args.file is None and args.truth and args.truth.is_dir() and _id(args.truth) == _id(args.output):
         raise DataError(f"--output {args.output}: --truth {args.truth} would be overwritten; choose another folder")
-    read: dict[FileId | None, str] = {}
-    for path, use in _read_files(args, jobs, inputs):
-        read.setdefault(_id(path), use)
+    place = args.file or args.output
+    read = {_id(path): use for path, use in _read_files(args, jobs, inputs)}
     for path in _written_files(args, jobs, requested):
-        file_id = _id(path)
-        if file_id is None:
+        if not path.exists():
             continue
         if not path.is_file():
-            raise DataError(f"--output {args.output}: {path} is there, and is no file; remove it, or choose another")
-        if file_id in read:
-            place = args.file or args.output
-            raise DataError(f"--output {place}: {path} is {read[file_id]}, not to be overwritten; choose another")
+            raise DataError(f"--output {place}: {path} is there, and is no file; remove it, or choose another")
+        if _id(path) in read:
+            raise DataError(f"--output {place}: {path} is {read[_id(path)]}, not to be overwritten; choose another")
 
 
 def check_unfinished(args: PredictSettings, unfinished: Iterable[Job], requested: RequestedOutputs) -> None:
@@ -87,19 +84,11 @@ def _read_files(args: PredictSettings, jobs: Iterable[Job], inputs: Iterable[Pat
     if args.truth:
         has_predictions = args.file is None and is_recorded(args.output)
         own = args.output.resolve() if has_predictions else None
-        for path in _files_at(args.truth):
-            if own is None or own not in path.resolve().parents:
-                yield path, "a file of --truth"
-
-
-def _files_at(path: Path) -> Iterable[Path]:
-    """The files below a folder, or the file itself."""
-    if not path.is_dir():
-        return [path]
-    files: list[Path] = []
-    for folder, _, names in walk(path):
-        files += [Path(folder, name) for name in names]
-    return files
+        folders = walk(args.truth) if args.truth.is_dir() else [(args.truth.parent, [], [args.truth.name])]
+        for folder, _, names in folders:
+            for path in [Path(folder, name) for name in names]:
+                if own is None or own not in path.resolve().parents:
+                    yield path, "a file of --truth"
 
 
 def _id(path: Path) -> FileId | None:

@@ -1,6 +1,6 @@
 """The accuracy of predicted boundaries: boundary IoU and the 95th percentile of the Hausdorff distance."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,41 +39,45 @@ def boundary_scores(pred: np.ndarray, truth: np.ndarray, num_classes: int) -> Bo
     distance: the larger of the 95th percentiles in both directions, as in Metrics Reloaded (Maier-Hein et al., Nature
     Methods 2024).
     """
-    from scipy.ndimage import find_objects
-
     width = max(1, round(DILATION_RATIO * float(np.hypot(*truth.shape))))
-    pred = np.where(truth == IGNORE_INDEX, IGNORE_INDEX, pred)
-    true_boxes = find_objects(truth.astype(np.int32) + 1, max_label=num_classes)
-    pred_boxes = find_objects(pred.astype(np.int32) + 1, max_label=num_classes)
     result = BoundaryScores(
         np.zeros(num_classes, np.int64),
         np.zeros(num_classes, np.int64),
         np.full(num_classes, np.nan),
         np.zeros(num_classes, bool),
     )
-    for index, boxes in enumerate(zip(true_boxes, pred_boxes, strict=True)):
-        present = [box for box in boxes if box is not None]
-        if not present:
-            continue
-        box = enclosing_box(present)
-        true = np.pad(truth[box] == index, 1)
-        predicted = np.pad(pred[box] == index, 1)
+    for index, true, predicted in masks_of_classes(pred, truth, num_classes):
         result.hits[index], result.union[index] = _boundary_overlap(true, predicted, width)
-        if len(present) == 2:
+        if true.any() and predicted.any():
             result.distances[index] = hausdorff(edge_distances(true, predicted))
         else:
             result.missed[index] = True
     return result
 
 
-def enclosing_box(boxes: Sequence[tuple[slice, ...]]) -> tuple[slice, ...]:
-    """The smallest box that holds all of `boxes`, each of which has a slice for every axis."""
-    sides = []
-    for slices in zip(*boxes, strict=True):
-        start = min(side.start for side in slices)
-        stop = max(side.stop for side in slices)
-        sides.append(slice(start, stop))
-    return tuple(sides)
+def masks_of_classes(
+    pred: np.ndarray, truth: np.ndarray, num_classes: int
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Index, true and predicted mask of each class that one of two arrays of class indices has.
+
+    The masks are those of the smallest box that holds the class in both, and of a pixel around it. Pixels that the
+    truth ignores belong to no class.
+    """
+    from scipy.ndimage import find_objects
+
+    pred = np.where(truth == IGNORE_INDEX, IGNORE_INDEX, pred).astype(np.uint8)
+    truth = truth.astype(np.uint8, copy=False)
+    # the numbers from 1 are objects; of 8 bits, IGNORE_INDEX becomes 0
+    boxes = [find_objects(indices + np.uint8(1), max_label=num_classes) for indices in (truth, pred)]
+    for index, pair in enumerate(zip(*boxes, strict=True)):
+        present = [box for box in pair if box is not None]
+        if not present:
+            continue
+        sides = []
+        for slices in zip(*present, strict=True):
+            sides.append(slice(min(side.start for side in slices), max(side.stop for side in slices)))
+        box = tuple(sides)
+        yield index, np.pad(truth[box] == index, 1), np.pad(pred[box] == index, 1)
 
 
 def _boundary_overlap(true: np.ndarray, predicted: np.ndarray, width: int) -> tuple[int, int]:

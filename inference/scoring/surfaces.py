@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inference.scoring.boundary import edge_distances, enclosing_box, hausdorff, numbers
+from inference.scoring.boundary import edge_distances, hausdorff, masks_of_classes, numbers
 from tasks.confusion import mean_of_present
 from tasks.tables import Column, Table, as_text
 from tasks.task import Scores
-from unet.config import IGNORE_INDEX
 
 TOLERANCES = (1, 2)  # distances in mm within which surfaces count as the same
 MEAN = "mean without background"
@@ -55,29 +54,20 @@ def surface_scores(
     al., Nature Methods 2024). Surface Dice: the share of both surfaces that lies within a tolerance of the other one
     (Nikolov et al. 2018, arXiv:1809.04430).
     """
-    from scipy.ndimage import find_objects
-
     hd95 = np.full(num_classes, np.nan)
     dice = np.full((num_classes, len(TOLERANCES)), np.nan)
     missed = np.zeros(num_classes, bool)
-    if (truth == IGNORE_INDEX).any():
-        pred = np.where(truth == IGNORE_INDEX, IGNORE_INDEX, pred)
-    # the background, index 0, and the ignored voxels, the largest index, are not among these objects
-    true_boxes = find_objects(truth, max_label=num_classes - 1)
-    pred_boxes = find_objects(pred, max_label=num_classes - 1)
-    for index, boxes in enumerate(zip(true_boxes, pred_boxes, strict=True), 1):
-        present = [box for box in boxes if box is not None]
-        if len(present) == 1:
+    for index, true, predicted in masks_of_classes(pred, truth, num_classes):
+        if index == 0:
+            continue
+        if not (true.any() and predicted.any()):
             missed[index] = True
             dice[index] = 0
-        elif present:
-            box = enclosing_box(present)
-            true = np.pad(truth[box] == index, 1)
-            predicted = np.pad(pred[box] == index, 1)
-            ways = edge_distances(true, predicted, spacing)
-            hd95[index] = hausdorff(ways)
-            distances = np.concatenate(ways)
-            dice[index] = [(distances <= mm).mean() for mm in TOLERANCES]
+            continue
+        ways = edge_distances(true, predicted, spacing)
+        hd95[index] = hausdorff(ways)
+        distances = np.concatenate(ways)
+        dice[index] = [(distances <= mm).mean() for mm in TOLERANCES]
     return SurfaceScores(hd95, dice, missed)
 
 

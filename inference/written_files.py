@@ -84,11 +84,19 @@ def _read_files(args: PredictSettings, jobs: Iterable[Job], inputs: Iterable[Pat
     if args.truth:
         has_predictions = args.file is None and is_recorded(args.output)
         own = args.output.resolve() if has_predictions else None
-        folders = walk(args.truth) if args.truth.is_dir() else [(args.truth.parent, [], [args.truth.name])]
-        for folder, _, names in folders:
-            for path in [Path(folder, name) for name in names]:
-                if own is None or own not in path.resolve().parents:
-                    yield path, "a file of --truth"
+        for path in _files_at(args.truth):
+            if own is None or own not in path.resolve().parents:
+                yield path, "a file of --truth"
+
+
+def _files_at(path: Path) -> Iterable[Path]:
+    """The files below a folder, or the file itself."""
+    if not path.is_dir():
+        return [path]
+    files: list[Path] = []
+    for folder, _, names in walk(path):
+        files += [Path(folder, name) for name in names]
+    return files
 
 
 def _id(path: Path) -> FileId | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TypedDict
 
 import numpy as np
@@ -77,15 +77,19 @@ class ClassMap:
             "outside_class": self.outside,
         }
 
+    @cached_property
+    def indices(self) -> dict[MaskValue, int]:
+        """The class index of each value that is listed, `IGNORE_INDEX` for those that are ignored."""
+        indices = {value: index for index, value in enumerate(self.values)}
+        if self.ignore_value is not None:
+            indices.setdefault(self.ignore_value, IGNORE_INDEX)
+        for value, index in self.joined:
+            indices.setdefault(value, index)
+        return indices
+
     def index_of(self, value: MaskValue) -> int | None:
         """The class index of a mask value, `IGNORE_INDEX` if it is ignored; None if it is a mistake."""
-        if self.has_colors:
-            value = as_color(value)
-        if value in self.values:
-            return self.values.index(value)
-        if value == self.ignore_value:
-            return IGNORE_INDEX
-        return dict(self.joined).get(value, self.outside)
+        return self.indices.get(as_color(value) if self.has_colors else value, self.outside)
 
     @property
     def has_colors(self) -> bool:
@@ -105,17 +109,16 @@ class ClassMap:
 
     def values_by_class(self) -> list[list[MaskValue]]:
         """The values that each class has in masks."""
-        values_by_index = [[value] for value in self.values]
-        for value, index in self.joined:
+        values: list[list[MaskValue]] = [[] for _ in self.values]
+        for value, index in self.indices.items():
             if index != IGNORE_INDEX:
-                values_by_index[index].append(value)
-        return values_by_index
+                values[index].append(value)
+        return values
 
     @property
     def ignored_values(self) -> tuple[MaskValue, ...]:
         """The ignored values; the first one is written for ignored pixels."""
-        others = [value for value, index in self.joined if index == IGNORE_INDEX]
-        return tuple(others) if self.ignore_value is None else (self.ignore_value, *others)
+        return tuple(value for value, index in self.indices.items() if index == IGNORE_INDEX)
 
     def describe_values(self) -> list[str]:
         """For each class, the values that it has in masks; then the ignored values, and the meaning of all others."""
@@ -172,8 +175,7 @@ class ClassMap:
 
     def _codes(self, keys: np.ndarray) -> np.ndarray:
         """(H, W) uint8: class index + 1 of each key (H, W) that `pack` gives, 0 if it belongs to no class."""
-        value_indices = [(value, index) for index, value in enumerate(self.values)]
-        value_indices += [(value, index) for value, index in self.joined if index != IGNORE_INDEX]
+        value_indices = [(value, index) for value, index in self.indices.items() if index != IGNORE_INDEX]
         if keys.dtype != np.int64:
             bits = 24 if self.has_colors else 8 * keys.itemsize
             return _table(tuple(value_indices), 1 << bits).take(keys)

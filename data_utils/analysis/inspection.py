@@ -139,10 +139,13 @@ class SplitInspection:
 
     def used_contents(self) -> Iterator[tuple[Content, Counter, np.ndarray]]:
         """Each of the `contents` of usable records, with its pixels and the indices of these records."""
-        for number, (content, pixels) in enumerate(self.contents.items()):
-            members = np.flatnonzero(self.members == number)
-            if len(members):
-                yield content, pixels, members
+        by_content = np.argsort(self.members, kind="stable")
+        ends = np.searchsorted(self.members[by_content], np.arange(len(self.contents)), side="right")
+        start = int((self.members < 0).sum())
+        for (content, pixels), end in zip(self.contents.items(), ends.tolist(), strict=True):
+            if end > start:
+                yield content, pixels, by_content[start:end]
+            start = end
 
     def exclude(self, i: int, problem: Problem) -> None:
         """Note that a record cannot be used."""

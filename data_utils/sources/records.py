@@ -284,7 +284,7 @@ class Selection(Records):
         keys = [change.key for change in self.changes]
         labels: tuple[object, ...] = ()
         if self.label_numbers is not None:
-            labels = (list(self.metadata.label_sets), self.label_numbers.tobytes())
+            labels = (self._label_sets, self.label_numbers.tobytes())
         return digest(whole, self.indices.tobytes(), *keys, *labels)
 
     def __len__(self) -> int:
@@ -309,7 +309,11 @@ class Selection(Records):
         if self.label_numbers is None:
             return self.source.label_set(int(self.indices[i]))
         number = int(self.label_numbers[i])
-        return None if number == ALL else list(self.metadata.label_sets)[number]
+        return None if number == ALL else self._label_sets[number]
+
+    @cached_property
+    def _label_sets(self) -> list[LabelSet]:
+        return list(self.metadata.label_sets)
 
     def file_numbers(self) -> np.ndarray:
         return self.source.file_numbers()[self.indices]

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from data_utils.class_names import NamedClasses, is_background
 from data_utils.sources.annotations.coco_mask import FILE_KEY, Entry
 from data_utils.sources.annotations.documents import json_of
-from data_utils.sources.annotations.drawn import MAX_PIXEL_DISTANCE
 from data_utils.sources.annotations.layout import number_classes
 from runtime.console import listing
 from runtime.errors import DataError
 
+LONGEST_SIDE = 10**6  # pixels
 # the keys that each kind of entry needs, and their types; only categories are sorted by their ids
 TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "a number or text": (int, float, str)}
 CATEGORY = {"id": "a number", "name": "a number or text"}
@@ -66,10 +66,9 @@ def read_coco(path: Path) -> CocoFile:
     for number, image in enumerate(images):
         for side in ("height", "width"):
             length = image.get(side) or 0
-            if not isinstance(length, int | float) or not 0 <= length < MAX_PIXEL_DISTANCE:
+            if not isinstance(length, int | float) or not 0 <= length < LONGEST_SIDE:
                 raise DataError(
-                    f"{path}: entry {number} of 'images' has {side} {length!r}, expected 0 to"
-                    f" {MAX_PIXEL_DISTANCE:,.0f} pixels"
+                    f"{path}: entry {number} of 'images' has {side} {length!r}, expected 0 to {LONGEST_SIDE:,} pixels"
                 )
     objects: dict[Any, list[Entry]] = {image["id"]: [] for image in images}
     if len(objects) < len(images):

@@ -7,14 +7,11 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.drawn import (
     Area,
     DrawnMask,
     RunLengths,
-    clip_polygon,
     drawn_size,
     fill_runs,
     read_points,
@@ -86,11 +83,7 @@ def encode(segmentation: Any, height: int, width: int, location: str) -> RunLeng
 
 def _encode_polygons(segmentation: list, height: int, width: int, location: str) -> RunLengths:
     polygons = [read_points(polygon, f"{location}: polygon {i}") for i, polygon in enumerate(segmentation, 1)]
-    visible = [clip_polygon(points, (height, width)) for points in polygons]
-    outlines = [points.ravel().tolist() for points in visible if len(points)]
-    if not outlines:
-        return rle_code().encode(np.zeros((height, width), np.uint8, order="F"))
-    return rle_code().merge(rle_code().frPyObjects(outlines, height, width))
+    return rle_code().merge(rle_code().frPyObjects([points.ravel().tolist() for points in polygons], height, width))
 
 
 def run_lengths(text: str) -> list[int]:

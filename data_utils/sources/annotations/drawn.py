@@ -18,7 +18,8 @@ from runtime.errors import DataError
 from tasks.overlapping import pack_bits
 from unet.config import IGNORE_INDEX, MaskValue
 
-MAX_PIXEL_DISTANCE = 1e6  # pixels from the image's corner: a larger number is not a coordinate
+# pixels from the image's corner: a larger number is not a coordinate, and drawing takes memory for all of an outline
+MAX_PIXEL_DISTANCE = 1e5
 # annotations may be made at so many times the picture's sides: some pictures are made smaller after they are annotated
 MOST_TIMES = 8
 
@@ -173,33 +174,4 @@ def _draw(method: str, coordinates: Sequence[float], options: dict[str, Any], pi
 
 def fill_polygon(points: np.ndarray, picture: Image.Image, value: int) -> None:
     """Fill a polygon (n, 2) by Pillow's rule: its border is inside."""
-    visible = clip_polygon(points, picture.size[::-1])
-    if len(visible):
-        ImageDraw.Draw(picture).polygon(visible.ravel().tolist(), fill=value)
-
-
-def clip_polygon(points: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """A polygon (n, 2) cut to a frame that extends beyond a picture (H, W) by the picture's size on each side.
-
-    A polygon inside the frame is returned unchanged. Rendering takes memory for each pixel of an outline, also outside.
-    By the algorithm of Sutherland & Hodgman (1974): the polygon is cut along each side of the frame in turn.
-    """
-    height, width = size
-    frame = ((0, -width, 1), (0, 2 * width, -1), (1, -height, 1), (1, 2 * height, -1))
-    for axis, border, sign in frame:
-        inside = sign * (points[:, axis] - border) >= 0
-        if inside.all():
-            continue
-        corners = []
-        for index in range(len(points)):
-            start = points[index - 1]
-            end = points[index]
-            if inside[index] != inside[index - 1]:
-                share = (border - start[axis]) / (end[axis] - start[axis])
-                corners.append(start + share * (end - start))
-            if inside[index]:
-                corners.append(end)
-        if not corners:
-            return points[:0]
-        points = np.stack(corners)
-    return points
+    ImageDraw.Draw(picture).polygon(points.ravel().tolist(), fill=value)

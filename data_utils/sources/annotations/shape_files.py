@@ -3,10 +3,8 @@
 import json
 import logging
 import os
-import sqlite3
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from functools import lru_cache
 from io import BytesIO
 from itertools import islice
@@ -222,7 +220,6 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
     logging.getLogger("pyogrio").addHandler(logging.NullHandler())  # the error has GDAL's message
     content = BytesIO()
     try:
-        _check_views(file)
         layer = _only_layer(pyogrio.list_layers(file), file)
         names = pyogrio.read_info(file, layer=layer)["fields"].tolist()
         columns = [column] if column in names else []
@@ -242,18 +239,6 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
     crs = meta["crs"]
     is_number = isinstance(crs, str) and crs.startswith(EPSG) and crs[len(EPSG) :].isdecimal()
     return Shapes(_shapes_of(features, column, file), int(crs[len(EPSG) :]) if is_number else crs)
-
-
-def _check_views(file: str) -> None:
-    """Raises DataError for a GeoPackage with layers that are computed as they are read, maybe without end."""
-    with closing(sqlite3.connect(f"{Path(file).absolute().as_uri()}?mode=ro", uri=True)) as database:
-        views = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'view'")]
-        tables = [view for view in views if view.lower().startswith("gpkg_")]
-        if views and not tables:
-            layers = {str(name).lower() for (name,) in database.execute("SELECT table_name FROM gpkg_contents")}
-            tables = [view for view in views if view.lower() in layers]
-    if tables:
-        raise DataError(f"{file}: {tables[0]} is a view in it, which may never end; store it as a table")
 
 
 def _only_layer(layers: np.ndarray, file: str) -> str:

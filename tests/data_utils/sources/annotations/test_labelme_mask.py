@@ -1,6 +1,6 @@
 """Masks drawn from the shapes of a labelme file, as its own export fills them.
 
-Modules: data_utils/sources/annotations/labelme.py.
+Modules: data_utils/sources/annotations/labelme.py, data_utils/sources/annotations/drawn.py.
 """
 
 import math

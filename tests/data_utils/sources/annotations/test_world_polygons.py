@@ -6,9 +6,7 @@ Module: data_utils/sources/annotations/shape_files.py.
 import json
 import os
 import pickle
-import sqlite3
 import struct
-from contextlib import closing
 from unittest import mock
 
 import numpy as np
@@ -173,30 +171,6 @@ def test_a_geopackage_may_hold_points_a_table_empty_areas_and_numbers_that_are_m
     os.utime(file, ns=(10**18, 10**18))
     with pytest.raises(DataError, match="feature 1 has no value in the column kind"):
         areas_of(tmp_path, label_column="kind")
-
-
-ENDLESS = "WITH RECURSIVE row(fid) AS (SELECT 1 UNION ALL SELECT fid + 1 FROM row) SELECT fid, geom FROM row, areas"
-
-
-@pytest.mark.parametrize(
-    ("view", "is_refused"), [("areas2", True), ("gpkg_extensions", True), ("other", False)], ids=str
-)
-def test_a_layer_that_may_never_end_is_one_line(tmp_path, view, is_refused):
-    raw = pytest.importorskip("pyogrio.raw")
-    file = tmp_path / "a.gpkg"
-    blobs = np.array([well_known_binary([np.array(square(0, 0, 5))])], object)
-    raw.write(str(file), blobs, [], [], layer="areas", driver="GPKG", crs=UTM, geometry_type="Polygon")
-    with closing(sqlite3.connect(file)) as database:
-        database.execute("ALTER TABLE gpkg_extensions RENAME TO extensions")
-        database.execute(f"CREATE VIEW {view} AS {ENDLESS}")
-        database.execute("UPDATE gpkg_contents SET table_name = 'areas2', identifier = 'areas2'" * (view == "areas2"))
-        database.execute("UPDATE gpkg_geometry_columns SET table_name = 'areas2'" * (view == "areas2"))
-        database.commit()
-    if not is_refused:
-        assert len(read_shapes(str(file), None).shapes) == 1
-        return
-    with pytest.raises(DataError, match=rf"a\.gpkg: {view} is a view in it, which may never end"):
-        read_shapes(str(file), None)
 
 
 def test_a_corner_of_a_geopackage_that_is_nowhere_is_one_line(tmp_path):

@@ -133,8 +133,8 @@ def main() -> None:
             half_saves += bool(half_saved(killed))
             checkpoints = newest_first(killed / "checkpoints")
             assert checkpoints or not has_metrics
-            for path in checkpoints:
-                read_undamaged(path)
+            if checkpoints:
+                read_undamaged(checkpoints[0])
         run = start(killed, args.processes, steps)
         assert run.wait() == 0, error_file(killed).read_text()
         ours, theirs = tensors(killed), tensors(untouched)

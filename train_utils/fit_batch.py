@@ -9,7 +9,7 @@ from runtime.launch import describe_profile
 from runtime.memory import grow_segments
 from tasks.task import Task
 from train_utils.kernel_tuning import tune_kernels
-from train_utils.memory.trial import MemoryTrial, largest_evaluation
+from train_utils.memory.trial import MemoryTrial
 from train_utils.micro_batches import split_from_args
 from train_utils.opened_run import OpenedRun
 from train_utils.settings.train_settings import TrainSettings
@@ -36,6 +36,4 @@ def fit_batch(
     trial = MemoryTrial(accelerator, network, task, args)
     largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
     wanted = split_from_args(args, describe_profile(accelerator), run.largest_micro_batch)
-    batch_split = trial.fit(largest_shape, wanted)
-    trial.check_evaluation(largest_evaluation(info, shapes, accelerator.device))
-    return batch_split
+    return trial.fit(largest_shape, wanted)

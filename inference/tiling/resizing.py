@@ -9,9 +9,10 @@ from torch import Tensor
 
 from data_utils.loading.batch_sampler import pixels_per_batch
 from inference.tiling.cuts import Cuts, strip_length
-from inference.tiling.planning import Tiling, choose_tiling
+from inference.tiling.planning import Tiling, choose_tiling, one_tile
 from inference.tiling.stream import Forward, stream_logits
 from runtime.device import full_precision, upload
+from runtime.memory import is_out_of_memory
 from unet.config import UNetConfig
 
 WHOLE_LOGITS = 2**31  # bytes; an evaluation keeps logits of up to this size, at the target's size, as a whole
@@ -34,18 +35,21 @@ def strips_at_sizes(
     """For each image or volume, strips of its logits (1, outputs, n, ...) from top to bottom, at its target's size.
 
     If `choose_tiling` returns None, images (B, C, H, W) share one forward pass and volumes (B, C, D, H, W) are computed
-    one by one; else each is computed in tiles. An input that is computed whole is one strip, unless its logits take
-    more than WHOLE_LOGITS.
+    one by one; else, and if memory runs out, each is computed in tiles. An input that is computed whole is one strip,
+    unless its logits take more than WHOLE_LOGITS.
     """
     input_size = images.shape[2:]
     tiling = choose_tiling(config, input_size)
-    strip_lists: Iterable[Iterable[Tensor]]
+    pixels = pixels_per_batch(images.device)
+    strip_lists: Iterable[Iterable[Tensor]] | None = None
+    if tiling is None:
+        strip_lists = _predict_whole(forward, images, config)
+    if strip_lists is None and tiling is None:
+        tiling = _tiling_that_fits(forward, images, config)
+        pixels = 1  # one tile at a time
     if tiling is not None:
-        strip_lists = (_predict_tiled(forward, image, tiling) for image in images)
-    elif config.dims == 2:
-        strip_lists = ([logits] for logits in forward(images))
-    else:
-        strip_lists = ([forward(image[None])[0]] for image in images)
+        strip_lists = (_predict_tiled(forward, image, tiling, pixels) for image in images)
+    assert strip_lists is not None
     for strips, size in zip(strip_lists, sizes, strict=True):
         if tiling is not None or _are_large(config, size):
             yield (strip[None] for strip in resize_strips(iter(strips), input_size, size))
@@ -53,16 +57,56 @@ def strips_at_sizes(
             yield (resize_logits(logits[None], size) for logits in strips)
 
 
+def _predict_whole(forward: Forward, images: Tensor, config: UNetConfig) -> list[list[Tensor]] | None:
+    """The logits of each image as one strip; None if memory runs out."""
+    batches = [images] if config.dims == 2 else images.split(1)
+    strip_lists = []
+    try:
+        for batch in batches:
+            strip_lists += [[logits] for logits in forward(batch)]
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    return strip_lists
+
+
+def _tiling_that_fits(forward: Forward, images: Tensor, config: UNetConfig) -> Tiling:
+    """Tiles that fit into memory: of half the longest side, or of half as much again.
+
+    Raises the error of the shortage if not even tiles of twice the largest divisor fit.
+    """
+    size = images.shape[2:]
+    side = max(size)
+    while True:
+        side = math.ceil(side / 2)
+        tiling = choose_tiling(config, size, side, adds_reach=True) or one_tile(size)
+        tile = images[:1]
+        for axis, length in enumerate(tiling.size, start=2):
+            tile = tile.narrow(axis, 0, min(length, tile.shape[axis]))
+        try:
+            forward(tile)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error) or side <= 2 * max(config.divisors):
+                raise
+        else:
+            return tiling
+
+
 def _are_large(config: UNetConfig, size: Sequence[int]) -> bool:
     return 4 * config.num_classes * math.prod(size) > WHOLE_LOGITS
 
 
-def _predict_tiled(forward: Forward, image: Tensor, tiling: Tiling) -> Iterator[Tensor]:
-    """Strips of logits (outputs, n, ...) of an image (C, *spatial) at its own size."""
+def _predict_tiled(forward: Forward, image: Tensor, tiling: Tiling, pixels: int) -> Iterator[Tensor]:
+    """Strips of logits (outputs, n, ...) of an image (C, *spatial) at its own size.
+
+    Args:
+        pixels: how many pixels of tiles may share a forward pass; there is always one tile.
+    """
     size = image.shape[1:]
     # views are taken here, since the thread that reads rows is not in inference mode
     rows = {(start, stop): image[:, start:stop] for start, stop in Cuts(size, tiling).rows}
-    return stream_logits(forward, lambda *span: rows[span], size, tiling, pixels_per_batch(image.device))
+    return stream_logits(forward, lambda *span: rows[span], size, tiling, pixels)
 
 
 def resize_strips(strips: Iterator[Tensor], size: Sequence[int], target: Sequence[int]) -> Iterator[Tensor]:

@@ -339,6 +339,35 @@ def test_tiles_of_an_image_that_is_evaluated_share_forward_passes(monkeypatch):
     assert calls == [3, 3, 3, 3]  # a row of tiles each
 
 
+def test_images_whose_evaluation_does_not_fit_go_in_tiles():
+    model = network(3).float()
+    shapes = []
+
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(batch.shape))
+        if batch[:, 0].numel() > 150 * 150:
+            raise torch.OutOfMemoryError
+        return model(batch)
+
+    images = torch.rand(2, 3, 301, 333)
+    with torch.inference_mode():
+        expected = model(images)
+        for strips, whole in zip(
+            strips_at_sizes(forward, images, [(301, 333)] * 2, model.config), expected, strict=True
+        ):
+            assert (torch.cat(list(strips), dim=2)[0] - whole).abs().max() < 1e-5
+    assert {shape[0] for shape in shapes[1:]} == {1}
+
+
+def test_an_image_of_which_no_tile_fits_is_a_shortage():
+    def forward(batch: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("full")
+
+    images = torch.rand(1, 3, 64, 64)
+    with pytest.raises(torch.OutOfMemoryError, match="full"):
+        list(strips_at_sizes(forward, images, [(64, 64)], network(3).config))
+
+
 def test_float32_tiles_are_within_the_promised_rounding():
     model = network(3, mean=(100.0,) * 3, std=(50.0,) * 3).float()
     image = np.random.default_rng(0).integers(0, 256, (301, 333, 3), dtype=np.uint8)

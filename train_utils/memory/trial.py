@@ -1,4 +1,4 @@
-"""What fits into the memory of an accelerator: a training step and an evaluation are tried before the first step.
+"""What fits into the memory of an accelerator: a training step is tried before the first one.
 
 On a CPU nothing is tried: a shortage cannot be caught there, and what the plan chooses for it is small.
 """
@@ -7,29 +7,19 @@ import copy
 import math
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
-from typing import NamedTuple
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.loading.batch_sampler import BatchSplit, images_per_batch, pixels_per_batch
-from data_utils.loading.loaders import NetworkShapes
-from inference.decoding import new_decoder
-from inference.decoding.views import predict_strips
-from inference.tiling.planning import choose_tiling
+from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
 from runtime.device import upload
 from runtime.errors import SettingsError, one_line
 from runtime.launch import SHARDING
 from runtime.memory import is_out_of_memory
-from tasks.calibration import no_counts
 from tasks.step_loss import StepLoss
 from tasks.task import Task
-from train_utils.evaluation import read_strips
 from train_utils.optim import OPTIMIZERS
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
@@ -38,20 +28,11 @@ from unet.model import UNet
 SHARE_LEFT = 0.05  # the share of a CUDA device's memory that a trial must leave free
 EXCHANGE_BYTES = 10**9  # the least that a trial must leave free with several processes: torch does not count NCCL's
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
-STRIPS_TRIED = 2  # strips of a large image that are evaluated to see whether there is room for all of them
 STEPS_HELD = 2  # steps whose images are on the device: the next step's images arrive before this one's result is read
 
 
-class EvaluationSize(NamedTuple):
-    """The largest evaluation: (H, W) or (D, H, W) of images at the network and of their targets, and their number."""
-
-    input: tuple[int, ...]
-    target: tuple[int, ...]
-    images: int
-
-
 class MemoryTrial:
-    """Tries steps and evaluations with a copy of the network; the accelerator is left as it was found.
+    """Tries steps with a copy of the network; the accelerator is left as it was found.
 
     Each process finds its own answer without any collective, then all take the smallest.
 
@@ -108,20 +89,6 @@ class MemoryTrial:
         say_split(batch_split)
         return batch_split
 
-    def check_evaluation(self, size: EvaluationSize) -> None:
-        """Raise SettingsError if a process has no room to evaluate images of this size; every process must call it."""
-        if self.is_cpu or self._all_fit(partial(self._try_evaluation, size)):
-            return
-        config = self.network.config
-        kind = "volume" if config.dims == 3 else "image"
-        tiling = choose_tiling(config, size.input)
-        tiling_text = f", in {tiling}" if tiling else ""
-        lower = "--base-channels" if config.dims == 3 else "--scale or --base-channels"
-        raise SettingsError(
-            f"no memory to evaluate a validation {kind} of {' x '.join(map(str, size.target))}{tiling_text};"
-            f" choose a lower {lower}, or cut such {kind}s into smaller ones"
-        )
-
     def _all_fit(self, trial: Callable[[], None]) -> bool:
         """Whether a trial fits into the memory of every process."""
         shortage = memory_shortage(trial)
@@ -142,21 +109,6 @@ class MemoryTrial:
         with self.accelerator.autocast():
             logits = trial(images)
         self.criterion(logits, targets, self.criterion.counts(targets)).backward()
-
-    def _try_evaluation(self, size: EvaluationSize) -> None:
-        """Evaluate random images beside as much memory as training keeps on the accelerator, then free all of it."""
-        device = self.accelerator.device
-        task = self.criterion.task
-        config = self.network.config
-        trial = copy.deepcopy(self.network).to(device).eval()
-        _reserved = self._reserve(0)  # held to the end
-        with torch.inference_mode(), self.accelerator.autocast():
-            images = torch.rand((size.images, config.in_channels, *size.input), device=device)
-            target = task.unknown_target(size.target).map(torch.from_numpy).as_batch().to(device)
-            sizes = [size.target] * size.images
-            for strips in predict_strips(trial, images, sizes, config, new_decoder(task)):
-                read_strips(task, new_decoder(task), islice(strips, STRIPS_TRIED), target, no_counts(device))
-            task.counts(target)
 
     def _reserve(self, image_bytes: int) -> Tensor:
         """Memory that is in use beside a pass: the optimizer's numbers, images that wait, and other libraries'."""
@@ -227,14 +179,3 @@ def input_bytes(shape: tuple[int, ...], batch_split: BatchSplit) -> int:
     loaded_bytes = value_bytes * channels + 1
     augmented = 4 * channels + 8
     return images * math.prod(sides) * (loaded_bytes + augmented)
-
-
-def largest_evaluation(info: DatasetInfo, shapes: NetworkShapes, device: torch.device) -> EvaluationSize:
-    """The evaluation of the validation images with the most pixels, those of the input and of the target together."""
-    targets = shapes.val if info.reader.takes_points else info.val.sizes
-    targets = np.where(targets > 0, targets, shapes.val)  # those that were not inspected have no size
-    pixels = shapes.val.prod(axis=1) + targets.prod(axis=1)
-    index = int(pixels.argmax())
-    input_size = tuple(shapes.val[index].tolist())
-    images = images_per_batch(pixels_per_batch(device), input_size) if len(input_size) == 2 else 1
-    return EvaluationSize(input_size, tuple(targets[index].tolist()), min(images, len(pixels)))

@@ -16,7 +16,7 @@ from support.shortages import OTHERS, SHORTAGES, name_of
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
 from tasks import task_of_model
-from train_utils.memory.trial import EvaluationSize, MemoryTrial, input_bytes, largest_tensor
+from train_utils.memory.trial import MemoryTrial, input_bytes, largest_tensor
 from unet import UNet, UNetConfig
 
 SHAPE = (1, 12, 16)
@@ -89,22 +89,14 @@ def test_a_cpu_tries_nothing(monkeypatch, trial, capsys):
     trial.is_cpu = True
     split = BatchSplit(4, 1, 4, 1)
     assert trial.fit(SHAPE, split) == split
-    trial.check_evaluation(EvaluationSize((12, 16), (12, 16), 4))
     assert "batch: 4 in a step = 4 in a micro-batch" in capsys.readouterr().out
 
 
 def test_a_trial_changes_no_weight(trial):
     before = {name: value.clone() for name, value in trial.network.state_dict().items()}
     trial.fit(SHAPE, BatchSplit(2, 1, 2, 1))
-    trial.check_evaluation(EvaluationSize((12, 16), (24, 32), 2))
     assert all(torch.equal(value, before[name]) for name, value in trial.network.state_dict().items())
     assert all(parameter.grad is None for parameter in trial.network.parameters())
-
-
-def test_an_evaluation_without_room_is_one_line_with_its_size(monkeypatch, trial):
-    has_room(monkeypatch, 0)
-    with pytest.raises(SettingsError, match=r"no memory to evaluate a validation image of 24 x 32; .*--scale"):
-        trial.check_evaluation(EvaluationSize((12, 16), (24, 32), 2))
 
 
 def test_what_is_held_beside_a_step_is_counted(trial):
@@ -116,13 +108,6 @@ def test_what_is_held_beside_a_step_is_counted(trial):
 
 def test_the_largest_tensor_of_a_network_is_that_of_its_first_level(network):
     assert largest_tensor(network, (3, 1, 8, 8)) == 3 * 8 * 8 * 4  # the skip connection beside what comes up
-
-
-def test_a_run_evaluates_its_largest_validation_image_before_the_first_step(tiny_folder, tmp_path, monkeypatch):
-    sizes = []
-    monkeypatch.setattr(MemoryTrial, "check_evaluation", lambda self, size: sizes.append(size))
-    run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--scale", "0.5", "--max-steps", "1")
-    assert sizes == [((20, 28), (40, 56), 5)]
 
 
 def test_a_process_without_room_lowers_the_micro_batch_of_all_but_no_loss(tiny_folder, tmp_path):

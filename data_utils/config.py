@@ -4,7 +4,7 @@ They are the flags of train.py on data: the first part of its table of settings.
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
@@ -29,30 +29,6 @@ GROUPS = (  # of flags, as the help of train.py shows them
 FIRST, DATA, VOLUMES, NETWORK, OPTIMIZATION, BATCH, RUN = GROUPS
 
 
-def train_setting(
-    group: str,
-    help_text: str,
-    *,
-    unplanned: Any = MISSING,
-    is_repeated: bool = True,
-    is_compared: bool = True,
-    has_effect: bool = True,
-    **facts: Any,
-) -> Any:
-    """A field of the table of settings, which is a flag of train.py.
-
-    Args:
-        unplanned: the value without a plan, for a setting that the plan chooses where no flag is given.
-        is_repeated: whether `--like` takes the value of the recorded run.
-        is_compared: whether a resumed run that changes the value says so, and a finished run counts as another.
-        has_effect: whether the numbers of a run depend on it. If not, `compare.py` does not look at it.
-    """
-    if unplanned is not MISSING and "(default: " not in help_text:
-        help_text += " (default: chosen from the data)"
-    properties = {"is_repeated": is_repeated, "is_compared": is_compared, "has_effect": has_effect}
-    return setting(help_text, group=group, unplanned=unplanned, **properties, **facts)
-
-
 def _is_fold(text: str) -> bool:
     number, slash, folds = text.partition("/")
     are_numbers = bool(slash) and number.isdecimal() and folds.isdecimal()
@@ -61,9 +37,9 @@ def _is_fold(text: str) -> bool:
 
 Fold = Annotated[str, Limit(_is_fold, "K/N, such as 2/5 for the second of five folds")]
 
-_first = partial(train_setting, FIRST)
-_data = partial(train_setting, DATA)
-_volumes = partial(train_setting, VOLUMES)
+_first = partial(setting, group=FIRST)
+_data = partial(setting, group=DATA)
+_volumes = partial(setting, group=VOLUMES)
 
 
 @dataclass(frozen=True)
@@ -161,7 +137,7 @@ class DataConfig:
     normalization: Annotated[str, OneOf(NORMALIZATIONS)] | None = _volumes(
         "z-score: each volume by its own mean; ct: clipped, by the mean of all (default: by the modality)"
     )
-    seed: Seed = train_setting(RUN, "of weights, order of the images and augmentation", default=0)
+    seed: Seed = setting("of weights, order of the images and augmentation", group=RUN, default=0)
 
     @classmethod
     def from_flags(cls, flags: Mapping[str, Any]) -> "DataConfig":

@@ -16,9 +16,11 @@ def setting(help_text: str, *, default: Any = None, **facts: Any) -> Any:
 
     Args:
         default: the value without the flag, which the help states unless `help_text` does; MISSING if it is required.
-        facts: what else is known of the setting: the `group` of the flag in the help, its `metavar`, the value `const`
-            of a flag that stands alone, `auto` if this word means None, and whatever others read from the metadata of
-            the field.
+        facts: what else is known of the setting:
+            `group` and `metavar` of the flag in the help; `const`, the value of a flag that stands alone; `auto` if
+            this word means None; `unplanned`, the value without a plan of a setting that is chosen from the data;
+            `is_repeated=False` if `--like` does not take it from the recorded run; `is_compared=False` if a resumed run
+            may change it without a word; `has_effect=False` if the numbers of a run do not depend on it.
     """
     return field(default=default, metadata={"help": help_text, **facts})
 
@@ -64,8 +66,9 @@ def _argument(entry: Field, hint: Any) -> dict[str, Any]:
 def _help(entry: Field) -> str:
     """The help of a setting, with its default unless that is on or off, or stated already."""
     text = entry.metadata["help"].replace("%", "%%")
-    has_default = entry.default not in (None, (), MISSING) and not isinstance(entry.default, bool)
-    return f"{text} (default: {entry.default})" if has_default and "(default: " not in text else text
+    default = "chosen from the data" if "unplanned" in entry.metadata else entry.default
+    has_default = default not in (None, (), MISSING) and not isinstance(default, bool)
+    return f"{text} (default: {default})" if has_default and "(default: " not in text else text
 
 
 def reader(hint: Any) -> Callable[[str], Any]:

@@ -3,7 +3,7 @@
 A new setting is a field here. The parser, the plan, run.json, resume, `--like` and `compare.py` read this table.
 """
 
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,8 +11,9 @@ from typing import Annotated, Any
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
-from data_utils.config import BATCH, DATA, FIRST, NETWORK, OPTIMIZATION, RUN, DataConfig, train_setting
+from data_utils.config import BATCH, DATA, FIRST, NETWORK, OPTIMIZATION, RUN, DataConfig
 from runtime.launch import COMM_HOOKS
+from runtime.settings import setting
 from runtime.values import (
     Amount,
     Count,
@@ -50,11 +51,11 @@ HubId = Annotated[str, Limit(_is_hub_id, "a name, or OWNER/NAME, as the Hub has 
 TextPath = Annotated[Path, Limit(_is_text, "UTF-8; choose a folder with another name")]  # safetensors takes no other
 ClassWeight = Positive | Annotated[str, OneOf(("auto", "none"))]
 
-_first = partial(train_setting, FIRST)
-_network = partial(train_setting, NETWORK)
-_optimization = partial(train_setting, OPTIMIZATION)
-_batch = partial(train_setting, BATCH)
-_run = partial(train_setting, RUN)
+_first = partial(setting, group=FIRST)
+_network = partial(setting, group=NETWORK)
+_optimization = partial(setting, group=OPTIMIZATION)
+_batch = partial(setting, group=BATCH)
+_run = partial(setting, group=RUN)
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ class TrainSettings(DataConfig):
     epochs: Natural | None = _first(
         "passes over the images (default: 2,000 steps or more)", metavar="N", unplanned=10, is_compared=False
     )
-    num_workers: Count | None = train_setting(
-        DATA, "processes that load data (default: by the number of CPUs)", metavar="N", has_effect=False
+    num_workers: Count | None = setting(
+        "processes that load data (default: by the number of CPUs)", group=DATA, metavar="N", has_effect=False
     )
     init_from: str | None = _network("start from a model folder, a Hub id, or a Pytorch-UNet .pth", metavar="MODEL")
     encoder: str | None = _network(
@@ -204,15 +205,14 @@ class TrainSettings(DataConfig):
 
 
 def _names_without(fact: str) -> tuple[str, ...]:
-    return tuple(entry.name for entry in fields(TrainSettings) if not entry.metadata[fact])
+    return tuple(entry.name for entry in fields(TrainSettings) if not entry.metadata.get(fact, True))
 
 
-def _unplanned() -> dict[str, Any]:
-    values = {entry.name: entry.metadata["unplanned"] for entry in fields(TrainSettings)}
-    return {name: value for name, value in values.items() if value is not MISSING}
-
-
-UNPLANNED = _unplanned()  # settings that the plan chooses -> their values without a plan: the original U-Net
+# settings that the plan chooses -> their values without a plan: the original U-Net
+UNPLANNED: dict[str, Any] = {}
+for _entry in fields(TrainSettings):
+    if "unplanned" in _entry.metadata:
+        UNPLANNED[_entry.name] = _entry.metadata["unplanned"]
 NOT_REPEATED = _names_without("is_repeated")
 NOT_COMPARED = _names_without("is_compared")
 WITHOUT_EFFECT = _names_without("has_effect")

@@ -39,21 +39,9 @@ def test_an_image_job_reads_what_is_stored(stored, source, files):
     assert job.files == files
 
 
-def test_a_volume_job_reads_the_files_of_its_channels():
-    assert VOLUME.files == ("a.nii", "b.nii")
-
-
 @pytest.mark.parametrize(("extension", "name"), [(".png", "out/a.b.png"), (".npy", "out/a.b.npy")])
 def test_outputs_of_an_image_keep_the_dots_in_its_name(extension, name):
     assert str(IMAGE.file(extension)) == name
-
-
-@pytest.mark.parametrize(
-    ("extension", "name"),
-    [(".png", "a.nii.gz"), (".npy", "a.probabilities.nii.gz"), (".overlay.png", "a.overlay.png")],
-)
-def test_outputs_of_a_volume_are_volumes_beside_a_picture(extension, name):
-    assert VOLUME.file(extension).name == name
 
 
 NESTED = Job(image=Path("in/x/a.tif"), size=(4, 5), output=Path("out/x/a"), root=Path("out"), page=1)
@@ -77,7 +65,3 @@ def test_outputs_of_a_class_lie_below_the_folder_of_all(root, extension, name):
 )
 def test_a_relative_name_begins_below_the_folder_of_all(root, page, name):
     assert replace(NESTED, root=root, page=page).relative_name == name
-
-
-def test_a_relative_name_keeps_the_dots_in_the_name_of_the_image():
-    assert IMAGE.relative_name == "a.b.tif"

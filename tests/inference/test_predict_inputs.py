@@ -17,17 +17,14 @@ from support.launches import predict
 from support.prediction import touch
 
 from data_utils.image_io.formats import PageFile
-from data_utils.image_io.windowed import open_windowed
 from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
 from inference.batches import group_jobs, process_share
 from inference.input_files import files_of_patterns
 from inference.inputs import InputRules, find_jobs
 from inference.jobs import Job, MaskFile
-from inference.network_inputs import open_input, read_inputs
 from inference.scoring.true_masks import TruthFolder
 from runtime.errors import DataError
-from unet.config import UNetConfig
 
 
 def test_globs_keep_the_folders_that_they_match(model, photos, tmp_path):
@@ -72,13 +69,6 @@ def test_outputs_never_take_the_place_of_the_legend(model, tmp_path, fails_with)
 def test_outputs_of_an_earlier_call_are_no_inputs(model, two_images):
     for _ in range(2):
         assert "2 of 2 masks" in predict(model, [two_images], two_images / "masks").stdout
-
-
-@pytest.mark.parametrize("pattern", ["*", "**/*.*g"])
-def test_outputs_of_an_earlier_call_are_no_inputs_of_a_pattern(two_images, pattern):
-    touch(two_images, "masks/a.png", "masks/a.overlay.png")
-    jobs = find_jobs([f"{two_images}/{pattern}"], two_images / "masks")
-    assert {job.image for job in jobs} == {two_images / "a.jpg", two_images / "a.overlay.png"}
 
 
 @pytest.fixture(scope="module")
@@ -268,21 +258,11 @@ def test_channels_of_a_case_are_joined_where_the_model_takes_several(tmp_path, p
     assert outputs(tmp_path, *patterns, channels=2) == {"a": BOTH_CHANNELS}
 
 
-def test_channels_of_a_case_are_volumes_where_the_model_takes_one(tmp_path):
-    touch(tmp_path, *BOTH_CHANNELS)
-    assert outputs(tmp_path, "two") == {"a_0000": BOTH_CHANNELS[:1], "a_0001": BOTH_CHANNELS[1:]}
-
-
 @pytest.mark.parametrize(("pattern", "folder"), [("one", ""), ("o*", "one/")])
 def test_channels_of_cases_have_the_name_of_the_case_where_all_are_the_first(tmp_path, pattern, folder):
     touch(tmp_path, "one/a_0000.nii.gz", "one/b_0000.nii.gz")
     expected = {f"{folder}{name}": (f"one/{name}_0000.nii.gz",) for name in "ab"}
     assert outputs(tmp_path, pattern) == expected
-
-
-def test_channels_of_a_case_keep_their_number_where_others_have_none(tmp_path):
-    touch(tmp_path, "x/a_0000.nii.gz", "x/b.nii.gz")
-    assert outputs(tmp_path, "x") == {"a_0000": ("x/a_0000.nii.gz",), "b": ("x/b.nii.gz",)}
 
 
 @pytest.mark.parametrize("numbers", [(1, 2, 3), (0, 1, 2), (0, 2), (1,)], ids=str)
@@ -291,12 +271,6 @@ def test_volumes_whose_numbers_do_not_fit_the_channels_are_inputs_of_their_own(t
     touch(tmp_path, *(f"in/{name}.nii.gz" for name in names))
     expected = {name: (f"in/{name}.nii.gz",) for name in names}
     assert outputs(tmp_path, "in", channels=2) == expected
-
-
-def test_pictures_with_the_numbers_of_channels_are_not_joined(tmp_path):
-    files = ("pictures/a_0000.png", "pictures/a_0001.png")
-    touch(tmp_path, *files)
-    assert outputs(tmp_path, "pictures", channels=3) == {"a_0000": files[:1], "a_0001": files[1:]}
 
 
 @pytest.fixture
@@ -331,12 +305,6 @@ def test_a_stack_is_a_volume_where_a_spacing_is_known(stack_file, name):
 def test_pages_are_pictures_to_a_model_that_reads_no_places(stack_file):
     jobs = jobs_of(stack_file, InputRules(reads_places=False))
     assert [job.source for job in jobs] == [PageFile(str(stack_file), page, reads_place=False) for page in range(3)]
-
-
-def test_a_png_is_a_file_to_a_model_that_reads_no_places(tmp_path):
-    touch(tmp_path, "a.png")
-    (picture,) = jobs_of(tmp_path / "a.png", InputRules(reads_places=False))
-    assert picture.source == tmp_path / "a.png"
 
 
 def test_masks_that_would_lie_among_images_are_refused(tmp_path):
@@ -396,19 +364,9 @@ def linked(tmp_path) -> Path:
     return tmp_path
 
 
-def test_a_folder_of_inputs_is_known_by_another_name(linked):
-    with pytest.raises(DataError, match="link: is a folder of inputs; masks must not lie among images"):
-        find_jobs([str(linked / "in")], linked / "link")
-
-
 def test_an_image_of_two_folders_that_are_given_has_an_output_below_each(tmp_path):
     touch(tmp_path, "in/sub/a.png")
     assert outputs(tmp_path, "in", "in/sub") == {"sub/a": ("in/sub/a.png",), "a": ("in/sub/a.png",)}
-
-
-def test_inputs_of_a_pattern_leave_out_the_folder_of_outputs(linked):
-    jobs = find_jobs([str(linked / "*")], linked / "out")
-    assert [job.output.name for job in jobs] == ["a", "b", "a", "b"]  # in in/, and in link/
 
 
 @pytest.mark.parametrize("pattern", ["*/*.png", ""], ids=["pattern", "folder"])
@@ -466,15 +424,3 @@ def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
     touch(tmp_path, "truth/s_0001_mask.png", "truth/s_0002_mask.png")
     jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", truth=TruthFolder(tmp_path / "truth"))
     assert [job.truth for job in jobs] == [PageFile(tmp_path / f"truth/s_000{page}_mask.png") for page in (1, 2)]
-
-
-def whole_inputs(file: Path, configs: list[UNetConfig]) -> list[np.ndarray]:
-    """What networks see of an image that is read as a whole."""
-    return [tensor.numpy() for tensor in read_inputs(file, configs, file.name, 0, keep_pixels=False).tensors]
-
-
-def inputs_in_windows(file: Path, configs: list[UNetConfig]) -> list[np.ndarray]:
-    """What networks see of an image that is read in windows."""
-    with open_windowed(file) as picture:
-        _, _, inputs = open_input(picture, configs, file.name)
-        return [network_input.strip(0, network_input.size[0]) for network_input in inputs]

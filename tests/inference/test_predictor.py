@@ -79,11 +79,6 @@ def test_probabilities_of_a_volume_are_those_of_its_mask(slice_predictor, volume
     np.testing.assert_allclose(prediction.probabilities.sum(0), 1, rtol=1e-5)
 
 
-def test_a_volume_may_be_given_by_its_name_or_files(slice_predictor, volume_file):
-    expected = slice_predictor(str(volume_file)).mask
-    assert np.array_equal(slice_predictor.mask(VolumeFile((str(volume_file),))), expected)
-
-
 def test_tiles_of_a_volume_of_slices_are_those_of_a_slice():
     predictor = Predictor(network_of(), tile_size=16)
     (tiling,) = predictor.tilings((3, 40, 50), (1.0, 1.0, 1.0))
@@ -132,10 +127,6 @@ def test_networks_that_were_trained_predict_in_evaluation_mode():
     assert not any(network.training for network in networks)
 
 
-def test_an_ensemble_of_folds_has_what_was_measured_for_the_first(folds):
-    assert Predictor(folds[0], ensemble=folds[1:]).task.smallest == 3
-
-
 def test_an_ensemble_needs_models_of_the_same_task(folds):
     with pytest.raises(ModelError, match="same task"):
         Predictor(folds[0], ensemble=[network_of(("a", "b", "c"), (0, 1, 2))])
@@ -158,15 +149,6 @@ def test_objects_come_with_the_numbers_in_their_mask(object_predictor):
     assert np.array_equal(object_predictor.mask(image), prediction.mask)
 
 
-def test_objects_are_those_of_the_last_image(object_predictor):
-    first, second = np.random.default_rng(0).integers(0, 255, (2, 20, 30), dtype=np.uint8)
-    expected = object_predictor(second)
-    object_predictor(first)
-    again = object_predictor(second)
-    assert np.array_equal(again.mask, expected.mask)
-    assert len(again.objects) == len(expected.objects)
-
-
 def landmark_network(task: Landmarks, **options) -> UNet:
     """A network of two points."""
     return UNet(UNetConfig(1, 2, base_channels=1, depth=1, task=task.to_config(), **options))
@@ -179,12 +161,6 @@ def test_an_ensemble_of_landmarks_agrees_on_the_settings_of_its_maps():
     networks = [landmark_network(task) for task in (third, second)]
     predictor = Predictor(landmark_network(first), ensemble=networks)
     assert predictor.task == Landmarks(("a", "b"), 1.5, 9.0, (0, 1), False, always_there=(1,))
-
-
-def test_an_ensemble_needs_landmarks_of_the_same_names():
-    first, second = (Landmarks(names, 1.5, 8.0, partners=(0, 1)) for names in (("a", "b"), ("a", "c")))
-    with pytest.raises(ModelError, match="same task"):
-        Predictor(landmark_network(first), ensemble=[landmark_network(second)])
 
 
 @pytest.fixture
@@ -211,13 +187,6 @@ def test_logits_of_a_batch_have_the_size_of_each_image(sizes):
     assert [image.shape[1:] for image in logits] == sizes
 
 
-def test_maps_of_a_batch_have_the_size_of_the_input_of_each_image():
-    task = Landmarks(("a", "b"), partners=(0, 1))
-    predictor = Predictor(landmark_network(task, preprocess=Preprocess(scale=0.5)), tile_size=16)
-    maps = logits_of_images(predictor, (80, 96), (112, 96))
-    assert [image.shape[1:] for image in maps] == [(40, 48), (56, 48)]
-
-
 PASSES = pytest.mark.parametrize(
     ("mirrors", "tta", "passes"),
     [(True, None, 2), (True, False, 1), (False, None, 1)],
@@ -237,13 +206,6 @@ def test_a_prediction_of_landmarks_passes_the_image_with_its_mirror_image(batche
     Predictor(noted(mirrored_network(mirrors), batches), tta=tta).points(LANDMARK_IMAGE)
     assert len(batches) == passes
     assert torch.equal(batches[-1], batches[0].flip(-1)) == (passes == 2)
-
-
-def test_tiles_of_landmarks_are_passed_with_those_of_the_mirror_image(batches):
-    image = np.random.default_rng(0).integers(0, 255, (40, 16), dtype=np.uint8)
-    Predictor(noted(mirrored_network(mirrors=True), batches), tile_size=16).points(image)
-    tiles, mirrored = batches
-    assert torch.equal(mirrored, tiles.flip(-1))
 
 
 @PASSES
@@ -342,11 +304,6 @@ def test_points_lie_in_pixels_of_the_image(point_predictor):
     np.testing.assert_allclose(positions, rows[:, :2] * (16, 24) - 0.5)
 
 
-def test_an_error_at_an_image_of_points_has_the_name_that_was_given(point_predictor):
-    with pytest.raises(ImageError, match=r"^my picture: "):
-        point_predictor.points(b"no picture", "my picture")
-
-
 def test_a_model_of_classes_answers_no_points():
     with pytest.raises(ModelError, match="the model's task is classes: it answers masks, and no points"):
         Predictor(network_of()).points(np.zeros((8, 9), np.uint8))
@@ -392,9 +349,6 @@ def test_a_network_sees_a_volume_at_its_own_spacing_or_scale(options, size):
     assert predictor.input_sizes((8, 10, 12), (1.0, 1.0, 1.0)) == [size]
 
 
-BATCH_NETWORK = UNet(UNetConfig(base_channels=2, depth=1, norm="batch"))
-
-
 @pytest.mark.parametrize(
     ("size", "spacing"), [((100, 90), None), ((100, 90, 80), (1.0, 1.0, 1.0))], ids=["image", "volume"]
 )
@@ -404,12 +358,6 @@ def test_tiles_that_are_turned_are_not_exact(size, spacing, tta, is_exact):
     (tiling,) = Predictor(network, tile_size=64, tta=tta).tilings(size, spacing)
     assert tiling.exact is is_exact
     assert tiling.size == (64,) * len(size)
-
-
-def test_tiles_of_an_image_beside_its_mirror_image_are_exact():
-    predictor = Predictor(mirrored_network(mirrors=True), tile_size=64)
-    (tiling,) = predictor.tilings((100, 90))
-    assert tiling.exact is True
 
 
 def test_tiles_of_objects_have_room_for_an_exact_overlap():
@@ -449,11 +397,6 @@ def test_a_scale_is_refused_where_the_model_holds_its_own(model_folder):
         Predictor.from_pretrained(model_folder, scale=0.5)
 
 
-def test_an_ensemble_is_loaded_to_the_device_of_its_first_model(model_folder):
-    on_device = Predictor.from_pretrained(model_folder, "meta").networks[0]
-    assert Predictor(on_device, ensemble=[model_folder]).device.type == "meta"
-
-
 @pytest.fixture
 def pages() -> np.ndarray:
     """Two images."""
@@ -477,13 +420,6 @@ def test_a_mask_is_that_of_the_page_that_is_asked_for(tmp_path, pages, balanced,
     assert not np.array_equal(first, second)
     np.testing.assert_array_equal(getattr(balanced, call)(tmp_path / "a.tif", page=1), second)
     np.testing.assert_array_equal(getattr(balanced, call)(tmp_path / "a.tif"), first)
-
-
-def test_probabilities_are_those_of_the_page_that_is_asked_for(tmp_path, pages, balanced):
-    tifffile.imwrite(tmp_path / "a.tif", pages, photometric="minisblack")
-    answer = balanced(tmp_path / "a.tif", page=1)
-    np.testing.assert_array_equal(answer.probabilities, balanced(pages[1]).probabilities)
-    np.testing.assert_array_equal(balanced(tmp_path / "a.tif").mask, balanced(pages[0]).mask)
 
 
 @pytest.mark.parametrize("call", ["__call__", "mask", "labels"])

@@ -17,8 +17,8 @@ from data_utils.image_io.windowed import WindowedArray
 from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.decoding.classes import most_likely
-from inference.tiling import Tiling, batch_logits, choose_tiling, one_tile, stream_logits
-from inference.tiling.cuts import Axis, Cuts
+from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
+from inference.tiling.cuts import Cuts
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
 from runtime.errors import SettingsError
@@ -164,11 +164,6 @@ def test_a_tiling_says_its_overlap_along_each_axis_where_they_differ():
     assert "overlapping by 16 (" in str(tiling._replace(overlap=(16, 16, 16)))
 
 
-def test_one_tile_is_all_of_its_input_and_exact():
-    assert one_tile((5, 7)) == Tiling((5, 7), (0, 0), (1, 1), exact=True)
-    assert one_tile([5, 7, 9]) == Tiling((5, 7, 9), (0, 0, 0), (1, 1, 1), exact=True)
-
-
 def test_reach_of_an_encoder_is_measured_only_where_tiles_are_wanted(monkeypatch):
     config = UNetConfig(base_channels=64, encoder={"num_channels": 3})
     measured = []
@@ -198,11 +193,6 @@ def test_tiles_that_are_blended_share_half_of_their_shorter_side():
 def test_sizes_of_tiles_are_rounded_to_the_pooling_grid(tile_size, overlap, rounded_size, rounded_overlap, exact):
     tiling = choose_tiling(UNetConfig(depth=4), (999, 999), tile_size=tile_size, overlap=overlap)
     assert tiling == Tiling((rounded_size,) * 2, (rounded_overlap,) * 2, (16, 16), exact)
-
-
-@pytest.mark.parametrize(("side", "tile_size"), [(999, 1000), (512, 512)])
-def test_tile_that_holds_the_whole_image_cuts_nothing(side, tile_size):
-    assert choose_tiling(UNetConfig(depth=4), (side, side), tile_size=tile_size) is None
 
 
 @pytest.mark.parametrize(
@@ -437,38 +427,3 @@ def test_pixels_from_0_to_1_are_found_in_windows_as_in_the_whole_image(brightest
     (expected,) = predictor.logits_of_batch([predictor.inputs(image).tensors], [image.shape[:2]])
     logits = torch.cat(list(predictor.strips(WindowedArray(image))), dim=1)
     assert (logits - expected).abs().max() < 1e-13  # float64: measured 0
-
-
-@pytest.mark.parametrize(("exact", "last"), [(True, (64, 90)), (False, (48, 90))])
-def test_the_last_tile_is_no_longer_than_needed(exact, last):
-    """An exact one is as long as what is left, a blended one as the grid allows."""
-    axis = Axis(length=90, tile=48, overlap=16, grid=16, exact=exact)
-    assert axis.spans == [(0, 48), (32, 80), last]
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_the_only_tile_of_an_axis_is_as_long_as_it(exact):
-    assert Axis(length=48, tile=48, overlap=16, grid=16, exact=exact).spans == [(0, 48)]
-
-
-def test_exact_tiles_count_each_pixel_once():
-    axis = Axis(length=90, tile=48, overlap=16, grid=16, exact=True)
-    assert axis.totals.tolist() == [1] * 90
-    assert [weights.sum().item() for weights in axis.weights] == [40, 32, 18]
-
-
-def test_blended_tiles_weigh_their_pixels_by_a_gaussian_an_eighth_of_a_tile_wide():
-    axis = Axis(length=96, tile=64, overlap=32, grid=16, exact=False)
-    offsets = torch.arange(64, dtype=torch.float64) + 0.5 - 32  # pixels from the middle of the tile
-    expected = torch.exp(-((offsets / 8) ** 2) / 2)
-    assert axis.spans == [(0, 64), (32, 96)]
-    for weights in axis.weights:
-        torch.testing.assert_close(weights, expected, rtol=1e-12, atol=0)
-    torch.testing.assert_close(axis.totals[32:64], expected[32:] + expected[:32], rtol=1e-12, atol=0)
-
-
-def test_a_shorter_blended_tile_weighs_its_pixels_by_its_own_length():
-    axis = Axis(length=90, tile=64, overlap=32, grid=16, exact=False)
-    assert axis.spans == [(0, 64), (32, 90)]
-    offsets = torch.arange(58, dtype=torch.float64) + 0.5 - 29
-    torch.testing.assert_close(axis.weights[1], torch.exp(-((offsets / (58 / 8)) ** 2) / 2), rtol=1e-12, atol=0)

@@ -11,7 +11,7 @@ from support.prediction import touch
 from support.written_files import PLACE
 
 from data_utils.image_io.class_masks import ClassMasks
-from data_utils.image_io.formats import ClassLayers, PageFile, VolumeFile
+from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
 from inference.input_files import files_below, pictures_among
 from inference.jobs import InputPages, Job, MaskFile
@@ -60,11 +60,6 @@ def test_true_masks_that_are_missing_are_noted_with_their_suffix(suffixed):
 
 def test_a_picture_is_no_true_mask_of_pages(suffixed):
     assert suffixed.find(Path("a"), Path("a_0001"), 0, 2) is None
-
-
-def test_true_masks_may_have_no_suffix(tmp_path):
-    assert TrueMasks({Path("a_mask"): tmp_path / "a_mask.png"}, "", stems("a")).suffix == ""
-    assert TrueMasks({}, None, stems("a")).suffix == ""
 
 
 def test_true_masks_are_found_by_a_suffix_that_is_given(tmp_path):
@@ -120,11 +115,6 @@ def test_masks_are_not_the_true_objects_of_a_model_of_two_classes(tmp_path):
         open_true_masks(tmp_path, "", stems("a"), (), ("cell", "other"))
 
 
-def test_the_suffix_that_is_given_is_that_of_the_true_masks(tmp_path):
-    touch(tmp_path, "a.png", "a_x.png")
-    assert find(open_true_masks(tmp_path, "_x", stems("a"), ()), "a") == PageFile(tmp_path / "a_x.png")
-
-
 @pytest.mark.parametrize("names", [("a.png", "a_x.png"), ("c/a.png", "c/a_x.png")], ids=["one file", "folders"])
 def test_the_suffix_that_is_given_is_that_of_the_true_masks_of_classes(tmp_path, names):
     touch(tmp_path, *names)
@@ -157,12 +147,6 @@ def test_a_page_has_the_true_masks_of_its_classes_in_a_file_of_its_own(tmp_path)
     assert find(masks, "a") == ClassMasks((PageFile(str(tmp_path / "a.png")),), (0,))
     page = masks.find(Path("s"), Path("s_0002"), 1, 2)
     assert page == ClassMasks((PageFile(str(tmp_path / "s_0002.png")),), (0,))
-
-
-def test_the_volume_of_all_classes_has_a_channel_for_each(tmp_path):
-    touch(tmp_path, "v.nii.gz")
-    volume = find(open_true_masks(tmp_path, "", stems("v"), ["a", "b"]), "v")
-    assert volume == VolumeFile((str(tmp_path / "v.nii.gz"),), layers=ClassLayers((0, 1)))
 
 
 class Annotated(list):
@@ -266,11 +250,6 @@ def test_nothing_is_known_of_a_class_without_a_mask(tmp_path, class_folders):
     assert volume.layers.unknown == (1,)
 
 
-def test_true_masks_that_no_class_has_are_missing(class_folders):
-    assert find(class_folders, "z") is None
-    assert class_folders.missing == ["z"]
-
-
 def test_the_true_mask_of_a_later_page_is_read_as_it_is_whatever_its_place(tmp_path):
     tags = [(33550, "d", 3, (1.0, 1.0, 0.0), True), (33922, "d", 6, (0.0, 0.0, 0.0, 5.0, 9.0, 0.0), True)]
     with tifffile.TiffWriter(tmp_path / "s.tif") as tiff:
@@ -344,13 +323,6 @@ def test_the_true_mask_of_one_class_that_may_overlap_is_a_channel(class_stacks, 
     mask = find(open_true_masks(class_stacks, "", stems("s", "p", "x"), ["a"]), name)
     assert mask == ClassMasks((PageFile(str(class_stacks / file)),), (0,))
     assert mask.name == str(class_stacks / file)
-
-
-def test_true_masks_that_no_file_has_are_missing(class_stacks):
-    masks = open_true_masks(class_stacks, "", stems("s", "x", "z"), ["a"])
-    assert find(masks, "z") is None
-    assert masks.find(Path("s"), Path("s_0002"), 1, 2) is None
-    assert masks.missing == ["z", "s_0002"]
 
 
 def test_small_copies_within_a_stack_are_no_true_masks(tmp_path):

@@ -4,14 +4,12 @@ Modules: inference/work.py.
 """
 
 from dataclasses import replace
-from unittest import mock
 
 import numpy as np
 import pytest
 import tifffile
 from PIL import Image
 from support.prediction import network_of, settings_of, touch, writer_of
-from support.volumes import write_volume
 
 from data_utils.image_io.formats import PageFile
 from inference import Predictor
@@ -74,27 +72,8 @@ def test_tiles_are_reported_once_for_the_images_that_are_cut(prepared):
     assert "2 images in tiles" in printed
 
 
-def test_images_of_several_sizes_that_are_cut_alike_are_reported_together(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
-    (tmp_path / "in").mkdir()
-    for name, height in (("a", 40), ("b", 56), ("c", 56)):
-        Image.new("L", (48, height)).save(tmp_path / "in" / f"{name}.png")
-    predictor = Predictor(network_of(), tile_size=16)
-    prepare_work(settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")]), predictor, writer_of(predictor))
-    assert "3 images in tiles of 16 x 16" in capsys.readouterr().out
-
-
 def test_work_is_recorded_in_the_folder_of_outputs(tmp_path, prepared):
     assert (tmp_path / "out" / "predict.json").exists()
-
-
-def test_slices_of_a_volume_are_reported_as_images(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
-    write_volume(tmp_path / "v.nii.gz", np.zeros((3, 40, 48), np.float32))
-    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "v.nii.gz")])
-    predictor = Predictor(network_of(), tile_size=16)
-    prepare_work(args, predictor, writer_of(predictor))
-    assert "1 images in tiles of 16 x 16" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -123,22 +102,6 @@ def test_leftovers_are_removed_from_all_folders_of_the_outputs(tmp_path, monkeyp
     assert sorted(set(cleaned)) == [tmp_path / "out" / "field", tmp_path / "out" / "wood"]
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_work_is_recorded_with_what_is_replaced(tmp_path, recorded, overlapping_predictor, overwrite):
-    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")], overwrite=overwrite)
-    prepare_work(args, overlapping_predictor, writer_of(overlapping_predictor, ("field/.png", "wood/.png")))
-    assert recorded == [(tmp_path / "out", {"models": {}}, overwrite)]
-
-
-def test_nothing_is_recorded_of_a_file(tmp_path, recorded, overlapping_predictor):
-    file = tmp_path / "out" / "mask.tif"
-    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")], file=file)
-    writer = writer_of(overlapping_predictor, ("field/.png", "wood/.png"))
-    writer = replace(writer, output_format=writer.output_format.for_file(file))
-    prepare_work(args, overlapping_predictor, writer)
-    assert recorded == []
-
-
 def test_the_only_mask_may_lie_beside_its_image(tmp_path, recorded, overlapping_predictor):
     file = tmp_path / "in" / "mask.tif"
     args = settings_of(output=tmp_path / "in", input=[str(tmp_path / "in")], file=file)
@@ -146,15 +109,6 @@ def test_the_only_mask_may_lie_beside_its_image(tmp_path, recorded, overlapping_
     writer = replace(writer, output_format=writer.output_format.for_file(file))
     (job,) = prepare_work(args, overlapping_predictor, writer).jobs
     assert job.output == tmp_path / "in" / "mask"
-
-
-def test_the_only_mask_may_have_the_name_of_the_folder_of_its_image(tmp_path, recorded, overlapping_predictor):
-    file = tmp_path / "in.tif"
-    args = settings_of(output=tmp_path, input=[str(tmp_path / "in" / "a.png")], file=file)
-    writer = writer_of(overlapping_predictor)
-    writer = replace(writer, output_format=writer.output_format.for_file(file))
-    (job,) = prepare_work(args, overlapping_predictor, writer).jobs
-    assert job.output == tmp_path / "in"
 
 
 def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
@@ -166,16 +120,6 @@ def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
     assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [2]
     monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 0)
     assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [1, 1]
-
-
-def test_the_batch_of_a_size_is_looked_for_once(tmp_path, monkeypatch):
-    touch(tmp_path, "in/a.png", "in/b.png", "in/c.png")
-    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
-    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
-    predictor = Predictor(network_of())
-    with mock.patch.object(predictor, "batch_key", wraps=predictor.batch_key) as keys:
-        prepare_work(args, predictor, writer_of(predictor))
-    keys.assert_called_once_with((3, 4))
 
 
 def test_masks_that_are_finished_are_work_once_more_where_they_are_scored(tmp_path, monkeypatch):

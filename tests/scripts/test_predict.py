@@ -22,7 +22,6 @@ from support.prediction import network_of, settings_of, touch
 from inference import Predictor
 from inference.outputs import new_format
 from inference.pipeline import PredictionPipeline
-from inference.predict_settings import parse_args
 from inference.scoring.score import ScoreError
 from predict import check_outputs, output_extensions
 from runtime.errors import ImageError, ModelError, SettingsError
@@ -125,11 +124,6 @@ def test_a_mask_has_the_size_of_its_image_in_the_original_values(written, stem):
 
 
 @pytest.mark.parametrize("stem", SIZES)
-def test_an_overlay_has_the_size_of_its_image(written, stem):
-    assert Image.open(written / f"{stem}.overlay.png").size == SIZES[stem][::-1]
-
-
-@pytest.mark.parametrize("stem", SIZES)
 def test_probabilities_are_those_of_the_mask(written, stem):
     probabilities = np.load(written / f"{stem}.npy")
     assert probabilities.shape == (3, *SIZES[stem])
@@ -137,10 +131,6 @@ def test_probabilities_are_those_of_the_mask(written, stem):
     np.testing.assert_allclose(probabilities.sum(axis=0), 1, rtol=0, atol=1e-6)
     mask = np.asarray(Image.open(written / f"{stem}.png"))
     np.testing.assert_array_equal(np.array([10, 200, 255])[probabilities.argmax(axis=0)], mask)
-
-
-def test_nothing_temporary_lies_among_masks(written):
-    assert len(list(written.rglob("*.*"))) == 17  # three files for each image, predict.json and the legend
 
 
 def test_two_processes_write_what_one_writes(model, photos, tmp_path):
@@ -502,17 +492,6 @@ def test_flags_are_settings(flags, name, value):
 def test_flags_that_cannot_be_are_refused(flags):
     with pytest.raises(SystemExit):
         settings_of("--output", "out", *flags.split())
-
-
-def test_an_output_without_a_name_is_refused():
-    with pytest.raises(SystemExit):
-        settings_of("--output", "")
-
-
-def test_a_call_without_inputs_is_refused(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["predict.py", "--model", "m", "--output", "out"])
-    with pytest.raises(SystemExit):
-        parse_args("")
 
 
 OBJECTS = Objects().to_config()

@@ -31,12 +31,12 @@ from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
 from inference.outputs.requested_outputs import RequestedOutputs
 from inference.pipeline import PredictionPipeline
-from inference.scoring.surfaces import case_report, case_table, surface_scores
+from inference.scoring.surfaces import surface_scores
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import strips_at_sizes
 from inference.work import prepare_work
-from runtime.errors import ImageError, ModelError, SettingsError
+from runtime.errors import ImageError, ModelError
 from tasks.classes import Classes
 from unet import Preprocess, UNet, UNetConfig
 
@@ -265,25 +265,6 @@ def test_probabilities_of_a_volume_are_those_of_its_mask(written):
 
 TWO_CLASSES = ClassFormat(ClassMap(("a", "b"), (0, 7), None))
 LOGITS = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
-
-
-class WrittenStrips(NamedTuple):
-    """A volume whose outputs were written in strips of two slices, and the mask that the writer has given."""
-
-    job: Job
-    mask: np.ndarray
-
-
-@pytest.fixture
-def strips(tmp_path) -> WrittenStrips:
-    job = volume_job(tmp_path, None)
-    decoded = write_logits(TWO_CLASSES, Classes(("a", "b")), job, LOGITS, (".png", ".overlay.png", ".npy"))
-    return WrittenStrips(job, decoded.labels)
-
-
-def test_mask_of_strips_of_a_volume_is_that_of_all_logits(strips):
-    assert np.array_equal(strips.mask, LOGITS.argmax(0).numpy())
-    assert strips.mask.dtype == np.uint8
 
 
 def test_probabilities_of_a_volume_need_no_other_disk_than_that_of_its_outputs(tmp_path, monkeypatch):
@@ -533,39 +514,6 @@ def test_a_class_that_one_mask_alone_has_is_missed_with_a_dice_of_0():
     assert np.isnan(found.dice[3]).all()  # no mask has it
 
 
-@pytest.fixture
-def case_scores() -> dict:
-    """The report of two cases, in one of which a class is missed, and one is nowhere."""
-    cases = [
-        {
-            "dice": [0.9, 0.0, 0.0, None],
-            "iou": [0.8, 0.0, 0.0, None],
-            "hd95_mm": [None] * 4,
-            "missed": [False, True, True, False],
-        },
-        {
-            "dice": [0.9, 0.8, None, None],
-            "iou": [0.8, 0.7, None, None],
-            "hd95_mm": [None, 2.0, None, None],
-            "missed": [False] * 4,
-        },
-    ]
-    return case_report(cases, ["none", "left", "right", "nowhere"])
-
-
-def test_a_class_that_no_case_has_counts_nowhere(case_scores):
-    assert case_scores["dice"] == [0.4, 0.0, None]
-    assert case_scores["mean_dice"] == 0.2
-    assert case_scores["dice_cases"] == [2, 1, 0]
-
-
-def test_a_class_that_is_missed_has_no_distance(case_scores):
-    assert case_scores["hd95_missed"] == [1, 1, 0]
-    assert case_scores["hd95_mm"] == [2.0, None, None]
-    assert case_scores["mean_hd95_mm"] == 2.0
-    assert "left: no distance in 1 of 2 cases: only one of truth and prediction has it" in case_table(case_scores)
-
-
 @pytest.fixture(scope="module")
 def scored_call(tmp_path_factory) -> tuple[str, dict]:
     """What predict.py prints of two volumes that it scores, and its metrics."""
@@ -646,9 +594,3 @@ def test_a_model_of_photographs_says_that_it_takes_no_volumes(tmp_path):
     of_spectra = UNet(UNetConfig(3, 2, base_channels=2, depth=1, preprocess=in_three_channels)).eval()
     assert Predictor(of_spectra).mask(scan).shape == (10, 8, 6)
     assert Predictor(model).mask(VolumeFile((str(scan),) * 3)).shape == (10, 8, 6)  # has three channels itself
-
-
-def test_an_overlap_of_a_whole_tile_of_a_volume_is_refused():
-    config = UNetConfig(1, 2, base_channels=1, depth=1, dims=3)
-    with pytest.raises(SettingsError, match="overlap 22 must be less than the tile size 22"):
-        choose_tiling(config, (22, 23, 22), 21, 21)

@@ -16,14 +16,14 @@ from data_utils.holes import has_hole, holes
 from data_utils.visualize import SHADES, shade_objects, touching_pairs
 from inference.decoding import finder
 from inference.decoding.answers import LEVELS, answer_certainties, answer_classes, answer_depths, pack_answers
-from inference.decoding.components import Component, components, join_components
+from inference.decoding.components import components
 from inference.decoding.decoder import decode_strips
 from inference.decoding.finder import find_objects, separate_objects
 from inference.decoding.objects import ObjectDecoder, choose_objects
 from inference.decoding.views import average
 from runtime.errors import DataError, SettingsError
 from tasks.classes import Classes
-from tasks.matching import label_classes, label_numbers, pack_labels
+from tasks.matching import label_classes, label_numbers
 from tasks.objects import Objects
 
 
@@ -129,13 +129,6 @@ def test_objects_at_the_border_may_be_left_out():
     assert sorted(np.unique(label_numbers(labels)).tolist()) == [0, 1, 2]
 
 
-def test_objects_in_the_last_slice_may_be_left_out():
-    ids = np.zeros((5, 5, 9), int)
-    ids[1:3, 1:3, 1:3] = ids[3:5, 1:3, 5:7] = 1
-    _, (item,) = decode(answers_of(ids), drops_border=True)
-    assert item.box == (1, 1, 1, 3, 3, 3)
-
-
 @pytest.mark.parametrize(
     ("flag", "drops_border", "smallest"), [(None, True, 9), (2, False, 2), (0, False, 0)], ids=["border", "2", "0"]
 )
@@ -143,11 +136,6 @@ def test_flags_for_objects_change_the_rules_of_the_task(flag, drops_border, smal
     task = choose_objects(Objects(smallest=9), flag, drops_border=drops_border)
     assert task.drops_border is drops_border
     assert task.smallest == smallest
-
-
-def test_a_model_of_classes_needs_no_flags_for_objects():
-    task = Classes(("a", "b"))
-    assert choose_objects(task, None, drops_border=False) == task
 
 
 @pytest.mark.parametrize(
@@ -196,16 +184,6 @@ def test_objects_say_where_they_are():
     assert item.score == pytest.approx(0.8 * 5 / 6)
 
 
-def test_the_center_of_an_object_is_that_of_its_pixels():
-    answers = np.zeros((20, 30), np.int32)
-    answers[4:10, 5:8] = answers[15, 20:22] = answers[16, 20] = 1 | 255 << 8 | 255 << 16
-    _, (_, second) = decode(answers)
-    assert second.number == 2
-    assert second.size == 3
-    assert second.box == (15, 20, 17, 22)
-    assert second.center == pytest.approx((46 / 3, 61 / 3))  # not that of its box
-
-
 def test_the_score_of_an_object_is_how_surely_it_is_no_background():
     decoder = ObjectDecoder(Objects(Classes(("background", "cell", "dirt"))))
     logits = torch.tensor([0.2, 0.5, 0.3]).log().tolist()
@@ -230,13 +208,6 @@ def test_an_object_has_the_class_of_most_of_its_pixels():
     labels, objects = decode(answers)
     assert objects[0].class_index == 1
     assert (label_classes(labels) == 1).all()
-
-
-def test_the_class_of_an_object_is_not_that_of_others_in_its_box():
-    corner = np.zeros((6, 6), np.int32)
-    corner[:, 0] = corner[5] = 2 | 255 << 8
-    corner[:3, 3:] = 1 | 255 << 8
-    assert [detected.class_index for detected in decode(corner)[1]] == [2, 1]
 
 
 def test_objects_that_are_too_small_are_left_out():
@@ -272,13 +243,6 @@ def test_a_component_is_cut_between_peaks_of_its_blurred_depth(depths, objects):
     assert count == max(map(max, objects))
 
 
-def test_a_component_without_a_deep_part_is_one_object():
-    answers = np.where(np.pad(np.ones((3, 9), int), 1) > 0, 1 | 40 << 8, 0)
-    labels, count = separate_objects(answers)
-    assert count == 1
-    assert set(labels.ravel()) == {0, 1}
-
-
 def test_thousands_of_objects_of_one_pixel():
     ids = np.zeros((60, 120), np.int32)
     ids[::2, ::2] = np.arange(1, 30 * 60 + 1).reshape(30, 60)
@@ -297,11 +261,6 @@ def test_equal_views_of_objects_average_to_themselves(object_logits):
     decoder = ObjectDecoder(Objects())
     mean = average(decoder, [object_logits, object_logits])
     torch.testing.assert_close(decoder.probabilities(mean), decoder.probabilities(object_logits))
-
-
-def test_a_mask_of_objects_has_their_numbers():
-    labels = pack_labels(np.array([0, 3]), np.array([0, 2]))
-    assert ObjectDecoder(Objects()).mask(labels).tolist() == [0, 3]
 
 
 def pairs_side_by_side(labels: np.ndarray) -> set[tuple[int, int]]:
@@ -327,9 +286,6 @@ def test_colors_of_touching_objects_differ():
     assert shades.max() <= SHADES
     for first, second in touching_pairs(labels):
         assert shades[labels == first][0] != shades[labels == second][0]
-
-
-OUTLINES = pytest.mark.parametrize(("size", "thickness"), [((1600, 20), 1), ((20, 799), 1), ((20, 800), 2)])
 
 
 @pytest.fixture
@@ -397,15 +353,6 @@ def test_a_peak_may_go_on_through_corners(monkeypatch):
     depth = np.full((6, 6), 0.5)
     depth[2, 2] = depth[3, 3] = 1
     assert separate_objects(answers_of_depths(depth))[1] == 1
-
-
-def test_pieces_whose_boxes_overlap_are_joined():
-    first = Component((0, 0), np.array([[1, 0], [1, 1]], np.uint8))
-    second = Component((0, 1), np.array([[2, 2], [0, 2]], np.uint8))
-    whole = join_components([first, second])
-    assert whole.start == (0, 0)
-    assert whole.values.dtype == np.uint8
-    assert whole.values.tolist() == [[1, 2, 2], [1, 1, 2]]
 
 
 def test_more_objects_than_a_label_has_numbers_for_are_refused(monkeypatch):

@@ -27,7 +27,7 @@ from support.written_files import (
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.volumes import read_volume
 from inference.decoding.decoder import Decoded
-from inference.jobs import MASK, PROBABILITIES, UNCERTAINTY, Job
+from inference.jobs import MASK, PROBABILITIES, Job
 from inference.outputs import objects as objects_module
 from inference.outputs.files import PredictedImage
 from inference.outputs.object_tables import VOLUME_COLUMNS, WrittenObjects
@@ -83,12 +83,6 @@ def test_a_written_mask_of_objects_of_several_classes_is_read_with_its_table(wri
     assert np.array_equal(label_classes(target.prediction), np.array([0, 1, 2, 1])[LABELS])
 
 
-def test_a_written_mask_that_no_png_holds_is_read_with_its_table(written_job):
-    written_job.file(MASK).rename(written_job.file(".tif"))
-    written = ObjectFormat(NAMES).written_mask(written_job).render()
-    assert np.array_equal(label_classes(written), np.array([0, 1, 2, 1])[LABELS])
-
-
 def test_a_written_mask_of_objects_of_one_class_is_read_alone(tmp_path, written_job):
     assert CELLS.written_mask(written_job) == PageFile(tmp_path / "a.png")
 
@@ -109,14 +103,6 @@ def test_written_objects_of_several_classes_are_scored_against_annotations(writt
     entry = entry_of(ObjectFormat(NAMES), Objects(Classes(NAMES)), replace(written_job, truth=truth))
     assert entry["found"] == found
     assert entry["ap50"] == precision
-
-
-def test_written_objects_of_one_class_are_scored_against_annotations(written_job):
-    drawn = (LABELS.astype(int), np.array((0, 1, 1, 1)))
-    truth = AnnotatedObjects(SimpleNamespace(render_objects=lambda: drawn), (0, 1))
-    entry = entry_of(CELLS, Objects(), replace(written_job, truth=truth))
-    assert entry["found"] == 3
-    assert entry["ap50"] == 1
 
 
 ANNOTATED_CLASSES = [
@@ -191,13 +177,6 @@ def test_a_mask_is_a_tiff_from_the_number_on_that_a_png_does_not_hold(job, count
     write_mask(job, np.array([[0, count], [1, 2]]), count)
     assert CELLS.mask_file(job).name == name
     assert [file.name for file in job.output.parent.iterdir()] == [name]
-
-
-def test_a_tiff_of_objects_holds_their_numbers(job):
-    write_mask(job, np.array([[0, 65_536], [1, 2]]), 65_536)
-    values = tifffile.imread(job.file(".tif"))
-    assert values.dtype == np.uint32
-    assert values.tolist() == [[0, 65_536], [1, 2]]
 
 
 @pytest.mark.slow
@@ -276,20 +255,6 @@ def test_probabilities_of_objects_in_an_image_are_written_before_the_mask_is_kno
     write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES), missing=missing)
     written = tifffile.imread(job.file(PROBABILITIES))
     np.testing.assert_allclose(written, np.where(missing, np.nan, expected), rtol=1e-6)
-
-
-def test_probabilities_of_objects_in_an_image_without_place_are_of_classes_and_depth(job):
-    logits, expected = random_logits(SIZE, seed=2)
-    write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES))
-    np.testing.assert_allclose(np.load(job.file(PROBABILITIES)), expected, rtol=1e-5)
-
-
-def test_the_uncertainty_of_objects_in_an_image_is_written_before_the_mask_is_known(job):
-    logits = torch.zeros(3, *SIZE)
-    logits[0, :4] = 99
-    write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, UNCERTAINTY))
-    levels = np.repeat([0, 255], (4, SIZE[0] - 4))
-    assert np.array_equal(np.asarray(Image.open(job.file(UNCERTAINTY))), np.tile(levels[:, None], SIZE[1]))
 
 
 def test_probabilities_of_objects_in_a_volume_are_written_before_the_mask_is_known(tmp_path):

@@ -9,9 +9,8 @@ import nibabel
 import numpy as np
 import pytest
 import tifffile
-import torch
 from PIL import Image
-from support.prediction import image_job, write_logits
+from support.prediction import image_job
 from support.written_files import PLACE, SIZE, tilted_volume_job
 
 from inference.decoding.decoder import Decoded
@@ -19,7 +18,6 @@ from inference.jobs import Job
 from inference.outputs.files import PredictedImage
 from inference.outputs.overlapping import OverlapFormat, PageFormat, folder_names
 from runtime.errors import SettingsError
-from tasks.overlapping import Overlapping
 
 CLASSES = ("blood", "a/b", "A_B", "...")
 FOLDERS = ("blood", "a_b", "A_B_2", "class")
@@ -90,15 +88,6 @@ def test_a_volume_of_classes_that_overlap_is_read_as_it_was_predicted(tmp_path, 
     assert np.array_equal(output_format.read_written(job).labels, voxel_bits)
 
 
-def test_logits_of_a_volume_of_classes_that_overlap_are_written_as_their_prediction(tmp_path, voxel_bits):
-    output_format = OverlapFormat(CLASSES)
-    job = tilted_volume_job(tmp_path, voxel_bits.shape)
-    logits = torch.tensor(np.stack([voxel_bits >> bit & 1 for bit in range(4)])) - 0.5
-    extensions = tuple(output_format.mask_extensions)
-    assert np.array_equal(write_logits(output_format, Overlapping(CLASSES), job, logits, extensions).labels, voxel_bits)
-    assert np.array_equal(output_format.read_written(job).labels, voxel_bits)
-
-
 def test_the_volume_of_a_class_that_may_overlap_is_in_the_space_of_the_image(tmp_path, voxel_bits):
     job = tilted_volume_job(tmp_path, voxel_bits.shape)
     write_mask(OverlapFormat(CLASSES), job, voxel_bits)
@@ -117,13 +106,6 @@ def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_p
     with tifffile.TiffFile(tmp_path / "out" / name) as tiff:
         assert np.array_equal([page.asarray() for page in tiff.pages], [bits >> bit & 1 for bit in range(4)])
     assert np.array_equal(output_format.read_written(job).labels, bits)
-
-
-def test_a_tiff_of_classes_that_may_overlap_keeps_the_dots_of_its_name(tmp_path, bits):
-    output_format = OverlapFormat(CLASSES).for_file(tmp_path / "my.masks.tif")
-    job = Job(image=tmp_path / "a.png", size=SIZE, output=tmp_path / "my.masks", root=tmp_path)
-    write_mask(output_format, job, bits)
-    assert [file.name for file in tmp_path.iterdir()] == ["my.masks.tif"]
 
 
 @pytest.mark.parametrize("layer", range(4))
@@ -162,8 +144,3 @@ def test_the_ninth_of_the_classes_that_may_overlap_has_a_mask():
     masks = OverlapFormat(NINE_CLASSES).areas(np.array([[256, 1, 257, 0]], np.int32))
     assert masks[8].tolist() == [[255, 0, 255, 0]]
     assert masks[0].tolist() == [[0, 255, 255, 0]]
-
-
-def test_the_ninth_of_the_classes_that_may_overlap_has_a_color():
-    shades = OverlapFormat(NINE_CLASSES).shades(np.array([[256, 1, 257, 0]], np.int32))
-    assert shades.tolist() == [[9, 1, 9, 0]]

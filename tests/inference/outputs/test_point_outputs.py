@@ -158,12 +158,6 @@ def test_labelme_files_of_points_say_the_size_of_the_image(tmp_path):
     assert written["imageWidth"] == 40
 
 
-def test_coco_files_of_points_say_the_size_of_the_image(tmp_path):
-    (entry,) = written_json(tmp_path, "coco")["images"]
-    assert entry["height"] == 30
-    assert entry["width"] == 40
-
-
 def test_points_of_a_volume_are_drawn_on_planes_of_its_spacing(tmp_path):
     task = landmarks("markups", "LPS")
     job = replace(tilted_volume_job(tmp_path, (6, 8, 10)), output=tmp_path / "out" / "sub" / "v")
@@ -227,12 +221,6 @@ def test_points_of_all_images_that_are_written_stand_in_one_table(tmp_path, writ
 
 def test_points_of_an_only_image_are_not_written_twice(tmp_path, written_jobs):
     PointFormat(landmarks("long", "pixels")).write_joined(tmp_path / "out", written_jobs[:1])
-    assert not (tmp_path / "out" / "points.csv").exists()
-
-
-def test_points_of_several_images_that_all_failed_are_no_table(tmp_path, written_jobs):
-    failed = written_jobs[2]
-    PointFormat(landmarks("long", "pixels")).write_joined(tmp_path / "out", [failed, replace(failed, page=1)])
     assert not (tmp_path / "out" / "points.csv").exists()
 
 

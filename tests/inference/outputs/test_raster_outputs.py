@@ -27,7 +27,6 @@ from data_utils.image_io import geotiff_writer
 from data_utils.image_io.geotiff_writer import write_geotiff
 from data_utils.image_io.placed_masks import read_grid
 from data_utils.image_io.places import Place
-from data_utils.image_io.reader import read_image
 from inference import predictor as predictor_module
 from inference.decoding.decoder import Decoded
 from inference.inputs import InputRules, find_jobs
@@ -148,16 +147,6 @@ def test_the_uncertainty_of_a_raster_is_the_entropy_of_each_pixel(written, name,
         assert np.allclose(file.read(1), 255 * entropy, rtol=0, atol=0.51)
 
 
-@pytest.mark.parametrize("kind", ["probabilities", "uncertainty"])
-def test_rasters_beside_a_mask_have_the_place_of_its_image(written, name, kind):
-    with rasterio.open(written / f"in/{name}.tif") as image, rasterio.open(written / f"out/{name}.{kind}.tif") as file:
-        assert file.transform == image.transform
-
-
-def test_an_overlay_of_a_raster_is_a_picture(written, name):
-    assert (written / "out" / f"{name}.overlay.png").exists()
-
-
 def test_an_image_has_the_place_of_its_file_where_it_is_kept(tmp_path):
     path = str(write_raster(tmp_path / "a.tif", scene(0)[0]))
     (kept,) = find_jobs([path], tmp_path / "out", InputRules(5, keeps_place=True))
@@ -272,16 +261,6 @@ def test_geotiff_is_read_by_rasterio(written_tiff):
         assert file.transform == NORTH_UP
         assert file.crs.to_string() == UTM
         assert file.nodata == 9
-
-
-@of_each_kind
-def test_geotiff_names_further_channels_with_offsets_of_its_format(written_tiff):
-    with tifffile.TiffFile(written_tiff.file) as tiff:
-        (page,) = tiff.pages
-        extras = page.extrasamples
-        offsets = page.tags["TileOffsets"].dtype.name
-    assert tuple(extras) == (0,) * (written_tiff.channels - 1)
-    assert offsets == ("LONG8" if written_tiff.is_big else "LONG")
 
 
 @pytest.mark.parametrize(("channels", "is_color"), [(1, False), (2, False), (3, True)])
@@ -404,11 +383,6 @@ def photographs(tmp_path_factory):
     return folder
 
 
-def test_a_photograph_in_colors_of_video_has_the_pixels_of_a_picture(photographs):
-    pixels = read_image(photographs / "a.tif")
-    assert np.array_equal(np.ma.getdata(pixels), np.array(Image.open(photographs / "a.tif").convert("RGB")))
-
-
 @pytest.fixture(scope="module")
 def photograph_masks(photographs, photo_model, tmp_path_factory):
     """The masks of the photographs."""
@@ -441,11 +415,6 @@ def four_channels(tmp_path):
     truth = rng.integers(0, 2, (1, 48, 64), np.uint8)
     write_raster(tmp_path / "truth" / "a.tif", truth, transform=NORTH_UP @ Affine.translation(9, 9))
     return path, bands, truth[0]
-
-
-def test_a_config_says_whether_a_model_knows_places(picture_model, photo_model):
-    assert "place" not in json.loads((picture_model / "config.json").read_text())["preprocess"]
-    assert json.loads((photo_model / "config.json").read_text())["preprocess"]["place"]
 
 
 @pytest.mark.parametrize("window_memory", [2**27, 1000], ids=["whole", "in windows"])
@@ -481,10 +450,6 @@ def test_an_ensemble_needs_models_of_the_same_bands(tmp_path, bands):
     second = untrained(tmp_path / "second", bands=bands)
     with pytest.raises(ModelError, match=re.escape(f"of the same bands: ('1', '2', '3'), {bands}") + "$"):
         Predictor.from_pretrained(first, ensemble=[second])
-
-
-RASTER_NETWORK, PICTURE_NETWORK = UNetConfig(4, 2, preprocess=Preprocess(place=True)), UNetConfig(3, 2)
-MIXED_NETWORKS = [PICTURE_NETWORK, RASTER_NETWORK, PICTURE_NETWORK]
 
 
 def jobs_of_bands(folder, *inputs):

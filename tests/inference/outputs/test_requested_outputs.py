@@ -9,16 +9,13 @@ import pytest
 import torch
 from PIL import Image
 from support.points import landmarks
-from support.prediction import image_job, network_of, write_logits
+from support.prediction import image_job, write_logits
 from support.written_files import tilted_volume_job
 
 from data_utils.class_map import ClassMap
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.places import Place
 from data_utils.image_io.windowed import WindowedArray
-from inference import Predictor
-from inference.decoding.classes import ClassDecoder
-from inference.decoding.landmarks import LandmarkDecoder
 from inference.jobs import MASK, OVERLAY, PROBABILITIES, UNCERTAINTY, Job
 from inference.outputs.classes import ClassFormat
 from inference.outputs.objects import TABLE, ObjectFormat
@@ -39,13 +36,6 @@ def test_a_legend_lies_beside_overlays(tmp_path):
     assert writer.shows_image
     legend = np.asarray(Image.open(tmp_path / "legend.overlay.png"))
     assert np.array_equal(legend, np.asarray(writer.output_format.legend()))
-
-
-def test_outputs_without_overlays_have_no_legend(tmp_path):
-    writer = RequestedOutputs(ClassFormat(CLASSES), TASK, (MASK, PROBABILITIES))
-    writer.write_legend(tmp_path)
-    assert not writer.shows_image
-    assert not any(tmp_path.iterdir())
 
 
 def test_overlays_of_objects_have_no_legend(tmp_path):
@@ -165,37 +155,6 @@ def test_the_mask_of_a_volume_takes_its_place_last(tmp_path, placed, output_form
     write_logits(output_format, task, job, torch.zeros(task.outputs, *job.size), extensions)
     assert placed[-1] == output_format.mask_file(job)
     assert sorted(placed) == sorted(output_format.file(job, extension) for extension in extensions)
-
-
-@pytest.fixture
-def computed(monkeypatch) -> list[str]:
-    """What decoders of classes or points compute beside the prediction."""
-    names = []
-    for decoder, name in (
-        (ClassDecoder, "probabilities"),
-        (ClassDecoder, "certainty"),
-        (LandmarkDecoder, "probabilities"),
-    ):
-        monkeypatch.setattr(decoder, name, lambda *arguments, name=name, **options: names.append(name))
-    return names
-
-
-def test_nothing_but_the_mask_of_an_image_is_computed_where_no_more_is_asked_for(tmp_path, computed):
-    job = image_job(tmp_path, size=(9, 7))
-    write_logits(ClassFormat(CLASSES), TASK, job, torch.zeros(3, 9, 7))
-    assert computed == []
-
-
-def test_nothing_but_points_is_computed_where_no_more_is_asked_for(tmp_path, computed):
-    task = landmarks("long", "pixels")
-    write_logits(PointFormat(task), task, image_job(tmp_path, size=(32, 48)), torch.zeros(3, 16, 24))
-    assert computed == []
-
-
-@pytest.mark.parametrize("call", ["mask", "labels"])
-def test_nothing_but_a_mask_is_computed_in_python_where_no_more_is_asked_for(computed, call):
-    getattr(Predictor(network_of()), call)(np.zeros((8, 9), np.uint8))
-    assert computed == []
 
 
 def test_points_take_their_place_after_the_picture_of_them(tmp_path, placed):

@@ -10,7 +10,6 @@ from PIL import Image
 from support.launches import launch, predict
 
 from inference.scoring.boundary import BoundaryScores, boundary_report, boundary_scores
-from inference.scoring.surfaces import surface_scores
 
 IGNORED = 255
 NAN = float("nan")
@@ -123,13 +122,6 @@ def test_distances_are_reported_of_images_that_have_them(two_scores):
     assert report["mean_hd95"] == sum(report["hd95"][:2]) / 2
 
 
-def test_boundary_ious_are_reported_of_classes_that_are_somewhere(two_scores):
-    report = boundary_report(two_scores)
-    assert report["boundary_iou"][2:] == [0, None]
-    assert report["boundary_iou"][1] == 0.5  # the square is found in one image of two
-    assert report["mean_boundary_iou"] == sum(report["boundary_iou"][:3]) / 3
-
-
 FIRST = BoundaryScores(np.array([1, 3]), np.array([4, 3]), np.array([2.0, NAN]), np.array([False, True]))
 SECOND = BoundaryScores(np.array([2, 0]), np.array([2, 3]), np.array([4.0, 3.0]), np.array([False, False]))
 
@@ -172,14 +164,6 @@ def test_the_distance_is_the_longer_of_both_ways(near_and_far):
     near, far = near_and_far
     assert boundary_scores(far, near, 2).distances[1] == pytest.approx(19)  # the 95th percentile of 0 and 20
     assert boundary_scores(near, far, 2).distances[1] == pytest.approx(19)
-
-
-def test_the_distance_of_surfaces_is_the_longer_of_both_ways(near_and_far):
-    near, far = near_and_far
-    volume = surface_scores(far[None], near[None], 2, (1.0, 1.0, 0.5))
-    assert volume.hd95[1] == pytest.approx(9.5)
-    assert volume.dice[1].tolist() == pytest.approx([2 / 3, 2 / 3])
-    assert not volume.missed.any()
 
 
 class Scored(NamedTuple):

@@ -20,10 +20,9 @@ from support.launches import PROGRAMS, launch, predict
 from support.prediction import network_of, settings_of, touch
 
 from inference import Predictor
-from inference.outputs import new_format
+from inference.outputs.requested_outputs import request_outputs
 from inference.pipeline import PredictionPipeline
 from inference.scoring.score import ScoreError
-from predict import check_outputs, output_extensions
 from runtime.errors import ImageError, ModelError, SettingsError
 from runtime.launch import compile_networks
 from tasks.objects import Objects
@@ -501,7 +500,7 @@ NO_COCO = "--coco: is for models of objects in images, which this is not"
 def check_flags(flags: str, options: dict) -> None:
     """Check the flags of a call with a network of these options."""
     predictor = Predictor(UNet(UNetConfig(1, 3, base_channels=1, depth=1, **options)))
-    check_outputs(settings_of(*flags.split()), predictor, new_format(predictor.config))
+    request_outputs(settings_of(*flags.split()), predictor)
 
 
 @pytest.mark.parametrize(
@@ -534,7 +533,7 @@ def test_a_flag_of_what_a_model_has_not_is_refused(options, flags, line):
     ],
 )
 def test_each_flag_of_a_file_has_its_extension(flags, extensions):
-    assert output_extensions(settings_of(*flags), new_format(network_of().config)) == extensions
+    assert request_outputs(settings_of(*flags), Predictor(network_of())).extensions == extensions
 
 
 @pytest.mark.parametrize(

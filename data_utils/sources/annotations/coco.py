@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from data_utils.class_names import NamedClasses
-from data_utils.sources.annotations.coco_file import CocoFile, gather_classes, join_files, read_coco
+from data_utils.sources.annotations.coco_file import LISTED, CocoFile, gather_classes, join_files, read_coco
 from data_utils.sources.annotations.coco_mask import FILE_KEY, CocoMask, Entry
 from data_utils.sources.annotations.layout import (
     SplitPaths,
@@ -226,7 +226,7 @@ def _listed_labels(
     file: CocoFile, image: Entry, names: Mapping[MaskValue, str], values: dict[int, int]
 ) -> ImageLabels | None:
     """The categories that the files of an image list, as its labels; None if these are all classes."""
-    numbers = file.listed_categories.get(image["id"], file.categories.keys())
+    numbers = image.get(LISTED, file.categories.keys())
     labeled = {values[number] for number in numbers if number in values} - {0}
     if not labeled or len(labeled) == len(names) - 1:
         return None

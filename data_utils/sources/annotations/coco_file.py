@@ -15,6 +15,7 @@ from runtime.console import listing
 from runtime.errors import DataError
 
 LONGEST_SIDE = 10**6  # pixels
+LISTED = "listed categories"
 # the keys that each kind of entry needs, and their types; only categories are sorted by their ids
 TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "a number or text": (int, float, str)}
 CATEGORY = {"id": "a number", "name": "a number or text"}
@@ -27,16 +28,14 @@ class CocoFile(NamedTuple):
 
     Args:
         categories: by id.
+        images: those of several files have the categories that their files list under LISTED.
         objects: the objects of each image by its id.
-        listed_categories: the categories that the files of an image list, by the image's id; empty for a single file,
-            which lists the same for all.
         paths: all files.
     """
 
     categories: dict[int, Entry]
     images: list[Entry]
     objects: Mapping[Any, list[Entry]]
-    listed_categories: Mapping[Any, set[int]]
     paths: tuple[Path, ...]
 
     @property
@@ -82,7 +81,7 @@ def read_coco(path: Path) -> CocoFile:
             strays.append(f"annotation {entry['id']} is of image {entry['image_id']!r}, which it does not list")
     if strays:
         raise DataError(f"{path}: {listing(strays, separator='; ')}")
-    return CocoFile(categories, images, objects, {}, (path,))
+    return CocoFile(categories, images, objects, (path,))
 
 
 def _entries(content: dict[str, Any], key: str, fields: dict[str, str], path: Path) -> list[Entry]:
@@ -110,7 +109,6 @@ def join_files(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
     categories: dict[int, Entry] = {}
     images: dict[str, Entry] = {}
     objects: defaultdict[str, list[Entry]] = defaultdict(list)
-    listed_categories: defaultdict[str, set[int]] = defaultdict(set)
     for file in files:
         number_by_category: dict[Any, int] = {}
         for number, name in _category_names([file]).items():
@@ -118,15 +116,15 @@ def join_files(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
             categories[number_by_category[number]] = {"id": number_by_category[number], "name": name}
         for image in file.images:
             name = str(image["file_name"])
-            images.setdefault(name, {**image, "id": name})
-            listed_categories[name].update(number_by_category.values())
+            joined = images.setdefault(name, {**image, "id": name, LISTED: set()})
+            joined[LISTED].update(number_by_category.values())
             for entry in file.objects[image["id"]]:
                 category = entry["category_id"]
                 # an id that the file does not list becomes text, which is the id of no category
                 fields = {"category_id": number_by_category.get(category, str(category)), FILE_KEY: str(file.path)}
                 objects[name].append({**entry, **fields})
     paths = tuple(file.path for file in files)
-    return CocoFile(categories, list(images.values()), objects, listed_categories, paths)
+    return CocoFile(categories, list(images.values()), objects, paths)
 
 
 def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, int]]:

@@ -10,16 +10,17 @@ from data_utils.config import DataConfig
 from data_utils.image_io.band_names import band_indices
 from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PageFile, page_file
 from data_utils.image_io.tiff import is_tiff
+from data_utils.sources.annotations.layout import holds_pictures
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import files_by_stem, masks_by_stem
 from data_utils.sources.pairs import Cases
 from data_utils.sources.records import Metadata, Record, Records, change
-from data_utils.sources.walk import walk
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import Preprocess
 
 SEPARATORS = re.compile("[_. -]")  # between the words of a name
+OTHER_SUFFIXES = tuple(suffix for suffix in IMAGE_SUFFIXES if suffix not in TIFF_SUFFIXES)
 
 
 def with_bands(source: ImageSource, bands: Sequence[str]) -> ImageSource:
@@ -103,7 +104,7 @@ def scene_folders(images: Path) -> dict[str, list[str]]:
     with os.scandir(images) as entries:
         if any(os.path.isfile(entry.path) for entry in entries if not entry.name.startswith(".")):
             return {}
-    if _holds_other_images(images):
+    if holds_pictures(images, OTHER_SUFFIXES):  # the search ends at the first one
         return {}
     for stem, file in files_by_stem(images, "images").items():
         folder, _, _ = stem.rpartition("/")
@@ -111,17 +112,6 @@ def scene_folders(images: Path) -> dict[str, list[str]]:
             return {}
         folders.setdefault(folder, []).append(file)
     return folders
-
-
-def _holds_other_images(images: Path) -> bool:
-    """Whether an image that is no TIFF lies below a folder; the search ends at the first one."""
-    for _, folders, names in walk(images):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            ending = os.path.splitext(name)[1].lower()
-            if not name.startswith(".") and ending in IMAGE_SUFFIXES and ending not in TIFF_SUFFIXES:
-                return True
-    return False
 
 
 def band_names(files: Sequence[str]) -> tuple[str, ...]:

@@ -16,12 +16,11 @@ from data_utils.image_io.class_masks import (
     ClassMasks,
     LayeredMask,
     ObjectBits,
-    binary,
     layered_label,
 )
 from data_utils.image_io.formats import IMAGE_SUFFIXES, ClassLayers, PageFile, VolumeFile, image_errors, is_visible_file
 from data_utils.image_io.rasters import Raster
-from data_utils.image_io.reader import open_source, read_mask
+from data_utils.image_io.reader import open_source
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.image_io.volume_formats import Spacing
 from data_utils.image_io.volumes import read_volume_header
@@ -39,7 +38,6 @@ from unet.config import MaskValue
 
 OVERLAPPING = Overlapping.name
 FEWEST_FOLDERS = 2  # the least number of folders in which most images have a mask
-EXAMPLE_MASKS = 5  # masks that are read: one of them must hold one class
 
 
 class ClassBits(NamedTuple):
@@ -140,8 +138,8 @@ NO_LAYOUT = ClassLayout((), 0)
 def class_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> list[str]:
     """The names of the folders below `masks` that hold a mask of one class for each image; none if masks lie otherwise.
 
-    Unless --task asks for overlapping classes, the images must lie in one folder, most pictures must have masks in two
-    or more of the folders, and one of the first few must hold 0 and one other value only.
+    Unless --task asks for overlapping classes, the images must lie in one folder, and most pictures must have masks in
+    two or more of the folders.
     """
     if any(_files_in(masks, suffixes)):
         return []
@@ -153,17 +151,13 @@ def class_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: 
         return []
     if suffixes != IMAGE_SUFFIXES:
         return names
-    stems = [os.path.splitext(name)[0] for name in _files_in(images, suffixes)]
-    counts = dict.fromkeys(stems, 0)
-    examples: dict[str, Path] = {}
+    counts = {os.path.splitext(name)[0]: 0 for name in _files_in(images, suffixes)}
     for folder in folders:
-        for stem, file in masks_by_stem(folder, counts, config.mask_suffix).items():
+        for stem in masks_by_stem(folder, counts, config.mask_suffix):
             if stem in counts:
                 counts[stem] += 1
-                examples.setdefault(stem, folder / file)
-    shared = [stem for stem, count in counts.items() if count >= FEWEST_FOLDERS]
-    are_most = 2 * len(shared) > len(stems)
-    return names if are_most and any(_is_binary(examples[stem]) for stem in shared[:EXAMPLE_MASKS]) else []
+    shared = sum(count >= FEWEST_FOLDERS for count in counts.values())
+    return names if 2 * shared > len(counts) else []
 
 
 def _files_in(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
@@ -172,19 +166,6 @@ def _files_in(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
         for entry in os.scandir(folder):
             if is_visible_file(entry.name, suffixes):
                 yield entry.name
-
-
-def _is_binary(file: Path) -> bool:
-    """Whether a mask holds 0 and one other value; true if it cannot be read, which is reported later."""
-    try:
-        values = read_mask(file, str(file))
-    except DataError:
-        return True
-    try:
-        binary(values, str(file))
-    except DataError:
-        return False
-    return True
 
 
 def open_class_folders(

@@ -83,10 +83,10 @@ def without_image_roots(folders: Sequence[str]) -> Sequence[str]:
 
 def holds_pictures(folder: Path, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> bool:
     """Whether any picture, or file of these endings, lies in a folder or below it."""
-    for _, _, names in walk(folder):
-        for name in names:
-            if is_visible_file(name, suffixes):
-                return True
+    for _, folders, names in walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if any(is_visible_file(name, suffixes) for name in names):
+            return True
     return False
 
 

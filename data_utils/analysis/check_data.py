@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,9 +68,10 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     lines = [f"{config.dataset}: {counted(len(train), f'training {kind}')}, {counted(len(val), f'validation {kind}')}"]
     lines += describe_annotations(train, val)
     lines += describe_neighbors(train, val)
-    meaning = MaskMeaning()
+    classes: list[str] = []
     try:
-        meaning = understand_masks(train, val, inspected_splits, config, insists=insists)
+        classes, more_warnings = describe_targets(train, val, inspected_splits, config, insists=insists)
+        warnings += more_warnings
     except DataError as error:
         # where no mask can be read, each of them is already a problem
         if any(inspection.contents for inspection, _ in inspected_splits):
@@ -79,65 +80,53 @@ def check_data(config: DataConfig) -> tuple[str, int]:
     for inspection, _ in inspected_splits:
         for problem in inspection.problems.values():
             problems[problem.kind].append(problem.text)
-    lines += describe([inspection for inspection, _ in inspected_splits], meaning.pixels, meaning.names)
-    lines += meaning.lines
-    warnings += meaning.warnings
+    lines += describe_sizes([inspection for inspection, _ in inspected_splits])
+    lines += classes
     lines += [f"to check: {warning}" for warning in warnings]
     lines += list_problems(problems, len(warnings))
     return "\n".join(lines), sum(map(len, problems.values()))
 
 
-@dataclass(frozen=True)
-class MaskMeaning:
-    """The meaning of the masks of a data set; the fields are empty if it cannot be determined.
-
-    Args:
-        pixels: how many pixels hold each value.
-        names: the class of each value that has one, or a note that it is ignored.
-        lines: lines of the report on the targets.
-        warnings: lines on likely mistakes.
-    """
-
-    pixels: dict[MaskValue, int] = field(default_factory=dict)
-    names: dict[MaskValue, str] = field(default_factory=dict)
-    lines: Sequence[str] = ()
-    warnings: tuple[str, ...] = ()
-
-
-def understand_masks(
+def describe_targets(
     train: Records, val: Records, inspected_splits: InspectedSplits, config: DataConfig, *, insists: bool = False
-) -> MaskMeaning:
-    """The meaning of the masks; masks that make no target become problems; `insists` is the one of `check_masks`.
+) -> tuple[list[str], tuple[str, ...]]:
+    """Lines on the classes and targets, and warnings; masks that make no target become problems.
 
-    Raises DataError if the meaning is unclear.
+    `insists` is the one of `check_masks`. Raises DataError if the meaning of the masks is unclear.
     """
     classes = find_named_classes(train, config)
     reader, pixels = understand(train, inspected_splits, classes, config, insists=insists)
     # the report counts all masks, also the ones that training leaves out
     reader = read_labels(reader.with_pixels(pixels), inspected_splits)
     warnings = find_warnings(Findings(inspected_splits, (train, val), pixels, reader, config, bool(classes)))
-    lines = [*reader.describe_pixels(), *describe_labels(inspected_splits, reader)]
+    lines = [] if reader.class_map is None else describe_classes(pixels, reader.class_map)
+    lines += [*reader.describe_pixels(), *describe_labels(inspected_splits, reader)]
     lines += reader.describe_records([train, val])
     lines += describe_points(inspected_splits)
+    if reader.class_map is not None:
+        lines += labeled_share(pixels, reader.class_map)
     for inspection, records in inspected_splits:
         exclude_unreadable(inspection, records, reader)
-    names: dict[MaskValue, str] = {}
-    if reader.class_map is not None:
-        names = name_values(pixels, reader.class_map)
-        lines += labeled_share(pixels, reader.class_map)
-    return MaskMeaning(pixels, names, lines, warnings)
+    return lines, warnings
 
 
-def name_values(pixels: dict[MaskValue, int], class_map: ClassMap) -> dict[MaskValue, str]:
-    """The class of each mask value that belongs to one or is ignored."""
-    names: dict[MaskValue, str] = {}
-    for value in pixels:
+def describe_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[str]:
+    """For each value in the masks, its share of all pixels and the name of its class."""
+    total = sum(pixels.values())
+    unclassed = [value for value in pixels if class_map.index_of(value) is None]
+    entries: list[tuple[Any, int]] = sorted(pixels.items())
+    lines = ["classes: mask value, pixels"]
+    for value, count in entries:
         index = class_map.index_of(value)
-        if index == IGNORE_INDEX:
-            names[value] = "(ignored)"
-        elif index is not None:
-            names[value] = class_map.names[index]
-    return names
+        name = "(ignored)" if index == IGNORE_INDEX else "(no class)"
+        if index is not None and index != IGNORE_INDEX:
+            name = class_map.names[index]
+        if index is not None or len(unclassed) < UNCLASSED:
+            lines.append(f"  {value_text(value):>8}  {100 * count / total:7.3f} %  {name}")
+    if len(unclassed) >= UNCLASSED:
+        count = sum(pixels[value] for value in unclassed)
+        lines.append(f"  {'others':>8}  {100 * count / total:7.3f} %  ({len(unclassed)} values of no class)")
+    return lines if len(unclassed) < len(pixels) else []
 
 
 def labeled_share(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[str]:
@@ -210,10 +199,8 @@ def most_common(sizes: Counter) -> str:
     return listing(texts, limit=10)
 
 
-def describe(
-    inspections: Sequence[SplitInspection], pixels: dict[MaskValue, int], names: dict[MaskValue, str]
-) -> list[str]:
-    """Lines on sizes, the spacings of volumes, modes and the pixels of each class."""
+def describe_sizes(inspections: Sequence[SplitInspection]) -> list[str]:
+    """Lines on sizes, the spacings of volumes, and modes."""
     sizes: Counter = Counter()
     modes: Counter = Counter()
     spacings: Counter = Counter()
@@ -231,23 +218,4 @@ def describe(
     if modes:
         counts = ", ".join(f"{mode}: {count}" for mode, count in modes.most_common())
         lines.append(f"image modes: {counts}")
-    if pixels and names:
-        lines.append("classes: mask value, pixels")
-        lines += _class_lines(pixels, names)
-    return lines
-
-
-def _class_lines(pixels: dict[MaskValue, int], names: dict[MaskValue, str]) -> list[str]:
-    """For each value in the masks, its share of all pixels and its name."""
-    total = sum(pixels.values())
-    unclassed = [value for value in pixels if value not in names]
-    is_folded = len(unclassed) >= UNCLASSED
-    entries: list[tuple[Any, int]] = sorted(pixels.items())
-    lines = []
-    for value, count in entries:
-        if not is_folded or value in names:
-            lines.append(f"  {value_text(value):>8}  {100 * count / total:7.3f} %  {names.get(value, '(no class)')}")
-    if is_folded:
-        count = sum(pixels[value] for value in unclassed)
-        lines.append(f"  {'others':>8}  {100 * count / total:7.3f} %  ({len(unclassed)} values of no class)")
     return lines

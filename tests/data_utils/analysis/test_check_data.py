@@ -7,33 +7,25 @@ from rasterio.transform import from_origin
 from support.coco_files import CATEGORIES, box, entry, write_coco
 from support.data_sets import load_info
 from support.folders import write_splits
-from support.inspections import records_of, split_of
+from support.inspections import records_of
 from support.labelme_files import shape, write_labelme
 from support.rasters import feature, scene, square, write_geojson, write_raster
 from support.volumes import CASE_NAMES, LPS, RAS, case, volume_config, write_decathlon, write_nifti
 
 from data_utils.analysis.check_data import (
     check_data,
-    describe,
     describe_annotations,
+    describe_classes,
     list_problems,
 )
+from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.sources.records import AnnotationSummary
 
 
-@pytest.fixture
-def described_split():
-    """A split of three images of two sizes, of which the last cannot be used."""
-    inspection, _ = split_of({0: 3, 9: 1}, {0: 3, 9: 1}, {0: 1})
-    inspection.sizes[2] = 0
-    inspection.sizes[1] = 6, 7
-    return inspection
-
-
-def test_classes_are_described_with_their_shares_of_the_pixels(described_split):
-    pixels, names = {255: 1, 0: 300, 9: 99}, {0: "sky", 255: "(ignored)"}
-    assert describe([described_split], pixels, names)[2:] == [
+def test_classes_are_described_with_their_shares_of_the_pixels():
+    class_map = ClassMap(("sky", "land"), (0, 7), 255)
+    assert describe_classes({255: 1, 0: 300, 9: 99}, class_map) == [
         "classes: mask value, pixels",
         "         0   75.000 %  sky",
         "         9   24.750 %  (no class)",

@@ -129,7 +129,7 @@ def write_labelme(folder: Path) -> None:
 def write_scenes(folder: Path) -> None:
     for index in range(2):
         bands, _ = rasters.scene(index, channels=3)
-        rasters.write_raster(folder / "images" / f"{index}.tif", bands)
+        rasters.write_raster(folder / "images" / f"{index}.tif", bands, compress="lzw")
         areas = {"type": "FeatureCollection", "features": [rasters.feature(rasters.square(2, 2, 20), kind="field")]}
         (folder / "masks").mkdir(exist_ok=True)
         (folder / "masks" / f"{index}.geojson").write_text(json.dumps(areas))

@@ -264,9 +264,8 @@ def _mask_page(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tifffile.Tif
     except IndexError:
         return None
     is_mask = following.is_mask and not following.is_reduced
-    if is_mask and (following.imagelength, following.imagewidth) == (page.imagelength, page.imagewidth):
-        return following
-    return None
+    is_alike = (following.imagelength, following.imagewidth) == (page.imagelength, page.imagewidth)
+    return following if is_mask and is_alike else None
 
 
 def _alpha(page: tifffile.TiffPage) -> int | None:
@@ -321,6 +320,5 @@ def read_nodata(page: tifffile.TiffPage) -> float | None:
     if dtype.kind == "f":
         return value
     limits = np.iinfo(dtype)
-    if value != np.floor(value) or not limits.min <= value <= limits.max:
-        return None
-    return int(value)
+    is_held = value == np.floor(value) and limits.min <= value <= limits.max
+    return int(value) if is_held else None

@@ -66,7 +66,7 @@ class PagePixels:
         if is_photograph(self.page):
             pixels = self._photograph
         elif self.page.is_contiguous:
-            pixels = self._mapped
+            pixels = self._mapped()  # again for each window: pages of the file that were read count as memory
         else:
             check_memory(self._block_bytes, "a tile or strip of it")
             with self._lock, gdal_errors("{}"):
@@ -86,7 +86,6 @@ class PagePixels:
             picture.seek(self.page.index)
             return np.asarray(picture.convert("RGB"))
 
-    @cached_property
     def _mapped(self) -> np.ndarray:
         """(H, W, C) of a page that is not compressed, where it lies in the file."""
         dtype = self.dtype.newbyteorder(self.page.parent.byteorder)

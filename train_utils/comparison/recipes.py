@@ -67,10 +67,10 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
     by_typed: dict[str, list[RecordedRun]] = defaultdict(list)
     for run in runs:
         if run.is_finished:
-            by_typed[_recipe_key(run)].append(run)
+            by_typed[_key(run, _planned_settings(run))].append(run)
     by_value: dict[str, list[RecordedRun]] = defaultdict(list)
     for key, group in by_typed.items():
-        values = {_value_key(run) for run in group}
+        values = {_key(run) for run in group}
         by_value[values.pop() if len(values) == 1 else key] += group
     groups = [*by_value.values(), *([run] for run in runs if not run.is_finished)]
     groups.sort(key=lambda group: (group[0].task, -mean(run.score for run in group)))
@@ -86,21 +86,12 @@ def _basis(run: RecordedRun) -> tuple[str, Any]:
     return run.task, run.settings.identity.get("classes")
 
 
-def _recipe_key(run: RecordedRun) -> str:
-    """A text that is equal for runs with the same settings, but for those that the plan has chosen for both."""
-    planned = _planned_settings(run)
-    chosen = {name: value for name, value in _settings(run).items() if name not in planned}
-    return repr((_basis(run), sorted(planned), _comparable(chosen)))
-
-
-def _value_key(run: RecordedRun) -> str:
-    """A text that is equal for runs with the same settings, whether typed or planned."""
-    return repr((_basis(run), _comparable(_settings(run))))
-
-
-def _comparable(settings: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Settings in order; None is the same as a flag that is not recorded."""
-    return sorted((name, value) for name, value in settings.items() if value is not None)
+def _key(run: RecordedRun, left_out: Iterable[str] = ()) -> str:
+    """A text that is equal for runs of one task, with the same classes and settings but for those that are left out."""
+    settings = _settings(run)
+    # None is the same as a flag that is not recorded
+    compared = [(name, settings[name]) for name in sorted(settings.keys() - left_out) if settings[name] is not None]
+    return repr((_basis(run), sorted(left_out), compared))
 
 
 def _settings(run: RecordedRun) -> dict[str, Any]:

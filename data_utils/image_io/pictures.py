@@ -11,7 +11,7 @@ from PIL import ExifTags, Image, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from data_utils.image_io.formats import COPIES, PILLOW_FORMATS, PageFile, check_memory, image_errors
+from data_utils.image_io.formats import COPIES, PILLOW_FORMATS, TIFF_SUFFIXES, PageFile, check_memory, image_errors
 from data_utils.image_io.windowed_image import WindowedArray, WindowedImage
 from runtime.documents import check_regular
 from unet.config import Preprocess
@@ -66,6 +66,7 @@ class WindowedPicture(WindowedImage):
         with image_errors(self.name):
             _check_claim(picture)
             width, height = picture.size
+            _check_pixels(width * height)
             pixel_bytes = 1 if picture.mode in ("1", "L", "P") else 4
             check_memory(COPIES * width * height * pixel_bytes, f"a picture of {width:,} x {height:,} pixels")
             picture.info[STORED_WHITE] = _stored_white(picture)
@@ -136,7 +137,19 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     """A picture in one of PILLOW_FORMATS, not decoded yet."""
     if isinstance(file, str | Path):
         check_regular(file)
-    return Image.open(file, formats=PILLOW_FORMATS)
+    try:
+        return Image.open(file, formats=PILLOW_FORMATS)
+    except Image.DecompressionBombError:
+        if isinstance(file, str | Path) and str(file).lower().endswith(TIFF_SUFFIXES):  # it may be read in windows
+            return TiffImageFile(file)
+        raise
+
+
+def _check_pixels(pixels: int) -> None:
+    """Raises Pillow's error for a picture of more pixels than it decodes, which it does not for a TIFF opened here."""
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and pixels > 2 * limit:
+        raise Image.DecompressionBombError(f"{pixels:,} pixels are more than {2 * limit:,}, which may be an attack")
 
 
 def open_picture_file(file: PageFile, name: str, stack: ExitStack) -> WindowedPicture:

@@ -73,15 +73,18 @@ class ClassMasks(RenderedMask):
 
     def render(self) -> np.ndarray:
         """(H, W) int64, as `pack_bits` gives it."""
-        has_channels = len(self.files) == 1 < len(self.bits)
-        return combine_masks(self._channels() if has_channels else self._pages(), self.ignored)
+        if len(self.files) == 1 < len(self.bits):
+            return combine_masks(self._channels(), self.ignored)
+        return combine_masks(self._pages(), self.ignored)
 
     def _pages(self) -> Iterator[ClassMask]:
         pairs = list(zip(self.files, self.bits, strict=True))
         has_mask = any(file.path and bit is not None for file, bit in pairs)
         for file, bit in pairs:
             values = None
-            name = str(file.path) + (f" page {file.page + 1}" if file.page else "")
+            name = str(file.path)
+            if file.page:
+                name += f" page {file.page + 1}"
             if file.path and (bit is not None or not has_mask):  # a left-out class's mask gives the size
                 values = read_mask(file, name)
             yield ClassMask(values, bit, name)

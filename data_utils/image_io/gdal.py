@@ -51,13 +51,11 @@ def gdal_errors(message: str) -> Iterator[None]:
 
 def open_directory(file: Path | bytes, number: int, stack: ExitStack) -> Any:
     """A directory of a TIFF, by its number from 0, as a data set of rasterio that is open as long as `stack` is."""
-    name = "image" if isinstance(file, bytes) else str(file.absolute())
-    rasterio = load_rasterio(name)
-    content = file if isinstance(file, bytes) else None
-    if isinstance(file, Path) and not _is_unicode(name):
-        content = file.read_bytes()
-    if content is not None:
-        memory = rasterio.MemoryFile(content)
+    rasterio = load_rasterio("image" if isinstance(file, bytes) else str(file))
+    if isinstance(file, Path) and _is_unicode(str(file)):
+        name = str(file.absolute())
+    else:
+        memory = rasterio.MemoryFile(file if isinstance(file, bytes) else file.read_bytes())
         stack.callback(memory.close)
         name = memory.name
     # so named, GDAL takes the file for a TIFF, and nothing in its name for an address

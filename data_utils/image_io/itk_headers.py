@@ -66,10 +66,12 @@ def check_meta_image(path: str) -> None:
     voxel_bytes = META_BYTES.get(fields.get("ElementType", ""))
     if voxel_bytes is None:
         raise _unexpected(fields, "ElementType", f"one of {', '.join(META_BYTES)}")
-    name = fields[LAST_FIELD]
-    file = _data_file(path, None if name.lower() == LOCAL else name, LAST_FIELD)
-    is_compressed = fields.get("CompressedData", "").lower().startswith(("t", "1"))
-    most_bytes = file.stat().st_size * (MOST_DEFLATED if is_compressed else 1)
+    file = Path(path)
+    if fields[LAST_FIELD].lower() != LOCAL:
+        file = _file_beside(path, fields[LAST_FIELD], LAST_FIELD)
+    most_bytes = file.stat().st_size
+    if fields.get("CompressedData", "").lower().startswith(("t", "1")):
+        most_bytes *= MOST_DEFLATED
     _check_size(prod(map(int, sides)) * channels * voxel_bytes, most_bytes)
 
 
@@ -123,8 +125,9 @@ def check_nrrd(path: str) -> None:
     encoding = fields.get("encoding", "").lower()
     if encoding not in ENCODINGS:
         raise _unexpected(fields, "encoding", "raw or gzip")
-    file = _data_file(path, fields.get("datafile"), "data file")
-    stored_bytes = file.stat().st_size - (header_bytes if file == Path(path) else 0)
+    stored_bytes = Path(path).stat().st_size - header_bytes
+    if "datafile" in fields:
+        stored_bytes = _file_beside(path, fields["datafile"], "data file").stat().st_size
     _check_size(prod(map(int, sizes)) * NRRD_BYTES[kind], stored_bytes * ENCODINGS[encoding])
 
 
@@ -157,12 +160,9 @@ def _unexpected(fields: dict[str, str], name: str, expected: str) -> ValueError:
     return ValueError(f"its header has {name} = {fields.get(name, '')[:40]}, expected {expected}")
 
 
-def _data_file(path: str, name: str | None, field: str) -> Path:
-    """The file that holds the voxels: the file itself, or, if a field names one, a file that lies beside it."""
-    header = Path(path)
-    if name is None:
-        return header
-    file = header.parent / name
+def _file_beside(path: str, name: str, field: str) -> Path:
+    """The file beside a header that holds the voxels, as a field of the header names it."""
+    file = Path(path).parent / name
     if Path(name).name != name or not file.is_file():
         raise ValueError(f"its header has {field} = {name[:80]}, expected a file beside it")
     return file

@@ -108,7 +108,8 @@ def read_place(file: Path, page: tifffile.TiffPage) -> Place | None:
     has_area = a * e - b * d != 0
     if transform == IDENTITY or not has_area or not all(map(math.isfinite, transform)):
         return None
-    return Place(transform, Crs(crs.to_epsg(), crs.to_wkt()) if crs else None, tuple(place_tags(page)))
+    named_crs = Crs(crs.to_epsg(), crs.to_wkt()) if crs else None
+    return Place(transform, named_crs, tuple(place_tags(page)))
 
 
 def place_tags(page: tifffile.TiffPage, codes: Sequence[int] = PLACE_TAGS) -> list[tuple[Any, ...]]:

@@ -166,7 +166,9 @@ def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
     """The colors (H, W, 3) uint8 of a mask that is stored as indices into a palette; None for any other mask."""
     location = f"{name}: mask"
     with open_source(source, location) as image, image_errors(location):
-        return image.pixels() if isinstance(image, WindowedPicture) and image.has_palette else None
+        if not isinstance(image, WindowedPicture) or not image.has_palette:
+            return None
+        return image.pixels()
 
 
 def read_colors(source: ImageSource, name: str) -> np.ndarray:

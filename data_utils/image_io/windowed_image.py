@@ -80,7 +80,9 @@ class WindowedArray(WindowedImage):
         self, array: np.ndarray, size: tuple[int, int] | None = None, extent: tuple[float, float] | None = None
     ) -> None:
         self.array = array
-        self.mode = f"{array.dtype}{f' x {array.shape[2]}' if array.ndim > 2 else ''}"
+        self.mode = str(array.dtype)
+        if array.ndim > 2:
+            self.mode += f" x {array.shape[2]}"
         self.may_lack_data = isinstance(array, np.ma.MaskedArray)
         self.size = size or array.shape[:2]
         self.extent = extent or array.shape[:2]

@@ -166,8 +166,8 @@ def test_all_splits_are_packed_as_the_flags_say(folder_with_test_split, tmp_path
     files = {split: len(list((tmp_path / "out" / "data").glob(f"{split}-*"))) for split in ("train", "test")}
     assert files == {"train": 4, "test": 3}
     assert sorted(capsys.readouterr().out.splitlines()) == [
-        f"test: 3 pairs in 2 files, {tmp_path}/out/data",
-        f"train: 4 pairs in 3 files, {tmp_path}/out/data",
+        f"test: 3 pairs in 3 files, {tmp_path}/out/data",
+        f"train: 4 pairs in 4 files, {tmp_path}/out/data",
     ]
 
 

@@ -51,10 +51,10 @@ class ParquetRecords(StreamRecords):
     def __getitem__(self, i: int) -> Record:
         group, row = self._locate(i)
         images, masks = self._group_content(group)
-        image = images[row]
+        image = _cell(images, row)
         path = image.get("path") if isinstance(image, dict) else None  # only a name: the file is not beside the shard
         name = path or self._row_name(group, row)
-        mask = stored_picture(masks[row], f"{name}: mask")
+        mask = stored_picture(_cell(masks, row), f"{name}: mask")
         return {"image": stored_picture(image, name), "target": mask, "name": name}
 
     def name(self, i: int) -> str:
@@ -67,28 +67,23 @@ class ParquetRecords(StreamRecords):
         file, _, first, _ = self.groups[group].tolist()
         return f"{PurePosixPath(redact(self.files[file])).name} row {first + row}"
 
-    def _read_group(self, group: int) -> tuple["_Column", "_Column"]:
-        """Both columns of a row group."""
+    def _read_group(self, group: int) -> tuple[Any, Any]:
+        """Both columns of a row group, still in Arrow's memory."""
         file, number = self.groups[group, :2].tolist()
         table = _read_columns(self.files[file], number, list(self.columns.values()))
-        return _Column(table.column(self.columns["image"])), _Column(table.column(self.columns["mask"]))
+        return table.column(self.columns["image"]), table.column(self.columns["mask"])
 
     def subset(self, is_chosen: np.ndarray) -> "ParquetRecords":
         """The records of the groups that `is_chosen`, (G,) bool, marks."""
         return ParquetRecords(self.files, self.groups[is_chosen], self.columns)
 
 
-class _Column:
-    """A column of a row group whose values become Python objects when they are asked for."""
-
-    def __init__(self, values: Any) -> None:
-        self.values = values
-
-    def __getitem__(self, row: int) -> Any:
-        try:
-            return self.values[row].as_py()
-        except UnicodeDecodeError as error:
-            raise DataError(f"row {row} of a group holds a path that is no text ({error})") from error
+def _cell(column: Any, row: int) -> Any:
+    """A value of a row group's column as a Python object."""
+    try:
+        return column[row].as_py()
+    except UnicodeDecodeError as error:
+        raise DataError(f"row {row} of a group holds a path that is no text ({error})") from error
 
 
 @retry

@@ -115,18 +115,22 @@ def describe_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[
     total = sum(pixels.values())
     unclassed = [value for value in pixels if class_map.index_of(value) is None]
     entries: list[tuple[Any, int]] = sorted(pixels.items())
+    if len(unclassed) == len(pixels) > 0:
+        return []
     lines = ["classes: mask value, pixels"]
     for value, count in entries:
         index = class_map.index_of(value)
-        name = "(ignored)" if index == IGNORE_INDEX else "(no class)"
-        if index is not None and index != IGNORE_INDEX:
+        name = "(no class)"
+        if index == IGNORE_INDEX:
+            name = "(ignored)"
+        elif index is not None:
             name = class_map.names[index]
         if index is not None or len(unclassed) < UNCLASSED:
             lines.append(f"  {value_text(value):>8}  {100 * count / total:7.3f} %  {name}")
     if len(unclassed) >= UNCLASSED:
         count = sum(pixels[value] for value in unclassed)
         lines.append(f"  {'others':>8}  {100 * count / total:7.3f} %  ({len(unclassed)} values of no class)")
-    return lines if len(unclassed) < len(pixels) else []
+    return lines
 
 
 def labeled_share(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[str]:

@@ -257,12 +257,15 @@ def understand(
 
 def _split(records: Records, inspection: SplitInspection, reader: TargetReader) -> Split:
     """The split for training, made from its records and their inspection."""
-    is_volume = records.dims == 3
+    background: MaskValue | None = None
+    spacings = None
+    if records.dims == 3:
+        background = 0
+        spacings = usable_spacings(inspection.spacings)
     locations = {}
     for i, class_locations in inspection.class_locations.items():
         labeled = reader.labeled_in_map(records.label_set(i))
-        locations[i] = list_locations(class_locations, reader, 0 if is_volume else None, labeled)
-    spacings = usable_spacings(inspection.spacings) if is_volume else None
+        locations[i] = list_locations(class_locations, reader, background, labeled)
     return Split(records, usable_sizes(inspection), _texts(inspection), locations, spacings)
 
 

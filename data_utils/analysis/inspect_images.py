@@ -69,8 +69,12 @@ def _inspect_whole(record: Record, *, has_classes: bool) -> Inspection:
     pixels = count_values(mask)
     if has_classes:
         check_values(name, pixels, is_jpeg=is_jpeg)
-    kind = "greys" if is_colored else "numbers"
-    return Inspection(size, mask.shape[:2], mode, "colors" if mask.ndim == 3 else kind, pixels)
+    kind = "numbers"
+    if mask.ndim == 3:
+        kind = "colors"
+    elif is_colored:
+        kind = "greys"
+    return Inspection(size, mask.shape[:2], mode, kind, pixels)
 
 
 def _inspect_in_strips(record: Record, image: WindowedImage, *, has_classes: bool) -> Inspection:

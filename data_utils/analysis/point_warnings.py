@@ -57,8 +57,8 @@ def point_warnings(inspected_splits: InspectedSplits, sided_pairs: Sequence[tupl
             positions = _positions(record, size)
             present = np.flatnonzero(source.states == PRESENT).tolist()
             has_pixels = any(size) and source.space in (PIXELS, PIXELS_UPWARD)
-            for number in present if has_pixels else ():
-                if not _is_inside(positions[number], size):
+            for number in present:
+                if has_pixels and not _is_inside(positions[number], size):
                     place = ", ".join(f"{side:g}" for side in source.positions[number])
                     outside.append(f"{name} ({point_names[number]} at {place})")
             for first, second in combinations(present, 2):
@@ -126,14 +126,17 @@ def _exchanged_images(positions: np.ndarray, is_present: np.ndarray, first: int,
     start = positions[images, first]
     direction = positions[images, second] - start
     signs = [(images, direction[:, 0] > 0)]
-    for other in range(positions.shape[1] if positions.shape[2] == 2 else 0):
+    is_plane = positions.shape[2] == 2
+    for other in range(positions.shape[1]):
         is_known = is_present[images, other]
-        if other not in (first, second) and 2 * is_known.sum() >= len(images):
+        if is_plane and other not in (first, second) and 2 * is_known.sum() >= len(images):
             offset = positions[images, other] - start
             is_left = direction[:, 0] * offset[:, 1] > direction[:, 1] * offset[:, 0]
             signs.append((images[is_known], is_left[is_known]))
     sign_images, sign = max(signs, key=lambda images_and_sign: _agreement(images_and_sign[1]))
-    return sign_images[sign != (sign.mean() > 0.5)].tolist() if _agreement(sign) >= USUAL_SIDE_SHARE else []
+    if _agreement(sign) < USUAL_SIDE_SHARE:
+        return []
+    return sign_images[sign != (sign.mean() > 0.5)].tolist()
 
 
 def _agreement(sign: np.ndarray) -> float:

@@ -51,7 +51,9 @@ def exclude_unreadable(inspection: SplitInspection, records: Records, reader: Ta
         else:
             kind = "number of no object"
             text = reader.find_problem(content.values)
-        for i in members.tolist() if text else ():
+        if not text:
+            continue
+        for i in members.tolist():
             inspection.exclude(i, Problem(kind, f"{records.name(i)}: {text}"))
 
 

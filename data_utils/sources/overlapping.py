@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -189,16 +190,18 @@ def open_class_folders(
     any_masks = dict(chain.from_iterable(by_stem.items() for by_stem in class_masks))
     stems, unpaired = Cases(image_files, any_masks).pair(images, config)
     rows = []
-    for stem in stems if are_pictures else sorted(stems, key=natural_sort_key):
-        row_name = image_files[stem][0] if are_pictures else stem
-        rows.append(FileRow(row_name, image_files[stem], tuple(by_stem.get(stem, "") for by_stem in class_masks)))
+    for stem in stems:
+        class_files = tuple(by_stem.get(stem, "") for by_stem in class_masks)
+        rows.append(FileRow(stem, image_files[stem], class_files))
     classes = tuple(enumerate(names, 1))
     settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
-    metadata = Metadata(classes, unpaired, task=OVERLAPPING, dims=2 if are_pictures else 3)
+    metadata = Metadata(classes, unpaired, task=OVERLAPPING)
     if are_pictures:
+        rows = [row._replace(name=row.images[0]) for row in rows]
         return FileRecords((images, masks), rows, metadata, class_file_sources, *settings)
+    rows.sort(key=lambda row: natural_sort_key(row.name))
     spacing = config.spacing or read_spacing(images)
-    return FileRecords((images, masks), rows, metadata, class_volume_sources, spacing, *settings)
+    return FileRecords((images, masks), rows, replace(metadata, dims=3), class_volume_sources, spacing, *settings)
 
 
 def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout:

@@ -34,8 +34,11 @@ def pair(
     names = [name for name in images if name in masks]
     unpaired: list[str] = []
     for name, files in images.items():
+        image = files
+        if isinstance(files, tuple):
+            image = files[0]
         if name not in masks:
-            unpaired.append(f"{files if isinstance(files, str) else files[0]}: image without {kind}")
+            unpaired.append(f"{image}: image without {kind}")
     unpaired += [f"{file}: {kind} without image" for name, file in masks.items() if name not in images]
     return names, unpaired
 
@@ -140,11 +143,13 @@ class PageRecords(FileRecords):
         page_rows: list[tuple[int, int, int]] = []  # file, page of the image (-1 for a file of one), page of the mask
         for number, ((image, mask), page_pairs) in enumerate(zip(pairs, pages, strict=True)):
             stem, extension = os.path.splitext(image)
+            if len(page_pairs) == 1:
+                rows.append(FileRow(image, (image,), (mask,)))
+                page_rows.append((number, -1, 0))
+                continue
             for page, (image_page, mask_page) in enumerate(page_pairs, 1):
-                has_pages = len(page_pairs) > 1
-                name = f"{stem}_{page:04}{extension}" if has_pages else image
-                rows.append(FileRow(name, (image,), (mask,)))
-                page_rows.append((number, image_page if has_pages else -1, mask_page))
+                rows.append(FileRow(f"{stem}_{page:04}{extension}", (image,), (mask,)))
+                page_rows.append((number, image_page, mask_page))
         super().__init__(folders, rows, metadata)
         self.pages = np.array(page_rows, np.int32)
 

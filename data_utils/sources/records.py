@@ -335,8 +335,9 @@ def select_all(records: Records, **metadata: Any) -> Selection:
 def select(records: Records, indices: np.ndarray) -> Selection:
     """The records at `indices`, (N,) int64."""
     whole = select_all(records)
-    numbers = whole.label_numbers
-    part = replace(whole, indices=whole.indices[indices], label_numbers=None if numbers is None else numbers[indices])
+    part = replace(whole, indices=whole.indices[indices])
+    if whole.label_numbers is not None:
+        part.label_numbers = whole.label_numbers[indices]
     if whole.metadata.unlisted:
         names = {part.name(i) for i in range(len(part))}
         unlisted = tuple(name for name in whole.metadata.unlisted if name in names)

@@ -59,7 +59,9 @@ class BitReader(LabelReader):
         return target.map(lambda bits: swap_bits(bits, self.class_partners))
 
     def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
-        return (self.sides.line,) if self.sides and self.sides.line else ()
+        if self.sides is None or not self.sides.line:
+            return ()
+        return (self.sides.line,)
 
     def shown_truth(self, target: Target) -> np.ndarray:
         return pack_target(target)

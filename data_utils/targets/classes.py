@@ -72,14 +72,18 @@ class ClassReader(LabelReader):
         return self._target(self.class_map.encode_volume(values, name))
 
     def _target(self, mask: np.ndarray, label_set: int = 0) -> Target:
-        return PartlyLabeledTarget(mask, np.array(label_set, np.int32)) if self.label_sets else ClassTarget(mask)
+        if self.label_sets is None:
+            return ClassTarget(mask)
+        return PartlyLabeledTarget(mask, np.array(label_set, np.int32))
 
     def target_for_record(self, target: Target, record: Record) -> Target:
         if self.label_sets is None:
             return target
         number = self.label_sets.number(record.get("labeled"))
-        is_known = any(self.label_sets.flags[number])  # else the image is labeled for no class
-        return self._target(target.main if is_known else np.full_like(target.main, IGNORE_INDEX), number)
+        mask = target.main
+        if not any(self.label_sets.flags[number]):  # an image without any known class
+            mask = np.full_like(mask, IGNORE_INDEX)
+        return self._target(mask, number)
 
     def known_labels(self, target: Target) -> np.ndarray:
         if self.label_sets is None:
@@ -101,7 +105,9 @@ class ClassReader(LabelReader):
         pairs = zip(self.class_map.values, self.class_map.names, strict=True)
         text = "classes " + ", ".join(f"{value}={name}" for value, name in pairs)
         ignored = self.class_map.ignore_value
-        return text if ignored is None else f"{text}, ignored {ignored}"
+        if ignored is not None:
+            text += f", ignored {ignored}"
+        return text
 
 
 def class_weight_tensor(weights: Sequence[float | str] | None, class_pixels: Sequence[int]) -> Tensor | None:

@@ -329,7 +329,9 @@ class LabelReader(MaskReader):
         if self.class_map is not None:
             names = (*zip(self.class_map.values, self.class_map.names, strict=True), *file_classes)
         sets = LabelSets.from_names(place_by_set, self.class_names, self.class_values, names, self.background)
-        return self if sets.are_complete else replace(self, label_sets=sets).with_labeled_pixels(pixels)
+        if sets.are_complete:
+            return self
+        return replace(self, label_sets=sets).with_labeled_pixels(pixels)
 
     def with_labeled_pixels(self, pixels: Mapping[LabelSet | None, dict[MaskValue, int]]) -> Self:
         """`with_pixels`, each image counted for the classes that it is labeled for; see `partly_labeled`."""
@@ -337,7 +339,11 @@ class LabelReader(MaskReader):
         return replace(self, class_pixels=self.label_sets.class_pixels(pixels, self.count_pixels))
 
     def labeled_classes(self, labeled_for: LabelSet | None) -> Collection[int] | None:
-        return None if self.label_sets is None else np.flatnonzero(self.label_sets.flags_of(labeled_for)).tolist()
+        if self.label_sets is None:
+            return None
+        return np.flatnonzero(self.label_sets.flags_of(labeled_for)).tolist()
 
     def describe(self) -> str:
-        return self.describe_classes() + (self.label_sets.describe() if self.label_sets else "")
+        if self.label_sets is None:
+            return self.describe_classes()
+        return self.describe_classes() + self.label_sets.describe()

@@ -103,7 +103,10 @@ class RegionReader(BitReader):
         return cls(regions, class_map.ignored_values, class_map, sides=sides)
 
     def count_pixels(self, pixels: dict[MaskValue, int]) -> Sequence[int]:
-        return [sum(pixels.get(value, 0) for value in region.values) for region in self.regions]
+        counts = []
+        for region in self.regions:
+            counts.append(sum(pixels.get(value, 0) for value in region.values))
+        return counts
 
     @property
     def class_values(self) -> Sequence[Sequence[MaskValue]]:

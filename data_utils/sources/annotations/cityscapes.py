@@ -4,7 +4,7 @@ The ids: https://www.cityscapes-dataset.com/dataset-overview/#class-definitions.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,10 +74,13 @@ def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) 
     images = files(folders[0], IMAGE)
     masks = files(folders[1], ending)
     names, unpaired = pair(images, masks)
-    ids = range(len(NAMES)) if ending == TRAIN_IDS else IDS
+    ids: Sequence[int] = IDS
+    sources: Callable[..., Sources] = evaluated_sources
+    if ending == TRAIN_IDS:
+        ids = range(len(NAMES))
+        sources = first_files
     metadata = Metadata(tuple(zip(ids, NAMES, strict=True)), tuple(unpaired))
     summary = AnnotationSummary("Cityscapes", len(names), 0, {})
-    sources = first_files if ending == TRAIN_IDS else evaluated_sources
     pairs = [(images[name], masks[name]) for name in names]
     return annotated_records(folders, pairs, metadata, summary, allow_unpaired, sources)
 

@@ -63,10 +63,7 @@ class CocoRecords(FileRecords):
         images = image_by_path.values()
         self.sizes = np.array([(image.get("height") or 0, image.get("width") or 0) for image in images], np.int32)
         objects = [file.objects[image["id"]] for image in images]
-        texts: list[bytes] = []
-        for entries in objects:
-            drawn = [{key: entry[key] for key in DRAWN_KEYS if key in entry} for entry in entries]
-            texts.append(json.dumps(drawn).encode())
+        texts = [json.dumps(list(map(_drawn, entries))).encode() for entries in objects]
         self.ends = np.cumsum([0, *map(len, texts)])
         self.objects = b"".join(texts)
         counts = [_count_objects(entries, values) for entries in objects]
@@ -103,12 +100,19 @@ def _listed_name(path: str, image: Entry) -> str:
     return "/".join([*without_image_roots(parts[:-1]), parts[-1]])
 
 
+def _drawn(entry: Entry) -> Entry:
+    """An object with the keys that drawing needs."""
+    return {key: entry[key] for key in DRAWN_KEYS if key in entry}
+
+
 def _count_objects(entries: Sequence[Entry], values: dict[int, int]) -> Counter[int]:
     """How many objects of each mask value an image has; crowds, and objects of no category, count as ignored."""
     counts: Counter[int] = Counter()
     for entry in entries:
         value = values.get(entry["category_id"], IGNORE_INDEX)
-        counts[IGNORE_INDEX if entry.get("iscrowd") else value] += 1
+        if entry.get("iscrowd"):
+            value = IGNORE_INDEX
+        counts[value] += 1
     return counts
 
 

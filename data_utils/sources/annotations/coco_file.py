@@ -86,7 +86,9 @@ def read_coco(path: Path) -> CocoFile:
 
 def _entries(content: dict[str, Any], key: str, fields: dict[str, str], path: Path) -> list[Entry]:
     """The list under `key`; its entries have the `fields`, in their types. A test split may lack the list."""
-    entries = content.get(key, []) if "images" in content else None
+    entries = None
+    if "images" in content:
+        entries = content.get(key, [])
     if not isinstance(entries, list):
         raise DataError(f"{path} is no COCO file of objects: it has no list {key!r}")
     for number, entry in enumerate(entries):

@@ -48,7 +48,9 @@ class CocoMask(DrawnMask):
             if entry["category_id"] not in self.values:
                 raise DataError(f"{location} is of category {entry['category_id']!r}, which the file does not list")
             is_crowd = bool(entry.get("iscrowd"))
-            rank = size[0] * size[1] + 1 if is_crowd else int(rle_code().area(runs))
+            rank = int(rle_code().area(runs))
+            if is_crowd:  # below all objects
+                rank += size[0] * size[1]
             ranked.append((rank, Area(self.values[entry["category_id"]], partial(fill_runs, runs), is_crowd=is_crowd)))
         ranked.sort(key=itemgetter(0), reverse=True)
         return size, [area for _, area in ranked]

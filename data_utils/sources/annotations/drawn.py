@@ -43,7 +43,7 @@ class Area(NamedTuple):
 
     value: int
     outline: Outline
-    group: str | None = None
+    group: Any = None
     is_crowd: bool = False
 
     @property
@@ -87,7 +87,7 @@ class DrawnMask(LayeredMask):
             if area.shown_value == 0:  # background takes away what lies below it
                 number = 0
             elif area.group is not None:
-                number = number_by_group.setdefault((area.value, area.group), number)
+                number = number_by_group.setdefault((area.value, str(area.group)), number)
             if number == len(values):
                 values.append(area.shown_value)
             area.outline(picture, number)
@@ -104,10 +104,13 @@ class DrawnMask(LayeredMask):
         for bit in set(bit_by_value.values()):
             picture = Image.new("L", size[::-1])
             for area in areas:
-                if bit_by_value.get(area.value) == bit:
-                    area.outline(picture, CROWD if area.is_crowd else OBJECT)
-                elif area.value in (0, IGNORE_INDEX):
-                    area.outline(picture, CROWD if area.value else 0)
+                is_of_class = bit_by_value.get(area.value) == bit
+                if is_of_class and not area.is_crowd:
+                    area.outline(picture, OBJECT)
+                elif is_of_class or area.value == IGNORE_INDEX:
+                    area.outline(picture, CROWD)
+                elif area.value == 0:
+                    area.outline(picture, 0)
             if picture.getbbox():
                 pixels = np.asarray(picture)
                 truth |= (pixels == OBJECT).astype(np.int64) << bit

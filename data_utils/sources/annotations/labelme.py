@@ -110,9 +110,8 @@ class LabelmeMask(DrawnMask):
             label = str(shape.get("label"))
             if label not in self.values:
                 raise DataError(f"{location} is called {label!r}, which labels.txt does not list")
-            group = shape.get("group_id")
             outline = outline_of(shape, f"{location} ({label})")
-            areas.append(Area(self.values[label], outline, None if group is None else str(group)))
+            areas.append(Area(self.values[label], outline, shape.get("group_id")))
         return size, areas
 
     def _picture_size(self, content: dict[str, Any]) -> tuple[int, int]:
@@ -181,7 +180,9 @@ def labelme_sources(images: Files, files: Files, values: dict[str, int]) -> Sour
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
     """Split -> (folder of images, folder of JSON files)."""
     splits = paired_folders(root, named_splits, IMAGE_FOLDERS, FOLDERS)
-    return splits if any(_holds_shapes(files) for _, files in splits.values()) else {}
+    if any(_holds_shapes(files) for _, files in splits.values()):
+        return splits
+    return {}
 
 
 def _holds_shapes(folder: Path) -> bool:
@@ -246,7 +247,8 @@ def _contents(path: str) -> Contents | None:
     objects: set[tuple[str, str]] = set()
     for number, shape in enumerate(shapes):
         group = shape.get("group_id")  # shapes of one group are one object
-        objects.add((str(shape.get("label")), f"shape {number}" if group is None else f"group {group}"))
+        key = f"shape {number}" if group is None else f"group {group}"
+        objects.add((str(shape.get("label")), key))
     counts = Counter(label for label, _ in sorted(objects))
     image = str(content.get("imagePath") or "")
     points = sum(shape.get("shape_type") == "point" for shape in shapes)
@@ -285,10 +287,11 @@ def open_records(
     unpaired += [f"{image}: image without labelme file" for image in by_stem.values() if image not in files_by_image]
     objects: list[Counter[int]] = []
     for _, file in pairs:
-        contents = contents_by_file[file]
         counts: Counter[int] = Counter()
-        for label, count in (contents.objects if contents else {}).items():
-            counts[values.get(label, IGNORE_INDEX)] += count
+        contents = contents_by_file[file]
+        if contents is not None:
+            for label, count in contents.objects.items():
+                counts[values.get(label, IGNORE_INDEX)] += count
         objects.append(counts)
     summary = summarize("labelme", objects, classes)
     metadata = Metadata(classes, tuple(unpaired))

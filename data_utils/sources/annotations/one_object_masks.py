@@ -34,6 +34,8 @@ class OneObjectMasks(RenderedMask):
     def render(self) -> np.ndarray:
         """(H, W) uint16: the number of the file, in the order of names; the last one's where several overlap."""
         names = picture_names(self.folder)
+        if not names:
+            return np.zeros(read_header(self.image, self.image)[0], np.uint16)
         most = np.iinfo(np.uint16).max
         if len(names) > most:
             raise DataError(f"{self.folder}: holds {len(names):,} masks, at most {most:,} are read")
@@ -48,7 +50,8 @@ class OneObjectMasks(RenderedMask):
                 sizes = " and ".join(f"{height} x {width}" for height, width in (ids.shape, is_object.shape))
                 raise DataError(f"{self.folder}: its masks {names[0]} and {name} have different sizes, {sizes}")
             ids[is_object] = number
-        return np.zeros(read_header(self.image, self.image)[0], np.uint16) if ids is None else ids
+        assert ids is not None
+        return ids
 
     def render_objects(self) -> tuple[np.ndarray, np.ndarray]:
         ids = self.render()
@@ -130,7 +133,8 @@ def open_records(root: Path, allow_unpaired: bool) -> OneObjectRecords:
             name = folder.name + os.path.splitext(image)[1]
             rows.append(FileRow(name, (image,), (str(inside[MASKS].relative_to(root)),)))
         else:
-            unpaired.append(f"{folder.name}: has no {MASKS if images else 'image'}")
+            missing_part = MASKS if images else "image"
+            unpaired.append(f"{folder.name}: has no {missing_part}")
     check_unpaired(unpaired, len(rows), allow_unpaired, root)
     return OneObjectRecords(
         (root, root), rows, Metadata(unpaired=tuple(unpaired), task=TASK), rendered_sources, OneObjectMasks

@@ -83,7 +83,9 @@ def read_classes(root: Path, mask: Path, stems: Sequence[str]) -> NamedClasses:
         names = [line.strip() for line in lines_of(root / CLASS_NAMES)]
         names = [BACKGROUND if name in BACKGROUND_NAMES else name for name in names]
         return tuple(enumerate(name for name in names if name not in ("", "__ignore__")))
-    return tuple(enumerate(NAMES)) if _is_original(root, stems) else ()
+    if _is_original(root, stems):
+        return tuple(enumerate(NAMES))
+    return ()
 
 
 def _is_original(root: Path, stems: Sequence[str]) -> bool:

@@ -158,8 +158,10 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     values = dict(zip(names_in_order, numbers, strict=True))
     kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
     # a file of all images does not tell which of them have polygons
-    counts = (0, 0) if len(files) < len(pairs) else (annotated, len(files) - annotated)
-    summary = AnnotationSummary(kind, *counts, {name: labels[name] for name in names_in_order})
+    empty = len(files) - annotated
+    if len(files) < len(pairs):
+        annotated = empty = 0
+    summary = AnnotationSummary(kind, annotated, empty, {name: labels[name] for name in names_in_order})
     metadata = Metadata(classes, tuple(unpaired))
     return annotated_records(
         folders,

@@ -184,19 +184,18 @@ def open_records(
         without_image = texts.keys() - {*stems, Path(NAMES).stem}
         unpaired += [f"{texts[stem]}: label file without image" for stem in sorted(without_image)]
     metadata = Metadata(classes, tuple(unpaired), has_rules=False)  # a classes.txt names the classes
-    objects = [_count_objects(labels / text, values) if text else Counter() for _, text in pairs]
-    summary = summarize("YOLO", objects, classes)
+    summary = summarize("YOLO", [_count_objects(labels, text, values) for _, text in pairs], classes)
     return annotated_records(
         (folder, labels), pairs, metadata, summary, allow_unpaired, rendered_sources, YoloMask, values
     )
 
 
-def _count_objects(file: str | Path, values: dict[int, int]) -> Counter[int]:
-    """How many objects of each mask value a file has; errors in it are reported when it is drawn."""
+def _count_objects(folder: Path, file: str, values: dict[int, int]) -> Counter[int]:
+    """How many objects of each mask value a file has, none if it is ""; errors are reported when it is drawn."""
     counts: Counter[int] = Counter()
     with suppress(DataError):
-        for line in lines_of(file):
-            index = line.split()[0] if line.split() else ""
+        for line in lines_of(file and folder / file):
+            index, _, _ = line.strip().partition(" ")
             if re.fullmatch(r"[0-9]{1,9}", index):
                 counts[values.get(int(index), IGNORE_INDEX)] += 1
     return counts

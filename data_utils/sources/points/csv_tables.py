@@ -178,7 +178,10 @@ def _are_boxes(rows: Rows) -> bool:
         """(n, 4), the cells of four columns; empty unless all are there and hold numbers."""
         try:
             columns = [titles.index(name) for name in names]
-            return np.array([[row[column] for column in columns] for _, row in others], np.float64).reshape(-1, 4)
+            cells: list[str] = []
+            for _, row in others:
+                cells += [row[column] for column in columns]
+            return np.array(cells, np.float64).reshape(-1, 4)
         except (ValueError, IndexError):
             return np.zeros((0, 4))
 
@@ -198,8 +201,11 @@ def _add_point(entry: ImagePoints, name: str, row: Sequence[str], columns: Mappi
     missing = sum(text.lower() in MISSING_VALUES for text in texts)
     if 0 < missing < len(texts):
         raise DataError(f"{location}: has only some of the coordinates: {', '.join(texts)}")
-    state = EMPTY_CELL if missing else PRESENT
-    position = [] if missing else [number(text, location) for text in texts]
+    state = EMPTY_CELL
+    position: list[float] = []
+    if not missing:
+        state = PRESENT
+        position = [number(text, location) for text in texts]
     word = row[columns["state"]].strip().lower() if "state" in columns else ""
     if word:
         if word not in STATES:
@@ -221,7 +227,9 @@ def write(table: PointTable) -> str:
     text = io.StringIO(newline="")
     writer = TableWriter(text)
     axes = list(AXES[: table.axes])
-    certainty_titles = list(PREDICTED_TITLES) if table.is_predicted else []
+    certainty_titles: list[str] = []
+    if table.is_predicted:
+        certainty_titles += PREDICTED_TITLES
     if table.layout == "long":
         writer.writerow(["image", "landmark", *axes, "state", *certainty_titles])
     elif table.layout == "wide":

@@ -33,7 +33,9 @@ def read(file: Path) -> PointTable | None:
 def read_as(file: Path, layout: str) -> PointTable | None:
     """The points of a file of one format; None if it holds something else, or no points."""
     table = FORMATS[layout].read(file)
-    return table if table is not None and table.names else None
+    if table is None or not table.names:
+        return None
+    return table
 
 
 def read_written(file: Path, layout: str) -> PointTable:

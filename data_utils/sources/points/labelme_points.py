@@ -76,8 +76,10 @@ def points_of(file: Path, image: str) -> ImagePoints:
     """The points of a file, all of one image."""
     content = labelme.read_labelme(str(file))
     entry = ImagePoints(str(file), image, said_size(content.get("imageHeight"), content.get("imageWidth")))
+    shapes = list(content["shapes"])
     absent_shapes = content.get(ABSENT)
-    shapes = [*content["shapes"], *(absent_shapes if isinstance(absent_shapes, list) else [])]
+    if isinstance(absent_shapes, list):
+        shapes += absent_shapes
     for index, shape in enumerate(shapes, 1):
         location = f"{file}: shape {index}"
         if isinstance(shape, dict) and shape.get("shape_type") == "point":
@@ -97,7 +99,10 @@ def write(table: PointTable) -> str:
         if point.position:
             shape: dict[str, Any] = {"label": name, "points": [point.position], "group_id": None}
             shape |= {"description": written_note(point.certainty), "shape_type": "point", "flags": {}, "mask": None}
-            (shapes if point.state == PRESENT else absent_shapes).append(shape)
+            if point.state == PRESENT:
+                shapes.append(shape)
+            else:
+                absent_shapes.append(shape)
     content: dict[str, Any] = {"version": VERSION, "flags": {}, "shapes": shapes}
     content |= {"imagePath": entry.image, "imageData": None}
     if entry.size is not None:

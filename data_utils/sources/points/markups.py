@@ -110,7 +110,8 @@ def write_fcsv(table: PointTable) -> str:
     writer = TableWriter(text)
     for index, (name, point) in enumerate(zip(table.names, table.points(0), strict=True), 1):
         if point.position:
-            text.write("" if point.state == PRESENT else NOT_THERE)
+            if point.state != PRESENT:
+                text.write(NOT_THERE)
             position = map(repr, point.position)
             writer.writerow([index, *position, 0, 0, 0, 1, 1, 1, 0, name, written_note(point.certainty), ""])
     return text.getvalue()

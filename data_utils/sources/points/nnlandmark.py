@@ -37,7 +37,9 @@ def read(file: Path) -> PointTable | None:
         entry = ImagePoints(str(file), case)
         for name, point in points.items():
             location = f"{file}: {name} of {case}"
-            fields = point if isinstance(point, dict) else {"coordinates": point}
+            fields = {"coordinates": point}
+            if isinstance(point, dict):
+                fields = point
             certainty: Certainty | None = None
             if {"likelihood", "presence"} <= fields.keys():
                 certainty = Certainty(number(fields["likelihood"], location), number(fields["presence"], location))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,8 +81,9 @@ class ImagePoints:
             raise DataError(f"{self.file}: {self.image} has two points {name!r}; {SEVERAL_TABLES_MESSAGE}")
         if certainty is not None:
             state = PRESENT if certainty.presence >= FOUND else ABSENT
-        has_place = state == PRESENT or certainty is not None
-        self.points[name] = Point(state, tuple(position) if has_place else (), certainty)
+        if state != PRESENT and certainty is None:
+            position = ()
+        self.points[name] = Point(state, tuple(position), certainty)
 
 
 class PointFileFormat(NamedTuple):
@@ -142,20 +144,25 @@ class PointTable:
     @cached_property
     def states(self) -> np.ndarray:
         """(N, K) int64: unknown, absent, present or EMPTY_CELL."""
-        rows = [[point.state for point in self.points(row)] for row in range(len(self.entries))]
-        return np.array(rows, np.int64).reshape(len(self.entries), len(self.names))
+        states: list[int] = []
+        for row in range(len(self.entries)):
+            states += [point.state for point in self.points(row)]
+        return np.array(states, np.int64).reshape(len(self.entries), len(self.names))
 
     @cached_property
     def positions(self) -> np.ndarray:
         """(N, K, axes) float64, (x, y) or (x, y, z); zeros where a point has none."""
         nowhere = (0.0,) * self.axes
-        rows = [[point.position or nowhere for point in self.points(row)] for row in range(len(self.entries))]
-        return np.array(rows, np.float64).reshape(*self.states.shape, self.axes)
+        positions: list[tuple[float, ...]] = []
+        for row in range(len(self.entries)):
+            positions += [point.position or nowhere for point in self.points(row)]
+        return np.array(positions, np.float64).reshape(*self.states.shape, self.axes)
 
     @property
     def is_predicted(self) -> bool:
         """Whether a model has predicted the points."""
-        return any(point.certainty for entry in self.entries for point in entry.points.values())
+        points = chain.from_iterable(entry.points.values() for entry in self.entries)
+        return any(point.certainty for point in points)
 
     def with_names(self, names: Sequence[str]) -> PointTable:
         """The table with only these names, in their order; points that the table lacks are unknown."""
@@ -225,7 +232,9 @@ def said_size(height: object, width: object) -> tuple[int, int] | None:
 
 def written_note(certainty: Certainty | None) -> str:
     """The certainty of a predicted point in words, for formats without columns of their own; else empty."""
-    return "" if certainty is None else f"presence {certainty.presence:.6f} confidence {certainty.confidence:.6f}"
+    if certainty is None:
+        return ""
+    return f"presence {certainty.presence:.6f} confidence {certainty.confidence:.6f}"
 
 
 def read_note(text: str, location: str) -> Certainty | None:
@@ -245,7 +254,9 @@ def volume_sources(paths: Files, targets: Files) -> Sources:
 def image_sources(paths: Files, targets: Files) -> Sources:
     """An image, maybe inside a file of labelme; its points come from elsewhere."""
     (path,) = paths
-    return LabelmeImage(path) if path.lower().endswith(".json") else path, ""
+    if path.lower().endswith(".json"):
+        return LabelmeImage(path), ""
+    return path, ""
 
 
 class PointRecords(FileRecords):

@@ -105,7 +105,9 @@ def _point(line: str, location: str) -> Point:
     if any(cell.lower() in MISSING_VALUES for cell in cells):
         return Point(UNKNOWN)
     position = tuple(number(cell, location) for cell in cells)
-    return Point(UNKNOWN) if min(position) < 0 else Point(PRESENT, position)
+    if min(position) < 0:
+        return Point(UNKNOWN)
+    return Point(PRESENT, position)
 
 
 def _predictions(comment: str, count: int, location: str) -> list[Point]:

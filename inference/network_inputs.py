@@ -20,20 +20,7 @@ from data_utils.sources.bands import as_model_reads
 from runtime.errors import ImageError
 from unet.config import UNetConfig
 
-
-class MirroredInput:
-    """The mirror image, left-right, of a network's input."""
-
-    def __init__(self, network_input: "NetworkInput") -> None:
-        self.network_input = network_input
-        self.size: tuple[int, ...] = network_input.size
-
-    def strip(self, start: int, stop: int) -> np.ndarray:
-        return np.ascontiguousarray(self.network_input.strip(start, stop)[..., ::-1])
-
-
-# each reads a strip of the network's input
-NetworkInput = ImageInput | VolumeInput | SliceInput | MirroredInput
+NetworkInput = ImageInput | VolumeInput | SliceInput  # each reads a strip of the network's input
 
 
 class NetworkInputs(NamedTuple):

@@ -24,7 +24,6 @@ from inference.decoding.landmarks import PredictedPoints
 from inference.decoding.views import average, average_views, mirror_back
 from inference.models import check_ensemble, load_network
 from inference.network_inputs import (
-    MirroredInput,
     NetworkInput,
     NetworkInputs,
     as_volume,
@@ -336,7 +335,7 @@ class Predictor:
         for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):
             ways = [self._network_strips(network, network_input, tiling)]
             if self._averages_mirrored:
-                mirrored = self._network_strips(network, MirroredInput(network_input), tiling)
+                mirrored = self._network_strips(network, network_input, tiling, is_mirrored=True)
                 ways.append(map(partial(mirror_back, self.task), mirrored))
             for strips in ways:
                 streams.append(resize_strips(strips, network_input.size, self._logits_size(size, inputs[0].size)))
@@ -344,14 +343,19 @@ class Predictor:
             yield average(self._decoder, logits)
 
     def _network_strips(
-        self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None
+        self, network: nn.Module, network_input: NetworkInput, tiling: Tiling | None, *, is_mirrored: bool = False
     ) -> Iterator[Tensor]:
-        """Logits (num_classes, n, ...) of one network at the size of its input, from top to bottom."""
+        """Logits (num_classes, n, ...) of one network at the size of its input, from top to bottom.
+
+        Args:
+            is_mirrored: whether they are those of the left-right mirror image.
+        """
         pixels = pixels_per_batch(self.device)
         size = network_input.size
 
         def read(start: int, stop: int) -> Tensor:
-            return torch.from_numpy(network_input.strip(start, stop))
+            strip = network_input.strip(start, stop)
+            return torch.from_numpy(np.ascontiguousarray(strip[..., ::-1]) if is_mirrored else strip)
 
         if network.config.dims < len(size):  # slice by slice
             count = images_per_batch(pixels, size[1:])

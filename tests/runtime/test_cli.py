@@ -166,31 +166,14 @@ def parse(monkeypatch, capsys):
         parser = Arguments("A program.", hints=dict.fromkeys(("lr", "learning-rate"), "use --rate; {script}"))
         parser.add_argument("--rate", type=float, default=0.5, help="how fast")
         parser.add_argument("--size", type=reader(Natural), nargs=2, metavar=("H", "W"), help="how large")
-        parser.add_argument("--name", help="what (default: nothing)", default="x")
-        parser.add_argument("--start", type=int, default=0, help="from where")
-        parser.add_argument("--quick", action="store_true", help="soon")
-        parser.add_argument("--words", nargs="*", default=[], help="which ones")
         parser.add_argument("--deep", action=argparse.BooleanOptionalAction, default=True)
         parser.add_argument("--input", required=True)
         with pytest.raises(SystemExit) as end:
             parser.parse_args()
-        assert end.value.code == (0 if "--help" in words else 2)
-        printed = capsys.readouterr()
-        return " ".join((printed.out + printed.err).split())
+        assert end.value.code == 2
+        return capsys.readouterr().err.rstrip()
 
     return parse
-
-
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [
-        (["--rat", "1"], "--rat; did you mean --rate?"),
-        (["--hepl"], "--hepl; did you mean --help?"),
-        (["--xyz"], "--xyz; see prog.py --help"),
-    ],
-)
-def test_a_mistyped_flag_is_named_with_the_one_that_was_meant(parse, words, answer):
-    assert parse("--input", "a", *words) == f"prog.py: error: unknown argument {answer}"
 
 
 @pytest.mark.parametrize(
@@ -205,26 +188,9 @@ def test_a_flag_of_another_program_is_answered_with_ours(parse, words, answer):
     assert parse(*words) == f"prog.py: error: unknown argument {answer}"
 
 
-def test_an_option_of_the_launcher_is_answered_with_the_place_where_it_stands(parse):
-    answer = parse("--input", "a b", "--num_processes", "2")
-    assert "--num_processes is an option of the launcher" in answer
-    assert answer.endswith("accelerate launch --num_processes 2 prog.py --input 'a b'")
-
-
 @pytest.mark.parametrize("words", [["--rate", "1"], ["--rate=1", "-5"], ["--deep"], ["--no-deep"]])
 def test_a_missing_flag_is_named(parse, words):
     assert parse(*words) == "prog.py: error: the following arguments are required: --input"
-
-
-@pytest.mark.parametrize(
-    ("words", "answer"),
-    [
-        (["--input", "a", "--size", "3"], "expected 2 arguments; give --size H W"),
-        (["--input"], "expected one argument; give --input INPUT"),
-    ],
-)
-def test_a_flag_with_too_few_words_is_answered_with_what_it_takes(parse, words, answer):
-    assert parse(*words).endswith(answer)
 
 
 @pytest.mark.parametrize("sides", ["3x40", "3X40", "3*40", "3,40", "3 x 40"])

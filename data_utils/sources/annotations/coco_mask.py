@@ -5,17 +5,18 @@ import os
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
+from types import ModuleType
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.drawn import (
     Area,
     DrawnMask,
-    RunLengths,
     drawn_size,
-    fill_runs,
     read_points,
-    rle_code,
 )
 from runtime.errors import DataError
 
@@ -23,6 +24,7 @@ LONGEST_RUN = 60  # bits of a run's length
 
 FILE_KEY = "file"  # where an entry keeps its file, if the data set has several for one split
 Entry = dict[str, Any]
+RunLengths = dict[str, Any]  # RLE as pycocotools has it
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,26 @@ class CocoMask(DrawnMask):
             ranked.append((rank, Area(self.values[entry["category_id"]], partial(fill_runs, runs), is_crowd=is_crowd)))
         ranked.sort(key=itemgetter(0), reverse=True)
         return size, [area for _, area in ranked]
+
+
+def rle_code() -> ModuleType:
+    """The code of pycocotools for run lengths; prediction only needs it to read or write COCO."""
+    from pycocotools import mask
+
+    return mask
+
+
+def fill_runs(runs: RunLengths, picture: Image.Image, value: int) -> None:
+    """Draw a value where run lengths say; only the columns that they reach are made."""
+    left, top, width, height = map(int, rle_code().toBbox(runs))
+    if not width:  # a polygon outside of the picture
+        return
+    first = left * picture.height
+    counts = run_lengths(runs["counts"].decode())
+    ends = np.cumsum(counts).clip(first, first + width * picture.height)
+    is_inside = np.arange(len(counts), dtype=np.uint8) % 2  # the first run is outside
+    columns = np.repeat(255 * is_inside, np.diff(ends, prepend=first)).reshape(width, picture.height)
+    picture.paste(value, (left, top), Image.fromarray(np.ascontiguousarray(columns.T[top : top + height])))
 
 
 def encode(segmentation: Any, height: int, width: int, location: str) -> RunLengths:

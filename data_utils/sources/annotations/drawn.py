@@ -1,10 +1,9 @@
-"""Masks drawn from the areas that a file lists: polygons and other shapes by Pillow, run lengths by pycocotools."""
+"""Masks drawn from the areas that a file lists, polygons and other shapes by Pillow."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,6 @@ MOST_TIMES = 8
 OBJECT = 1
 CROWD = 2
 
-RunLengths = dict[str, Any]  # RLE as pycocotools has it
 Outline = Callable[[Image.Image, int], None]  # draws a value on a picture
 
 
@@ -118,13 +116,6 @@ class DrawnMask(LayeredMask):
         return pack_bits(truth, unknown)
 
 
-def rle_code() -> ModuleType:
-    """The code of pycocotools for run lengths; prediction only needs it to read or write COCO."""
-    from pycocotools import mask
-
-    return mask
-
-
 def read_points(points: Any, location: str, least: int = 3) -> np.ndarray:
     """Points (n, 2) float64 as (x, y), from pairs or from one flat list. Raises DataError, with `location`."""
     try:
@@ -157,13 +148,6 @@ def drawn_size(stated: tuple[Any, Any], picture: tuple[int, int], location: str)
             f" {picture[0]:,} x {picture[1]:,}; correct the size in the file"
         )
     return height, width
-
-
-def fill_runs(runs: RunLengths, picture: Image.Image, value: int) -> None:
-    """Draw a value where run lengths say."""
-    left, top, width, height = map(int, rle_code().toBbox(runs))
-    inside = rle_code().decode(runs)[top : top + height, left : left + width]
-    picture.paste(value, (left, top), Image.fromarray(255 * inside))
 
 
 def pillow_shape(method: str, coordinates: Sequence[float], **options: Any) -> Outline:

@@ -103,6 +103,13 @@ def test_a_class_is_known_where_an_object_of_it_lies_on_a_crowd_of_it(tmp_path):
     assert unknown[3, 3] == 1
 
 
+def test_nothing_is_drawn_of_an_object_outside_of_the_picture(tmp_path):
+    objects = [entry(1, 1, 3, [box(-90, 5, 9, 9)]), entry(2, 1, 3, [box(4, 4, 3, 3)])]
+    write_coco(tmp_path / "annotations.json", objects, tmp_path, 2)
+    train, val = loaded(tmp_path)
+    assert (masks(train) | masks(val))["1.png"].sum() == 9
+
+
 def test_an_image_may_have_more_than_255_objects(tmp_path):
     boxes = [box(2 * (i % 20), 2 * (i // 20), 1, 1) for i in range(240)]
     objects = [entry(i, 1, 3, [points]) for i, points in enumerate([*boxes, *boxes[:60]])]

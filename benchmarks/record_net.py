@@ -65,7 +65,7 @@ def commit_of(checkout: Path) -> str:
 def run(checkout: Path, folder: Path, *words: str) -> tuple[float, str]:
     """Processor seconds of a script of a checkout, and what it printed."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "PYTHONPATH": str(checkout)}
-    environment["XDG_CACHE_HOME"] = str(folder / "cache")
+    environment |= {"XDG_CACHE_HOME": str(folder / "cache"), "ACCELERATE_MIXED_PRECISION": "no"}
     script, *flags = words
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.run(

@@ -54,6 +54,7 @@ def measure(checkout: Path, names: list[str]) -> Numbers:
             layout.write(folder / layout.folder)
         environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "ACCELERATE_USE_CPU": "true"}
         environment |= {"PYTHONPATH": str(checkout), "XDG_CACHE_HOME": str(folder / "cache")}
+        environment["ACCELERATE_MIXED_PRECISION"] = "no"
 
         def ask(share: int) -> Numbers:
             shared_names = [layout.name for layout in layouts[share::processes]]

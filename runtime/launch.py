@@ -32,6 +32,8 @@ from runtime.memory import keep_freed_memory
 from runtime.redact import redact
 
 SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED)  # these spread a model's state over all processes
+LAUNCHERS = ("accelerate", "accelerate-launch", "torchrun")
+LAUNCHER_MODULES = ("accelerate.commands", "torch.distributed")
 COMM_HOOKS = {
     "none": DDPCommunicationHookType.NO,
     "fp16": DDPCommunicationHookType.FP16,
@@ -251,7 +253,7 @@ def command_line(added: Sequence[str] = ()) -> str:
     """The command that started this program, with its launcher and with further flags, quoted for a shell."""
     flags = sys.argv[1:]  # redacted, unlike the words of a process
     program = ["python", sys.argv[0]]
-    for words in (sys.orig_argv, _launcher_words()):
+    for words in (sys.orig_argv, launcher_words()):
         flags_from = len(words) - len(flags)
         if flags_from > 0 and list(map(redact, words[flags_from:])) == flags:
             program = words[:flags_from]
@@ -260,11 +262,14 @@ def command_line(added: Sequence[str] = ()) -> str:
     return shlex.join([*program, *flags, *added])
 
 
-def _launcher_words() -> list[str]:
-    """The command of the parent process, if that may be a launcher."""
-    if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
-        with suppress(psutil.Error):
-            return psutil.Process(os.getppid()).cmdline()
+def launcher_words() -> list[str]:
+    """The command of the parent process if that is a launcher; else no words."""
+    words: list[str] = []
+    with suppress(psutil.Error):
+        words = psutil.Process(os.getppid()).cmdline()
+    for word in words[:3]:  # python /usr/bin/accelerate launch ..., python -m accelerate.commands.launch ...
+        if Path(word).name in LAUNCHERS or word.startswith(LAUNCHER_MODULES):
+            return words
     return []
 
 

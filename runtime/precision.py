@@ -1,14 +1,13 @@
 """The precision of a launch that names none: bf16 where the device has instructions for it, else float32."""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import torch
 import yaml
 
 from runtime.console import say
+from runtime.launch import launcher_words
 
 VARIABLE = "ACCELERATE_MIXED_PRECISION"  # which accelerate's launcher sets even if nobody has named a precision
 SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # their profiles say more of the precision
@@ -37,11 +36,9 @@ def _is_named() -> bool:
     """Whether someone has named a precision for this launch."""
     if VARIABLE not in os.environ:
         return False
-    words: list[str] = []
-    with suppress(psutil.Error):
-        words = psutil.Process(os.getppid()).cmdline()
-    if not any("accelerate" in word for word in words[:3]):
-        return True  # the user has set the variable, or the launcher is not here to be asked
+    words = launcher_words()
+    if not words:  # the user has set the variable, or the launcher is not here to be asked
+        return True
     if any(word.startswith("--mixed") for word in words):
         return True
     return _names_precision(_profile(words))

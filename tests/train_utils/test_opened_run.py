@@ -120,7 +120,6 @@ def test_a_run_that_is_opened_is_locked(opened, resumed, tmp_path):
     ],
 )
 def test_a_run_goes_on_with_its_own_command_in_its_own_folder(monkeypatch, flags, added):
-    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")  # which a launcher sets
     monkeypatch.setattr("sys.argv", ["train.py", *flags])
     monkeypatch.setattr("sys.orig_argv", ["python", "train.py", *flags])
     line = opened_run(Path("runs/a b"), parsed(*flags)).resume_line()

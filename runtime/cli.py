@@ -35,8 +35,9 @@ class Arguments(argparse.ArgumentParser):
         style = argparse.RawDescriptionHelpFormatter  # a description keeps its lines
         super().__init__(description=description, usage=usage, allow_abbrev=False, formatter_class=style)
         self.hints: dict[str, str] = {}
-        for flags, hint in {**LAUNCH_HINTS, **hints}.items() if hints else ():
-            self.hints |= dict.fromkeys(flags.split(), hint)
+        if hints:
+            for flags, hint in {**LAUNCH_HINTS, **hints}.items():
+                self.hints |= dict.fromkeys(flags.split(), hint)
 
     def parse_args(  # type: ignore[override]  # callers cannot pass a namespace
         self, args: list[str] | None = None, namespace: None = None
@@ -47,7 +48,9 @@ class Arguments(argparse.ArgumentParser):
                 flag = f"--{word.lstrip('-' + ''.join(LONG_DASHES))}"
                 self.error(f"{word} begins with a long dash, as word processors write it; type {flag}")
             if PASSWORD.search(word):
-                flag = f"{word_before} " if re.fullmatch("--[a-z-]+", word_before) else ""
+                flag = ""
+                if re.fullmatch("--[a-z-]+", word_before):
+                    flag = f"{word_before} "
                 self.error(
                     f"{flag}{redact(word)} was given with a password, which others could read in the command and its"
                     " records; leave it out of the URL, and give it in the environment (docs/data.md)"
@@ -61,7 +64,9 @@ class Arguments(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = self._mistyped_flag(message) or self._form(message)
-        sys.exit(print_error(UsageError(f"{message}; {hint}" if hint else message)))
+        if hint:
+            message += f"; {hint}"
+        sys.exit(print_error(UsageError(message)))
 
     def _mistyped_flag(self, message: str) -> str | None:
         """The mistyped flag behind the error that a flag is missing, which argparse reports first."""

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from io import TextIOWrapper
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
@@ -99,18 +99,20 @@ def progress_bar(total: int, description: str, unit: str, *, initial: int = 0) -
     """A bar on standard error, from the first process; in a pipe or a file, a line every ten seconds."""
     is_terminal = sys.stderr.isatty()
     seconds = 0.2 if is_terminal else LINE_EVERY_SECONDS
+    options: dict[str, Any] = {}
+    if not is_terminal:
+        options = {"file": _PlainLines(), "bar_format": PLAIN_LINE}
     return tqdm(
         total=total,
         initial=initial,
         desc=description,
         unit=unit,
         disable=not is_first_process(),
-        file=None if is_terminal else _PlainLines(),
         mininterval=seconds,
         maxinterval=seconds,
         dynamic_ncols=is_terminal,
-        bar_format=None if is_terminal else PLAIN_LINE,
         leave=None if is_terminal else True,
+        **options,
     )
 
 
@@ -124,7 +126,9 @@ def track(iterable: Iterable[Item], total: int, description: str, *, unit: str =
 
 def counted(count: int, singular: str, plural: str = "") -> str:
     """`1 step`, `1,200 steps`: a number with the words that it goes with; without `plural` an s is added."""
-    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+    if count == 1:
+        return f"{count:,} {singular}"
+    return f"{count:,} {plural or singular + 's'}"
 
 
 def first_few(texts: Sequence[str], count: int) -> list[str]:

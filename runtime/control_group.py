@@ -30,7 +30,9 @@ def cpus(process: Path = PROCESS, mount: Path = MOUNT) -> float | None:
     """How many CPUs this process's group and all groups around it may keep busy; None if none of them has a limit."""
     limits = []
     for folder in _groups("cpu", process, mount):
-        quota = _words(folder / "cpu.max") or _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
+        quota = _words(folder / "cpu.max")
+        if not quota:  # version 1
+            quota = _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
         if quota and quota[0] not in ("max", "-1"):
             limits.append(int(quota[0]) / int(quota[1]))
     return min(limits, default=None)
@@ -38,12 +40,15 @@ def cpus(process: Path = PROCESS, mount: Path = MOUNT) -> float | None:
 
 def _groups(controller: str, process: Path, mount: Path) -> Iterator[Path]:
     """The folders of a controller's groups, inner groups first; a container sees its own group at the root."""
-    lines = process.read_text().splitlines() if process.is_file() else []  # other systems than Linux have none
-    for line in lines:
+    if not process.is_file():  # other systems than Linux have none
+        return
+    for line in process.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        root = mount / controller if controllers else mount  # version 2 names no controllers
+        root = mount
+        if controllers:  # version 2 names none
+            root = mount / controller
         group = root / path.lstrip("/")
         while group != root:
             yield group

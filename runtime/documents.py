@@ -141,7 +141,8 @@ def _protected(cell: object) -> str:
     try:
         float(text)
     except ValueError:
-        return f"'{text}" if FORMULA.match(text) else text
+        if FORMULA.match(text):
+            return f"'{text}"
     return text
 
 

@@ -80,7 +80,9 @@ def check_launch(deterministic: bool = False) -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         sharing_processes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if 0 < gpus < sharing_processes:
-        remedy = _launch_line("single_gpu") if gpus == 1 else f"--num_processes {gpus} for each machine"
+        remedy = f"--num_processes {gpus} for each machine"
+        if gpus == 1:
+            remedy = _launch_line("single_gpu")
         raise LaunchError(f"{sharing_processes} processes were started on a machine with {gpus} GPU(s); use {remedy}")
 
     if gpus == 0 and precision in ("fp16", "fp8"):
@@ -200,6 +202,7 @@ class LaunchProfile:
 def describe_profile(accelerator: Accelerator) -> LaunchProfile:
     """The settings that come from the launch."""
     backend = accelerator.state.dynamo_plugin.backend
+    is_compiled = backend != DynamoBackend.NO
     float32_convolutions = None
     if accelerator.device.type == "cuda" and accelerator.mixed_precision == "no":
         float32_convolutions = "TF32" if _convolves_in_tf32() else "float32"
@@ -210,7 +213,7 @@ def describe_profile(accelerator: Accelerator) -> LaunchProfile:
         device=accelerator.device.type,
         mixed_precision=accelerator.mixed_precision,
         gradient_accumulation_steps=_accumulation_steps(accelerator),
-        dynamo_backend=None if backend == DynamoBackend.NO else backend.value.lower(),
+        dynamo_backend=backend.value.lower() if is_compiled else None,
         float32_convolutions=float32_convolutions,
     )
 
@@ -293,8 +296,10 @@ def launcher_options() -> set[str]:
 
 def _launch_line(profile: str) -> str:
     """The command that starts this script with one of the repository's profiles."""
-    variable = "ACCELERATE_USE_CPU=true " if profile == "multi_cpu" else ""
-    return f"{variable}accelerate launch --config_file accelerate_configs/{profile}.yaml {_script()}"
+    command = f"accelerate launch --config_file accelerate_configs/{profile}.yaml {_script()}"
+    if profile == "multi_cpu":
+        return f"ACCELERATE_USE_CPU=true {command}"
+    return command
 
 
 def _script() -> str:

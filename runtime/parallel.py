@@ -27,7 +27,9 @@ WORKERS_PER_CPU = 4  # loader processes that a CPU can use, since some of them w
 
 def available_cpus() -> int:
     """The number of CPUs that this process may use, also in a container or a cluster's job."""
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
     return max(1, math.floor(min(count, control_group.cpus() or math.inf)))
 
 
@@ -139,7 +141,9 @@ def run_pipeline(
                     yield item, data
                 else:
                     ready.append((item, data))
-            finishers = attempt(compute, ready) if ready else []
+            finishers: Any = []
+            if ready:
+                finishers = attempt(compute, ready)
             if isinstance(finishers, errors):
                 finishers = [finishers] * len(ready)
             for (item, _), finisher in zip(ready, finishers, strict=True):
@@ -147,7 +151,9 @@ def run_pipeline(
 
     def finish(pair: tuple[Item, Any]) -> tuple[Item, Any]:
         item, finisher = pair
-        return item, finisher if isinstance(finisher, errors) else attempt(finisher)
+        if isinstance(finisher, errors):
+            return item, finisher
+        return item, attempt(finisher)
 
     ahead = max(threads, BATCHES_AHEAD * max(map(len, batches), default=1))
     items = chain.from_iterable(batches)

@@ -22,7 +22,9 @@ def default_precision(recorded: str | None = None, *, suits_cpus: bool = True) -
     """
     if _is_named() or any(os.environ.get(variable, "false").lower() in ("1", "true") for variable in SHARDING):
         return None
-    return "bf16" if recorded != "no" and _device_has_bf16(suits_cpus) else "no"
+    if recorded != "no" and _device_has_bf16(suits_cpus):
+        return "bf16"
+    return "no"
 
 
 def say_default_precision(precision: str | None) -> None:
@@ -49,7 +51,9 @@ def _profile(words: list[str]) -> Path:
     for position, word in enumerate(words):
         option, equals, value = word.partition("=")
         if option == "--config_file":
-            return Path(value if equals else words[position + 1])
+            if not equals:
+                value = words[position + 1]
+            return Path(value)
     from accelerate.commands.config.config_args import default_config_file  # of launchers, which take a while
 
     return Path(default_config_file)

@@ -40,12 +40,15 @@ def add_settings(parser: argparse.ArgumentParser, kind: type) -> None:
 
 def _argument(entry: Field, hint: Any) -> dict[str, Any]:
     """A setting as argparse takes it."""
-    hints = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    hints: tuple[Any, ...] = (hint,)
+    if get_origin(hint) in (Union, UnionType):
+        hints = get_args(hint)
     argument: dict[str, Any] = {"help": _help(entry), "default": argparse.SUPPRESS}
     argument["required"] = entry.default is MISSING
     if bool in hints:
-        can_be_off = entry.default is not False
-        argument["action"] = argparse.BooleanOptionalAction if can_be_off else "store_true"
+        argument["action"] = argparse.BooleanOptionalAction
+        if entry.default is False:
+            argument["action"] = "store_true"
         return argument
     argument["metavar"] = entry.metadata.get("metavar")
     if "const" in entry.metadata:
@@ -56,19 +59,26 @@ def _argument(entry: Field, hint: Any) -> dict[str, Any]:
         hints = items[:1]
     words = [kind for kind in hints if kind is not NoneType]
     read = reader(Union[tuple(words)])  # noqa: UP007  # made at run time
-    argument["type"] = _auto_or(read) if "auto" in entry.metadata else read
-    limit = get_args(words[0])[1] if get_origin(words[0]) is Annotated else None
-    if isinstance(limit, OneOf) and len(words) == 1:
-        argument["choices"] = tuple(limit.choices)
+    argument["type"] = read
+    if "auto" in entry.metadata:
+        argument["type"] = _auto_or(read)
+    if len(words) == 1 and get_origin(words[0]) is Annotated:
+        limit = get_args(words[0])[1]
+        if isinstance(limit, OneOf):
+            argument["choices"] = tuple(limit.choices)
     return argument
 
 
 def _help(entry: Field) -> str:
     """The help of a setting, with its default unless that is on or off, or stated already."""
     text = entry.metadata["help"].replace("%", "%%")
-    default = "chosen from the data" if "unplanned" in entry.metadata else entry.default
+    default = entry.default
+    if "unplanned" in entry.metadata:
+        default = "chosen from the data"
     has_default = default not in (None, (), MISSING) and not isinstance(default, bool)
-    return f"{text} (default: {default})" if has_default and "(default: " not in text else text
+    if has_default and "(default: " not in text:
+        text += f" (default: {default})"
+    return text
 
 
 def reader(hint: Any) -> Callable[[str], Any]:
@@ -85,7 +95,13 @@ def reader(hint: Any) -> Callable[[str], Any]:
 
 def _auto_or(read: Callable[[str], Any]) -> Callable[[str], Any]:
     """A type for argparse: None for the word `auto`, any other as it is read."""
-    return lambda text: None if text == "auto" else read(text)
+
+    def read_unless_auto(text: str) -> Any:
+        if text == "auto":
+            return None
+        return read(text)
+
+    return read_unless_auto
 
 
 def flag_of(name: str) -> str:
@@ -105,5 +121,8 @@ def _as_flag(name: str, value: Any) -> str:
     words = [flag]
     values = value if isinstance(value, tuple) else (value,)
     for item in values:
-        words.append(f"{item:g}" if isinstance(item, float) else shlex.quote(str(item)))
+        if isinstance(item, float):
+            words.append(f"{item:g}")
+        else:
+            words.append(shlex.quote(str(item)))
     return " ".join(words)

@@ -55,7 +55,9 @@ class OneOf:
     def expected(self) -> str:
         """The choices as a text."""
         words = list(map(str, self.choices))
-        return f"one of {', '.join(words)}" if len(words) > 2 else " or ".join(words)
+        if len(words) > 2:
+            return f"one of {', '.join(words)}"
+        return " or ".join(words)
 
 
 Natural = Annotated[int, Limit(lambda number: number >= 1, "a whole number of at least 1")]
@@ -129,7 +131,9 @@ def fit(value: Any, hint: Any) -> Any:
     outer, inner = get_origin(hint), get_args(hint)
     if outer is Annotated:
         fitted = fit(value, inner[0])
-        return fitted if inner[1].holds(fitted) else _refuse()
+        if not inner[1].holds(fitted):
+            raise Misfit
+        return fitted
     if outer in (Union, UnionType):
         return _fit_one(value, inner)
     if outer is tuple and isinstance(value, list | tuple):
@@ -142,11 +146,8 @@ def fit(value: Any, hint: Any) -> Any:
         return _fit_number(value, hint)
     if hint is Path and isinstance(value, str) and value:
         return Path(value)
-    is_held = hint is Any or (outer is None and isinstance(value, hint))
-    return value if is_held else _refuse()
-
-
-def _refuse() -> Any:
+    if hint is Any or (outer is None and isinstance(value, hint)):
+        return value
     raise Misfit
 
 
@@ -154,8 +155,9 @@ def _fit_number(value: Any, kind: type) -> Any:
     """A finite number that is no bool; whole numbers are floats too."""
     if kind is int and type(value) is int:
         return value
-    if kind is float and isinstance(value, int | float) and type(value) is not bool:
-        return float(value) if abs(value) <= sys.float_info.max else _refuse()
+    is_number = isinstance(value, int | float) and type(value) is not bool
+    if kind is float and is_number and abs(value) <= sys.float_info.max:
+        return float(value)
     raise Misfit
 
 
@@ -171,7 +173,9 @@ def _fit_items(values: Sequence[Any], hints: tuple[Any, ...]) -> tuple[Any, ...]
     """A tuple with the types of its items: `(X, ...)` for any number of them."""
     if hints[-1] is Ellipsis:
         hints = hints[:1] * len(values)
-    return tuple(map(fit, values, hints)) if len(values) == len(hints) else _refuse()
+    if len(values) != len(hints):
+        raise Misfit
+    return tuple(map(fit, values, hints))
 
 
 def description(hint: Any) -> str:
@@ -182,7 +186,9 @@ def description(hint: Any) -> str:
     if outer in (Union, UnionType):
         return ", or ".join(map(description, inner))
     if outer is tuple:
-        number = "a list" if inner[-1] is Ellipsis else f"a list of {len(inner)}"
+        number = "a list"
+        if inner[-1] is not Ellipsis:
+            number += f" of {len(inner)}"
         return f"{number}, each {description(inner[0])}"
     return NAMES.get(outer or hint, "an object")
 

@@ -66,7 +66,9 @@ class ClassScores(ClassMeans):
         _, truth, pixels = self.counts
         predicted = [name for name, count in zip(self.names, pixels.tolist(), strict=True) if count]
         has_others = (truth + pixels > 0).sum() > 1
-        return f"only {predicted[0]!r} was predicted" if len(predicted) == 1 and has_others else ""
+        if has_others and len(predicted) == 1:
+            return f"only {predicted[0]!r} was predicted"
+        return ""
 
     def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
         values = self.values | (boundary or {})

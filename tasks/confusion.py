@@ -112,13 +112,15 @@ def ratios(numerator: Tensor | np.ndarray, denominator: Tensor | np.ndarray) -> 
 
 def ratio(numerator: float, denominator: float) -> float | None:
     """A quotient; None if the denominator is 0."""
-    return numerator / denominator if denominator else None
+    if not denominator:
+        return None
+    return numerator / denominator
 
 
 def mean_of_present(values: Sequence[float | None]) -> float | None:
     """The mean of the values that are not None; None if all are."""
     present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present else None
+    return ratio(sum(present), len(present))
 
 
 def class_table(
@@ -131,7 +133,10 @@ def class_table(
         values: a list over the classes by metric, and `mean_...` of some; `boundary_iou` and `hd95` add two columns.
         errors: whether there are columns of the missed and the wrongly found pixels.
     """
-    columns = [*MEAN_COLUMNS, *(BOUNDARY_COLUMNS if "hd95" in values else ()), *OTHER_COLUMNS]
+    columns = list(MEAN_COLUMNS)
+    if "hd95" in values:
+        columns += BOUNDARY_COLUMNS
+    columns += OTHER_COLUMNS
     pixels = {
         "pixels": counts.truth.tolist(),
         "missed": (counts.truth - counts.hits).tolist(),
@@ -153,10 +158,14 @@ def class_table(
     if absent:
         absent_names = ", ".join(names[index] for index in absent)
         note = f"{len(absent)} classes occur neither in the masks nor in the predictions: {absent_names}."
-    counted = [PIXELS_COLUMN, *(ERROR_COLUMNS if errors else ())]
-    return Table(title, first, columns + counted, rows, ("mean", means), note)
+    columns.append(PIXELS_COLUMN)
+    if errors:
+        columns += ERROR_COLUMNS
+    return Table(title, first, columns, rows, ("mean", means), note)
 
 
 def score_text(value: float | None) -> str:
     """A score with four decimals; n/a for None."""
-    return "n/a" if value is None else f"{value:.4f}"
+    if value is None:
+        return "n/a"
+    return f"{value:.4f}"

@@ -326,7 +326,9 @@ class ObjectScores(Scores):
         comparisons = []
         for row in self.by_image:
             score = ObjectScores(self.names, row, row[None]).values["ap50"]
-            comparisons.append(1.0 if score is None else score)  # there was no object, and none was predicted
+            if score is None:  # there was no object, and none was predicted
+                score = 1.0
+            comparisons.append(score)
         return comparisons
 
     def record(self) -> dict[str, float | None]:

@@ -125,7 +125,9 @@ class Objects(Task):
             "smallest": self.smallest,
             "fills_holes": self.fills_holes,
         }
-        return values | {"in_pieces": True} if self.in_pieces else values
+        if self.in_pieces:
+            values["in_pieces"] = True
+        return values
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Objects":

@@ -80,17 +80,20 @@ class LandmarkScores(Scores):
 
     def values(self, landmark: int | None = None) -> dict[str, float | None]:
         """Scores by name, of one landmark or of all; a score without points to compute it from is None."""
-        points = self.by_image if landmark is None else self.by_image[:, landmark, None]
+        points = self.by_image
+        if landmark is not None:
+            points = points[:, landmark, None]
         points = points.flatten(0, 1)
         present = points[points[:, STATE] == PRESENT]
         absent = points[points[:, STATE] == ABSENT]
         errors = present[:, ERROR]
         relative = errors if self.unit == "mm" else 100 * errors / present[:, SIDE]
-        values: dict[str, float | None] = {
-            "mean_radial_error": _mean(errors),
-            "radial_error_std": errors.std(correction=0).item() if len(errors) else None,
-            "median_radial_error": errors.quantile(0.5).item() if len(errors) else None,
-        }
+        names = ("mean_radial_error", "radial_error_std", "median_radial_error")
+        values: dict[str, float | None] = dict.fromkeys(names)
+        if len(errors):
+            values["mean_radial_error"] = errors.mean().item()
+            values["radial_error_std"] = errors.std(correction=0).item()
+            values["median_radial_error"] = errors.quantile(0.5).item()
         for radius in RADII[self.unit]:
             values[f"sdr/{radius_name(radius, self.unit)}"] = _mean((relative <= radius).double())
         found_count = int((present[:, PRESENCE] >= FOUND).sum())
@@ -199,4 +202,6 @@ def auroc(positive: Tensor, negative: Tensor) -> float | None:
 
 
 def _mean(values: Tensor) -> float | None:
-    return values.mean().item() if len(values) else None
+    if not len(values):
+        return None
+    return values.mean().item()

@@ -25,7 +25,9 @@ class Column(NamedTuple):
         value = values.get(self.key, "")
         if value is None:
             return "n/a"
-        return "" if value == "" else format(value, self.format)
+        if value == "":
+            return ""
+        return format(value, self.format)
 
 
 class Table(NamedTuple):
@@ -47,7 +49,9 @@ class Table(NamedTuple):
 
     def cells(self) -> list[list[str]]:
         """All cells as text, beginning with the titles."""
-        rows = [*self.rows, self.last] if self.last else self.rows
+        rows = list(self.rows)
+        if self.last:
+            rows.append(self.last)
         lines = [[self.first, *(column.title for column in self.columns)]]
         for name, values in rows:
             lines.append([name, *(column.text(values) for column in self.columns)])
@@ -58,7 +62,8 @@ def as_text(table: Table) -> str:
     """A table as lines of plain text, in columns that are as wide as their widest cell."""
     titles, *rows = table.cells()
     lines = [titles]
-    for name, row in zip(table_names([row[0] for row in rows]), rows, strict=True):
+    names = table_names([row[0] for row in rows])
+    for name, row in zip(names, rows, strict=True):
         lines.append([name, *(shorten(cell, LONGEST_CELL) for cell in row[1:])])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = []
@@ -73,11 +78,15 @@ def as_text(table: Table) -> str:
 def as_markdown(table: Table) -> str:
     """A table in Markdown, with its note below it."""
     titles, *rows = table.cells()
-    lines = [titles, ["---", *("---:" for _ in table.columns)]]
-    for name, *cells in rows:
-        lines.append([markdown_text(name), *map(markdown_text, cells)])
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"{text}\n\n{markdown_text(table.note)}\n" if table.note else f"{text}\n"
+    lines = [titles, ["---"] + ["---:"] * len(table.columns)]
+    for row in rows:
+        lines.append(list(map(markdown_text, row)))
+    text = ""
+    for line in lines:
+        text += f"| {' | '.join(line)} |\n"
+    if table.note:
+        text += f"\n{markdown_text(table.note)}\n"
+    return text
 
 
 def as_html(table: Table, colors: Mapping[str, str]) -> str:
@@ -87,15 +96,21 @@ def as_html(table: Table, colors: Mapping[str, str]) -> str:
         colors: the color, in CSS, of the square before a name.
     """
     titles, *rows = table.cells()
-    lines = [_html_line("th", [html.escape(title) for title in titles])]
+    head = _html_line("th", list(map(html.escape, titles)))
+    body = []
     for name, *cells in rows:
-        swatch = f'<span class="swatch" style="background:{colors[name]}"></span>' if name in colors else ""
-        lines.append(_html_line("td", [swatch + html.escape(name), *map(html.escape, cells)]))
-    head, *body = lines
-    foot = f"<tfoot>\n{body.pop()}\n</tfoot>\n" if table.last else ""
+        swatch = ""
+        if name in colors:
+            swatch = f'<span class="swatch" style="background:{colors[name]}"></span>'
+        body.append(_html_line("td", [swatch + html.escape(name), *map(html.escape, cells)]))
+    foot = ""
+    if table.last:
+        foot = f"<tfoot>\n{body.pop()}\n</tfoot>\n"
     body_text = "\n".join(body)
     text = f"<thead>\n{head}\n</thead>\n<tbody>\n{body_text}\n</tbody>\n{foot}"
-    note = f"<p>{html.escape(table.note)}</p>\n" if table.note else ""
+    note = ""
+    if table.note:
+        note = f"<p>{html.escape(table.note)}</p>\n"
     return f'<div class="scroll"><table>\n{text}</table></div>\n{note}'
 
 

@@ -106,7 +106,9 @@ class Scores(ABC):
         means = self.means
         texts = [f"{column.title} {column.text(means)}" for column in self.headline]
         line = ", ".join(texts)
-        return f"{line}; {self.remark}" if self.remark else line
+        if self.remark:
+            line += f"; {self.remark}"
+        return line
 
     def table(self, boundary: dict[str, Any] | None = None) -> str:
         """All scores as lines of plain text, with those of boundaries if they are given."""

@@ -67,7 +67,8 @@ class Difference:
         over = f"Over {self.pairs} seeds or folds, {LEVEL:.0%} interval {low:+.4f} to {high:+.4f}"
         if low <= 0 <= high:
             return f"{summary}. {over}: it holds 0, so the runs do not say which recipe is better."
-        return f"{summary}. {over}: {self.second if self.value > 0 else self.first} is better on these data."
+        better = self.second if self.value > 0 else self.first
+        return f"{summary}. {over}: {better} is better on these data."
 
 
 def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[str]]:
@@ -105,6 +106,9 @@ def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
         return None
     values = [mean(by_image.values()) for by_image in differences]
     over_images = _means_over_runs(differences)
+    deviation = 0.0
+    if len(over_images) > 1:
+        deviation = stdev(over_images)
     ratio = _overlap(first.runs, differences)
     interval = None
     if ratio is not None and len(pairs) >= MIN_PAIRS:
@@ -115,7 +119,7 @@ def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
         first.runs[0].compared_by,
         images=len(over_images),
         value=mean(values),
-        deviation=stdev(over_images) if len(over_images) > 1 else 0.0,
+        deviation=deviation,
         better=sum(value > 0 for value in over_images),
         worse=sum(value < 0 for value in over_images),
         pairs=len(pairs),
@@ -137,7 +141,11 @@ def _pairs(first: Recipe, second: Recipe) -> list[tuple[RecordedRun, RecordedRun
     """A run of each recipe for each seed and fold that both have."""
     runs = {run.replicate: run for run in reversed(first.runs)}
     others = {run.replicate: run for run in reversed(second.runs)}
-    return [(run, others[replicate]) for replicate, run in runs.items() if replicate in others]
+    pairs = []
+    for replicate, run in runs.items():
+        if replicate in others:
+            pairs.append((run, others[replicate]))
+    return pairs
 
 
 def _common_images(pairs: Iterable[tuple[RecordedRun, RecordedRun]]) -> list[dict[str, float]]:
@@ -145,7 +153,10 @@ def _common_images(pairs: Iterable[tuple[RecordedRun, RecordedRun]]) -> list[dic
     differences = []
     for first, second in pairs:
         scores = second.image_scores
-        common = {name: scores[name] - score for name, score in first.image_scores.items() if name in scores}
+        common = {}
+        for name, score in first.image_scores.items():
+            if name in scores:
+                common[name] = scores[name] - score
         if common:
             differences.append(common)
     return differences

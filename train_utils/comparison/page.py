@@ -80,9 +80,12 @@ def _panels(recipes: Sequence[Recipe]) -> dict[str, dict[str, np.ndarray]]:
         row = {}
         for label, run in labeled:
             pixels = _picture(run, name)
-            if pixels is not None:
-                score = f": {run.compared_by} {run.image_scores[name]:.4f}" if name in run.image_scores else ""
-                row[f"{label}{score}"] = pixels
+            if pixels is None:
+                continue
+            caption = label
+            if name in run.image_scores:
+                caption += f": {run.compared_by} {run.image_scores[name]:.4f}"
+            row[caption] = pixels
         if len(row) > 1:
             panels[name] = row
         if len(panels) == IMAGES:
@@ -103,7 +106,10 @@ def _images_to_show(runs: Sequence[RecordedRun]) -> list[str]:
         for name, score in run.image_scores.items():
             if picture_file(run.folder / "predictions", name).is_file():
                 scores_by_image.setdefault(name, []).append(score)
-    ranges = {name: max(scores) - min(scores) for name, scores in scores_by_image.items() if len(scores) > 1}
+    ranges = {}
+    for name, scores in scores_by_image.items():
+        if len(scores) > 1:
+            ranges[name] = max(scores) - min(scores)
     return sorted(ranges, key=ranges.__getitem__, reverse=True)
 
 

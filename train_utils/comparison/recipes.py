@@ -54,7 +54,9 @@ class Recipe:
     @property
     def spread(self) -> float | None:
         """The standard deviation over its runs; None for one run."""
-        return stdev(run.score for run in self.runs) if len(self.runs) > 1 else None
+        if len(self.runs) == 1:
+            return None
+        return stdev(run.score for run in self.runs)
 
 
 def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
@@ -71,8 +73,13 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
     by_value: dict[str, list[RecordedRun]] = defaultdict(list)
     for key, group in by_typed.items():
         values = {_key(run) for run in group}
-        by_value[values.pop() if len(values) == 1 else key] += group
-    groups = [*by_value.values(), *([run] for run in runs if not run.is_finished)]
+        if len(values) == 1:
+            key = values.pop()
+        by_value[key] += group
+    groups = list(by_value.values())
+    for run in runs:
+        if not run.is_finished:
+            groups.append([run])
     groups.sort(key=lambda group: (group[0].task, -mean(run.score for run in group)))
     return [Recipe(_label(index), group) for index, group in enumerate(groups)]
 
@@ -89,8 +96,10 @@ def _basis(run: RecordedRun) -> tuple[str, Any]:
 def _key(run: RecordedRun, left_out: Iterable[str] = ()) -> str:
     """A text that is equal for runs of one task, with the same classes and settings but for those that are left out."""
     settings = _settings(run)
-    # None is the same as a flag that is not recorded
-    compared = [(name, settings[name]) for name in sorted(settings.keys() - left_out) if settings[name] is not None]
+    compared = []
+    for name in sorted(settings.keys() - left_out):
+        if settings[name] is not None:  # None is the same as a flag that is not recorded
+            compared.append((name, settings[name]))
     return repr((_basis(run), sorted(left_out), compared))
 
 
@@ -121,7 +130,9 @@ def _planned_settings(run: RecordedRun) -> set[str]:
 def _label(index: int) -> str:
     """A to Z, then AA, AB and so on."""
     letter = chr(ord("A") + index % 26)
-    return letter if index < 26 else _label(index // 26 - 1) + letter
+    if index < 26:
+        return letter
+    return _label(index // 26 - 1) + letter
 
 
 def recipe_table(recipes: Sequence[Recipe]) -> Table:
@@ -137,13 +148,19 @@ def recipe_table(recipes: Sequence[Recipe]) -> Table:
             "spread": recipe.spread,
             "lowest": min(scores),
             "highest": max(scores),
-            "images": _distinct(f"{len(run.image_scores):,}" if run.image_scores else "n/a" for run in runs),
+            "images": _distinct(map(_image_count, runs)),
             "best_step": _distinct(f"{run.best_step:,} of {run.steps:,}" for run in runs),
             "replicates": _distinct(run.replicate for run in runs),
             "folders": _distinct(str(run.folder) for run in runs),
         }
         rows.append((recipe.label, values))
     return Table("Recipes", "recipe", COLUMNS, rows)
+
+
+def _image_count(run: RecordedRun) -> str:
+    if not run.image_scores:
+        return "n/a"
+    return f"{len(run.image_scores):,}"
 
 
 def settings_table(recipes: Sequence[Recipe]) -> Table:

@@ -55,7 +55,9 @@ class RecordedRun:
         """What tells runs of one recipe apart: the seed, and the fold where there are folds."""
         fold = self.settings.flags.get("fold")
         seed = f"seed {self.settings.flags.get('seed')}"
-        return seed if fold is None else f"fold {fold}, {seed}"
+        if fold is None:
+            return seed
+        return f"fold {fold}, {seed}"
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:
@@ -96,8 +98,9 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     steps = max([records[-1]["step"], *(int(step) for step in saved if step.isdecimal())])
     is_finished = (folder / FINISHED_FILE).is_file()
     if not is_finished:
-        planned = f" of {settings.total_steps:,}" if settings.total_steps else ""
-        progress = f"step {steps:,}{planned}"
+        progress = f"step {steps:,}"
+        if settings.total_steps:
+            progress += f" of {settings.total_steps:,}"
         remarks.append(f"the run has not finished ({progress}); it is shown, and left out of the differences")
     image_scores: Mapping[str, float] = {}
     try:

@@ -39,14 +39,16 @@ class Tracker:
 
     def __init__(self, accelerator: Accelerator, name: str, settings: dict[str, Any], step: int) -> None:
         self.accelerator = accelerator
-        is_installed = name in map(str, accelerator.log_with)
-        self.name = name if is_installed else "none"
-        if not is_installed:
+        self.name = "none"
+        if name not in map(str, accelerator.log_with):
             return
+        self.name = name
         with self._errors_reported():
             if name == "tensorboard":
+                options = {}
+                if step:
+                    options["purge_step"] = step + 1
                 # as hyper-parameters, TensorBoard would show the settings as a second run, named by the time
-                options = {"purge_step": step + 1} if step else {}
                 accelerator.init_trackers(name, init_kwargs={name: options})
                 accelerator.log({"settings": f"```\n{json.dumps(settings, indent=2)}\n```"}, step=step)
             else:
@@ -55,8 +57,9 @@ class Tracker:
     def scalars(self, step: int, values: dict[str, float | None]) -> None:
         """Log the values that are not None."""
         if self.name != "none":
+            numbers = {name: value for name, value in values.items() if value is not None}
             with self._errors_reported():
-                self.accelerator.log({name: value for name, value in values.items() if value is not None}, step=step)
+                self.accelerator.log(numbers, step=step)
 
     @property
     def takes_pictures(self) -> bool:
@@ -69,7 +72,9 @@ class Tracker:
         """Show (H, W, 3) uint8 pictures by tag, if the tracker `takes_pictures`."""
         if not self.takes_pictures:
             return
-        options = {"dataformats": "NHWC"} if self.name == "tensorboard" else {}
+        options = {}
+        if self.name == "tensorboard":
+            options["dataformats"] = "NHWC"
         with self._errors_reported():
             tagged = {printable(tag): picture[None] for tag, picture in pictures.items()}
             self.accelerator.get_tracker(self.name).log_images(tagged, step=step, **options)
@@ -100,5 +105,7 @@ def _flat(settings: dict[str, Any], prefix: str = "") -> dict[str, int | float |
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = value if isinstance(value, int | float | str | bool) else str(value)
+            if not isinstance(value, int | float | str | bool):
+                value = str(value)
+            flat[prefix + key] = value
     return flat

@@ -60,7 +60,9 @@ def compare_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[s
         answer, is_unseen = _most_frequent(prediction[inside], index)
         is_told[inside] = is_unseen and answer != 0
         problem = f"looks like {names[answer]}" if answer else "is not seen in the image"
-        text = f"{title} {problem}" if is_unseen else None
+        text = None
+        if is_unseen:
+            text = f"{title} {problem}"
         probability = float(probabilities[answer][inside].mean())
         yield ComparedArea(IN_MASK, names[index], len(inside[0]), probability, not is_unseen, text)
     for index, inside, title in _class_areas(prediction, names):
@@ -68,9 +70,11 @@ def compare_areas(probabilities: np.ndarray, mask: np.ndarray, names: Sequence[s
         if not len(labels):
             continue
         label, is_missing = _most_frequent(labels, index)
-        instead = f", which has {names[label]} there" if label else ""
-        is_new = is_missing and is_told[inside].mean() < MOST_OF
-        text = f"{title} is missing in the mask{instead}" if is_new else None
+        text = None
+        if is_missing and is_told[inside].mean() < MOST_OF:
+            text = f"{title} is missing in the mask"
+            if label:
+                text += f", which has {names[label]} there"
         probability = float(probabilities[index][inside].mean())
         yield ComparedArea(IN_PREDICTION, names[index], len(inside[0]), probability, not is_missing, text)
 

@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
@@ -121,8 +121,11 @@ def ask(run: ReviewedRun, index: int, agreement: Agreement) -> Opinion | None:
         areas.append([])
         for area in compare_areas(probabilities, mask, run.class_names):
             area_number = agreement.add(area)
-            if not area.agrees:
-                areas[number].append((area_number, area._replace(text=area.text and _place(run, number) + area.text)))
+            if area.agrees:
+                continue
+            if area.text:
+                area = area._replace(text=_place(run, number) + area.text)
+            areas[number].append((area_number, area))
         score = mask_score(probabilities, mask)
         if score is not None:
             # a copy, which does not keep the slices beside it in memory
@@ -151,7 +154,9 @@ def ask(run: ReviewedRun, index: int, agreement: Agreement) -> Opinion | None:
 
 
 def _place(run: ReviewedRun, number: int) -> str:
-    return f"slice {number}: " if run.has_volumes else ""
+    if not run.has_volumes:
+        return ""
+    return f"slice {number}: "
 
 
 def summarize(name: str, opinions: Sequence[Opinion], agreements: np.ndarray, equal_to: str | None) -> MaskReview:
@@ -163,7 +168,10 @@ def summarize(name: str, opinions: Sequence[Opinion], agreements: np.ndarray, eq
     """
     first = opinions[0]
     findings = confidences(first, agreements)
-    problems = [f"{area.text} ({sure:.0%} sure)" for area, sure in findings if area.text and sure >= MIN_CONFIDENCE]
+    problems = []
+    for area, sure in findings:
+        if area.text and sure >= MIN_CONFIDENCE:
+            problems.append(f"{area.text} ({sure:.0%} sure)")
     problems += first.shifts
     if equal_to is not None:
         problems.append(f"the image is equal to the training image {equal_to}")
@@ -183,14 +191,18 @@ def confidences(opinion: Opinion, agreements: np.ndarray) -> list[tuple[Compared
 
     This is the model's probability, times the probability that masks agree with the model on such areas.
     """
-    areas = [(area, float(agreements[number]) * area.probability) for number, area in opinion.areas]
-    return sorted(areas, key=lambda pair: pair[1], reverse=True)
+    areas = []
+    for number, area in opinion.areas:
+        areas.append((area, float(agreements[number]) * area.probability))
+    return sorted(areas, key=itemgetter(1), reverse=True)
 
 
 def _missing_object(opinion: Opinion, agreements: np.ndarray) -> float:
     """The confidence of the likeliest object that a mask lacks, 0 if it lacks none."""
-    areas = confidences(opinion, agreements)
-    return max((confidence for area, confidence in areas if area.picture == IN_PREDICTION), default=0.0)
+    for area, confidence in confidences(opinion, agreements):
+        if area.picture == IN_PREDICTION:
+            return confidence
+    return 0.0
 
 
 def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
@@ -210,7 +222,8 @@ def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
         # masks that lack no object have the last rank, and so do masks without wrong areas
         missing_rank = missing_ranks[index] if review.missing else last
         area_rank = area_ranks[index] if review.area_share else last
-        keys.append((not review.is_shifted, score_ranks[index] * missing_rank * math.sqrt(area_rank), review.name))
+        rank = score_ranks[index] * missing_rank * math.sqrt(area_rank)
+        keys.append((not review.is_shifted, rank, review.name))
     return [reviews[index] for index in sorted(range(last), key=keys.__getitem__)]
 
 

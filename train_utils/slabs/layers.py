@@ -8,12 +8,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from train_utils.slabs.cut import FIRST_AXIS, Slabs, laid_out_like
+from train_utils.slabs.mesh import Mesh
 from unet.norms import GroupNorm, InstanceNorm, group_norm
 
 
 def cut_input(slabs: Slabs, network: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
     """A hook that, in training, replaces the network's input images by this process's slab of them."""
-    return (slabs.cut(inputs[0]),) if network.training else inputs
+    if not network.training:
+        return inputs
+    return (slabs.cut(inputs[0]),)
 
 
 def slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
@@ -51,7 +54,9 @@ class SlabLayer(nn.Module):
     slabs: Slabs
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.slab_forward(x) if self.training else super().forward(x)
+        if self.training:
+            return self.slab_forward(x)
+        return super().forward(x)
 
     def slab_forward(self, x: Tensor) -> Tensor:
         """The slab of the output that belongs to the slab x (B, C, *spatial) of the input."""
@@ -72,7 +77,8 @@ class SlabConvolution(SlabLayer):
             dtype = torch.get_autocast_dtype(device)
             x = x.to(dtype)
             weight = weight.to(dtype)
-            bias = None if bias is None else bias.to(dtype)
+            if bias is not None:
+                bias = bias.to(dtype)
         with torch.autocast(device, enabled=False):
             return _ConvolutionWithBorders.apply(x, weight, bias, self.slabs)
 
@@ -97,7 +103,9 @@ class _ConvolutionWithBorders(torch.autograd.Function):
         reach = weight.shape[FIRST_AXIS] // 2
         before, behind = _slices_beside(x, slabs, reach)
         ctx.slabs = slabs
-        ctx.bias_sizes = None if bias is None else list(bias.shape)
+        ctx.bias_sizes = None
+        if bias is not None:
+            ctx.bias_sizes = list(bias.shape)
         ctx.save_for_backward(x, weight, before, behind)
         padded = _join_borders(before, x, behind, reach)
         return _convolution(padded, weight, bias)
@@ -117,10 +125,9 @@ class _ConvolutionWithBorders(torch.autograd.Function):
         if not needs_gradient[0]:
             return None, grad_weight, grad_bias, None
         rows = x.shape[FIRST_AXIS]
-        mesh = ctx.slabs.mesh
-        to_previous = None if mesh.is_first else grad_padded.narrow(FIRST_AXIS, 0, reach)
-        to_next = None if mesh.is_last else grad_padded.narrow(FIRST_AXIS, reach + rows, reach)
-        from_previous, from_next = mesh.exchange(to_previous, to_next)
+        to_previous = grad_padded.narrow(FIRST_AXIS, 0, reach)
+        to_next = grad_padded.narrow(FIRST_AXIS, reach + rows, reach)
+        from_previous, from_next = _exchange(ctx.slabs.mesh, to_previous, to_next)
         grad_x = grad_padded.narrow(FIRST_AXIS, reach, rows)
         if from_previous is not None:
             grad_x.narrow(FIRST_AXIS, 0, reach).add_(from_previous)
@@ -131,10 +138,14 @@ class _ConvolutionWithBorders(torch.autograd.Function):
 
 def _slices_beside(x: Tensor, slabs: Slabs, reach: int) -> tuple[Tensor | None, Tensor | None]:
     """The last `reach` slices of the slab before x (B, C, *spatial), and the first `reach` slices of the slab after."""
-    mesh = slabs.mesh
-    first_slices = None if mesh.is_first else x.narrow(FIRST_AXIS, 0, reach)
-    last_slices = None if mesh.is_last else x.narrow(FIRST_AXIS, x.shape[FIRST_AXIS] - reach, reach)
-    return mesh.exchange(first_slices, last_slices)
+    first_slices = x.narrow(FIRST_AXIS, 0, reach)
+    last_slices = x.narrow(FIRST_AXIS, x.shape[FIRST_AXIS] - reach, reach)
+    return _exchange(slabs.mesh, first_slices, last_slices)
+
+
+def _exchange(mesh: Mesh, to_previous: Tensor, to_next: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """What the processes with the slabs before and behind send; None, and nothing is sent, at an end of the volume."""
+    return mesh.exchange(None if mesh.is_first else to_previous, None if mesh.is_last else to_next)
 
 
 def _join_borders(before: Tensor | None, x: Tensor, behind: Tensor | None, reach: int) -> Tensor:
@@ -142,8 +153,11 @@ def _join_borders(before: Tensor | None, x: Tensor, behind: Tensor | None, reach
     shape = list(x.shape)
     shape[FIRST_AXIS] = reach
     zeros = x.new_zeros(()).expand(shape)
-    parts = [zeros if before is None else before, x, zeros if behind is None else behind]
-    return laid_out_like(x, torch.cat(parts, dim=FIRST_AXIS))
+    if before is None:
+        before = zeros
+    if behind is None:
+        behind = zeros
+    return laid_out_like(x, torch.cat([before, x, behind], dim=FIRST_AXIS))
 
 
 def _padding(weight: Tensor) -> list[int]:
@@ -201,13 +215,14 @@ class _Borders(torch.autograd.Function):
         rows = grad.shape[FIRST_AXIS] - 2
         before = grad.narrow(FIRST_AXIS, 0, 1)
         behind = grad.narrow(FIRST_AXIS, rows + 1, 1)
-        mesh = ctx.mesh
-        to_previous = None if mesh.is_first else before
-        to_next = None if mesh.is_last else behind
-        from_previous, from_next = mesh.exchange(to_previous, to_next)
+        from_previous, from_next = _exchange(ctx.mesh, before, behind)
+        if from_previous is None:
+            from_previous = before
+        if from_next is None:
+            from_next = behind
         grad_x = grad.narrow(FIRST_AXIS, 1, rows).clone()
-        grad_x.narrow(FIRST_AXIS, 0, 1).add_(before if from_previous is None else from_previous)
-        grad_x.narrow(FIRST_AXIS, rows - 1, 1).add_(behind if from_next is None else from_next)
+        grad_x.narrow(FIRST_AXIS, 0, 1).add_(from_previous)
+        grad_x.narrow(FIRST_AXIS, rows - 1, 1).add_(from_next)
         return grad_x, None
 
 

@@ -45,8 +45,11 @@ def files_of_patterns(
     """
     files: list[StemmedFile] = []
     for pattern in patterns:
-        set_images = _set_images(Path(pattern)) if in_sets else []
-        found = set_images or _matches(pattern, output)
+        found: list[StemmedFile] = []
+        if in_sets:
+            found = _set_images(Path(pattern))
+        if not found:
+            found = _matches(pattern, output)
         if truth is not None and not Path(pattern).is_file():
             is_true_mask = _below_test(_start_of_glob(Path(pattern)), truth)
             found = [file for file in found if not is_true_mask(file.path)] or found
@@ -56,8 +59,9 @@ def files_of_patterns(
 
 def _without_masks(files: Sequence[StemmedFile], suffix: str | None) -> list[StemmedFile]:
     """The files that are no masks of others: by the folder they lie in, or by the end of their names."""
-    ending = re.escape(suffix) if suffix else MASK_ENDING
-    name = re.compile(f"(.+?){ending}", re.DOTALL if suffix else re.DOTALL | re.IGNORECASE)
+    name = re.compile(f"(.+?){MASK_ENDING}", re.DOTALL | re.IGNORECASE)
+    if suffix:
+        name = re.compile(f"(.+?){re.escape(suffix)}", re.DOTALL)
     in_mask_folder = mask_folder_test([path for _, path in files])
     stems = {stem_of(path) for _, path in files}
 
@@ -108,8 +112,9 @@ def _matches(pattern: str, output: Path) -> list[StemmedFile]:
     if path.is_dir():
         names = [file.name for file in sorted(path.rglob("*"))]
         raise DataError(f"--input {pattern}: no image or volume found{format_remedy(names)}")
-    problem = "no image or volume found" if glob.has_magic(pattern) else "is not there"
-    raise DataError(f"--input {pattern}: {problem}")
+    if glob.has_magic(pattern):
+        raise DataError(f"--input {pattern}: no image or volume found")
+    raise DataError(f"--input {pattern}: is not there")
 
 
 def _set_images(folder: Path) -> list[StemmedFile]:

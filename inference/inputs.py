@@ -112,10 +112,13 @@ def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[Inpu
     for stem, path in files:
         folder = path.parent
         if folder in scenes:
-            scene_stem = stem.parent if stem.parent.name else Path(folder.name)
+            scene_stem = stem.parent
+            if not scene_stem.name:
+                scene_stem = Path(folder.name)
             groups[InputKey(folder, scene_stem)] = scenes[folder]
             continue
-        groups.setdefault(cases.get(path, InputKey(path, stem)), []).append(path)
+        key = cases.get(path, InputKey(path, stem))
+        groups.setdefault(key, []).append(path)
     return groups
 
 
@@ -132,11 +135,12 @@ def _cases(files: Sequence[StemmedFile], channels: int) -> dict[Path, InputKey]:
     numbers: dict[InputKey, list[str]] = {}
     for key, entries in numbered.items():
         numbers[key] = sorted(number for number, _ in entries)
-    are_first = len(numbers) == len(volumes) and all(found == ["0000"] for found in numbers.values())
+    all_are_first = len(numbers) == len(volumes) and all(found == ["0000"] for found in numbers.values())
     cases: dict[Path, InputKey] = {}
     for key, entries in numbered.items():
-        if are_first or (channels > 1 and numbers[key] == expected):
-            cases.update((path, key) for _, path in entries)
+        if all_are_first or (channels > 1 and numbers[key] == expected):
+            for _, path in entries:
+                cases[path] = key
     return cases
 
 
@@ -149,7 +153,7 @@ def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, li
     scenes = {}
     for folder, band_files in folders.items():
         try:
-            chosen_files = bands_in([str(file) for file in band_files], bands, str(folder))
+            chosen_files = bands_in(list(map(str, band_files)), bands, str(folder))
         except DataError:
             continue
         if len(set(chosen_files)) == len(bands):
@@ -163,7 +167,9 @@ def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: Input
     volume = _volume_file(files, rules.stack_spacing)
     if volume is not None:
         return InputPages(key.stem, [_volume_job(first, volume, output, key.stem)], [key.stem])
-    bands = BandSource(tuple(map(str, files)), tuple(rules.bands)) if rules.bands else None
+    bands = None
+    if rules.bands:
+        bands = BandSource(tuple(map(str, files)), tuple(rules.bands))
     pages = _page_sizes(files, bands)
     if not pages:
         job = Job(image=first, size=None, output=output / key.stem, root=output, stored=bands)
@@ -173,8 +179,11 @@ def _read_input(key: InputKey, files: Sequence[Path], output: Path, rules: Input
     for (page, size), stem in zip(pages, page_stems, strict=True):
         stored = _page_source(first, page, bands, rules)
         job = Job(image=first, size=size, output=output / stem, root=output, page=page, stored=stored)
-        grid = read_grid(str(first), page) if rules.keeps_place else None
-        jobs.append(job if grid is None else replace(job, place=grid.place))
+        if rules.keeps_place:
+            grid = read_grid(str(first), page)
+            if grid is not None:
+                job = replace(job, place=grid.place)
+        jobs.append(job)
     return InputPages(key.stem, jobs, page_stems)
 
 
@@ -193,7 +202,9 @@ def _page_sizes(files: Sequence[Path], bands: BandSource | None) -> Sequence[tup
     try:
         if is_tiff(first) and len(files) == 1:
             return tiff_pages(first)
-        source = first if bands is None or len(files) == 1 else bands
+        source: Path | BandSource = first
+        if bands is not None and len(files) > 1:
+            source = bands
         size, _ = read_header(source, str(first))
     except DataError:
         return []

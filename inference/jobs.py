@@ -70,14 +70,18 @@ class Job:
 
     @property
     def _page_text(self) -> str:
-        return f" page {self.page + 1}" if self.page else ""
+        if not self.page:
+            return ""
+        return f" page {self.page + 1}"
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files that are read."""
         if self.volume is not None:
             return self.volume.paths
-        return self.stored.paths if isinstance(self.stored, BandSource) else (str(self.image),)
+        if isinstance(self.stored, BandSource):
+            return self.stored.paths
+        return (str(self.image),)
 
     @property
     def source(self) -> Path | BandSource | PageFile:
@@ -87,7 +91,9 @@ class Job:
     @property
     def pixels(self) -> int:
         """Its number of pixels or voxels."""
-        return math.prod(self.size) if self.size else 0
+        if not self.size:
+            return 0
+        return math.prod(self.size)
 
     @property
     def smaller_tile(self) -> int:
@@ -99,7 +105,9 @@ class Job:
         """{extension of an image's output: its extension for this job}, where they differ."""
         if self.volume is not None:
             return OF_VOLUMES
-        return OF_RASTERS if self.place is not None else {}
+        if self.place is not None:
+            return OF_RASTERS
+        return {}
 
     @property
     def relative_name(self) -> str:

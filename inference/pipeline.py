@@ -86,8 +86,12 @@ class PredictionPipeline:
 
     def _finish_image(self, job: Job, inputs: NetworkInputs, logits: Tensor) -> Score | None:
         # few rows at a time take less memory; but on a GPU each strip would wait for other work in the queue
-        rows = strip_length(len(logits), inputs.size) if logits.is_cpu else inputs.size[0]
-        picture = None if inputs.pixels is None else WindowedArray(inputs.pixels)
+        rows = inputs.size[0]
+        if logits.is_cpu:
+            rows = strip_length(len(logits), inputs.size)
+        picture = None
+        if inputs.pixels is not None:
+            picture = WindowedArray(inputs.pixels)
         with memory_shortage(job.name, REMEDY.format(job.smaller_tile)):
             decoded = self._decode(job, inputs.size, iter(logits.split(rows, dim=1)))
             return self._finish(PredictedImage(job, inputs.size, decoded, picture, inputs.missing))

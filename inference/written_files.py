@@ -79,7 +79,10 @@ def _read_files(args: PredictSettings, jobs: Iterable[Job], inputs: Iterable[Pat
         for name in job.files:
             yield Path(name), "an input"
     for model in map(Path, [args.model, *args.ensemble]):
-        for path in [model / name for name in MODEL_FILES] if model.is_dir() else [model]:
+        paths = [model]
+        if model.is_dir():
+            paths = [model / name for name in MODEL_FILES]
+        for path in paths:
             yield path, "a file of the model"
     if args.truth:
         has_predictions = args.file is None and is_recorded(args.output)

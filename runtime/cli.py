@@ -72,9 +72,11 @@ class Arguments(argparse.ArgumentParser):
         """The mistyped flag behind the error that a flag is missing, which argparse reports first."""
         if "required" not in message:
             return None
-        flags = [text for text in sys.argv[1:] if re.match("--?[a-zA-Z]", text)]
-        mistyped = [text for text in flags if text.split("=")[0] not in self._option_string_actions]
-        return self._unknown_message(mistyped[0]) if mistyped else None
+        for text in sys.argv[1:]:
+            is_flag = re.match("--?[a-zA-Z]", text) is not None
+            if is_flag and text.split("=")[0] not in self._option_string_actions:
+                return self._unknown_message(text)
+        return None
 
     def _form(self, message: str) -> str | None:
         """The form of a flag that lacks values, or whose sides were typed as 3x4."""
@@ -95,9 +97,9 @@ class Arguments(argparse.ArgumentParser):
             _, script = _split_option(argument)
             hint = self.hints[name.lower()].format(script=shlex.join(script))
             return f"unknown argument {argument}; {hint}"
-        flags = {
-            flag.strip("-"): flag for flag in self._option_string_actions
-        }  # with their dashes all flags would be similar
+        flags = {}
+        for flag in self._option_string_actions:
+            flags[flag.strip("-")] = flag  # with their dashes all flags would be similar
         if argument.startswith("--"):
             from runtime.launch import launcher_options  # torch and accelerate, which not every script needs
 

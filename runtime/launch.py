@@ -239,7 +239,9 @@ def _convolves_in_tf32() -> bool:
 
 def say_profile(profile: LaunchProfile) -> None:
     """Print the launch settings, and hints that would make the next run on this machine faster."""
-    texts = [f"{name} {value}" for name, value in profile.to_json().items()]
+    texts = []
+    for name, value in profile.to_json().items():
+        texts.append(f"{name} {value}")
     say("profile: " + ", ".join(texts))
     if profile.device == "cuda":
         gpus = torch.cuda.device_count()

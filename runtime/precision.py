@@ -20,7 +20,10 @@ def default_precision(recorded: str | None = None, *, suits_cpus: bool = True) -
         recorded: the precision of the run that is resumed or repeated; one in float32 stays so.
         suits_cpus: whether the network is faster in bf16 on CPUs too.
     """
-    if _is_named() or any(os.environ.get(variable, "false").lower() in ("1", "true") for variable in SHARDING):
+    for variable in SHARDING:
+        if os.environ.get(variable, "false").lower() in ("1", "true"):
+            return None
+    if _is_named():
         return None
     if recorded != "no" and _device_has_bf16(suits_cpus):
         return "bf16"

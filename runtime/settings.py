@@ -111,7 +111,11 @@ def flag_of(name: str) -> str:
 
 def as_flags(values: Mapping[str, Any]) -> str:
     """The values in the form in which flags are typed on the command line."""
-    return " ".join(_as_flag(name, value) for name, value in values.items() if value is not None)
+    words = []
+    for name, value in values.items():
+        if value is not None:
+            words.append(_as_flag(name, value))
+    return " ".join(words)
 
 
 def _as_flag(name: str, value: Any) -> str:

@@ -149,7 +149,9 @@ def class_table(
     for index, name in enumerate(names):
         if index not in absent:
             row = {column.key: values[column.key][index] for column in columns}
-            rows.append((name, row | {key: numbers[index] for key, numbers in pixels.items()}))
+            for key, numbers in pixels.items():
+                row[key] = numbers[index]
+            rows.append((name, row))
     means = {}
     for column in columns:
         if f"mean_{column.key}" in values:

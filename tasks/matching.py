@@ -333,9 +333,12 @@ class ObjectScores(Scores):
 
     def record(self) -> dict[str, float | None]:
         values = self.values
-        record = {f"eval/{name}": values[name] for name, _, _ in MEANS}
+        record = {}
+        for name, _, _ in MEANS:
+            record[f"eval/{name}"] = values[name]
         record["eval/missed"] = values["objects"] - values["found"]
-        record |= {f"eval/{name}": values[name] for name in ("split", "merged")}
+        for name in ("split", "merged"):
+            record[f"eval/{name}"] = values[name]
         if len(self.names) > 1:
             for name, scores in zip(self.names, self.classes, strict=True):
                 record[f"eval/ap50/{name}"] = scores["ap50"]
@@ -343,7 +346,10 @@ class ObjectScores(Scores):
 
     def brief(self) -> dict[str, float | None]:
         values = self.values
-        return {"ap50": values["ap50"]} | {name: values[name] for name, _, _ in COUNTS}
+        brief = {"ap50": values["ap50"]}
+        for name, _, _ in COUNTS:
+            brief[name] = values[name]
+        return brief
 
     def report(self) -> dict[str, Any]:
         by_class = dict(zip(self.names, self.classes, strict=True))
@@ -360,8 +366,11 @@ class ObjectScores(Scores):
 
     @property
     def unfound(self) -> list[str]:
-        rows = zip(self.names, self.classes, strict=True)
-        return [name for name, scores in rows if scores["objects"] and not scores["found"]]
+        unfound = []
+        for name, scores in zip(self.names, self.classes, strict=True):
+            if scores["objects"] and not scores["found"]:
+                unfound.append(name)
+        return unfound
 
     def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
         rows = list(zip(self.names, self.classes, strict=True))

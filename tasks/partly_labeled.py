@@ -70,7 +70,10 @@ class PartlyLabeledScores(ClassScores):
         (table,) = super().score_tables(boundary)
         note = "Each class is scored on the images that are labeled for it."
         pixels = self.sums[:, -1].tolist()
-        unscored = [name for name, count in zip(self.names, pixels, strict=True) if not count]
+        unscored = []
+        for name, count in zip(self.names, pixels, strict=True):
+            if not count:
+                unscored.append(name)
         if unscored:
             note += f" No image is labeled for {', '.join(unscored)}: these classes cannot be scored."
         return [table._replace(note=f"{note} {table.note}".rstrip())]

@@ -52,7 +52,7 @@ class ClassMeans(Scores):
     @property
     def unfound(self) -> list[str]:
         is_unfound = (self.counts.truth > 0) & (self.counts.hits == 0)
-        return [name for name, unfound in zip(self.names, is_unfound.tolist(), strict=True) if unfound]
+        return [self.names[index] for index in is_unfound.nonzero()[:, 0].tolist()]
 
     @property
     def comparison(self) -> float:

@@ -115,14 +115,16 @@ class Regions(Overlapping):
         return RegionScores(self.regions, sums, torch.zeros(images, 1, device=device))
 
     def scores_from_json(self, value: dict[str, Any]) -> RegionScores:
-        return RegionScores(self.regions, torch.tensor(value["sums"]), torch.tensor(value["by_image"]).view(-1, 1))
+        by_image = torch.tensor(value["by_image"]).view(-1, 1)
+        return RegionScores(self.regions, torch.tensor(value["sums"]), by_image)
 
     def label_bits(self) -> list[int]:
         """For each region, the bits of all regions that contain the label that is written for it."""
         return [region_bits(self.regions, region.values[0]) for region in self.regions]
 
     def to_config(self) -> dict[str, Any]:
-        return {**super().to_config(), "regions": [[region.name, list(region.values)] for region in self.regions]}
+        regions = [[region.name, list(region.values)] for region in self.regions]
+        return {**super().to_config(), "regions": regions}
 
     @classmethod
     def from_config(cls, config: UNetConfig) -> "Regions":
@@ -136,9 +138,11 @@ def regions_of_model(config: UNetConfig) -> tuple[Region, ...]:
     """The regions that a model was trained on. Raises ModelError if config.json does not define them."""
     assert config.task is not None
     try:
-        regions = tuple(Region(str(name), tuple(map(int, values))) for name, values in config.task["regions"])
+        regions = []
+        for name, values in config.task["regions"]:
+            regions.append(Region(str(name), tuple(map(int, values))))
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"config.json: the task's regions are damaged ({error!r})") from error
     if len(regions) != config.num_classes or not all(region.values for region in regions):
         raise ModelError(f"config.json: the task has {len(regions)} regions, the model {config.num_classes} outputs")
-    return regions
+    return tuple(regions)

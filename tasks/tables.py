@@ -116,7 +116,9 @@ def as_html(table: Table, colors: Mapping[str, str]) -> str:
 
 def _html_line(tag: str, cells: Sequence[str]) -> str:
     """A row whose first cell, which is HTML as all are, is a heading."""
-    others = "".join(f"<{tag}>{cell}</{tag}>" for cell in cells[1:])
+    others = ""
+    for cell in cells[1:]:
+        others += f"<{tag}>{cell}</{tag}>"
     return f'<tr><th scope="row">{cells[0]}</th>{others}</tr>'
 
 

@@ -47,7 +47,8 @@ class Target:
     @classmethod
     def unknown_value(cls, name: str) -> int:
         """The value of a field for unknown pixels."""
-        return next(entry.metadata["unknown"] for entry in fields(cls) if entry.name == name)
+        by_name = {entry.name: entry.metadata["unknown"] for entry in fields(cls)}
+        return by_name[name]
 
     @classmethod
     def image_field_names(cls) -> tuple[str, ...]:
@@ -86,8 +87,7 @@ class Target:
 
     def map(self: AnyTarget, function: Callable[[Array], Array]) -> AnyTarget:
         """A target whose fields are the results of a function of each field."""
-        arrays = {name: function(getattr(self, name)) for name in self.field_names()}
-        return type(self)(**arrays)
+        return type(self)(*map(function, self.arrays()))
 
     def map_with_unknown(self: AnyTarget, function: Callable[[Array, int], Array]) -> AnyTarget:
         """A target whose labels are replaced by the results of a function; other fields are kept.
@@ -119,8 +119,7 @@ class Target:
 
     def as_batch(self: AnyTarget) -> AnyTarget:
         """The target of one image as a batch of one."""
-        arrays = {name: getattr(self, name)[None] for name in self.field_names()}
-        return type(self)(**arrays)
+        return self.map(lambda array: array[None])
 
     def pad(self: AnyTarget, shape: Sequence[int]) -> AnyTarget:
         """The target of one image (NumPy arrays), padded at the end of each axis to a shape (*spatial)."""

@@ -235,8 +235,10 @@ class Task(ABC):
         """Whether the outputs of both tasks have the same meaning, so that they can be averaged."""
         meanings = []
         for task in (self, other):
-            values = task.to_config() or {}
-            meanings.append({key: value for key, value in values.items() if key not in task.measured_fields})
+            values = dict(task.to_config() or {})
+            for field in task.measured_fields:
+                values.pop(field, None)
+            meanings.append(values)
         return meanings[0] == meanings[1]
 
     def ensemble_task(self, others: Sequence["Task"]) -> "Task":

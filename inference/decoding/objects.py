@@ -75,4 +75,6 @@ def choose_objects(task: Task, smallest: int | None, *, drops_border: bool) -> T
     if not isinstance(task, Objects):
         flag = "--drop-border" if drops_border else "--min-size"
         raise SettingsError(f"{flag}: is for models of objects, and this is one of {task.name}; leave the flag out")
-    return replace(task, smallest=task.smallest if smallest is None else smallest, drops_border=drops_border)
+    if smallest is None:
+        smallest = task.smallest
+    return replace(task, smallest=smallest, drops_border=drops_border)

@@ -148,16 +148,20 @@ def rdf_content(
 ) -> dict[str, Any]:
     """The content of rdf.yaml, of a folder that holds all other files."""
     decoder = new_decoder(task_of_model(config))
-    letters = re.sub(r"[^A-Za-z0-9_+\-() ]", "_", title)[:128]
+    name = re.sub(r"[^A-Za-z0-9_+\-() ]", "_", title)[:128]
+    if len(name) < 5:
+        name = f"U-Net {name}"
+    things = {2: "images", 3: "volumes"}[config.dims]
+    kind = {2: "unet2d", 3: "unet3d"}[config.dims]
     return {
         "format_version": FORMAT_VERSION,
         "type": "model",
-        "name": letters if len(letters) >= 5 else f"U-Net {letters}",
-        "description": f"A U-Net for {'volumes' if config.dims == 3 else 'images'}: {answer_text(config)}"[:512],
-        "authors": [{"name": name} for name in authors],
+        "name": name,
+        "description": f"A U-Net for {things}: {answer_text(config)}"[:512],
+        "authors": [{"name": author} for author in authors],
         "license": license_id,
         "cite": [PAPERS[config.dims]],
-        "tags": ["unet", "unet3d" if config.dims == 3 else "unet2d", "pytorch", "segmentation"],
+        "tags": ["unet", kind, "pytorch", "segmentation"],
         "documentation": "README.md",
         "covers": ["cover.jpg"],
         "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -257,8 +261,11 @@ def overlap_text(config: UNetConfig) -> str:
     reaches = reach(config)
     if reaches is None:
         return "half a tile"
-    factor = config.preprocess.scale if config.dims == 2 and config.preprocess.image_size is None else 1
-    return " x ".join(str(round(side / factor)) for side in dict.fromkeys(reaches)) + " pixels"
+    factor = 1.0
+    if config.dims == 2 and config.preprocess.image_size is None:
+        factor = config.preprocess.scale
+    lengths = [str(round(side / factor)) for side in dict.fromkeys(reaches)]
+    return f"{' x '.join(lengths)} pixels"
 
 
 def file_entry(file: Path) -> dict[str, str]:
@@ -276,10 +283,9 @@ def write_torchscript(model: UNet, path: Path) -> None:
 
 def title_and_text(config: UNetConfig, folder: Path | None) -> tuple[str, str]:
     """The title of a model and what its card says of it; or its classes, where it has no card."""
-    card = folder / "README.md" if folder else None
-    if card is None or not card.is_file():
+    if folder is None or not (folder / "README.md").is_file():
         return "U-Net", f"A U-Net that gives {answer_text(config)}."
-    text = ModelCard.load(card).text.strip()
+    text = ModelCard.load(folder / "README.md").text.strip()
     first, _, body = text.partition("\n")
     return first.removeprefix("# "), body.strip()
 
@@ -291,7 +297,9 @@ def draw_cover(image: np.ndarray, answer: Tensor, folder: Path | None) -> Image.
         image: (C, H, W) or (C, D, H, W), of which the middle slice is shown.
         answer: (num_classes, *spatial).
     """
-    pictures = sorted((folder.absolute().parent / "predictions").rglob("*.png")) if folder else []
+    pictures: list[Path] = []
+    if folder is not None:
+        pictures = sorted((folder.absolute().parent / "predictions").rglob("*.png"))
     if pictures:
         picture = Image.open(pictures[0]).convert("RGB")
     else:

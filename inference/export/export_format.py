@@ -112,7 +112,9 @@ def export_proved(export_format: ExportFormat, model: UNet, path: Path, options:
                 check_answers(opener, export_format.runtime, temporary, batches, expected)
         except ModelError as error:
             hint = export_format.hint(model.config)
-            raise ModelError(f"{error}; {hint}" if hint else str(error)) from error
+            if not hint:
+                raise
+            raise ModelError(f"{error}; {hint}") from error
 
 
 def import_package(package: str, install: str) -> ModuleType:

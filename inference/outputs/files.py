@@ -40,7 +40,9 @@ class PredictedImage(NamedTuple):
     @property
     def raster_missing(self) -> np.ndarray | None:
         """The pixels without data of a raster, whose files say where they are."""
-        return None if self.job.place is None else self.missing
+        if self.job.place is None:
+            return None
+        return self.missing
 
 
 class Values(NamedTuple):
@@ -63,8 +65,10 @@ class Values(NamedTuple):
         values = self.convert(self.labels[window])
         if self.missing is not None and self.nodata is not None:
             missing = self.missing[window]
+            if values.ndim > 2:
+                missing = missing[:, :, None]
             dtype = np.promote_types(values.dtype, np.min_scalar_type(self.nodata))
-            values = np.where(missing if values.ndim == 2 else missing[:, :, None], dtype.type(self.nodata), values)
+            values = np.where(missing, dtype.type(self.nodata), values)
         release(self.labels, self.missing)
         return values
 
@@ -84,9 +88,12 @@ def save_values(job: Job, path: Path, values: Values) -> None:
 
         def read(channel: int, rows: slice, columns: slice) -> np.ndarray:
             tile = values.read(rows, columns)
-            return tile[:, :, channel] if is_color else tile
+            if is_color:
+                return tile[:, :, channel]
+            return tile
 
-        shape = (3 if is_color else 1, height, width)
+        channels = 3 if is_color else 1
+        shape = (channels, height, width)
         write_geotiff(file, shape, read, job.place, values.nodata, is_color=is_color)
 
 

@@ -125,7 +125,9 @@ class ObjectFormat(MaskFormat):
 
     def write_mask(self, image: PredictedImage) -> None:
         job, count = image.job, len(image.decoded.objects)
-        most = MOST_IN_PNG if job.place is None else MOST_IN_PNG - 1  # a raster needs a number for no data
+        most = MOST_IN_PNG
+        if job.place is not None:
+            most -= 1  # a raster needs a number for no data
         dtype = "uint16" if count <= most else "uint32"
 
         def numbers(labels: np.ndarray) -> np.ndarray:
@@ -152,7 +154,10 @@ class ObjectFormat(MaskFormat):
             columns += IMAGE_COLUMNS
         if any(job.volume is not None for job in jobs):
             columns += VOLUME_COLUMNS
-        written_jobs = [job for job in jobs if self.mask_file(job).exists() and job.file(TABLE).exists()]
+        written_jobs = []
+        for job in jobs:
+            if self.mask_file(job).exists() and job.file(TABLE).exists():
+                written_jobs.append(job)
         objects = 0
         with replace_file(folder / JOINED) as file:
             text = codecs.getwriter("utf-8")(file, "surrogateescape")
@@ -168,10 +173,14 @@ class ObjectFormat(MaskFormat):
 
     def write_table(self, image: PredictedImage) -> None:
         volume = image.job.volume
-        header = None if volume is None else read_volume_header(volume, image.job.name)
+        columns: Sequence[str] = IMAGE_COLUMNS
+        header = None
+        if volume is not None:
+            columns = VOLUME_COLUMNS
+            header = read_volume_header(volume, image.job.name)
         text = io.StringIO()
         table = TableWriter(text)
-        table.writerow(IMAGE_COLUMNS if header is None else VOLUME_COLUMNS)
+        table.writerow(columns)
         for detected in image.decoded.objects:
             name = self.names[detected.class_index]
             cells = image_cells(detected) if header is None else volume_cells(detected, header)

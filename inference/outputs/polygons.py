@@ -83,15 +83,18 @@ def _polygons(
         inside = stack.enter_context(_open_layer(folder / f"{layer}.inside.tif", "uint8", image))
         for rows in row_spans(len(labels)):
             values = areas(labels[rows])[layer]
-            is_inside = values > 0 if missing is None else (values > 0) & ~missing[rows]
+            is_inside = values > 0
+            if missing is not None:
+                is_inside &= ~missing[rows]
             window = ((rows.start, rows.stop), (0, labels.shape[1]))
             numbers.write(values.astype(np.int32), 1, window=window)
             inside.write(is_inside.astype(np.uint8), 1, window=window)
             release(labels, missing)
         for geometry, number in shapes(band(numbers, 1), band(inside, 1), connectivity=4, transform=numbers.transform):
             rings = geometry["coordinates"]
-            found = properties(layer, int(number), image.decoded)
-            yield Polygon([ring[::-1] for ring in rings] if is_mirrored else rings, found)
+            if is_mirrored:
+                rings = [ring[::-1] for ring in rings]
+            yield Polygon(rings, properties(layer, int(number), image.decoded))
 
 
 def _open_layer(path: Path, dtype: str, image: PredictedImage) -> Any:
@@ -137,26 +140,33 @@ def write_geopackage(path: Path, job: Job, polygons: Iterable[Polygon]) -> None:
     from pyogrio.raw import write
 
     epsg = epsg_code(job.place)
+    crs = None
+    if epsg is not None:
+        crs = f"EPSG:{epsg}"
     polygons = iter(polygons)
     while True:
         some = list(islice(polygons, TOGETHER))
         if not some and path.exists():
             return
-        columns = list(some[0].properties) if some else []
+        columns: list[str] = []
+        if some:
+            columns = list(some[0].properties)
         values = []
         for column in columns:
             cells = [polygon.properties[column] for polygon in some]
-            values.append(np.array(cells, np.int64 if isinstance(cells[0], int) else object))
+            dtype = np.int64 if isinstance(cells[0], int) else object
+            values.append(np.array(cells, dtype))
+        outlines = [well_known_binary(polygon.rings) for polygon in some]
         try:
             write(
                 str(path),
-                np.array([well_known_binary(polygon.rings) for polygon in some], object),
+                np.array(outlines, object),
                 values,
                 columns,
                 layer="polygons",
                 driver="GPKG",
                 geometry_type="Polygon",
-                crs=None if epsg is None else f"EPSG:{epsg}",
+                crs=crs,
                 append=path.exists(),
             )
         except (ValueError, RuntimeError) as error:  # pyogrio's errors are of both kinds

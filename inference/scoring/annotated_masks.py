@@ -84,8 +84,8 @@ class AnnotatedClasses(RenderedMask):
         others = [index for index in range(len(class_map)) if index != background]
         objects = [name for _, name in classes if not is_background(name)]
         has_one_class = len(others) == 1 and not set(objects) & set(class_map.names)
-        largest = max([IGNORE_INDEX, *(value for value, _ in classes if isinstance(value, int))])
-        indices = [IGNORE_INDEX] * (largest + 1)
+        values = [value for value, _ in classes if isinstance(value, int)]
+        indices = [IGNORE_INDEX] * (max([IGNORE_INDEX, *values]) + 1)
         unknown = []
         for value, class_name in classes:
             if not isinstance(value, int) or value == IGNORE_INDEX:
@@ -94,8 +94,10 @@ class AnnotatedClasses(RenderedMask):
                 index: int | None = class_map.names.index(class_name)
             elif is_background(class_name):
                 index = background
+            elif has_one_class:
+                index = others[0]
             else:
-                index = others[0] if has_one_class else class_map.outside
+                index = class_map.outside
             if index is None:
                 unknown.append((value, class_name))
             else:

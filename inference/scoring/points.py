@@ -38,10 +38,12 @@ def score_points(task: Landmarks, job: Job, size: tuple[int, ...], prediction: n
     else:
         target = reader.read(record, (size[0], size[1]))
     scores = task.new_scores(1)
-    scores.add(torch.from_numpy(prediction)[None], target.map(lambda array: torch.from_numpy(array)[None]), 0)
-    errors = {}
+    truth = target.map(torch.from_numpy).as_batch()
+    scores.add(torch.from_numpy(prediction)[None], truth, 0)
+    errors = dict.fromkeys(scores.names)
     for point, values in zip(scores.names, scores.by_image[0].tolist(), strict=True):
-        errors[point] = values[ERROR] if values[STATE] == PRESENT else None
+        if values[STATE] == PRESENT:
+            errors[point] = values[ERROR]
     return Score(scores, scores.brief() | {"errors": errors})
 
 
@@ -56,7 +58,10 @@ def read_prediction(table: PointTable, job: Job) -> np.ndarray:
     shares = (voxels + 0.5) / np.array(job.size)
     presence: list[float] = []
     for point in table.points(0):
-        presence.append(point.certainty.presence if point.certainty else float(point.state == PRESENT))
+        if point.certainty:
+            presence.append(point.certainty.presence)
+        else:
+            presence.append(float(point.state == PRESENT))
     return np.column_stack([shares, presence, presence])
 
 
@@ -133,8 +138,11 @@ def _find_row(images: Sequence[str], rows: Sequence[int], path: Path, folders: S
             is_below = not without_image_roots(listed_folders)
         if is_below or 0 < shared == len(listed_folders):
             shared_parts[row] = shared, name == path.name
-    best = [row for row, parts in shared_parts.items() if parts == max(shared_parts.values())]
-    return best[0] if len(best) == 1 else None
+    most = max(shared_parts.values(), default=None)
+    best = [row for row, parts in shared_parts.items() if parts == most]
+    if len(best) != 1:
+        return None
+    return best[0]
 
 
 def _shared_end(first: Sequence[str], second: Sequence[str]) -> int:

@@ -44,8 +44,10 @@ def print_scores(scores: Scores, compared_by: str, scored: list[ScoredImage]) ->
     if areas:
         report["areas"] = area_report(areas, report["classes"])
         say(area_table(report["areas"]))
-    heading = f"the worst of {len(by_image)} by their {compared_by}:" if len(by_image) > 1 else "the image:"
-    say(heading)
+    if len(by_image) > 1:
+        say(f"the worst of {len(by_image)} by their {compared_by}:")
+    else:
+        say("the image:")
     for image in by_image[:WORST_SHOWN]:
         say(f"{compared_by} {image[score_name] or 0:.4f}, {image['image']}")
     return report

@@ -39,7 +39,7 @@ def volume_entry(scores: Scores, surfaces: SurfaceScores | None) -> dict[str, An
         for mm, values in zip(TOLERANCES, surfaces.dice.T, strict=True):
             entry[f"surface_dice_{mm}mm"] = numbers(values)
     if by_class:
-        first = 1 if scores.has_background else 0
+        first = int(scores.has_background)
         entry["mean_dice"] = mean_of_present(by_class["dice"][first:])
     return entry
 
@@ -79,7 +79,7 @@ def case_report(
     The background, the first class where there is one, is left out. `dice_cases` counts the cases that have a Dice,
     `hd95_missed` the cases where only truth or prediction has the class: their Dice is 0, and they have no distance.
     """
-    first = 1 if has_background else 0
+    first = int(has_background)
     report: dict[str, Any] = {"cases": len(cases), "classes": list(names[first:])}
     classes = range(first, len(names))
     for key in TITLES:
@@ -103,7 +103,9 @@ def case_report(
 def case_table(report: dict[str, Any]) -> str:
     """The result of `case_report` as plain text: a line for each class, then the classes without a distance."""
     columns = [Column(key, title) for key, title in TITLES.items() if key in report]
-    means: dict[str, Any] = {column.key: report[f"mean_{column.key}"] for column in columns}
+    means: dict[str, Any] = {}
+    for column in columns:
+        means[column.key] = report[f"mean_{column.key}"]
     means["dice_cases"] = report["cases"]
     columns.append(Column("dice_cases", "cases", ""))
     rows = []

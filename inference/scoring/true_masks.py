@@ -57,13 +57,12 @@ class TruthFolder:
         truths = open_true_masks(
             self.folder, self.mask_suffix, stems, self.class_folders, self.object_classes, self.class_map, files
         )
+        as_read = _place_on_image if self.reads_places else _as_picture
         jobs: list[Job] = []
         for pages in inputs:
             for number, (job, page_stem) in enumerate(zip(pages.jobs, pages.page_stems, strict=True)):
                 mask = truths.find(pages.stem, page_stem, number, len(pages.jobs), job.image)
-                jobs.append(
-                    replace(job, truth=_place_on_image(mask, job) if self.reads_places else _as_picture(mask, job))
-                )
+                jobs.append(replace(job, truth=as_read(mask, job)))
         if truths.missing:
             raise DataError(
                 f"--truth {self.folder}: has no mask for {counted(len(truths.missing), 'input')}, the first is"
@@ -96,8 +95,12 @@ def masks_below(folder: Path, inputs: Collection[Path] = ()) -> dict[Path, Path]
         raise DataError(f"--truth {folder}: is not a folder")
     pictures = pictures_among(files_below(folder), folder)
     in_mask_folder = mask_folder_test([picture.path for picture in pictures])
-    masks = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
-    return {stem: path for stem, path in masks if not inputs or path.resolve() not in inputs}
+    pictures = [picture for picture in pictures if in_mask_folder(picture.path)] or pictures
+    masks = {}
+    for stem, path in pictures:
+        if not inputs or path.resolve() not in inputs:
+            masks[stem] = path
+    return masks
 
 
 def open_true_masks(
@@ -160,10 +163,14 @@ class TrueMasks:
         self._plain_files: dict[Path, Path | None] = {}  # None where several files have one name
         for stem, file in files.items():
             plain = _plain(stem)
-            self._plain_files[plain] = None if plain in self._plain_files else file
+            if plain in self._plain_files:
+                self._plain_files[plain] = None
+            else:
+                self._plain_files[plain] = file
         if suffix is None and self.files:
             plain_stems = [_plain(stem).as_posix() for stem in stems]
-            suffix = detect_suffix(plain_stems, [stem.as_posix() for stem in self._plain_files])
+            plain_names = [stem.as_posix() for stem in self._plain_files]
+            suffix = detect_suffix(plain_stems, plain_names)
         self.suffix = suffix or ""
         self.missing: list[str] = []
 
@@ -203,14 +210,20 @@ class AnnotatedTruths:
             for index in range(len(records)):
                 record = records[index]
                 stem = _composed(stem_of(Path(records.listed_name(index))))
-                self._by_stem[stem] = None if stem in self._by_stem else (records, index)
+                if stem in self._by_stem:
+                    self._by_stem[stem] = None
+                else:
+                    self._by_stem[stem] = (records, index)
                 if isinstance(record["image"], str | Path):
                     self._by_file[Path(record["image"]).resolve()] = (records, index)
 
     def find(self, stem: Path, page_stem: Path, number: int, pages: int, image: Path | None = None) -> MaskFile | None:
         """The truth of an input. Returns None if there is none, and notes it in `missing`."""
-        entry = self._by_file.get(image.resolve()) if image is not None else None
-        entry = entry or self._by_stem.get(_composed(page_stem))
+        entry = None
+        if image is not None:
+            entry = self._by_file.get(image.resolve())
+        if entry is None:
+            entry = self._by_stem.get(_composed(page_stem))
         if entry is None:
             self.missing.append(str(page_stem))
             return None
@@ -266,13 +279,19 @@ class ClassTruths:
             if mask is None:
                 return None
             return _masks_in_file(Path(str(mask.path)), bits)
-        masks = [class_masks.find(stem, page_stem, number, pages) for class_masks in self.class_masks]
-        if not any(masks):
+        files = []
+        for class_masks in self.class_masks:
+            mask = class_masks.find(stem, page_stem, number, pages)
+            if mask is None:
+                files.append(PageFile(""))
+            else:
+                files.append(PageFile(str(mask.path), mask.page))
+        paths = [str(file.path) for file in files]
+        if not any(paths):
             self.missing.append(str(page_stem))
             return None
-        files = [PageFile("") if mask is None else PageFile(str(mask.path), mask.page) for mask in masks]
-        if any(is_volume(str(file.path)) for file in files):
-            return layered_label([str(file.path) for file in files], bits)
+        if any(map(is_volume, paths)):
+            return layered_label(paths, bits)
         return ClassMasks(tuple(files), bits)
 
 
@@ -280,7 +299,8 @@ def _masks_in_file(path: Path, bits: tuple[int, ...]) -> MaskFile:
     """The masks of all classes in the pages or channels of one file."""
     if is_volume(path):
         return VolumeFile((str(path),), layers=ClassLayers(bits))
-    pages = [number for number, _ in tiff_pages(path)] if is_tiff(path) else []
-    if len(pages) == len(bits) > 1:
-        return ClassMasks(tuple(PageFile(str(path), page) for page in pages), bits)
+    if is_tiff(path):
+        pages = [PageFile(str(path), number) for number, _ in tiff_pages(path)]
+        if len(pages) == len(bits) > 1:
+            return ClassMasks(tuple(pages), bits)
     return ClassMasks((PageFile(str(path)),), bits)

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.folders import write_folder
 from support.in_process import Run, parsed, run_train
@@ -220,7 +221,7 @@ def test_the_query_of_a_signed_file_is_no_part_of_its_name():
     groups = np.array([[0, 0, 0, 2]])
     for token in TOKENS:
         records = ParquetRecords([f"https://host/a.parquet?token={token}"], groups, {"image": "i", "mask": "m"})
-        records._read[0] = [b"1", b"2"], [b"3", b"4"]
+        records._read[0] = pa.array([b"1", b"2"]), pa.array([b"3", b"4"])
         assert [record["name"] for record in records] == ["a.parquet row 0", "a.parquet row 1"]
 
 

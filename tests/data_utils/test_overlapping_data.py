@@ -28,10 +28,7 @@ from data_utils.sources.overlapping import (
 )
 from data_utils.targets.label_sets import LabelSets
 from data_utils.targets.overlapping import OverlapReader
-from data_utils.targets.sides import Sides
 from runtime.errors import DataError
-
-SIDED = Sides((1, 0), False, "")
 
 
 @pytest.fixture

@@ -1,42 +1,19 @@
-"""An input of a prediction: its name, its pixels, and the files of its output."""
+"""An input of a prediction: its name and the files of its output."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from data_utils.image_io.formats import BandSource, PageFile, VolumeFile
 from inference.jobs import Job
 
 IMAGE = Job(image=Path("in/a.b.tif"), size=(4, 5), output=Path("out/a.b"))
 PAGE = Job(image=Path("a.tif"), size=None, output=Path("a"), page=2)
-VOLUME = Job(image=Path("a.nii"), size=(2, 3, 4), output=Path("a"), volume=VolumeFile(("a.nii", "b.nii")))
 
 
 def test_a_job_is_named_as_its_image_with_its_page():
     assert IMAGE.name == "in/a.b.tif"
     assert PAGE.name == "a.tif page 3"
-
-
-def test_a_job_has_no_pixels_where_its_image_cannot_be_read():
-    assert IMAGE.pixels == 20
-    assert VOLUME.pixels == 24
-    assert PAGE.pixels == 0
-
-
-@pytest.mark.parametrize(
-    ("stored", "source", "files"),
-    [
-        (None, Path("a.tif"), ("a.tif",)),
-        (BandSource(("B2.tif", "B3.tif")), BandSource(("B2.tif", "B3.tif")), ("B2.tif", "B3.tif")),
-        (PageFile("a.tif", reads_place=False), PageFile("a.tif", reads_place=False), ("a.tif",)),
-    ],
-    ids=["image", "bands", "picture"],
-)
-def test_an_image_job_reads_what_is_stored(stored, source, files):
-    job = replace(PAGE, stored=stored)
-    assert job.source == source
-    assert job.files == files
 
 
 @pytest.mark.parametrize(("extension", "name"), [(".png", "out/a.b.png"), (".npy", "out/a.b.npy")])

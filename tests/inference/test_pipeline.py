@@ -64,14 +64,6 @@ def test_a_large_file_is_read_in_parts_where_that_can_be(tmp_path, monkeypatch, 
     assert (line in capsys.readouterr().out) is (name == "a.png")
 
 
-def test_each_image_of_a_batch_has_its_mask(tmp_path):
-    touch(tmp_path, "a.png", "b.png", "c.png")
-    jobs = find_jobs([f"{tmp_path}/*.png"], tmp_path / "out")
-    predictor = Predictor(network_of())
-    assert list(PredictionPipeline(predictor, writer_of(predictor), set()).run([jobs])) == [(job, None) for job in jobs]
-    assert all(job.file(".png").exists() for job in jobs)
-
-
 @pytest.fixture
 def full_memory(monkeypatch) -> Predictor:
     """A predictor whose device has no memory left."""

@@ -138,11 +138,6 @@ def test_a_mask_takes_one_wait_with_its_probabilities(downloads):
     assert downloads == [3]  # and whether all logits are finite
 
 
-def test_a_mask_alone_takes_one_wait(downloads):
-    assert Predictor(network()).mask(IMAGES[0]).shape == SHAPES[0]
-    assert downloads == [2]
-
-
 def jobs(folder: Path, count: int) -> list[Job]:
     """Images with true masks."""
     for index in range(count):
@@ -188,21 +183,3 @@ def test_host_waits_once_for_each_written_strip(downloads, monkeypatch, tmp_path
     monkeypatch.setattr(inference.predictor, "WINDOW_MEMORY", 0)
     run_pipeline([[job] for job in jobs(tmp_path, count)], extensions)
     assert downloads == [tensors + 1] * 2 * count  # of 64 rows
-
-
-def test_the_files_of_an_image_come_into_being_when_they_are_whole_and_its_mask_last(monkeypatch, tmp_path):
-    predictor, extensions = Predictor(network(device="cpu")), (MASK, OVERLAY, PROBABILITIES)
-    writer = RequestedOutputs(new_format(predictor.config), predictor.task, extensions)
-    (job,) = jobs(tmp_path, 1)
-    replace, renamed, sizes = Path.replace, [], []
-
-    def noted(path: Path, target: Path) -> Path:
-        renamed.append(Path(target))
-        sizes.append(path.stat().st_size)
-        return replace(path, target)
-
-    monkeypatch.setattr(Path, "replace", noted)
-    assert len(list(PredictionPipeline(predictor, writer, set()).run([[job]]))) == 1
-    assert sorted(renamed) == sorted(map(job.file, extensions))
-    assert renamed[-1] == job.file(MASK)
-    assert sizes == [file.stat().st_size for file in renamed]

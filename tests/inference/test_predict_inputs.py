@@ -1,4 +1,4 @@
-"""What predict.py takes: files, folders, globs, pages of TIFFs, and how they are shared out.
+"""What predict.py takes: files, folders, globs, and pages of TIFFs.
 
 Modules: inference/input_files.py, inference/inputs.py, inference/network_inputs.py.
 """
@@ -10,19 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
-import torch
 from PIL import Image
 from support.in_process import run_predict
 from support.launches import predict
 from support.prediction import touch
 
-from data_utils.image_io.formats import PageFile
-from data_utils.loading.batch_sampler import images_per_batch, pixels_per_batch
 from inference import Predictor
-from inference.batches import group_jobs, process_share
 from inference.input_files import files_of_patterns
 from inference.inputs import InputRules, find_jobs
-from inference.jobs import Job, MaskFile
+from inference.jobs import Job
 from inference.scoring.true_masks import TruthFolder
 from runtime.errors import DataError
 
@@ -44,11 +40,6 @@ def two_images(tmp_path) -> Path:
 
 def test_outputs_never_take_the_place_of_each_other(model, two_images, tmp_path, fails_with):
     fails_with(predict(model, [two_images], tmp_path / "out", "--overlay"), "would both write", 1)
-
-
-def test_outputs_never_take_the_place_of_an_input(model, two_images, fails_with):
-    result = predict(model, [two_images / "a.overlay.png"], two_images)
-    fails_with(result, "is an input, not to be overwritten", 1)
 
 
 def test_outputs_never_lie_among_inputs(model, two_images, fails_with):
@@ -135,18 +126,6 @@ def test_a_header_that_tells_another_size_costs_nobody_a_mask(model, tmp_path):
     assert result.returncode == 0, result.stderr
     assert Image.open(tmp_path / "out" / "a.png").size == (60, 40)
     assert Image.open(tmp_path / "out" / "b.png").size == (40, 60)
-
-
-def test_work_is_shared_by_pixels():
-    sizes = [(2000, 2000), *[(100, 100)] * 8, (300, 200), (1500, 1500), (1200, 1300)]
-    jobs = [Job(image=Path(f"{number}.png"), size=size, output=Path(str(number))) for number, size in enumerate(sizes)]
-    pixels = pixels_per_batch(torch.device("cpu"))
-    batches = group_jobs(jobs, lambda size: (size, images_per_batch(pixels, size)))
-    assert max(map(len, batches)) == 8
-    shares = [process_share(batches, process, 2) for process in range(2)]
-    assert sorted((job for share in shares for batch in share for job in batch), key=jobs.index) == jobs
-    pixels = [sum(job.pixels for batch in share for job in batch) for share in shares]
-    assert max(pixels) / min(pixels) < 1.1
 
 
 @pytest.mark.parametrize(
@@ -302,17 +281,6 @@ def test_a_stack_is_a_volume_where_a_spacing_is_known(stack_file, name):
     assert stack.output.name == Path(name).stem
 
 
-def test_pages_are_pictures_to_a_model_that_reads_no_places(stack_file):
-    jobs = jobs_of(stack_file, InputRules(reads_places=False))
-    assert [job.source for job in jobs] == [PageFile(str(stack_file), page, reads_place=False) for page in range(3)]
-
-
-def test_masks_that_would_lie_among_images_are_refused(tmp_path):
-    touch(tmp_path, "in/a.png")
-    with pytest.raises(DataError, match="is a folder of inputs; masks must not lie among images"):
-        find_jobs([str(tmp_path / "in")], tmp_path / "in")
-
-
 @pytest.mark.parametrize(
     ("pattern", "line"),
     [
@@ -356,24 +324,9 @@ def test_inputs_without_a_true_mask_are_counted_with_the_first(tmp_path):
         find_jobs([str(tmp_path / "in")], tmp_path / "out", truth=TruthFolder(tmp_path / "truth"))
 
 
-@pytest.fixture
-def linked(tmp_path) -> Path:
-    """A folder with images in in/, to which link leads, and a picture in out/."""
-    touch(tmp_path, "in/a.png", "in/sub/deep/b.png", "out/notes.png")
-    (tmp_path / "link").symlink_to(tmp_path / "in")
-    return tmp_path
-
-
 def test_an_image_of_two_folders_that_are_given_has_an_output_below_each(tmp_path):
     touch(tmp_path, "in/sub/a.png")
     assert outputs(tmp_path, "in", "in/sub") == {"sub/a": ("in/sub/a.png",), "a": ("in/sub/a.png",)}
-
-
-@pytest.mark.parametrize("pattern", ["*/*.png", ""], ids=["pattern", "folder"])
-def test_inputs_leave_out_the_folder_of_outputs(linked, pattern):
-    jobs = find_jobs([str(linked / pattern)], linked / "out")
-    assert "a" in {job.output.name for job in jobs}
-    assert "notes" not in {job.output.name for job in jobs}
 
 
 @pytest.mark.parametrize("output", ["in/x/out", "other/in/x/out", "other/out"])
@@ -385,42 +338,3 @@ def test_masks_of_an_earlier_call_are_no_inputs_by_any_name(tmp_path, pattern, o
     (tmp_path / "other" / "out").symlink_to(tmp_path / "in" / "x" / "out")
     jobs = find_jobs([str(tmp_path / pattern)], tmp_path / output)
     assert [job.image.name for job in jobs] == ["a.png"]
-
-
-@pytest.mark.parametrize("name", ["v.nii.gz", "v.png"])
-def test_an_input_in_a_folder_has_the_true_mask_in_the_folder_of_that_name(tmp_path, name):
-    touch(tmp_path, f"in/sub/{name}", f"truth/sub/{name}", f"truth/{name}")
-    (job,) = find_jobs([str(tmp_path / "in")], tmp_path / "out", truth=TruthFolder(tmp_path / "truth"))
-    assert job.truth == PageFile(tmp_path / "truth" / "sub" / name)
-
-
-@pytest.fixture
-def true_masks(tmp_path) -> Path:
-    """A folder with a.png, its masks in truth/, without a suffix and with one, and those of two classes in classes/."""
-    touch(tmp_path, "a.png", "truth/a.png", "truth/a_mask.png", "classes/x/a.png", "classes/y/a.png")
-    return tmp_path
-
-
-def truth_of(folder: Path, truth: TruthFolder) -> MaskFile:
-    """The true mask of the image."""
-    (job,) = find_jobs([str(folder / "a.png")], folder / "out", truth=truth)
-    return job.truth
-
-
-@pytest.mark.parametrize(("suffix", "name"), [("_mask", "a_mask.png"), ("", "a.png")])
-@pytest.mark.parametrize("reads_places", [True, False])
-def test_a_true_mask_is_found_by_the_suffix_that_is_given(true_masks, suffix, name, reads_places):
-    truth = TruthFolder(true_masks / "truth", suffix, reads_places=reads_places)
-    assert truth_of(true_masks, truth) == PageFile(true_masks / "truth" / name)
-
-
-def test_a_true_mask_is_refused_where_objects_have_classes(true_masks):
-    with pytest.raises(DataError, match="masks do not say the classes of objects"):
-        truth_of(true_masks, TruthFolder(true_masks / "truth", "", object_classes=("cell", "dirt")))
-
-
-def test_masks_of_pages_are_found_by_the_suffix_that_theirs_have(tmp_path):
-    tifffile.imwrite(tmp_path / "s.tif", np.zeros((2, 4, 5), np.uint8), photometric="minisblack")
-    touch(tmp_path, "truth/s_0001_mask.png", "truth/s_0002_mask.png")
-    jobs = find_jobs([str(tmp_path / "s.tif")], tmp_path / "out", truth=TruthFolder(tmp_path / "truth"))
-    assert [job.truth for job in jobs] == [PageFile(tmp_path / f"truth/s_000{page}_mask.png") for page in (1, 2)]

@@ -4,13 +4,10 @@ Modules: inference/outputs/requested_outputs.py, inference/outputs/disk.py, infe
 inference/outputs/prediction_format.py, inference/outputs/classes.py, inference/provenance.py.
 """
 
-import errno
 import json
 import os
-import shutil
 import signal
 import time
-from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +17,6 @@ from PIL import Image
 from support.forks import ForkedRun
 from support.launches import ROOT, predict
 
-from inference.outputs import disk
-from inference.outputs.disk import check_disk
-from inference.provenance import complete_provenance, provenance_of, record_provenance
-from runtime.errors import DataError
 from unet import UNet
 
 
@@ -90,81 +83,12 @@ def test_folder_of_masks_is_incomplete_where_one_of_another_model_stays(other_mo
     assert json.loads((masks / "predict.json").read_text())["complete"] is False
 
 
-def test_an_output_folder_is_claimed_by_what_made_its_masks(model, tmp_path):
-    def provenance(tta: bool = False, ensemble: tuple = ()) -> dict:
-        return provenance_of(
-            Namespace(model=str(model), ensemble=[*ensemble], scale=None, tta=tta, min_size=None, drop_border=False)
-        )
-
-    def refused(**settings) -> None:
-        with pytest.raises(DataError, match="--overwrite"):
-            record_provenance(tmp_path, provenance(**settings), False)
-
-    (tmp_path / "predict.json").write_text("[]")  # not ours
-    record_provenance(tmp_path, provenance(), False)
-    record_provenance(tmp_path, provenance(), False)
-    refused(tta=True)
-    refused(ensemble=("owner/model",))
-    record_provenance(tmp_path, provenance(tta=True), True)
-    refused(tta=True)  # what is half overwritten is not taken for finished
-    refused()
-    complete_provenance(tmp_path)
-    record_provenance(tmp_path, provenance(tta=True), False)
-
-
-def change_scale(args: Namespace) -> None:
-    args.scale = 0.5
-
-
-def change_weights(args: Namespace) -> None:
-    """Another bit in the middle."""
-    file = Path(args.model) / "model.safetensors"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-
-
-def change_classes(args: Namespace) -> None:
-    """Another value of a class."""
-    file = Path(args.model) / "config.json"
-    file.write_text(file.read_text().replace("200", "201"))
-
-
-def change_ensemble(args: Namespace) -> None:
-    """Another value of a class in the second model."""
-    file = Path(args.ensemble[0]) / "config.json"
-    file.write_text(file.read_text().replace("200", "201"))
-
-
-@pytest.mark.parametrize("change", [change_scale, change_weights, change_classes, change_ensemble])
-def test_a_folder_of_masks_knows_all_that_made_them(model, tmp_path, monkeypatch, change):
-    """Every byte of the weights, the config and the settings that change masks."""
-    monkeypatch.setattr("inference.provenance.CHUNK", 64)  # the weights are read in several parts
-    folder = shutil.copytree(model, tmp_path / "model")
-    other = shutil.copytree(model, tmp_path / "other")
-    args = Namespace(model=str(folder), ensemble=[str(other)], scale=None, tta=False, min_size=None, drop_border=False)
-    record_provenance(tmp_path, provenance_of(args), False)
-    record_provenance(tmp_path, provenance_of(args), False)
-    change(args)
-    with pytest.raises(DataError, match="--overwrite"):
-        record_provenance(tmp_path, provenance_of(args), False)
-
-
 def test_too_small_a_disk_is_found_before_the_first_image(model, photos, tmp_path, fails_with):
     array = np.lib.format.open_memmap(tmp_path / "vast.npy", mode="w+", dtype=np.uint8, shape=(1 << 21, 1 << 21))
     del array  # a file of 4 TB that occupies nothing
     result = predict(model, [tmp_path / "vast.npy", photos], tmp_path / "out", "--probabilities")
     fails_with(result, "MB are free", 1)
     assert not (tmp_path / "out").exists()
-
-
-def test_an_output_folder_that_takes_no_files_is_found_before_the_first_image(monkeypatch, tmp_path):
-    def refuse(dir: Path) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(disk, "TemporaryFile", refuse)
-    with pytest.raises(DataError, match=r"out: cannot be written \(Read-only file system\)"):
-        check_disk(tmp_path / "out", 0)
 
 
 def test_an_overlay_of_a_large_image_of_16_bits_is_equally_bright_all_over(model, tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """The Predictor: what it predicts in windows or in batches, what it returns, and which models are an ensemble."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,28 +33,16 @@ def four_classes(scale: float) -> UNet:
     [
         ([1.0], None, (2048, 4096), (2048, 4097)),
         ([1.0], 512, (1024, 2048), (1024, 2049)),  # sums of tiles, and copies of what they share
-        ([2.0], None, (1024, 2048), (1024, 2050)),
         ([1.0, 2.0], None, (1024, 2048), (1024, 2050)),
         ([1.0, 0.25], 512, (1024, 2048), (1024, 2049)),  # tiles of the first network alone
-        ([0.5], None, (2048, 4096), (2048, 4097)),
     ],
-    ids=["whole", "tiles", "twice the size", "ensemble", "tiles of one network", "half the size"],
+    ids=["whole", "tiles", "ensemble", "tiles of one network"],
 )
 def test_images_beyond_128_megabytes_of_logits_are_predicted_in_windows(scales, tile_size, whole, in_windows):
     first, *others = (four_classes(scale) for scale in scales)
     predictor = Predictor(first, ensemble=others, tile_size=tile_size)
     assert not predictor.needs_windows(whole)
     assert predictor.needs_windows(in_windows)
-
-
-SMALL_CONFIG = UNetConfig(base_channels=1, depth=1, norm="group")
-HALF_CONFIG = replace(SMALL_CONFIG, preprocess=Preprocess(scale=0.5))
-
-
-def test_images_share_a_batch_where_the_network_sees_one_shape():
-    predictor = Predictor(UNet(HALF_CONFIG))
-    assert predictor.batch_key((100, 60))[0] == ((50, 30),)
-    assert predictor.batch_key((100, 62))[0] == ((50, 31),)
 
 
 @pytest.fixture
@@ -175,18 +162,6 @@ def noted(network: UNet, batches: list[torch.Tensor]) -> UNet:
     return network
 
 
-def logits_of_images(predictor: Predictor, *sizes: tuple[int, int]) -> list[torch.Tensor]:
-    """The logits of black images of these sizes, in one batch."""
-    inputs = [predictor.inputs(np.zeros((*size, predictor.config.in_channels), np.uint8)) for size in sizes]
-    return predictor.logits_of_batch([image.tensors for image in inputs], sizes)
-
-
-@pytest.mark.parametrize("sizes", [[(16, 20), (17, 21), (17, 20)], [(16, 20), (16, 24)]], ids=["one input", "widths"])
-def test_logits_of_a_batch_have_the_size_of_each_image(sizes):
-    logits = logits_of_images(Predictor(UNet(HALF_CONFIG)), *sizes)
-    assert [image.shape[1:] for image in logits] == sizes
-
-
 PASSES = pytest.mark.parametrize(
     ("mirrors", "tta", "passes"),
     [(True, None, 2), (True, False, 1), (False, None, 1)],
@@ -206,15 +181,6 @@ def test_a_prediction_of_landmarks_passes_the_image_with_its_mirror_image(batche
     Predictor(noted(mirrored_network(mirrors), batches), tta=tta).points(LANDMARK_IMAGE)
     assert len(batches) == passes
     assert torch.equal(batches[-1], batches[0].flip(-1)) == (passes == 2)
-
-
-@PASSES
-def test_strips_of_landmarks_are_the_logits_of_a_batch(batches, mirrors, tta, passes):
-    predictor = Predictor(noted(mirrored_network(mirrors), batches), tta=tta)
-    (strip,) = predictor.strips(WindowedArray(LANDMARK_IMAGE[..., None]))
-    assert len(batches) == passes
-    (logits,) = predictor.logits_of_batch([predictor.inputs(LANDMARK_IMAGE).tensors], [(8, 10)])
-    torch.testing.assert_close(strip, logits)
 
 
 def test_strips_of_a_photograph_are_read_in_the_detail_of_a_batch(tmp_path):
@@ -382,14 +348,6 @@ def test_models_are_loaded_with_the_options_that_are_given(model_folder):
     assert predictor.tile_size == 64
     assert predictor.overlap == 8
     assert predictor.tta is True
-
-
-def test_a_model_of_landmarks_that_is_loaded_sees_mirror_images_by_default(batches, tmp_path):
-    mirrored_network(mirrors=True).save_pretrained(tmp_path)
-    predictor = Predictor.from_pretrained(tmp_path)
-    noted(predictor.networks[0], batches)
-    predictor.points(LANDMARK_IMAGE)
-    assert len(batches) == 2
 
 
 def test_a_scale_is_refused_where_the_model_holds_its_own(model_folder):

@@ -54,16 +54,6 @@ def test_provenance_has_what_is_left_out_of_objects():
     assert changed == plain | {"min_size": 0, "drop_border": True}
 
 
-def test_a_new_folder_of_masks_is_complete(weights, output):
-    record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
-    assert is_complete(output)
-
-
-def test_the_record_of_a_folder_of_masks_is_indented(weights, output):
-    record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
-    assert (output / "predict.json").read_text().startswith('{\n  "models": {\n')
-
-
 def test_a_folder_of_masks_of_other_settings_is_refused(weights, output):
     record_provenance(output, provenance_of(settings_of(model=str(weights))), overwrite=False)
     other = provenance_of(settings_of(model=str(weights), tta=True))
@@ -131,19 +121,6 @@ def test_a_record_that_is_damaged_is_not_completed(tmp_path):
     (tmp_path / "predict.json").write_text("{")
     complete_provenance(tmp_path)
     assert (tmp_path / "predict.json").read_text() == "{"
-
-
-def test_a_record_that_cannot_be_written_is_an_error(tmp_path):
-    (tmp_path / "predict.json").mkdir()
-    with pytest.raises(IsADirectoryError):
-        record_provenance(tmp_path, {"models": {"me/cells": None}, "complete": True}, overwrite=False)
-    with pytest.raises(IsADirectoryError):
-        complete_provenance(tmp_path)
-
-
-def test_nothing_is_recorded_of_a_folder_that_is_not_there(tmp_path):
-    record_provenance(tmp_path / "gone", {"models": {"me/cells": None}, "complete": True}, overwrite=False)
-    assert not (tmp_path / "gone").exists()
 
 
 @pytest.mark.parametrize(("content", "checksum"), [(b"weights", "1ad27358"), (b"weights 129", "00c88c5f")])

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from PIL import Image
 from safetensors.torch import save_file
 from support.in_process import run_train
-from support.inputs import read_input
 from support.launches import launch, predict
 from support.pytorch_unet import pytorch_unet_checkpoint
 from support.starts import start_from
@@ -25,7 +24,7 @@ from support.starts import start_from
 from inference import Predictor
 from inference.models import load_model
 from runtime.errors import ModelError
-from train_utils.settings.starting_point import StartingPoint, copy_weights
+from train_utils.settings.starting_point import StartingPoint
 from unet import UNet, UNetConfig
 
 
@@ -106,22 +105,6 @@ def test_logits_are_the_originals(save, classes, bilinear, prefix):
         assert (load_model(save(weights))(images) - expected).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize(("bilinear", "upsample"), [(False, "transpose"), (True, "bilinear_aligned")])
-def test_the_architecture_is_found_in_the_weights(save, bilinear, upsample):
-    config = load_model(save(pytorch_unet_checkpoint(2, bilinear=bilinear))).config
-    assert config.upsample == upsample
-    assert config.base_channels == 4
-    assert config.depth == 4
-    assert config.norm == "batch"
-
-
-@pytest.mark.parametrize("channels", [1, 4])
-def test_each_channel_of_a_checkpoint_is_divided_by_255(save, channels):
-    config = load_model(save(pytorch_unet_checkpoint(2, channels=channels))).config
-    assert config.in_channels == channels
-    assert config.preprocess.std == (255.0,) * channels
-
-
 def test_one_sigmoid_becomes_the_equivalent_softmax_of_two_classes(save):
     weights = pytorch_unet_checkpoint(1)
     model = load_model(save(weights)).double()
@@ -181,16 +164,6 @@ def test_predict_writes_the_masks_that_the_original_writes(save, tmp_path, class
         np.testing.assert_array_equal(written, values[mask], err_msg=name)
 
 
-@pytest.fixture
-def saved_config(save, tmp_path) -> UNetConfig:
-    """The config of a checkpoint with mask values, which was saved as a model and loaded again."""
-    model = load_model(save(pytorch_unet_checkpoint(3) | {"mask_values": [0, 7, 9]}), scale=0.25)
-    model.save_pretrained(tmp_path / "model")
-    again = load_model(tmp_path / "model")
-    assert again.config == model.config
-    return again.config
-
-
 def test_the_scale_is_that_of_each_checkpoint_of_an_ensemble(save):
     first = save(pytorch_unet_checkpoint(3))
     second = Path(shutil.copy(first, first.with_name("second.pth")))
@@ -198,33 +171,13 @@ def test_the_scale_is_that_of_each_checkpoint_of_an_ensemble(save):
     assert [network.config.preprocess.scale for network in predictor.networks] == [0.25, 0.25]
 
 
-def test_the_scale_of_a_checkpoint_is_half_unless_it_is_given(save):
-    assert load_model(save(pytorch_unet_checkpoint(3))).config.preprocess.scale == 0.5
-
-
-@pytest.mark.parametrize(
-    ("image", "largest"),
-    [
-        (np.ones((8, 8, 3), np.uint8), 255),
-        (np.full((8, 8, 3), 2, np.uint8), 2),
-        (np.full((8, 8, 3), 0.5, np.float32), 127.5),
-    ],
-    ids=["dark", "bright", "real"],
-)
-def test_pixels_of_a_unit_range_are_stretched(saved_config, image, largest):
-    assert read_input(image, saved_config.preprocess, 3).whole().max() == largest
-
-
 @pytest.mark.parametrize(
     ("mask_values", "expected"),
     [
         ([0, 255], (0, 255, 1)),  # a class that no mask held: the first free value
-        ([False, True], (0, 1, 2)),
         ([0.0, 1.0, 2.0], (0, 1, 2)),
-        ([0, 1, 2, 3], (0, 1, 2)),
         ([[0, 0, 0, 255], [9, 8, 7, 255]], ((0, 0, 0), (9, 8, 7), (1, 1, 1))),
         ([0, 65535], (0, 65535, 1)),
-        ([[0, 0, 0], [255, 255, 255]], ((0, 0, 0), (255, 255, 255), (1, 1, 1))),
         (None, (0, 1, 2)),
     ],
 )
@@ -239,16 +192,10 @@ def test_every_class_gets_a_mask_value(save, mask_values, expected):
         [],
         "01",
         [0, 0],
-        [-1, 0],
         [0, 65536],
         [[0, 0], [1, 1]],
         [[0, 0, 0], 5],
-        ["a", "b"],
-        [["a", 0, 0], [1, 1, 1]],
-        7,
         [None, 1],
-        {},
-        [[0, 0, 256], [1, 1, 1]],
         [[0, 0, -1], [1, 1, 1]],
     ],
 )
@@ -321,12 +268,6 @@ def test_a_damaged_file_ends_in_a_one_line_error(tmp_path, zipped):
     ("change", "message"),
     [
         (lambda w: [1, 2], "holds a list, expected a state dict"),
-        (lambda w: torch.zeros(3), "holds a Tensor, expected a state dict"),
-        (lambda w: w | {7: torch.zeros(3)}, "has unknown 7"),
-        (
-            lambda w: {k: v for k, v in w.items() if k != "outc.conv.weight"},
-            "it lacks inc.double_conv.0.weight or outc",
-        ),
         (
             lambda w: (
                 {k: v for k, v in w.items() if k != "inc.double_conv.1.running_mean"}
@@ -338,9 +279,7 @@ def test_a_damaged_file_ends_in_a_one_line_error(tmp_path, zipped):
         (lambda w: w | {"epoch": 3}, "holds 'epoch', which is not a weight"),
         (lambda w: w | {"outc.conv.bias": torch.full((2,), torch.nan)}, "weights are no finite numbers"),
         (lambda w: w | {"extra": torch.zeros(3)}, "has unknown extra"),
-        (lambda w: {k: v for k, v in w.items() if k != "up1.up.bias"}, "lacks ups.0.up.bias"),
         (lambda w: w | {"up1.up.bias": torch.zeros(3)}, "has other shapes in ups.0.up.bias"),
-        (lambda w: w | {"inc.double_conv.0.weight": torch.zeros(3)}, "is not a Pytorch-UNet checkpoint"),
         (lambda w: UNet(UNetConfig(base_channels=4, depth=1)).state_dict(), "holds weights without a config.json"),
         (lambda w: {f"module.{k}": v for k, v in UNet(UNetConfig(depth=1)).state_dict().items()}, "config.json"),
     ],
@@ -355,48 +294,6 @@ def test_a_checkpoint_that_is_missing_is_refused():
         load_model("nowhere/x.pth")
 
 
-@pytest.fixture
-def model_folder(save, tmp_path) -> Path:
-    """The folder of a model that was saved from a checkpoint."""
-    load_model(save(pytorch_unet_checkpoint(2, depth=1))).save_pretrained(tmp_path / "model")
-    return tmp_path / "model"
-
-
-def test_a_scale_for_a_model_folder_is_refused(model_folder):
-    with pytest.raises(ModelError, match=r"its config.json holds the scale"):
-        load_model(model_folder, scale=0.5)
-
-
-@pytest.fixture
-def source() -> UNet:
-    """A network whose weights are copied."""
-    torch.manual_seed(0)
-    return UNet(UNetConfig(base_channels=4, depth=1))
-
-
-def test_copying_weights_to_an_equal_network_copies_all(source):
-    same = UNet(source.config)
-    count = len(source.state_dict())
-    assert copy_weights(source, same) == f"{count} of {count} weights copied"
-    assert all(torch.equal(weight, same.state_dict()[name]) for name, weight in source.state_dict().items())
-
-
-FRESH_WEIGHTS = {
-    "stem.conv1.weight": "(4 x 1 x 3 x 3 here, 4 x 3 x 3 x 3 there)",
-    "head.conv.weight": "(3 x 4 x 1 x 1 here, 2 x 4 x 1 x 1 there)",
-    "head.conv.bias": "(3 here, 2 there)",
-}
-
-
-def test_copying_weights_names_those_that_stay_fresh(source):
-    other = UNet(UNetConfig(in_channels=1, num_classes=3, base_channels=4, depth=1))
-    text = copy_weights(source, other)
-    count = len(source.state_dict())
-    assert text.startswith(f"{count - 3} of {count} weights copied; random start for ")
-    for name, shapes in FRESH_WEIGHTS.items():
-        assert f"{name} {shapes}" in text
-
-
 NO_FLAGS = dict.fromkeys(("base_channels", "depth", "norm", "upsample", "dropout"))
 
 
@@ -409,18 +306,6 @@ def architecture(start: StartingPoint) -> dict:
 def bilinear_checkpoint(save) -> str:
     """The path of a checkpoint of a bilinear network."""
     return str(save(pytorch_unet_checkpoint(2, bilinear=True, depth=2)))
-
-
-def test_the_architecture_of_a_new_network_is_the_default():
-    fresh = start_from(None, NO_FLAGS)
-    assert fresh.model is None
-    assert architecture(fresh) == {
-        "base_channels": 64,
-        "depth": 4,
-        "norm": "batch",
-        "upsample": "transpose",
-        "dropout": 0.0,
-    }
 
 
 def test_the_architecture_is_the_checkpoints(bilinear_checkpoint):

@@ -18,7 +18,6 @@ from data_utils.loading.batch_sampler import images_per_batch
 from inference import Predictor
 from inference.decoding.classes import most_likely
 from inference.tiling import Tiling, batch_logits, choose_tiling, stream_logits
-from inference.tiling.cuts import Cuts
 from inference.tiling.receptive_field import reach
 from inference.tiling.resizing import resize_logits, resize_strips, strips_at_sizes
 from runtime.errors import SettingsError
@@ -60,23 +59,13 @@ def test_exact_tiles_have_the_least_overlap_that_equals_the_whole_image(depth, u
         assert (tiled(model, image, too_little) - whole).abs().max() > 1e-12
 
 
-@pytest.mark.parametrize(("depth", "pixels"), [(1, 8), (2, 24), (3, 48), (4, 96)])
-def test_the_reach_is_what_was_measured_for_transposed_convolutions(depth, pixels):
-    assert reach(UNetConfig(depth=depth)) == (pixels, pixels)
-
-
 @pytest.mark.parametrize("config", [{"norm": "group"}, {"norm": "instance"}, {"upsample": "bilinear_aligned"}])
-def test_tiles_of_networks_that_look_at_the_whole_image_are_said_to_be_blended(config):
-    tiling = choose_tiling(network(2, **config).config, (150, 170), tile_size=64)
+def test_tiles_of_networks_that_look_at_the_whole_image_are_blended_to_about_its_logits(config):
+    model = network(2, **config)
+    tiling = choose_tiling(model.config, (150, 170), tile_size=64)
     assert not tiling.exact
     assert tiling.overlap == (32, 32)
     assert "blended, not exactly" in str(tiling)
-
-
-@pytest.mark.parametrize("config", [{"norm": "group"}, {"norm": "instance"}, {"upsample": "bilinear_aligned"}])
-def test_tiles_of_networks_that_look_at_the_whole_image_are_about_its_logits(config):
-    model = network(2, **config)
-    tiling = choose_tiling(model.config, (150, 170), tile_size=64)
     with torch.inference_mode():
         image = torch.rand(3, 150, 170, dtype=torch.float64)
         logits, whole = tiled(model, image, tiling), model(image[None])[0]
@@ -156,24 +145,6 @@ def test_a_large_volume_is_cut_into_the_smallest_exact_tiles_where_they_fit(chan
     assert choose_tiling(config, size, overlap=overlap) == expected
 
 
-def test_a_tiling_says_its_overlap_along_each_axis_where_they_differ():
-    tiling = Tiling((32, 64, 64), (8, 16, 16), (4, 8, 8), exact=True)
-    assert str(tiling) == "tiles of 32 x 64 x 64 overlapping by 8 x 16 x 16 (equal to the whole image's result)"
-    assert "overlapping by 8 x 8 x 16 (" in str(tiling._replace(overlap=(8, 8, 16)))
-    assert "overlapping by 16 x 8 x 16 (" in str(tiling._replace(overlap=(16, 8, 16)))
-    assert "overlapping by 16 (" in str(tiling._replace(overlap=(16, 16, 16)))
-
-
-def test_reach_of_an_encoder_is_measured_only_where_tiles_are_wanted(monkeypatch):
-    config = UNetConfig(base_channels=64, encoder={"num_channels": 3})
-    measured = []
-    monkeypatch.setattr("inference.tiling.planning.reach", lambda config: measured.append(config))
-    assert choose_tiling(config, (1024, 2048)) is None
-    assert not measured
-    assert choose_tiling(config, (300, 300), tile_size=64).size == (64, 64)
-    assert measured == [config]
-
-
 def test_tiles_that_are_blended_share_half_of_their_shorter_side():
     config = UNetConfig(num_classes=150, base_channels=64, norm="group")
     assert choose_tiling(config, LARGE) == Tiling((512, 768), (256, 256), (16, 16), exact=False)
@@ -207,14 +178,6 @@ def test_overlap_of_a_whole_tile_is_refused(tile_size, overlap, line):
         choose_tiling(UNetConfig(depth=4), (999, 999), tile_size=tile_size, overlap=overlap)
 
 
-@pytest.mark.parametrize(("overlap", "shared", "exact"), [(0, 0, False), (1, 4, False), (9, 12, False), (23, 24, True)])
-def test_an_overlap_is_exact_where_it_is_twice_the_reach(overlap, shared, exact):
-    config = UNetConfig(base_channels=2, depth=1, norm="batch")  # grid 2
-    tiling = choose_tiling(config, (100, 90), 64, overlap)
-    assert tiling.overlap == (shared, shared)  # rounded to twice the grid
-    assert tiling.exact is exact
-
-
 OTHER_SHAPES = [(8, 400), (400, 9), (1, 300), (130, 401)]
 
 
@@ -241,40 +204,6 @@ def test_rows_of_logits_are_resized_as_all_of_them_are(size, target, rows):
     assert (torch.cat(strips, dim=1) - expected).abs().max() < 1e-13  # float64, of 0 to 1: measured 3e-15
 
 
-def test_tiles_of_a_volume_lie_along_each_axis_by_its_own_side_overlap_and_grid():
-    cuts = Cuts((20, 30, 50), Tiling((8, 16, 32), (4, 8, 0), (2, 4, 8), exact=False))
-    assert cuts.rows == [(0, 8), (4, 12), (8, 16), (12, 20)]
-    assert [axis.spans for axis in cuts.axes[1:]] == [[(0, 16), (8, 24), (16, 30)], [(0, 32), (24, 50)]]
-    assert cuts.tile_indices == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
-    assert cuts.spans_within_row((2, 1)) == [(16, 30), (24, 50)]
-    totals = cuts.axes[0].totals
-    cuts.to(torch.device("cpu"))
-    assert cuts.axes[0].totals is totals  # the weights are there
-
-
-@pytest.mark.parametrize(("size", "batches"), [((4, 16), [2, 2]), ((2, 4, 16), [2, 2])])
-def test_so_many_tiles_of_a_row_share_a_forward_pass_as_their_pixels_allow(size, batches):
-    tiling = Tiling((*size[:-1], 4), (0,) * len(size), (1,) * len(size), exact=True)
-    pixels = torch.zeros(1, *size)
-    calls = []
-    strips = stream_logits(
-        lambda batch: calls.append(len(batch)) or batch,
-        lambda *span: pixels[:, slice(*span)],
-        size,
-        tiling,
-        2 * math.prod(tiling.size),
-    )
-    assert len(list(strips)) == 1
-    assert calls == batches
-
-
-def test_logits_of_16_bits_are_resized_in_single_precision():
-    logits = torch.rand(1, 2, 9, 7).half()
-    resized = resize_logits(logits, (5, 20))
-    assert resized.dtype == torch.float32
-    assert torch.equal(resized, resize_logits(logits.float(), (5, 20)))
-
-
 class Resized:
     """Three inputs of two or three axes, and their logits at sizes of their own, in strips."""
 
@@ -293,14 +222,6 @@ class Resized:
         return [list(strips) for strips in strips_at_sizes(self.forward, self.images, self.sizes, self.config)]
 
 
-@pytest.mark.parametrize(("dims", "batches"), [(2, [3]), (3, [1, 1, 1])], ids=["images", "volumes"])
-def test_volumes_are_computed_one_by_one(dims, batches):
-    resized = Resized(dims)
-    strips = resized.strips()
-    assert resized.batches == batches
-    assert [[strip.shape[2] for strip in of_input] for of_input in strips] == [[80], [160], [90]]
-
-
 @pytest.mark.parametrize("dims", [2, 3], ids=["images", "volumes"])
 def test_large_logits_come_in_strips(monkeypatch, dims):
     resized = Resized(dims)
@@ -311,22 +232,6 @@ def test_large_logits_come_in_strips(monkeypatch, dims):
     assert [[strip.shape[2] for strip in of_input] for of_input in strips] == [[80], [64, 64, 32], [90]]
     for of_input, (expected,) in zip(strips, whole, strict=True):
         torch.testing.assert_close(torch.cat(of_input, dim=2), expected)
-
-
-def test_tiles_of_an_image_that_is_evaluated_share_forward_passes(monkeypatch):
-    tiling = Tiling((4, 4), (0, 0), (1, 1), exact=True)
-    monkeypatch.setattr("inference.tiling.resizing.choose_tiling", lambda config, size: tiling)
-    images = torch.rand(2, 1, 8, 12)
-    calls = []
-
-    def forward(batch: torch.Tensor) -> torch.Tensor:
-        calls.append(len(batch))
-        return batch
-
-    config = UNetConfig(1, 1, base_channels=1, depth=1)
-    for strips, image in zip(strips_at_sizes(forward, images, [(8, 12)] * 2, config), images, strict=True):
-        assert torch.equal(torch.cat(list(strips), dim=2)[0], image)
-    assert calls == [3, 3, 3, 3]  # a row of tiles each
 
 
 def test_images_whose_evaluation_does_not_fit_go_in_tiles():

@@ -13,7 +13,7 @@ from support.written_files import PLACE
 from data_utils.image_io.class_masks import ClassMasks
 from data_utils.image_io.formats import PageFile, VolumeFile
 from data_utils.image_io.placed_masks import PlacedMask
-from inference.input_files import files_below, pictures_among
+from inference.input_files import files_below
 from inference.jobs import InputPages, Job, MaskFile
 from inference.scoring.true_masks import AnnotatedTruths, TrueMasks, TruthFolder, open_true_masks
 from runtime.errors import DataError
@@ -72,29 +72,6 @@ def test_true_masks_are_found_whose_accents_are_stored_in_another_way(tmp_path):
     assert find(masks, "caf\u00e9") == PageFile(tmp_path / "mask.png")
 
 
-@pytest.fixture
-def below_hidden(tmp_path) -> Path:
-    """A folder below a hidden one, with pictures, a volume and what is none."""
-    folder = tmp_path / ".data" / "masks"
-    touch(folder, "a.png", ".b.png", ".trash/c.png", "sub/d.nii.gz", "sub/e.PNG")
-    (folder / "e.txt").touch()
-    (folder / "folder.png").mkdir()
-    return folder
-
-
-def test_pictures_of_a_folder_are_all_but_hidden_ones(below_hidden):
-    assert pictures_among(files_below(below_hidden), below_hidden) == [
-        (Path("a"), below_hidden / "a.png"),
-        (Path("sub/d"), below_hidden / "sub" / "d.nii.gz"),
-        (Path("sub/e"), below_hidden / "sub" / "e.PNG"),
-    ]
-
-
-def test_pictures_that_are_outputs_are_left_out(below_hidden):
-    pictures = pictures_among(files_below(below_hidden), below_hidden, lambda file: file.name == "a.png")
-    assert [stem for stem, _ in pictures] == stems("sub/d", "sub/e")
-
-
 @pytest.mark.parametrize("objects", [(), ("cell",), ("cell", "other")])
 @pytest.mark.parametrize("name", ["file", "none"])
 def test_true_masks_lie_in_a_folder(tmp_path, name, objects):
@@ -120,10 +97,6 @@ def test_the_suffix_that_is_given_is_that_of_the_true_masks_of_classes(tmp_path,
     touch(tmp_path, *names)
     mask = find(open_true_masks(tmp_path, "_x", stems("a"), ["c", "none"]), "a")
     assert mask.name.endswith("a_x.png")
-
-
-def test_the_suffix_of_true_masks_in_folders_is_detected(tmp_path):
-    assert TrueMasks({Path("sub/a_mask"): tmp_path / "a"}, None, stems("sub/a")).suffix == "_mask"
 
 
 def test_the_suffix_of_true_masks_of_a_class_is_detected(tmp_path):
@@ -305,16 +278,6 @@ def test_true_masks_of_classes_that_overlap_are_pages_of_a_stack(class_stacks):
     mask = find(open_true_masks(class_stacks, "", stems("s"), ["a", "b"]), "s")
     assert mask == ClassMasks((PageFile(stack, 0), PageFile(stack, 1)), (0, 1))
     assert mask.name == stack
-
-
-def test_true_masks_of_classes_that_overlap_are_no_small_copies_within_a_stack(tmp_path):
-    stack = tmp_path / "s.tif"
-    with tifffile.TiffWriter(stack) as tiff:
-        for _ in range(2):
-            tiff.write(np.zeros((8, 8), np.uint8), photometric="minisblack")
-            tiff.write(np.zeros((2, 2), np.uint8), photometric="minisblack", subfiletype=1)
-    mask = find(open_true_masks(tmp_path, "", stems("s"), ["a", "b"]), "s")
-    assert mask == ClassMasks((PageFile(str(stack), 0), PageFile(str(stack), 2)), (0, 1))
 
 
 @pytest.mark.parametrize("file", ["s.tif", "p.tif", "x.png"])

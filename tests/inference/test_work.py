@@ -13,11 +13,8 @@ from support.prediction import network_of, settings_of, touch, writer_of
 
 from data_utils.image_io.formats import PageFile
 from inference import Predictor
-from inference import predictor as predictor_module
 from inference import work as work_module
-from inference.predict_settings import PredictSettings
 from inference.work import Work, prepare_work
-from runtime.errors import DataError
 from unet import UNet
 from unet.config import Preprocess, UNetConfig
 
@@ -94,14 +91,6 @@ def recorded(tmp_path, monkeypatch) -> list[tuple]:
     return records
 
 
-def test_leftovers_are_removed_from_all_folders_of_the_outputs(tmp_path, monkeypatch, recorded, overlapping_predictor):
-    cleaned = []
-    monkeypatch.setattr(work_module, "remove_leftovers", cleaned.append)
-    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
-    prepare_work(args, overlapping_predictor, writer_of(overlapping_predictor, ("field/.png", "wood/.png")))
-    assert sorted(set(cleaned)) == [tmp_path / "out" / "field", tmp_path / "out" / "wood"]
-
-
 def test_the_only_mask_may_lie_beside_its_image(tmp_path, recorded, overlapping_predictor):
     file = tmp_path / "in" / "mask.tif"
     args = settings_of(output=tmp_path / "in", input=[str(tmp_path / "in")], file=file)
@@ -109,17 +98,6 @@ def test_the_only_mask_may_lie_beside_its_image(tmp_path, recorded, overlapping_
     writer = replace(writer, output_format=writer.output_format.for_file(file))
     (job,) = prepare_work(args, overlapping_predictor, writer).jobs
     assert job.output == tmp_path / "in" / "mask"
-
-
-def test_images_in_windows_are_predicted_one_by_one(tmp_path, monkeypatch):
-    touch(tmp_path, "in/a.png", "in/b.png")
-    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
-    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
-    predictor = Predictor(network_of())
-    writer = writer_of(predictor)
-    assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [2]
-    monkeypatch.setattr(predictor_module, "WINDOW_MEMORY", 0)
-    assert [len(batch) for batch in prepare_work(args, predictor, writer).batches] == [1, 1]
 
 
 def test_masks_that_are_finished_are_work_once_more_where_they_are_scored(tmp_path, monkeypatch):
@@ -155,41 +133,3 @@ def test_a_stack_is_pages_to_a_model_of_images_whatever_spacing_it_knows(tmp_pat
     predictor = Predictor(UNet(UNetConfig(1, 2, base_channels=1, depth=1, preprocess=Preprocess(spacing=(2, 1, 1)))))
     args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "a.tif")])
     assert [job.size for job in prepare_work(args, predictor, writer_of(predictor)).jobs] == [(4, 5)] * 3
-
-
-def test_a_volume_has_the_channels_that_the_model_takes(tmp_path, monkeypatch):
-    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
-    touch(tmp_path, "in/a_0000.nii.gz", "in/a_0001.nii.gz")
-    predictor = Predictor(UNet(UNetConfig(2, 2, base_channels=1, depth=1, dims=3)))
-    args = settings_of(output=tmp_path / "out", input=[str(tmp_path / "in")])
-    (job,) = prepare_work(args, predictor, writer_of(predictor)).jobs
-    assert job.files == (str(tmp_path / "in" / "a_0000.nii.gz"), str(tmp_path / "in" / "a_0001.nii.gz"))
-
-
-def objects_network(*classes: str) -> UNet:
-    """A network of objects of these classes."""
-    task = {"name": "objects", "classes": ["background", *classes], "smallest": 1}
-    return UNet(UNetConfig(1, len(classes) + 2, base_channels=1, depth=1, task=task))
-
-
-@pytest.fixture
-def scored_args(tmp_path, monkeypatch) -> PredictSettings:
-    """The settings of a call on a.png, whose mask lies in truth/."""
-    touch(tmp_path, "a.png", "truth/a.png")
-    monkeypatch.setattr(work_module, "record_provenance", lambda *arguments: None)
-    return settings_of(output=tmp_path / "out", input=[str(tmp_path / "a.png")], truth=tmp_path / "truth")
-
-
-@pytest.mark.parametrize(
-    "network", [objects_network("cell"), network_of(("a", "b", "c"), (0, 1, 2))], ids=["objects", "classes"]
-)
-def test_masks_are_the_truth_of_models_of_one_kind_of_objects_or_of_classes(tmp_path, scored_args, network):
-    predictor = Predictor(network)
-    (job,) = prepare_work(scored_args, predictor, writer_of(predictor)).jobs
-    assert job.truth == PageFile(tmp_path / "truth" / "a.png")
-
-
-def test_masks_are_not_the_truth_of_a_model_of_two_kinds_of_objects(scored_args):
-    predictor = Predictor(objects_network("cell", "dirt"))
-    with pytest.raises(DataError, match="masks do not say the classes of objects"):
-        prepare_work(scored_args, predictor, writer_of(predictor))

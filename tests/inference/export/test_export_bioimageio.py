@@ -14,7 +14,6 @@ import onnxruntime
 import pytest
 import torch
 import yaml
-from PIL import Image
 from support.launches import launch
 
 from inference import Predictor
@@ -123,21 +122,6 @@ def test_weights_of_a_package_give_the_probabilities_of_predict_py(package, size
     (probabilities,) = answer(package, pixels.transpose(2, 0, 1)[None].astype(np.float32))
     np.testing.assert_allclose(probabilities, expected.probabilities, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(probabilities.argmax(0), expected.mask)
-
-
-@pytest.fixture(scope="module")
-def package_of_run(tmp_path_factory) -> Path:
-    """The package of a model with a card, in a run with a picture."""
-    run = tmp_path_factory.mktemp("run")
-    (run / "model").mkdir()
-    card = "---\ntags: [unet]\n---\n\n# U-Net on cells/1\n\nMean IoU ≥ 0.9.\n"
-    (run / "model" / "README.md").write_text(card, encoding="utf-8")
-    (run / "predictions").mkdir()
-    Image.new("RGB", (80, 40), "red").save(run / "predictions" / "a.png")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "import_package", lambda *names: None)
-        BioImageIo().write(small_model(), run / "cells.zip", OWNED._replace(folder=run / "model"))
-    return run / "cells.zip"
 
 
 @pytest.fixture

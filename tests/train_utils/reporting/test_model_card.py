@@ -47,9 +47,6 @@ def setting_rows(text: str) -> list[list[str]]:
     return [line.strip("|").strip().split(" | ") for line in lines]
 
 
-PAIR = {"names": ("a", "b"), "matrix": torch.tensor([[6, 2], [1, 1]])}
-
-
 def test_the_front_matter_of_a_card_without_scores_has_no_results():
     """The Hub refuses a model index without results."""
     text = card(matrix=torch.zeros(3, 3, dtype=torch.int64))

@@ -38,7 +38,6 @@ OVER_AND_RISING = log(
     [1.0, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.1], [0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0], [0.1] * 7 + [0.2]
 )
 CLOSER = [{"step": 100 * number, "eval/closeness": 0.1 * number} for number in range(1, 9)]
-DIVERGING = log([0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2], [0.4] * 8)
 
 
 @pytest.mark.parametrize(

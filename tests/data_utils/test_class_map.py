@@ -149,12 +149,6 @@ def test_a_model_without_classes_has_numbers_for_names():
     assert ClassMap.from_preprocess(Preprocess(), 3) == ClassMap(("0", "1", "2"), (0, 1, 2), None)
 
 
-@pytest.mark.parametrize(("value", "index"), [(0, 0), (COLORS[1], 1), (9, 1), ((1, 2, 3), None)])
-def test_an_index_is_that_of_the_class_of_a_color(value, index):
-    colors = ClassMap(("a", "b"), COLORS[:2], None, joined=(((9, 9, 9), 1),))
-    assert colors.index_of(value) == index
-
-
 @pytest.mark.parametrize(
     ("names", "values", "background"),
     [

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from data_utils.class_names import holds_names, named_classes, parse_classes
+from data_utils.class_names import named_classes, parse_classes
 from runtime.errors import DataError
 
 FILE_CLASSES = ((3, "a"), (5, "Background"), (7, "b"))
@@ -36,14 +36,6 @@ def test_a_background_is_added_to_named_classes_where_one_may_be(flag, file_clas
 )
 def test_without_a_flag_classes_are_those_of_the_data_set(outside, classes):
     assert tuple(named_classes(None, FILE_CLASSES, outside)) == classes
-
-
-@pytest.mark.parametrize(
-    ("flag", "expected"),
-    [(None, False), ("", False), ("car", True), ("car,dog", True), ("0=car", False), ("classes.json", False)],
-)
-def test_a_flag_holds_names_unless_it_holds_values_or_a_file(flag, expected):
-    assert holds_names(flag) is expected
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,6 @@ from data_utils.sources.overlapping import (
     open_channels,
     open_class_folders,
 )
-from data_utils.targets.label_sets import LabelSets
-from data_utils.targets.overlapping import OverlapReader
 from runtime.errors import DataError
 
 
@@ -73,18 +71,6 @@ def test_shares_and_overlap_are_counted(folders):
     report, problems = check_data(DataConfig(str(folders)))
     assert problems == 0
     assert f"{100 * overlap:7.3f} %  of the pixels of any class have several" in report
-
-
-@pytest.mark.parametrize(("labeled", "kept"), [(("a",), 1), (None, 0.5)], ids=["one class", "all classes"])
-def test_detail_is_measured_of_what_an_image_is_labeled_for(labeled, kept):
-    sets = LabelSets(((True, True), (True, False)), {("a",): 1})
-    reader = OverlapReader(("a", "b"), label_sets=sets)
-    thin = np.zeros((8, 8), np.int64)
-    thin[:, :4] = 1
-    thin[3] |= 2  # gone at a quarter of the size
-    small = np.full((1, 8), 1, np.int64)  # it keeps a pixel
-    records = [{"image": "", "target": mask, "name": "m", "labeled": labeled} for mask in (thin, small)]
-    assert reader.detail_kept(records, 0.25) == kept
 
 
 def test_classes_are_chosen_in_the_order_of_the_flag(folders):

@@ -117,16 +117,6 @@ def test_a_look_at_a_volume_with_points_finds_those_that_are_there(tmp_path):
     assert set(inspection.foreground.ravel().tolist()) == set(range(60))
 
 
-@pytest.mark.parametrize("space", ["pixels", "LPS", "RAS"])
-@pytest.mark.parametrize("orientation", AFFINES)
-def test_places_come_back_from_voxels(tmp_path, space, orientation):
-    file = tmp_path / "a.nii.gz"
-    nibabel.save(nibabel.Nifti1Image(np.zeros(SIZE, np.float32), AFFINES[orientation]), file)
-    _, header = read_volume(VolumeFile((str(file),)), "a")
-    positions = np.random.default_rng(0).uniform(0, 10, (5, 3))
-    assert np.allclose(from_voxels(to_voxels(positions, space, header), space, header), positions, atol=1e-9)
-
-
 def test_places_in_a_volume_that_is_turned_by_an_angle_follow_its_axes(tmp_path):
     turned = np.array([[2, -1.5, 0, 10], [1.5, 2, 0, 20], [0, 0, 3, 30], [0, 0, 0, 1.0]])
     file = tmp_path / "a.nii.gz"
@@ -176,12 +166,9 @@ def test_old_files_of_slicer_are_ras(tmp_path):
         ("a.mrk.json", "{", "cannot be read as JSON"),
         ("a.mrk.json", '{"markups": [{"coordinateSystem": "XYZ", "controlPoints": []}]}', "is none of RAS, LPS"),
         ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2]}]}]}', "expected 3 numbers"),
-        ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": 5}]}]}', "position is 5, expected 3 numbers"),
         ("a.mrk.json", '{"markups": [{"controlPoints": [{"position": [1, 2, 1e300]}]}]}', "is not within"),
         ("a.mrk.json", '{"markups": [{"controlPoints": [5]}]}', "point 1 is no object"),
-        ("a.mrk.json", '{"markups": [5]}', "holds 1 lists of points"),
         ("a.fcsv", "# columns = id,label\n", "hold no x, y and z"),
-        ("a.fcsv", "1,2\n", "is the file cut off"),
         ("a.fcsv", "1,a,2,3\n", "'a' is no coordinate"),
         ("a.fcsv", "# CoordinateSystem = 7\n", "coordinate system '7'"),
     ],

@@ -1,4 +1,4 @@
-"""How predicted classes are written and shown: values, colors, legend.
+"""How predicted classes are written: values, and areas with their names.
 
 Modules: inference/outputs/classes.py.
 """
@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 from data_utils.class_map import ClassMap
-from data_utils.visualize import outlined_overlay
-from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
 from runtime.errors import ImageError
-from unet.config import Preprocess, UNetConfig
 
 CLASSES = ClassMap(("sky", "land", "sea"), (10, 200, 255), None)
 
@@ -37,33 +34,8 @@ def test_classes_are_written_as_the_values_that_they_had(output_format, values, 
     assert masks.dtype == dtype
 
 
-def test_classes_are_shown_in_a_color_each():
-    assert FORMAT.shades(ROWS) is ROWS
-    assert FORMAT.names == CLASSES.names
-    assert len(FORMAT.colors) == 3
-    image = np.full((2, 2, 3), 90, np.uint8)
-    assert np.array_equal(FORMAT.overlay(image, ROWS), outlined_overlay(image, ROWS, FORMAT.colors))
-
-
-def test_classes_of_colors_are_shown_in_their_own():
-    assert COLOR_FORMAT.colors.tolist() == [[1, 2, 3], [4, 5, 6]]
-
-
-def test_the_legend_of_classes_has_a_line_for_each():
-    assert np.asarray(FORMAT.legend()).shape[0] == 3 * 20
-
-
-def test_entries_of_the_legend_say_the_share_of_each_class():
-    entries = FORMAT.legend_entries(np.array([[0, 0, 1], [1, 0, 0]], np.uint8))
-    assert [entry.text for entry in entries] == ["sky 66.7%", "land 33.3%", "sea 0.0%"]
-    assert [entry.color for entry in entries] == [tuple(color) for color in FORMAT.colors.tolist()]
-
-
-def test_a_volume_holds_classes_of_numbers():
-    FORMAT.check_volume("v")
-
-
 def test_a_volume_of_classes_of_colors_is_refused():
+    FORMAT.check_volume("v")
     with pytest.raises(ImageError, match="v: the model's classes are colors, which the mask of a volume cannot hold"):
         COLOR_FORMAT.check_volume("v")
 
@@ -89,9 +61,3 @@ def test_areas_of_a_class_have_its_name_beside_its_value(output_format, number, 
 def test_areas_are_those_of_all_classes_but_the_background(names, areas):
     (found,) = ClassFormat(ClassMap(names, (0, 1, 2), None)).areas(ROWS)
     assert found.tolist() == areas
-
-
-def test_a_model_says_how_its_predictions_are_written():
-    preprocess = Preprocess(class_names=("a", "b"), class_values=(3, 9))
-    output_format = new_format(UNetConfig(num_classes=2, preprocess=preprocess))
-    assert output_format.mask_values(np.array([[0, 1]])).tolist() == [[3, 9]]

@@ -53,33 +53,21 @@ def read_coco(folder: Path) -> dict:
     return json.loads((folder / "objects.json").read_text())
 
 
-def test_a_coco_file_lists_categories(tmp_path, images):
+def test_a_coco_file_lists_categories_images_and_objects(tmp_path, images):
     write_coco(tmp_path, images, ("dirt", "cell"))
-    assert read_coco(tmp_path)["categories"] == [{"id": 1, "name": "dirt"}, {"id": 2, "name": "cell"}]
-
-
-def test_a_coco_file_lists_images_also_without_objects(tmp_path, images):
-    write_coco(tmp_path, images, ("dirt", "cell"))
-    assert read_coco(tmp_path)["images"] == [
+    content = read_coco(tmp_path)
+    assert content["categories"] == [{"id": 1, "name": "dirt"}, {"id": 2, "name": "cell"}]
+    assert content["images"] == [
         {"id": 1, "file_name": "sub/a.tif", "height": 3, "width": 4},
         {"id": 2, "file_name": "sub/b.tif", "height": 3, "width": 4},
         {"id": 3, "file_name": "sub/c.tif", "height": 3, "width": 4},
     ]
-
-
-def test_a_coco_file_lists_objects_with_image_category_box_area_score(tmp_path, images):
-    write_coco(tmp_path, images, ("dirt", "cell"))
-    annotations = read_coco(tmp_path)["annotations"]
+    annotations = content["annotations"]
     listed = [(item["id"], item["image_id"], item["category_id"], item["bbox"]) for item in annotations]
     assert listed == [(1, 1, 2, [0, 0, 2, 2]), (2, 1, 1, [3, 0, 1, 2]), (3, 2, 1, [1, 2, 3, 1])]
     assert [item["area"] for item in annotations] == [4, 4, 4]
     assert [item["iscrowd"] for item in annotations] == [0, 0, 0]
     assert [item["score"] for item in annotations] == [0.75, 0.75, 0.75]
-
-
-def test_a_coco_file_may_begin_with_images_without_objects(tmp_path, images):
-    write_coco(tmp_path, images[::-1], ("dirt", "cell"))
-    assert [item["image_id"] for item in read_coco(tmp_path)["annotations"]] == [2, 3, 3]
 
 
 def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
@@ -92,14 +80,6 @@ def test_a_coco_file_leaves_out_images_without_a_mask(tmp_path):
     RequestedOutputs(ObjectFormat(("nothing", "cell", "dirt")), Objects(), (MASK,)).write_coco(tmp_path, jobs)
     (entry,) = read_coco(tmp_path)["images"]
     assert entry["file_name"] == f"{tmp_path.name}/a.tif"
-
-
-def test_a_coco_file_lists_objects_of_a_mask_that_no_png_holds(tmp_path):
-    job = replace(image_job(tmp_path), output=tmp_path / "a", root=tmp_path)
-    write_labels(tmp_path / "a.tif")
-    write_object_table(job.file(TABLE), (2, "dirt", (2, 1, 3, 4)))
-    RequestedOutputs(ObjectFormat(("nothing", "cell", "dirt")), Objects(), (MASK,)).write_coco(tmp_path, [job])
-    assert [item["bbox"] for item in read_coco(tmp_path)["annotations"]] == [[1, 2, 3, 1]]
 
 
 @pytest.mark.parametrize("row", [(1, "dust", (0, 0, 2, 2)), (1, "cell", (2, 2, 3, 4))], ids=["class", "place"])

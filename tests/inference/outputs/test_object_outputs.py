@@ -30,7 +30,7 @@ from inference.decoding.decoder import Decoded
 from inference.jobs import MASK, PROBABILITIES, Job
 from inference.outputs import objects as objects_module
 from inference.outputs.files import PredictedImage
-from inference.outputs.object_tables import VOLUME_COLUMNS, WrittenObjects
+from inference.outputs.object_tables import WrittenObjects
 from inference.outputs.objects import TABLE, ObjectFormat
 from inference.scoring.annotated_masks import AnnotatedObjects, value_indices
 from runtime.errors import DataError
@@ -116,12 +116,6 @@ ANNOTATED_CLASSES = [
 ]
 
 
-def test_values_of_annotated_classes_are_those_of_the_model():
-    indices = value_indices(ANNOTATED_CLASSES, ("dirt", "cell"))
-    assert {value: index for value, index in enumerate(indices) if index} == {1: 2, 7: 1, 9: 2}
-    assert len(indices) == 256
-
-
 def test_annotated_objects_have_the_classes_of_the_model():
     drawn = np.array([[0, 1, 2], [3, 4, 4]]), np.array([0, 1, 7, 255, 2])
     source = SimpleNamespace(render_objects=lambda: drawn)
@@ -131,12 +125,6 @@ def test_annotated_objects_have_the_classes_of_the_model():
     assert np.array_equal(label_classes(target.prediction), [[0, 2, 1], [255, 0, 0]])
     assert label_numbers(objects).tolist() == [[0, 1, 2], [3, 4, 4]]
     assert label_classes(objects).tolist() == [[0, 2, 1], [255, 0, 0]]
-
-
-def test_objects_have_the_colors_of_their_prediction():
-    detected = [DETECTED._replace(number=1, shade=5), DETECTED._replace(number=2, shade=3)]
-    rows = pack_labels(np.array([[0, 2, 1, 1]]), np.array([[0, 1, 1, 1]]))
-    assert CELLS.with_objects(Decoded(rows, detected)).shades(rows).tolist() == [[0, 3, 5, 5]]
 
 
 def test_outlines_of_an_object_have_its_color():
@@ -197,15 +185,11 @@ def test_seventy_thousand_objects_are_written_read_and_scored(tmp_path):
     assert scores.comparison == 1
 
 
-def test_a_mask_of_very_many_objects_is_a_tiff(job, of_many):
-    write_mask(job, NUMBERS, 3)
-    assert np.array_equal(tifffile.imread(job.file(".tif")), NUMBERS)
-
-
 def test_a_mask_of_very_many_objects_takes_the_place_of_an_earlier_png(job, of_many):
     job.file(MASK).write_bytes(b"of an earlier call")
     write_mask(job, NUMBERS, 3)
     assert CELLS.mask_file(job) == job.file(".tif")
+    assert np.array_equal(tifffile.imread(job.file(".tif")), NUMBERS)
     assert not job.file(MASK).exists()
 
 
@@ -263,9 +247,3 @@ def test_probabilities_of_objects_in_a_volume_are_written_before_the_mask_is_kno
     write_logits(CELLS, Objects(), job, logits, (MASK, TABLE, PROBABILITIES))
     written, _ = read_volume(VolumeFile((str(job.file(PROBABILITIES)),)), "v")
     np.testing.assert_allclose(np.moveaxis(written, 3, 0), expected, rtol=1e-5)
-
-
-def test_the_table_of_objects_in_a_volume_has_the_columns_of_volumes(tmp_path):
-    job = tilted_volume_job(tmp_path)
-    write_logits(CELLS, Objects(), job, torch.zeros(3, *job.size), (MASK, TABLE))
-    assert job.file(TABLE).read_text().splitlines()[0] == ",".join(VOLUME_COLUMNS)

@@ -16,7 +16,7 @@ from support.written_files import DETECTED, TILTED, tilted_volume_job, write_obj
 from inference.decoding.decoder import Decoded
 from inference.jobs import MASK, Job
 from inference.outputs.files import PredictedImage
-from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, image_cells, table_rows, volume_cells
+from inference.outputs.object_tables import IMAGE_COLUMNS, VOLUME_COLUMNS, table_rows, volume_cells
 from inference.outputs.objects import TABLE, ObjectFormat
 from runtime.errors import DataError
 
@@ -33,15 +33,6 @@ def test_the_table_of_an_image_says_of_each_object_its_class_and_score(tmp_path)
     lines = job.file(TABLE).read_text().splitlines()
     assert lines[1:] == ["1,dirt,10,1.25,2.50,0,1,3,4,0.5432", "2,cell,10,1.25,2.50,0,1,3,4,0.5432"]
     assert b"\r" not in job.file(TABLE).read_bytes()
-
-
-def test_areas_of_objects_have_the_number_beside_the_class_of_the_object():
-    assert FORMAT.area_properties(0, 1, TWO) == {"number": 1, "class": "dirt"}
-    assert FORMAT.area_properties(0, 2, TWO) == {"number": 2, "class": "cell"}
-
-
-def test_cells_of_an_object_in_an_image_say_its_place_in_pixels():
-    assert image_cells(DETECTED) == ["1.25", "2.50", "0", "1", "3", "4"]
 
 
 def test_cells_of_an_object_in_a_volume_say_its_place_in_millimeters():
@@ -119,23 +110,12 @@ def test_a_table_of_all_objects_is_named_with_the_number_of_its_objects(tmp_path
     assert str(tmp_path / "out" / "objects.csv") in printed
 
 
-def test_a_table_of_objects_is_read_by_its_columns(tmp_path):
-    table = write_object_table(tmp_path / "a.csv", (1, "cell", (0, 0, 2, 2)))
-    (row,) = table_rows(table, IMAGE_COLUMNS)
-    assert row["number"] == "1"
-    assert row["class"] == "cell"
-    assert row["bottom"] == "2"
-    assert row["score"] == "0.75"
-
-
 @pytest.mark.parametrize(
     "line",
     [
         "x,cell,4,0,0,0,0,2,2,0.5",
         "1,cell,4.5,0,0,0,0,2,2,0.5",
         "1,cell,4,0,0,a,0,2,2,0.5",
-        "1,cell,4,0,0,0,b,2,2,0.5",
-        "1,cell,4,0,0,0,0,c,2,0.5",
         "1,cell,4,0,0,0,0,2,2.5,0.5",
         "1,cell,4,0,0,0,0,2,2,high",
         "1,cell",

@@ -11,7 +11,7 @@ import pytest
 import tifffile
 from PIL import Image
 from support.prediction import image_job
-from support.written_files import PLACE, SIZE, tilted_volume_job
+from support.written_files import SIZE, tilted_volume_job
 
 from inference.decoding.decoder import Decoded
 from inference.jobs import Job
@@ -57,44 +57,20 @@ def test_each_class_that_may_overlap_has_masks_of_0_and_255_in_its_folder(tmp_pa
     for bit, folder in enumerate(FOLDERS):
         mask = np.asarray(Image.open(tmp_path / "out" / folder / "sub" / "a.png"))
         assert np.array_equal(mask, 255 * (bits >> bit & 1))
+    assert np.array_equal(output_format.read_written(job).labels, bits)
     assert output_format.mask_file(job) == tmp_path / "out" / "blood" / "sub" / "a.png"
 
 
-def test_each_class_that_may_overlap_has_tiffs_where_the_image_has_a_place(tmp_path, bits):
-    folder = tmp_path / "out"
-    job = Job(image=tmp_path / "a.tif", size=SIZE, output=folder / "a", root=folder, place=PLACE)
-    write_mask(OverlapFormat(CLASSES), job, bits)
-    for bit, name in enumerate(FOLDERS):
-        assert np.array_equal(tifffile.imread(folder / name / "a.tif"), 255 * (bits >> bit & 1))
-
-
-def test_masks_of_classes_that_overlap_are_read_as_they_were_predicted(tmp_path, bits):
+def test_the_volume_of_a_class_that_may_overlap_is_in_the_space_of_the_image(tmp_path):
     output_format = OverlapFormat(CLASSES)
-    job = image_job(tmp_path, "sub/a", SIZE)
-    write_mask(output_format, job, bits)
-    assert np.array_equal(output_format.read_written(job).labels, bits)
-
-
-@pytest.fixture
-def voxel_bits() -> np.ndarray:
-    """(D, H, W) int32: any of the four classes at each voxel of a volume."""
-    return np.random.default_rng(1).integers(0, 16, (3, 4, 5), dtype=np.int32)
-
-
-def test_a_volume_of_classes_that_overlap_is_read_as_it_was_predicted(tmp_path, voxel_bits):
-    output_format = OverlapFormat(CLASSES)
+    voxel_bits = np.random.default_rng(1).integers(0, 16, (3, 4, 5), dtype=np.int32)
     job = tilted_volume_job(tmp_path, voxel_bits.shape)
     write_mask(output_format, job, voxel_bits)
-    assert np.array_equal(output_format.read_written(job).labels, voxel_bits)
-
-
-def test_the_volume_of_a_class_that_may_overlap_is_in_the_space_of_the_image(tmp_path, voxel_bits):
-    job = tilted_volume_job(tmp_path, voxel_bits.shape)
-    write_mask(OverlapFormat(CLASSES), job, voxel_bits)
     last = nibabel.load(tmp_path / "out" / "class" / "v.nii.gz")
     assert np.array_equal(last.affine, nibabel.load(job.image).affine)
     assert sorted(np.unique(last.dataobj).tolist()) == [0, 255]
     assert (np.asarray(last.dataobj) > 0).sum() == (voxel_bits >= 8).sum()
+    assert np.array_equal(output_format.read_written(job).labels, voxel_bits)
 
 
 @pytest.mark.parametrize("name", ["a.tiff", "a.TIF"])
@@ -106,11 +82,6 @@ def test_a_tiff_of_classes_that_may_overlap_has_a_page_of_0_and_1_for_each(tmp_p
     with tifffile.TiffFile(tmp_path / "out" / name) as tiff:
         assert np.array_equal([page.asarray() for page in tiff.pages], [bits >> bit & 1 for bit in range(4)])
     assert np.array_equal(output_format.read_written(job).labels, bits)
-
-
-@pytest.mark.parametrize("layer", range(4))
-def test_areas_of_a_class_that_may_overlap_have_its_name(layer):
-    assert OverlapFormat(CLASSES).area_properties(layer, 255, None) == {"class": CLASSES[layer]}
 
 
 def test_a_png_of_classes_that_may_overlap_is_refused():

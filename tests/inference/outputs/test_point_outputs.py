@@ -35,11 +35,6 @@ from tasks.points import ABSENT, PRESENT
 LAYOUTS = ("long", "wide", "deeplabcut", "labelme", "coco", "tps")
 
 
-@pytest.mark.parametrize(("layout", "extension"), [("long", ".csv"), ("labelme", ".json"), ("tps", ".tps")])
-def test_points_of_an_image_are_one_file_of_their_format(layout, extension):
-    assert PointFormat(landmarks(layout, "pixels")).mask_extensions == (extension,)
-
-
 def written_points(output_format: PointFormat, job: Job, prediction: np.ndarray) -> np.ndarray:
     """The points (K, n + 2) that are read from the file of a prediction."""
     job.output.parent.mkdir(parents=True, exist_ok=True)
@@ -144,16 +139,11 @@ def test_rows_of_points_are_counted_from_the_bottom_where_the_format_does(tmp_pa
     np.testing.assert_allclose(table.positions[0], [[8.5, 24.5], [8.5, 24.5], [40.5, 6.5]], atol=1e-3)
 
 
-def written_json(folder: Path, layout: str) -> dict:
-    """The file of points of an image of 30 x 40."""
-    task = landmarks(layout, "pixels")
-    job = image_job(folder, size=(30, 40))
-    write_logits(PointFormat(task), task, job, torch.zeros(3, 15, 20))
-    return json.loads(job.file(".json").read_text())
-
-
 def test_labelme_files_of_points_say_the_size_of_the_image(tmp_path):
-    written = written_json(tmp_path, "labelme")
+    task = landmarks("labelme", "pixels")
+    job = image_job(tmp_path, size=(30, 40))
+    write_logits(PointFormat(task), task, job, torch.zeros(3, 15, 20))
+    written = json.loads(job.file(".json").read_text())
     assert written["imageHeight"] == 30
     assert written["imageWidth"] == 40
 

@@ -29,7 +29,7 @@ from inference.outputs import polygons as polygons_module
 from inference.outputs.classes import ClassFormat
 from inference.outputs.files import PredictedImage
 from inference.outputs.points import PointFormat
-from inference.outputs.polygons import Polygon, check_places, save_polygons, write_geojson
+from inference.outputs.polygons import Polygon, save_polygons, write_geojson
 from inference.outputs.requested_outputs import check_polygons
 from runtime.errors import DataError, SettingsError
 from tasks.landmarks import Landmarks
@@ -143,18 +143,8 @@ def outlined_scene(request, models, tmp_path_factory) -> Outlined:
     return Outlined(request.param, source, folder / "out", json.loads((folder / "out" / "a.geojson").read_text()))
 
 
-def test_polygons_are_in_the_coordinates_of_the_image(outlined_scene):
+def test_polygons_are_in_the_coordinates_of_the_image_and_of_no_background(outlined_scene):
     assert outlined_scene.content["crs"]["properties"]["name"] == "urn:ogc:def:crs:EPSG::32633"
-
-
-def test_outlines_of_polygons_run_counterclockwise_about_holes(outlined_scene):
-    for feature in outlined_scene.features:
-        outline, *holes = feature["geometry"]["coordinates"]
-        assert signed_area(outline) > 0
-        assert all(signed_area(hole) < 0 for hole in holes)
-
-
-def test_polygons_are_of_no_background(outlined_scene):
     assert outlined_scene.features
     assert all(feature["properties"]["class"] != "background" for feature in outlined_scene.features)
 
@@ -181,18 +171,13 @@ def test_polygons_give_the_mask_again(outlined_scene):
             assert np.array_equal(drawn(of_mask, image, value_of), mask)
 
 
-def test_masks_of_polygons_have_the_grid_of_the_image(outlined_scene):
+def test_masks_of_polygons_have_the_grid_of_the_image_and_its_pixels_without_data(outlined_scene):
+    values_of_classes = {0, 255} if outlined_scene.task == "overlapping" else {0}
     for name in MASKS[outlined_scene.task]:
         with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
             assert file.transform == image.transform
             assert file.crs == image.crs
             assert file.shape == image.shape
-
-
-def test_masks_of_polygons_hold_no_data_where_the_image_does(outlined_scene):
-    values_of_classes = {0, 255} if outlined_scene.task == "overlapping" else {0}
-    for name in MASKS[outlined_scene.task]:
-        with rasterio.open(outlined_scene.source) as image, rasterio.open(outlined_scene.output / name) as file:
             assert np.array_equal(file.dataset_mask(), image.dataset_mask())
             assert (file.read(1)[:9, :20] == file.nodata).all()
             assert file.nodata not in values_of_classes
@@ -227,22 +212,17 @@ def geopackages(models, tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def test_a_geopackage_holds_the_polygons_of_the_geojson(geopackages):
+def test_a_geopackage_holds_the_polygons_of_the_geojson_in_the_coordinates_of_the_image(geopackages):
     raw = pytest.importorskip("pyogrio.raw")
-    _, _, geometries, columns = raw.read(geopackages / "a.gpkg")
+    meta, _, geometries, columns = raw.read(geopackages / "a.gpkg")
     features = json.loads((geopackages / "a.geojson").read_text())["features"]
+    assert meta["crs"] == UTM
+    assert meta["fields"].tolist() == ["class", "value"]
     assert columns[1].tolist() == [feature["properties"]["value"] for feature in features]
     assert len(geometries) == len(features) > 1
     drawn = [features[0]["geometry"]["coordinates"]]
     outline = np.frombuffer(geometries[0], "<f8", 2 * len(drawn[0][0]), 13).reshape(-1, 2)
     assert outline.tolist() == drawn[0][0]
-
-
-def test_a_geopackage_has_the_coordinates_of_the_image_with_two_columns(geopackages):
-    raw = pytest.importorskip("pyogrio.raw")
-    meta, *_ = raw.read(geopackages / "a.gpkg")
-    assert meta["crs"] == UTM
-    assert meta["fields"].tolist() == ["class", "value"]
 
 
 def test_a_geopackage_of_an_empty_scene_has_no_polygons(geopackages):
@@ -288,15 +268,6 @@ def test_points_have_no_polygons():
     points = PointFormat(Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels"))
     with pytest.raises(SettingsError, match="--polygons: files of points of this kind have no place"):
         check_polygons("geojson", points)
-
-
-def test_places_are_asked_of_images_that_can_be_read():
-    unreadable = Job(image=Path("a.tif"), size=None, output=Path("out/a"))
-    check_places([unreadable], ".geojson")  # the job reports it
-    nowhere = Job(image=Path("b.tif"), size=(2, 2), output=Path("out/b"), place=IN_PIXELS)
-    check_places([unreadable, nowhere], ".gpkg")
-    with pytest.raises(DataError, match=r"--polygons: b\.tif has a CRS without EPSG number"):
-        check_places([unreadable, nowhere], ".geojson")
 
 
 SMALL = Job(image=Path("in/a.tif"), size=(2, 2), output=Path("a"), place=IN_PIXELS)

@@ -19,7 +19,7 @@ from PIL import Image
 from rasterio.transform import Affine
 from support.in_process import run_train
 from support.launches import TINY, predict
-from support.prediction import settings_of, write_logits
+from support.prediction import write_logits
 from support.rasters import NORTH_UP, UTM, scene, write_raster
 
 from data_utils.class_map import ClassMap
@@ -31,16 +31,12 @@ from inference import predictor as predictor_module
 from inference.decoding.decoder import Decoded
 from inference.inputs import InputRules, find_jobs
 from inference.jobs import Job
-from inference.outputs import new_format
 from inference.outputs.classes import ClassFormat
 from inference.outputs.files import PredictedImage, Values, save_values
 from inference.outputs.prediction_format import free_value
-from inference.outputs.requested_outputs import RequestedOutputs
 from inference.predictor import Predictor
-from inference.work import prepare_work
 from runtime.errors import ModelError
 from tasks.classes import Classes
-from tasks.landmarks import Landmarks
 from unet import Preprocess, UNet, UNetConfig
 
 BANDS = ("B08", "B04", "B03")
@@ -113,17 +109,12 @@ def prediction(written, model, name):
     return Predictor.from_pretrained(model, tile_size=32)(written / "in" / f"{name}.tif")
 
 
-def test_a_mask_has_the_place_of_its_image(written, name):
-    with rasterio.open(written / f"in/{name}.tif") as image, rasterio.open(written / f"out/{name}.tif") as mask:
-        assert mask.transform == image.transform
-        assert mask.crs == image.crs
-        assert mask.shape == image.shape
-
-
-def test_a_mask_of_a_raster_holds_the_values_of_classes_where_there_is_data(written, name, prediction):
+def test_a_mask_of_a_raster_has_its_place_and_the_values_of_classes_where_there_is_data(written, name, prediction):
     expected = np.where(prediction.mask == 1, 7, 0)
     expected[:6, :20] = 255
     with rasterio.open(written / f"in/{name}.tif") as image, rasterio.open(written / f"out/{name}.tif") as mask:
+        assert mask.transform == image.transform
+        assert mask.crs == image.crs
         assert mask.nodata == 255
         assert mask.is_tiled
         assert mask.dtypes == ("uint8",)
@@ -147,14 +138,6 @@ def test_the_uncertainty_of_a_raster_is_the_entropy_of_each_pixel(written, name,
         assert np.allclose(file.read(1), 255 * entropy, rtol=0, atol=0.51)
 
 
-def test_an_image_has_the_place_of_its_file_where_it_is_kept(tmp_path):
-    path = str(write_raster(tmp_path / "a.tif", scene(0)[0]))
-    (kept,) = find_jobs([path], tmp_path / "out", InputRules(5, keeps_place=True))
-    assert kept.place == read_grid(path).place
-    (job,) = find_jobs([path], tmp_path / "out", InputRules(5))
-    assert job.place is None
-
-
 def test_each_page_of_a_tiff_has_its_own_place(tmp_path):
     with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
         for left in (5.0, 8.0):
@@ -163,18 +146,6 @@ def test_each_page_of_a_tiff_has_its_own_place(tmp_path):
             tiff.write(np.zeros((3, 4), np.uint8), photometric="minisblack", extratags=[scale, corner])
     jobs = find_jobs([str(tmp_path / "a.tif")], tmp_path / "out", InputRules(keeps_place=True))
     assert [job.place.transform[2] for job in jobs] == [5, 8]
-
-
-def test_an_image_of_points_has_no_place(tmp_path):
-    path = write_raster(tmp_path / "a.tif", scene(0)[0])
-    task = Landmarks(("nose", "ear"), partners=(0, 1), layout="long", space="pixels")
-    config = UNetConfig(5, 2, base_channels=1, depth=1, preprocess=Preprocess(place=True), task=task.to_config())
-    predictor = Predictor(UNet(config))
-    writer = RequestedOutputs(new_format(config), predictor.task, (".csv",))
-    args = settings_of(model=str(tmp_path), input=[str(path)], output=tmp_path / "out", file=None)
-    with mock.patch("inference.work.record_provenance"), mock.patch("inference.work.provenance_of"):
-        (job,) = prepare_work(args, predictor, writer).jobs
-    assert job.place is None
 
 
 def test_an_image_without_place_has_a_png(tmp_path, model):

@@ -27,17 +27,6 @@ def test_a_region_whose_value_is_the_largest_gives_way_to_a_later_one():
     assert masks.dtype == np.uint16
 
 
-def test_areas_of_regions_have_the_name_of_the_region_beside_its_value():
-    output_format = RegionFormat((WHOLE, CORE, ACTIVE), ())
-    assert output_format.area_properties(0, 1, None) == {"class": "whole", "value": 1}
-    assert output_format.area_properties(0, 3, None) == {"class": "active", "value": 300}
-
-
-def test_masks_of_regions_have_the_type_of_the_values_that_are_written():
-    assert RegionFormat((WHOLE, CORE, ACTIVE), ()).mask_values(ROWS).dtype == np.uint16
-    assert RegionFormat((WHOLE, CORE), ()).mask_values(ROWS % 4).dtype == np.uint8
-
-
 @pytest.mark.parametrize(
     ("values", "dtype"),
     [

@@ -73,27 +73,19 @@ def test_a_prediction_is_finished_when_no_file_of_it_is_older_than_its_image(fin
 
 
 @pytest.mark.parametrize("missing", [(MASK, PROBABILITIES), (PROBABILITIES,), (MASK,)])
-def test_a_prediction_is_not_finished_while_files_are_missing(finished, missing):
+def test_a_prediction_is_not_finished_while_files_are_missing_or_empty(finished, missing):
+    for extension in missing:
+        finished.file(extension).write_bytes(b"")
+    assert not new_writer().is_finished(finished)
     for extension in missing:
         finished.file(extension).unlink()
     assert not new_writer().is_finished(finished)
 
 
-def test_a_prediction_is_not_finished_while_a_file_is_empty(finished):
-    finished.file(MASK).write_bytes(b"")
-    assert not new_writer().is_finished(finished)
-
-
-def test_a_prediction_that_is_to_be_scored_is_finished_as_it_is(finished, tmp_path):
-    assert new_writer().is_finished(replace(finished, truth=PageFile(tmp_path / "truth.png")))
-
-
-def test_a_prediction_is_not_finished_where_it_is_to_be_overwritten(finished):
+def test_a_prediction_is_not_finished_where_it_is_to_be_overwritten_or_its_image_cannot_be_read(finished, tmp_path):
     assert not new_writer(overwrite=True).is_finished(finished)
-
-
-def test_a_prediction_is_not_finished_where_its_image_cannot_be_read(finished):
     assert not new_writer().is_finished(replace(finished, size=None))
+    assert new_writer().is_finished(replace(finished, truth=PageFile(tmp_path / "truth.png")))  # and is scored
 
 
 def test_a_raster_is_finished_where_it_need_not_be_scored(tmp_path):

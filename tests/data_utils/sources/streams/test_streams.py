@@ -26,7 +26,6 @@ from support.run_files import losses
 from torch.utils.data import DataLoader
 
 from data_utils.analysis.dataset_info import DatasetInfo
-from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.image_io.reader import read_image
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler, stream_steps
@@ -159,11 +158,6 @@ def test_a_table_has_the_pixels_of_the_classes_of_its_folder(folder, packed):
     assert load_info(packed).reader.class_pixels == load_info(folder).reader.class_pixels
 
 
-def test_a_stream_has_the_classes_that_a_flag_names(packed):
-    info = load_info(packed, streaming=True, **STREAM)
-    assert info.reader.class_map == ClassMap(("background", "cell"), (0, 255), None)
-
-
 def test_masks_outside_the_sample_of_a_stream_may_hold_255(tmp_path):
     write_folder(tmp_path / "folder", 4, seed=0, values=(0, 1))
     pack(load_info(tmp_path / "folder", fold="1/2").train.records, tmp_path / "packed", "train")
@@ -284,16 +278,8 @@ def test_a_stream_of_one_shard_has_none_to_hold_out(training_shards):
         load_info(training_shards, streaming=True, **STREAM)
 
 
-@pytest.fixture
-def tars_of_three(folder, tmp_path) -> Path:
-    """The pairs of `folder` in tar files, three for each split."""
-    files = load_info(folder)
-    write_tars(list(files.train.records), tmp_path / "tars", "train", 3)
-    return write_tars(list(files.val.records), tmp_path / "tars", "val", 3)
-
-
-def test_tars_hold_the_pictures_of_their_folder(folder, tars_of_three):
-    info = load_info(tars_of_three, **STREAM)
+def test_tars_hold_the_pictures_of_their_folder(folder, tars):
+    info = load_info(tars, **STREAM)
     assert isinstance(info.train.records, TarRecords)
     assert len(info.train) == 47
     assert len(info.val) == 5

@@ -150,7 +150,8 @@ class ClassMap:
         Raises DataError, with `name`, for values that are no class.
         """
         has_colors = self.has_colors
-        if has_colors and mask.ndim == 2 and mask.dtype == np.uint8:  # a color mask that happens to hold only greys
+        # a color mask that happens to hold only greys
+        if has_colors and mask.ndim == 2 and mask.dtype == np.uint8:
             mask = np.repeat(mask[:, :, None], 3, axis=2)
         if has_colors != (mask.ndim == 3):
             kind = "a color mask" if mask.ndim == 3 else "a mask of numbers"
@@ -246,7 +247,8 @@ def _map_named(
     occurrences = sum(value in mask_values for value, _ in pairs)
     has_unnamed_255 = IGNORE_INDEX in mask_values and IGNORE_INDEX not in known_values
     if not ignored and has_unnamed_255 and occurrences >= 2:
-        ignored = [IGNORE_INDEX]  # with one class or none in the masks, 255 is the other one, named wrongly
+        # with one class or none in the masks, 255 is the other one, named wrongly
+        ignored = [IGNORE_INDEX]
     class_map = _class_map([(value, name) for value, name in pairs if value not in ignored], ignored)
     if outside == "ignore":
         return replace(class_map, outside=IGNORE_INDEX)

@@ -74,8 +74,12 @@ def show(values: Iterable[MaskValue]) -> str:
 def round_numbers(values: np.ndarray, location: str) -> np.ndarray:
     """Numbers of any shape as int64. Raises DataError, with `location`, for fractions and what int64 does not hold."""
     with np.errstate(invalid="ignore"):  # NaN and infinity differ from whatever they are cast to
-        whole = np.rint(values).astype(np.int64) if values.dtype.kind == "f" else values.astype(np.int64)
-        is_other = ~(np.abs(whole - values) <= ROUNDING_ERROR) if values.dtype.kind == "f" else whole != values
+        if values.dtype.kind == "f":
+            whole = np.rint(values).astype(np.int64)
+            is_other = ~(np.abs(whole - values) <= ROUNDING_ERROR)
+        else:
+            whole = values.astype(np.int64)
+            is_other = whole != values
     if is_other.any():
         raise DataError(f"{location} holds {values[is_other][0]:.9g}, expected whole numbers")
     return whole

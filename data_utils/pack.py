@@ -52,7 +52,8 @@ def pack(records: Records, out: Path, split: str, shard_mb: float = SHARD_MB) ->
     from pyarrow import Table
     from pyarrow.parquet import ParquetWriter
 
-    schema = Features({"image": Picture(), "mask": Picture()}).arrow_schema  # `datasets` finds its types in there
+    # `datasets` finds its types in there
+    schema = Features({"image": Picture(), "mask": Picture()}).arrow_schema
     folder = out / "data"
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []

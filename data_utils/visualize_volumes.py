@@ -19,9 +19,13 @@ def slices_of_interest(mask: np.ndarray, count: int) -> list[list[int]]:
 
     If there is no such class, the slices go through the whole volume. Ignored voxels (255) are not a class.
     """
-    counts = np.sum([np.bincount(plane.ravel(), minlength=IGNORE_INDEX + 1) for plane in mask], axis=0)
+    counts = np.zeros(IGNORE_INDEX + 1, np.int64)
+    for plane in mask:
+        counts += np.bincount(plane.ravel(), minlength=len(counts))
     counts[[0, IGNORE_INDEX]] = 0
-    inside = mask == counts.argmax() if counts.any() else np.ones_like(mask, bool)
+    inside = np.ones_like(mask, bool)
+    if counts.any():
+        inside = mask == counts.argmax()
     slices = []
     for axis in range(3):
         occupied = np.flatnonzero(inside.any(axis=OTHER_AXES[axis]))
@@ -75,7 +79,10 @@ def busiest_voxel(mask: np.ndarray) -> tuple[int, ...]:
     voxel = []
     for axis in range(3):
         sums = is_shown.sum(axis=OTHER_AXES[axis])
-        voxel.append(int(sums.argmax()) if sums.any() else len(sums) // 2)
+        index = len(sums) // 2
+        if sums.any():
+            index = int(sums.argmax())
+        voxel.append(index)
     return tuple(voxel)
 
 
@@ -114,7 +121,9 @@ def render_volume_points(
     if truth is not None and is_true is not None and is_true.any():
         shown_points = truth[is_true]
     size = np.array(voxels.shape[:3])
-    middle = shown_points.mean(axis=0) if len(shown_points) else (size - 1) / 2
+    middle = (size - 1) / 2
+    if len(shown_points):
+        middle = shown_points.mean(axis=0)
     center = middle.round().astype(int).clip(0, size - 1)
     limits = value_limits(voxels[center[0]])
     scale = PLANE_SIDE / (size * spacing).max()
@@ -127,10 +136,15 @@ def render_volume_points(
         resized = resize_image(plane, (height, width))[::-1]
         factors = np.array([height / size[rows], width / size[columns]])
         spots = _points_on_plane(predicted[:, [rows, columns]], factors, height)
-        true_spots = None if truth is None else _points_on_plane(truth[:, [rows, columns]], factors, height)
+        true_spots = None
+        if truth is not None:
+            true_spots = _points_on_plane(truth[:, [rows, columns]], factors, height)
         pictures.append(render_points(resized, spots, is_found, true_spots, is_true))
     tallest = max(len(picture) for picture in pictures)
-    padded = [np.pad(picture, ((0, tallest - len(picture)), (0, 2), (0, 0))) for picture in pictures]
+    padded = []
+    for picture in pictures:
+        below = tallest - len(picture)
+        padded.append(np.pad(picture, ((0, below), (0, 2), (0, 0))))
     return np.hstack(padded)
 
 

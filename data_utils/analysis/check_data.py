@@ -99,7 +99,9 @@ def describe_targets(
     # the report counts all masks, also the ones that training leaves out
     reader = read_labels(reader.with_pixels(pixels), inspected_splits)
     warnings = find_warnings(Findings(inspected_splits, (train, val), pixels, reader, config, bool(classes)))
-    lines = [] if reader.class_map is None else describe_classes(pixels, reader.class_map)
+    lines = []
+    if reader.class_map is not None:
+        lines += describe_classes(pixels, reader.class_map)
     lines += [*reader.describe_pixels(), *describe_labels(inspected_splits, reader)]
     lines += reader.describe_records([train, val])
     lines += describe_points(inspected_splits)
@@ -136,7 +138,10 @@ def describe_classes(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[
 def labeled_share(pixels: dict[MaskValue, int], class_map: ClassMap) -> list[str]:
     """A line on how many pixels are labeled, if some are not."""
     total = sum(pixels.values())
-    ignored = sum(count for value, count in pixels.items() if class_map.index_of(value) == IGNORE_INDEX)
+    ignored = 0
+    for value, count in pixels.items():
+        if class_map.index_of(value) == IGNORE_INDEX:
+            ignored += count
     if not ignored:
         return []
     return [f"labeled pixels: {100 * (total - ignored) / total:.3f} %"]
@@ -150,8 +155,10 @@ def describe_annotations(train: Records, val: Records) -> list[str]:
     formats = " and ".join(dict.fromkeys(summary.format for summary in summaries))
     annotated = sum(summary.annotated for summary in summaries)
     empty = sum(summary.empty for summary in summaries)
-    images = f"; {annotated} images with objects, {empty} without" if annotated or empty else ""
-    lines = [f"annotations: {formats}{images}"]
+    heading = f"annotations: {formats}"
+    if annotated or empty:
+        heading += f"; {annotated} images with objects, {empty} without"
+    lines = [heading]
     instances: Counter[str] = Counter()
     for summary in summaries:
         instances.update(summary.instances)
@@ -166,7 +173,9 @@ def list_problems(problems: dict[str, list[str]], warnings: int) -> list[str]:
     """Lines on the problems of each kind, the first ones by name, and the flags that train without these files."""
     count = sum(map(len, problems.values()))
     if not count:
-        return [f"no problems, but {warnings} to check, see above" if warnings else "no problems"]
+        if warnings:
+            return [f"no problems, but {warnings} to check, see above"]
+        return ["no problems"]
     lines = [f"problems: {count}"]
     for kind, texts in problems.items():
         if texts:

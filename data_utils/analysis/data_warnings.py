@@ -99,7 +99,11 @@ class Findings:
         if self.class_map is None or self.has_names:
             return []
         threshold = RARE * sum(self.pixels.values())
-        return [value for value in self.class_map.values if self.pixels.get(value, 0) < threshold]
+        rare = []
+        for value in self.class_map.values:
+            if self.pixels.get(value, 0) < threshold:
+                rare.append(value)
+        return rare
 
 
 Check = Callable[[Findings], Iterator[str]]
@@ -115,14 +119,17 @@ def find_warnings(findings: Findings) -> tuple[str, ...]:
 
 def mixed_binary_encodings(findings: Findings) -> Iterator[str]:
     """Masks of 0 and 1 beside masks of 0 and 255, which is then ignored. Masks that we render have one encoding."""
-    are_files = not any(isinstance(records[0]["target"], RenderedMask) for records in findings.inspected_records)
-    if findings.class_map is None or findings.config.ignore_index or not are_files:
+    if findings.class_map is None or findings.config.ignore_index:
         return
+    for records in findings.inspected_records:
+        if isinstance(records[0]["target"], RenderedMask):
+            return
     contents: list[set[MaskValue]] = []
     for inspection, _ in findings.inspected_splits:
         contents += [set(content.values) for content in inspection.contents]
     all_values: set[MaskValue] = set().union(*contents)
-    if all_values == {0, 1, IGNORE_INDEX} and not any({1, IGNORE_INDEX} <= values for values in contents):
+    has_both = any({1, IGNORE_INDEX} <= values for values in contents)
+    if all_values == {0, 1, IGNORE_INDEX} and not has_both:
         yield (
             f"some masks hold 1 ({findings.masks_with(1)}), others 255 ({findings.masks_with(IGNORE_INDEX)}), and none"
             " holds both: 255 is ignored now; if both mean one class, store it as the same value in all masks"
@@ -134,7 +141,9 @@ def crowds(findings: Findings) -> Iterator[str]:
     summaries = annotation_summaries(findings.inspected_records)
     count = sum(summary.crowds for summary in summaries)
     if count:
-        total = count + sum(sum(summary.instances.values()) for summary in summaries)
+        total = count
+        for summary in summaries:
+            total += sum(summary.instances.values())
         yield (
             f"{count} of {total} annotated objects are crowds (iscrowd 1), and their pixels count neither in the loss"
             " nor in the scores; some tools write what was painted with a brush as crowds: set iscrowd to 0 there"
@@ -147,14 +156,18 @@ def objects_without_pixels(findings: Findings) -> Iterator[str]:
     summaries = annotation_summaries(splits)
     images = sum(summary.annotated + summary.empty for summary in summaries)
     has_problems = any(inspection.problems for inspection, _ in findings.inspected_splits)
-    if not summaries or has_problems or images not in (0, sum(map(len, splits))):  # some objects are left out
+    # where the numbers differ, some objects are left out
+    if not summaries or has_problems or images not in (0, sum(map(len, splits))):
         return
     instances: Counter[str] = Counter()
     for summary in summaries:
         instances.update(summary.instances)
-    covered_pixels = {f"class {name}": findings.pixels.get(value, 0) for value, name in splits[0].metadata.classes}
+    covered_pixels = {}
+    for value, name in splits[0].metadata.classes:
+        covered_pixels[f"class {name}"] = findings.pixels.get(value, 0)
     counts = {f"class {name}": count for name, count in instances.items()}
-    if splits[0].metadata.task is not None:  # masks of several classes, which may be some of the annotated ones alone
+    # masks of several classes, which may be some of the annotated ones alone
+    if splits[0].metadata.task is not None:
         if findings.config.classes:
             return
         covered_pixels = {"all classes": sum(count for value, count in findings.pixels.items() if value)}
@@ -167,7 +180,9 @@ def objects_without_pixels(findings: Findings) -> Iterator[str]:
     annotated = sum(summary.annotated for summary in summaries if summary.instances)
     blank = annotated
     for inspection, _ in findings.inspected_splits:
-        blank -= sum(len(members) for content, _, members in inspection.used_contents() if any(content.values))
+        for content, _, members in inspection.used_contents():
+            if any(content.values):
+                blank -= len(members)
     if blank > 0:
         texts.append(f"the masks of {blank} of {annotated} images with objects are empty")
     if texts:
@@ -236,8 +251,14 @@ def classes_without_pixels(findings: Findings) -> Iterator[str]:
     class_map = findings.class_map
     if class_map is None or not findings.config.classes:
         return
-    present_indices = {class_map.index_of(value) for value, count in findings.pixels.items() if count}
-    missing = [name for index, name in enumerate(class_map.names) if index not in present_indices]
+    present_indices = set()
+    for value, count in findings.pixels.items():
+        if count:
+            present_indices.add(class_map.index_of(value))
+    missing = []
+    for index, name in enumerate(class_map.names):
+        if index not in present_indices:
+            missing.append(name)
     if missing:
         yield f"no mask holds {', '.join(missing)}, which --classes names: it will never be predicted; is it a mistake?"
 
@@ -246,7 +267,9 @@ def classes_without_score(findings: Findings) -> Iterator[str]:
     """Classes, except rare ones, that are in some training mask and in no validation mask."""
     class_map = findings.class_map
     # of images that are labeled for some classes, `never_labeled` says which cannot be scored
-    if class_map is None or len(findings.inspected_splits) < 2 or findings.inspected_records[1].metadata.label_sets:
+    if class_map is None or len(findings.inspected_splits) < 2:
+        return
+    if findings.inspected_records[1].metadata.label_sets:
         return
     in_training, in_validation = (_class_indices(part, class_map) for part, _ in findings.inspected_splits)
     rare = findings.rare_values()

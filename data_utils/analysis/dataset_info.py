@@ -140,7 +140,8 @@ class DatasetInfo:
     def fingerprint(self) -> str:
         """A key that changes with the number or sizes of the images in either split, or with some of their names."""
         parts: list[object] = []
-        for split in (self.train, self.val):  # the same parts as in the first version, so that its runs can be resumed
+        # the same parts as in the first version, so that its runs can be resumed
+        for split in (self.train, self.val):
             names = [split.records.name(index) for index in sampled_indices(len(split))]
             parts += [len(split), names, rows_as_text(split.sizes)]
         return f"{len(self.train)} + {len(self.val)} images ({digest(*parts)[:12]})"
@@ -278,7 +279,8 @@ def sample_stream(train: Records, val: Records, config: DataConfig, classes: Nam
     _check(inspection, sample, config)
     pixels = total_pixels([(inspection, sample)])
     possible_pixels = pixels
-    if all(isinstance(value, int) for value in pixels):  # masks outside the sample may hold the usual 255
+    # masks outside the sample may hold the usual 255
+    if all(isinstance(value, int) for value in pixels):
         possible_pixels = pixels | {IGNORE_INDEX: pixels.get(IGNORE_INDEX, 0)}
     reader = targets.from_values(possible_pixels, classes, config)
     exclude_unreadable(inspection, sample, reader)

@@ -159,7 +159,8 @@ class SplitInspection:
             contents.append([content.kind, list(pixels.items()), content.labeled_for])
         locations = []
         for i, by_value in self.class_locations.items():
-            locations.append([i, [[value, _to_text(pixels)] for value, pixels in by_value.items()]])
+            texts = [[value, _to_text(pixels)] for value, pixels in by_value.items()]
+            locations.append([i, texts])
         return {
             "sizes": self.sizes.tolist(),
             "members": self.members.tolist(),
@@ -185,10 +186,13 @@ class SplitInspection:
         split.modes = Counter(value["modes"])
         for kind, items, labeled_for in value["contents"]:
             pixels = Counter({mask_value_from_json(json_value): count for json_value, count in items})
-            labeled_for = None if labeled_for is None else tuple(labeled_for)
+            if labeled_for is not None:
+                labeled_for = tuple(labeled_for)
             split.contents[Content(kind, tuple(sorted(pixels)), labeled_for)] = pixels
         for i, by_value in value["class_locations"]:
-            locations = {mask_value_from_json(json_value): _from_text(text) for json_value, text in by_value}
+            locations = {}
+            for json_value, text in by_value:
+                locations[mask_value_from_json(json_value)] = _from_text(text)
             split.class_locations[i] = locations
         if value["foreground"]:
             split.foreground = Foreground(*map(tuple, value["foreground"]))
@@ -214,7 +218,9 @@ def total_pixels(inspected_splits: InspectedSplits) -> dict[MaskValue, int]:
         raise DataError(
             f"{examples['colors']} is a color mask and {examples['numbers']} one of numbers; store all in one way"
         )
-    return dict((count_colors(greys) if colors else greys) + numbers + colors)
+    if colors:
+        greys = count_colors(greys)
+    return dict(greys + numbers + colors)
 
 
 def pixels_by_labels(inspected_splits: InspectedSplits) -> dict[LabelSet | None, dict[MaskValue, int]]:
@@ -228,7 +234,9 @@ def pixels_by_labels(inspected_splits: InspectedSplits) -> dict[LabelSet | None,
 
 def mask_value_from_json(value: Any) -> MaskValue:
     """A number, or a color, which JSON has as a list."""
-    return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(value)
+    return value
 
 
 def _to_text(locations: np.ndarray) -> JSON:

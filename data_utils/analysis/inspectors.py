@@ -47,7 +47,9 @@ class Inspector:
 
     def _inspect(self, record: Record) -> Inspection:
         if self.dims == 3:
-            return inspect_volume_points(record) if self.has_points else inspect_volume(record, self.has_classes)
+            if self.has_points:
+                return inspect_volume_points(record)
+            return inspect_volume(record, self.has_classes)
         if self.has_points:
             inspection = inspect_points(record, windows=self.windows)
         else:
@@ -88,8 +90,9 @@ def inspect_split(records: Records, title: str, inspector: Inspector, *, has_nam
         if inspection.foreground is not None:
             foregrounds.append(inspection.foreground)
         pixels[inspection.kind].update(inspection.pixels)
-        is_limited = inspector.has_classes and not has_names
-        excess = excess_values(pixels[inspection.kind]) if is_limited else None
+        excess = None
+        if inspector.has_classes and not has_names:
+            excess = excess_values(pixels[inspection.kind])
         if excess:
             raise DataError(f"the masks up to {records.name(i)} hold more than {MAX_VALUES} values: {excess}")
     split_inspection.foreground = measure_foreground(foregrounds)

@@ -101,8 +101,9 @@ def read_sample(source: ImageSource, name: str) -> np.ndarray:
             for left in _window_starts(width):
                 window = picture.read(top, min(top + SIDE, height), left, left + min(SIDE, width))
                 parts.append(read_image(window, name))
-        is_masked = any(isinstance(part, np.ma.MaskedArray) for part in parts)
-        return np.ma.concatenate(parts) if is_masked else np.concatenate(parts)
+        if any(isinstance(part, np.ma.MaskedArray) for part in parts):
+            return np.ma.concatenate(parts)
+        return np.concatenate(parts)
 
 
 def _window_starts(length: int) -> list[int]:

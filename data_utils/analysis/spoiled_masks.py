@@ -68,7 +68,8 @@ class BorderCounts:
             insists: whether somebody says that all values are classes, so that nearly all others must lie so.
         """
         pixels, between, areas = self.pixels, self.between, self.areas
-        if has_colors(pixels):  # grey levels, from masks or strips without other colors, are colors too
+        # grey levels, from masks or strips without other colors, are colors too
+        if has_colors(pixels):
             pixels, between, areas = map(count_colors, (pixels, between, areas))
         classes = [value for value, count in pixels.items() if areas[value] >= AREA_SHARE * count]
         thin = pixels.keys() - set(classes)

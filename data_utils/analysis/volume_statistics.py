@@ -66,5 +66,6 @@ def target_spacing(spacings: np.ndarray) -> Spacing:
     if target[coarsest] > ANISOTROPIC * target.min():
         finer = np.percentile(spacings[:, coarsest], COARSE_PERCENTILE)
         target[coarsest] = max(finer, np.delete(target, coarsest).max())
-    z, y, x = (float(f"{side:.6g}") for side in target)  # affines hold more digits than are significant
+    # affines hold more digits than are significant
+    z, y, x = (float(f"{side:.6g}") for side in target)
     return z, y, x

@@ -85,7 +85,8 @@ class ClassMasks(RenderedMask):
             name = str(file.path)
             if file.page:
                 name += f" page {file.page + 1}"
-            if file.path and (bit is not None or not has_mask):  # a left-out class's mask gives the size
+            # a left-out class's mask gives the size
+            if file.path and (bit is not None or not has_mask):
                 values = read_mask(file, name)
             yield ClassMask(values, bit, name)
 

@@ -202,7 +202,8 @@ def is_visible_file(name: str, suffixes: tuple[str, ...]) -> bool:
 def format_remedy(names: Iterable[str]) -> str:
     """The advice for files of formats that are not read here, as `; do this`; empty if there is none."""
     for name in names:
-        remedy = REMEDIES.get("." + name.lower().rpartition(".")[2])  # a name may be an extension alone
+        # a name may be an extension alone
+        remedy = REMEDIES.get("." + name.lower().rpartition(".")[2])
         if remedy:
             return f"; {remedy}"
     return ""

@@ -38,7 +38,9 @@ def write_geotiff(
         for channel in range(channels):
             for top in range(0, height, TILE):
                 for left in range(0, width, TILE):
-                    part = read(channel, slice(top, min(top + TILE, height)), slice(left, min(left + TILE, width)))
+                    rows = slice(top, min(top + TILE, height))
+                    columns = slice(left, min(left + TILE, width))
+                    part = read(channel, rows, columns)
                     tile = np.zeros((TILE, TILE), dtype.newbyteorder("<"))
                     tile[: part.shape[0], : part.shape[1]] = part
                     yield zlib.compress(tile.tobytes(), COMPRESSION_LEVEL)

@@ -142,7 +142,8 @@ def _nrrd_fields(path: str) -> tuple[dict[str, str], int]:
         raise ValueError("it is no NRRD file, or of a newer version")
     fields = {}
     for line in lines[1:]:
-        if line.startswith("#") or not line or re.match(r"[^:]*:=", line):  # a comment, or a key and its value
+        # a comment, or a key and its value
+        if line.startswith("#") or not line or re.match(r"[^:]*:=", line):
             continue
         name, separator, value = line.partition(":")
         field = name.replace(" ", "").lower()

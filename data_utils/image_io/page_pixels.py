@@ -66,7 +66,8 @@ class PagePixels:
         if is_photograph(self.page):
             pixels = self._photograph
         elif self.page.is_contiguous:
-            pixels = self._mapped()  # again for each window: pages of the file that were read count as memory
+            # again for each window: pages of the file that were read count as memory
+            pixels = self._mapped()
         else:
             check_memory(self._block_bytes, "a tile or strip of it")
             with self._lock, gdal_errors("{}"):

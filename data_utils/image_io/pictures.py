@@ -71,15 +71,19 @@ class WindowedPicture(WindowedImage):
             check_memory(COPIES * width * height * pixel_bytes, f"a picture of {width:,} x {height:,} pixels")
             picture.info[STORED_WHITE] = _stored_white(picture)
             if isinstance(picture, TiffImageFile) and _is_turned_tiff(picture):
-                picture.filename = ""  # else Pillow would map the pixels, as rows of the turned picture's length
+                # else Pillow would map the pixels, as rows of the turned picture's length
+                picture.filename = ""
             picture.load()
             # `exif_transpose` would copy an upright image
-            return picture if _orientation(picture) == 1 else ImageOps.exif_transpose(picture)
+            if _orientation(picture) == 1:
+                return picture
+            return ImageOps.exif_transpose(picture)
 
     def read(self, top: int, bottom: int, left: int = 0, right: int | None = None) -> Image.Image:
         left, right = self._columns(left, right)
         window = self._upright.crop((left, top, right, bottom))
-        window.format = self.picture.format  # `read_mask` needs the format: the palette of a GIF means its colors
+        # `read_mask` needs the format: the palette of a GIF means its colors
+        window.format = self.picture.format
         return window
 
     def pixels(self) -> np.ndarray:
@@ -116,7 +120,8 @@ class WindowedPicture(WindowedImage):
         if not (preprocess.draft and self.is_file and isinstance(image, JpegImageFile)):
             return None
         size = header_size(image)
-        if _orientation(image) != 1 and any(side % 8 for side in size):  # turning would put such pixels elsewhere
+        # turning would put such pixels elsewhere
+        if _orientation(image) != 1 and any(side % 8 for side in size):
             return size, size
         drafted = image.draft(None, _as_seen(image, preprocess.input_size(*size)))
         if not drafted:
@@ -140,7 +145,8 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     try:
         return Image.open(file, formats=PILLOW_FORMATS)
     except Image.DecompressionBombError:
-        if isinstance(file, str | Path) and str(file).lower().endswith(TIFF_SUFFIXES):  # it may be read in windows
+        # it may be read in windows
+        if isinstance(file, str | Path) and str(file).lower().endswith(TIFF_SUFFIXES):
             return TiffImageFile(file)
         raise
 
@@ -167,7 +173,9 @@ def header_size(picture: Image.Image) -> tuple[int, int]:
     # The method of PNG files would decode the pixels, lest the orientation stand behind them.
     is_turned = Image.Image.getexif(picture).get(ExifTags.Base.Orientation) in TURNED_ORIENTATIONS
     # Pillow has turned the size of TIFF files already.
-    return (width, height) if is_turned and picture.format != "TIFF" else (height, width)
+    if is_turned and picture.format != "TIFF":
+        return width, height
+    return height, width
 
 
 def _stored_white(picture: Image.Image) -> int | None:
@@ -177,7 +185,9 @@ def _stored_white(picture: Image.Image) -> int | None:
     decoder, _, _, arguments = picture.tile[0]  # type: ignore[attr-defined]
     if decoder.startswith("ppm"):
         return arguments[1]
-    rawmode = arguments if isinstance(arguments, str) else arguments[0]
+    rawmode = arguments
+    if not isinstance(arguments, str):
+        rawmode = arguments[0]
     return WHITE_OF_RAWMODES.get(str(rawmode)[:3])  # a number of bits in a GIF
 
 

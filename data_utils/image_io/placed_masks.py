@@ -86,7 +86,9 @@ def check_crs(image: Place, mask: Place, name: str) -> None:
     if _may_be_one_crs(image, mask):
         return
     assert image.crs is not None
-    target = f"gdalwarp -r near -t_srs EPSG:{image.crs.epsg}" if image.crs.epsg else "gdalwarp -r near"
+    target = "gdalwarp -r near"
+    if image.crs.epsg:
+        target += f" -t_srs EPSG:{image.crs.epsg}"
     raise DataError(f"{name}: mask is in {mask.crs}, its image in {image.crs}; bring it there ({target})")
 
 
@@ -113,7 +115,8 @@ def _read_grid(path: str, page: int, changed: int) -> Grid | None:
         check_regular(path)
         with tifffile.TiffFile(path) as tiff:
             tiff_page = tiff.pages[page].aspage()
-            if tiff_page.tags.valueof("Orientation", default=1) != 1:  # it is turned as it is decoded
+            # such a page is turned as it is decoded
+            if tiff_page.tags.valueof("Orientation", default=1) != 1:
                 return None
             place = read_place(Path(path), tiff_page)
             size = (int(tiff_page.imagelength), int(tiff_page.imagewidth))
@@ -135,7 +138,9 @@ def placed_page(source: ImageSource) -> PageFile | None:
 def read_source_grid(source: ImageSource) -> Grid | None:
     """The grid of a source."""
     page = placed_page(source)
-    return None if page is None else read_grid(str(page.path), page.page or 0)
+    if page is None:
+        return None
+    return read_grid(str(page.path), page.page or 0)
 
 
 def on_grid(mask: ImageSource, image: Grid, name: str) -> ImageSource:

@@ -132,18 +132,24 @@ class Raster(WindowedImage):
 
     def _read(self, rows: Range, columns: Range) -> np.ndarray:
         if len(self.files) == 1:
-            values, is_missing = self.files[0].read(rows, columns, [band.sample for band in self.bands])
-            return values if is_missing is None else np.ma.MaskedArray(values, is_missing)
+            samples = [band.sample for band in self.bands]
+            values, is_missing = self.files[0].read(rows, columns, samples)
+            if is_missing is None:
+                return values
+            return np.ma.MaskedArray(values, is_missing)
         shape = (rows[1] - rows[0], columns[1] - columns[0], len(self.bands))
         pixels = np.empty(shape, self.dtype)
         lacks_data = np.zeros(shape, bool)
         for file in self.files:
             channels = [channel for channel, band in enumerate(self.bands) if band.file is file]
-            values, is_missing = file.read(rows, columns, [self.bands[channel].sample for channel in channels])
+            samples = [self.bands[channel].sample for channel in channels]
+            values, is_missing = file.read(rows, columns, samples)
             pixels[:, :, channels] = values
             if is_missing is not None:
                 lacks_data[:, :, channels] = is_missing
-        return np.ma.MaskedArray(pixels, lacks_data) if lacks_data.any() else pixels
+        if not lacks_data.any():
+            return pixels
+        return np.ma.MaskedArray(pixels, lacks_data)
 
 
 def open_raster(file: PageFile, name: str, stack: ExitStack) -> Raster | None:
@@ -155,7 +161,9 @@ def open_raster(file: PageFile, name: str, stack: ExitStack) -> Raster | None:
         return None
     path = file.path if isinstance(file.path, bytes) else Path(file.path)
     raster = _open_file(path, file.page or 0, stack, is_chosen=False, reads_place=file.reads_place)
-    return None if raster is None else Raster(_visible_bands([raster]))
+    if raster is None:
+        return None
+    return Raster(_visible_bands([raster]))
 
 
 def open_plain_page(file: Path, page: int, stack: ExitStack) -> Raster | None:
@@ -167,7 +175,9 @@ def open_plain_page(file: Path, page: int, stack: ExitStack) -> Raster | None:
     picture.alpha = None
     picture.may_lack_data = False
     raster = Raster(_all_bands([picture])[:3])
-    return raster if raster.decodes_windows and picture.pixels.has_codec else None
+    if raster.decodes_windows and picture.pixels.has_codec:
+        return raster
+    return None
 
 
 def open_bands(source: BandSource, stack: ExitStack) -> Raster:
@@ -184,8 +194,9 @@ def open_bands(source: BandSource, stack: ExitStack) -> Raster:
         if file.pixels.size != first.pixels.size:
             sizes = " and ".join("{} x {}".format(*each.pixels.size) for each in (first, file))
             raise ImageError(f"{first.path} and {file.path}: bands of {sizes} (height x width); store them at one size")
-    bands = _choose(_all_bands(files), source) if source.bands else _visible_bands(files)
-    return Raster(bands)
+    if source.bands:
+        return Raster(_choose(_all_bands(files), source))
+    return Raster(_visible_bands(files))
 
 
 def page_as_file(path: Path, number: int) -> bytes:
@@ -202,11 +213,15 @@ def page_as_file(path: Path, number: int) -> bytes:
         file = RasterFile(path, page, stack)
         height, width = file.pixels.size
         pixels = file.pixels.read((0, height), (0, width), range(len(file.names)))
+        layout: str | None = "contig"
+        if len(file.names) == 1:
+            pixels = pixels[:, :, 0]
+            layout = None
         tifffile.imwrite(
             content,
-            pixels if len(file.names) > 1 else pixels[:, :, 0],
+            pixels,
             photometric=page.photometric,
-            planarconfig="contig" if len(file.names) > 1 else None,
+            planarconfig=layout,
             extrasamples=page.extrasamples,
             compression="zlib",
             metadata=None,
@@ -227,7 +242,8 @@ def _open_file(
     if isinstance(file, Path):
         check_regular(file)
     try:
-        tiff = stack.enter_context(tifffile.TiffFile(BytesIO(file) if isinstance(file, bytes) else file))
+        content = BytesIO(file) if isinstance(file, bytes) else file
+        tiff = stack.enter_context(tifffile.TiffFile(content))
         tiff.pages[0].aspage()
     except Exception:
         if is_chosen:
@@ -265,7 +281,9 @@ def _mask_page(tiff: tifffile.TiffFile, page: tifffile.TiffPage) -> tifffile.Tif
         return None
     is_mask = following.is_mask and not following.is_reduced
     is_alike = (following.imagelength, following.imagewidth) == (page.imagelength, page.imagewidth)
-    return following if is_mask and is_alike else None
+    if is_mask and is_alike:
+        return following
+    return None
 
 
 def _alpha(page: tifffile.TiffPage) -> int | None:
@@ -298,7 +316,9 @@ def _choose(bands: Sequence[Band], source: BandSource) -> list[Band]:
             matches = [int(band_name) - 1]
         if len(matches) != 1:
             names = [band.name or str(number) for number, band in enumerate(bands, 1)]
-            count = "none" if not matches else f"{len(matches)} that are"
+            count = "none"
+            if matches:
+                count = f"{len(matches)} that are"
             raise ImageError(
                 f"{source.paths[0]}: has {len(bands)} bands, {count} called {band_name}; its bands are"
                 f" {listing(names, limit=8)}"
@@ -320,5 +340,6 @@ def read_nodata(page: tifffile.TiffPage) -> float | None:
     if dtype.kind == "f":
         return value
     limits = np.iinfo(dtype)
-    is_held = value == np.floor(value) and limits.min <= value <= limits.max
-    return int(value) if is_held else None
+    if value == np.floor(value) and limits.min <= value <= limits.max:
+        return int(value)
+    return None

@@ -76,15 +76,23 @@ def stored_voxel_size(path: Path) -> str:
             sizes = dict(PHYSICAL_SIZE.findall(tiff.ome_metadata or ""))
             unit = PHYSICAL_UNIT.search(tiff.ome_metadata or "")
             sides = [sizes.get(axis, "?") for axis in "ZYX"]
-            return f"{' x '.join(sides)} {unit[1] if unit else 'µm'}" if sizes else ""
+            unit_name = unit[1] if unit else "µm"
+            if not sizes:
+                return ""
+            return f"{' x '.join(sides)} {unit_name}"
         stored = tiff.imagej_metadata or {}
         unit_name = str(stored.get("unit", "pixel"))
         if unit_name.startswith("pixel") and "spacing" not in stored:
             return ""
-        sides = [f"{stored['spacing']:g}" if "spacing" in stored else "?"]
+        sides = ["?"]
+        if "spacing" in stored:
+            sides = [f"{stored['spacing']:g}"]
         for code in (Y_RESOLUTION, X_RESOLUTION):
+            side = "?"
             pixels, length = tiff.pages[0].aspage().tags.valueof(code, default=(1, 1))
-            sides.append(f"{length / pixels:g}" if pixels else "?")
+            if pixels:
+                side = f"{length / pixels:g}"
+            sides.append(side)
         return f"{' x '.join(sides)} {unit_name}"
 
 
@@ -204,6 +212,7 @@ def has_plain_pixels(page: tifffile.TiffPage) -> bool:
     """Whether the pixels of a page need no conversion, so that windows of it are parts of the picture."""
     layout = (page.photometric, page.samplesperpixel, str(page.dtype))
     is_upright = page.tags.valueof("Orientation", default=1) == 1
-    is_straight = tifffile.EXTRASAMPLE.ASSOCALPHA not in page.extrasamples  # Pillow divides the colors by that alpha
+    # Pillow divides the colors by that alpha
+    is_straight = tifffile.EXTRASAMPLE.ASSOCALPHA not in page.extrasamples
     is_whole = page.imagedepth == 1 and page.bitspersample % 8 == 0
     return layout in PLAIN_LAYOUTS and is_upright and is_straight and is_whole

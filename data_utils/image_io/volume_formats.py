@@ -95,7 +95,8 @@ class NiftiVolume(StoredVolume):
         voxels = self._decompress() if self.path.lower().endswith(".gz") else self._map_voxels()
         if self.is_scaled:
             voxels = voxels.astype(self.dtype)
-            with np.errstate(over="ignore", invalid="ignore"):  # a damaged scale, whose infinities are refused
+            # a damaged scale, whose infinities are refused
+            with np.errstate(over="ignore", invalid="ignore"):
                 voxels *= self.dtype.type(self.slope)
                 voxels += self.dtype.type(self.intercept)
         return voxels

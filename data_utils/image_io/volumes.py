@@ -100,8 +100,11 @@ def read_label_volume(source: ImageSource, name: str) -> tuple[np.ndarray, Volum
     with image_errors(f"{name}: label"):
         values = _upright(stored_volumes[0].read_labels(), header)[..., 0]
     is_float = values.dtype.kind == "f"
-    lowest = np.rint(values.min()) if is_float else values.min()
-    highest = np.rint(values.max()) if is_float else values.max()
+    lowest = values.min()
+    highest = values.max()
+    if is_float:
+        lowest = np.rint(lowest)
+        highest = np.rint(highest)
     is_below_range = lowest < 0
     if is_below_range or not highest < 2**63:  # or NaN
         extreme = lowest if is_below_range else highest
@@ -171,7 +174,8 @@ def write_volume(file: BinaryIO, voxels: np.ndarray, like: VolumeFile) -> None:
     values = _as_stored(values.astype(_smallest_type(values), copy=False), header)
     if isinstance(stored_volume, NiftiVolume):
         nifti_header = stored_volume.image.header.copy()
-        nifti_header["cal_min"] = nifti_header["cal_max"] = 0  # the window that a viewer shows the image in
+        # the window that a viewer shows the image in
+        nifti_header["cal_min"] = nifti_header["cal_max"] = 0
         image = type(stored_volume.image)(values, None, nifti_header)
     else:
         image = nibabel.Nifti1Image(values, stored_volume.affine)

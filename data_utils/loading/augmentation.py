@@ -98,10 +98,12 @@ def sample_augmentation(
         return Augmentation(np.eye(len(size)))
     rng = np.random.default_rng([seed, *key])
     # all numbers are drawn every time: no effect changes the numbers of the others
-    mirror_x, mirror_y, turn, warp, blur, noise = rng.random(6)  # whether each of these effects happens
+    # whether each of these effects happens
+    mirror_x, mirror_y, turn, warp, blur, noise = rng.random(6)
     quarter_turns = int(rng.integers(4))
     noise_seed = int(rng.integers(2**63))
-    tilt, log_scale, contrast, brightness, blur_sigma, noise_sigma = rng.uniform(-1, 1, 6)  # how strong each is
+    # how strong each of them is
+    tilt, log_scale, contrast, brightness, blur_sigma, noise_sigma = rng.uniform(-1, 1, 6)
     displacement = rng.standard_normal(ELASTIC)
     channel_contrast, channel_brightness = rng.uniform(-1, 1, (2, channels))
 
@@ -261,7 +263,8 @@ def augment(
     outside = (grid.abs() > 1).any(dim=-1)
     new_images = _sample(images, grid, "bilinear")
     for i, augmentation in enumerate(augmentations):
-        if not augmentation.moves:  # resampling blurs and rounds: a sample that stays must come back exactly
+        # resampling blurs and rounds: a sample that stays must come back exactly
+        if not augmentation.moves:
             new_images[i] = images[i]
     _degrade(new_images, augmentations, fill)
     new_images = recolor(new_images, gain, shift, fill, std)
@@ -339,11 +342,13 @@ def _sampling_grid(matrix: Tensor, elastic: Tensor | None, size: Sequence[int]) 
     (B, n^2, 1, ...) and `elastic` (B, 2, 3, 3) come from `Augmentation`.
     """
     columns = matrix.unflatten(1, (len(size), len(size))).unbind(2)  # (B, n, 1, ...) each
-    offsets = []  # pixels from the center along x, y, ..., each in the shape that goes with the axes of an image
+    # pixels from the center along x, y, ..., each in the shape that goes with the axes of an image
+    offsets = []
     for axis, side in enumerate(reversed(size)):
         offset = torch.arange(side, device=matrix.device, dtype=matrix.dtype) - (side - 1) / 2
         offsets.append(offset.view(-1, *(1,) * axis))
-    source = sum(column * offset for column, offset in zip(columns, offsets, strict=True))  # (B, n, *size)
+    # (B, n, *size)
+    source = sum(column * offset for column, offset in zip(columns, offsets, strict=True))
     if elastic is not None:
         # Ronneberger et al. 2015, section 3.1: random displacements on a 3 x 3 grid, bicubic in between.
         source = source + F.interpolate(elastic, tuple(size), mode="bicubic", align_corners=True)

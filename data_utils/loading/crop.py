@@ -66,7 +66,8 @@ def _draw(
     starts = [int(rng.integers(max(length - side, 0) + 1)) for length, side in zip(size, crop_size, strict=True)]
     pixel = find_pixel(class_share, pixel_share) if kind < CROPS_AROUND_CLASS else None
     window = []
-    shares = [0.0] * len(size) if pixel is None else rng.random(len(size))  # where the pixel lies in the crop
+    # where the pixel lies in the crop
+    shares = [0.0] * len(size) if pixel is None else rng.random(len(size))
     for axis, (length, side) in enumerate(zip(size, crop_size, strict=True)):
         start = starts[axis]
         if pixel is not None:

@@ -44,7 +44,8 @@ class SegmentationDataset(Dataset):
         self.target = info.reader.target
         self.samples = new_samples(split, info, preprocess, fit_targets=self.fit_targets)
         mean, std = info.normalization.mean, info.normalization.std
-        if split.records.dims == 3:  # the model's statistics, not those of the files: it may need other preprocessing
+        # the model's statistics, not those of the files: it may need other preprocessing
+        if split.records.dims == 3:
             mean = preprocess.mean or (0.0,) * self.channels
             std = preprocess.std or (1.0,) * self.channels
         self.fill = np.asarray(mean, np.float32)  # (C,): the value of padding

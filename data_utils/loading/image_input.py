@@ -52,7 +52,9 @@ class ImageInput:
     def strip(self, start: int, stop: int) -> np.ndarray:
         """Rows [start, stop) of the network's input: (C, stop - start, w), uint8, uint16 or float32."""
         pixels = self._rows(start, stop)
-        return pixels * 255 if self._is_unit_range else pixels
+        if self._is_unit_range:
+            pixels = pixels * 255
+        return pixels
 
     def window(self, window: Window) -> np.ndarray:
         """A window (C, h, w) of the network's input.
@@ -105,7 +107,9 @@ class ImageInput:
                 stacklevel=2,
             )
         pixels = fit_channels(pixels, self.channels, self.name)
-        return self._fill(pixels) if isinstance(pixels, np.ma.MaskedArray) else pixels
+        if isinstance(pixels, np.ma.MaskedArray):
+            return self._fill(pixels)
+        return pixels
 
     def _fill(self, pixels: np.ma.MaskedArray) -> np.ndarray:
         """Pixels in which values without data are replaced by the mean of their channel."""

@@ -109,7 +109,8 @@ def build_loaders(
     val_sampler = EvaluationSampler(shapes.val, pixels, batch_split.world_size)
     if num_workers is None:
         num_workers = default_workers(device)
-    if isinstance(records, StreamRecords):  # every lane of this process, and each lane's groups side by side
+    # every lane of this process, and each lane's groups side by side
+    if isinstance(records, StreamRecords):
         records.open_groups = batch_split.micro_batch_size * batch_split.accumulation * SIDE_BY_SIDE
         processes = max(count for count in STREAM_WORKERS if count <= num_workers)
         train.threads = val.threads = max(1, num_workers // max(1, processes))
@@ -117,7 +118,8 @@ def build_loaders(
     # a process without a batch would only wait
     num_workers = min(num_workers, max(len(steps) * batch_split.accumulation, len(val_sampler)))
     if isinstance(info.val.records, StreamRecords):
-        info.val.records.is_scattered = True  # the batches of an evaluation go round among all processes
+        # the batches of an evaluation go round among all processes
+        info.val.records.is_scattered = True
     if num_workers:
         atexit.register(end_workers)
         raise_open_file_limit()

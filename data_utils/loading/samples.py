@@ -79,7 +79,8 @@ class ImageSamples(Samples):
         record = self.split.records[index]
         name = record["name"]
         with open_windowed(record["image"]) as picture, self.reader.open_window(record) as target:
-            check_sizes(name, picture.size, target.size)  # they may have changed since they were looked at
+            # they may have changed since they were looked at
+            check_sizes(name, picture.size, target.size)
             image = ImageInput(picture, self.preprocess, self.channels, name)
             window = crop_around(locations, target.size, image.size, crop_size, rng)
             pixels = image.window(window)

@@ -134,7 +134,9 @@ def bands_in(files: Sequence[str], wanted_bands: Sequence[str], scene: str) -> l
         matches = band_indices(stems, band)
         if len(matches) != 1:
             names = listing([Path(file).name for file in files], limit=8)
-            finding = "no file is" if not matches else f"{len(matches)} files are"
+            finding = f"{len(matches)} files are"
+            if not matches:
+                finding = "no file is"
             raise DataError(f"{scene}: {finding} band {band}; its files are {names}; give --bands")
         band_files.append(files[matches[0]])
     return band_files

@@ -106,7 +106,8 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     side = config.val_blocks or block_side(grids, config.crop_size)
     windows: list[BlockWindow] = []
     blocks: list[tuple[object, int, int]] = []  # for each window its CRS, and its block in this
-    origins: dict[object, Place] = {}  # the place of the first image of each CRS: blocks are counted in its pixels
+    # the place of the first image of each CRS: blocks are counted in its pixels
+    origins: dict[object, Place] = {}
     for index, grid in enumerate(grids):
         crs = _key(grid.place)
         origin = origins.setdefault(crs, grid.place)

@@ -70,9 +70,7 @@ class FileRecords(Records):
     def paths(self, i: int) -> tuple[Files, Files]:
         """The paths of a record's images and of its targets; "" for a file that is not there."""
         image_folder, target_folder = self.folders
-        images = tuple(_join(image_folder, file) for file in self.image_files[i].tolist())
-        targets = tuple(_join(target_folder, file) for file in self.target_files[i].tolist())
-        return images, targets
+        return _joined(image_folder, self.image_files[i]), _joined(target_folder, self.target_files[i])
 
     def image_folders(self) -> set[tuple[str, str]]:
         return {(self.folders[0], os.path.dirname(os.fsdecode(file))) for file in self.image_files[:, 0].tolist()}
@@ -94,11 +92,22 @@ def _as_bytes(rows: Sequence[Files]) -> np.ndarray:
     width = max(map(len, rows), default=1) or 1
     columns = []
     for column in range(width):
-        texts = [os.fsencode(row[column]) if column < len(row) else b"" for row in rows]
+        texts = []
+        for row in rows:
+            if column < len(row):
+                texts.append(os.fsencode(row[column]))
+            else:
+                texts.append(b"")
         columns.append(np.array(texts, np.bytes_))
     return np.stack(columns, axis=1)
 
 
-def _join(folder: str, file: bytes) -> str:
-    """The path of a file in a folder; "" where its name is empty."""
-    return os.path.join(folder, os.fsdecode(file)) if file else ""
+def _joined(folder: str, files: np.ndarray) -> Files:
+    """The paths of files (n,) bytes in a folder; "" where a name is empty."""
+    paths = []
+    for file in files.tolist():
+        path = ""
+        if file:
+            path = os.path.join(folder, os.fsdecode(file))
+        paths.append(path)
+    return tuple(paths)

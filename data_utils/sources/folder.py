@@ -94,7 +94,9 @@ def _only_folder(folder: Path, names: tuple[str, ...]) -> Path | None:
     if len(matches) > 1:
         name_list = " and ".join(f"{path.name}/" for path in matches)
         raise DataError(f"{folder} holds {name_list}; keep one of them")
-    return matches[0] if matches else None
+    if not matches:
+        return None
+    return matches[0]
 
 
 def _folder_pair(folder: Path) -> tuple[Path, Path]:
@@ -111,8 +113,11 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
             lacking.append("masks")
         has_masks_beside = not children(folder.parent).keys().isdisjoint(MASK_FOLDERS)
         is_half = folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and has_masks_beside
-        remedy = f"; did you mean --dataset {shlex.quote(str(folder.parent))}?" if is_half else format_remedy(names)
-        if any(f"{os.path.splitext(name)[0]}.txt" in names for name in names if name.lower().endswith(IMAGE_SUFFIXES)):
+        remedy = format_remedy(names)
+        if is_half:
+            remedy = f"; did you mean --dataset {shlex.quote(str(folder.parent))}?"
+        pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
+        if any(f"{os.path.splitext(name)[0]}.txt" in names for name in pictures):
             remedy += f"; {YOLO_LAYOUT}"
         raise NoFolderError(
             f"{folder} has no folder of {' or '.join(lacking)}; looked for {'|'.join(IMAGE_FOLDERS)} beside "
@@ -133,7 +138,9 @@ def masks_by_stem(folder: Path, stems: Iterable[str], suffix: str | None) -> dic
     if not folder.is_dir():  # another split has the class of these masks
         return {}
     files = files_by_stem(folder, "masks")
-    return masks_by_image(files, detect_suffix(stems, files) if suffix is None else suffix)
+    if suffix is None:
+        suffix = detect_suffix(stems, files)
+    return masks_by_image(files, suffix)
 
 
 def masks_by_image(mask_files: Mapping[str, str], suffix: str) -> dict[str, str]:
@@ -157,14 +164,20 @@ def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUF
         below = os.path.relpath(parent, folder).replace(os.sep, "/")
         for name in names:
             if is_visible_file(name, suffixes):
-                files.append(name if below == "." else f"{below}/{name}")
+                if below != ".":
+                    name = f"{below}/{name}"
+                files.append(name)
             elif not name.startswith("."):
                 other_endings.add(os.path.splitext(name)[1].lower() or name)
     if not files:
-        endings = f"only {', '.join(sorted(other_endings)[:NAMES_IN_MESSAGE])}" if other_endings else "nothing"
-        hint = f" (or {ANNOTATIONS})" if kind == "masks" else ""
-        if kind == "masks" and ".txt" in other_endings:
-            hint += f"; {YOLO_LAYOUT}"
+        endings = "nothing"
+        if other_endings:
+            endings = f"only {', '.join(sorted(other_endings)[:NAMES_IN_MESSAGE])}"
+        hint = ""
+        if kind == "masks":
+            hint = f" (or {ANNOTATIONS})"
+            if ".txt" in other_endings:
+                hint += f"; {YOLO_LAYOUT}"
         hint += format_remedy(sorted(other_endings))
         raise DataError(f"no {kind} in {folder}; found {endings}, looked for {', '.join(suffixes)}{hint}")
     stems: dict[str, str] = {}

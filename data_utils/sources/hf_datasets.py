@@ -81,7 +81,9 @@ class HFRecords(Records):
 
     def _picture(self, cell: dict[str, Any] | None, name: str) -> Any:
         """The bytes of a picture; its file where a data set of the Hub is a folder of pictures."""
-        file = None if cell is None or cell["bytes"] is not None else cell["path"]
+        file = None
+        if cell is not None and cell["bytes"] is None:
+            file = cell["path"]
         if file and not self.table_name.path.exists() and _is_download(file):
             return file
         return stored_picture(cell, name)
@@ -96,8 +98,9 @@ class HFRecords(Records):
         rows = state.pop("rows")
         files = state.pop("files")
         self.__dict__.update(state)
-        is_here = all(Path(file).exists() for file in files)
-        self.rows = pickle.loads(rows) if is_here else None
+        self.rows = None
+        if all(Path(file).exists() for file in files):
+            self.rows = pickle.loads(rows)
 
     def open_here(self) -> None:
         """Load the table if its Arrow files are not on this machine. Raises DataError if the table differs here."""
@@ -167,7 +170,9 @@ def _find_column(features: "Features", named_column: str | None, flag: str, usua
             return name
     columns = ", ".join(f"{name} ({getattr(feature, 'dtype', feature)})" for name, feature in features.items())
     has_texts = any(getattr(feature, "dtype", None) in TEXT_TYPES for feature in features.values())
-    remedy = f"; texts are not taken for paths: {PACK_REMEDY}" if has_texts else ""
+    remedy = ""
+    if has_texts:
+        remedy = f"; texts are not taken for paths: {PACK_REMEDY}"
     raise DataError(f"no column {'|'.join(names)} with pictures, only {columns}; choose one with {flag}{remedy}")
 
 
@@ -239,13 +244,18 @@ def load_tables(dataset: str, config: str | None) -> Mapping[str, "Dataset"]:
         hint = "" if path.exists() else " is no folder here, and as a Hub id it"
         reason = one_line(error.__cause__ or error)
         raise DataError(f"--dataset {dataset}{hint} cannot be loaded ({reason})") from error
-    return dataset_splits if isinstance(dataset_splits, Mapping) else {"train": dataset_splits}
+    if not isinstance(dataset_splits, Mapping):
+        return {"train": dataset_splits}
+    return dataset_splits
 
 
 def _missing_data_set_error(dataset: str, path: Path) -> DataError:
     """The error for a name that is not the name of a data set."""
-    state = "is a file, not .parquet" if path.is_file() else "is not there"
-    similar = [] if path.is_file() else get_close_matches(path.name, _names_beside(path), n=1)
+    state = "is a file, not .parquet"
+    similar: list[str] = []
+    if not path.is_file():
+        state = "is not there"
+        similar = get_close_matches(path.name, _names_beside(path), n=1)
     remedy = format_remedy([path.name])
     if similar:
         remedy = f"; did you mean {path.with_name(similar[0])}?"

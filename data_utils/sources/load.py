@@ -273,7 +273,8 @@ def _choose(splits: Iterable[str], config: DataConfig) -> tuple[str, str | None]
     def find(named_split: str | None, flag: str, usual_names: Sequence[str]) -> str | None:
         names = usual_names
         if named_split:
-            names = (named_split, named_split.lower())  # folders are known by their names in lower case
+            # folders are known by their names in lower case
+            names = (named_split, named_split.lower())
         matches = [name for name in splits if name in names]
         if named_split and not matches:
             raise DataError(f"{dataset} has no split {named_split}, only {', '.join(splits)}")

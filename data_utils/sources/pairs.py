@@ -39,7 +39,9 @@ def pair(
             image = files[0]
         if name not in masks:
             unpaired.append(f"{image}: image without {kind}")
-    unpaired += [f"{file}: {kind} without image" for name, file in masks.items() if name not in images]
+    for name, file in masks.items():
+        if name not in images:
+            unpaired.append(f"{file}: {kind} without image")
     return names, unpaired
 
 
@@ -88,16 +90,23 @@ def find_masks(
     The suffix is detected if it is None.
     """
     files = files_by_stem(folder, "masks", endings)
-    suffix = detect_suffix(stems, files) if suffix is None else suffix
-    others = [f"{file}: mask without image" for stem, file in files.items() if not stem.endswith(suffix)]
+    if suffix is None:
+        suffix = detect_suffix(stems, files)
+    others = []
+    for stem, file in files.items():
+        if not stem.endswith(suffix):
+            others.append(f"{file}: mask without image")
     return masks_by_image(files, suffix), others
 
 
 def find_pictures(images: Path, masks: Path, config: DataConfig) -> Cases:
     """The pictures of two folders by their stems."""
-    image_files: dict[str, Files] = {stem: (file,) for stem, file in files_by_stem(images, "images").items()}
-    if images.name.lower() == "imagestr":  # nnU-Net calls the only file of an image, with all its colors, CASE_0000
-        image_files = {stem.removesuffix("_0000"): files for stem, files in image_files.items()}
+    image_files: dict[str, Files] = {}
+    for stem, file in files_by_stem(images, "images").items():
+        # nnU-Net calls the only file of an image, with all its colors, CASE_0000
+        if images.name.lower() == "imagestr":
+            stem = stem.removesuffix("_0000")
+        image_files[stem] = (file,)
     return Cases(image_files, *find_masks(masks, image_files, config.mask_suffix))
 
 
@@ -114,7 +123,8 @@ def open_pairs(images: Path, masks: Path, config: DataConfig) -> FileRecords:
     metadata = Metadata(unpaired=unpaired)
     if any(len(page_pairs) > 1 for page_pairs in pages):
         return PageRecords((images, masks), pairs, pages, metadata)
-    return FileRecords((images, masks), [FileRow(image, (image,), (mask,)) for image, mask in pairs], metadata)
+    rows = [FileRow(image, (image,), (mask,)) for image, mask in pairs]
+    return FileRecords((images, masks), rows, metadata)
 
 
 def _unread_hint(images: Path, stems: Collection[str]) -> str:
@@ -140,7 +150,8 @@ class PageRecords(FileRecords):
         metadata: Metadata,
     ) -> None:
         rows: list[FileRow] = []
-        page_rows: list[tuple[int, int, int]] = []  # file, page of the image (-1 for a file of one), page of the mask
+        # file, page of the image (-1 for a file of one), page of the mask
+        page_rows: list[tuple[int, int, int]] = []
         for number, ((image, mask), page_pairs) in enumerate(zip(pairs, pages, strict=True)):
             stem, extension = os.path.splitext(image)
             if len(page_pairs) == 1:

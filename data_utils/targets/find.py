@@ -93,9 +93,12 @@ def reading_of_masks(records: Records) -> str:
         return Classes.name
     are_connected = connected_masks >= CONNECTED_SHARE * len(highest)
     enough = max(FEWEST_NUMBERS, len(highest) / 2)
-    are_counts = len(set(highest)) >= enough and max(highest) >= MANY_NUMBERS  # files have different numbers of objects
+    # files have different numbers of objects
+    are_counts = len(set(highest)) >= enough and max(highest) >= MANY_NUMBERS
     are_many = min(highest) > 255
-    return Objects.name if are_connected and (are_counts or are_many) else AMBIGUOUS_READING
+    if are_connected and (are_counts or are_many):
+        return Objects.name
+    return AMBIGUOUS_READING
 
 
 def _masks(records: Records, indices: Iterable[int]) -> Iterator[np.ndarray]:

@@ -141,7 +141,9 @@ class ObjectReader(MaskReader):
         return ObjectTarget(mask, np.where(is_object, label_numbers(values), 0).astype(np.int32))
 
     def target_from_volume(self, numbers: np.ndarray, name: str) -> ObjectTarget:
-        is_ignored = np.isin(numbers, self.ignored) if self.ignored else np.zeros(numbers.shape, bool)
+        is_ignored = np.zeros(numbers.shape, bool)
+        if self.ignored:
+            is_ignored = np.isin(numbers, self.ignored)
         numbers = np.where(is_ignored, 0, numbers)
         problem = self.find_problem([int(numbers.min()), int(numbers.max())])
         if problem is not None:
@@ -149,7 +151,9 @@ class ObjectReader(MaskReader):
         ids = numbers.astype(np.int32)
         mask = (ids > 0).astype(np.uint8)
         mask[is_ignored] = IGNORE_INDEX
-        return ObjectTarget(mask, connected_pieces(ids) if self.in_pieces else ids)
+        if self.in_pieces:
+            ids = connected_pieces(ids)
+        return ObjectTarget(mask, ids)
 
     def find_problem(self, values: Sequence[MaskValue]) -> str | None:
         for value in values:

@@ -67,7 +67,8 @@ class OverlapReader(BitReader):
         for bit, class_count in enumerate(class_pixels):
             is_known = ~(unknown >> bit & 1).astype(bool)
             shares.append(class_count / max(1, int(counts[is_known].sum())))
-        has_several = (truth & (truth - 1)) != 0  # taking 1 away leaves a bit only where there are two
+        # taking 1 away leaves a bit only where there are two
+        has_several = (truth & (truth - 1)) != 0
         overlap = counts[has_several].sum() / max(1, counts[truth != 0].sum())
         return replace(self, class_pixels=tuple(class_pixels), shares=tuple(shares), overlap=float(overlap))
 

@@ -40,7 +40,8 @@ class EvaluatedIds(RenderedMask):
 
     def render(self) -> np.ndarray:
         """(H, W) uint8."""
-        return EVALUATED.take(read_mask(self.file, self.file), mode="clip")  # -1 is a license plate, ignored too
+        # -1 is a license plate, ignored too
+        return EVALUATED.take(read_mask(self.file, self.file), mode="clip")
 
 
 def evaluated_sources(images: Files, masks: Files) -> Sources:

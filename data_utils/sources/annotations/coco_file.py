@@ -55,7 +55,8 @@ class CocoFile(NamedTuple):
 
 def read_coco(path: Path) -> CocoFile:
     """A file, its objects by image. Raises DataError if the file is not a COCO file of objects."""
-    gc.disable()  # the collector would traverse the parsed objects again and again, for two thirds of the time
+    # the collector would traverse the parsed objects again and again, for two thirds of the time
+    gc.disable()
     try:
         content = json_of(path)
     finally:

@@ -128,7 +128,9 @@ def _label(properties: Any, column: str | None, location: str) -> str:
     if column is None:
         return ONLY_CLASS
     if not isinstance(properties, dict) or properties.get(column) is None:
-        names = ", ".join(properties) if isinstance(properties, dict) and properties else "none"
+        names = "none"
+        if isinstance(properties, dict) and properties:
+            names = ", ".join(properties)
         raise DataError(f"{location} has no value in the column {column}, its columns are {names}; give --label-column")
     value = properties[column]
     if not isinstance(value, str | int | float):
@@ -169,8 +171,9 @@ def _epsg(crs: Any, file: str) -> int:
     """The EPSG number of the `crs` of a file."""
     if crs is None:
         return LONGITUDE_LATITUDE
-    properties = crs.get("properties") if isinstance(crs, dict) else None
-    name = str(properties.get("name")) if isinstance(properties, dict) else str(crs)[:80]
+    name = str(crs)[:80]
+    if isinstance(crs, dict) and isinstance(crs.get("properties"), dict):
+        name = str(crs["properties"].get("name"))
     if name.upper().endswith("CRS84"):
         return LONGITUDE_LATITUDE
     code = name.rpartition(":")[2]
@@ -200,7 +203,9 @@ def _transform(shapes: Sequence[Shape], source: int | str, target: int, file: st
         if not is_gdal_error(error):
             raise
         if type(error).__name__ != OUT_OF_REACH:
-            name = f"{EPSG}{source}" if isinstance(source, int) else "a CRS without EPSG number"
+            name = "a CRS without EPSG number"
+            if isinstance(source, int):
+                name = f"{EPSG}{source}"
             raise DataError(f"{file}: no way from {name} to EPSG:{target} ({one_line(error)})") from error
         if len(shapes) > 1:
             half = len(shapes) // 2
@@ -237,8 +242,9 @@ def _read_geopackage(file: str, column: str | None) -> Shapes:
             raise DataError(f"{file}: feature {number} has numbers that are not finite")
         feature["properties"] = dict.fromkeys(names) | feature["properties"]
     crs = meta["crs"]
-    is_number = isinstance(crs, str) and crs.startswith(EPSG) and crs[len(EPSG) :].isdecimal()
-    return Shapes(_shapes_of(features, column, file), int(crs[len(EPSG) :]) if is_number else crs)
+    if isinstance(crs, str) and crs.startswith(EPSG) and crs[len(EPSG) :].isdecimal():
+        crs = int(crs[len(EPSG) :])
+    return Shapes(_shapes_of(features, column, file), crs)
 
 
 def _only_layer(layers: np.ndarray, file: str) -> str:

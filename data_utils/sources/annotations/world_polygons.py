@@ -77,10 +77,12 @@ class PolygonMask(RenderedMask):
         Rings are in pixels from `first`, the (column, row) where the part begins. Where they lie in each other, every
         second one is a hole.
         """
-        crs = grid.place.crs
-        if crs is not None and crs.epsg is None:
-            raise DataError(f"{self.image}: its CRS has no EPSG number, so polygons cannot be brought to it")
-        shapes, boxes = shapes_in(self.file, self.column, crs.epsg if crs else None)
+        epsg = None
+        if grid.place.crs is not None:
+            epsg = grid.place.crs.epsg
+            if epsg is None:
+                raise DataError(f"{self.image}: its CRS has no EPSG number, so polygons cannot be brought to it")
+        shapes, boxes = shapes_in(self.file, self.column, epsg)
         x = boxes[:, [0, 2, 0, 2]]
         y = boxes[:, [1, 1, 3, 3]]
         with np.errstate(invalid="ignore"):  # shapes outside the CRS have infinite boxes
@@ -94,7 +96,9 @@ class PolygonMask(RenderedMask):
             for ring in shapes[index].rings:
                 pixels = (np.stack(grid.place.to_pixels(*ring.T), axis=1) - first).tolist()
                 is_closed = len(pixels) > 3 and pixels[0] == pixels[-1]
-                rings.append(pixels if is_closed else [*pixels, pixels[0]])
+                if not is_closed:
+                    pixels.append(pixels[0])
+                rings.append(pixels)
             yield rings, self.values[shapes[index].label]
 
 

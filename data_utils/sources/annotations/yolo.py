@@ -100,7 +100,8 @@ def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
             splits[split] = (places[0], settings)
         elif split == "train":
             raise DataError(f"{settings} says train: {content.get(split)}, which is not there")
-    if splits.get("val") == splits["train"]:  # in small examples val is train; some of train is held out instead
+    # in small examples val is train; some of train is held out instead
+    if splits.get("val") == splits["train"]:
         del splits["val"]
     return splits
 
@@ -134,7 +135,8 @@ def _listed_places(value: Any, split: str, settings: Path, base: str) -> list[Pa
     if isinstance(value, list):
         raise DataError(f"{settings} gives a list for {split}; give one folder, or a .txt that lists the images")
     root = settings.parent
-    inside = re.sub(r"^(\.\./)+", "", str(value or ""))  # Roboflow's ../train/images means train/images
+    # Roboflow's ../train/images means train/images
+    inside = re.sub(r"^(\.\./)+", "", str(value or ""))
     paths = [root / base / inside, root / inside, root / base / str(value)]
     # not `Path.exists`, which raises an OSError for a name that is too long
     return [path for path in paths if inside and os.path.exists(path)]
@@ -183,7 +185,8 @@ def open_records(
     if images.is_dir() and labels != folder:
         without_image = texts.keys() - {*stems, Path(NAMES).stem}
         unpaired += [f"{texts[stem]}: label file without image" for stem in sorted(without_image)]
-    metadata = Metadata(classes, tuple(unpaired), has_rules=False)  # a classes.txt names the classes
+    # a classes.txt names the classes
+    metadata = Metadata(classes, tuple(unpaired), has_rules=False)
     summary = summarize("YOLO", [_count_objects(labels, text, values) for _, text in pairs], classes)
     return annotated_records(
         (folder, labels), pairs, metadata, summary, allow_unpaired, rendered_sources, YoloMask, values

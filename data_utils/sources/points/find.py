@@ -167,7 +167,8 @@ def _image_folders(root: Path, table: PointTable) -> list[str]:
     """Folders that images may be in: beside the tables, in the data set, in folders of images and of the split."""
     table_files = [Path(file) for file in dict.fromkeys(table.files)]
     parents = [file.parent for file in table_files]
-    splits = dict.fromkeys(file.stem.rpartition("_")[2].lower() for file in table_files)  # person_keypoints_train2017
+    # the last word of a name may be the split, as in person_keypoints_train2017
+    splits = dict.fromkeys(file.stem.rpartition("_")[2].lower() for file in table_files)
     folders: list[Path] = []
     for parent in dict.fromkeys([*parents, *(parent.parent for parent in parents), root]):
         below = children(parent)

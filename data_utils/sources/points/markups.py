@@ -84,7 +84,8 @@ def read_fcsv(file: Path) -> PointTable:
     if not {"x", "y", "z"} <= set(titles):
         raise DataError(f"{file}: its columns {', '.join(titles)} hold no x, y and z")
     lines = [line.removeprefix(NOT_THERE) for line in lines]
-    content = "\n".join("" if line.startswith("#") else line for line in lines)  # comments are empty lines
+    # comments become empty lines
+    content = "\n".join("" if line.startswith("#") else line for line in lines)
     with reading(file, "CSV"):
         rows = list(parse_csv(content))
     entry = ImagePoints(str(file), file.name[: -len(FCSV)])

@@ -52,7 +52,8 @@ class ParquetRecords(StreamRecords):
         group, row = self._locate(i)
         images, masks = self._group_content(group)
         image = _cell(images, row)
-        path = image.get("path") if isinstance(image, dict) else None  # only a name: the file is not beside the shard
+        # only a name: the file is not beside the shard
+        path = image.get("path") if isinstance(image, dict) else None
         name = path or self._row_name(group, row)
         mask = stored_picture(_cell(masks, row), f"{name}: mask")
         return {"image": stored_picture(image, name), "target": mask, "name": name}

@@ -51,7 +51,8 @@ def retry(read: Callable[Concatenate[str, Arguments], Result]) -> Callable[Conca
 
     @wraps(read)
     def read_repeatedly(file: str, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        for seconds in RETRY_SECONDS if is_remote(file) else ():
+        waits = RETRY_SECONDS if is_remote(file) else ()
+        for seconds in waits:
             try:
                 return read(file, *args, **kwargs)
             except DataError as error:
@@ -95,7 +96,8 @@ def read_ranges(file: str, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
 
     with file_errors(file):
         system, path = fsspec.core.url_to_fs(file)
-        return [system.cat_file(path, start=start, end=end) for start, end in ranges]  # s3fs has another order
+        # s3fs has another order
+        return [system.cat_file(path, start=start, end=end) for start, end in ranges]
 
 
 def content_key(file: str) -> str | None:
@@ -177,4 +179,6 @@ def file_kind(file: str) -> str | None:
 def _remove_query(file: str) -> str:
     """A signed URL without its query; a URL whose query names the file stays as it is."""
     path = file.partition("?")[0]
-    return path if path.endswith(KINDS) else file
+    if path.endswith(KINDS):
+        return path
+    return file

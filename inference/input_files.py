@@ -165,8 +165,11 @@ def _pictures_below(folder: Path, output: Path) -> list[StemmedFile]:
 
 def _say_unread(folder: Path, others: Iterable[Path], is_output: Callable[[Path], bool]) -> None:
     """Print a line on the files of a folder that are no pictures, one with a remedy first."""
-    unread = [file for file in others if not _is_hidden(file.relative_to(folder)) and not is_output(file)]
-    names = sorted(file.name for file in unread if not file.is_dir())
+    names = []
+    for file in others:
+        if not (_is_hidden(file.relative_to(folder)) or is_output(file) or file.is_dir()):
+            names.append(file.name)
+    names.sort()
     if names:
         first = next((name for name in names if format_remedy([name])), names[0])
         files = counted(len(names), "file that is", "files that are")

@@ -110,12 +110,13 @@ class Predictor:
                 network = load_network(network)
             networks.append(network)
         self.networks = [network.eval() for network in networks]
-        self.config: UNetConfig = networks[0].config
+        self.configs: list[UNetConfig] = [network.config for network in networks]
+        self.config = self.configs[0]
         self.tile_size = tile_size
         self.overlap = overlap
         self.tta = bool(tta)
-        check_ensemble([network.config for network in networks])
-        tasks = [task_of_model(network.config) for network in networks]
+        check_ensemble(self.configs)
+        tasks = list(map(task_of_model, self.configs))
         self.change_task(tasks[0].ensemble_task(tasks[1:]))
         self._averages_mirrored = tta is None and self.task.averages_mirrored
 
@@ -218,7 +219,7 @@ class Predictor:
 
     def input_sizes(self, size: Size, spacing: Spacing | None = None) -> list[Size]:
         """The size at which each network sees an image of `size` (H, W), or a volume (D, H, W) with its spacing."""
-        return [input_size(network.config, size, spacing) for network in self.networks]
+        return [input_size(config, size, spacing) for config in self.configs]
 
     def tilings(self, size: Size, spacing: Spacing | None = None, *, low_rows: bool = False) -> list[Tiling | None]:
         """The tiling of an image or volume of `size` for each network. Raises SettingsError if an overlap is too large.
@@ -285,7 +286,7 @@ class Predictor:
         self, image: ImageSource, name: str = "image", page: int = 0, *, keep_pixels: bool = False
     ) -> NetworkInputs:
         """The inputs of the networks, read by `read_inputs`."""
-        return read_inputs(image, [network.config for network in self.networks], name, page, keep_pixels=keep_pixels)
+        return read_inputs(image, self.configs, name, page, keep_pixels=keep_pixels)
 
     @torch.inference_mode()
     def logits_of_batch(self, inputs: Sequence[list[Tensor]], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
@@ -329,7 +330,7 @@ class Predictor:
         For volumes they are slices (num_classes, n, H, W), with n from `strip_length`. Memory is width x tile height x
         classes for an image of any height, and height x width x tile depth x classes for a volume of any depth.
         """
-        size, spacing, inputs = open_input(image, [network.config for network in self.networks], name)
+        size, spacing, inputs = open_input(image, self.configs, name)
         tilings = self.tilings(size, spacing, low_rows=isinstance(image, Raster))
         streams = []
         for network, network_input, tiling in zip(self.networks, inputs, tilings, strict=True):

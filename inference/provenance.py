@@ -72,7 +72,8 @@ def _recorded_essence(output: Path) -> dict | None:
 
 def _essence(provenance: dict) -> dict:
     """The provenance with checksums instead of the names of models, which may have been moved."""
-    return provenance | {"models": [checksum or name for name, checksum in provenance["models"].items()]}
+    models = [checksum or name for name, checksum in provenance["models"].items()]
+    return provenance | {"models": models}
 
 
 def _checksum(model: Path) -> str | None:

@@ -20,7 +20,8 @@ class Component(NamedTuple):
     @property
     def window(self) -> tuple[slice, ...]:
         """The box as an index of the image."""
-        return tuple(slice(start, start + side) for start, side in zip(self.start, self.values.shape, strict=True))
+        stops = np.add(self.start, self.values.shape).tolist()
+        return tuple(map(slice, self.start, stops))
 
 
 def join_components(pieces: list[Component]) -> Component:

@@ -120,7 +120,7 @@ class ObjectFinder:
         first_pixel, detected = self._placed[index]
         axes = len(first_pixel)
         start = detected.box[:axes]
-        window = tuple(slice(low, high) for low, high in zip(start, detected.box[axes:], strict=True))
+        window = tuple(map(slice, start, detected.box[axes:]))
         values = self.labels[window]
         hole_numbers = holes(values == -detected.number)
         occupied = np.unique(hole_numbers[values < 0])

@@ -109,8 +109,13 @@ def expected_logits(model: UNet, batches: Sequence[np.ndarray]) -> list[Tensor]:
         if model.config.dims == 3:
             expected.append(model(torch.from_numpy(batch)))
             continue
-        inputs = [predictor.inputs(image.transpose(1, 2, 0)) for image in batch]
-        logits = predictor.logits_of_batch([image.tensors for image in inputs], [image.size for image in inputs])
+        tensors = []
+        sizes = []
+        for image in batch:
+            inputs = predictor.inputs(image.transpose(1, 2, 0))
+            tensors.append(inputs.tensors)
+            sizes.append(inputs.size)
+        logits = predictor.logits_of_batch(tensors, sizes)
         expected.append(torch.stack(logits))
     return expected
 

@@ -105,7 +105,8 @@ class PageFormat(OverlapFormat):
     def write_mask(self, image: PredictedImage) -> None:
         labels = image.decoded.labels
         with replace_file(self.mask_file(image.job)) as file:
-            write_pages(file, [(labels >> bit & 1).astype(np.uint8) for bit in range(len(self.classes))])
+            pages = [(labels >> bit & 1).astype(np.uint8) for bit in range(len(self.classes))]
+            write_pages(file, pages)
 
     def written_mask(self, job: Job) -> MaskFile:
         path = str(self.mask_file(job))

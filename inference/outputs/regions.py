@@ -24,10 +24,12 @@ class RegionFormat(BitFormat):
     @classmethod
     def from_config(cls, config: UNetConfig) -> "RegionFormat":
         preprocess = config.preprocess
-        ignored = [value for value, index in preprocess.joined_values if index == IGNORE_INDEX]
-        if preprocess.ignore_value is not None:
-            ignored.insert(0, preprocess.ignore_value)
-        return cls(regions_of_model(config), tuple(value for value in ignored if isinstance(value, int)))
+        values = [preprocess.ignore_value]
+        for value, index in preprocess.joined_values:
+            if index == IGNORE_INDEX:
+                values.append(value)
+        ignored = tuple(value for value in values if isinstance(value, int))
+        return cls(regions_of_model(config), ignored)
 
     def area_properties(self, layer: int, number: int, decoded: Decoded) -> Properties:
         return {"class": self.names[number], "value": self.written_values[number]}

@@ -40,11 +40,14 @@ class RequestedOutputs:
         if job.place is not None and job.truth:  # its mask does not show where its image holds no data
             return False
         newest_input = max(Path(path).stat().st_mtime for path in job.files)
-        try:
-            file_stats = [self.output_format.file(job, extension).stat() for extension in self.extensions]
-        except OSError:
-            return False
-        return all(file.st_size and file.st_mtime >= newest_input for file in file_stats)
+        for extension in self.extensions:
+            try:
+                file = self.output_format.file(job, extension).stat()
+            except OSError:
+                return False
+            if not file.st_size or file.st_mtime < newest_input:
+                return False
+        return True
 
     def wanted(self, job: Job) -> list[str]:
         """The fields of `Decoded` beside the labels that the files and the score of a job need."""

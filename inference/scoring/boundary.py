@@ -75,7 +75,9 @@ def masks_of_classes(
             continue
         sides = []
         for slices in zip(*present, strict=True):
-            sides.append(slice(min(side.start for side in slices), max(side.stop for side in slices)))
+            start = min(side.start for side in slices)
+            stop = max(side.stop for side in slices)
+            sides.append(slice(start, stop))
         box = tuple(sides)
         yield index, np.pad(truth[box] == index, 1), np.pad(pred[box] == index, 1)
 
@@ -85,8 +87,10 @@ def _boundary_overlap(true: np.ndarray, predicted: np.ndarray, width: int) -> tu
     from scipy.ndimage import distance_transform_cdt
 
     # a boundary is the pixels that `width` erosions by 3 x 3 pixels remove
-    true_boundary = true & (distance_transform_cdt(true, metric="chessboard") <= width)
-    predicted_boundary = predicted & (distance_transform_cdt(predicted, metric="chessboard") <= width)
+    true_depth = distance_transform_cdt(true, metric="chessboard")
+    predicted_depth = distance_transform_cdt(predicted, metric="chessboard")
+    true_boundary = true & (true_depth <= width)
+    predicted_boundary = predicted & (predicted_depth <= width)
     shared = true_boundary & predicted_boundary
     either = true_boundary | predicted_boundary
     return int(shared.sum()), int(either.sum())

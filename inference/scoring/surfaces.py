@@ -92,7 +92,8 @@ def case_report(
         report[key] = means
     report["dice_cases"] = []
     for index in classes:
-        report["dice_cases"].append(sum(case["dice"][index] is not None for case in cases))
+        scored_cases = [case for case in cases if case["dice"][index] is not None]
+        report["dice_cases"].append(len(scored_cases))
     if "missed" in cases[0]:
         report["hd95_missed"] = []
         for index in classes:
@@ -110,7 +111,10 @@ def case_table(report: dict[str, Any]) -> str:
     columns.append(Column("dice_cases", "cases", ""))
     rows = []
     for index, name in enumerate(report["classes"]):
-        rows.append((name, {column.key: report[column.key][index] for column in columns}))
+        row = {}
+        for column in columns:
+            row[column.key] = report[column.key][index]
+        rows.append((name, row))
     notes = []
     for name, count in zip(report["classes"], report.get("hd95_missed", ()), strict=False):
         if count:

@@ -45,13 +45,15 @@ def call(tmp_path) -> Path:
     """A folder with the inputs in in/, its true masks in truth/, and other names of them."""
     touch(tmp_path, "points.png", "v.nii.gz", "in/a.png", "in/b.png", "in/c.tif", "truth/a.png", "truth/sub/x.png")
     np.save(tmp_path / "in" / "n.npy", np.zeros((3, 4), np.uint8))
-    (tmp_path / "m.onnx").write_bytes(b"model")
     (tmp_path / "truth" / "notes").mkdir()
     (tmp_path / "truth" / "notes" / "metrics.json").write_text("{}")
     (tmp_path / "link").symlink_to("in")
     (tmp_path / "to-truth").symlink_to("truth")
     (tmp_path / "hard").mkdir()
     os.link(tmp_path / "in" / "a.png", tmp_path / "hard" / "a.png")
+    for model in ("m", "k"):
+        (tmp_path / f"{model}.onnx").write_bytes(b"model")
+        os.link(tmp_path / f"{model}.onnx", tmp_path / "hard" / f"{model}.png")
     return tmp_path
 
 
@@ -75,6 +77,8 @@ def call(tmp_path) -> Path:
         ),
         (CLASSES, "in/a.png", "to-truth", "--truth truth", "--truth truth would be overwritten"),
         (CLASSES, "in/a.png in/a.png", "truth/sub/x.png", "--truth truth --overwrite", "is a file of --truth"),
+        (CLASSES, "in/a.png", "hard/m.png", "--overwrite", r"hard/m\.png is a file of the model"),
+        (CLASSES, "in/a.png", "hard/k.png", "--overwrite --ensemble k.onnx", r"hard/k\.png is a file of the model"),
         (OBJECTS, "in/c.tif", "in", "", r"in/c\.tif is an input"),
         (OBJECTS, "in/c.tif", "in/c.png", "", r"in/c\.tif is an input"),
         (CLASSES, "in/a.png", "taken", "", r"taken/a\.png is there, and is no file"),

@@ -9,6 +9,7 @@ from support.run_equality import different_tensors
 
 import train
 from runtime.errors import SettingsError
+from tasks.classes import ClassScores
 from train_utils.checkpoints import save
 
 
@@ -28,6 +29,21 @@ def test_checkpoint_every_step_is_kept(run):
 @pytest.mark.flags("--keep-checkpoints")
 def test_keep_checkpoints_removes_the_oldest(run):
     result = run(*FOUR_STEPS, "--checkpoint-every", "2", "--keep-checkpoints", "2")
+    assert result.checkpoints() == [2, 4]
+
+
+def test_the_checkpoint_of_the_best_evaluation_is_kept_beside_the_newest(run, monkeypatch):
+    scores = {1: 0.1, 2: 0.6, 3: 0.2, 4: 0.3}
+    evaluated = []
+    evaluate = train.evaluate
+
+    def noted_evaluate(*arguments):
+        evaluated.append(evaluate(*arguments))
+        return evaluated[-1]
+
+    monkeypatch.setattr(train, "evaluate", noted_evaluate)
+    monkeypatch.setattr(ClassScores, "comparison", property(lambda _: scores[evaluated[-1].step]))
+    result = run.fresh("--max-steps", "4", "--eval-every", "1", "--checkpoint-every", "4", "--keep-checkpoints", "1")
     assert result.checkpoints() == [2, 4]
 
 

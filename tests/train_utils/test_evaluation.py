@@ -230,6 +230,14 @@ def test_an_image_without_a_finite_answer_is_named(network, pixel):
         evaluation.check(records, best_step=0)
 
 
+def test_one_strip_without_a_finite_answer_is_enough():
+    task = Classes(("a", "b"), "ce")
+    strips = [torch.zeros(1, 2, 3, 4) for _ in range(3)]
+    strips[0][0, 0, 0, 0] = float("nan")
+    target = ClassTarget(torch.zeros(1, 9, 4, dtype=torch.int64))
+    assert not read_strips(task, new_decoder(task), strips, target, no_counts())[2]
+
+
 @pytest.mark.parametrize("loss", ["ce+logdice"])
 def test_a_volume_in_exact_tiles_has_the_results_of_the_whole_one(monkeypatch, loss):
     torch.manual_seed(0)

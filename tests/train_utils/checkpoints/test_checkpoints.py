@@ -71,11 +71,11 @@ def go_on(checkpoints: Checkpoints, resume: str | Path, folder: Path | None = No
 
 
 @pytest.mark.parametrize(
-    ("scores", "best"),
-    [([0.6, 0.2, 0.1], 0.6), ([0.4, 0.6, 0.8], -1.0)],
-    ids=["earlier", "of a later step"],
+    ("scores", "best", "kept"),
+    [([0.6, 0.2, 0.1], 0.6, [1, 5, 6]), ([0.2, 0.6, 0.1], 0.6, [2, 5, 6]), ([0.4, 0.6, 0.8], -1.0, [4, 5, 6])],
+    ids=["earlier", "of this step", "of a later step"],
 )
-def test_a_run_that_goes_back_remembers_the_best_model_if_it_is_still_there(checkpoints, scores, best):
+def test_a_run_that_goes_back_remembers_the_best_model_if_it_is_still_there(checkpoints, scores, best, kept):
     checkpoints.keep = 3
     checkpoints.save_model(checkpoints.network, "card")
     save_all(checkpoints, *enumerate(scores, 1))
@@ -83,7 +83,7 @@ def test_a_run_that_goes_back_remembers_the_best_model_if_it_is_still_there(chec
     assert run.best == best
     assert steps(more) == [1, 2]  # 3 is set aside
     save_all(more, (3, 0.1), (4, 0.3), (5, 0.1), (6, 0.1), run=run)
-    assert steps(more) == ([1, 5, 6] if best > 0 else [4, 5, 6])
+    assert steps(more) == kept
 
 
 def test_a_run_that_goes_on_without_its_best_model_forgets_how_good_it_was(checkpoints):

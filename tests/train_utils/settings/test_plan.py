@@ -348,3 +348,21 @@ def test_detail_is_measured_on_images_that_can_be_used_and_on_labeled_classes(fe
         replace(few, train=Split(select(few.train.records, np.arange(5)), info.train.sizes)), 0.25
     )
     assert 0 < detail < 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "steps"),
+    [("", 40), ("--scale 0.5", 52), ("--crop-size 32 32", 154)],
+)
+def test_evaluations_take_a_tenth_of_the_time_of_training(flags, steps):
+    info = unread_info(unread_split(8, (64, 64)), unread_split(41, (64, 64)))
+    settings = plan_run(info, parsed("--dataset", "data", *flags.split()))
+    assert settings.eval_every == steps
+    assert settings.checkpoint_every == steps
+
+
+def test_an_evaluation_of_landmarks_takes_two_forward_passes_of_an_image(tmp_path):
+    write_dots(tmp_path, 50, seed=0)
+    info = load_info(tmp_path, val_fraction=0.8)
+    # it takes 40 * (2 / 3 + 1 / 24) as long as an image of a step, so 28.3; 70.8 steps of 4 are ten times that
+    assert planned(info, "--batch-size", "4")["eval_every"] == 72  # whole epochs of 3 steps

@@ -1,4 +1,7 @@
-"""Records of files: their names and paths, whatever bytes these hold, and their key."""
+"""Records of files: their names and paths, whatever bytes these hold, and their key.
+
+Module: data_utils/sources/files.py.
+"""
 
 import os
 from pathlib import Path

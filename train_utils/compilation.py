@@ -41,7 +41,9 @@ def compile_loss(accelerator: Accelerator, criterion: StepLoss) -> None:
 
 def compile_recolor(accelerator: Accelerator) -> Recolor:
     """The colors of the augmentation, compiled if the launch profile sets a backend."""
-    return torch.compile(recolor_images, **_options(accelerator)) if compiles(accelerator) else recolor_images
+    if not compiles(accelerator):
+        return recolor_images
+    return torch.compile(recolor_images, **_options(accelerator))
 
 
 def eager(accelerator: Accelerator) -> AbstractContextManager[Any]:

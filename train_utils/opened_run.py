@@ -143,7 +143,11 @@ def _with_recorded_plan(args: TrainSettings, recorded: dict[str, Any]) -> TrainS
 
 def _say_choices(kind: str, flags: TrainSettings, args: TrainSettings, names: Iterable[str]) -> None:
     """Print the settings of these names that the flags have left open."""
-    say(f"{kind}: {as_flags({name: getattr(args, name) for name in names if getattr(flags, name) is None})}")
+    chosen = {}
+    for name in names:
+        if getattr(flags, name) is None:
+            chosen[name] = getattr(args, name)
+    say(f"{kind}: {as_flags(chosen)}")
 
 
 def open_run(flags: TrainSettings) -> OpenedRun | None:

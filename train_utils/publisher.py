@@ -215,4 +215,7 @@ class Publisher:
 
 def _steps_made(schedule: Schedule, state: RunState) -> str:
     """The steps made, and how many were planned, unless the clock decides."""
-    return f"{state.step:,} of {schedule.total_steps:,}" if schedule.total_steps else f"{state.step:,}"
+    made = f"{state.step:,}"
+    if schedule.total_steps:
+        made += f" of {schedule.total_steps:,}"
+    return made

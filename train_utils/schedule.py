@@ -50,11 +50,14 @@ class Schedule:
         total_steps = max_steps or (args.epochs or 0) * steps_per_epoch
         assert total_steps or clock.budget, "the plan decides the epochs"
         default_factor = 1.0 if args.encoder_weights == "random" else 0.1
+        warmup_steps = args.warmup_steps
+        if warmup_steps is None:
+            warmup_steps = total_steps // WARMUP_SHARE
         return cls(
             steps_per_epoch,
             total_steps,
             peak=args.learning_rate,
-            warmup_steps=total_steps // WARMUP_SHARE if args.warmup_steps is None else args.warmup_steps,
+            warmup_steps=warmup_steps,
             kind=args.schedule,
             log_every=args.log_every or steps_per_epoch,
             eval_every=args.eval_every or steps_per_epoch,
@@ -80,7 +83,9 @@ class Schedule:
             return by_step
         warmup = 0 if self.warmup_steps else clock.total // WARMUP_SHARE
         by_time = learning_rate(clock.done, clock.total, self.peak, warmup, self.kind)
-        return min(by_step, by_time) if self.total_steps else by_time  # whichever comes first
+        if self.total_steps:
+            return min(by_step, by_time)  # whichever comes first
+        return by_time
 
     def remaining_steps(self, step: int) -> range:
         """The steps that are still to be made after `step`; in a run by the clock more than it will make."""

@@ -94,7 +94,10 @@ class StepGuard:
         These are whether it was asked to stop, and, of the main process, the time. Two numbers hold the time, since
         float32 counts to 16 million only.
         """
-        high, low = divmod(self.schedule.clock.now() if self.accelerator.is_main_process else 0, TIME_BASE)
+        now = 0
+        if self.accelerator.is_main_process:
+            now = self.schedule.clock.now()
+        high, low = divmod(now, TIME_BASE)
         # filled on the device: a copy from the host would wait
         return torch.cat([like.new_full((1,), number) for number in (self._stop.is_asked, high, low)])
 
@@ -158,7 +161,9 @@ class StepGuard:
 
         Raises TrainingError after several bad steps in a row.
         """
-        count = len(self._pending) if everything else len(self._pending) - 1
+        count = len(self._pending)
+        if not everything:
+            count -= 1
         steps = self._pending[:count]
         self._pending = self._pending[count:]
         values = LateRead.read([step.values for step in steps])

@@ -47,8 +47,10 @@ def write_coco(folder: Path, images: Iterable[tuple[str, Path, Path]], names: Se
 def object_annotations(labels: np.ndarray, table: Path, ids: dict[str, int]) -> Iterator[dict[str, Any]]:
     """The objects of a label image (H, W), from the rows of their table."""
     for row in table_rows(table, IMAGE_COLUMNS):
-        top, left = int(row["top"]), int(row["left"])
-        bottom, right = int(row["bottom"]), int(row["right"])
+        top = int(row["top"])
+        left = int(row["left"])
+        bottom = int(row["bottom"])
+        right = int(row["right"])
         is_object = labels[top:bottom, left:right] == int(row["number"])
         if not is_object.any() or row["class"] not in ids:
             raise DataError(f"{table}: object {row['number']} is not one of the mask; {REMEDY}")

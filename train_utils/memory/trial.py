@@ -46,7 +46,9 @@ class MemoryTrial:
         self.criterion = StepLoss(task, strides=network.head_strides)  # a trial needs no other process
         self.is_cpu = accelerator.device.type == "cpu"
         trained = sum(weight.nbytes for weight in network.parameters() if weight.requires_grad)
-        averaged = sum(weight.nbytes for weight in network.parameters()) if args.ema_decay > 0 else 0
+        averaged = 0
+        if args.ema_decay > 0:
+            averaged = sum(weight.nbytes for weight in network.parameters())
         shards = accelerator.num_processes if accelerator.distributed_type in SHARDING else 1
         self.state_bytes = (OPTIMIZERS[args.planned_optimizer].moments * trained + averaged) // shards
 

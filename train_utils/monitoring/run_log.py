@@ -107,7 +107,10 @@ class RunLog:
             self._write_training(learning_rate)
         self._describe()
         clock = self.schedule.clock
-        self.bar.update(clock.done // 1000 - self.bar.n if clock.budget else 1)
+        if clock.budget:
+            self.bar.update(clock.done // 1000 - self.bar.n)
+        else:
+            self.bar.update(1)
 
     def _write_training(self, learning_rate: float) -> None:
         """Write a record of the steps since the last one."""

@@ -152,8 +152,12 @@ def matrix_picture(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     count = len(names)
     is_labeled = count <= LABELED_CLASSES
-    side = max(CELL * count, 2) if is_labeled else min(max(NAME_PITCH * count, SMALLEST_SIDE), LARGEST_SIDE)
-    named = range(0, count, 1 if is_labeled else math.ceil(NAME_PITCH * count / side))
+    if is_labeled:
+        side = max(CELL * count, 2)
+        named = range(count)
+    else:
+        side = min(max(NAME_PITCH * count, SMALLEST_SIDE), LARGEST_SIDE)
+        named = range(0, count, math.ceil(NAME_PITCH * count / side))
     labels = [shorten(names[index]) for index in named]
     buffer = io.BytesIO()
     with own_style() as figure_class, warnings.catch_warnings():

@@ -66,7 +66,9 @@ def remarks_on(records: Sequence[LogRecord], facts: Facts) -> list[str]:
         )
     # the loss may rise while the score does too: then the score counts
     is_rising = is_measured and _is_rising(series(records, facts.score))
-    over_fitting = _over_fitting(records) if is_measured and not is_rising else None
+    over_fitting = None
+    if is_measured and not is_rising:
+        over_fitting = _over_fitting(records)
     if over_fitting:
         remarks.append(over_fitting)
     elif facts.steps < FEW_STEPS and not facts.is_good:
@@ -95,7 +97,9 @@ def _few_steps(facts: Facts) -> str:
     made = counted(facts.steps, "step")
     poor = f"below {FEW_STEPS} the {facts.answers} are often poor"
     if facts.resume:
-        planned = f" of {facts.total_steps:,}" if facts.total_steps else ""
+        planned = ""
+        if facts.total_steps:
+            planned = f" of {facts.total_steps:,}"
         return f"Only {made}{planned} were made, and {poor}: {facts.resume} goes on."
     verb = "was" if facts.steps == 1 else "were"
     return f"Only {made} {verb} made, and {poor}: give more --max-minutes or --epochs (docs/choosing-settings.md)."

@@ -122,7 +122,9 @@ def _curves(records: Sequence[LogRecord], section: Section, best_step: int | Non
     deciding = LOSS_CURVES | section.curves
     charts = {}
     for title, keys in (deciding | CURVES).items():
-        lines = [Line(series(records, key), color, label) for color, (label, key) in enumerate(keys.items())]
+        lines = []
+        for color, (label, key) in enumerate(keys.items()):
+            lines.append(Line(series(records, key), color, label))
         chart = line_chart(lines, best_step if title in deciding else None)
         if chart is not None:
             charts[title] = chart

@@ -131,7 +131,10 @@ def _pretrained_weights(backbone: Any, source: str, config: dict[str, Any]) -> d
     except Exception as error:  # transformers and safetensors may raise anything at somebody else's file
         raise ModelError(f"--encoder {source}: its weights cannot be loaded: {one_line(error)}") from error
     # a classifier's file has no norms for the features of each stage
-    missing = [name for name in sorted(report["missing_keys"]) if not name.startswith("hidden_states_norms.")]
+    missing = []
+    for name in sorted(report["missing_keys"]):
+        if not name.startswith("hidden_states_norms."):
+            missing.append(name)
     if missing:
         raise ModelError(f"--encoder {source}: its file lacks {len(missing)} of the weights, such as {missing[0]}")
     return weights

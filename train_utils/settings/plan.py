@@ -54,8 +54,11 @@ def plan_run(info: DatasetInfo, args: TrainSettings) -> TrainSettings:
     length = run_length(minutes, bool(encoder["freeze_encoder"]))
     scale = choose_scale(info, args, length)
     crop_size = choose_crop_size(info, args, scale, length)
-    base_channels = length.base_channels_for_many if len(info.train) >= MANY_IMAGES else length.base_channels
-    batch_size = args.batch_size or (VOLUME_BATCH_SIZE if is_volumes else length.batch_size)
+    base_channels = length.base_channels
+    if len(info.train) >= MANY_IMAGES:
+        base_channels = length.base_channels_for_many
+    usual_batch_size = VOLUME_BATCH_SIZE if is_volumes else length.batch_size
+    batch_size = args.batch_size or usual_batch_size
     # class weights are chosen only for images: their gain has not been measured for volumes
     is_unbalanced = _has_rare_class(info.reader.class_pixels) and not is_volumes
     eval_every = _eval_every(info, args, scale, crop_size, batch_size)

@@ -132,7 +132,8 @@ def starting_point(
         )
     if not backbone:
         _refuse_flags_without_use(owner, settings, config)
-    axes = _axes(settings, axes, config, None if trained is None and encoder is None else owner)
+    is_new = trained is None and encoder is None
+    axes = _axes(settings, axes, config, None if is_new else owner)
     if axes.strides:
         values["depth"] = len(axes.strides)
     architecture = UNetConfig(**values, **axes._asdict(), encoder=config.encoder)
@@ -152,8 +153,10 @@ def _architecture(settings: TrainSettings, config: UNetConfig, owner: str, *, is
     for name in ARCHITECTURE:
         value = getattr(settings, name)
         own_value = getattr(config, name)
-        has_no_weights = name == "dropout" or (name == "upsample" and "transpose" not in (value, own_value))
-        is_fixed = (is_trained and not has_no_weights) or (config.encoder is not None and name == "depth")
+        interpolates = name == "upsample" and "transpose" not in (value, own_value)
+        has_weights = name != "dropout" and not interpolates
+        belongs_to_encoder = config.encoder is not None and name == "depth"
+        is_fixed = (is_trained and has_weights) or belongs_to_encoder
         if is_fixed and value not in (None, own_value):
             raise ModelError(
                 f"{flag_of(name)} {value}: {owner} has {own_value}; leave the flag out, or start from another model"

@@ -50,11 +50,6 @@ def test_classes_are_chosen_or_joined(flag, outside, names, values, indices):
     assert classes.names == names
     assert classes.values == values
     np.testing.assert_array_equal(classes.encode(MASK, "m"), np.uint8(indices))
-
-
-@pytest.mark.parametrize(("flag", "outside", "names", "values", "indices"), CHOICES)
-def test_the_index_of_a_value_is_that_in_encoded_masks(flag, outside, names, values, indices):
-    classes = class_map(flag, outside)
     for value, index in zip(MASK.ravel().tolist(), np.ravel(indices).tolist(), strict=True):
         assert classes.index_of(value) == index
 

@@ -99,13 +99,6 @@ def run_pack(*arguments: object) -> int:
     return 0
 
 
-def test_packing_writes_shards_of_the_size_that_is_given(tmp_path, capsys):
-    folder = write_splits(tmp_path / "data", 47, 5)
-    assert run_pack(folder, tmp_path / "out", "--shard-mb", "0.1") == 0
-    assert "train: 47 pairs in" in capsys.readouterr().out
-    assert len(list((tmp_path / "out" / "data").glob("train-*-of-*.parquet"))) > 1
-
-
 def test_packing_overwrites_no_shards(tmp_path):
     folder = write_splits(tmp_path / "data", 3, 2)
     assert run_pack(folder, tmp_path / "out") == 0

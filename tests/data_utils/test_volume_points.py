@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.in_process import run_train
-from support.inspections import inspect_volume_points
 from support.points import point_table
 
 from data_utils.analysis.dataset_info import load_dataset_info
@@ -102,19 +101,6 @@ def test_points_outside_of_a_volume_are_those_beyond_the_axes_of_its_file(axes, 
     warnings = load_dataset_info(DataConfig(dataset=str(tmp_path), val_fraction=0.4)).warnings
     (line,) = [line for line in warnings if "lies outside" in line]
     assert line == "1 point lies outside its image, and left out: case0.nii.gz (back at 3, 18, 9)"
-
-
-def test_a_look_at_a_volume_with_points_finds_those_that_are_there(tmp_path):
-    voxels = np.arange(60, dtype=np.float32).reshape(5, 4, 3)
-    nibabel.save(nibabel.Nifti1Image(voxels, AFFINES["RAS"]), tmp_path / "a.nii")
-    source = PointSource("points.csv", "pixels", np.array([[4.2, 0.4, 1.8], [1, 1, 1]]), np.array([PRESENT, ABSENT]))
-    image = VolumeFile((str(tmp_path / "a.nii"),))
-    inspection = inspect_volume_points({"image": image, "target": source, "name": "a"})
-    assert inspection.size == (3, 4, 5)
-    assert inspection.spacing == (2, 1.5, 1)
-    assert inspection.class_locations.keys() == {1}
-    assert inspection.class_locations[1].tolist() == [[2, 0, 4]]
-    assert set(inspection.foreground.ravel().tolist()) == set(range(60))
 
 
 def test_places_in_a_volume_that_is_turned_by_an_angle_follow_its_axes(tmp_path):

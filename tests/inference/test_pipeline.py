@@ -133,10 +133,6 @@ def test_a_mask_that_is_written_is_scored_without_its_image(finished_job):
     ((_, outcome),) = PredictionPipeline(predictor, writer_of(predictor), {finished_job}).run([[finished_job]])
     assert outcome.scores.sums.sum() == 12
     assert outcome.boundary is None
-
-
-def test_a_mask_that_is_written_is_scored_with_its_boundary_where_that_is_asked_for(finished_job):
-    predictor = Predictor(network_of())
     writer = replace(writer_of(predictor), boundary=True)
     ((_, outcome),) = PredictionPipeline(predictor, writer, {finished_job}).run([[finished_job]])
     assert outcome.boundary is not None

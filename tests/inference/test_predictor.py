@@ -254,20 +254,14 @@ def test_points_are_those_of_the_page_that_is_asked_for(point_predictor, tmp_pat
     assert point_predictor.points(tmp_path / "a.tif", page=1) == second
 
 
-def test_points_are_reported_with_their_presence_and_confidence(point_predictor):
-    image = np.random.default_rng(0).integers(0, 255, (16, 18), dtype=np.uint8)
+def test_points_lie_in_pixels_of_the_image_with_their_presence_and_confidence(point_predictor):
+    image = np.random.default_rng(0).integers(0, 255, (16, 24), dtype=np.uint8)
     points, rows = point_predictor.points(image), point_predictor.labels(image)
     assert [point.name for point in points] == ["a", "b"]
+    np.testing.assert_allclose([point.position for point in points], rows[:, :2] * (16, 24) - 0.5)
     assert [point.presence for point in points] == rows[:, 2].tolist()
     assert [point.confidence for point in points] == rows[:, 3].tolist()
     assert rows[0, 2] != rows[0, 3]
-
-
-def test_points_lie_in_pixels_of_the_image(point_predictor):
-    image = np.random.default_rng(0).integers(0, 255, (16, 24), dtype=np.uint8)
-    rows = point_predictor.labels(image)
-    positions = [point.position for point in point_predictor.points(image)]
-    np.testing.assert_allclose(positions, rows[:, :2] * (16, 24) - 0.5)
 
 
 def test_a_model_of_classes_answers_no_points():

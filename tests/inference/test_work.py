@@ -55,21 +55,14 @@ def prepared(tmp_path, capsys) -> tuple[Work, str]:
     return prepare_work(args, predictor, writer_of(predictor)), capsys.readouterr().out
 
 
-def test_work_is_done_on_images_that_have_no_mask(prepared):
+def test_work_is_done_and_recorded_on_images_that_have_no_mask(tmp_path, prepared):
     work, printed = prepared
     assert "1 of 3 masks are there already; --overwrite predicts them again" in printed
+    assert printed.count("images in tiles of 16 x 16") == 1
+    assert "2 images in tiles" in printed
     assert [job.output.name for job in work.finished_jobs] == ["b"]
     assert len(work.jobs) == 3
     assert sorted(job.output.name for batch in work.batches for job in batch) == ["a", "c"]
-
-
-def test_tiles_are_reported_once_for_the_images_that_are_cut(prepared):
-    _, printed = prepared
-    assert printed.count("images in tiles of 16 x 16") == 1
-    assert "2 images in tiles" in printed
-
-
-def test_work_is_recorded_in_the_folder_of_outputs(tmp_path, prepared):
     assert (tmp_path / "out" / "predict.json").exists()
 
 

@@ -24,22 +24,14 @@ def test_a_path_in_a_parquet_file_that_is_no_text_is_a_one_line_error(tmp_path):
         records[0]
 
 
-@pytest.fixture
-def records_of_two_groups(tmp_path) -> ParquetRecords:
-    """Three rows in groups of two, none and one."""
+def test_rows_are_those_of_all_groups_that_have_any(tmp_path):
     file = tmp_path / "a.parquet"
     table = pyarrow.table({"image": [b"1", b"2", b"3"], "mask": [b"4", None, b"6"]})
     with pyarrow.parquet.ParquetWriter(file, table.schema) as writer:
         for rows in (table[:2], table[:0], table[2:]):
             writer.write_table(rows)
-    return ParquetRecords.open([str(file)], None, None)
-
-
-def test_row_groups_without_rows_are_left_out(records_of_two_groups):
-    assert records_of_two_groups.group_sizes.tolist() == [2, 1]
-    pairs = [(record["image"], record["target"]) for record in records_of_two_groups]
+    records = ParquetRecords.open([str(file)], None, None)
+    assert records.group_sizes.tolist() == [2, 1]
+    pairs = [(record["image"], record["target"]) for record in records]
     assert pairs == [(b"1", b"4"), (b"2", None), (b"3", b"6")]
-
-
-def test_rows_of_all_groups_are_counted_from_the_first(records_of_two_groups):
-    assert [records_of_two_groups.name(i) for i in range(3)] == [f"a.parquet row {row}" for row in range(3)]
+    assert [records.name(i) for i in range(3)] == [f"a.parquet row {row}" for row in range(3)]

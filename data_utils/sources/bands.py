@@ -6,9 +6,19 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from data_utils.config import DataConfig
 from data_utils.image_io.band_names import band_indices
-from data_utils.image_io.formats import IMAGE_SUFFIXES, TIFF_SUFFIXES, BandSource, ImageSource, PageFile, page_file
+from data_utils.image_io.formats import (
+    IMAGE_SUFFIXES,
+    TIFF_SUFFIXES,
+    BandSource,
+    ImageSource,
+    PageFile,
+    WindowSource,
+    page_file,
+)
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.annotations.layout import holds_pictures
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
@@ -47,7 +57,12 @@ def as_picture(source: ImageSource) -> ImageSource:
 
 
 def as_model_reads(source: ImageSource, preprocess: Preprocess) -> ImageSource:
-    """The source of an image as a model reads it: its bands, or as a picture if the model knows no places."""
+    """The source of an image as a model reads it: its bands, or as a picture if the model knows no places.
+
+    An array and a window of a scene hold the model's bands already.
+    """
+    if isinstance(source, WindowSource | np.ndarray):
+        return source
     if preprocess.place or preprocess.bands:
         return with_bands(source, preprocess.bands)
     return as_picture(source)

@@ -47,6 +47,8 @@ def leave_out(train: Records, val: Records, file: Path) -> tuple[Records, Record
 
 def read_names(file: Path) -> set[str]:
     """The names in a list, without empty lines and lines that begin with #. Raises DataError if it cannot be read."""
+    if not file.is_file():
+        raise DataError(f"--exclude {file}: there is no such file")
     lines = map(str.strip, lines_of(file))
     return {printable(line) for line in lines if line and not line.startswith(COMMENT)}
 

@@ -17,7 +17,8 @@ def reading(file: str | Path, kind: str) -> Iterator[None]:
     except UserError:
         raise
     except (OSError, ValueError) as error:
-        raise DataError(f"{file} cannot be read as {kind} ({one_line(error)})") from error
+        reason = error.strerror if isinstance(error, OSError) else None  # without the path, which stands there already
+        raise DataError(f"{file} cannot be read as {kind} ({reason or one_line(error)})") from error
 
 
 def json_of(file: str | Path, root: Root = dict) -> Any:

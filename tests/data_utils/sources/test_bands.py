@@ -110,6 +110,11 @@ def test_a_model_reads_the_bands_or_the_place_that_it_was_trained_on(preprocess,
     assert as_model_reads("a.tif", preprocess) == source
 
 
+def test_an_array_holds_the_bands_of_a_model_already():
+    pixels = np.zeros((3, 4, 2), np.uint8)
+    assert as_model_reads(pixels, Preprocess(bands=("3", "1"))) is pixels
+
+
 @pytest.mark.parametrize(
     ("files", "names"),
     [

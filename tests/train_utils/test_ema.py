@@ -61,3 +61,12 @@ def test_an_average_goes_on_from_its_file(tmp_path):
 def test_an_average_has_running_statistics_but_no_counts():
     average = WeightAverage(nn.BatchNorm2d(2), 0.9)
     assert average.tensors.keys() == {"weight", "bias", "running_mean", "running_var"}
+
+
+def test_a_run_without_averages_goes_on_from_its_weights(tmp_path):
+    network = nn.Linear(2, 1, bias=False)
+    average = WeightAverage(network, 0.9)
+    with torch.no_grad():
+        network.weight.fill_(5)
+    average.restore(tmp_path)
+    assert average.tensors["weight"].tolist() == [[5, 5]]

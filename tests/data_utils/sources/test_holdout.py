@@ -200,3 +200,15 @@ def test_groups_of_one_size_go_to_folds_in_the_order_that_the_seed_draws():
     held_out = names(hold_out(records, DataConfig(fold="2/4", val_group=r"^(\d+)_"))[1])
     groups = {*order[order % 2 == 0][1::4].tolist(), *order[order % 2 == 1][1::4].tolist()}
     assert {int(name[:2]) for name in held_out} == groups
+
+
+def test_shards_of_unequal_size_are_held_out_by_their_records():
+    sizes = np.array([70, 10, 10, 10])
+    groups = np.array([(number, 0) for number in range(4)])
+    held_out = []
+    for seed in range(6):
+        _, val = hold_out_shards(Stream(list("abcd"), groups, sizes), 0.3, seed)
+        held_out.append(len(set(val.groups[:, 0])))
+    # the large file alone, or small ones in the order of the seed until 30 of 100 records are there
+    large_first = [np.random.default_rng(seed).permutation(4)[0] == 0 for seed in range(6)]
+    assert [count == 1 for count in held_out] == large_first

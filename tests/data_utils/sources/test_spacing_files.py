@@ -91,3 +91,9 @@ def test_the_nearest_spacing_file_counts(tmp_path):
     for folder, spacing in spacings.items():
         (folder / "spacing.json").write_text(json.dumps(spacing))
         assert read_spacing(images) == tuple(spacing)
+
+
+def test_a_spacing_that_is_typed_wins_over_that_of_a_file(stacks):
+    (stacks / "spacing.json").write_text("[3, 1, 1]")
+    info = load_dataset_info(volume_config(stacks, spacing=(2.0, 1.0, 1.0)))
+    assert info.train.spacings[0].tolist() == [2, 1, 1]

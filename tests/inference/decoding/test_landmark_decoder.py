@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.landmarks import THREE, gaussian_maps, random_points
 
+from inference.decoding import landmarks
 from inference.decoding.decoder import decode_strips
 from inference.decoding.landmarks import LandmarkDecoder
 from inference.decoding.views import average, swap_sides
@@ -139,3 +140,12 @@ def test_maps_of_a_mirrored_view_are_swapped_back():
 def test_maps_of_several_views_are_multiplied():
     logits = torch.randn(1, 3, 4, 4)
     assert average(LandmarkDecoder(THREE), [logits, 3 * logits], dim=1).allclose(2 * logits)
+
+
+def test_maps_that_are_read_in_parts_know_which_points_are_always_there(monkeypatch):
+    monkeypatch.setattr(landmarks, "MAP_BYTES", 1)
+    task = Landmarks(("a", "b", "c"), partners=(0, 1, 2), always_there=(1,))
+    prediction, _ = LandmarkDecoder(task).finish(np.full((3, 20, 20), -12.0, np.float32))
+    presence = prediction[:, -2].tolist()
+    assert presence[1] == 1.0
+    assert presence[0] < 0.5

@@ -306,3 +306,14 @@ def test_images_that_cannot_be_read_are_equal_to_none(records, tmp_path):
     gone = {**records["b"], "image": str(tmp_path / "gone.png")}
     val = ListRecords([{**records["a"], "name": "again.png"}, gone])
     assert equal_images(ListRecords([records["a"], gone]), val) == {"again.png": "a.png"}
+
+
+def test_a_small_object_within_an_area_that_the_model_sees_little_of_is_named():
+    mask = np.zeros((100, 100), np.uint8)
+    mask[20:80, 20:80] = 1
+    seen = np.zeros((100, 100), np.int64)
+    seen[40:50, 40:50] = 2
+    probabilities = np.eye(3, dtype=np.float32)[seen].transpose(2, 0, 1)
+    areas = compare_areas(probabilities, mask, ["background", "car", "sign"])
+    assert len(areas) == 2
+    assert "is missing in the mask, which has car there" in areas[1].text

@@ -99,6 +99,17 @@ def test_a_resumed_run_has_the_time_that_is_left(time):
     assert 50_000 < time.value < 60_000
 
 
+def test_a_save_keeps_the_time_and_the_first_one_is_waited_for(time):
+    clock = new_clock(minutes=3, used=1)
+    time.value = 7_000
+    state = RunState()
+    assert clock.measures_save
+    with clock.saving(state):
+        time.value += 400
+    assert state.elapsed == 67_000
+    assert not clock.measures_save
+
+
 def test_a_run_of_counted_steps_has_no_clock(time):
     clock = Clock(None, None, 0.0, report_images=8)
     time.value = 10**9

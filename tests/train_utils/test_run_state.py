@@ -37,6 +37,13 @@ def test_the_best_evaluation_is_the_first_of_the_highest_score():
     assert best.scores.image_comparison == pytest.approx([0.5])
 
 
+def test_a_better_evaluation_begins_the_patience_again():
+    state = RunState()
+    for step, is_best in ((1, True), (2, False), (3, True), (4, False)):
+        state.update(evaluation(step, 10 * step), is_best)
+    assert state.evaluations_since_best == 1
+
+
 def test_a_best_score_that_is_forgotten_is_that_of_a_new_run():
     state = RunState(best=0.5, best_step=6, evaluations_since_best=2)
     state.forget_best()

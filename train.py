@@ -21,11 +21,12 @@ from runtime.script import run_script
 from tasks.step_loss import StepLoss
 from train_utils.checkpoints.save import Checkpoints
 from train_utils.compilation import not_compiled_whole
-from train_utils.data import build_loaders, load_data, training_steps
+from train_utils.data import build_loaders, load_data
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import evaluate
 from train_utils.fit_batch import fit_batch
 from train_utils.memory.step_memory import StepMemory
+from train_utils.micro_batches import training_steps
 from train_utils.network import build_network, prepare_network
 from train_utils.optim import build_optimizer
 from train_utils.publisher import Publisher
@@ -54,7 +55,7 @@ def main() -> None:
     network, task = build_network(accelerator, run, args, data)
 
     # Every step has the same images on any launch; here they are cut into micro-batches that fit into memory
-    batch_split = fit_batch(accelerator, run, args, data, network, task)
+    batch_split, shapes = fit_batch(accelerator, run, args, data, network, task)
 
     # Batch norm over all processes, slabs, sharding and compiled blocks, as the profile asks
     criterion = prepare_network(accelerator, args, network, task, batch_split)
@@ -63,7 +64,8 @@ def main() -> None:
     )
     state = run.state()
     schedule = run.schedule(accelerator, args, data)
-    loaders = build_loaders(accelerator, args, data, network.config, batch_split, schedule.remaining_steps(state.step))
+    steps = schedule.remaining_steps(state.step)
+    loaders = build_loaders(accelerator, args, data, network.config, shapes, batch_split, steps)
     with not_compiled_whole(accelerator):
         model, optimizer, train_loader, val_loader = accelerator.prepare(network, optimizer, *loaders)
     network = accelerator.unwrap_model(model)

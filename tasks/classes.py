@@ -62,7 +62,7 @@ class ClassScores(ClassMeans):
         return {"classes": self.names, **self.values, "confusion_matrix": self.matrix.tolist()}
 
     @property
-    def remark(self) -> str:  # type: ignore[override]  # it is computed
+    def remark(self) -> str:
         _, truth, pixels = self.counts
         predicted = [name for name, count in zip(self.names, pixels.tolist(), strict=True) if count]
         has_others = (truth + pixels > 0).sum() > 1

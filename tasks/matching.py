@@ -360,7 +360,7 @@ class ObjectScores(Scores):
         return self.values
 
     @property
-    def remark(self) -> str:  # type: ignore[override]  # it is computed
+    def remark(self) -> str:
         values = self.values
         return f"{values['predicted']:,} objects for {values['objects']:,}"
 

@@ -133,7 +133,7 @@ class OverlapScores(ClassMeans):
         return foreground_counts(self.sums[: len(self.names)])
 
     @property
-    def remark(self) -> str:  # type: ignore[override]  # it is computed
+    def remark(self) -> str:
         return f"nothing was found of {', '.join(self.unfound)}" if self.unfound else ""
 
     def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:

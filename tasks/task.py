@@ -22,12 +22,10 @@ class Scores(ABC):
         reliability: (bins, 3) int64, the counts of `calibration.count_confidences`; None before the first count.
         has_background: whether the first class of `by_class` is the background.
         headline: the means that stand in the log's lines, on the report's tiles and in the card, the first of `means`.
-        remark: what is strange about the predictions, in words.
     """
 
     has_background: ClassVar[bool] = True
     headline: Sequence[Column]
-    remark: str = ""
     sums: Tensor
     by_image: Tensor
     reliability: Tensor | None = None
@@ -95,6 +93,11 @@ class Scores(ABC):
     @abstractmethod
     def score_tables(self, boundary: dict[str, Any] | None = None) -> list[Table]:
         """The tables of all scores, with those of boundaries if they are given."""
+
+    @property
+    def remark(self) -> str:
+        """What is strange about the predictions, in words."""
+        return ""
 
     @property
     def unfound(self) -> list[str]:

@@ -1,6 +1,6 @@
 """The data of a run on all its processes: one of them reads and decodes, the others receive."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from accelerate import Accelerator
@@ -9,12 +9,9 @@ from torch.utils.data import DataLoader
 from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
 from data_utils.loading import loaders
 from data_utils.loading.batch_sampler import BatchSplit
-from data_utils.loading.dataset import TrainingBatch
-from data_utils.loading.loaders import network_shapes
+from data_utils.loading.loaders import NetworkShapes
 from runtime.console import say
 from runtime.distributed import first_on_each_machine, on_main
-from train_utils.compilation import compile_recolor
-from train_utils.micro_batches import MicroBatch, steps_ahead
 from train_utils.opened_run import OpenedRun
 from train_utils.settings.train_settings import TrainSettings
 from unet.config import UNetConfig
@@ -38,33 +35,24 @@ def build_loaders(
     args: TrainSettings,
     info: DatasetInfo,
     config: UNetConfig,
+    shapes: NetworkShapes,
     batch_split: BatchSplit,
     steps: Sequence[int],
 ) -> tuple[DataLoader, DataLoader]:
     """The loaders of training and of validation.
 
     Args:
-        steps: the steps that are still to be made.
         config: the config of the network that trains.
+        shapes: those of all images, as `fit_batch` has found them.
+        steps: the steps that are still to be made.
     """
     with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
         return loaders.build_loaders(
             info,
             config,
-            network_shapes(info, config),
+            shapes,
             batch_split,
             steps=steps,
             num_workers=args.num_workers,
             device=accelerator.device,
         )
-
-
-def training_steps(
-    accelerator: Accelerator, loader: DataLoader, data_ready: Callable[[list[TrainingBatch]], None]
-) -> Iterator[tuple[list[MicroBatch], list[int]]]:
-    """Yield each step's micro-batches, augmented on the device, and the indices of this process's images in it.
-
-    Args:
-        data_ready: a function that is called with the loader's batches of a step as soon as they are loaded.
-    """
-    return steps_ahead(loader, compile_recolor(accelerator), data_ready)

@@ -4,7 +4,7 @@ from accelerate import Accelerator
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
-from data_utils.loading.loaders import network_shapes
+from data_utils.loading.loaders import NetworkShapes, network_shapes
 from runtime.launch import describe_profile
 from runtime.memory import grow_segments
 from tasks.task import Task
@@ -21,9 +21,10 @@ from unet.model import UNet
 
 def fit_batch(
     accelerator: Accelerator, run: OpenedRun, args: TrainSettings, info: DatasetInfo, network: UNet, task: Task
-) -> BatchSplit:
-    """The split of each batch into micro-batches that fit on every process; the batch itself stays as the flags ask.
+) -> tuple[BatchSplit, NetworkShapes]:
+    """The split of each batch into micro-batches that fit on every process, and the shapes that it was fitted to.
 
+    The batch itself stays as the flags ask.
     The network's `activation_checkpointing` is switched on if nothing else helps. Raises SettingsError if nothing fits.
     """
     mesh = new_mesh(accelerator, args)
@@ -36,4 +37,4 @@ def fit_batch(
     trial = MemoryTrial(accelerator, network, task, args)
     largest_shape = (info.channels, slabs.largest(shapes.largest[0]), *shapes.largest[1:])
     wanted = split_from_args(args, describe_profile(accelerator), run.largest_micro_batch)
-    return trial.fit(largest_shape, wanted)
+    return trial.fit(largest_shape, wanted), shapes

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -15,6 +16,7 @@ from runtime.device import upload
 from runtime.errors import SettingsError
 from runtime.launch import LaunchProfile
 from tasks.target import Target
+from train_utils.compilation import compile_recolor
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
 
@@ -71,20 +73,19 @@ class MicroBatch(NamedTuple):
     is_filler: bool
 
 
-def steps_ahead(
-    loader: DataLoader, recolor: Recolor, data_ready: Callable[[list[TrainingBatch]], None] | None = None
+def training_steps(
+    accelerator: Accelerator, loader: DataLoader, data_ready: Callable[[list[TrainingBatch]], None]
 ) -> Iterator[tuple[list[MicroBatch], list[int]]]:
     """Yield each optimizer step's micro-batches, augmented on the device, and the indices of this process's records.
 
     Args:
-        recolor: the part of the augmentation that may be compiled.
         data_ready: a function that is called with the loader's batches of a step as soon as they are loaded.
     """
+    recolor = compile_recolor(accelerator)
     fill = upload(torch.from_numpy(loader.dataset.fill), loader.device)
     std = upload(torch.from_numpy(loader.dataset.std), loader.device)
     for batches in _step_batches(loader):
-        if data_ready is not None:
-            data_ready(batches)
+        data_ready(batches)
         indices: list[int] = []
         for batch in batches:
             indices.extend(slot.index for slot in batch["slots"])

@@ -50,11 +50,6 @@ class NetworkShapes(NamedTuple):
         first = self.train[0]
         return bool((self.train != first).any() or (self.val != first).any())
 
-    @property
-    def mean_pixels(self) -> float:
-        """The number of pixels of a training image, on average."""
-        return self.train.prod(axis=1).mean()
-
 
 def network_shapes(info: DatasetInfo, config: UNetConfig) -> NetworkShapes:
     """The shapes at which a network sees the images: in training cropped and padded, in validation as they are.

@@ -104,7 +104,8 @@ class PredictionPipeline:
                     f"{job.name}: cannot be read in parts, so the whole decoded image is kept in memory",
                     every_process=True,
                 )
-            decoded = self._decode(job, picture.size, self.predictor.strips(picture, job.name))
+            strips = self._tracked(self.predictor.strips(picture, job.name), job, picture.size)
+            decoded = self._decode(job, picture.size, strips)
             missing = read_missing(picture, job.output.parent)
             return self._finish(PredictedImage(job, picture.size, decoded, picture, missing))
 
@@ -113,20 +114,24 @@ class PredictionPipeline:
         assert job.volume is not None
         self.output_format.check_volume(job.name)
         header = read_volume_header(job.volume, job.name)
-        strips = self.predictor.strips(job.volume, job.name)
+        strips = self._tracked(self.predictor.strips(job.volume, job.name), job, header.size)
         decoded = self._decode(job, header.size, strips, header.spacing)
         return partial(self._finish, PredictedImage(job, header.size, decoded))
 
     def _decode(
         self, job: Job, size: tuple[int, ...], strips: Iterator[Tensor], spacing: Spacing | None = None
     ) -> Decoded:
-        """The prediction from the logits of a job, with a progress bar if they come in several parts."""
+        """The prediction from the logits of a job."""
         job.output.parent.mkdir(parents=True, exist_ok=True)
-        count = math.ceil(size[0] / strip_length(self.predictor.config.num_classes, size))
-        if count > 1:
-            strips = track(strips, count, job.image.name, unit="strip")
         wanted = self.requested.wanted(job)
         return self.predictor.decode(strips, size, spacing, job.name, wanted=wanted, folder=job.output.parent)
+
+    def _tracked(self, strips: Iterator[Tensor], job: Job, size: tuple[int, ...]) -> Iterator[Tensor]:
+        """The strips of a large job while they are computed, with a progress bar if there are several."""
+        count = math.ceil(size[0] / strip_length(self.predictor.config.num_classes, size))
+        if count <= 1:
+            return strips
+        return track(strips, count, job.image.name, unit="strip")
 
     def _finish(self, image: PredictedImage) -> Score | None:
         """Write and score an image. Raises ScoreError for an unusable true mask, once the prediction is on the disk."""

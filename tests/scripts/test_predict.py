@@ -16,7 +16,7 @@ import torch
 from accelerate.utils import DynamoBackend
 from PIL import Image
 from support.data_sets import load_info
-from support.launches import PROGRAMS, launch, predict
+from support.launches import PROGRAMS, ROOT, launch, predict
 from support.prediction import network_of, settings_of, touch
 
 from inference import Predictor
@@ -145,11 +145,9 @@ def test_two_processes_write_what_one_writes(model, photos, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def broken_call(model, photos, tmp_path_factory) -> tuple[subprocess.CompletedProcess, Path]:
-    """A call on two good files and six bad ones, and its outputs."""
-    folder = tmp_path_factory.mktemp("broken")
-    bad = folder / "bad"
-    bad.mkdir()
+def broken(photos, tmp_path_factory) -> Path:
+    """A folder of one good file and six bad ones."""
+    bad = tmp_path_factory.mktemp("broken")
     (bad / "empty.png").write_bytes(b"")
     (bad / "text.jpg").write_text("no picture")
     (bad / "header.tif").write_bytes(b"II*\0\0\0\0\0")
@@ -157,7 +155,14 @@ def broken_call(model, photos, tmp_path_factory) -> tuple[subprocess.CompletedPr
     (bad / "cut.png").write_bytes((photos / "a.png").read_bytes()[:500])
     Image.fromarray(np.zeros((5, 5, 3), np.uint8)).save(bad / "fine.png")
     np.save(bad / "five.npy", np.ones((6, 6, 5), np.uint8))
-    return predict(model, [bad, photos / "a.png"], folder / "out"), folder / "out"
+    return bad
+
+
+@pytest.fixture(scope="module")
+def broken_call(model, photos, broken, tmp_path_factory) -> tuple[subprocess.CompletedProcess, Path]:
+    """A call on two good files and six bad ones, and its outputs."""
+    output = tmp_path_factory.mktemp("out")
+    return predict(model, [broken, photos / "a.png"], output), output
 
 
 def test_a_call_with_broken_files_fails_without_a_traceback(broken_call):
@@ -175,6 +180,20 @@ def test_broken_files_are_named_at_the_end(broken_call, text):
     result, _ = broken_call
     (line,) = [line for line in result.stderr.splitlines() if "failed" in line and text in line]
     assert text in line
+
+
+def test_files_that_fail_on_another_process_are_named_and_counted(model, photos, broken, tmp_path):
+    result = predict(model, [broken, photos / "a.png"], tmp_path, profile="multi_cpu")
+    assert result.returncode == 1
+    assert len([line for line in result.stderr.splitlines() if "predict.py: failed: " in line]) == 6
+    assert "2 of 8 masks" in result.stdout
+
+
+def test_images_of_usual_size_share_one_progress_bar(model, tmp_path):
+    result = predict(model, [ROOT / "tests/photographs/images/astronaut.jpg"], tmp_path)
+    assert "1 of 1 masks" in result.stdout
+    assert "image/s" in result.stderr
+    assert "strip/s" not in result.stderr
 
 
 def test_masks_beside_broken_files_are_written(broken_call):

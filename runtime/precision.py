@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 import yaml
+from accelerate.utils import parse_flag_from_env
 
 from runtime.console import say
 from runtime.launch import launcher_words
@@ -16,25 +17,19 @@ SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # their profiles
 def default_precision(recorded: str | None = None, *, suits_cpus: bool = True) -> str | None:
     """The precision for an Accelerator; None where the launch names one, by an option, a profile or a variable.
 
+    A line says that a run computes in bf16 without having been asked to, and how it does not.
+
     Args:
         recorded: the precision of the run that is resumed or repeated; one in float32 stays so.
         suits_cpus: whether the network is faster in bf16 on CPUs too.
     """
-    for variable in SHARDING:
-        if os.environ.get(variable, "false").lower() in ("1", "true"):
-            return None
-    if _is_named():
+    if any(map(parse_flag_from_env, SHARDING)) or _is_named():
         return None
-    if recorded != "no" and _device_has_bf16(suits_cpus):
-        return "bf16"
-    return "no"
-
-
-def say_default_precision(precision: str | None) -> None:
-    """Print that a run computes in bf16 without having been asked to, and how it does not."""
-    if precision == "bf16":
-        option = "accelerate launch --mixed_precision no"
-        say(f"precision: bf16, for which this device has instructions; for float32 start with {option}")
+    if recorded == "no" or not _device_has_bf16(suits_cpus):
+        return "no"
+    option = "accelerate launch --mixed_precision no"
+    say(f"precision: bf16, for which this device has instructions; for float32 start with {option}")
+    return "bf16"
 
 
 def _is_named() -> bool:
@@ -53,7 +48,7 @@ def _profile(words: list[str]) -> Path:
     """The profile of a launcher's command line: a file of options."""
     for position, word in enumerate(words):
         option, equals, value = word.partition("=")
-        if option == "--config_file":
+        if option in ("--config_file", "--config-file"):
             if not equals:
                 value = words[position + 1]
             return Path(value)
@@ -72,8 +67,7 @@ def _names_precision(profile: Path) -> bool:
 
 def _device_has_bf16(suits_cpus: bool) -> bool:
     """Whether this process's device has instructions for bf16: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX."""
-    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "false").lower() in ("1", "true")
-    if torch.accelerator.is_available() and not uses_cpu:
+    if torch.accelerator.is_available() and not parse_flag_from_env("ACCELERATE_USE_CPU"):
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     has = torch.cpu.get_capabilities()
     return suits_cpus and bool(has.get("avx512_bf16") or has.get("amx_bf16"))

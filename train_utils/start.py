@@ -1,5 +1,6 @@
 """The start of training on the devices, processes and precision of the launch profile."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from accelerate import Accelerator, DataLoaderConfiguration
@@ -15,12 +16,12 @@ from runtime.launch import (
     distributed_options,
     say_profile,
 )
-from runtime.precision import default_precision, say_default_precision
+from runtime.precision import default_precision
 from train_utils.monitoring.tracker import available_tracker
 from train_utils.opened_run import OpenedRun, open_run
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
-from train_utils.settings.record import RunSettings
+from train_utils.settings.record import RunSettings, record_file
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.slabs.mesh import Mesh
 
@@ -31,16 +32,14 @@ def launch(flags: TrainSettings) -> Accelerator:
     check_launch(flags.deterministic)
     tracker = available_tracker(flags.tracker)
     # with group norm a step of a narrow network takes up to 1.7 times as long in bf16 on a CPU (torch 2.13)
-    precision = default_precision(recorded_precision(flags), suits_cpus=flags.norm != "group")
     accelerator = Accelerator(
-        mixed_precision=precision,
+        mixed_precision=default_precision(recorded_precision(flags), suits_cpus=flags.norm != "group"),
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
         log_with=None if tracker == "none" else tracker,
         project_dir=".",  # `start_run` names it: all processes must agree on it
         kwargs_handlers=distributed_options(flags.ddp_comm_hook),
     )
     check_precision(accelerator)
-    say_default_precision(precision)
     configure_process(accelerator, flags.ddp_comm_hook)
     # `describe_profile` reads the launch's value: `backward` would divide by it, but the loss counts all micro-batches
     accelerator.gradient_accumulation_steps = 1
@@ -51,18 +50,13 @@ def launch(flags: TrainSettings) -> Accelerator:
 
 def recorded_precision(flags: TrainSettings) -> str | None:
     """The precision of the run that is resumed or repeated; None without one, and on a machine without its folder."""
-    file = flags.like
-    if flags.resume == "auto":
-        file = flags.output_dir
-    elif flags.resume:
-        file = Path(flags.resume).resolve().parent.parent
-    if file is None:
-        return None
-    try:
-        record = RunSettings.from_json(read_json(file / "run.json" if file.is_dir() else file))
-        return str(record.profile["mixed_precision"])
-    except (OSError, ValueError, KeyError):  # what is damaged is named when the run is opened
-        return None
+    resumed = flags.output_dir if flags.resume == "auto" else None
+    if flags.resume and flags.resume != "auto":
+        resumed = Path(flags.resume).resolve().parent.parent
+    for run in filter(None, (resumed, flags.like)):
+        with suppress(OSError, ValueError, KeyError):  # what is damaged is named when the run is opened
+            return str(RunSettings.from_json(read_json(record_file(run))).profile["mixed_precision"])
+    return None
 
 
 def check_precision(accelerator: Accelerator) -> None:

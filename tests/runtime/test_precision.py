@@ -29,13 +29,16 @@ def launched(monkeypatch, tmp_path):
     return launch
 
 
-def test_a_launch_that_names_no_precision_computes_in_bf16_where_the_device_can(launched, monkeypatch, tmp_path):
+def test_a_launch_that_names_no_precision_computes_in_bf16_where_the_device_can(
+    launched, monkeypatch, tmp_path, capsys
+):
     profile = tmp_path / "profile.yaml"
     profile.write_text("num_processes: 1\n")
     unnamed = [(None, None), ([*LAUNCH, "--cpu", "train.py"], "no"), ([*LAUNCH, "--config_file", str(profile)], "no")]
     for words, variable in unnamed:
         launched(words, variable)
         assert default_precision() == "bf16"
+        assert "precision: bf16" in capsys.readouterr().out
         assert default_precision(recorded="no") == "no"  # a run in float32 goes on in it
         assert default_precision(suits_cpus=False) == "no"
     monkeypatch.setattr(precision, "_device_has_bf16", lambda suits_cpus: False)
@@ -50,8 +53,9 @@ def test_a_launch_that_names_no_precision_computes_in_bf16_where_the_device_can(
         ([*LAUNCH, "--mixed_precision", "no", "train.py"], "no"),
         ([*LAUNCH, "--mixed-precision=fp16", "train.py"], "fp16"),
         ([*LAUNCH, "--config_file=profile.yaml", "train.py"], "no"),
+        ([*LAUNCH, "--config-file", "profile.yaml", "train.py"], "no"),
     ],
-    ids=["variable", "option", "other option", "profile"],
+    ids=["variable", "option", "other option", "profile", "profile with a hyphen"],
 )
 def test_a_precision_that_is_named_stands(launched, monkeypatch, tmp_path, words, variable):
     monkeypatch.chdir(tmp_path)
@@ -62,18 +66,8 @@ def test_a_precision_that_is_named_stands(launched, monkeypatch, tmp_path, words
 
 def test_the_precision_is_recorded_and_a_run_goes_on_in_its_own(launched, tiny_folder, tmp_path):
     launched(None, None)
-    flags = [
-        "--dataset",
-        tiny_folder,
-        *TINY,
-        "--norm",
-        "batch",
-        "--tracker",
-        "none",
-        "--num-workers",
-        "0",
-        "--max-steps",
-    ]
+    flags = ["--dataset", tiny_folder, *TINY, "--norm", "batch", "--tracker", "none", "--num-workers", "0"]
+    flags.append("--max-steps")
     run = run_train(tmp_path / "bf16", *flags, "1")
     assert "precision: bf16" in run.output
     assert run.settings["profile"]["mixed_precision"] == "bf16"
@@ -83,5 +77,7 @@ def test_the_precision_is_recorded_and_a_run_goes_on_in_its_own(launched, tiny_f
     more = run_train(tmp_path / "run", *flags, "2", "--resume", "auto")
     assert more.exit_code == 0, more.output
     assert json.loads((tmp_path / "run" / "run.json").read_text())["profile"]["mixed_precision"] == "no"
-    again = run_train(tmp_path / "again", "--like", tmp_path / "run", "--tracker", "none", "--num-workers", "0")
+    again = run_train(
+        tmp_path / "again", "--like", tmp_path / "run", "--resume", "auto", "--tracker", "none", "--num-workers", "0"
+    )
     assert again.settings["profile"]["mixed_precision"] == "no"

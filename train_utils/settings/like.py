@@ -16,6 +16,7 @@ from train_utils.settings.record import (
     RunSettings,
     describe_environment,
     flags_as_json,
+    record_file,
 )
 from train_utils.settings.starting_point import ARCHITECTURE, ENCODER_FLAGS
 from train_utils.settings.train_settings import NOT_REPEATED, TrainSettings
@@ -29,7 +30,7 @@ def read_record(path: Path | None, parser: Arguments) -> RunSettings | None:
     if path is None:
         return None
     try:
-        content = read_json(path / "run.json" if path.is_dir() else path)
+        content = read_json(record_file(path))
         record = RunSettings.from_json(content)
     except OSError as error:
         parser.error(f"--like {path} cannot be read ({error.strerror})")

@@ -119,6 +119,11 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
     return notes
 
 
+def record_file(run: Path) -> Path:
+    """The run.json of a run that is named by this file or by its folder."""
+    return run / "run.json" if run.is_dir() else run
+
+
 def record_settings(
     accelerator: Accelerator,
     args: TrainSettings,

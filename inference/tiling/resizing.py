@@ -41,15 +41,15 @@ def strips_at_sizes(
     input_size = images.shape[2:]
     tiling = choose_tiling(config, input_size)
     pixels = pixels_per_batch(images.device)
-    strip_lists: Iterable[Iterable[Tensor]] | None = None
+    whole = None
     if tiling is None:
-        strip_lists = _predict_whole(forward, images, config)
-    if strip_lists is None and tiling is None:
-        tiling = _tiling_that_fits(forward, images, config)
-        pixels = 1  # one tile at a time
+        whole = _predict_whole(forward, images, config)
+        if whole is None:
+            tiling = _tiling_that_fits(forward, images, config)
+            pixels = 1  # one tile at a time
+    strip_lists: Iterable[Iterable[Tensor]] = whole or ()
     if tiling is not None:
         strip_lists = (_predict_tiled(forward, image, tiling, pixels) for image in images)
-    assert strip_lists is not None
     for strips, size in zip(strip_lists, sizes, strict=True):
         if tiling is not None or _are_large(config, size):
             yield (strip[None] for strip in resize_strips(iter(strips), input_size, size))

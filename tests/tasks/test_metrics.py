@@ -73,6 +73,8 @@ def test_a_prediction_of_background_alone_scores_zero_on_the_foreground():
     assert result["mean_dice"] == background / 2
     scores = ClassScores(("background", "cell", "other"), confusion_matrix(masks * 0, masks, 3), torch.zeros(0, 1))
     assert scores.summary().endswith("only 'background' was predicted")
+    alone = ClassScores(("background", "cell"), torch.tensor([[64, 0], [0, 0]]), torch.zeros(0, 1))
+    assert "was predicted" not in alone.summary()  # there is nothing else to be found
 
 
 def test_predictions_under_ignored_pixels_change_nothing():

@@ -67,3 +67,6 @@ def test_html_has_the_cells_with_the_colors_of_names(colors):
     assert page.count("rgb(1, 2, 3)") == len(colors)
     assert "<b>" not in page
     assert "<p>c &amp; d are absent.</p>" in as_html(TABLE, colors)
+    _, foot = page.split("<tfoot>")
+    assert Cells(foot).rows == CELLS[-1:]
+    assert "<tfoot>" not in as_html(TABLE._replace(last=None), colors)

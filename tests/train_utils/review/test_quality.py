@@ -314,6 +314,6 @@ def test_a_small_object_within_an_area_that_the_model_sees_little_of_is_named():
     seen = np.zeros((100, 100), np.int64)
     seen[40:50, 40:50] = 2
     probabilities = np.eye(3, dtype=np.float32)[seen].transpose(2, 0, 1)
-    areas = compare_areas(probabilities, mask, ["background", "car", "sign"])
+    areas = list(compare_areas(probabilities, mask, ["background", "car", "sign"]))
     assert len(areas) == 2
     assert "is missing in the mask, which has car there" in areas[1].text

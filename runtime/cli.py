@@ -3,24 +3,24 @@
 import argparse
 import difflib
 import re
-import shlex
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
 from runtime.errors import SettingsError, UsageError
-from runtime.redact import PASSWORD, redact
+from runtime.redact import PASSWORD
 from runtime.script import print_error
 
-LAUNCH_HINTS = {  # flags of other programs -> what to type here; {script} is the script with the other arguments
-    "gpus gpu device cuda": "the launcher chooses devices: accelerate launch --multi_gpu --num_processes N {script} for"
-    " N GPUs, accelerate launch --cpu {script} for the CPU; without either, one GPU is used where there is one",
-    "amp fp16": "the launcher chooses the precision: accelerate launch --mixed_precision fp16 {script}",
-    "bf16": "the launcher chooses the precision: accelerate launch --mixed_precision bf16 {script}",
-    "compile": "the launcher compiles: accelerate launch --dynamo_backend inductor {script}",
+LAUNCH_HINTS = {  # flags of other programs -> what to type here
+    "gpus gpu device cuda": "the launcher chooses devices: accelerate launch --multi_gpu --num_processes N for N GPUs,"
+    " accelerate launch --cpu for the CPU; without either, one GPU is used where there is one",
+    "amp fp16": "the launcher chooses the precision: accelerate launch --mixed_precision fp16",
+    "bf16": "the launcher chooses the precision: accelerate launch --mixed_precision bf16",
+    "compile": "the launcher compiles: accelerate launch --dynamo_backend inductor",
 }
-LONG_DASHES = ("\u2013", "\u2014", "\u2212")  # word processors turn two dashes into these
+DASHES = "-\u2013\u2014\u2212"  # word processors turn two dashes into a long one
+FLAG = re.compile(f"[{DASHES}]{{1,2}}[a-zA-Z]")
 
 
 class Arguments(argparse.ArgumentParser):
@@ -43,84 +43,51 @@ class Arguments(argparse.ArgumentParser):
         self, args: list[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
         words = sys.argv[1:] if args is None else args
-        for word_before, word in zip(["", *words], words, strict=False):
-            if word.startswith(LONG_DASHES):
-                flag = f"--{word.lstrip('-' + ''.join(LONG_DASHES))}"
-                self.error(f"{word} begins with a long dash, as word processors write it; type {flag}")
-            if PASSWORD.search(word):
-                flag = ""
-                if re.fullmatch("--[a-z-]+", word_before):
-                    flag = f"{word_before} "
-                self.error(
-                    f"{flag}{redact(word)} was given with a password, which others could read in the command and its"
-                    " records; leave it out of the URL, and give it in the environment (docs/data.md)"
-                )
-            if word.startswith("-") and word.partition("=")[2] == "--":  # argparse would make it an empty list
-                self.error(f"{word} has no value; for a file of the name -- type ./--")
+        self._check_passwords(words)
+        for word in words:
+            if word == "--":  # only files stand behind it
+                break
+            # argparse would first name the required flag that was mistyped
+            if FLAG.match(word) and word.partition("=")[0] not in self._option_string_actions:
+                self._refuse(word)
         parsed, unknown = self.parse_known_args(words)
         if unknown:
-            self.error(self._unknown_message(unknown[0]))
+            self._refuse(unknown[0])
         return parsed
 
+    def _check_passwords(self, words: list[str]) -> None:
+        for before, word in zip(["", *words], words, strict=False):
+            if PASSWORD.search(word):
+                flag = f"{before} " if FLAG.match(before) else ""
+                self.error(
+                    f"{flag}{word.partition('://')[0]}://... was given with a password, which others could read in the"
+                    " command and its records; leave it out of the URL, and give it in the environment (docs/data.md)"
+                )
+
     def error(self, message: str) -> NoReturn:
-        hint = self._mistyped_flag(message) or self._form(message)
-        if hint:
-            message += f"; {hint}"
+        found = re.match(r"argument (--\S+): (expected |'\d+ *[x,X*] *\d+')", message)
+        if found:  # a flag that lacks values, or whose sides were typed as 3x4
+            action = self._option_string_actions[found[1]]
+            values = self._get_formatter()._format_args(action, action.dest.upper())
+            message += f"; give {found[1]} {values}"
         sys.exit(print_error(UsageError(message)))
 
-    def _mistyped_flag(self, message: str) -> str | None:
-        """The mistyped flag behind the error that a flag is missing, which argparse reports first."""
-        if "required" not in message:
-            return None
-        for text in sys.argv[1:]:
-            is_flag = re.match("--?[a-zA-Z]", text) is not None
-            if is_flag and text.split("=")[0] not in self._option_string_actions:
-                return self._unknown_message(text)
-        return None
-
-    def _form(self, message: str) -> str | None:
-        """The form of a flag that lacks values, or whose sides were typed as 3x4."""
-        found = re.match(r"argument (--\S+): (expected |'\d+ *[x,X*] *\d+')", message)
-        if found is None:
-            return None
-        action = self._option_string_actions[found[1]]
-        names = action.metavar or action.dest.upper()
-        values = [names] if isinstance(names, str) else list(names)
-        if action.nargs == "+":
-            values += [*values, "..."]
-        return " ".join(["give", found[1], *values])
-
-    def _unknown_message(self, argument: str) -> str:
-        """The message for an argument that does not exist, with the most similar flag."""
-        name = argument.split("=")[0].lstrip("-").replace("_", "-")
+    def _refuse(self, argument: str) -> NoReturn:
+        """End with a line for an argument that does not exist: what to type, or the most similar flag."""
+        flag = argument.partition("=")[0]
+        name = flag.lstrip(DASHES).replace("_", "-")
         if name.lower() in self.hints:
-            _, script = _split_option(argument)
-            hint = self.hints[name.lower()].format(script=shlex.join(script))
-            return f"unknown argument {argument}; {hint}"
-        flags = {}
-        for flag in self._option_string_actions:
-            flags[flag.strip("-")] = flag  # with their dashes all flags would be similar
-        if argument.startswith("--"):
+            self.error(f"unknown argument {argument}; {self.hints[name.lower()]}")
+        if flag.startswith("--") and self.hints:
             from runtime.launch import launcher_options  # torch and accelerate, which not every script needs
 
-            if argument.split("=")[0] in launcher_options():
-                option, script = _split_option(argument)
-                line = shlex.join(["accelerate", "launch", *option, *script])
-                return f"{argument} is an option of the launcher and stands before the script: {line}"
-        matches = difflib.get_close_matches(name, flags, n=1)
+            if flag in launcher_options():
+                line = f"accelerate launch {flag} ... {self.prog} ..."
+                self.error(f"{argument} is an option of the launcher and stands before the script: {line}")
+        flags = {known.strip("-"): known for known in self._option_string_actions}
+        matches = difflib.get_close_matches(name, flags, n=1)  # with their dashes all flags would be similar
         hint = f"did you mean {flags[matches[0]]}?" if matches else f"see {self.prog} --help"
-        return f"unknown argument {argument}; {hint}"
-
-
-def _split_option(option: str) -> tuple[list[str], list[str]]:
-    """An option with the values behind it, and the script with all other arguments."""
-    words = sys.argv[1:]
-    start = words.index(option)
-    end = start + 1
-    if "=" not in option:
-        while end < len(words) and not words[end].startswith("-"):
-            end += 1
-    return words[start:end], [sys.argv[0], *words[:start], *words[end:]]
+        self.error(f"unknown argument {argument}; {hint}")
 
 
 def empty_folder(text: str) -> Path:

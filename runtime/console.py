@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any, TextIO, TypeVar
 
@@ -23,44 +24,39 @@ def is_first_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+class _Stream:
+    """Standard output or error, which discards what nobody reads, as behind `| head`: the program goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(BrokenPipeError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(BrokenPipeError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 def open_streams() -> None:
-    """Make standard output and error accept any text; if the program was started without one, discard its output."""
+    """Make standard output and error accept any text, also if nobody reads it or the program was started without."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # the stream stays open
-        elif isinstance(stream, TextIOWrapper):
+            stream = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # the stream stays open
+        if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def flush_streams() -> bool:
-    """Print all buffered text; a stream whose reader has gone is silenced. Returns whether there was one.
-
-    Raises OSError for a full disk.
-    """
-    is_closed = False
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            _silence(stream)
-            is_closed = True
-    return is_closed
-
-
-def _silence(stream: TextIO) -> None:
-    """Discard the buffered text of a stream and all later text."""
-    with open(os.devnull, "w", encoding="utf-8") as nothing:
-        os.dup2(nothing.fileno(), stream.fileno())
+        setattr(sys, name, _Stream(stream))
 
 
 def _write(line: str, stream: TextIO) -> None:
-    """Print a line beside the bar being drawn. If nobody reads it, as behind `| head`, the program goes on."""
-    try:
-        tqdm.write(line, file=stream)
-        stream.flush()
-    except BrokenPipeError:
-        _silence(stream)
+    """Print a line beside the bar being drawn."""
+    tqdm.write(line, file=stream)
+    stream.flush()
 
 
 def say(message: str, *, every_process: bool = False) -> None:
@@ -86,10 +82,7 @@ class _PlainLines:
         text = text.replace("\r", "").replace("\x1b[A", "").strip()
         if text and " 0/" not in text and text != self.last:
             self.last = text
-            try:
-                sys.stderr.write(text + "\n")
-            except BrokenPipeError:
-                _silence(sys.stderr)
+            sys.stderr.write(text + "\n")
 
     def flush(self) -> None:
         sys.stderr.flush()
@@ -97,23 +90,12 @@ class _PlainLines:
 
 def progress_bar(total: int, description: str, unit: str, *, initial: int = 0) -> tqdm:
     """A bar on standard error, from the first process; in a pipe or a file, a line every ten seconds."""
-    is_terminal = sys.stderr.isatty()
-    seconds = 0.2 if is_terminal else LINE_EVERY_SECONDS
-    options: dict[str, Any] = {}
-    if not is_terminal:
-        options = {"file": _PlainLines(), "bar_format": PLAIN_LINE}
-    return tqdm(
-        total=total,
-        initial=initial,
-        desc=description,
-        unit=unit,
-        disable=not is_first_process(),
-        mininterval=seconds,
-        maxinterval=seconds,
-        dynamic_ncols=is_terminal,
-        leave=None if is_terminal else True,
-        **options,
-    )
+    options: dict[str, Any] = {"mininterval": 0.2, "dynamic_ncols": True, "leave": None}
+    if not sys.stderr.isatty():
+        options = {"mininterval": LINE_EVERY_SECONDS, "maxinterval": LINE_EVERY_SECONDS}
+        options |= {"file": _PlainLines(), "bar_format": PLAIN_LINE}
+    hidden = not is_first_process()
+    return tqdm(total=total, initial=initial, desc=description, unit=unit, disable=hidden, **options)
 
 
 def track(iterable: Iterable[Item], total: int, description: str, *, unit: str = "file") -> Iterator[Item]:

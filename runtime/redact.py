@@ -1,30 +1,28 @@
-"""Redaction of texts for files and messages.
+"""Texts as files and messages hold them: without the queries of URLs, and without commands for a terminal.
 
-The query of URLs is removed, since it may give access to data, and so are passwords, which no command takes. Characters
-that a terminal acts on or cannot print, which names of files may hold, are escaped.
+The query of a URL may give access to data. Passwords in URLs are refused before anything is written.
 """
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
-# A scheme has at least two letters, since C:/ is a drive. A Path shortens two slashes to one. Files of this machine
-# have no query and no password: their names may have any of these characters.
-SCHEME = r"\b(?!(?:file|local):)(?P<scheme>[a-z][a-z0-9+.-]{1,20}):/{1,2}"
 PASSWORD = re.compile(
-    SCHEME
-    + r"""(?:
-    [^\s/?\#:@\[]* : (?!:|\d*(?:[/\\?\#\s]|$)) (?:[^\s/?\#]*|\S*?)@  # user:password@, where what follows is no port
-    | (?<=http://|ttps://)[^\s/?\#]*@                                # a token in place of a user of the web
+    r"""\b[a-z][a-z0-9+.-]+://(?:
+    [^\s/?\#:@\[]* : (?!:|\d*(?:[/?\#]|$)) \S*@  # user:password@, where what follows is no port
+    | (?<=http://|ttps://)[^\s/?\#]*@               # a token in place of a user of the web
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+# A scheme has at least two letters, since C:/ is a drive. A Path shortens two slashes to one. Outside of the web only
+# ?name=value is a query, since patterns of files may have a `?`; files of this machine may have any characters.
 QUERY = re.compile(
-    rf"(?P<address>{SCHEME}[^\s?#]*|\burl: /[^\s?#]*)"  # "with url: /path?query" is how urllib3 names a URL
-    r"(?P<query>[?#]\S*?)(?=['\"`),.;:>\]}]*(?:\s|$))",
-    re.IGNORECASE,
+    r"""(?P<address>
+    (?:\bhttps?:/{1,2} | \burl:\ /)[^\s?\#]*(?=\?)      # "with url: /path?query" is how urllib3 names a URL
+    | \b(?!(?:file|local):)[a-z][a-z0-9+.-]+:/{1,2}[^\s?\#]*(?=[?\#][^\s/=]*=)
+    )\S*?(?=['"`),.;:>\]}]*(?:\s|$))                    # the signs behind it belong to the sentence
+    """,
+    re.IGNORECASE | re.VERBOSE,
 )
-WEB = re.compile("https?:/|^url: ", re.IGNORECASE)
 
 # control characters, ends of lines, signs without a width or that turn the order of others, and surrogates, which stand
 # for bytes of a name that is not UTF-8
@@ -33,7 +31,6 @@ UNPRINTABLE = re.compile(
     "\U000e0000-\U000e007f]"
 )
 MAX_NAME = 24  # characters of a name beside a picture
-MAX_TABLE_NAME = 60  # characters of a name in a table on the terminal
 MAX_LINE = 5_000  # characters of a line; --classes with 255 values fits
 
 
@@ -55,11 +52,6 @@ def shorten(text: str, limit: int = MAX_NAME) -> str:
     return f"{text[: half - 1]}…{text[-half:]}"
 
 
-def table_names(names: Iterable[str]) -> list[str]:
-    """Names as the rows of a table on the terminal show them."""
-    return [shorten(printable(name), MAX_TABLE_NAME) for name in names]
-
-
 def shown(text: str, keep: str = "") -> str:
     """A text as it is printed: redacted, unprintable characters escaped except those to keep, long lines cut."""
     lines = printable(redact(text), keep).split("\n")
@@ -67,12 +59,8 @@ def shown(text: str, keep: str = "") -> str:
 
 
 def redact(text: str) -> str:
-    """The text without the query, and without `user:password@`, of each URL in it; all other text is unchanged.
-
-    `https://host/path?query` becomes `https://host/path`. The `@` in a path or behind a name of the Hub stays, and so
-    does the `?` of a file pattern.
-    """
-    return QUERY.sub(_remove_query, PASSWORD.sub(r"\g<scheme>://", text))
+    """The text without the query of each URL in it: `https://host/path?query` becomes `https://host/path`."""
+    return QUERY.sub(r"\g<address>", text)
 
 
 def redact_all(value: Any) -> Any:
@@ -84,10 +72,3 @@ def redact_all(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: redact_all(item) for key, item in value.items()}
     return value
-
-
-def _remove_query(match: re.Match[str]) -> str:
-    """The URL without its query. Outside of the web only `?name=value` is a query: patterns may have a `?`, too."""
-    is_web = match["query"].startswith("?") and WEB.search(match["address"]) is not None
-    has_named_value = re.match(r"[?#][^/=]*=", match["query"]) is not None
-    return match["address"] if is_web or has_named_value else match[0]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from runtime.console import flush_streams, open_streams, say_error
+from runtime.console import open_streams, say_error
 from runtime.errors import SettingsError, UserError, UserWarningLine, one_line
 from runtime.redact import redact, shown
 from runtime.signals import raise_at_signals
@@ -36,10 +36,6 @@ def run_script(main: Callable[[], None]) -> None:
         code = 128 + signal.SIGINT
     except UserError as error:
         code = print_error(error)
-    except BrokenPipeError:
-        if not flush_streams():  # the error came from another pipe
-            raise
-        code = 128 + signal.SIGPIPE
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
@@ -93,7 +89,8 @@ def _leave(code: int) -> None:
         atexit.unregister(end)
         atexit._run_exitfuncs()  # the other handlers; threads have ended already
         try:
-            flush_streams()
+            sys.stdout.flush()
+            sys.stderr.flush()
         except (OSError, ValueError):
             return  # Python reports the error when it ends
         os._exit(code)

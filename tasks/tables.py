@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from runtime.redact import printable, shorten, table_names
+from runtime.redact import printable, shorten
 
 LONGEST_CELL = 60  # characters of a cell on the terminal
 MARKUP = re.compile(r"[\\`*|\[\]~]|(?<![^\W_])_|_(?![^\W_])")  # an underscore within a word is no markup
@@ -62,9 +62,8 @@ def as_text(table: Table) -> str:
     """A table as lines of plain text, in columns that are as wide as their widest cell."""
     titles, *rows = table.cells()
     lines = [titles]
-    names = table_names([row[0] for row in rows])
-    for name, row in zip(names, rows, strict=True):
-        lines.append([name, *(shorten(cell, LONGEST_CELL) for cell in row[1:])])
+    for name, *cells in rows:
+        lines.append([shorten(cell, LONGEST_CELL) for cell in (printable(name), *cells)])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = []
     for name, *cells in lines:

@@ -235,7 +235,7 @@ def load_stream(config: DataConfig, path: Path) -> tuple[Records, Records]:
     """Both splits of parquet or tar files that stay where they are; if there is one split, whole files are held out."""
     dataset = config.dataset
     if PASSWORD.search(dataset):
-        raise DataError(f"--dataset {dataset} was given with a password; give it in the environment (docs/data.md)")
+        raise DataError("the URL of --dataset was given with a password; give it in the environment (docs/data.md)")
     if config.fold is not None:
         raise DataError(f"--fold cannot be used: {dataset} is a stream; copy it to a folder, or leave --fold out")
     if path.exists():

@@ -16,8 +16,8 @@ from support.launches import launch
 
 from runtime import cli, script
 from runtime.cli import Arguments
-from runtime.errors import DataError, UsageError, UserWarningLine
-from runtime.script import run_script, warning_line
+from runtime.errors import DataError, UsageError
+from runtime.script import run_script
 from runtime.settings import reader
 from runtime.values import Natural
 
@@ -86,27 +86,6 @@ def test_an_error_of_one_process_is_printed_by_it(end_of, capsys, waits):
     assert waits == []
 
 
-def test_a_script_shows_bugs_without_secrets(end_of, capsys):
-    def main() -> None:
-        try:
-            raise ValueError("https://me:secret@host/x")
-        except ValueError:
-            sys.excepthook(*sys.exc_info())
-
-    with pytest.raises(SystemExit) as end:
-        run_script(main)
-    assert end.value.code == 0
-    error = capsys.readouterr().err
-    assert error.startswith("Traceback")
-    assert error.endswith("ValueError: https://host/x\n")
-    assert not error.endswith("\n\n")
-
-
-def test_a_pipe_that_nobody_reads_ends_a_script(end_of, monkeypatch):
-    monkeypatch.setattr(script, "flush_streams", lambda: True)
-    assert end_of(BrokenPipeError()) == 141  # 128 and the number of SIGPIPE
-
-
 def test_a_lost_process_is_a_one_line_error(end_of, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/somewhere/fuzz/__main__.py"])
     assert end_of(RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")) == 1
@@ -122,18 +101,6 @@ def test_a_name_that_is_too_long_is_a_one_line_error(fails_with, command):
 def test_another_runtime_error_is_a_bug(end_of):
     with pytest.raises(RuntimeError, match="shapes"):
         end_of(RuntimeError("shapes differ"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "line"),
-    [
-        (UserWarningLine, "warning: see https://host/x\n"),
-        (UserWarning, "a.py:3: UserWarning: see https://host/x\n"),
-    ],
-    ids=["for the user", "of a library"],
-)
-def test_a_warning_tells_no_password(kind, line):
-    assert warning_line("see https://me:secret@host/x", kind, "a.py", 3).startswith(line)
 
 
 @pytest.mark.parametrize("folder", [b"runs/\xff", b"\xfe/run"])
@@ -163,7 +130,7 @@ def parse(monkeypatch, capsys):
 
     def parse(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["prog.py", *words])
-        parser = Arguments("A program.", hints=dict.fromkeys(("lr", "learning-rate"), "use --rate; {script}"))
+        parser = Arguments("A program.", hints=dict.fromkeys(("lr", "learning-rate"), "use --rate"))
         parser.add_argument("--rate", type=float, default=0.5, help="how fast")
         parser.add_argument("--size", type=reader(Natural), nargs=2, metavar=("H", "W"), help="how large")
         parser.add_argument("--deep", action=argparse.BooleanOptionalAction, default=True)
@@ -179,29 +146,20 @@ def parse(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["--input", "a", "--lr=3"], "--lr=3; use --rate; prog.py --input a"),
-        (["--lr", "3", "4", "--input", "a"], "--lr; use --rate; prog.py --input a"),
-        (["--learning_rate", "3", "--input", "a b"], "--learning_rate; use --rate; prog.py --input 'a b'"),
+        (["--input", "a", "--lr=3"], "unknown argument --lr=3; use --rate"),
+        (["--learning_rate", "3"], "unknown argument --learning_rate; use --rate"),
+        (["--inputs", "a"], "unknown argument --inputs; did you mean --input?"),
+        (["--frobnicate"], "unknown argument --frobnicate; see prog.py --help"),
+        (["--input", "a", "\N{EM DASH}rate", "1"], "unknown argument \N{EM DASH}rate; did you mean --rate?"),
+        (["--num_processes=2"], "--num_processes=2 is an option of the launcher and stands before"),
+        (["--rate", "1"], "the following arguments are required: --input"),
+        (["--rate=1", "-5", "--no-deep"], "the following arguments are required: --input"),
     ],
 )
-def test_a_flag_of_another_program_is_answered_with_ours(parse, words, answer):
-    assert parse(*words) == f"prog.py: error: unknown argument {answer}"
-
-
-@pytest.mark.parametrize("words", [["--rate", "1"], ["--rate=1", "-5"], ["--deep"], ["--no-deep"]])
-def test_a_missing_flag_is_named(parse, words):
-    assert parse(*words) == "prog.py: error: the following arguments are required: --input"
+def test_a_flag_that_is_missing_or_not_ours_is_named(parse, words, answer):
+    assert parse(*words).startswith(f"prog.py: error: {answer}")
 
 
 @pytest.mark.parametrize("sides", ["3x40", "3X40", "3*40", "3,40", "3 x 40"])
 def test_two_sides_in_one_word_are_answered_with_what_the_flag_takes(parse, sides):
     assert parse("--input", "a", "--size", sides, "1").endswith("; give --size H W")
-
-
-@pytest.mark.parametrize("dashes", ["\N{EM DASH}", "\N{EN DASH}\N{EN DASH}", "\N{EN DASH}-"])
-def test_a_flag_with_a_long_dash_is_answered_with_two_short_ones(parse, dashes):
-    assert parse("--input", "a", f"{dashes}rate", "1").endswith("as word processors write it; type --rate")
-
-
-def test_two_dashes_are_no_value_of_a_flag(parse):
-    assert "./--" in parse("--input=--")

@@ -10,15 +10,14 @@ from support.in_process import parsed, process_state_kept
 
 from inference.predict_settings import parse_args as parse_predict_args
 
-GPUS = "accelerate launch --multi_gpu --num_processes N train.py --dataset D for N GPUs"
 MISTAKES = {
     "--lr 0.001": "did you mean --learning-rate?",
-    "--gpus 2": GPUS,
-    "--amp": "accelerate launch --mixed_precision fp16 train.py --dataset D",
+    "--gpus 2": "accelerate launch --multi_gpu --num_processes N for N GPUs",
+    "--amp": "accelerate launch --mixed_precision fp16",
     "--pretrained": "--encoder lite0 is a pretrained encoder, --init-from a model",
     "--model unet": "the network is a U-Net: --encoder, --base-channels and --depth",
-    "--mixed_precision bf16": "before the script: accelerate launch --mixed_precision bf16 train.py --dataset D",
-    "--compile": "accelerate launch --dynamo_backend inductor train.py --dataset D",
+    "--mixed_precision bf16": "before the script: accelerate launch --mixed_precision ... train.py",
+    "--compile": "accelerate launch --dynamo_backend inductor",
     "--epoch 5": "did you mean --epochs?",
     "--batch_size 4": "did you mean --batch-size?",
     "--imgsz 640": "did you mean --image-size H W, --scale FACTOR or --crop-size H W?",
@@ -34,8 +33,8 @@ MISTAKES = {
     "--resume auto": "--resume auto needs --output-dir",
     "--name run1": "did you mean --output-dir runs/NAME?",
     "--config a.yaml": "settings are flags; --like RUN.json repeats a recorded run",
-    "--crop-size 512x384": "give --crop-size SIDE SIDE ...",
-    "\u2013-epochs 5": "begins with a long dash, as word processors write it; type --epochs",
+    "--crop-size 512x384": "give --crop-size SIDE [SIDE ...]",
+    "\u2013-epochs 5": "did you mean --epochs?",
     "--wandb": "did you mean --tracker wandb?",
     "--class-weights balanced": "'balanced' is not a number above 0, or auto or none",
     "--tta": "predict.py has this flag",

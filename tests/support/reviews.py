@@ -4,6 +4,7 @@ import contextlib
 import csv
 import io
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,8 +12,11 @@ import numpy as np
 import pytest
 
 import review
+from data_utils.sources.records import ListRecords
 from runtime.errors import UserError
 from runtime.script import print_error
+from train_utils.review.masks import Area
+from train_utils.review.reviews import MaskReview, Opinion
 
 
 class RunStandIn:
@@ -28,22 +32,32 @@ class RunStandIn:
     def __init__(self, name: str, probabilities: list[np.ndarray]) -> None:
         self.name = name
         self.probabilities = probabilities
-        train = SimpleNamespace(records=f"training of {name}")
-        self.info = SimpleNamespace(train=train, val=FourImages(name))
-
-    def shown_name(self, index: int) -> str:
-        return f"{index}.png"
+        self.info = SimpleNamespace(train=SimpleNamespace(records=None), val=FourImages())
 
 
 class FourImages:
     """The validation images of a RunStandIn."""
 
-    def __init__(self, records: str) -> None:
-        self.records = records
+    def __init__(self) -> None:
+        self.records = ListRecords([{"image": None, "target": None, "name": f"{index}.png"} for index in range(4)])
         self.bad = {2: "cut"}
 
     def __len__(self) -> int:
         return 4
+
+
+def opinion(score: float = 0.5, share: float = 0.0, areas: Sequence[Area] = (), *, shifted: bool = False) -> Opinion:
+    """The opinion of the run "run" on its first image."""
+    run = SimpleNamespace(name="run", info=None, has_volumes=False)
+    return Opinion(run, 0, [0], score, share, areas, ["moved"] if shifted else [])
+
+
+def mask_review(
+    name: str, score: float, share: float = 0.0, missing: float = 0.0, *, shifted: bool = False
+) -> MaskReview:
+    """A review whose only problem may be a shift."""
+    areas = [Area(False, "car", 50, 1.0, False, None, missing)]
+    return MaskReview(name, [opinion(score, share, areas, shifted=shifted)])
 
 
 def cell_probabilities(*boxes: tuple[int, int, int, int, float]) -> np.ndarray:

@@ -11,7 +11,6 @@ from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
 from data_utils.image_io.reader import read_image
 from data_utils.image_io.resize import resize_mask
 from data_utils.image_io.volumes import read_volume, read_volume_header
-from data_utils.sources.excluded import shown_name
 from inference.predictor import Predictor
 from runtime.documents import as_json
 from runtime.errors import DataError
@@ -41,10 +40,6 @@ class ReviewedRun:
         class_map = self.info.reader.class_map
         assert class_map is not None  # the task is `tasks.classes`
         return class_map.names
-
-    def shown_name(self, index: int) -> str:
-        """The name of a validation record."""
-        return shown_name(self.info.val.records, index)
 
 
 def open_reviewed_run(folder: Path, dataset: str | None, device: torch.device) -> ReviewedRun:

@@ -5,19 +5,17 @@ Modules: train_utils/review/page.py.
 
 import csv
 import re
-from types import SimpleNamespace
 
 import numpy as np
 from support.reports import Page, class_section, embedded_picture
+from support.reviews import mask_review
 
 from train_utils.reporting.examples import Example
 from train_utils.review import page
-from train_utils.review.reviews import MaskReview, Opinion
 
 
 def test_each_column_of_the_table_holds_its_number():
-    review = MaskReview("a.png", 0.25, 0.5, 0.75, is_shifted=False, problems=[], opinions=[])
-    text = page.table_text([review])
+    text = page.table_text([mask_review("a.png", 0.25, 0.5, 0.75)])
     (row,) = csv.DictReader(text.splitlines())
     assert row["image"] == "a.png"
     assert row["score"] == "0.250000"
@@ -32,8 +30,7 @@ def test_areas_of_disagreement_are_outlined_on_a_reduced_picture(tmp_path, monke
     pred[90:390, 60:240] = 1
     monkeypatch.setattr(page, "predicted_examples", lambda *arguments: [Example("a", image, truth, pred)])
     monkeypatch.setattr(page, "new_section", lambda info: class_section("ab"))
-    opinions = [Opinion(SimpleNamespace(name="run", info=None, has_volumes=False), 0, [0], 0.5, 0.0, [], [])]
-    page.write_review(tmp_path, [MaskReview("a", 0.5, 0.0, 0.0, False, [], opinions)], [])
+    page.write_review(tmp_path, [mask_review("a", 0.5)], [])
     html = (tmp_path / "review.html").read_text()
     assert re.findall(r'<img alt="(.*?)"', html) == ["image", "mask", "prediction", "where they disagree"]
     shown = np.asarray(embedded_picture(Page(html).attributes("img", "src")[3]).convert("RGB"))

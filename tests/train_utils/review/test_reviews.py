@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.reviews import RunStandIn, cell_probabilities
+from PIL import Image
+from support.reviews import RunStandIn, cell_probabilities, mask_review, opinion
 
+from data_utils.sources.records import ListRecords
 from runtime.errors import DataError, UserError
 from train_utils.review import reviews as reviews_module
-from train_utils.review.agreement import Agreement
-from train_utils.review.areas import IN_MASK, IN_PREDICTION, ComparedArea
-from train_utils.review.reviews import MaskReview, Opinion, ask, summarize, worst_first
+from train_utils.review.masks import Area
+from train_utils.review.reviews import MaskReview, ask, equal_images, worst_first
 
 CPU = torch.device("cpu")
 
@@ -25,11 +26,6 @@ def mask_with_a_cell() -> np.ndarray:
     mask = np.zeros((20, 30), np.int64)
     mask[2:10, 2:12] = 1
     return mask
-
-
-def mask_review(name: str, score: float, area_share: float = 0.0, missing: float = 0.0, shifted=False) -> MaskReview:
-    """A review without problems."""
-    return MaskReview(name, score, area_share, missing, shifted, [], [])
 
 
 @pytest.fixture
@@ -50,8 +46,7 @@ def reviews_of_runs(monkeypatch) -> Callable[..., tuple[dict[str, MaskReview], l
     def open_run(folder: Path, dataset: str | None, device: torch.device) -> RunStandIn:
         if folder.name not in runs:
             raise UserError("it is no folder of a run")
-        assert dataset == "data"
-        assert device.type == "cpu"
+        assert (dataset, device) == ("data", CPU)
         return runs[folder.name]
 
     def predicted_slices(run: RunStandIn, index: int):
@@ -59,10 +54,18 @@ def reviews_of_runs(monkeypatch) -> Callable[..., tuple[dict[str, MaskReview], l
             raise DataError("1.png: cut")
         yield run.probabilities[index // 3], mask if index == 0 else np.zeros_like(mask)
 
+    def certain(areas: list[Area]) -> None:
+        for area in areas:
+            area.confidence = area.probability
+
     monkeypatch.setattr(reviews_module, "open_reviewed_run", open_run)
     monkeypatch.setattr(reviews_module, "predicted_slices", predicted_slices)
-    monkeypatch.setattr(Agreement, "probabilities", lambda agreement: np.ones(len(agreement)))
-    monkeypatch.setattr(reviews_module, "equal_images", lambda train, val: {"3.png": train} if val == "a" else {})
+    monkeypatch.setattr(reviews_module, "rate_areas", certain)
+    monkeypatch.setattr(
+        reviews_module,
+        "equal_images",
+        lambda train, val: {"3.png": "t.png"} if val is runs["a"].info.val.records else {},
+    )
     monkeypatch.setattr(
         reviews_module, "best_shift", lambda probs, mask: (2, -1) if np.array_equal(probs, moved) else None
     )
@@ -106,7 +109,7 @@ def test_equal_training_image_of_any_run_is_a_problem(reviews_of_runs):
     reviews, _ = reviews_of_runs("a", "b")
     finding, equal = reviews["3.png"].problems
     assert finding.endswith(" (97% sure)")
-    assert equal == "the image is equal to the training image training of a"
+    assert equal == "the image is equal to the training image t.png"
 
 
 def test_masks_come_by_the_product_of_their_places_behind_shifted_ones():
@@ -125,30 +128,16 @@ def test_masks_come_by_the_product_of_their_places_behind_shifted_ones():
     assert worst_first(reviews[::-1]) == worst_first(reviews)
 
 
-AREAS = [
-    ComparedArea(IN_PREDICTION, "car", 50, 0.9, False, "car is missing"),
-    ComparedArea(IN_PREDICTION, "sign", 50, 0.9, False, "sign is missing"),
-    ComparedArea(IN_MASK, "car", 50, 1.0, False, "car is not seen"),
-    ComparedArea(IN_PREDICTION, "car", 50, 1.0, False, None),
-    ComparedArea(IN_MASK, "car", 50, 0.7, False, "car is hardly seen"),
-]
-AGREEMENTS = np.array([0.8, 0.7, 0.9, 0.75, 1.0])
-
-
-def summary_of(*numbers: int) -> MaskReview:
-    """The review of a mask by one model that does not agree on these of AREAS."""
-    areas = [(number, AREAS[number]) for number in numbers]
-    return summarize("a.png", [Opinion(None, 0, [0], 0.5, 0.0, areas, [])], AGREEMENTS, None)
-
-
-def test_the_confidence_of_a_finding_is_that_of_the_model_times_the_agreement():
-    problems = ["car is not seen (90% sure)", "car is missing (72% sure)", "car is hardly seen (70% sure)"]
-    assert summary_of(0, 1, 2, 3, 4).problems == problems
-
-
-@pytest.mark.parametrize(("numbers", "confidence"), [((0, 1, 2, 3), 0.75), ((0, 1), 0.72), ((2,), 0)])
-def test_the_missing_object_is_the_likeliest_of_the_prediction(numbers, confidence):
-    assert summary_of(*numbers).missing == pytest.approx(confidence)
+def test_findings_are_the_surest_first_from_seventy_percent_on():
+    areas = [
+        Area(False, "car", 50, 0.9, False, "car is missing", 0.72),
+        Area(False, "sign", 50, 0.9, False, "sign is missing", 0.63),
+        Area(True, "car", 50, 1.0, False, "car is not seen", 0.9),
+        Area(False, "car", 50, 1.0, False, None, 0.75),
+    ]
+    review = MaskReview("a.png", [opinion(areas=areas)])
+    assert review.problems == ["car is not seen (90% sure)", "car is missing (72% sure)"]
+    assert review.missing == 0.75
 
 
 def test_a_volume_is_judged_by_its_three_worst_slices(monkeypatch):
@@ -161,19 +150,19 @@ def test_a_volume_is_judged_by_its_three_worst_slices(monkeypatch):
     slices = [(np.where(sure > 0.5, share, 1 - share).astype(np.float32), mask) for share in shares]
     slices[1] = (slices[1][0], np.full_like(mask, 255))
     monkeypatch.setattr(reviews_module, "predicted_slices", lambda run, index: iter(slices))
-    opinion = ask(run, 0, Agreement())
-    assert opinion.slices == [2, 4, 5]
-    assert opinion.score == pytest.approx(0.6, abs=1e-6)
+    of_volume = ask(run, 0, [])
+    assert of_volume.slices == [2, 4, 5]
+    assert of_volume.score == pytest.approx(0.6, abs=1e-6)
     monkeypatch.setattr(reviews_module, "predicted_slices", lambda run, index: iter(slices[1:2]))
-    assert ask(run, 0, Agreement()) is None
+    assert ask(run, 0, []) is None
 
 
-def test_masks_without_wrong_areas_have_the_last_place_by_areas():
-    reviews = [
-        mask_review("no areas", 0.2, 0.0, 0.9),
-        mask_review("areas", 0.1, 0.5, 0.5),
-        mask_review("less", 0.3, 0.0, 0.6),
-        mask_review("least", 0.4),
-    ]
-    # products of places: 4, 3, 12 and 32
-    assert worst_first(reviews) == [reviews[index] for index in (1, 0, 2, 3)]
+def test_validation_images_that_were_trained_on_are_found_by_their_content(tmp_path):
+    records = {}
+    for name, shade in (("a", 1), ("b", 2), ("c", 1), ("d", 3)):
+        Image.new("L", (4, 4), shade).save(tmp_path / f"{name}.png")
+        records[name] = {"image": str(tmp_path / f"{name}.png"), "target": None, "name": f"{name}.png"}
+    in_memory = {"image": np.zeros((4, 4), np.uint8), "target": None, "name": "array"}
+    gone = {"image": str(tmp_path / "gone.png"), "target": None, "name": "gone.png"}
+    train = ListRecords([records["a"], records["b"], gone, in_memory])
+    assert equal_images(train, ListRecords([records["c"], records["d"], gone, in_memory])) == {"c.png": "a.png"}

@@ -102,16 +102,25 @@ def configure_process(accelerator: Accelerator, comm_hook: str = "none") -> None
     notice_lost_machines()
     keep_freed_memory(accelerator.device)
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
-        from torch._dynamo import config  # takes a second
-
-        # beyond torch's limits, 8 and 256, blocks are not compiled for further shapes
-        config.recompile_limit = MOST_GRAPHS
-        config.accumulated_recompile_limit = MOST_GRAPHS
+        allow_graphs()
     if accelerator.device.type == "cuda" and _convolves_in_tf32():
         torch.set_float32_matmul_precision("high")  # linear layers, as in encoders, then round like convolutions
     uses_bf16 = accelerator.device.type == "cuda" and accelerator.mixed_precision == "bf16"
     if uses_bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         say("precision: this GPU only emulates bf16, which is slow; --mixed_precision fp16 is faster here")
+
+
+def allow_graphs(falls_back: bool = False) -> None:
+    """Let torch compile for as many shapes as a run has; beyond its own limits, 8 and 256, it would stop.
+
+    Args:
+        falls_back: whether what cannot be compiled runs as it is; else it is an error.
+    """
+    from torch._dynamo import config  # takes a second
+
+    config.recompile_limit = MOST_GRAPHS
+    config.accumulated_recompile_limit = MOST_GRAPHS
+    config.suppress_errors = falls_back
 
 
 def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:

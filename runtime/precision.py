@@ -1,7 +1,9 @@
 """The precision of a launch that names none: bf16 where the device has instructions for it, else float32."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -10,7 +12,7 @@ from accelerate.utils import parse_flag_from_env
 from runtime.console import say
 from runtime.launch import launcher_words
 
-VARIABLE = "ACCELERATE_MIXED_PRECISION"  # which accelerate's launcher sets even if nobody has named a precision
+VARIABLE = "ACCELERATE_MIXED_PRECISION"
 SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # their profiles say more of the precision
 
 
@@ -23,7 +25,7 @@ def default_precision(recorded: str | None = None, *, suits_cpus: bool = True) -
         recorded: the precision of the run that is resumed or repeated; one in float32 stays so.
         suits_cpus: whether the network is faster in bf16 on CPUs too.
     """
-    if any(map(parse_flag_from_env, SHARDING)) or _is_named():
+    if any(map(parse_flag_from_env, SHARDING)) or launch_names(VARIABLE, "--mixed", ["mixed_precision"]):
         return None
     if recorded == "no" or not _device_has_bf16(suits_cpus):
         return "no"
@@ -32,16 +34,23 @@ def default_precision(recorded: str | None = None, *, suits_cpus: bool = True) -
     return "bf16"
 
 
-def _is_named() -> bool:
-    """Whether someone has named a precision for this launch."""
-    if VARIABLE not in os.environ:
+def launch_names(variable: str, option: str, keys: Sequence[str]) -> bool:
+    """Whether someone has named a setting for this launch.
+
+    Args:
+        variable: the setting's variable, which accelerate's launcher sets even if nobody has named the setting.
+        option: how the options of the launcher for it begin.
+        keys: its names in a profile.
+    """
+    if variable not in os.environ:
         return False
     words = launcher_words()
-    if not words:  # the user has set the variable, or the launcher is not here to be asked
+    if not any(Path(word).name.startswith("accelerate") for word in words[:3]):
+        return True  # the user has set the variable, or the launcher is not here to be asked
+    if any(word.startswith(option) for word in words):
         return True
-    if any(word.startswith("--mixed") for word in words):
-        return True
-    return _names_precision(_profile(words))
+    content = _read_profile(_profile(words))
+    return any(content.get(key) not in (None, {}) for key in keys)
 
 
 def _profile(words: list[str]) -> Path:
@@ -57,12 +66,12 @@ def _profile(words: list[str]) -> Path:
     return Path(default_config_file)
 
 
-def _names_precision(profile: Path) -> bool:
+def _read_profile(profile: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(profile.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return False
-    return isinstance(content, dict) and content.get("mixed_precision") is not None
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _device_has_bf16(suits_cpus: bool) -> bool:

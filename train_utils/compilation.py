@@ -1,4 +1,4 @@
-"""The compiled parts of training, if the launch profile sets a `dynamo_backend`.
+"""The compiled parts of training, if the launch profile sets a `dynamo_backend` or the run is long (`kernel_tuning`).
 
 They are the network's blocks, the loss, and the colors of the augmentation.
 """
@@ -13,37 +13,44 @@ from accelerate.utils import DynamoBackend
 
 from data_utils.loading.augmentation import Recolor, recolor_images
 from tasks.step_loss import StepLoss
+from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet.model import UNet
+
+NO_GRAPHS = {"mode": "default"}  # a CUDA graph writes over the results of its last call, which a step still needs
 
 
 def compiles(accelerator: Accelerator) -> bool:
-    """Whether the launch profile sets a backend."""
+    """Whether the launch profile, or `compile_long_run`, sets a backend."""
     return accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
 
 
 def compile_blocks(accelerator: Accelerator, network: UNet) -> None:
-    """Compile the blocks in place, if the launch profile sets a backend; call it before `prepare`.
+    """Compile the blocks in place; call it before `prepare`.
 
     A block is compiled anew for each shape: shapes are few, and kernels for fixed ones are faster. With activation
     checkpointing blocks are not compiled: nothing outside knows which tensors a compiled block keeps for its backward
     pass.
     """
-    if compiles(accelerator) and not network.activation_checkpointing:
-        for block in network.blocks:
-            block.compile(**_options(accelerator))
+    if not compiles(accelerator) or network.activation_checkpointing:
+        return
+    for module in network.modules():
+        if isinstance(module, SynchronizedBatchNorm):  # the compiler cannot trace its exchange (torch 2.13)
+            module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
+    for block in network.blocks:
+        block.compile(**_options(accelerator))
 
 
 def compile_loss(accelerator: Accelerator, criterion: StepLoss) -> None:
-    """Compile the loss in place, if the launch profile sets a backend."""
+    """Compile the loss in place."""
     if compiles(accelerator):
-        criterion.compile(**_options(accelerator))
+        criterion.compile(**_options(accelerator) | NO_GRAPHS)
 
 
 def compile_recolor(accelerator: Accelerator) -> Recolor:
-    """The colors of the augmentation, compiled if the launch profile sets a backend."""
+    """The colors of the augmentation, compiled too."""
     if not compiles(accelerator):
         return recolor_images
-    return torch.compile(recolor_images, **_options(accelerator))
+    return torch.compile(recolor_images, **_options(accelerator) | NO_GRAPHS)
 
 
 def eager(accelerator: Accelerator) -> AbstractContextManager[Any]:

@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object, set_seed
@@ -31,9 +32,10 @@ def launch(flags: TrainSettings) -> Accelerator:
     check_token(flags.push_to_hub)
     check_launch(flags.deterministic)
     tracker = available_tracker(flags.tracker)
+    profile = recorded_profile(flags) or {}
     # with group norm a step of a narrow network takes up to 1.7 times as long in bf16 on a CPU (torch 2.13)
     accelerator = Accelerator(
-        mixed_precision=default_precision(recorded_precision(flags), suits_cpus=flags.norm != "group"),
+        mixed_precision=default_precision(profile.get("mixed_precision"), suits_cpus=flags.norm != "group"),
         dataloader_config=DataLoaderConfiguration(even_batches=False, non_blocking=True),
         log_with=None if tracker == "none" else tracker,
         project_dir=".",  # `start_run` names it: all processes must agree on it
@@ -48,14 +50,14 @@ def launch(flags: TrainSettings) -> Accelerator:
     return accelerator
 
 
-def recorded_precision(flags: TrainSettings) -> str | None:
-    """The precision of the run that is resumed or repeated; None without one, and on a machine without its folder."""
+def recorded_profile(flags: TrainSettings) -> dict[str, Any] | None:
+    """The launch of the run that is resumed or repeated; None without one, and on a machine without its folder."""
     resumed = flags.output_dir if flags.resume == "auto" else None
     if flags.resume and flags.resume != "auto":
         resumed = Path(flags.resume).resolve().parent.parent
     for run in filter(None, (resumed, flags.like)):
-        with suppress(OSError, ValueError, KeyError):  # what is damaged is named when the run is opened
-            return str(RunSettings.from_json(read_json(record_file(run))).profile["mixed_precision"])
+        with suppress(OSError, ValueError):  # what is damaged is named when the run is opened
+            return RunSettings.from_json(read_json(record_file(run))).profile
     return None
 
 

@@ -50,12 +50,13 @@ def test_a_launch_that_names_no_precision_computes_in_bf16_where_the_device_can(
     ("words", "variable"),
     [
         (None, "no"),
+        (["python", "/usr/bin/torchrun", "train.py"], "no"),
         ([*LAUNCH, "--mixed_precision", "no", "train.py"], "no"),
         ([*LAUNCH, "--mixed-precision=fp16", "train.py"], "fp16"),
         ([*LAUNCH, "--config_file=profile.yaml", "train.py"], "no"),
         ([*LAUNCH, "--config-file", "profile.yaml", "train.py"], "no"),
     ],
-    ids=["variable", "option", "other option", "profile", "profile with a hyphen"],
+    ids=["variable", "variable of torchrun", "option", "other option", "profile", "profile with a hyphen"],
 )
 def test_a_precision_that_is_named_stands(launched, monkeypatch, tmp_path, words, variable):
     monkeypatch.chdir(tmp_path)

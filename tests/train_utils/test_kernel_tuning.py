@@ -1,12 +1,19 @@
-"""When cuDNN times its kernels."""
+"""When cuDNN times its kernels, and which runs on a GPU are compiled without having been asked to."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin
+from support.accelerators import new_accelerator
 from support.in_process import parsed
 
+from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.loaders import NetworkShapes
-from train_utils.kernel_tuning import tune_kernels
+from train_utils import kernel_tuning
+from train_utils.kernel_tuning import compile_long_run, kernel_seconds, tune_kernels
+from unet import UNet, UNetConfig
 
 FEW = NetworkShapes(np.array([(8, 8), (8, 16)] * 5), np.array([(8, 8), (32, 32)]))
 MANY = NetworkShapes(np.array([(8, 8 * width) for width in range(1, 6)]), np.array([(8, 8)]))
@@ -27,3 +34,89 @@ def test_kernels_are_timed_on_a_gpu_for_few_shapes_in_a_long_run(device, shapes,
     with torch.backends.cudnn.flags(benchmark=not is_tuned):
         tune_kernels(parsed("--dataset", "shapes", *flags), torch.device(device), shapes)
         assert torch.backends.cudnn.benchmark == is_tuned
+
+
+LONG = ["--max-steps", "100000"]
+SMALL = NetworkShapes(np.array([(64, 64)]), np.array([(64, 64)]))
+
+
+def compiled(
+    monkeypatch: pytest.MonkeyPatch,
+    flags: list[str],
+    *,
+    shapes: NetworkShapes = FEW,
+    accumulation: int = 1,
+    recorded: dict | None = None,
+    kind: DistributedType = DistributedType.NO,
+    checkpointing: bool = False,
+) -> TorchDynamoPlugin:
+    """What a run with these flags on a GPU that can compile asks of the compiler."""
+    monkeypatch.setattr(kernel_tuning, "can_compile", lambda device: device.type == "cuda")
+    monkeypatch.setattr(kernel_tuning, "allow_graphs", lambda falls_back: None)
+    accelerator = new_accelerator(device="cuda", kind=kind)
+    accelerator.state = SimpleNamespace(dynamo_plugin=TorchDynamoPlugin(backend="no"))
+    network = UNet(UNetConfig(base_channels=2, depth=1))
+    network.activation_checkpointing = checkpointing
+    compile_long_run(
+        accelerator,
+        parsed("--dataset", "shapes", "--batch-size", "4", *flags),
+        network,
+        BatchSplit(4, 1, 4 // accumulation, accumulation),
+        shapes,
+        images=100,
+        recorded=recorded,
+    )
+    return accelerator.state.dynamo_plugin
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "is_compiled"),
+    [
+        (LONG, {}, True),
+        (["--epochs", "4000"], {}, True),
+        (["--epochs", "400"], {}, False),
+        (["--max-steps", "1000"], {}, False),
+        (["--max-minutes", "10"], {}, True),
+        (["--max-minutes", "9.9"], {}, False),
+        (["--max-minutes", "9.9", "--epochs", "4000"], {}, False),
+        (["--max-minutes", "20"], {"shapes": MANY}, False),  # five shapes take 25 minutes to pay
+        (["--max-minutes", "25"], {"shapes": MANY}, True),
+        ([*LONG, "--deterministic"], {}, False),
+        ([*LONG, "--processes-per-volume", "2"], {}, False),
+        (LONG, {"kind": DistributedType.FSDP}, False),
+        (LONG, {"checkpointing": True}, False),
+        (LONG, {"recorded": {"processes": 1}}, False),  # the run that goes on was not compiled
+        (["--max-steps", "1000"], {"recorded": {"dynamo_backend": "inductor"}}, True),
+    ],
+)
+def test_a_long_run_on_a_gpu_is_compiled(monkeypatch, capsys, flags, options, is_compiled):
+    plugin = compiled(monkeypatch, flags, **options)
+    assert plugin.backend == (DynamoBackend.INDUCTOR if is_compiled else DynamoBackend.NO)
+    assert ("--dynamo_backend no" in capsys.readouterr().out) == is_compiled
+
+
+@pytest.mark.parametrize("backend", ["NO", "EAGER"])
+def test_a_launch_that_names_a_backend_decides(monkeypatch, backend):
+    monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", backend)
+    assert compiled(monkeypatch, LONG).backend == DynamoBackend.NO  # as this stand-in's profile says
+
+
+@pytest.mark.parametrize(
+    ("options", "has_graphs"),
+    [
+        ({"shapes": SMALL}, True),
+        ({"shapes": SMALL, "accumulation": 2}, False),
+        ({"shapes": SMALL, "kind": DistributedType.MULTI_GPU}, False),
+        ({"shapes": NetworkShapes(np.array([(4096, 4096)]), np.array([(8, 8)]))}, False),
+    ],
+    ids=["small", "several passes", "several processes", "large"],
+)
+def test_cuda_graphs_where_launches_take_longer_than_kernels(monkeypatch, options, has_graphs):
+    assert (compiled(monkeypatch, LONG, **options).mode == "reduce-overhead") == has_graphs
+
+
+def test_a_step_of_the_size_that_was_measured_has_its_time():
+    measured = kernel_seconds(UNetConfig(base_channels=32), (512, 512), images=16)
+    assert measured == pytest.approx(0.0387, rel=0.1)
+    volumes = kernel_seconds(UNetConfig(base_channels=32, dims=3, in_channels=1), (128, 128, 128), images=1)
+    assert volumes == pytest.approx(0.057, rel=0.1)

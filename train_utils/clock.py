@@ -18,6 +18,7 @@ FINISH = 2500  # milliseconds for charts and the report, without their pictures 
 RESERVE = 1.25  # the last evaluation and save get so many times what the longest ones took
 RECENT_STEPS = 5  # the longest of these says how long the next step may take
 FIRST_EVALUATION = 10  # at the latest this part of the time is over when the first evaluation begins
+EVALUATION_PART = 10  # evaluations take at most one part in so many of the time since training began
 FEW_STEPS = 500  # with fewer steps masks are often poor
 # when the process began, on the monotonic clock: it has imported modules before this line
 PROCESS_START = time.monotonic() - (time.time() - psutil.Process().create_time())
@@ -40,6 +41,7 @@ class Clock:
         minutes_used: what the run had used of them when its checkpoint was saved.
         report_images: how many validation images the report predicts.
         evaluated_images: how many validation images an evaluation predicts on this process, with those for pictures.
+        spaces_evaluations: whether evaluations wait until they keep to their part of the time.
     """
 
     def __init__(
@@ -50,11 +52,14 @@ class Clock:
         *,
         report_images: int = 0,
         evaluated_images: int = 1,
+        spaces_evaluations: bool = True,
     ) -> None:
         self.accelerator = accelerator
         self.budget = int(60_000 * (minutes or 0))
         self.before = int(60_000 * minutes_used)
         self.report_share = report_images / max(1, evaluated_images)  # of an evaluation's time
+        self.spaces_evaluations = spaces_evaluations
+        self.evaluated = 0  # milliseconds of all evaluations
         self.begin = 0  # of the first step of this process
         self.done = 0
         self.total = self.budget
@@ -116,8 +121,8 @@ class Clock:
             return
         report = FINISH + self.report_share * self._evaluation
         end = int(RESERVE * (self._evaluation + self._save) + report)
-        times = torch.tensor([self.now(), self.budget - end], device=self.accelerator.device)
-        now, total = broadcast(times).tolist()
+        times = torch.tensor([self.now(), self.budget - end, sum(self._evaluations)], device=self.accelerator.device)
+        now, total, self.evaluated = broadcast(times).tolist()
         before = self.done
         self.done = max(self.done, now)
         # the share that is done never falls, even if the evaluations become faster
@@ -129,6 +134,14 @@ class Clock:
         """Whether an epoch or a tenth of the time has passed without any evaluation, whose length nobody knows yet."""
         is_late = epochs >= 1 or FIRST_EVALUATION * (self.done - self.begin) >= self.total - self.begin
         return bool(self.budget) and not self.has_evaluated and is_late
+
+    @property
+    def affords_evaluation(self) -> bool:
+        """Whether all evaluations keep to their part of the time if another one follows; the first one always does."""
+        if not self.budget or not self.spaces_evaluations or not self.has_evaluated:
+            return True
+        with_another = self.evaluated + self.evaluated / len(self._evaluations)
+        return EVALUATION_PART * with_another <= self.done - self.begin
 
     def say_forecast(self, step: int, eval_every: int) -> None:
         """Print about how many steps the run will have, after its first evaluation."""

@@ -85,6 +85,7 @@ class OpenedRun:
             minutes_used=self.state().elapsed / 60_000,
             report_images=REPORT_PICTURES,
             evaluated_images=len(info.val) // accelerator.num_processes + evaluation_pictures(info),
+            spaces_evaluations=self.flags.eval_every is None,
         )
         return Schedule.from_args(args, len(info.train), max_steps, clock)
 

@@ -117,7 +117,8 @@ class Schedule:
 
     def is_evaluation_step(self, step: int) -> bool:
         """Whether the model is evaluated after `step` steps."""
-        return step % self.eval_every == 0 or self.is_last(step) or self.clock.needs_evaluation(self.epoch(step))
+        is_due = step % self.eval_every == 0 and self.clock.affords_evaluation
+        return is_due or self.is_last(step) or self.clock.needs_evaluation(self.epoch(step))
 
     def is_checkpoint_step(self, step: int) -> bool:
         """Whether a checkpoint is due after `step` steps."""

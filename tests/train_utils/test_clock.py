@@ -90,6 +90,24 @@ def test_the_first_evaluation_comes_after_an_epoch_or_a_tenth_of_the_time(time, 
     assert not clock.needs_evaluation(epochs)
 
 
+def test_evaluations_wait_until_they_take_a_tenth_of_the_time(time):
+    clock = new_clock()
+    clock.start()
+    assert clock.affords_evaluation
+    time.value = 5_000
+    with clock.evaluating():
+        time.value += 1_000
+    time.value = 19_999
+    clock.synchronize()
+    assert not clock.affords_evaluation
+    clock.spaces_evaluations = False  # --eval-every is typed
+    assert clock.affords_evaluation
+    clock.spaces_evaluations = True
+    time.value = 20_000
+    clock.synchronize()
+    assert clock.affords_evaluation
+
+
 def test_a_resumed_run_has_the_time_that_is_left(time):
     clock = new_clock(minutes=3, used=2)
     time.value = 10_000
@@ -120,6 +138,7 @@ def test_a_run_of_counted_steps_has_no_clock(time):
         pass
     assert not clock.is_over
     assert not clock.needs_evaluation(5.0)
+    assert clock.affords_evaluation
     assert state.elapsed == 0
 
 

@@ -21,9 +21,9 @@ from data_utils.image_io.formats import (
 )
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.annotations.layout import holds_pictures
-from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.folder import files_by_stem, masks_by_stem
-from data_utils.sources.pairs import Cases
+from data_utils.sources.files import FileRecords, FileRow, Sources
+from data_utils.sources.folder import files_by_stem
+from data_utils.sources.pairs import Cases, find_masks
 from data_utils.sources.records import Metadata, Record, Records, change
 from runtime.console import listing
 from runtime.errors import DataError
@@ -86,9 +86,9 @@ def _with_bands(record: Record, bands: tuple[str, ...]) -> Record:
     return {**record, "image": with_bands(record["image"], bands)}
 
 
-def scene_sources(images: Files, masks: Files, bands: tuple[str, ...]) -> Sources:
+def scene_sources(row: FileRow, bands: tuple[str, ...]) -> Sources:
     """An image whose bands are files, and its mask."""
-    return BandSource(images, bands), masks[0]
+    return BandSource(row.images, bands), row.targets[0]
 
 
 def find_scenes(images: Path, masks: Path, config: DataConfig) -> FileRecords | None:
@@ -100,11 +100,10 @@ def find_scenes(images: Path, masks: Path, config: DataConfig) -> FileRecords | 
     folders = scene_folders(images)
     if not folders:
         return None
-    mask_files = masks_by_stem(masks, folders, config.mask_suffix)
-    cases = Cases({name: (name,) for name in folders}, mask_files)
+    cases = Cases({name: name for name in folders}, *find_masks(masks, folders, config.mask_suffix))
     if cases.images.keys().isdisjoint(cases.masks):
         return None
-    names, unpaired = cases.pair(images, config)
+    names, unpaired = cases.pair(images, config.allow_unpaired)
     bands = config.bands or band_names(folders[names[0]])
     rows = []
     for name in names:

@@ -5,11 +5,8 @@ Crops of one scene that lie beside each other are not independent, so whole bloc
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,8 +16,7 @@ from data_utils.image_io.placed_masks import Grid, read_source_grid
 from data_utils.image_io.places import Place
 from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.sources.holdout import hold_out
-from data_utils.sources.records import AnnotationSummary, LabelSet, Record, Records, with_sources
-from runtime.cache import digest
+from data_utils.sources.records import PartRecords, Record, Records, with_sources
 from runtime.console import listing
 from runtime.errors import DataError
 from runtime.parallel import map_indices
@@ -32,69 +28,31 @@ MOST_BLOCKS = 2**20  # blocks of an image; a damaged header may claim any size
 TOUCHING_DISTANCE = 0.5  # pixels between two images that touch
 
 
-class BlockWindow(NamedTuple):
-    """A window of the image of a record; `box` is None for all of it."""
+class BlockRecords(PartRecords):
+    """Windows of images; a part is top, bottom, left and right of the window, and (H, W) of the image."""
 
-    record: int
-    box: Box | None
+    side = 0  # of a block, in pixels
 
-
-class BlockRecords(Records):
-    """Windows of the images of a source.
-
-    Args:
-        sizes: (H, W) of each image.
-        side: the side of a block, in pixels.
-    """
-
-    def __init__(
-        self, source: Records, windows: Sequence[BlockWindow], sizes: Sequence[tuple[int, int]], side: int
-    ) -> None:
-        self.source: Records = source
-        self.windows = windows
-        self.sizes = sizes
-        self.side = side
-        unlisted_images = set(source.metadata.unlisted)
-        unlisted = [self.name(i) for i, window in enumerate(windows) if source.name(window.record) in unlisted_images]
-        self.metadata = replace(source.metadata, unlisted=tuple(unlisted))
-
-    @cached_property
-    def annotations(self) -> AnnotationSummary | None:
-        """The summary of the whole source."""
-        return self.source.annotations
-
-    @cached_property
-    def digest(self) -> str | None:
-        """A digest of the source's digest and the side of a block."""
-        return self.source.digest and digest(self.source.digest, "blocks", self.side)
-
-    def __len__(self) -> int:
-        return len(self.windows)
-
-    def __getitem__(self, i: int) -> Record:
-        index, box = self.windows[i]
-        record = self.source[index]
-        if box is None:
+    def cut(self, record: Record, name: str, part: Sequence[int]) -> Record:
+        if _is_whole(part):
             return record
-        name = self.name(i)
-        size = self.sizes[index]
+        box = Box(*part[:4])
+        size = (part[4], part[5])
         image = SceneWindow(record["image"], name, size, box, is_mask=False)
         mask = SceneWindow(record["target"], name, size, box, is_mask=True)
         return {**record, "image": image, "target": mask, "name": name}
 
-    def name(self, i: int) -> str:
-        index, box = self.windows[i]
-        name = self.source.name(index)
-        if box is None:
+    def part_name(self, name: str, part: Sequence[int]) -> str:
+        if _is_whole(part):
             return name
+        top, _, left, *_ = part
         path = Path(name)
-        return str(path.with_name(f"{path.stem}_{box.top}_{box.left}{path.suffix}"))
+        return str(path.with_name(f"{path.stem}_{top}_{left}{path.suffix}"))
 
-    def label_set(self, i: int) -> LabelSet | None:
-        return self.source.label_set(self.windows[i].record)
 
-    def image_folders(self) -> set[tuple[str, str]]:
-        return self.source.image_folders()
+def _is_whole(part: Sequence[int]) -> bool:
+    top, bottom, left, right, height, width = part
+    return (top, bottom, left, right) == (0, height, 0, width)
 
 
 def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Records]:
@@ -104,7 +62,8 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     """
     grids = _grids(records)
     side = config.val_blocks or block_side(grids, config.crop_size)
-    windows: list[BlockWindow] = []
+    indices: list[int] = []
+    parts: list[tuple[int, ...]] = []
     blocks: list[tuple[object, int, int]] = []  # for each window its CRS, and its block in this
     # the place of the first image of each CRS: blocks are counted in its pixels
     origins: dict[object, Place] = {}
@@ -121,13 +80,14 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
             center = grid.place.to_world((box.left + box.right) / 2, (box.top + box.bottom) / 2)
             column, row = origin.to_pixels(*center)
             blocks.append((crs, math.floor(row / side), math.floor(column / side)))
-            is_whole = box == Box(0, grid.size[0], 0, grid.size[1])
-            windows.append(BlockWindow(index, None if is_whole else box))
+            indices.append(index)
+            parts.append((*box, *grid.size))
     number_by_block: dict[tuple[object, int, int], int] = {}
     groups = np.array([number_by_block.setdefault(block, len(number_by_block)) for block in blocks])
     if len(number_by_block) < 2:
         raise DataError(f"--val-blocks: blocks of {side} pixels hold all images together; give a smaller number")
-    block_records = BlockRecords(records, windows, [grid.size for grid in grids], side)
+    block_records = BlockRecords(records, np.array(indices), np.array(parts))
+    block_records.side = side
     return hold_out(block_records, config, groups)
 
 

@@ -1,5 +1,6 @@
-"""Records of local files: a row of paths each, and a function that says what image and target they are."""
+"""Records of local files: a table with a row of paths for each, and a function that makes image and target of a row."""
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -17,27 +18,40 @@ Sources = tuple[ImageSource, ImageSource]
 
 
 class FileRow(NamedTuple):
-    """The name of a record, and its files below the folders of images and of targets; "" for one that is not there."""
+    """A row of the table.
+
+    Args:
+        name: what the record is called.
+        images, targets: its files, below the folders of images and of targets; "" for one that is not there.
+        listed: its name with the folders that a file of annotations lists; "" if it has no other.
+        entry: JSON, what the files of annotations list for this image alone; empty if it is not needed.
+    """
 
     name: str
     images: Files
-    targets: Files
+    targets: Files = ()
+    listed: str = ""
+    entry: bytes = b""
 
 
-def first_files(images: Files, targets: Files) -> Sources:
+def first_files(row: FileRow) -> Sources:
     """Files that are read as they are."""
-    return images[0], targets[0]
+    return row.images[0], row.targets[0]
 
 
 class FileRecords(Records):
     """Records whose images and targets are local files.
 
-    Names are kept as bytes in arrays: a million Python strings would be copied, page by page, into every loader
-    process as their reference counts change.
+    The table is one array of bytes: a million Python strings would be copied, page by page, into every loader process
+    as their reference counts change.
 
     Args:
         folders: that of the images, and that of the targets.
-        sources: makes image and target from the paths of a record's images and targets, and `options`.
+        sources: makes image and target of a row whose files are paths, and of `options`.
+
+    Attributes:
+        table: the rows one after another, each a line of JSON, then its entry.
+        ends: (N + 1,) where the rows begin and end.
     """
 
     def __init__(
@@ -49,65 +63,53 @@ class FileRecords(Records):
         *options: object,
     ) -> None:
         self.folders = str(folders[0]), str(folders[1])
-        self.names = np.array([os.fsencode(row.name) for row in rows], np.bytes_)
-        self.image_files = _as_bytes([row.images for row in rows])
-        self.target_files = _as_bytes([row.targets for row in rows])
+        texts = [json.dumps(row[:-1]).encode() + b"\n" + row.entry for row in rows]
+        self.table = b"".join(texts)
+        self.ends = np.cumsum([0, *map(len, texts)])
+        self.below = {os.path.dirname(row.images[0]) for row in rows if row.images}
         self.metadata = metadata
         self.sources = sources
         self.options = options
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.ends) - 1
 
     def __getitem__(self, i: int) -> Record:
-        images, targets = self.paths(i)
-        image, target = self.sources(tuple(filter(None, images)), targets, *self.options)
-        return {"image": image, "target": target, "name": self.name(i)}
+        row = self.row(i)
+        image, target = self.sources(row, *self.options)
+        return {"image": image, "target": target, "name": row.name}
+
+    def row(self, i: int) -> FileRow:
+        """A row with the paths of its files; an image that is not there is left out, such a target is ""."""
+        row = self._stored_row(i)
+        images = tuple(os.path.join(self.folders[0], file) for file in row.images if file)
+        targets = tuple(file and os.path.join(self.folders[1], file) for file in row.targets)
+        return row._replace(images=images, targets=targets)
+
+    def _stored_row(self, i: int) -> FileRow:
+        if not -len(self) <= i < len(self):
+            raise IndexError(f"record {i} of {len(self)}")
+        i %= len(self)
+        line, _, entry = self.table[self.ends[i] : self.ends[i + 1]].partition(b"\n")
+        name, images, targets, listed = json.loads(line)
+        return FileRow(name, tuple(images), tuple(targets), listed, entry)
 
     def name(self, i: int) -> str:
-        return os.fsdecode(self.names[i].item())
+        return self._stored_row(i).name
 
-    def paths(self, i: int) -> tuple[Files, Files]:
-        """The paths of a record's images and of its targets; "" for a file that is not there."""
-        image_folder, target_folder = self.folders
-        return _joined(image_folder, self.image_files[i]), _joined(target_folder, self.target_files[i])
+    def listed_name(self, i: int) -> str:
+        row = self._stored_row(i)
+        return row.listed or row.name
 
     def image_folders(self) -> set[tuple[str, str]]:
-        return {(self.folders[0], os.path.dirname(os.fsdecode(file))) for file in self.image_files[:, 0].tolist()}
+        return {(self.folders[0], below) for below in self.below}
 
     @cached_property
     def digest(self) -> str:
         """A key of the names, sizes and times of all files, and of what is made from them."""
-        paths: list[str] = []
+        paths: dict[str, None] = {}
         for i in range(len(self)):
-            images, targets = self.paths(i)
-            paths += filter(None, (*images, *targets))
-        made = repr((self.sources.__name__, self.metadata.classes, self.options)).encode()
-        names = [self.names, self.image_files.ravel(), self.target_files.ravel()]
-        return digest_of_files(paths, b"/".join([made, *np.concatenate(names).tolist()]))
-
-
-def _as_bytes(rows: Sequence[Files]) -> np.ndarray:
-    """(N, n) bytes of N rows of up to n texts; missing ones are empty."""
-    width = max(map(len, rows), default=1) or 1
-    columns = []
-    for column in range(width):
-        texts = []
-        for row in rows:
-            if column < len(row):
-                texts.append(os.fsencode(row[column]))
-            else:
-                texts.append(b"")
-        columns.append(np.array(texts, np.bytes_))
-    return np.stack(columns, axis=1)
-
-
-def _joined(folder: str, files: np.ndarray) -> Files:
-    """The paths of files (n,) bytes in a folder; "" where a name is empty."""
-    paths = []
-    for file in files.tolist():
-        path = ""
-        if file:
-            path = os.path.join(folder, os.fsdecode(file))
-        paths.append(path)
-    return tuple(paths)
+            row = self.row(i)
+            paths.update(dict.fromkeys(filter(None, row.images + row.targets)))
+        made = repr((self.sources.__name__, self.metadata.classes, self.metadata.landmarks, self.options))
+        return digest_of_files(paths, made.encode() + self.table)

@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -131,21 +131,6 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
 
 class NoFolderError(DataError):
     """A folder without one of images or one of masks."""
-
-
-def masks_by_stem(folder: Path, stems: Iterable[str], suffix: str | None) -> dict[str, str]:
-    """Stem of the image -> mask file below a folder; the suffix of masks is detected if it is None."""
-    if not folder.is_dir():  # another split has the class of these masks
-        return {}
-    files = files_by_stem(folder, "masks")
-    if suffix is None:
-        suffix = detect_suffix(stems, files)
-    return masks_by_image(files, suffix)
-
-
-def masks_by_image(mask_files: Mapping[str, str], suffix: str) -> dict[str, str]:
-    """Stem of the image -> mask file, for the masks whose stems end with `suffix`."""
-    return {stem.removesuffix(suffix): file for stem, file in mask_files.items() if stem.endswith(suffix)}
 
 
 def files_by_stem(folder: Path, kind: str, suffixes: tuple[str, ...] = IMAGE_SUFFIXES) -> dict[str, str]:

@@ -116,9 +116,10 @@ def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
     whole = [*with_sources(train)][-1]
     if whole is not [*with_sources(val)][-1]:
         return ()
-    if len(whole) > 1 and not whole.file_numbers().any():
+    numbers = np.concatenate([train.file_numbers(), val.file_numbers()])
+    if len(numbers) > 1 and not numbers.any():
         return (
-            f"all {len(whole)} images are pages of one file; neighbors of training pages validate, so the scores are"
+            f"all {len(numbers)} images are pages of one file; neighbors of training pages validate, so the scores are"
             " too good: give a second file, or a validation split",
         )
     if len({below for _, below in whole.image_folders()}) < 2:

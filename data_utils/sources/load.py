@@ -30,7 +30,7 @@ from data_utils.sources.points.find import (
     check_task,
     find_points,
     lacks_masks,
-    open_points,
+    open_splits,
     other_csv_files,
 )
 from data_utils.sources.points.table import PointTable
@@ -39,7 +39,7 @@ from data_utils.sources.shapes import VAL_FIRST, Shapes
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import file_kind, find_files
 from data_utils.sources.streams.webdataset import TarRecords
-from data_utils.sources.volume_slices import SliceRecords
+from data_utils.sources.volume_slices import divide_into_slices
 from data_utils.sources.volumes import DESCRIPTION, find_volume_splits, open_cases, read_description
 from runtime.console import listing
 from runtime.errors import DataError
@@ -85,7 +85,7 @@ def load_records(config: DataConfig) -> tuple[Records, Records]:
     if config.task == OVERLAPPING and train.metadata.task != OVERLAPPING:
         return as_objects(train, config), as_objects(val, config)
     if config.dims == 2 and train.dims == 3:
-        return SliceRecords(train), SliceRecords(val)
+        return divide_into_slices(train), divide_into_slices(val)
     return train, val
 
 
@@ -179,7 +179,7 @@ def open_folder(
 
     Splits with unusual names are only those in `named_splits`.
     """
-    point_openers = open_points(path, points, config.absent, config.allow_unpaired)
+    point_openers = open_splits(path, points, config.absent, config.allow_unpaired)
     are_for_volumes = any(table.axes == 3 for table in points.values())
     if points and (config.task == Landmarks.name or are_for_volumes or are_annotations(points)):
         return point_openers

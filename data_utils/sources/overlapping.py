@@ -28,8 +28,8 @@ from data_utils.image_io.volumes import read_volume_header
 from data_utils.image_io.windowed_image import WindowedArray
 from data_utils.mask_values import parse_values
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.folder import children, files_by_stem, find_splits, masks_by_stem, natural_sort_key
-from data_utils.sources.pairs import Cases, find_pictures
+from data_utils.sources.folder import children, files_by_stem, find_splits, natural_sort_key
+from data_utils.sources.pairs import Cases, find_masks, find_pictures
 from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, change
 from data_utils.sources.volumes import find_cases, read_spacing, volume_file
 from data_utils.sources.walk import walk
@@ -95,30 +95,25 @@ def _with_object_bits(record: Record, bits: tuple[tuple[MaskValue, int], ...]) -
     return {**record, "target": ObjectBits(mask, bits)}
 
 
-def class_file_sources(
-    images: Files, masks: Files, bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...]
-) -> Sources:
+def class_file_sources(row: FileRow, bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...]) -> Sources:
     """An image, and the mask of each class from a file of its own."""
-    return images[0], ClassMasks(tuple(map(PageFile, masks)), bits, ignored)
+    return row.images[0], ClassMasks(tuple(map(PageFile, row.targets)), bits, ignored)
 
 
 def class_page_sources(
-    images: Files, masks: Files, pages: tuple[int, ...], bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...]
+    row: FileRow, pages: tuple[int, ...], bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...]
 ) -> Sources:
     """An image, and the mask of each class from a page of one file, or from a channel where there are no `pages`."""
-    files = tuple(PageFile(masks[0], page) for page in pages) or (PageFile(masks[0]),)
-    return images[0], ClassMasks(files, bits, ignored)
+    (mask,) = row.targets
+    files = tuple(PageFile(mask, page) for page in pages) or (PageFile(mask),)
+    return row.images[0], ClassMasks(files, bits, ignored)
 
 
 def class_volume_sources(
-    images: Files,
-    labels: Files,
-    spacing: Spacing | None,
-    bits: tuple[int | None, ...],
-    ignored: tuple[MaskValue, ...],
+    row: FileRow, bits: tuple[int | None, ...], ignored: tuple[MaskValue, ...], spacing: Spacing | None
 ) -> Sources:
     """A volume, and the label of each class from a file of its own."""
-    return volume_file(images, spacing), layered_label(labels, bits, ignored)
+    return volume_file(row.images, spacing), layered_label(row.targets, bits, ignored)
 
 
 class ClassLayout(NamedTuple):
@@ -154,7 +149,8 @@ def class_folders(images: Path, masks: Path, suffixes: tuple[str, ...], config: 
         return names
     counts = {os.path.splitext(name)[0]: 0 for name in _files_in(images, suffixes)}
     for folder in folders:
-        for stem in masks_by_stem(folder, counts, config.mask_suffix):
+        mask_files, _ = find_masks(folder, counts, config.mask_suffix)
+        for stem in mask_files:
             if stem in counts:
                 counts[stem] += 1
     shared = sum(count >= FEWEST_FOLDERS for count in counts.values())
@@ -174,34 +170,36 @@ def open_class_folders(
 ) -> FileRecords:
     """The images with a mask in any of the folders of classes. DataError for files without partner, unless allowed."""
     are_pictures = suffixes == IMAGE_SUFFIXES
-    image_files: dict[str, Files] = {}
+    image_files: dict[str, str | Files] = {}
     if are_pictures:
-        image_files = {stem: (file,) for stem, file in files_by_stem(images, "images").items()}
+        image_files |= files_by_stem(images, "images")
     class_masks: list[dict[str, str]] = []
     for name in names:
         mask_files: dict[str, str] = {}
-        if are_pictures:
-            mask_files = masks_by_stem(masks / name, image_files, config.mask_suffix)
-        elif (masks / name).is_dir():  # else another split has the class
-            cases, _ = find_cases(images, masks / name, suffixes, config)
-            image_files |= cases.images
-            mask_files = cases.masks
+        if (masks / name).is_dir():  # else another split has the class
+            if are_pictures:
+                mask_files, _ = find_masks(masks / name, image_files, config.mask_suffix)
+            else:
+                cases, _ = find_cases(images, masks / name, suffixes, config)
+                image_files |= cases.images
+                mask_files = dict(cases.masks)
         class_masks.append({stem: f"{name}/{file}" for stem, file in mask_files.items()})
     any_masks = dict(chain.from_iterable(by_stem.items() for by_stem in class_masks))
-    stems, unpaired = Cases(image_files, any_masks).pair(images, config)
+    cases = Cases(image_files, any_masks)
+    stems, unpaired = cases.pair(images, config.allow_unpaired)
     rows = []
     for stem in stems:
         class_files = tuple(by_stem.get(stem, "") for by_stem in class_masks)
-        rows.append(FileRow(stem, image_files[stem], class_files))
+        rows.append(cases.row(stem)._replace(targets=class_files))
     classes = tuple(enumerate(names, 1))
     settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
     metadata = Metadata(classes, unpaired, task=OVERLAPPING)
     if are_pictures:
-        rows = [row._replace(name=row.images[0]) for row in rows]
         return FileRecords((images, masks), rows, metadata, class_file_sources, *settings)
+    rows = [row._replace(name=stem) for stem, row in zip(stems, rows, strict=True)]
     rows.sort(key=lambda row: natural_sort_key(row.name))
     spacing = config.spacing or read_spacing(images)
-    return FileRecords((images, masks), rows, replace(metadata, dims=3), class_volume_sources, spacing, *settings)
+    return FileRecords((images, masks), rows, replace(metadata, dims=3), class_volume_sources, *settings, spacing)
 
 
 def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout:
@@ -235,12 +233,12 @@ def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout
 def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataConfig) -> FileRecords:
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
     cases = find_pictures(images, masks, config)
-    stems, unpaired = cases.pair(images, config)
+    stems, unpaired = cases.pair(images, config.allow_unpaired)
     classes = numbered_classes(layout.class_count)
     absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in dict(classes)]
     if absent:
         raise DataError(f"--classes names {absent[0]}, but the masks have {len(classes)} pages or channels, from 1")
-    rows = [FileRow(cases.images[stem][0], cases.images[stem], (cases.masks[stem],)) for stem in stems]
+    rows = [cases.row(stem) for stem in stems]
     settings = (layout.pages, bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
     metadata = Metadata(classes, unpaired, task=OVERLAPPING)
     return FileRecords((images, masks), rows, metadata, class_page_sources, *settings)

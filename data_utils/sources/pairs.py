@@ -3,7 +3,7 @@
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,36 +13,14 @@ from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, PageFile, format_remedy
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.sources.files import FileRecords, FileRow, Files
-from data_utils.sources.folder import detect_suffix, files_by_stem, masks_by_image, natural_sort_key
-from data_utils.sources.records import Metadata, Record
+from data_utils.sources.folder import detect_suffix, files_by_stem, natural_sort_key
+from data_utils.sources.records import Metadata, PartRecords, Record, Records
 from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError, ImageError
 
 NAMES_IN_MESSAGE = 5  # files that a message names
-
-
-def pair(
-    images: Mapping[str, str | Files], masks: Mapping[str, str], kind: str = "mask"
-) -> tuple[list[str], list[str]]:
-    """The names that have both an image and a mask, in the order of images; and a line for each other image or mask.
-
-    Args:
-        images, masks: the file of each name, or the files of an image.
-        kind: what the masks are, in the lines.
-    """
-    names = [name for name in images if name in masks]
-    unpaired: list[str] = []
-    for name, files in images.items():
-        image = files
-        if isinstance(files, tuple):
-            image = files[0]
-        if name not in masks:
-            unpaired.append(f"{image}: image without {kind}")
-    for name, file in masks.items():
-        if name not in images:
-            unpaired.append(f"{file}: {kind} without image")
-    return names, unpaired
+FIRST_CHANNEL = "_0000"  # the end of the name of a file, after the name of the case
 
 
 def check_unpaired(unpaired: Sequence[str], pairs: int, allow_unpaired: bool, folder: Path, hint: str = "") -> None:
@@ -70,16 +48,36 @@ class Cases(NamedTuple):
         lost: a line for each other file without partner.
     """
 
-    images: dict[str, Files]
-    masks: dict[str, str]
+    images: Mapping[str, str | Files]
+    masks: Mapping[str, str]
     lost: Sequence[str] = ()
 
-    def pair(self, folder: Path, config: DataConfig, hint: str = "") -> tuple[list[str], tuple[str, ...]]:
-        """The names with image and mask, and a line for each other file. DataError as in `check_unpaired`."""
-        names, unpaired = pair(self.images, self.masks)
-        unpaired = [*unpaired, *self.lost]
-        check_unpaired(unpaired, len(names), config.allow_unpaired, folder, hint)
+    def pair(self, folder: Path, allow_unpaired: bool, hint: str = "") -> tuple[list[str], tuple[str, ...]]:
+        """The names with image and mask, in the order of images, and a line for each other file.
+
+        Raises DataError as `check_unpaired` does.
+        """
+        names = [name for name in self.images if name in self.masks]
+        unpaired: list[str] = []
+        for name in self.images:
+            if name not in self.masks:
+                unpaired.append(f"{self.files(name)[0]}: image without mask")
+        for name, file in self.masks.items():
+            if name not in self.images:
+                unpaired.append(f"{file}: mask without image")
+        unpaired += self.lost
+        check_unpaired(unpaired, len(names), allow_unpaired, folder, hint)
         return names, tuple(unpaired)
+
+    def files(self, name: str) -> Files:
+        """The files of the image of a case."""
+        files = self.images[name]
+        return files if isinstance(files, tuple) else (files,)
+
+    def row(self, name: str) -> FileRow:
+        """The image and the mask of a case, which is called like its image."""
+        files = self.files(name)
+        return FileRow(files[0], files, (self.masks[name],))
 
 
 def find_masks(
@@ -92,39 +90,36 @@ def find_masks(
     files = files_by_stem(folder, "masks", endings)
     if suffix is None:
         suffix = detect_suffix(stems, files)
-    others = []
+    masks: dict[str, str] = {}
+    others: list[str] = []
     for stem, file in files.items():
-        if not stem.endswith(suffix):
+        if stem.endswith(suffix):
+            masks[stem.removesuffix(suffix)] = file
+        else:
             others.append(f"{file}: mask without image")
-    return masks_by_image(files, suffix), others
+    return masks, others
 
 
 def find_pictures(images: Path, masks: Path, config: DataConfig) -> Cases:
     """The pictures of two folders by their stems."""
-    image_files: dict[str, Files] = {}
-    for stem, file in files_by_stem(images, "images").items():
-        # nnU-Net calls the only file of an image, with all its colors, CASE_0000
-        if images.name.lower() == "imagestr":
-            stem = stem.removesuffix("_0000")
-        image_files[stem] = (file,)
+    image_files = files_by_stem(images, "images")
+    if images.name.lower() == "imagestr":  # nnU-Net calls the only file of an image, with all its colors, CASE_0000
+        image_files = {stem.removesuffix(FIRST_CHANNEL): file for stem, file in image_files.items()}
     return Cases(image_files, *find_masks(masks, image_files, config.mask_suffix))
 
 
-def open_pairs(images: Path, masks: Path, config: DataConfig) -> FileRecords:
+def open_pairs(images: Path, masks: Path, config: DataConfig) -> Records:
     """Images and masks of one stem, in natural order; all pages of files of many pages.
 
     Raises DataError for doubles and, unless allowed, for files without partner.
     """
     cases = find_pictures(images, masks, config)
     hint = "; masks are named like their images, with a suffix that --mask-suffix sets"
-    stems, unpaired = cases.pair(images, config, hint + _unread_hint(images, cases.masks))
-    pairs = [(cases.images[stem][0], cases.masks[stem]) for stem in stems]
-    pages = pair_pages(images, masks, pairs)
-    metadata = Metadata(unpaired=unpaired)
-    if any(len(page_pairs) > 1 for page_pairs in pages):
-        return PageRecords((images, masks), pairs, pages, metadata)
-    rows = [FileRow(image, (image,), (mask,)) for image, mask in pairs]
-    return FileRecords((images, masks), rows, metadata)
+    stems, unpaired = cases.pair(images, config.allow_unpaired, hint + _unread_hint(images, cases.masks))
+    rows = [cases.row(stem) for stem in stems]
+    records = FileRecords((images, masks), rows, Metadata(unpaired=unpaired))
+    files = chain.from_iterable(row.images + row.targets for row in rows)
+    return divide_into_pages(records) if any(map(is_tiff, files)) else records
 
 
 def _unread_hint(images: Path, stems: Collection[str]) -> str:
@@ -136,85 +131,62 @@ def _unread_hint(images: Path, stems: Collection[str]) -> str:
     return ""
 
 
-PagePair = tuple[int, int]  # page of the image, page of the mask
+class PageRecords(PartRecords):
+    """Pages of files, called <stem>_<number>.<ext>; a part is the number, the page of the image and of the mask.
 
+    The number counts from 1; it is 0 for a file of one page, which is its own record.
+    """
 
-class PageRecords(FileRecords):
-    """Pairs of files of which some have several pages: each page is a record, called <stem>_<page>.<ext>."""
-
-    def __init__(
-        self,
-        folders: tuple[Path, Path],
-        pairs: Sequence[tuple[str, str]],
-        pages: Sequence[Sequence[PagePair]],
-        metadata: Metadata,
-    ) -> None:
-        rows: list[FileRow] = []
-        # file, page of the image (-1 for a file of one), page of the mask
-        page_rows: list[tuple[int, int, int]] = []
-        for number, ((image, mask), page_pairs) in enumerate(zip(pairs, pages, strict=True)):
-            stem, extension = os.path.splitext(image)
-            if len(page_pairs) == 1:
-                rows.append(FileRow(image, (image,), (mask,)))
-                page_rows.append((number, -1, 0))
-                continue
-            for page, (image_page, mask_page) in enumerate(page_pairs, 1):
-                rows.append(FileRow(f"{stem}_{page:04}{extension}", (image,), (mask,)))
-                page_rows.append((number, image_page, mask_page))
-        super().__init__(folders, rows, metadata)
-        self.pages = np.array(page_rows, np.int32)
-
-    def __getitem__(self, i: int) -> Record:
-        record = super().__getitem__(i)
-        _, image_page, mask_page = self.pages[i].tolist()
-        if image_page < 0:
+    def cut(self, record: Record, name: str, part: Sequence[int]) -> Record:
+        number, image_page, mask_page = part
+        if not number:
             return record
-        (image,), (mask,) = self.paths(i)
-        return {**record, "image": PageFile(image, image_page), "target": PageFile(mask, mask_page)}
+        image, mask = str(record["image"]), str(record["target"])
+        return {"image": PageFile(image, image_page), "target": PageFile(mask, mask_page), "name": name}
+
+    def part_name(self, name: str, part: Sequence[int]) -> str:
+        stem, extension = os.path.splitext(name)
+        return f"{stem}_{part[0]:04}{extension}" if part[0] else name
 
     def file_numbers(self) -> np.ndarray:
-        return self.pages[:, 0]
-
-    @cached_property
-    def digest(self) -> str:
-        """A key of the names, sizes and times of all files, and of their pages."""
-        return digest(super().digest, self.pages.tobytes())
+        return self.indices
 
 
-def page_indices(path: Path) -> list[int]:
-    """Numbers of a TIFF's pages; [0] for any other file, also for one that cannot be read, which is reported later."""
-    if not is_tiff(path):
-        return [0]
-    try:
-        return page_numbers(path) or [0]
-    except ImageError:
-        return [0]
-
-
-def pair_pages(images: Path, masks: Path, pairs: Sequence[tuple[str, str]]) -> list[list[PagePair]]:
-    """The `PagePair`s of each pair of files; the page numbers are cached on disk.
+def divide_into_pages(records: FileRecords) -> Records:
+    """All pages of the records' files; the numbers of pages are cached on disk.
 
     Raises DataError if an image and its mask have different numbers of pages.
     """
-    pages: list[list[PagePair]] = [[(0, 0)]] * len(pairs)
-    suspects = [i for i, (image, mask) in enumerate(pairs) if is_tiff(image) or is_tiff(mask)]
-    files: list[Path] = []  # image and mask of each pair that may have several pages, in turn
-    for i in suspects:
-        image, mask = pairs[i]
-        files += [images / image, masks / mask]
+    pairs = [(str(record["image"]), str(record["target"])) for record in records]
+    tiffs = [file for file in chain.from_iterable(pairs) if is_tiff(file)]
 
     def read_page_numbers() -> list[list[int]]:
         with ThreadPoolExecutor() as pool:  # only headers are read: the disk takes the time
-            return list(pool.map(page_indices, files))
+            return list(pool.map(page_indices, tiffs))
 
-    key = digest("pages of images", digest_of_files(files, repr(files).encode()))
-    page_lists = load_or_compute(key if files else None, read_page_numbers)
-    for i, image_pages, mask_pages in zip(suspects, page_lists[::2], page_lists[1::2], strict=True):
+    key = digest("pages of images", digest_of_files(tiffs, repr(tiffs).encode()))
+    pages_of = dict(zip(tiffs, load_or_compute(key if tiffs else None, read_page_numbers), strict=True))
+    indices: list[int] = []
+    parts: list[tuple[int, int, int]] = []
+    for index, (image, mask) in enumerate(pairs):
+        image_pages = pages_of.get(image, [0])
+        mask_pages = pages_of.get(mask, [0])
         if len(image_pages) != len(mask_pages):
-            image, mask = pairs[i]
             raise DataError(
-                f"{images / image} has {len(image_pages)} pages, its mask {masks / mask} has {len(mask_pages)}; both"
-                " need the same number of pages"
+                f"{image} has {len(image_pages)} pages, its mask {mask} has {len(mask_pages)}; both need the same"
+                " number of pages"
             )
-        pages[i] = list(zip(image_pages, mask_pages, strict=True))
-    return pages
+        for number, pages in enumerate(zip(image_pages, mask_pages, strict=True), 1):
+            indices.append(index)
+            parts.append((number if len(image_pages) > 1 else 0, *pages))
+    if len(indices) == len(records):
+        return records
+    return PageRecords(records, np.array(indices), np.array(parts, np.int32))
+
+
+def page_indices(file: str) -> list[int]:
+    """Numbers of a TIFF's pages; [0] for one that cannot be read, which is reported later."""
+    try:
+        return page_numbers(Path(file)) or [0]
+    except ImageError:
+        return [0]

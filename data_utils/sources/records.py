@@ -48,11 +48,17 @@ class AnnotationSummary(NamedTuple):
 
 
 class LandmarkNames(NamedTuple):
-    """The points that records hold instead of masks: their names, and the format and space that they came in."""
+    """The points that records hold instead of masks.
+
+    Args:
+        layout, space: the format and the space that they came in.
+        empty: how many cells of the whole split are empty, if `--absent` does not say what that means.
+    """
 
     names: tuple[str, ...]
     layout: str
     space: str
+    empty: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class Metadata:
         has_rules: whether a `classes.txt` among the images lists the classes that they are labeled for.
         task: the only task that the targets can be read for; None if the task depends on their content.
         bands: the names of the bands that images are made of, if each band is a file; else empty.
+        annotations: the content of the annotation files of the whole split; None if masks are files.
     """
 
     classes: NamedClasses = ()
@@ -82,6 +89,7 @@ class Metadata:
     has_rules: bool = True
     task: str | None = None
     bands: tuple[str, ...] = ()
+    annotations: AnnotationSummary | None = None
 
 
 class Records(ABC):
@@ -110,11 +118,6 @@ class Records(ABC):
     @cached_property
     def digest(self) -> str | None:
         """A key of the content of all files; None if nothing can be cached under it."""
-        return None
-
-    @cached_property
-    def annotations(self) -> AnnotationSummary | None:
-        """The content of the annotation files that masks are rendered from; None if masks are files."""
         return None
 
     @abstractmethod
@@ -163,8 +166,8 @@ def spread_indices(length: int, count: int) -> list[int]:
 
 def annotation_summaries(splits: Iterable[Records]) -> list[AnnotationSummary]:
     """The content of the annotation files of all splits; the two parts of one split share their files."""
-    summaries = {id(records.annotations): records.annotations for records in splits if records.annotations}
-    return list(summaries.values())
+    summaries = {id(records.metadata.annotations): records.metadata.annotations for records in splits}
+    return [summary for summary in summaries.values() if summary is not None]
 
 
 class StreamRecords(Records):
@@ -271,11 +274,6 @@ class Selection(Records):
     label_numbers: np.ndarray | None = None
 
     @cached_property
-    def annotations(self) -> AnnotationSummary | None:
-        """The summary of the whole source."""
-        return self.source.annotations
-
-    @cached_property
     def digest(self) -> str | None:
         """A digest of the source's digest and all that is selected and changed; None if the source has none."""
         whole = self.source.digest
@@ -354,6 +352,57 @@ def change(records: Records, key: str, apply: Callable[[Record], Record], **meta
 def labeled(records: Records, label_numbers: np.ndarray, **metadata: Any) -> Selection:
     """The records, each labeled for the classes that `label_numbers` says."""
     return replace(select_all(records, **metadata), label_numbers=label_numbers)
+
+
+class PartRecords(Records):
+    """Parts of the records of a source: pages of files, slices of volumes, windows of scenes.
+
+    Args:
+        indices: (N,) int, the index in the source of the record that each is a part of.
+        parts: (N, n) int, numbers that say which part it is; each kind of part has its own.
+        metadata: the fields of the metadata that differ from the source's.
+    """
+
+    source: Records
+
+    def __init__(self, source: Records, indices: np.ndarray, parts: np.ndarray, **metadata: Any) -> None:
+        self.source = source
+        self.indices = indices
+        self.parts = parts
+        if source.metadata.unlisted:
+            whole = set(source.metadata.unlisted)
+            numbers = [i for i, index in enumerate(indices.tolist()) if source.name(index) in whole]
+            metadata["unlisted"] = tuple(map(self.name, numbers))
+        self.metadata = replace(source.metadata, **metadata)
+
+    @abstractmethod
+    def cut(self, record: Record, name: str, part: Sequence[int]) -> Record:
+        """The record called `name` that is a part of a record."""
+
+    @abstractmethod
+    def part_name(self, name: str, part: Sequence[int]) -> str:
+        """The name of a part of the record called `name`."""
+
+    @cached_property
+    def digest(self) -> str | None:
+        """A digest of the source's digest and of all parts; None if the source has none."""
+        whole = self.source.digest
+        return whole and digest(whole, type(self).__name__, self.indices.tobytes(), self.parts.tobytes())
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, i: int) -> Record:
+        return self.cut(self.source[int(self.indices[i])], self.name(i), self.parts[i].tolist())
+
+    def name(self, i: int) -> str:
+        return self.part_name(self.source.name(int(self.indices[i])), self.parts[i].tolist())
+
+    def label_set(self, i: int) -> LabelSet | None:
+        return self.source.label_set(int(self.indices[i]))
+
+    def image_folders(self) -> set[tuple[str, str]]:
+        return self.source.image_folders()
 
 
 class ListRecords(Records):

@@ -1,13 +1,14 @@
 """--dims 2: the slices of volumes along z as images, for a network that sees one at a time."""
 
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from data_utils.image_io.formats import EmbeddedImage, VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, same_grid
-from data_utils.sources.records import LabelSet, Record, Records
+from data_utils.sources.records import PartRecords, Record, Records
 from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError, ImageError
 from runtime.parallel import map_indices
@@ -32,53 +33,38 @@ def _voxels(volume: VolumeFile, is_label: bool) -> np.ndarray:
     return read(volume, volume.paths[0])[0]
 
 
-class SliceRecords(Records):
-    """Every slice of the volumes of other records, with the same slice of the mask; its name is <case>_<number>."""
+class SliceRecords(PartRecords):
+    """Slices of volumes, with the same slice of the mask, called <case>_<number>; a part is the index along z."""
 
-    def __init__(self, volumes: Records) -> None:
-        self.source: Records = volumes
-        self.metadata = replace(volumes.metadata, dims=2)
-        self.digest = volumes.digest and digest("slices", volumes.digest)
-
-    @cached_property
-    def ends(self) -> np.ndarray:
-        """(N,) how many slices there are up to and including each volume, from the headers."""
-        depths = load_or_compute(self.digest, lambda: list(map_indices(self._depth, len(self.source))))
-        return np.cumsum(depths)
-
-    def _depth(self, i: int) -> int:
-        record = self.source[i]
-        name = record["name"]
-        try:
-            image = read_volume_header(record["image"], name)
-            label = read_volume_header(record["target"], name)
-        except ImageError:
-            return 1  # the error is reported when the slice is read
-        if image.size != label.size or not same_grid(image, label):
-            raise DataError(f"{name}: image and label differ in shape or affine; --dims 3 --check-data shows how")
-        return image.size[0]
-
-    def __len__(self) -> int:
-        return int(self.ends[-1])
-
-    def label_set(self, i: int) -> LabelSet | None:
-        return self.source.label_set(self._volume_index(i))
-
-    def _volume_index(self, i: int) -> int:
-        """The volume of a slice."""
-        return int(np.searchsorted(self.ends, i, side="right"))
-
-    def __getitem__(self, i: int) -> Record:
-        volume = self._volume_index(i)
-        first = int(self.ends[volume - 1]) if volume else 0
-        z = i - first
-        volume_record = self.source[volume]
-        image = volume_record["image"]
-        mask = volume_record["target"]
+    def cut(self, record: Record, name: str, part: Sequence[int]) -> Record:
+        image = record["image"]
+        mask = record["target"]
         assert isinstance(image, VolumeFile)
         assert isinstance(mask, VolumeFile)
-        name = f"{volume_record['name']}_{z + 1:04}"
-        record: Record = {"image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}
-        if "labeled" in volume_record:
-            record["labeled"] = volume_record["labeled"]
-        return record
+        (z,) = part
+        return {**record, "image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}
+
+    def part_name(self, name: str, part: Sequence[int]) -> str:
+        return f"{name}_{part[0] + 1:04}"
+
+
+def divide_into_slices(volumes: Records) -> SliceRecords:
+    """Every slice of the volumes, whose numbers are read from the headers and cached on disk."""
+    key = volumes.digest and digest("slices", volumes.digest)
+    depths = load_or_compute(key, lambda: list(map_indices(lambda i: _depth(volumes[i]), len(volumes))))
+    indices = np.repeat(np.arange(len(volumes)), depths)
+    parts = np.concatenate([np.arange(depth) for depth in depths])
+    return SliceRecords(volumes, indices, parts[:, None], dims=2)
+
+
+def _depth(record: Record) -> int:
+    """The number of slices of a volume. Raises DataError if image and label do not lie on each other."""
+    name = record["name"]
+    try:
+        image = read_volume_header(record["image"], name)
+        label = read_volume_header(record["target"], name)
+    except ImageError:
+        return 1  # the error is reported when the slice is read
+    if image.size != label.size or not same_grid(image, label):
+        raise DataError(f"{name}: image and label differ in shape or affine; --dims 3 --check-data shows how")
+    return image.size[0]

@@ -36,10 +36,10 @@ class Description(NamedTuple):
     cases: tuple[tuple[tuple[str, ...], str], ...] | None = None
 
 
-def volume_sources(images: Files, labels: Files, spacing: Spacing | None) -> Sources:
+def volume_sources(row: FileRow, spacing: Spacing | None) -> Sources:
     """A volume and its label; files that hold no spacing have the one that is given."""
-    label = volume_file(labels, spacing)._replace(grid_of=images[0])
-    return volume_file(images, spacing), label
+    label = volume_file(row.targets, spacing)._replace(grid_of=row.images[0])
+    return volume_file(row.images, spacing), label
 
 
 def volume_file(paths: Files, spacing: Spacing | None) -> VolumeFile:
@@ -92,11 +92,11 @@ def find_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
     if suffix is None and description_file is not None:
         suffix = ""
     mask_by_name, others = find_masks(masks, image_files, suffix, suffixes)
-    images_by_name: dict[str, Files] = {stem: (path,) for stem, path in image_files.items()}
+    images_by_name: dict[str, str | Files] = {**image_files}
     renamed_images = _renamed_images(description, image_files)
     has_channels = description.channels is not None or not mask_by_name.keys() & images_by_name.keys()
     if has_channels and not renamed_images:
-        images_by_name = _files_by_channel(images, image_files, description.channels)
+        images_by_name = {**_files_by_channel(images, image_files, description.channels)}
     images_by_name |= renamed_images
     if description_file is None or description.cases is None:
         return Cases(images_by_name, mask_by_name, others), description
@@ -111,8 +111,8 @@ def find_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
 def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> FileRecords:
     """The cases of two folders, in natural order. Raises DataError for files without partner, unless allowed."""
     cases, description = find_cases(images, masks, suffixes, config)
-    names, unpaired = cases.pair(images, config)
-    rows = [FileRow(name, cases.images[name], (cases.masks[name],)) for name in sorted(names, key=natural_sort_key)]
+    names, unpaired = cases.pair(images, config.allow_unpaired)
+    rows = [cases.row(name)._replace(name=name) for name in sorted(names, key=natural_sort_key)]
     metadata = Metadata(description.classes, unpaired, dims=3, modality=description.modality)
     return FileRecords((images, masks), rows, metadata, volume_sources, config.spacing or read_spacing(images))
 

@@ -18,8 +18,8 @@ from data_utils.image_io.resize import Window
 from data_utils.image_io.volumes import VolumeHeader
 from data_utils.image_io.windowed import open_windowed
 from data_utils.sources.points.spaces import to_pixels, to_voxels
-from data_utils.sources.points.table import PointRecords, count_states
-from data_utils.sources.records import Record, Records, with_sources
+from data_utils.sources.points.table import count_states
+from data_utils.sources.records import Record, Records
 from data_utils.targets.reader import TargetReader, TargetWindows
 from data_utils.targets.sides import point_sides
 from runtime.console import counted
@@ -59,7 +59,7 @@ class PointReader(TargetReader):
         cls, records: Records, pixels: dict[MaskValue, int], classes: NamedClasses, config: DataConfig
     ) -> PointReader:
         assert records.metadata.landmarks is not None
-        all_names, layout, space = records.metadata.landmarks
+        all_names, layout, space, _ = records.metadata.landmarks
         names = all_names
         if config.classes:
             names = tuple(name.strip() for name in config.classes.split(",") if name.strip())
@@ -170,24 +170,15 @@ class PointReader(TargetReader):
 
     def warnings(self, splits: Sequence[Records]) -> tuple[str, ...]:
         lines = [self.sides_line] if self.sides_line else []
-        tables = point_records(splits)
-        empty = sum(records.empty for records in tables)
-        if empty and tables[0].absent is None:
+        # the two parts of one split share their points
+        landmarks = {id(records.metadata.landmarks): records.metadata.landmarks for records in splits}
+        empty = sum(points.empty for points in landmarks.values() if points is not None)
+        if empty:
             lines.append(
                 f"{empty} empty cells are points of which nothing is known; if these are not in the image, give"
                 " --absent not-there"
             )
         return tuple(lines)
-
-
-def point_records(splits: Sequence[Records]) -> list[PointRecords]:
-    """The records of points that the splits are made from, each once."""
-    point_records: dict[int, PointRecords] = {}
-    for records in splits:
-        for source in with_sources(records):
-            if isinstance(source, PointRecords):
-                point_records[id(source)] = source
-    return list(point_records.values())
 
 
 def _always_there(records: Records, indices: Sequence[int]) -> tuple[int, ...]:

@@ -35,9 +35,7 @@ def inspect_volume_points(record: dict) -> Inspection | Problem:
 def records_of(count: int, annotations: AnnotationSummary | None = None, **metadata) -> ListRecords:
     """Records called 0, 1, ... of the same empty picture."""
     pictures = [{"image": PICTURE, "target": PICTURE, "name": str(number)} for number in range(count)]
-    records = ListRecords(pictures, Metadata(**metadata))
-    records.annotations = annotations
-    return records
+    return ListRecords(pictures, Metadata(annotations=annotations, **metadata))
 
 
 def split_of(*pixels: dict, kind: str = "numbers", **metadata) -> tuple[SplitInspection, ListRecords]:

@@ -13,10 +13,10 @@ import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.reader import read_mask
-from data_utils.sources.annotations.layout import SplitPaths, annotated_records, folder_in
-from data_utils.sources.files import FileRecords, Files, Sources, first_files
+from data_utils.sources.annotations.layout import SplitPaths, folder_in
+from data_utils.sources.files import FileRecords, FileRow, Sources, first_files
 from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
-from data_utils.sources.pairs import pair
+from data_utils.sources.pairs import Cases
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from data_utils.sources.walk import walk
 from unet.config import IGNORE_INDEX
@@ -44,9 +44,9 @@ class EvaluatedIds(RenderedMask):
         return EVALUATED.take(read_mask(self.file, self.file), mode="clip")
 
 
-def evaluated_sources(images: Files, masks: Files) -> Sources:
+def evaluated_sources(row: FileRow) -> Sources:
     """An image, and the ids that are evaluated of its mask."""
-    return images[0], EvaluatedIds(masks[0])
+    return row.images[0], EvaluatedIds(row.targets[0])
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
@@ -72,18 +72,16 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 
 def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) -> FileRecords:
     """Pairs of images and the masks with this ending."""
-    images = files(folders[0], IMAGE)
-    masks = files(folders[1], ending)
-    names, unpaired = pair(images, masks)
+    cases = Cases(files(folders[0], IMAGE), files(folders[1], ending))
+    names, unpaired = cases.pair(folders[0], allow_unpaired)
     ids: Sequence[int] = IDS
     sources: Callable[..., Sources] = evaluated_sources
     if ending == TRAIN_IDS:
         ids = range(len(NAMES))
         sources = first_files
-    metadata = Metadata(tuple(zip(ids, NAMES, strict=True)), tuple(unpaired))
     summary = AnnotationSummary("Cityscapes", len(names), 0, {})
-    pairs = [(images[name], masks[name]) for name in names]
-    return annotated_records(folders, pairs, metadata, summary, allow_unpaired, sources)
+    metadata = Metadata(tuple(zip(ids, NAMES, strict=True)), unpaired, annotations=summary)
+    return FileRecords(folders, [cases.row(name) for name in names], metadata, sources)
 
 
 def files(folder: Path, ending: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""COCO: one JSON file for each split lists images, categories and objects.
+"""COCO: JSON files for each split list images, categories and objects.
 
 The format: https://cocodataset.org/#format-data.
 """
@@ -8,112 +8,51 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-import numpy as np
-
 from data_utils.class_names import NamedClasses
-from data_utils.sources.annotations.coco_file import LISTED, CocoFile, gather_classes, join_files, read_coco
-from data_utils.sources.annotations.coco_mask import FILE_KEY, CocoMask, Entry
-from data_utils.sources.annotations.layout import (
-    SplitPaths,
-    find_file,
-    summarize,
-    without_image_roots,
-)
-from data_utils.sources.files import FileRecords, FileRow
+from data_utils.sources.annotations.coco_file import CocoFile, number_categories, read_coco
+from data_utils.sources.annotations.coco_mask import CocoMask, Entry
+from data_utils.sources.annotations.layout import SplitPaths, find_file, summarize, without_image_roots
+from data_utils.sources.files import FileRecords, FileRow, Sources
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.pairs import check_unpaired
-from data_utils.sources.records import Metadata, Record, Records, SplitOpeners
-from runtime.cache import digest, digest_of_files
+from data_utils.sources.records import Metadata, Records, SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX, MaskValue
 
 # names of files by COCO itself and CVAT; by Roboflow; by others, Label Studio, FiftyOne
 FILES = re.compile(r"instances_(.+)\.json|_annotations\.coco\.json|(?:annotations|result|labels)\.json")
-DRAWN_KEYS = ("id", "category_id", "iscrowd", "segmentation", FILE_KEY)  # the keys of an annotation that drawing needs
+DRAWN_KEYS = ("id", "category_id", "iscrowd", "segmentation")  # the keys of an annotation that drawing needs
 
 
-class CocoRecords(FileRecords):
-    """Images of one file and their objects.
+class SplitFile(NamedTuple):
+    """A file of a split.
 
-    The objects of all images are kept in one array of bytes: a million Python objects would be copied, page by page,
-    into every loader process as their reference counts change.
+    Args:
+        content: what it holds.
+        root: the folder above its images.
+        values: the mask value of each id of a category.
     """
 
-    def __init__(
-        self,
-        file: CocoFile,
-        image_by_path: Mapping[str, Entry],
-        classes: NamedClasses,
-        values: dict[int, int],
-        unpaired: Sequence[str],
-    ) -> None:
-        folder = Path(os.path.commonpath([os.path.dirname(path) for path in image_by_path]))
-        names = [os.path.relpath(path, folder) for path in image_by_path]
-        rows = [FileRow(name, (name,), ()) for name in names]
-        super().__init__((folder, folder), rows, Metadata(classes, tuple(unpaired)))
-        self.paths_of_annotations = [str(path) for path in file.paths]
-        self.values = values
-        self.listed_names = np.array([os.fsencode(_listed_name(*pair)) for pair in image_by_path.items()])
-        images = image_by_path.values()
-        self.sizes = np.array([(image.get("height") or 0, image.get("width") or 0) for image in images], np.int32)
-        objects = [file.objects[image["id"]] for image in images]
-        texts = [json.dumps(list(map(_drawn, entries))).encode() for entries in objects]
-        self.ends = np.cumsum([0, *map(len, texts)])
-        self.objects = b"".join(texts)
-        counts = [_count_objects(entries, values) for entries in objects]
-        crowds = sum(image_counts[IGNORE_INDEX] for image_counts in counts)
-        self.annotations = summarize("COCO", counts, classes)._replace(crowds=crowds)
+    content: CocoFile
+    root: Path
+    values: dict[Any, int]
 
-    def __getitem__(self, i: int) -> Record:
-        (image,), _ = self.paths(i)
-        height, width = self.sizes[i].tolist()
-        objects = self.objects[self.ends[i] : self.ends[i + 1]]
-        mask = CocoMask(self.paths_of_annotations[0], image, self.values, (height, width), objects)
-        return {"image": image, "target": mask, "name": self.name(i)}
-
-    def listed_name(self, i: int) -> str:
-        return os.fsdecode(self.listed_names[i].item())
-
-    @cached_property
-    def digest(self) -> str:
-        """A key of the names, sizes and times of all files, and of the classes, whose order gives categories values."""
-        return digest(super().digest, digest_of_files(self.paths_of_annotations, b"COCO"))
+    def listed_values(self) -> set[int]:
+        """The mask values of the categories that the file lists."""
+        return {self.values[number] for number in self.content.categories if number in self.values}
 
 
-def _listed_name(path: str, image: Entry) -> str:
-    """The end of an image's path that its file lists, without the folder of all images or of a split.
-
-    The file may list more folders, of another machine.
-    """
-    parts: list[str] = []
-    listed_parts = unquote(str(image["file_name"]).replace("\\", "/")).split("/")
-    for part, listed_part in zip(reversed(Path(path).parts), reversed(listed_parts), strict=False):
-        if unquote(part) != listed_part:
-            break
-        parts.insert(0, part)
-    return "/".join([*without_image_roots(parts[:-1]), parts[-1]])
-
-
-def _drawn(entry: Entry) -> Entry:
-    """An object with the keys that drawing needs."""
-    return {key: entry[key] for key in DRAWN_KEYS if key in entry}
-
-
-def _count_objects(entries: Sequence[Entry], values: dict[int, int]) -> Counter[int]:
-    """How many objects of each mask value an image has; crowds, and objects of no category, count as ignored."""
-    counts: Counter[int] = Counter()
-    for entry in entries:
-        value = values.get(entry["category_id"], IGNORE_INDEX)
-        if entry.get("iscrowd"):
-            value = IGNORE_INDEX
-        counts[value] += 1
-    return counts
+def coco_sources(row: FileRow, values: dict[int, int]) -> Sources:
+    """An image, and the mask of its objects."""
+    return row.images[0], CocoMask(row.targets[0], row.images[0], values, row.targets, row.entry)
 
 
 def find(root: Path, named_splits: Sequence[str], names: re.Pattern[str] = FILES) -> SplitPaths:
@@ -168,70 +107,112 @@ def _with_parts(splits: SplitPaths, split_names: set[str]) -> SplitPaths:
 
 def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     """Split -> a function that opens its records. All files are read: their classes are joined."""
-    parts: dict[str, list[CocoFile]] = defaultdict(list)
-    folder_by_split: dict[str, Path] = {}
+    contents: defaultdict[str, list[tuple[CocoFile, Path]]] = defaultdict(list)
     for name, (folder, path) in splits.items():
-        split = name.partition("/")[0]
-        parts[split].append(read_coco(path))
-        folder_by_split[split] = folder
-    files = {split: split_files[0] for split, split_files in parts.items()}
-    if any(len(split_files) > 1 for split_files in parts.values()):
-        numbers: dict[str, int] = {}
-        files = {split: join_files(split_files, numbers) for split, split_files in parts.items()}
-    classes, values = gather_classes(list(files.values()))
-    are_crowds: set[bool] = set()
-    for file in files.values():
-        are_crowds |= {bool(entry.get("iscrowd")) for entry in file.all_objects}
+        contents[name.partition("/")[0]].append((read_coco(path), folder))
+    files = [file for file, _ in chain.from_iterable(contents.values())]
+    classes, values = number_categories(files, by_name=len(files) > len(contents))
+    are_crowds = {bool(entry.get("iscrowd")) for file in files for entry in file.all_objects}
     if are_crowds == {True}:
-        paths = ", ".join(str(file.path) for file in files.values())
+        paths = ", ".join(str(file.path) for file in files)
         raise DataError(
             f"{paths}: every object has iscrowd 1 and would be ignored;"
             " export polygons (some tools write what was painted with a brush as crowds), or set it to 0"
         )
     openers: SplitOpeners = {}
-    for split, file in files.items():
-        openers[split] = partial(open_records, file, split, folder_by_split[split], classes, values, allow_unpaired)
+    following = iter(values)
+    for split, split_contents in contents.items():
+        split_files = [SplitFile(file, folder, next(following)) for file, folder in split_contents]
+        openers[split] = partial(open_records, split_files, split, classes, allow_unpaired)
     return openers
 
 
-def open_records(
-    file: CocoFile,
-    split: str,
-    root: Path,
-    classes: NamedClasses,
-    values: dict[int, int],
-    allow_unpaired: bool,
-) -> Records:
-    """The images of a file that are found below `root`, with the classes of the categories that it lists."""
-    key = file.path.stem.removeprefix("instances_")
-    folders = [root / "images" / key, root / key, root / "images" / split, root / split]
-    folders += [root / name for name in ("images", "data", "JPEGImages", "")]
-    existing = [str(folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
-    image_by_path: dict[str, Entry] = {}
-    unpaired: list[str] = []
+def open_records(files: Sequence[SplitFile], split: str, classes: NamedClasses, allow_unpaired: bool) -> Records:
+    """The images that the files of a split list, each with the objects and the classes of the files that list it."""
+    listings: defaultdict[str, list[tuple[int, Entry]]] = defaultdict(list)  # of each path: its files and their entries
+    unpaired: dict[str, None] = {}
     repeated: list[str] = []
-    for image in file.images:
-        path = find_file(str(image["file_name"]), existing)
-        if path is None:
-            unpaired.append(f"{image['file_name']}: listed, but the file is missing")
-        elif image_by_path.setdefault(path, image) is not image:
-            repeated.append(path)
-    check_unpaired(unpaired, len(image_by_path), allow_unpaired, file.path)
+    for number, file in enumerate(files):
+        folders = _image_folders(file, split)
+        for image in file.content.images:
+            path = find_file(str(image["file_name"]), folders)
+            if path is None:
+                unpaired[f"{image['file_name']}: listed, but the file is missing"] = None
+            elif listings[path] and listings[path][-1][0] == number:
+                repeated.append(path)
+            else:
+                listings[path].append((number, image))
+    first_file = files[0].content.path
+    check_unpaired(list(unpaired), len(listings), allow_unpaired, first_file)
     if repeated:
         raise DataError(
-            f"{file.path}: {len(repeated)} images are listed more than once: {listing(repeated, separator='; ')}"
+            f"{first_file}: {len(repeated)} images are listed more than once: {listing(repeated, separator='; ')}"
         )
-    records = CocoRecords(file, image_by_path, classes, values, unpaired)
+    folder = Path(os.path.commonpath([os.path.dirname(path) for path in listings]))
+    annotation_files = tuple(os.path.relpath(file.content.path, first_file.parent) for file in files)
     names = dict(classes)
-    return with_labels(records, [_listed_labels(file, image, names, values) for image in image_by_path.values()])
+    rows: list[FileRow] = []
+    counts: list[Counter[int]] = []
+    labels: list[ImageLabels | None] = []
+    for path, entries in listings.items():
+        _, image = entries[0]
+        objects: list[Entry] = []
+        labeled: set[int] = set()
+        for number, entry in entries:
+            objects += _drawn_objects(files[number], number, entry)
+            labeled |= files[number].listed_values()
+        content = {"size": [image.get("height") or 0, image.get("width") or 0], "objects": objects}
+        name = os.path.relpath(path, folder)
+        row = FileRow(name, (name,), annotation_files, _listed_name(path, image), json.dumps(content).encode())
+        rows.append(row)
+        counts.append(Counter(map(_counted_value, objects)))
+        labels.append(_as_labels(labeled - {0}, names, first_file))
+    crowds = sum(image_counts[IGNORE_INDEX] for image_counts in counts)
+    summary = summarize("COCO", counts, classes)._replace(crowds=crowds)
+    metadata = Metadata(classes, tuple(unpaired), annotations=summary)
+    values = {value: value for value in names}
+    return with_labels(FileRecords((folder, first_file.parent), rows, metadata, coco_sources, values), labels)
 
 
-def _listed_labels(
-    file: CocoFile, image: Entry, names: Mapping[MaskValue, str], values: dict[int, int]
-) -> ImageLabels | None:
-    """The categories that the files of an image list, as its labels; None if these are all classes."""
-    numbers = image.get(LISTED, file.categories.keys())
-    labeled = {values[number] for number in numbers if number in values} - {0}
-    if not labeled or len(labeled) == len(names) - 1:
+def _image_folders(file: SplitFile, split: str) -> list[str]:
+    """The folders that may hold the images of a file."""
+    key = file.content.path.stem.removeprefix("instances_")
+    names = (f"images/{key}", key, f"images/{split}", split, "images", "data", "JPEGImages", "")
+    return [str(folder) for folder in dict.fromkeys(file.root / name for name in names) if folder.is_dir()]
+
+
+def _drawn_objects(file: SplitFile, number: int, image: Entry) -> list[Entry]:
+    """The objects of an image, with the keys that drawing needs; `number` is the index of their file."""
+    objects: list[Entry] = []
+    for found in file.content.objects[image["id"]]:
+        drawn = {key: found[key] for key in DRAWN_KEYS if key in found}
+        objects.append(drawn | {"value": file.values.get(found["category_id"]), "file": number})
+    return objects
+
+
+def _counted_value(found: Entry) -> int:
+    """The mask value of an object; crowds, and objects of no category, count as ignored."""
+    if found.get("iscrowd") or found["value"] is None:
+        return IGNORE_INDEX
+    return found["value"]
+
+
+def _as_labels(values: set[int], names: Mapping[MaskValue, str], file: Path) -> ImageLabels | None:
+    """The classes of these values, as the labels of an image; None if these are all classes, or none is listed."""
+    if not values or len(values) == len(names) - 1:
         return None
-    return ImageLabels(tuple(sorted(names[value] for value in labeled)), f"{file.path}: its categories")
+    return ImageLabels(tuple(sorted(names[value] for value in values)), f"{file}: its categories")
+
+
+def _listed_name(path: str, image: Entry) -> str:
+    """The end of an image's path that its file lists, without the folder of all images or of a split.
+
+    The file may list more folders, of another machine.
+    """
+    parts: list[str] = []
+    listed_parts = unquote(str(image["file_name"]).replace("\\", "/")).split("/")
+    for part, listed_part in zip(reversed(Path(path).parts), reversed(listed_parts), strict=False):
+        if unquote(part) != listed_part:
+            break
+        parts.insert(0, part)
+    return "/".join([*without_image_roots(parts[:-1]), parts[-1]])

@@ -1,21 +1,19 @@
-"""The content of COCO files: images, categories and objects, of one file or of several files of a split."""
+"""The content of a COCO file: images, categories and objects."""
 
 import gc
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from data_utils.class_names import NamedClasses, is_background
-from data_utils.sources.annotations.coco_mask import FILE_KEY, Entry
+from data_utils.sources.annotations.coco_mask import Entry
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.annotations.layout import number_classes
 from runtime.console import listing
 from runtime.errors import DataError
 
 LONGEST_SIDE = 10**6  # pixels
-LISTED = "listed categories"
 # the keys that each kind of entry needs, and their types; only categories are sorted by their ids
 TYPES: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "a number or text": (int, float, str)}
 CATEGORY = {"id": "a number", "name": "a number or text"}
@@ -24,24 +22,17 @@ ANNOTATION = {"image_id": "a number or text", "category_id": "a number or text"}
 
 
 class CocoFile(NamedTuple):
-    """The content of one file, or of several files of one split.
+    """The content of a file.
 
     Args:
         categories: by id.
-        images: those of several files have the categories that their files list under LISTED.
         objects: the objects of each image by its id.
-        paths: all files.
     """
 
+    path: Path
     categories: dict[int, Entry]
     images: list[Entry]
-    objects: Mapping[Any, list[Entry]]
-    paths: tuple[Path, ...]
-
-    @property
-    def path(self) -> Path:
-        """The first of the files."""
-        return self.paths[0]
+    objects: dict[Any, list[Entry]]
 
     @property
     def all_objects(self) -> list[Entry]:
@@ -51,6 +42,14 @@ class CocoFile(NamedTuple):
     def used_categories(self) -> set[Any]:
         """The ids of categories that objects have."""
         return {entry["category_id"] for entry in self.all_objects}
+
+    def category_names(self) -> dict[int, str]:
+        """Names of categories by id, in order; without category 0 of Roboflow, the parent of all others."""
+        names = {number: str(category["name"]) for number, category in sorted(self.categories.items())}
+        parents = [category.get("supercategory") for category in self.categories.values()]
+        if 0 in names and names[0] in parents and 0 not in self.used_categories():
+            del names[0]
+        return names
 
 
 def read_coco(path: Path) -> CocoFile:
@@ -82,7 +81,7 @@ def read_coco(path: Path) -> CocoFile:
             strays.append(f"annotation {entry['id']} is of image {entry['image_id']!r}, which it does not list")
     if strays:
         raise DataError(f"{path}: {listing(strays, separator='; ')}")
-    return CocoFile(categories, images, objects, (path,))
+    return CocoFile(path, categories, images, objects)
 
 
 def _entries(content: dict[str, Any], key: str, fields: dict[str, str], path: Path) -> list[Entry]:
@@ -103,59 +102,33 @@ def _entries(content: dict[str, Any], key: str, fields: dict[str, str], path: Pa
     return entries
 
 
-def join_files(files: Sequence[CocoFile], numbers: dict[str, int]) -> CocoFile:
-    """Several files of one split as one: categories are matched by name, and an image has the objects of all files.
+def number_categories(files: Sequence[CocoFile], *, by_name: bool) -> tuple[NamedClasses, list[dict[Any, int]]]:
+    """The classes of all files, and for each file the mask value of each id of a category.
 
     Args:
-        numbers: the ids of categories by their names, to which new ones are added.
+        by_name: whether categories of one name are one class; else those of one id are.
+
+    Raises DataError if files give an id different names.
     """
-    categories: dict[int, Entry] = {}
-    images: dict[str, Entry] = {}
-    objects: defaultdict[str, list[Entry]] = defaultdict(list)
+    names: dict[Any, str] = {}
+    first_paths: dict[Any, Path] = {}
     for file in files:
-        number_by_category: dict[Any, int] = {}
-        for number, name in _category_names([file]).items():
-            number_by_category[number] = numbers.setdefault(name, len(numbers) + 1)
-            categories[number_by_category[number]] = {"id": number_by_category[number], "name": name}
-        for image in file.images:
-            name = str(image["file_name"])
-            joined = images.setdefault(name, {**image, "id": name, LISTED: set()})
-            joined[LISTED].update(number_by_category.values())
-            for entry in file.objects[image["id"]]:
-                category = entry["category_id"]
-                # an id that the file does not list becomes text, which is the id of no category
-                fields = {"category_id": number_by_category.get(category, str(category)), FILE_KEY: str(file.path)}
-                objects[name].append({**entry, **fields})
-    paths = tuple(file.path for file in files)
-    return CocoFile(categories, list(images.values()), objects, paths)
-
-
-def gather_classes(files: Sequence[CocoFile]) -> tuple[NamedClasses, dict[int, int]]:
-    """Classes of all files by category id, and the mask value of each id. Raises DataError if files differ."""
-    names = _category_names(files)
-    if all(map(is_background, names.values())):
-        raise DataError(f"{files[0].path} lists no categories")
-    classes, values = number_classes(list(names.values()), str(files[0].path))
-    return classes, dict(zip(names, values, strict=True))
-
-
-def _category_names(files: Sequence[CocoFile]) -> dict[int, str]:
-    """Names of categories by id, in order, without category 0 of Roboflow: the project, the parent of all others."""
-    first_names: dict[int, tuple[str, Path]] = {}
-    used_ids: set[Any] = set()
-    parents: list[Any] = []
-    for file in files:
-        used_ids |= file.used_categories()
-        for number, category in file.categories.items():
-            parents.append(category.get("supercategory"))
-            name = str(category["name"])
-            first_name, path = first_names.setdefault(number, (name, file.path))
+        for number, name in file.category_names().items():
+            key = name if by_name else number
+            first_name = names.setdefault(key, name)
+            path = first_paths.setdefault(key, file.path)
             if first_name != name:
                 raise DataError(
                     f"category {number} is {first_name!r} in {path}, {name!r} in {file.path}; they must agree"
                 )
-    names: dict[int, str] = {}
-    for number, (name, _) in sorted(first_names.items()):
-        if number or number in used_ids or name not in parents:
-            names[number] = name
-    return names
+    if all(map(is_background, names.values())):
+        raise DataError(f"{files[0].path} lists no categories")
+    keys = list(names) if by_name else sorted(names)
+    classes, values = number_classes([names[key] for key in keys], str(files[0].path))
+    value_by_key = dict(zip(keys, values, strict=True))
+    if not by_name:
+        return classes, [value_by_key] * len(files)
+    values_by_file = []
+    for file in files:
+        values_by_file.append({number: value_by_key[name] for number, name in file.category_names().items()})
+    return classes, values_by_file

@@ -22,7 +22,6 @@ from runtime.errors import DataError
 
 LONGEST_RUN = 60  # bits of a run's length
 
-FILE_KEY = "file"  # where an entry keeps its file, if the data set has several for one split
 Entry = dict[str, Any]
 RunLengths = dict[str, Any]  # RLE as pycocotools has it
 
@@ -32,28 +31,29 @@ class CocoMask(DrawnMask):
     """The objects of one image: crowds first, so that objects marked one by one stay; then objects, the smallest last.
 
     Args:
-        size: (H, W) from the file, (0, 0) if the file has no size.
-        objects: JSON list of the file's entries, with the keys that drawing needs.
+        files: all files that list objects of the image.
+        entry: JSON of the size in the files, 0 if they have none, and of the objects, with their mask values.
     """
 
-    size: tuple[int, int]
-    objects: bytes
+    files: tuple[str, ...]
+    entry: bytes
 
     def read(self) -> tuple[tuple[int, int], list[Area]]:
+        content = json.loads(self.entry)
         name = os.path.basename(self.image)
         picture_size, _ = read_header(self.image, self.image)
-        size = drawn_size(self.size, picture_size, f"{self.file}: {name}")
+        size = drawn_size(tuple(content["size"]), picture_size, f"{self.file}: {name}")
         ranked: list[tuple[int, Area]] = []
-        for entry in json.loads(self.objects):
-            location = f"{entry.get(FILE_KEY, self.file)}: annotation {entry['id']} of {name}"
+        for entry in content["objects"]:
+            location = f"{self.files[entry['file']]}: annotation {entry['id']} of {name}"
             runs = encode(entry.get("segmentation"), *size, location)
-            if entry["category_id"] not in self.values:
+            if entry["value"] is None:
                 raise DataError(f"{location} is of category {entry['category_id']!r}, which the file does not list")
             is_crowd = bool(entry.get("iscrowd"))
             rank = int(rle_code().area(runs))
             if is_crowd:  # below all objects
                 rank += size[0] * size[1]
-            ranked.append((rank, Area(self.values[entry["category_id"]], partial(fill_runs, runs), is_crowd=is_crowd)))
+            ranked.append((rank, Area(entry["value"], partial(fill_runs, runs), is_crowd=is_crowd)))
         ranked.sort(key=itemgetter(0), reverse=True)
         return size, [area for _, area in ranked]
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
 from data_utils.sources.annotations import cityscapes, coco, labelme, one_object_masks, voc, yolo
 from data_utils.sources.annotations.layout import SplitPaths, holds_pictures
-from data_utils.sources.folder import detect_suffix, files_by_stem, find_splits, masks_by_image
+from data_utils.sources.folder import files_by_stem, find_splits
+from data_utils.sources.pairs import find_masks
 from data_utils.sources.records import SplitOpeners
 from runtime.errors import DataError
 
@@ -62,8 +63,7 @@ def _are_masks(images: Path, masks: Path, suffixes: tuple[str, ...]) -> bool:
         return True
     try:
         image_files = files_by_stem(images, "images", suffixes)
-        mask_files = files_by_stem(masks, "masks", suffixes)
+        mask_files, _ = find_masks(masks, image_files, None, suffixes)
     except DataError:  # it is raised again when they are read
         return True
-    suffix = detect_suffix(image_files, mask_files)
-    return not image_files.keys().isdisjoint(masks_by_image(mask_files, suffix))
+    return not image_files.keys().isdisjoint(mask_files)

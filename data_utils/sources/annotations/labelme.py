@@ -42,7 +42,7 @@ from data_utils.sources.annotations.layout import (
     paired_folders,
     summarize,
 )
-from data_utils.sources.files import FileRecords, Files, Sources
+from data_utils.sources.files import FileRecords, FileRow, Sources
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
 from data_utils.sources.records import Metadata, SplitOpeners
 from data_utils.sources.walk import walk
@@ -170,11 +170,12 @@ def _disc(center: np.ndarray, radius: float) -> Outline:
     return pillow_shape("ellipse", [*(center - radius).tolist(), *(center + radius).tolist()])
 
 
-def labelme_sources(images: Files, files: Files, values: dict[str, int]) -> Sources:
+def labelme_sources(row: FileRow, values: dict[str, int]) -> Sources:
     """An image, from its own file or else from the JSON file, and its mask."""
-    if images:
-        return images[0], LabelmeMask(files[0], images[0], values)
-    return LabelmeImage(files[0]), LabelmeMask(files[0], "", values)
+    (file,) = row.targets
+    if row.images:
+        return row.images[0], LabelmeMask(file, row.images[0], values)
+    return LabelmeImage(file), LabelmeMask(file, "", values)
 
 
 def find(root: Path, named_splits: Sequence[str]) -> SplitPaths:
@@ -294,8 +295,8 @@ def open_records(
                 counts[values.get(label, IGNORE_INDEX)] += count
         objects.append(counts)
     summary = summarize("labelme", objects, classes)
-    metadata = Metadata(classes, tuple(unpaired))
-    return annotated_records(folders, pairs, metadata, summary, allow_unpaired, labelme_sources, values)
+    metadata = Metadata(classes, tuple(unpaired), annotations=summary)
+    return annotated_records(folders, pairs, metadata, allow_unpaired, labelme_sources, values)
 
 
 def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None) -> str | None:

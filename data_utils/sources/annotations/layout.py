@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
-from data_utils.sources.files import FileRecords, FileRow, Files, Sources, first_files
+from data_utils.sources.files import FileRecords, FileRow, Sources, first_files
 from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.pairs import check_unpaired
 from data_utils.sources.records import AnnotationSummary, Metadata
@@ -118,16 +118,15 @@ def summarize(kind: str, images: Sequence[Mapping[int, int]], classes: NamedClas
     return AnnotationSummary(kind, annotated, len(images) - annotated, instances)
 
 
-def rendered_sources(images: Files, files: Files, mask: Callable[..., RenderedMask], *options: object) -> Sources:
+def rendered_sources(row: FileRow, mask: Callable[..., RenderedMask], *options: object) -> Sources:
     """An image, and the mask that is rendered from its annotation file, its own path and the options."""
-    return images[0], mask(files[0], images[0], *options)
+    return row.images[0], mask(row.targets[0], row.images[0], *options)
 
 
 def annotated_records(
     folders: tuple[Path, Path],
     pairs: Sequence[tuple[str, str]],
     metadata: Metadata,
-    summary: AnnotationSummary,
     allow_unpaired: bool,
     sources: Callable[..., Sources] = first_files,
     *options: object,
@@ -136,13 +135,10 @@ def annotated_records(
 
     Args:
         pairs: an image is "" if it is in the annotation file, an annotation file "" if the image has none.
-        summary: what the annotation files hold.
         sources, options: make image and mask, as in `FileRecords`.
 
     Raises DataError for files without partner, unless they are allowed.
     """
     check_unpaired(metadata.unpaired, len(pairs), allow_unpaired, folders[0])
     rows = [FileRow(image or file, (image,), (file,)) for image, file in pairs]
-    records = FileRecords(folders, rows, metadata, sources, *options)
-    records.annotations = summary
-    return records
+    return FileRecords(folders, rows, metadata, sources, *options)

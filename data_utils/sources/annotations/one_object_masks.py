@@ -3,19 +3,18 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
 from data_utils.image_io.reader import decode_mask, read_header
-from data_utils.sources.annotations.layout import SplitPaths, rendered_sources
-from data_utils.sources.files import FileRecords, FileRow
+from data_utils.sources.annotations.layout import SplitPaths
+from data_utils.sources.files import FileRecords, FileRow, Sources
 from data_utils.sources.folder import children, natural_sort_key, wanted_splits
 from data_utils.sources.pairs import check_unpaired
 from data_utils.sources.records import Metadata, SplitOpeners
-from runtime.cache import digest, digest_of_files
 from runtime.errors import DataError
 
 IMAGES = "images"
@@ -30,25 +29,25 @@ class OneObjectMasks(RenderedMask):
 
     folder: str
     image: str
+    masks: tuple[str, ...]
 
     def render(self) -> np.ndarray:
         """(H, W) uint16: the number of the file, in the order of names; the last one's where several overlap."""
-        names = picture_names(self.folder)
-        if not names:
+        if not self.masks:
             return np.zeros(read_header(self.image, self.image)[0], np.uint16)
         most = np.iinfo(np.uint16).max
-        if len(names) > most:
-            raise DataError(f"{self.folder}: holds {len(names):,} masks, at most {most:,} are read")
+        if len(self.masks) > most:
+            raise DataError(f"{self.folder}: holds {len(self.masks):,} masks, at most {most:,} are read")
         ids: np.ndarray | None = None
-        for number, name in enumerate(names, 1):
-            path = os.path.join(self.folder, name)
+        for number, path in enumerate(self.masks, 1):
             values = decode_mask(path, path).values
             is_object = values.reshape(*values.shape[:2], -1).any(axis=2)
             if ids is None:
                 ids = np.zeros(is_object.shape, np.uint16)
             if is_object.shape != ids.shape:
                 sizes = " and ".join(f"{height} x {width}" for height, width in (ids.shape, is_object.shape))
-                raise DataError(f"{self.folder}: its masks {names[0]} and {name} have different sizes, {sizes}")
+                names = f"{os.path.basename(self.masks[0])} and {os.path.basename(path)}"
+                raise DataError(f"{self.folder}: its masks {names} have different sizes, {sizes}")
             ids[is_object] = number
         assert ids is not None
         return ids
@@ -58,17 +57,10 @@ class OneObjectMasks(RenderedMask):
         return ids, np.minimum(np.arange(int(ids.max()) + 1), 1)
 
 
-class OneObjectRecords(FileRecords):
-    """Records of such folders, named after their folders; their masks can only mean objects."""
-
-    @cached_property
-    def digest(self) -> str:
-        """A key of the names, sizes and times of all files."""
-        masks: list[str] = []
-        for i in range(len(self)):
-            _, (folder,) = self.paths(i)
-            masks += [os.path.join(folder, name) for name in picture_names(folder)]
-        return digest(super().digest, digest_of_files(masks, "\n".join(masks).encode(errors="surrogateescape")))
+def one_object_sources(row: FileRow) -> Sources:
+    """An image, and the masks of its objects."""
+    folder, *masks = row.targets
+    return row.images[0], OneObjectMasks(folder, row.images[0], tuple(filter(None, masks)))
 
 
 def picture_names(folder: str) -> list[str]:
@@ -120,7 +112,7 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
     return {name: partial(open_records, folder, allow_unpaired) for name, (folder, _) in splits.items()}
 
 
-def open_records(root: Path, allow_unpaired: bool) -> OneObjectRecords:
+def open_records(root: Path, allow_unpaired: bool) -> FileRecords:
     """The records of all folders in `root`; an image may have no masks, but must have a folder of them."""
     rows: list[FileRow] = []
     unpaired: list[str] = []
@@ -131,11 +123,11 @@ def open_records(root: Path, allow_unpaired: bool) -> OneObjectRecords:
         if images and MASKS in inside:
             image = str((inside[IMAGES] / images[0]).relative_to(root))
             name = folder.name + os.path.splitext(image)[1]
-            rows.append(FileRow(name, (image,), (str(inside[MASKS].relative_to(root)),)))
+            masks = inside[MASKS].relative_to(root)
+            mask_files = (str(masks / mask) for mask in picture_names(str(inside[MASKS])))
+            rows.append(FileRow(name, (image,), (str(masks), *mask_files)))
         else:
             missing_part = MASKS if images else "image"
             unpaired.append(f"{folder.name}: has no {missing_part}")
     check_unpaired(unpaired, len(rows), allow_unpaired, root)
-    return OneObjectRecords(
-        (root, root), rows, Metadata(unpaired=tuple(unpaired), task=TASK), rendered_sources, OneObjectMasks
-    )
+    return FileRecords((root, root), rows, Metadata(unpaired=tuple(unpaired), task=TASK), one_object_sources)

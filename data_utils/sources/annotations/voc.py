@@ -69,7 +69,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
         unpaired = [f"{stem}: no image" for stem in stems if stem not in image_files]
         unpaired += [f"{stem}: no mask" for stem in stems if stem in image_files and stem not in mask_files]
         summary = AnnotationSummary("VOC", len(pairs), 0, {})
-        return annotated_records((images, masks), pairs, Metadata(classes, tuple(unpaired)), summary, allow_unpaired)
+        metadata = Metadata(classes, tuple(unpaired), annotations=summary)
+        return annotated_records((images, masks), pairs, metadata, allow_unpaired)
 
     return {split: partial(open_records, list_file) for split, (_, list_file) in splits.items()}
 

@@ -16,7 +16,7 @@ from data_utils.image_io.formats import RenderedMask, check_memory, is_visible_f
 from data_utils.image_io.gdal import load_rasterio
 from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.mask_values import number_type
-from data_utils.sources.annotations.layout import annotated_records, folder_in, number_classes, rendered_sources
+from data_utils.sources.annotations.layout import folder_in, number_classes, rendered_sources
 from data_utils.sources.annotations.shape_files import GEOPACKAGE, SUFFIXES, read_shapes, shapes_in
 from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import (
@@ -27,7 +27,7 @@ from data_utils.sources.folder import (
     natural_sort_key,
     wanted_splits,
 )
-from data_utils.sources.pairs import check_unpaired, pair
+from data_utils.sources.pairs import Cases
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from runtime.errors import DataError
 
@@ -140,17 +140,15 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     if len(common_files) > 1:
         names = ", ".join(path.name for path in common_files)
         raise DataError(f"{folder}: holds {names}; keep one, or one for each image in masks/")
-    unpaired: list[str] = []
     if common_files:
-        pairs = [(image, common_files[0].name) for image in image_files.values()]
+        polygons = dict.fromkeys(image_files, common_files[0].name)
     else:
-        own_files = files_by_stem(folder, "polygons", SUFFIXES)
-        stems, unpaired = pair(image_files, own_files)
-        pairs = [(image_files[stem], own_files[stem]) for stem in stems]
-    check_unpaired(unpaired, len(pairs), config.allow_unpaired, images)
+        polygons = files_by_stem(folder, "polygons", SUFFIXES)
+    cases = Cases(image_files, polygons)
+    stems, unpaired = cases.pair(images, config.allow_unpaired)
     labels: Counter[str] = Counter()
     annotated = 0
-    files = sorted({file for _, file in pairs})
+    files = sorted({polygons[stem] for stem in stems})
     for file in files:
         shapes = read_shapes(str(folder / file), config.label_column).shapes
         labels.update(shape.label for shape in shapes)
@@ -163,18 +161,9 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     kind = "GeoPackage" if any(file.lower().endswith(GEOPACKAGE) for file in files) else "GeoJSON"
     # a file of all images does not tell which of them have polygons
     empty = len(files) - annotated
-    if len(files) < len(pairs):
+    if len(files) < len(stems):
         annotated = empty = 0
     summary = AnnotationSummary(kind, annotated, empty, {name: labels[name] for name in names_in_order})
-    metadata = Metadata(classes, tuple(unpaired))
-    return annotated_records(
-        folders,
-        pairs,
-        metadata,
-        summary,
-        config.allow_unpaired,
-        rendered_sources,
-        PolygonMask,
-        config.label_column,
-        values,
-    )
+    rows = [cases.row(stem) for stem in stems]
+    metadata = Metadata(classes, unpaired, annotations=summary)
+    return FileRecords(folders, rows, metadata, rendered_sources, PolygonMask, config.label_column, values)

@@ -185,12 +185,10 @@ def open_records(
     if images.is_dir() and labels != folder:
         without_image = texts.keys() - {*stems, Path(NAMES).stem}
         unpaired += [f"{texts[stem]}: label file without image" for stem in sorted(without_image)]
-    # a classes.txt names the classes
-    metadata = Metadata(classes, tuple(unpaired), has_rules=False)
     summary = summarize("YOLO", [_count_objects(labels, text, values) for _, text in pairs], classes)
-    return annotated_records(
-        (folder, labels), pairs, metadata, summary, allow_unpaired, rendered_sources, YoloMask, values
-    )
+    # a classes.txt names the classes
+    metadata = Metadata(classes, tuple(unpaired), has_rules=False, annotations=summary)
+    return annotated_records((folder, labels), pairs, metadata, allow_unpaired, rendered_sources, YoloMask, values)
 
 
 def _count_objects(folder: Path, file: str, values: dict[int, int]) -> Counter[int]:

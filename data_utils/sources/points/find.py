@@ -11,14 +11,15 @@ from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import holds_masks
 from data_utils.sources.annotations.layout import find_file
+from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, children, wanted_splits
-from data_utils.sources.pairs import check_unpaired
+from data_utils.sources.pairs import FIRST_CHANNEL, check_unpaired
 from data_utils.sources.points import csv_tables, files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
 from data_utils.sources.points.markups import FCSV, MARKUPS
 from data_utils.sources.points.nnlandmark import ALL_CASES
-from data_utils.sources.points.table import FIRST_CHANNEL, PointRecords, PointTable, all_names, join_tables
+from data_utils.sources.points.table import PointTable, all_names, join_tables, open_points
 from data_utils.sources.records import SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError
@@ -126,12 +127,12 @@ def other_csv_files(path: Path) -> list[str]:
     return lines
 
 
-def open_points(root: Path, splits: dict[str, PointTable], absent: str | None, allow_unpaired: bool) -> SplitOpeners:
+def open_splits(root: Path, splits: dict[str, PointTable], absent: str | None, allow_unpaired: bool) -> SplitOpeners:
     """Split -> a function that opens its records."""
     return {split: partial(_open_split, root, table, absent, allow_unpaired) for split, table in splits.items()}
 
 
-def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaired: bool) -> PointRecords:
+def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaired: bool) -> FileRecords:
     """The images of a table, wherever they are below `root`."""
     folders = _image_folders(root, table)
     test_images = children(root).get("imagests")
@@ -160,7 +161,7 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
         kind = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}[dims]
         raise DataError(f"{location}: its points have {table.axes} coordinates, but it lists {kind}")
     table = replace(table, entries=[table.entries[row] for row in rows])
-    return PointRecords(table, paths, absent=absent, unpaired=unpaired, dims=dims)
+    return open_points(table, paths, absent, unpaired)
 
 
 def _image_folders(root: Path, table: PointTable) -> list[str]:

@@ -11,8 +11,8 @@ from typing import Any
 from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.annotations.documents import json_of
+from data_utils.sources.pairs import FIRST_CHANNEL
 from data_utils.sources.points.table import (
-    FIRST_CHANNEL,
     Certainty,
     ImagePoints,
     PointFileFormat,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -16,9 +17,9 @@ import numpy as np
 
 from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.sources.annotations.labelme import LabelmeImage
-from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.records import LandmarkNames, Metadata, Record
-from runtime.cache import digest, digest_of_files
+from data_utils.sources.files import FileRecords, FileRow, Sources
+from data_utils.sources.pairs import FIRST_CHANNEL
+from data_utils.sources.records import LandmarkNames, Metadata
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
 from tasks.point_scores import FOUND
@@ -31,7 +32,6 @@ SEVERAL_TABLES_MESSAGE = (
     " its own"
 )
 NOTE = re.compile(r"presence (\S+) confidence (\S+)$")
-FIRST_CHANNEL = "_0000"  # the end of the name of a volume's file, after the name of the case
 
 
 class Certainty(NamedTuple):
@@ -246,72 +246,42 @@ def read_note(text: str, location: str) -> Certainty | None:
     return Certainty(confidence, presence)
 
 
-def volume_sources(paths: Files, targets: Files) -> Sources:
-    """A volume; its points come from elsewhere."""
-    return VolumeFile(paths), ""
+def point_sources(row: FileRow, space: str, dims: int) -> Sources:
+    """An image, maybe inside a file of labelme, or a volume; and its points."""
+    entry = json.loads(row.entry)
+    positions = np.array(entry["positions"], np.float64).reshape(-1, dims)
+    size = entry["size"] and (entry["size"][0], entry["size"][1])
+    points = PointSource(row.targets[0], space, positions, np.array(entry["states"], np.int64), size)
+    if dims == 3:
+        return VolumeFile(row.images), points
+    (image,) = row.images
+    return LabelmeImage(image) if image.lower().endswith(".json") else image, points
 
 
-def image_sources(paths: Files, targets: Files) -> Sources:
-    """An image, maybe inside a file of labelme; its points come from elsewhere."""
-    (path,) = paths
-    if path.lower().endswith(".json"):
-        return LabelmeImage(path), ""
-    return path, ""
-
-
-class PointRecords(FileRecords):
-    """Images and their points.
+def open_points(table: PointTable, paths: Sequence[str], absent: str | None, unpaired: Sequence[str]) -> FileRecords:
+    """Images, or volumes, and their points.
 
     Args:
         table: the points; row i belongs to record i.
         paths: the file of each image.
         absent: the meaning of an empty cell of the table, as in `--absent`.
         unpaired: the files that were left out, a line for each.
-
-    Attributes:
-        empty: how many cells of the table are empty.
     """
-
-    def __init__(
-        self,
-        table: PointTable,
-        paths: Sequence[str],
-        *,
-        absent: str | None = None,
-        unpaired: Sequence[str] = (),
-        dims: int = 2,
-    ) -> None:
-        landmarks = LandmarkNames(table.names, table.layout, table.space)
-        metadata = Metadata(unpaired=tuple(unpaired), dims=dims, landmarks=landmarks, task=Landmarks.name)
-        folder = Path(os.path.commonpath([os.path.dirname(path) for path in paths]))
-        rows: list[FileRow] = []
-        for path in paths:
-            files = channel_files(path) if dims == 3 else (path,)
-            names = tuple(os.path.relpath(file, folder) for file in files)
-            rows.append(FileRow(names[0], names, ()))
-        super().__init__((folder, folder), rows, metadata, volume_sources if dims == 3 else image_sources)
-        # arrays: a million Python objects would be copied, page by page, into every loader process
-        whole = table.with_absence(absent)
-        self.positions = whole.positions
-        self.states = whole.states
-        self.files = np.array([os.fsencode(file) for file in table.files])
-        self.sizes = np.array([entry.size or (0, 0) for entry in table.entries], np.int32)
-        self.empty = int((table.states == EMPTY_CELL).sum())
-        self.absent = absent
-
-    def __getitem__(self, i: int) -> Record:
-        assert self.metadata.landmarks is not None
-        height, width = self.sizes[i].tolist()
-        size = (height, width) if height else None
-        file = os.fsdecode(self.files[i].item())
-        source = PointSource(file, self.metadata.landmarks.space, self.positions[i], self.states[i], size)
-        return {**super().__getitem__(i), "target": source}
-
-    @cached_property
-    def digest(self) -> str:
-        """A key of the names, sizes and times of all files, and of the points."""
-        points = b"/".join([repr(self.metadata.landmarks).encode(), self.positions.tobytes(), self.states.tobytes()])
-        return digest(super().digest, digest_of_files(sorted(map(os.fsdecode, set(self.files.tolist()))), points))
+    folder = Path(os.path.commonpath([os.path.dirname(path) for path in paths]))
+    files_folder = Path(os.path.commonpath([os.path.dirname(file) for file in table.files]))
+    whole = table.with_absence(absent)
+    rows: list[FileRow] = []
+    for index, (path, entry) in enumerate(zip(paths, whole.entries, strict=True)):
+        files = channel_files(path) if table.axes == 3 else (path,)
+        names = tuple(os.path.relpath(file, folder) for file in files)
+        positions, states = whole.positions[index].tolist(), whole.states[index].tolist()
+        content = {"size": entry.size, "positions": positions, "states": states}
+        target = os.path.relpath(entry.file, files_folder)
+        rows.append(FileRow(names[0], names, (target,), entry=json.dumps(content).encode()))
+    empty = int((table.states == EMPTY_CELL).sum()) if absent is None else 0
+    landmarks = LandmarkNames(table.names, table.layout, table.space, empty)
+    metadata = Metadata(unpaired=tuple(unpaired), dims=table.axes, landmarks=landmarks, task=Landmarks.name)
+    return FileRecords((folder, files_folder), rows, metadata, point_sources, table.space, table.axes)
 
 
 def channel_files(path: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from data_utils.image_io.placed_masks import Grid, read_grid
 from data_utils.image_io.reader import read_image, read_mask
 from data_utils.loading.samples import new_samples
 from data_utils.sources import blocks
-from data_utils.sources.blocks import BlockRecords, describe_neighbors
+from data_utils.sources.blocks import describe_neighbors
 from data_utils.sources.load import load_records
 from data_utils.sources.records import ListRecords
 from runtime.errors import CheckpointError, DataError
@@ -325,7 +325,6 @@ def test_windows_are_labeled_as_their_image_is(tmp_path):
 
 def test_blocks_of_another_side_are_other_records(tmp_path):
     write_scene(tmp_path)
-    blocks_of_64 = load_records(config(tmp_path))[0].source
-    digests = {BlockRecords(blocks_of_64.source, blocks_of_64.windows, [(200, 260)], side).digest for side in (64, 65)}
+    digests = {load_records(config(tmp_path, val_blocks=side))[0].digest for side in (64, 100)}
     assert None not in digests
     assert len(digests) == 2

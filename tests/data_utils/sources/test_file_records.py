@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.data_sets import unnoticed_changes
 
-from data_utils.sources.files import FileRecords, FileRow
+from data_utils.sources.files import FileRecords, FileRow, first_files
 from data_utils.sources.records import Metadata
 
 
@@ -28,7 +28,7 @@ def test_the_key_changes_with_each_file_and_with_what_is_made_of_them(tmp_path):
 
     def key(*options: object, targets: tuple[str, ...] = ("m.png",)) -> str:
         row = FileRow("a", ("a.png", "b.png"), targets)
-        return FileRecords((tmp_path, tmp_path), [row], Metadata(), max, *options).digest
+        return FileRecords((tmp_path, tmp_path), [row], Metadata(), first_files, *options).digest
 
     assert unnoticed_changes(files, key) == []
     assert len({key(), key(1), key(2), key(targets=("", "m.png")), key(targets=("b.png",))}) == 5

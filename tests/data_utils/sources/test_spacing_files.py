@@ -10,6 +10,7 @@ from support.volumes import CASE_NAMES, case, volume_config
 
 from data_utils.analysis.dataset_info import load_dataset_info
 from data_utils.image_io.volumes import read_volume
+from data_utils.sources.files import FileRow
 from data_utils.sources.load import load_records
 from data_utils.sources.volumes import read_spacing, volume_sources
 from runtime.errors import DataError
@@ -79,7 +80,7 @@ def test_a_spacing_has_three_sides_of_more_than_0(tmp_path, text):
 
 
 def test_a_spacing_is_for_files_that_hold_none_in_any_case():
-    image, label = volume_sources(("A.NPY",), ("a.nii.gz",), (3.0, 2.0, 1.0))
+    image, label = volume_sources(FileRow("a", ("A.NPY",), ("a.nii.gz",)), (3.0, 2.0, 1.0))
     assert image.spacing == (3.0, 2.0, 1.0)
     assert label.spacing is None
 

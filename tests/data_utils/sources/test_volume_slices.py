@@ -18,7 +18,7 @@ from data_utils.image_io.reader import read_image, read_mask
 from data_utils.image_io.volumes import read_label_volume, read_volume
 from data_utils.sources.label_files import ImageLabels, with_labels
 from data_utils.sources.load import load_records
-from data_utils.sources.volume_slices import SliceRecords
+from data_utils.sources.volume_slices import divide_into_slices
 from runtime.errors import DataError
 
 DEPTH = case(0)[1].shape[2]
@@ -60,7 +60,7 @@ def test_a_slice_is_a_plane_of_its_volume(two_channels):
 def partly_labeled_slices(tmp_path):
     """The slices of four volumes, of which the second is labeled for its livers alone."""
     labels = [None, ImageLabels(("liver",), "a table"), None, None]
-    return SliceRecords(with_labels(training_volumes(write_pairs(tmp_path)), labels))
+    return divide_into_slices(with_labels(training_volumes(write_pairs(tmp_path)), labels))
 
 
 def test_slices_are_labeled_for_what_their_volume_is(partly_labeled_slices):
@@ -72,7 +72,7 @@ def test_slices_are_labeled_for_what_their_volume_is(partly_labeled_slices):
 def test_a_volume_that_cannot_be_read_is_named_by_its_only_slice(tmp_path):
     write_pairs(tmp_path)
     (tmp_path / "images" / f"{CASE_NAMES[0]}.nii.gz").write_bytes(b"damaged")
-    slices = SliceRecords(training_volumes(tmp_path))
+    slices = divide_into_slices(training_volumes(tmp_path))
     assert len(slices) == 1 + 3 * DEPTH
     assert slices.name(0) == f"{CASE_NAMES[0]}_0001"
     assert slices.name(1) == f"{CASE_NAMES[1]}_0001"
@@ -88,4 +88,4 @@ def test_a_volume_that_lies_elsewhere_than_its_label_has_no_slices(tmp_path, sha
     write_pairs(tmp_path)
     write_nifti(tmp_path / "images" / f"{CASE_NAMES[0]}.nii.gz", case(0, shape)[0], affine)
     with pytest.raises(DataError, match=f"{CASE_NAMES[0]}: image and label differ in shape or affine"):
-        len(SliceRecords(training_volumes(tmp_path)))
+        divide_into_slices(training_volumes(tmp_path))

@@ -113,7 +113,7 @@ def test_the_key_of_the_content_changes_with_a_file(tmp_path, kind, dims):
     before = load_records(volume_config(root, dims=dims))[0].digest
     assert load_records(volume_config(root, dims=dims))[0].digest == before
     for name in CASE_NAMES[:2]:
-        write_nifti(root / ("imagesTr", "labelsTr")[kind] / f"{name}.nii.gz", case(7, (12, 10, 9))[kind])
+        write_nifti(root / ("imagesTr", "labelsTr")[kind] / f"{name}.nii.gz", case(7)[kind], LPS)
     assert load_records(volume_config(root, dims=dims))[0].digest != before
 
 

@@ -11,8 +11,7 @@ from support.rasters import feature, square, write_geojson
 
 from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
-from data_utils.sources.points.find import find_points, lacks_masks, open_points, read_truth
-from data_utils.targets.points import point_records
+from data_utils.sources.points.find import find_points, lacks_masks, open_splits, read_truth
 from runtime.errors import DataError
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
@@ -58,8 +57,7 @@ def test_points_have_the_same_names_in_all_splits(three_tables):
     train, val = load_records(DataConfig(dataset=str(three_tables), val_split="test"))
     assert train.metadata.landmarks.names == ("c", "a", "b")  # in the order of the files
     assert val.metadata.landmarks.names == ("c", "a", "b")
-    (records,) = point_records([val])
-    assert records.states.tolist() == [[PRESENT, UNKNOWN, UNKNOWN]]
+    assert [record["target"].states.tolist() for record in val] == [[PRESENT, UNKNOWN, UNKNOWN]]
 
 
 def test_two_tables_in_a_folder_are_refused(tmp_path):
@@ -181,5 +179,5 @@ def test_images_of_a_table_lie_in_folders_of_these_names(tmp_path, folder):
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     Image.new("L", (20, 16)).save(tmp_path / folder / "a.png")
     (tmp_path / "Train.csv").write_text("image,p_x,p_y\na.png,1,2\n")
-    splits = open_points(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
+    splits = open_splits(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
     assert splits["train"]()[0]["image"] == str(tmp_path / folder / "a.png")

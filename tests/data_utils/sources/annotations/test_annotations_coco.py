@@ -99,7 +99,7 @@ def test_a_category_called_background_is_the_background(tmp_path):
     mask = (masks(train) | masks(val))["1.png"]
     assert mask[2, 2] == 1
     assert mask[6, 6] == 0
-    assert train.annotations.instances == {"cell": 1}
+    assert train.metadata.annotations.instances == {"cell": 1}
 
 
 def test_a_change_of_each_file_is_noticed(folder):

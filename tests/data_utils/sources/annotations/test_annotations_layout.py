@@ -79,7 +79,7 @@ def test_masks_beside_the_images_stay_masks(tmp_path):
     train, val = loaded(tmp_path)
     assert isinstance(train[0]["target"], str)
     assert train.metadata.classes == ()
-    assert train.annotations is None
+    assert train.metadata.annotations is None
     assert len(train) + len(val) == 3
 
 

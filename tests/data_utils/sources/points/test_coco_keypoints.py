@@ -25,7 +25,7 @@ from data_utils.config import DataConfig
 from data_utils.sources.load import load_records
 from data_utils.sources.points import files
 from data_utils.sources.points.coco_keypoints import find_keypoints
-from data_utils.sources.points.find import find_points, open_points
+from data_utils.sources.points.find import find_points, open_splits
 from tasks.points import ABSENT, PRESENT, UNKNOWN
 
 
@@ -99,7 +99,7 @@ def test_images_of_keypoints_lie_in_the_folder_that_is_named_as_their_file_ends(
     (tmp_path / "person_keypoints_train2017.json").write_text(json.dumps(COCO_CONTENT))
     (tmp_path / "images" / "train2017").mkdir(parents=True)
     Image.new("L", SIZE[::-1]).save(tmp_path / "images" / "train2017" / "a.png")
-    splits = open_points(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
+    splits = open_splits(tmp_path, find_points(tmp_path, (), explicit=False), None, allow_unpaired=False)
     assert splits["train"]()[0]["image"] == str(tmp_path / "images" / "train2017" / "a.png")
 
 

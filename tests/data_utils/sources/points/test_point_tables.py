@@ -27,9 +27,9 @@ from data_utils.sources.points.table import (
     EMPTY_CELL,
     Certainty,
     ImagePoints,
-    PointRecords,
     PointTable,
     join_tables,
+    open_points,
 )
 from runtime.errors import DataError
 from tasks.points import ABSENT, PRESENT, UNKNOWN
@@ -289,16 +289,15 @@ def test_the_key_of_points_changes_with_all_that_they_are(keyed_points):
         )
     ]
     unlike.append(replace(table, space="pixels from the bottom"))
-    digests = [PointRecords(other, paths).digest for other in (table, *unlike)]
-    digests += [PointRecords(table, paths[:1]).digest, PointRecords(table, paths, dims=3).digest]
+    digests = [open_points(other, paths, None, ()).digest for other in (table, *unlike)]
     assert len({*digests}) == len(digests)
-    assert PointRecords(table, paths).digest == digests[0]
+    assert open_points(table, paths, None, ()).digest == digests[0]
 
 
 def test_the_key_of_points_changes_with_their_files(keyed_points, tmp_path):
     table, paths = keyed_points
     key_files = [*(tmp_path / "images").iterdir(), tmp_path / "points.csv"]
-    assert unnoticed_changes(key_files, lambda: PointRecords(table, paths).digest) == []
+    assert unnoticed_changes(key_files, lambda: open_points(table, paths, None, ()).digest) == []
 
 
 def table_of_a_point(name: str) -> PointTable:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from runtime.errors import ModelError
 from unet.lite import MODEL_TYPE, Lite0
-from unet.recompute import recompute_blocks
 
 SIDE = 128  # side of the dry pass's image, in pixels; features of stride 32 then have a side of 4
 
@@ -46,24 +45,16 @@ class Encoder(nn.Module):
         for parameter, grad in zip(parameters, grads, strict=True):
             parameter.requires_grad_(grad is not None)
 
-    def forward(self, images: Tensor, recompute: bool = False) -> Sequence[Tensor]:
+    def forward(self, images: Tensor) -> Sequence[Tensor]:
         """Compute the features (B, channels, h, w) of each level.
 
         Args:
             images: (B, C, H, W); the sides are multiples of the coarsest stride.
-            recompute: whether each stage keeps only its inputs, and runs again in the backward pass.
         """
         if self.frozen:  # nothing is kept for a backward pass
             with torch.no_grad():
                 return self.backbone(images).feature_maps
-        if recompute:  # torch.compile does not compile this part
-            return torch.compiler.disable(self._recompute_stages)(images)
         return self.backbone(images).feature_maps
-
-    def _recompute_stages(self, images: Tensor) -> Sequence[Tensor]:
-        # transformers' own checkpointing lacks convolutional families, and its batch norm would count a batch twice
-        with recompute_blocks(self.stages):
-            return self.backbone(images).feature_maps
 
     @property
     def stages(self) -> list[nn.Module]:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from unet.backbone import Encoder
 from unet.blocks import BLOCKS, LAYERS, Down, OutConv, Up
 from unet.config import UNetConfig
 from unet.model_files import CONFIG_NAME, WEIGHTS_NAME, check_source, read_config, read_weights, weights_problem
-from unet.recompute import recompute
+from unet.recompute import recompute_blocks
 
 WIDEST_OF_VOLUMES = 320  # channels: a convolution has 27 weights for each pair of them (nnU-Net's limit)
 
@@ -100,33 +101,29 @@ class UNet(
             border pixels, and the logits are cropped back. With an encoder every side is padded to the next multiple
             of its divisor.
         """
-        skips = self._way_down(images)  # the features of each level, finest first
-        x = self.dropout(skips.pop())
-        for up in self.ups:
-            x = self._run(up, x, skips.pop())
+        with self._blocks_recomputed():
+            skips = self._way_down(images)  # the features of each level, finest first
+            x = self.dropout(skips.pop())
+            for up in self.ups:
+                x = up(x, skips.pop())
         logits = self.head(x)
         return self._cropped(logits, images)
+
+    def _blocks_recomputed(self) -> AbstractContextManager[None]:
+        """A context in which activation checkpointing, if it is on, has blocks run again in the backward pass."""
+        if self.activation_checkpointing and self.training:
+            return recompute_blocks(self.blocks)
+        return nullcontext()
 
     def _way_down(self, images: Tensor) -> list[Tensor]:
         """The features (B, channels, ...) of each level, finest first: of the stem, then of each step down."""
         images = self._pad(((images - self.mean) / self.std).to(self.mean.dtype))
-        features = [self._run(self.stem, images)]
+        features = [self.stem(images)]
         for down in self.downs:
-            features.append(self._run(down, features[-1]))
+            features.append(down(features[-1]))
         if self.encoder is not None:
-            features += self.encoder(images, self._recomputes)
+            features += self.encoder(images)
         return features
-
-    def _run(self, block: nn.Module, *inputs: Tensor) -> Tensor:
-        """Compute a block; activation checkpointing computes it again in the backward pass."""
-        if self._recomputes:
-            return recompute(block, *inputs)
-        return block(*inputs)
-
-    @property
-    def _recomputes(self) -> bool:
-        """Whether blocks run again in the backward pass."""
-        return self.activation_checkpointing and self.training
 
     @staticmethod
     def _cropped(logits: Tensor, images: Tensor) -> Tensor:
@@ -254,12 +251,13 @@ class DeeplySupervisedUNet(UNet):
         """Segment as `UNet` does; in training return the logits (B, num_classes, ...) of each level, finest first."""
         if not self.training:
             return super().forward(images)
-        skips = self._way_down(images)
-        x = self.dropout(skips.pop())
         features: list[Tensor] = []
-        for up in self.ups:
-            x = self._run(up, x, skips.pop())
-            features.insert(0, x)
+        with self._blocks_recomputed():
+            skips = self._way_down(images)
+            x = self.dropout(skips.pop())
+            for up in self.ups:
+                x = up(x, skips.pop())
+                features.insert(0, x)
         logits = [self._cropped(self.head(x), images)]
         for head, level_features in zip(self.heads, features[1 : self.supervised_levels], strict=True):
             logits.append(head(level_features))

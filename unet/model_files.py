@@ -9,7 +9,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from runtime.console import listing
 from runtime.documents import read_json
 from runtime.errors import ModelError, one_line
 from unet.config import UNetConfig
@@ -71,7 +70,7 @@ def check_numbers(weights: dict[str, Tensor]) -> None:
 def weights_problem(
     new_network: Callable[[UNetConfig], nn.Module], config: UNetConfig, weights: dict[str, Tensor]
 ) -> str | None:
-    """The first difference between `weights` and the weights of the config's network, in words; None if they fit.
+    """How `weights` differ from the weights of the config's network, in words; None if they fit.
 
     The network is built on torch's "meta" device, without memory. So the memory and the time that a model takes depend
     on the size of its file, not on a number in it.
@@ -84,21 +83,11 @@ def weights_problem(
     try:
         with torch.device("meta"):
             outline = new_network(config)
+        outline.load_state_dict(weights, assign=True)
     except ModelError:
         raise
     except Exception as error:  # torch and transformers may raise any error for the numbers of an unknown file
-        return f"cannot be compared: no network can be built ({one_line(error)})"
-    expected = outline.state_dict()
-    common = expected.keys() & weights.keys()
-    misshapen = {name for name in common if expected[name].shape != weights[name].shape}
-    differences = {
-        "lacks": expected.keys() - weights.keys(),
-        "has unknown": weights.keys() - expected.keys(),
-        "has other shapes in": misshapen,
-    }
-    for problem, names in differences.items():
-        if names:
-            return f"{problem} {listing(sorted(names))}"
+        return f"does not fit ({one_line(error)})"
     return None
 
 

@@ -4,9 +4,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+
+@contextmanager
+def recompute_blocks(blocks: Sequence[nn.Module]) -> Iterator[None]:
+    """In this context each block that is called will run again in the backward pass (Chen et al. 2016, arXiv:1604.06174).
+
+    Do not compile the blocks.
+    """
+    for block in blocks:
+        forward = partial(type(block).forward, block)
+        contexts = partial(_contexts, block)
+        block.forward = partial(checkpoint, forward, use_reentrant=False, context_fn=contexts)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
+
+
+def _contexts(block: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
+    """The contexts of a block's first forward pass and of its second one."""
+    return nullcontext(), frozen_statistics(block)
 
 
 @contextmanager
@@ -22,29 +43,3 @@ def frozen_statistics(block: nn.Module) -> Iterator[None]:
         for norm, (momentum, batches) in zip(norms, statistics, strict=True):
             norm.momentum = momentum
             norm.num_batches_tracked.copy_(batches)
-
-
-def recompute(block: nn.Module, *inputs: Tensor) -> Tensor:
-    """`block(*inputs)`, computed again from these inputs in the backward pass (Chen et al. 2016, arXiv:1604.06174)."""
-    # torch.compile does not support these contexts, so it must leave the block as it is
-    run_twice = torch.compiler.disable(checkpoint)
-    return run_twice(block, *inputs, use_reentrant=False, context_fn=partial(_contexts, block))
-
-
-@contextmanager
-def recompute_blocks(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """In this context, each block is recomputed wherever it is called. Do not compile it."""
-    for block in blocks:
-        forward = partial(type(block).forward, block)
-        contexts = partial(_contexts, block)
-        block.forward = partial(checkpoint, forward, use_reentrant=False, context_fn=contexts)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for block in blocks:
-            del block.forward
-
-
-def _contexts(block: nn.Module) -> tuple[AbstractContextManager, AbstractContextManager]:
-    """The contexts of a block's first forward pass and of its second one."""
-    return nullcontext(), frozen_statistics(block)

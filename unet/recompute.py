@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 @contextmanager
 def recompute_blocks(blocks: Sequence[nn.Module]) -> Iterator[None]:
-    """In this context each block that is called will run again in the backward pass (Chen et al. 2016, arXiv:1604.06174).
+    """In this context each block that is called runs again in the backward pass (Chen et al. 2016, arXiv:1604.06174).
 
     Do not compile the blocks.
     """

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from runtime.script import run_script
 from tasks.step_loss import StepLoss
-from train_utils.checkpoints.save import Checkpoints
+from train_utils.checkpoints import Checkpoints
 from train_utils.compilation import not_compiled_whole
 from train_utils.data import build_loaders, load_data
 from train_utils.ema import WeightAverage

@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from train_utils.checkpoints.checkpoint import newest_first, read_undamaged
+from train_utils.checkpoints import newest_first, read_undamaged
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -56,7 +56,6 @@ ROOMS = {
         "review",
         "checkpoints",
         "monitoring",
-        "finished_run",
         "opened_run",
         "start",
         "data network fit_batch publisher",

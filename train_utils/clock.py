@@ -64,9 +64,8 @@ class Clock:
         self.done = 0
         self.total = self.budget
         self.is_over = False  # whether the next step would cross the end; only `note` changes it
-        self.has_saved = False
         self._evaluations: list[int] = []  # milliseconds of each
-        self._save = 0  # milliseconds of the longest one
+        self._saves: list[int] = []
         self._last: StepResult | None = None  # the last step, unless there was a pause behind it
         self._steps: deque[float] = deque(maxlen=RECENT_STEPS)
 
@@ -77,7 +76,7 @@ class Clock:
     @property
     def measures_save(self) -> bool:
         """Whether a save should be waited for, since nobody knows yet how long one takes."""
-        return bool(self.budget) and not self.has_saved
+        return bool(self.budget) and not self._saves
 
     def note(self, results: Iterable[StepResult], step: int) -> None:
         """Take over the times at which steps began, after `step` steps; all processes have the same results."""
@@ -106,8 +105,7 @@ class Clock:
         begin = self.now()
         state.elapsed = begin if self.budget else 0
         yield
-        self._save = max(self._save, self.now() - begin)
-        self.has_saved = True
+        self._saves.append(self.now() - begin)
         self.synchronize()
 
     def start(self) -> None:
@@ -120,7 +118,7 @@ class Clock:
         if not self.budget:
             return
         report = FINISH + self.report_share * self._evaluation
-        end = int(RESERVE * (self._evaluation + self._save) + report)
+        end = int(RESERVE * (self._evaluation + max(self._saves, default=0)) + report)
         times = torch.tensor([self.now(), self.budget - end, sum(self._evaluations)], device=self.accelerator.device)
         now, total, self.evaluated = broadcast(times).tolist()
         before = self.done
@@ -133,12 +131,12 @@ class Clock:
     def needs_evaluation(self, epochs: float) -> bool:
         """Whether an epoch or a tenth of the time has passed without any evaluation, whose length nobody knows yet."""
         is_late = epochs >= 1 or FIRST_EVALUATION * (self.done - self.begin) >= self.total - self.begin
-        return bool(self.budget) and not self.has_evaluated and is_late
+        return bool(self.budget) and not self._evaluations and is_late
 
     @property
     def affords_evaluation(self) -> bool:
         """Whether all evaluations keep to their part of the time if another one follows; the first one always does."""
-        if not self.budget or not self.spaces_evaluations or not self.has_evaluated:
+        if not self.budget or not self.spaces_evaluations or not self._evaluations:
             return True
         with_another = self.evaluated + self.evaluated / len(self._evaluations)
         return EVALUATION_PART * with_another <= self.done - self.begin
@@ -152,11 +150,6 @@ class Clock:
         say(f"time: {durations}: time for about {counted(steps, 'step')}")
         if steps < FEW_STEPS:
             say(f"time: below {FEW_STEPS} steps a model is often poor; give more --max-minutes")
-
-    @property
-    def has_evaluated(self) -> bool:
-        """Whether there was any evaluation."""
-        return bool(self._evaluations)
 
     @property
     def _evaluation(self) -> int:

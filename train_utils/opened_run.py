@@ -1,10 +1,12 @@
-"""The folder of a run, and where a run in it starts."""
+"""The folder of a run, where a run in it starts, and the file by which it is seen that nothing is left to do."""
 
 import atexit
+import json
+import math
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,21 +16,23 @@ from accelerate import Accelerator
 from data_utils.analysis.dataset_info import DatasetInfo
 from inference.models import load_model
 from runtime.console import say
+from runtime.documents import read_json
 from runtime.errors import CheckpointError, SettingsError
-from runtime.files import remove_leftovers
+from runtime.files import remove_leftovers, replace_file, tolerate_write_errors
 from runtime.launch import command_line
 from runtime.lock import lock_folder
+from runtime.redact import redact_all
 from runtime.settings import as_flags
-from runtime.values import checked
-from train_utils.checkpoints.checkpoint import Checkpoint, find_checkpoint
+from runtime.values import Count, checked, from_json
+from train_utils.checkpoints import MANIFEST, Checkpoint, checkpoint_folder, find_checkpoint
 from train_utils.clock import Clock
-from train_utils.finished_run import finished_line
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
 from train_utils.reporting.samples import REPORT_PICTURES, evaluation_pictures
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.data_checks import check_axes
 from train_utils.settings.plan import fill, plan_run
+from train_utils.settings.record import FINISHED_FILE, UNRECORDED, changed_flags, flags_as_json
 from train_utils.settings.run_length import run_length
 from train_utils.settings.sizes import patch_size
 from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
@@ -144,10 +148,7 @@ def _with_recorded_plan(args: TrainSettings, recorded: dict[str, Any]) -> TrainS
 
 def _say_choices(kind: str, flags: TrainSettings, args: TrainSettings, names: Iterable[str]) -> None:
     """Print the settings of these names that the flags have left open."""
-    chosen = {}
-    for name in names:
-        if getattr(flags, name) is None:
-            chosen[name] = getattr(args, name)
+    chosen = {name: getattr(args, name) for name in names if getattr(flags, name) is None}
     say(f"{kind}: {as_flags(chosen)}")
 
 
@@ -174,7 +175,7 @@ def make_run_dir(path: Path | None, resume: str | None) -> Path:
     still empty at the end are removed, so that a run that failed at its start can use its folder again.
     """
     if resume and resume != "auto":
-        if not (Path(resume) / "manifest.json").is_file():
+        if not (Path(resume) / MANIFEST).is_file():
             raise CheckpointError(
                 f"--resume {resume} is not a checkpoint; give a step-... folder, or auto with --output-dir"
             )
@@ -197,3 +198,51 @@ def _remove_empty(folders: list[Path]) -> None:
     for folder in folders:
         with suppress(OSError):  # the folder is not empty
             folder.rmdir()
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """The content of finished.json, which a run writes last.
+
+    Args:
+        step: the last step that was made.
+        total_steps: the planned number of steps.
+        flags: the flags by name, redacted.
+    """
+
+    step: Count
+    total_steps: Count
+    steps_per_epoch: Count
+    flags: dict[str, Any]
+
+    def is_shorter_than(self, args: TrainSettings) -> bool:
+        """Whether the flags ask for more steps or minutes than this run had planned."""
+        if args.max_minutes:
+            return args.max_minutes > (self.flags.get("max_minutes") or math.inf)
+        return (args.max_steps or (args.epochs or 0) * self.steps_per_epoch) > self.total_steps
+
+
+def mark_finished(folder: Path, schedule: Schedule, step: int) -> None:
+    """Mark the run as finished; call it when all is written and published."""
+    total_steps = step if schedule.clock.budget else schedule.total_steps
+    run = FinishedRun(step, total_steps, schedule.steps_per_epoch, flags_as_json(schedule.args))
+    with tolerate_write_errors(FINISHED_FILE), replace_file(folder / FINISHED_FILE) as file:
+        file.write(json.dumps(asdict(run), indent=2).encode())
+
+
+def finished_line(folder: Path, args: TrainSettings) -> str | None:
+    """The line that the run in `folder` has finished; None if the flags ask for other settings or more steps."""
+    try:
+        run = from_json(FinishedRun, read_json(folder / FINISHED_FILE), "it")
+    except (OSError, ValueError):
+        return None
+    if not checkpoint_folder(folder / "checkpoints", run.step).is_dir():  # removed to go on from an earlier one
+        return None
+    if changed_flags(UNRECORDED | redact_all(run.flags), flags_as_json(args)):
+        return None
+    remedy = "a larger --patience"
+    if run.step == run.total_steps:
+        if run.is_shorter_than(args):
+            return None
+        remedy = "more --epochs, --max-steps or --max-minutes"
+    return f"{folder}: the run has finished, at step {run.step} of {run.total_steps}; to continue it, give {remedy}"

@@ -13,14 +13,13 @@ from runtime.distributed import on_main
 from runtime.errors import WriteError
 from runtime.files import tolerate_write_errors
 from tasks.task import Task
-from train_utils.checkpoints.save import Checkpoints
+from train_utils.checkpoints import Checkpoints
 from train_utils.clock import milliseconds_since_start
 from train_utils.compilation import eager
 from train_utils.evaluation import Evaluation
-from train_utils.finished_run import mark_finished
 from train_utils.metrics_log import read_log
 from train_utils.monitoring.run_log import RunLog
-from train_utils.opened_run import OpenedRun
+from train_utils.opened_run import OpenedRun, mark_finished
 from train_utils.reporting.hub import push_to_hub
 from train_utils.reporting.image_scores import IMAGE_SCORES, write_image_scores
 from train_utils.reporting.model_card import model_card
@@ -127,9 +126,7 @@ class Publisher:
         Raises WriteError if a file could not be written.
         """
         self.log.close()
-        checkpoints_saved = self.checkpoints.wait_until_saved()
-        log_saved = self.log.is_saved()
-        all_saved = checkpoints_saved and log_saved
+        all_saved = all([self.checkpoints.wait(), self.log.is_saved()])
         if self.accelerator.is_main_process:
             resume = None if schedule.is_over(state) else run.resume_line()
             if schedule.clock.budget and not resume:
@@ -139,7 +136,7 @@ class Publisher:
                 saved = "all is saved" if all_saved else "not all is saved, see above"
                 say(f"stopped after step {_steps_made(schedule, state)}; {saved}; continue with: {resume}")
             elif all_saved and push_to_hub(self.checkpoints.model_folder, args.push_to_hub):
-                mark_finished(run.output_dir, args, schedule, state.step)
+                mark_finished(run.output_dir, schedule, state.step)
         self.log.tracker.finish()
         if not all_saved:
             raise WriteError(f"{run.output_dir} is incomplete: files could not be written, see the lines above")

@@ -12,6 +12,7 @@ from train_utils.settings.train_settings import TrainSettings
 
 ENDLESS = 2**40  # steps that are offered to a run by the clock
 WARMUP_SHARE = 20  # the learning rate rises in this part of the run
+ENCODER_SHARE = 0.1  # a pretrained encoder's share of the learning rate
 
 
 @dataclass(frozen=True)
@@ -20,22 +21,11 @@ class Schedule:
 
     Args:
         total_steps: 0 if the clock alone decides.
-        kind: how the learning rate falls, one of `learning_rates.SCHEDULES`.
-        log_every, eval_every, checkpoint_every: steps; all three happen at the last step too.
-        patience: evaluations without a better score before the run stops; None never stops it.
-        encoder_factor: an encoder's share of the learning rate.
     """
 
+    args: TrainSettings
     steps_per_epoch: int
     total_steps: int
-    peak: float
-    warmup_steps: int
-    kind: str
-    log_every: int
-    eval_every: int
-    checkpoint_every: int
-    patience: int | None
-    encoder_factor: float
     clock: Clock
 
     @classmethod
@@ -49,40 +39,28 @@ class Schedule:
         steps_per_epoch = math.ceil(images / args.planned_batch_size)
         total_steps = max_steps or (args.epochs or 0) * steps_per_epoch
         assert total_steps or clock.budget, "the plan decides the epochs"
-        default_factor = 1.0 if args.encoder_weights == "random" else 0.1
-        warmup_steps = args.warmup_steps
-        if warmup_steps is None:
-            warmup_steps = total_steps // WARMUP_SHARE
-        return cls(
-            steps_per_epoch,
-            total_steps,
-            peak=args.learning_rate,
-            warmup_steps=warmup_steps,
-            kind=args.schedule,
-            log_every=args.log_every or steps_per_epoch,
-            eval_every=args.eval_every or steps_per_epoch,
-            checkpoint_every=args.checkpoint_every or steps_per_epoch,
-            patience=args.patience,
-            encoder_factor=args.encoder_lr_factor or default_factor,
-            clock=clock,
-        )
+        return cls(args, steps_per_epoch, total_steps, clock)
 
     def set_learning_rate(self, optimizer: Optimizer, step: int) -> float:
         """Give the optimizer the learning rate of step `step` (from 0), and return it."""
         rate = self._learning_rate(step)
+        encoder_share = self.args.encoder_lr_factor
+        if encoder_share is None:
+            encoder_share = 1.0 if self.args.encoder_weights == "random" else ENCODER_SHARE
         for group in optimizer.param_groups:
-            group["lr"] = rate * (self.encoder_factor if group["of_encoder"] else 1)
+            group["lr"] = rate * (encoder_share if group["of_encoder"] else 1)
         return rate
 
     def _learning_rate(self, step: int) -> float:
-        by_step = learning_rate(step, self.total_steps, self.peak, self.warmup_steps, self.kind)
-        clock = self.clock
-        if not clock.budget:
+        args, clock = self.args, self.clock
+        warmup_steps = args.warmup_steps
+        if warmup_steps is None:
+            warmup_steps = self.total_steps // WARMUP_SHARE
+        by_step = learning_rate(step, self.total_steps, args.learning_rate, warmup_steps, args.schedule)
+        if not clock.budget or step < warmup_steps:
             return by_step
-        if step < self.warmup_steps:
-            return by_step
-        warmup = 0 if self.warmup_steps else clock.total // WARMUP_SHARE
-        by_time = learning_rate(clock.done, clock.total, self.peak, warmup, self.kind)
+        warmup = 0 if warmup_steps else clock.total // WARMUP_SHARE
+        by_time = learning_rate(clock.done, clock.total, args.learning_rate, warmup, args.schedule)
         if self.total_steps:
             return min(by_step, by_time)  # whichever comes first
         return by_time
@@ -101,29 +79,34 @@ class Schedule:
 
     def say_forecast(self, step: int) -> None:
         """Print about how many steps a run by the clock will have; call it after each evaluation."""
-        self.clock.say_forecast(step, self.eval_every)
+        self.clock.say_forecast(step, self.args.eval_every or self.steps_per_epoch)
 
     def is_over(self, state: RunState) -> bool:
         """Whether a run with this state has made all its steps, or has run out of patience."""
         return self.is_last(state.step) or self.is_out_of_patience(state)
 
     def is_out_of_patience(self, state: RunState) -> bool:
-        """Whether `patience` evaluations in a row were no better than the best one."""
-        return self.patience is not None and state.evaluations_since_best >= self.patience
+        """Whether --patience evaluations in a row were no better than the best one."""
+        return self.args.patience is not None and state.evaluations_since_best >= self.args.patience
 
     def is_log_step(self, step: int) -> bool:
         """Whether the numbers of training are logged after `step` steps."""
-        return step % self.log_every == 0 or self.is_last(step)
+        return self._is_due(step, self.args.log_every)
 
     def is_evaluation_step(self, step: int) -> bool:
         """Whether the model is evaluated after `step` steps."""
-        is_due = step % self.eval_every == 0 and self.clock.affords_evaluation
-        return is_due or self.is_last(step) or self.clock.needs_evaluation(self.epoch(step))
+        if self.is_last(step) or self.clock.needs_evaluation(self.epoch(step)):
+            return True
+        return self._is_due(step, self.args.eval_every) and self.clock.affords_evaluation
 
     def is_checkpoint_step(self, step: int) -> bool:
         """Whether a checkpoint is due after `step` steps."""
-        return step % self.checkpoint_every == 0 or self.is_last(step)
+        return self._is_due(step, self.args.checkpoint_every)
 
     def needs_results(self, step: int) -> bool:
         """Whether all results must be known after `step` steps, since the run logs, evaluates or saves there."""
         return self.is_log_step(step) or self.is_evaluation_step(step) or self.is_checkpoint_step(step)
+
+    def _is_due(self, step: int, interval: int | None) -> bool:
+        """Whether a multiple of the interval, or of an epoch if it is 0, or the last step is reached."""
+        return step % (interval or self.steps_per_epoch) == 0 or self.is_last(step)

@@ -8,7 +8,6 @@ from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object, set_seed
 
 from runtime.distributed import on_main
-from runtime.documents import read_json
 from runtime.errors import LaunchError
 from runtime.launch import (
     check_launch,
@@ -22,7 +21,7 @@ from train_utils.monitoring.tracker import available_tracker
 from train_utils.opened_run import OpenedRun, open_run
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
-from train_utils.settings.record import RunSettings, record_file
+from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.slabs.mesh import Mesh
 
@@ -57,7 +56,7 @@ def recorded_profile(flags: TrainSettings) -> dict[str, Any] | None:
         resumed = Path(flags.resume).resolve().parent.parent
     for run in filter(None, (resumed, flags.like)):
         with suppress(OSError, ValueError):  # what is damaged is named when the run is opened
-            return RunSettings.from_json(read_json(record_file(run))).profile
+            return RunSettings.read(run).profile
     return None
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 import runtime.distributed
 import runtime.launch
 import train_utils.publisher
-from train_utils.checkpoints.save import Checkpoints
+from train_utils.checkpoints import Checkpoints
 
 LIMIT = 5.0  # seconds of a collective
 

@@ -128,7 +128,6 @@ def test_a_run_writes_nothing_that_gives_access_to_its_data(done, store):
     assert leaks(done) == []
     assert done.settings["flags"]["dataset"] == f"http://{store.place}"
     assert f"--dataset http://{store.place} --plan none" in done.settings["run"]["command"]
-    assert done.settings["credentials_left_out"] == ["dataset"]
     assert f"U-Net on http://{store.place}" in (done.folder / "model" / "README.md").read_text()
 
 

@@ -8,7 +8,7 @@ from support.folders import write_folder
 from support.in_process import run_train
 
 from runtime.errors import CheckpointError
-from train_utils.checkpoints.checkpoint import find_checkpoint, fingerprint
+from train_utils.checkpoints import find_checkpoint, fingerprint
 from train_utils.memory.limit import MemoryLimit, read_memory_limit
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0"]
@@ -90,7 +90,7 @@ def test_a_manifest_of_another_shape_means_the_checkpoint_before(output, content
         ("model", {"kernels": 3}, "kernels is 3, expected a list"),
         ("run", {"step": -1}, "step is -1, expected a whole number of at least 0"),
         ("run", {"best": "high"}, 'best is "high"'),
-        ("run", {"window": {"sums": 1}}, "its window holds sums"),
+        ("run", {"window": {"sums": 1}}, "window holds sums"),
         ("flags", {"crop_size": 64}, "crop_size is 64"),
         (None, {"micro_batch_size": 2.5}, "micro_batch_size is 2.5"),
     ],

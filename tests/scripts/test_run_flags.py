@@ -10,7 +10,7 @@ from support.run_equality import different_tensors
 import train
 from runtime.errors import SettingsError
 from tasks.classes import ClassScores
-from train_utils.checkpoints import save
+from train_utils import checkpoints
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_the_checkpoint_of_the_best_evaluation_is_kept_beside_the_newest(run, mo
 @pytest.mark.flags("--resume")
 def test_resume_ends_with_the_weights_of_an_uninterrupted_run(run, tmp_path, monkeypatch):
     rebuilt = []  # what only several processes show: the order of sums after the first step
-    monkeypatch.setattr(save, "rebuild_buckets", lambda model, network: rebuilt.append(network is model))
+    monkeypatch.setattr(checkpoints, "rebuild_buckets", lambda model, network: rebuilt.append(network is model))
     whole = run(*FOUR_STEPS)
     run.fresh("--max-steps", "2", "--eval-every", "4", output=tmp_path / "out")
     assert rebuilt == []

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from support.in_process import parsed
-from train_utils.checkpoints.checkpoint import Checkpoint
+from train_utils.checkpoints import Checkpoint
 from train_utils.memory.limit import MemoryLimit
 from train_utils.opened_run import OpenedRun
 from train_utils.run_state import RunState
@@ -22,7 +22,7 @@ def unplanned(*flags: str | Path) -> TrainSettings:
 
 def checkpoint_of(config: UNetConfig = SMALL_MODEL, **recorded: Any) -> Checkpoint:
     """A checkpoint at step 4 of a run with these records; there is no folder of it."""
-    return Checkpoint(Path("step-00000004"), RunSettings(**recorded), config, RunState(step=4), None)
+    return Checkpoint(Path("step-00000004"), RunSettings(**{"flags": {}} | recorded), config, RunState(step=4), None)
 
 
 def opened_run(

@@ -9,7 +9,7 @@ from accelerate import Accelerator
 
 from support.in_process import process_state_kept
 from tasks.classes import Classes, ClassScores
-from train_utils.checkpoints.save import Checkpoints
+from train_utils.checkpoints import Checkpoints
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import Evaluation
 from train_utils.run_state import RunState
@@ -17,7 +17,7 @@ from train_utils.settings.record import RunSettings
 from unet import UNet, UNetConfig
 
 TASK = Classes(("a", "b"))
-SETTINGS = RunSettings(total_steps=9, micro_batch_size=1)
+SETTINGS = RunSettings(flags={}, total_steps=9, micro_batch_size=1)
 
 
 def evaluation(step: int, mean_iou: float) -> Evaluation:

@@ -1,6 +1,6 @@
 """When a run counts as finished, so that it is not resumed: its finished.json against the flags of a command.
 
-Module: train_utils/finished_run.py.
+Module: train_utils/opened_run.py.
 """
 
 import json
@@ -12,8 +12,8 @@ from support.clocks import NO_CLOCK
 from support.in_process import parsed
 from support.runs import unplanned
 
-from train_utils.checkpoints.checkpoint import checkpoint_folder
-from train_utils.finished_run import finished_line, mark_finished
+from train_utils.checkpoints import checkpoint_folder
+from train_utils.opened_run import finished_line, mark_finished
 from train_utils.schedule import Schedule
 from train_utils.settings.train_settings import TrainSettings
 
@@ -23,8 +23,7 @@ STEPS = 30  # ten epochs of three steps
 def mark(folder: Path, settings: TrainSettings, *, step: int = STEPS, total_steps: int = STEPS) -> Path:
     """Mark a run of twelve images as finished at a step, with the checkpoint of this step."""
     checkpoint_folder(folder / "checkpoints", step).mkdir(parents=True)
-    schedule = replace(Schedule.from_args(unplanned(), 12, None, NO_CLOCK), total_steps=total_steps)
-    mark_finished(folder, settings, schedule, step)
+    mark_finished(folder, Schedule(settings, 3, total_steps, NO_CLOCK), step)
     return folder
 
 

@@ -8,7 +8,7 @@ import torch
 
 from tasks.classes import Classes, ClassScores
 from train_utils.evaluation import Evaluation
-from train_utils.run_state import RunState
+from train_utils.run_state import LossWindow, RunState
 
 TASK = Classes(("a", "b"))
 
@@ -60,7 +60,7 @@ def test_a_state_of_an_earlier_version_is_read():
     assert state.best_scores == {"sums": [[1, 0], [0, 1]], "by_image": [[0.5]]}
     assert state.step == 4
     assert state.skipped == 0
-    assert state.window == {"total": 0.0, "steps": 0}
+    assert state.window == LossWindow()
 
 
 def test_a_state_of_a_later_version_is_refused():

@@ -3,6 +3,7 @@
 Modules: train_utils/schedule.py, train_utils/learning_rates.py.
 """
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -70,26 +71,13 @@ def test_the_length_of_a_schedule_is_its_steps_or_its_epochs(flags, total_steps,
 
 
 @pytest.mark.parametrize(
-    ("flags", "warmup_steps"),
-    [("", 1), ("--epochs 14", 2), ("--warmup-steps 0", 0)],
+    ("flags", "rates"),
+    [("", [0.5, 1]), ("--warmup-steps 4", [0.25, 0.5]), ("--warmup-steps 0", [1, 1 - math.sin(math.pi / 80) ** 2])],
 )
-def test_the_warm_up_is_a_twentieth_of_the_steps(flags, warmup_steps):
-    assert schedule_of(*flags.split()).warmup_steps == warmup_steps
-
-
-@pytest.mark.parametrize(
-    ("flags", "log_every", "eval_every", "checkpoint_every"),
-    [
-        ("", 10, 3, 3),
-        ("--log-every 0", 3, 3, 3),
-        ("--eval-every 5 --checkpoint-every 7 --log-every 2", 2, 5, 7),
-    ],
-)
-def test_intervals_that_are_not_typed_are_an_epoch(flags, log_every, eval_every, checkpoint_every):
-    schedule = schedule_of(*flags.split())
-    assert schedule.log_every == log_every
-    assert schedule.eval_every == eval_every
-    assert schedule.checkpoint_every == checkpoint_every
+def test_the_warm_up_is_a_twentieth_of_the_steps(flags, rates):
+    schedule = schedule_of("--learning-rate", "1", *flags.split(), total_steps=40)
+    optimizer = SimpleNamespace(param_groups=[])
+    assert [schedule.set_learning_rate(optimizer, step) for step in (0, 1)] == pytest.approx(rates)
 
 
 @pytest.mark.parametrize(
@@ -97,14 +85,9 @@ def test_intervals_that_are_not_typed_are_an_epoch(flags, log_every, eval_every,
     [("", 0.1), ("--encoder-lr-factor 0.5", 0.5), ("--encoder-weights random", 1.0)],
 )
 def test_an_encoder_learns_at_a_tenth_of_the_rate_unless_its_weights_are_random(flags, factor):
-    assert schedule_of("--encoder", "lite0", *flags.split()).encoder_factor == factor
-
-
-@pytest.mark.parametrize(("step", "rate"), [(0, 0.0005), (1, 0.001)], ids=["warm-up", "peak"])
-def test_the_learning_rate_of_a_step_is_set_with_the_share_of_the_encoder(step, rate):
     optimizer = SimpleNamespace(param_groups=[{"of_encoder": False}, {"of_encoder": True}])
-    assert schedule_of("--warmup-steps", "2", total_steps=11).set_learning_rate(optimizer, step) == rate
-    assert [group["lr"] for group in optimizer.param_groups] == [rate, pytest.approx(0.1 * rate)]
+    rate = schedule_of("--encoder", "lite0", *flags.split()).set_learning_rate(optimizer, 5)
+    assert [group["lr"] for group in optimizer.param_groups] == [rate, pytest.approx(factor * rate)]
 
 
 @pytest.mark.parametrize(("done", "rate"), [(0, 0.5), (900, 0.0244717)], ids=["steps are ahead", "time is ahead"])
@@ -117,11 +100,8 @@ def test_the_learning_rate_follows_steps_or_time_whichever_comes_first(done, rat
     assert schedule.set_learning_rate(optimizer, 6) == pytest.approx(rate, rel=1e-4)
 
 
-INTERVALS = ("--log-every", "5", "--eval-every", "4", "--checkpoint-every", "3")
-
-
 def test_a_run_logs_evaluates_and_saves_at_its_intervals_with_the_last_step():
-    schedule = schedule_of(*INTERVALS, total_steps=11)
+    schedule = schedule_of("--log-every", "5", "--eval-every", "4", "--checkpoint-every", "0", total_steps=11)
     assert steps_of(schedule.is_log_step) == [5, 10, 11, 12]
     assert steps_of(schedule.is_evaluation_step) == [4, 8, 11, 12]
     assert steps_of(schedule.is_checkpoint_step) == [3, 6, 9, 11, 12]
@@ -136,6 +116,5 @@ def test_a_run_logs_evaluates_and_saves_at_its_intervals_with_the_last_step():
 def test_a_run_out_of_patience_is_over(evaluations, is_out):
     schedule = schedule_of("--patience", "2", total_steps=11)
     state = RunState(step=4, evaluations_since_best=evaluations)
-    assert schedule.patience == 2
     assert schedule.is_out_of_patience(state) is is_out
     assert schedule.is_over(state) is is_out

@@ -6,15 +6,13 @@ from operator import itemgetter
 from pathlib import Path
 
 from runtime.console import counted
-from runtime.documents import read_json, read_json_lines
+from runtime.documents import read_json_lines
 from runtime.errors import DataError
 from tasks import TASKS
 from train_utils.metrics_log import LogRecord, is_record, series
 from train_utils.reporting.image_scores import IMAGE_SCORES, read_image_scores
 from train_utils.reporting.sections import SECTIONS
 from train_utils.settings.record import FINISHED_FILE, RunSettings
-
-ENTRIES = ("flags", "profile", "identity", "run", "total_steps")  # of run.json, which every run has
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,15 +115,11 @@ def read_settings(folder: Path) -> RunSettings:
     if not folder.is_dir():
         raise DataError("it is no folder of a run")
     try:
-        value = read_json(folder / "run.json")
-        settings = RunSettings.from_json(value)
+        settings = RunSettings.read(folder)
     except FileNotFoundError as error:
         raise DataError("it holds no run.json, so it is no run") from error
     except (OSError, ValueError) as error:
         raise DataError(f"run.json cannot be read ({_reason(error)})") from error
-    lacking = [name for name in ENTRIES if name not in value]
-    if lacking:
-        raise DataError(f"run.json is damaged: it lacks {', '.join(lacking)}")
     task = settings.identity["task"]
     if not isinstance(task, str) or task not in TASKS:
         raise DataError(f"its task {task!r} is not known to this version")

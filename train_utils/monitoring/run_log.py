@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import MetricsFile
 from train_utils.monitoring.meter import WARMUP_STEPS, Meter
 from train_utils.monitoring.tracker import Tracker
-from train_utils.run_state import RunState
+from train_utils.run_state import LossWindow, RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
 from train_utils.step_result import StepResult
@@ -61,7 +61,7 @@ class RunLog:
                 self._file = MetricsFile(output_dir / "metrics.jsonl", state.step)
             except OSError as error:
                 raise WriteError(f"--output-dir {output_dir} cannot be written to: {error}") from error
-        self.tracker = Tracker(accelerator, settings.flags["tracker"], settings.to_json(), state.step)
+        self.tracker = Tracker(accelerator, settings.flags["tracker"], asdict(settings), state.step)
         self.meter = Meter(accelerator)
         self._trace = ExitStack()
         self._profiler: torch.profiler.profile | None = None
@@ -100,8 +100,8 @@ class RunLog:
         window = self.state.window
         for result in results:
             if result.is_made:
-                window["total"] += result.loss
-                window["steps"] += 1
+                window.total += result.loss
+                window.steps += 1
             self._last = result
         if self.schedule.is_log_step(self.state.step):
             self._write_training(learning_rate)
@@ -117,9 +117,9 @@ class RunLog:
         assert self._last is not None
         assert self._last.step == self.state.step
         window = self.state.window
-        self.state.window = {"total": 0.0, "steps": 0}
+        self.state.window = LossWindow()
         record = {
-            "train/loss": window["total"] / window["steps"] if window["steps"] else None,
+            "train/loss": window.total / window.steps if window.steps else None,
             "train/lr": learning_rate,
             "train/grad_norm": self._last.grad_norm,
             "train/skipped_steps": self.state.skipped,
@@ -177,7 +177,7 @@ class RunLog:
 
     def _write_settings(self, settings: RunSettings) -> None:
         with replace_file(self.output_dir / "run.json") as file:
-            file.write((json.dumps(settings.to_json(), indent=2) + "\n").encode())
+            file.write((json.dumps(asdict(settings), indent=2) + "\n").encode())
 
     def _profile(self, steps: int) -> AbstractContextManager[torch.profiler.profile]:
         """A profiler of `steps` steps after the warm-up."""

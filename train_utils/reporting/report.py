@@ -133,7 +133,7 @@ def _curves(records: Sequence[LogRecord], section: Section, best_step: int | Non
 
 def _resolved_settings(settings: RunSettings) -> dict[str, Any]:
     """The settings that the run really used, some in place of flags."""
-    plain = {key: value for key, value in settings.to_json().items() if not isinstance(value, dict)}
+    plain = {key: value for key, value in vars(settings).items() if not isinstance(value, dict)}
     return plain | {f"profile: {key}": value for key, value in settings.profile.items()}
 
 

@@ -49,7 +49,7 @@ def parse_args(description: str) -> TrainSettings:
     if parsed["folder"] is not None:
         _add_folder(typed, parsed["folder"], parser)
     record = read_record(typed.get("like"), parser)
-    repeated = repeated_settings(record, typed, parser) if record else {}
+    repeated = repeated_settings(record, typed) if record else {}
     values = repeated | typed
     args = TrainSettings(**values)
     _check(args, parser)

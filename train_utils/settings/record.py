@@ -5,7 +5,7 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import counted
 from runtime.distributed import on_main
-from runtime.documents import as_json
+from runtime.documents import as_json, read_json
 from runtime.errors import CheckpointError
 from runtime.launch import describe_profile
 from runtime.redact import redact, redact_all
@@ -28,8 +28,8 @@ from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import UNetConfig
 
+RECORD_FILE = "run.json"
 FINISHED_FILE = "finished.json"  # a run writes this file last: without it, a resumed run repeats its end
-CREDENTIALS = "credentials_left_out"  # an entry of run.json and checkpoints: the flags whose URL was redacted
 PACKAGES = ("torch", "accelerate", "datasets", "safetensors", "huggingface_hub", "pillow", "numpy")
 CONTENT_ENTRY = "content of the data set"  # an entry of the identity, which runs of earlier versions do not have
 UNRECORDED = {"task": Classes.name}  # values of flags and identity that all runs of earlier versions had, unrecorded
@@ -47,10 +47,9 @@ class RunSettings:
             Runs of earlier versions lack some.
         encoder: Hub id or folder name, with its license.
         run: versions, platform, command and time.
-        credentials_left_out: the flags whose URL had a query.
     """
 
-    flags: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Any]
     profile: dict[str, str | int] = field(default_factory=dict)
     identity: dict[str, Any] = field(default_factory=dict)
     encoder: str | None = None
@@ -59,22 +58,20 @@ class RunSettings:
     accumulation: Count = 0
     num_workers: Count = 0
     run: dict[str, str] = field(default_factory=dict)
-    credentials_left_out: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, run: Path) -> "RunSettings":
+        """The record of a run that is named by its folder or its run.json. Raises OSError, and ValueError."""
+        return cls.from_json(read_json(run / RECORD_FILE if run.is_dir() else run))
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "RunSettings":
         """The settings from the content of run.json. Raises ValueError for content that no run records."""
+        value = {name: entry for name, entry in value.items() if name != "credentials_left_out"}  # of earlier versions
         settings = from_json(cls, value, "it")
         flags = UNRECORDED_FLAGS | redact_all(settings.flags)
         checked(TrainSettings, flags)
         return replace(settings, flags=flags, identity=UNRECORDED | settings.identity)
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of run.json."""
-        values = asdict(self)
-        if not self.credentials_left_out:
-            del values[CREDENTIALS]
-        return values
 
 
 def changed_flags(recorded: dict[str, Any], flags: dict[str, Any]) -> list[str]:
@@ -119,11 +116,6 @@ def compare_settings(saved: RunSettings, current: RunSettings) -> list[str]:
     return notes
 
 
-def record_file(run: Path) -> Path:
-    """The run.json of a run that is named by this file or by its folder."""
-    return run / "run.json" if run.is_dir() else run
-
-
 def record_settings(
     accelerator: Accelerator,
     args: TrainSettings,
@@ -154,7 +146,6 @@ def record_settings(
             accumulation=batch_split.accumulation,
             num_workers=num_workers,
             run=redact_all(describe_environment()),
-            credentials_left_out=flags_with_credentials(args),
         ),
     )
 
@@ -199,9 +190,3 @@ def describe_environment() -> dict[str, str]:
 def flags_as_json(args: TrainSettings) -> dict[str, Any]:
     """The flags of a script, redacted, with the types that they have when JSON is read back."""
     return redact_all(as_json(vars(args)))
-
-
-def flags_with_credentials(args: TrainSettings) -> list[str]:
-    """The flags with a URL that has a query, which is never written to a file."""
-    redacted = flags_as_json(args)
-    return [name for name, value in as_json(vars(args)).items() if redacted[name] != value]

@@ -5,6 +5,7 @@ Modules: train_utils/monitoring/run_log.py, train_utils/metrics_log.py, train_ut
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from train_utils.metrics_log import MetricsFile
 from train_utils.monitoring import run_log
 from train_utils.monitoring.run_log import RunLog
 from train_utils.monitoring.tracker import Tracker, available_tracker
-from train_utils.run_state import RunState
+from train_utils.run_state import LossWindow, RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
 from train_utils.step_result import StepResult
@@ -54,7 +55,7 @@ def logged_steps(folder: Path) -> list[int]:
 
 
 def test_record_of_training_holds_epoch_mean_loss_rate_and_norm(tmp_path):
-    state = RunState(step=2, skipped=3, window={"total": 3.0, "steps": 1})
+    state = RunState(step=2, skipped=3, window=LossWindow(3.0, 1))
     log = new_log(tmp_path, state)
     log.step([StepResult(1, 1.0, 10.0, False), StepResult(2, 2.0, 20.0, False)], 0.25)
     state.step = 3
@@ -152,7 +153,7 @@ def log_run(folder: Path, steps: range, start: int = 0) -> dict:
         log.tracker.scalars(step, {"eval/mean_iou": step / 10, "eval/loss": None})
     log.tracker.pictures(steps[-1], {"pictures/a\x1bb": np.zeros((2, 4, 3), np.uint8)})
     log.tracker.finish()
-    return log.settings.to_json()
+    return asdict(log.settings)
 
 
 def test_tensorboard_has_one_run_with_its_settings_as_a_text(tmp_path, monkeypatch):

@@ -123,9 +123,3 @@ def test_more_processes_than_the_processors_can_use_are_lowered_in_a_line(like, 
     workers = most_workers()
     assert like(("--loss", "ce"), "--num-workers", "5000").num_workers == workers
     assert f"--num-workers 5000: lowered to {workers}" in capsys.readouterr().out
-
-
-def test_data_typed_without_their_flag_need_no_recorded_password(tmp_path):
-    flags = flags_as_json(parsed("--dataset", "s3://bucket/data", "--plan", "none"))
-    (tmp_path / "run.json").write_text(json.dumps({"flags": flags, "credentials_left_out": ["dataset"]}))
-    assert parsed("here", "--like", str(tmp_path)).dataset == "here"

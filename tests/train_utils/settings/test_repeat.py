@@ -179,7 +179,7 @@ def refused_line(capsys: pytest.CaptureFixture[str], file: Path) -> str:
     ("content", "line"),
     [
         ("{", "cannot be read ("),
-        ('{"run": {}}', "is no record of a run: it holds no flags"),
+        ('{"run": {}}', "cannot be read (it lacks flags)"),
         ('{"flags": {"wings": 2}}', "holds flags that are not known here: wings"),
     ],
 )

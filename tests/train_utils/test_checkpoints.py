@@ -1,6 +1,6 @@
 """Checkpoints are complete or absent: what is kept, what a damaged one leads to, and what a run goes on from.
 
-Modules: train_utils/checkpoints/save.py, train_utils/checkpoints/checkpoint.py.
+Module: train_utils/checkpoints.py.
 """
 
 import json
@@ -26,10 +26,9 @@ from support.saved_checkpoints import (
 )
 
 from runtime.errors import CheckpointError
-from train_utils.checkpoints import save
-from train_utils.checkpoints.checkpoint import Checkpoint, find_checkpoint, fingerprint
-from train_utils.checkpoints.save import Checkpoints
-from train_utils.run_state import RunState
+from train_utils import checkpoints as module
+from train_utils.checkpoints import Checkpoint, Checkpoints, find_checkpoint, fingerprint
+from train_utils.run_state import LossWindow, RunState
 from train_utils.settings.record import RunSettings
 from unet import UNet
 
@@ -143,10 +142,10 @@ def test_a_best_model_that_is_refused_leaves_the_one_before(checkpoints, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(UNet, "save_pretrained", refuse_model)
         assert not checkpoints.save_model(checkpoints.network, "second")
-    assert not checkpoints.wait_until_saved()
+    assert not checkpoints.wait()
     assert {path.name: path.read_bytes() for path in checkpoints.model_folder.iterdir()} == before
     assert checkpoints.save_model(checkpoints.network, "third")
-    assert checkpoints.wait_until_saved()
+    assert checkpoints.wait()
 
 
 def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, monkeypatch, capsys):
@@ -155,9 +154,9 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, mon
     def refuse(*_: object) -> None:
         raise SafetensorError("Error while serializing")
 
-    monkeypatch.setattr(save, "save_file", refuse)
+    monkeypatch.setattr(module, "save_file", refuse)
     checkpoints.save(RunState(step=3))
-    assert not checkpoints.wait_until_saved()
+    assert not checkpoints.wait()
     line = "checkpoint step-00000003 could not be written (Error while serializing); training goes on without it\n"
     assert capsys.readouterr().out == line
     assert not [*checkpoints.folder.glob(".*")]
@@ -166,13 +165,13 @@ def test_a_checkpoint_that_cannot_be_written_costs_no_older_one(checkpoints, mon
 
 def test_a_checkpoint_that_is_written_late_holds_the_run_as_it_stood(checkpoints, monkeypatch):
     goes_on = threading.Event()
-    write = save.save_file
+    write = module.save_file
 
     def write_late(tensors: dict, file: Path) -> None:
         goes_on.wait(10)
         write(tensors, file)
 
-    monkeypatch.setattr(save, "save_file", write_late)
+    monkeypatch.setattr(module, "save_file", write_late)
     weight = next(checkpoints.network.parameters())
     before = weight.detach().clone()
     run = RunState(step=1, best=0.5, best_step=1)
@@ -191,7 +190,7 @@ def test_a_checkpoint_that_is_written_late_holds_the_run_as_it_stood(checkpoints
 def test_a_checkpoint_holds_the_state_of_its_run_and_its_scaler(checkpoints):
     loaded = []
     checkpoints.accelerator.scaler = SimpleNamespace(state_dict=lambda: {"scale": 4.0}, load_state_dict=loaded.append)
-    run = RunState(skipped=1, window={"total": 0.5, "steps": 2})
+    run = RunState(skipped=1, window=LossWindow(0.5, 2))
     save_all(checkpoints, (4, 0.6), (5, 0.6), (6, 0.5), run=run)
     checkpoint = find_checkpoint("auto", checkpoints.folder)
     assert checkpoint.state == run

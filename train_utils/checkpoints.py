@@ -1,10 +1,17 @@
-"""Checkpoints that are complete or absent: written to a temporary folder, then renamed; then old ones are removed."""
+"""The checkpoints of a run, which are complete or absent, and its best model.
 
+A checkpoint is written to a temporary folder, then renamed; then old ones are removed. Its manifest has the checksums
+of all files: a checkpoint that differs from it is passed over.
+"""
+
+import json
 import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from copy import deepcopy
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 from huggingface_hub import PyTorchModelHubMixin
@@ -15,15 +22,113 @@ from torch.optim import Optimizer
 
 from runtime.console import say
 from runtime.distributed import barrier_without_timeout, on_main
+from runtime.documents import MOST_BYTES_OF_DATA, read_json
 from runtime.errors import CheckpointError, one_line
-from runtime.files import WRITE_ERRORS, complete_folder, replace_files
-from train_utils.checkpoints.checkpoint import MANIFEST, Checkpoint, best_step, checkpoint_folder, newest_first
+from runtime.files import WRITE_ERRORS, checksum, complete_folder, replace_files
 from train_utils.ema import WeightAverage
 from train_utils.gradient_buckets import rebuild_buckets
 from train_utils.run_state import RunState
 from train_utils.settings.record import FINISHED_FILE, RunSettings, compare_settings
 from train_utils.sharding import optimizer_tensors, restore_optimizer, shard_like, share_statistics, whole_copies
+from unet.config import UNetConfig
 from unet.model import UNet
+
+MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
+STATE = "state.json"
+CHECKPOINT_FILES = {"model.safetensors", "optimizer.safetensors", STATE}  # the files of every checkpoint
+OBJECTS = ("flags", "identity", "model", "run")  # the entries of every state.json
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run at a step, without its tensors: a folder, and the content of its state.json.
+
+    Args:
+        config: architecture and preprocessing of the run's model.
+        state: the entry `run` of state.json; in run.json, the entry of this name is another.
+        scaler: the state of the gradient scaler of fp16.
+    """
+
+    path: Path
+    settings: RunSettings
+    config: UNetConfig
+    state: RunState
+    scaler: dict[str, Any] | None
+
+    @classmethod
+    def read(cls, path: Path) -> "Checkpoint":
+        """The content of a state.json. Raises OSError, and ValueError for content that no checkpoint has."""
+        entries = read_json(path / STATE, most_bytes=MOST_BYTES_OF_DATA)
+        for name in OBJECTS:
+            if not isinstance(entries.get(name), dict):
+                raise ValueError(f"its {name} is no object")
+        entries.pop("score", None)  # which earlier versions wrote
+        config = UNetConfig.from_json(entries.pop("model"))
+        state = RunState.from_json(entries.pop("run"))
+        scaler = entries.pop("scaler", None)
+        return cls(path, RunSettings.from_json(entries), config, state, scaler)
+
+    def write(self, folder: Path) -> None:
+        """Write state.json, and then the manifest of all files, into a folder that is renamed to `path` afterwards."""
+        entries = {"model": self.config.to_json(), "run": asdict(self.state), "scaler": self.scaler}
+        (folder / STATE).write_text(json.dumps(asdict(self.settings) | entries))
+        manifest = {file.name: fingerprint(file) for file in sorted(folder.iterdir())}
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
+
+
+def find_checkpoint(resume: str | None, folder: Path) -> Checkpoint | None:
+    """The checkpoint that `resume` names; for `auto` the newest complete one in `folder`, if it has checkpoints.
+
+    Prints a line for each that it passes over. Raises CheckpointError if there are checkpoints but none is complete.
+    """
+    paths: list[Path] = []
+    if resume is not None:
+        paths = newest_first(folder) if resume == "auto" else [Path(resume)]
+    problems = []
+    for path in paths:
+        try:
+            checkpoint = read_undamaged(path)
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        for problem in problems:
+            say(problem)
+        return checkpoint
+    if problems:
+        raise CheckpointError(f"no checkpoint to resume from: {'; '.join(problems)}")
+    return None
+
+
+def read_undamaged(path: Path) -> Checkpoint:
+    """The checkpoint in a folder; CheckpointError with the reason if a file is not as it was written."""
+    try:
+        manifest = read_json(path / MANIFEST)
+        lists_others = any(Path(name).name != name for name in manifest)
+        if CHECKPOINT_FILES - manifest.keys() or lists_others:
+            raise ValueError(f"{MANIFEST} is damaged: it lists other files than a checkpoint has")
+        for name, expected in manifest.items():
+            if fingerprint(path / name) != expected:
+                raise ValueError(f"{name} is damaged: its size or checksum differs from the manifest")
+        return Checkpoint.read(path)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: {Path(error.filename).name} is missing") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: {one_line(error)}") from error
+
+
+def fingerprint(file: Path) -> dict[str, int | str]:
+    """Size and checksum, as the manifest holds them."""
+    return {"bytes": file.stat().st_size, "sha256": checksum(file)}
+
+
+def checkpoint_folder(folder: Path, step: int) -> Path:
+    """The path of the checkpoint of a step in `folder`."""
+    return folder / f"step-{step:08}"
+
+
+def newest_first(folder: Path) -> list[Path]:
+    """The checkpoints of a folder, complete or not, the newest first."""
+    return sorted(folder.glob("step-*"), reverse=True)
 
 
 class Checkpoints:
@@ -96,13 +201,44 @@ class Checkpoints:
         if not self.accelerator.is_main_process:
             return
         scaler = self.accelerator.scaler
-        scaler_state = None if scaler is None else scaler.state_dict()
-        copied_run = replace(run, window=dict(run.window))  # training goes on while it is written
-        path = checkpoint_folder(self.folder, run.step)
-        checkpoint = Checkpoint(path, self.settings, self.network.config, copied_run, scaler_state)
+        checkpoint = Checkpoint(
+            checkpoint_folder(self.folder, run.step),
+            self.settings,
+            self.network.config,
+            state=deepcopy(run),  # training goes on while it is written
+            scaler=None if scaler is None else scaler.state_dict(),
+        )
         self._pending = self._writer.submit(self._write, checkpoint, files)
         if waits:
             self.wait()
+
+    def wait(self) -> bool:
+        """Wait until the last save is on disk, or has failed; whether it and the best model are on disk."""
+        if self._pending is not None:
+            self._is_saved = self._pending.result()
+            self._pending = None
+        return self._is_saved and self._model_is_saved
+
+    def _write(self, checkpoint: Checkpoint, tensors: dict[str, dict[str, Tensor]]) -> bool:
+        """Write a checkpoint and remove old ones; returns whether it is on disk, and prints a line if not."""
+        try:
+            with complete_folder(checkpoint.path) as folder:
+                for kind, group in tensors.items():
+                    save_file(group, folder / f"{kind}.safetensors")
+                checkpoint.write(folder)
+            self._prune(checkpoint.state)
+        except WRITE_ERRORS as error:
+            say(f"checkpoint {checkpoint.path.name} could not be written ({error}); training goes on without it")
+            return False
+        return True
+
+    def _prune(self, run: RunState) -> None:
+        """Remove all complete checkpoints but the newest and that of the best evaluation."""
+        complete = [path for path in newest_first(self.folder) if (path / MANIFEST).exists()]
+        best = checkpoint_folder(self.folder, run.best_step) if run.has_best else None
+        for path in complete[self.keep :]:
+            if path != best:
+                shutil.rmtree(path, ignore_errors=True)
 
     def resume(self, checkpoint: Checkpoint | None, run: RunState, model: nn.Module) -> None:
         """Go on from the checkpoint, or save the start of a new run if there is none; every process must call it.
@@ -115,16 +251,15 @@ class Checkpoints:
         if checkpoint is None:
             self.save(run)
             return
-        path = checkpoint.path
         for change in compare_settings(checkpoint.settings, self.settings):
             say(change)
         self._restore(checkpoint)
         # one process looks: machines may not share the folder, and all must agree on the best score
-        if not on_main(self.accelerator, lambda: self._go_on_behind(path)):
+        if not on_main(self.accelerator, lambda: self._go_on_behind(checkpoint.path)):
             run.forget_best()
         total_steps = self.settings.total_steps  # 0 if the clock decides
         planned = f" of {total_steps}" if total_steps else ""
-        say(f"resumed from {path}, at step {run.step}{planned}")
+        say(f"resumed from {checkpoint.path}, at step {run.step}{planned}")
         if run.step > 0:
             rebuild_buckets(model, self.network)
 
@@ -156,8 +291,8 @@ class Checkpoints:
         has_best = self.model_folder.exists()  # a run may go on in another folder
         for newer in newest_first(self.folder):
             if newer.name <= path.name:
-                continue
-            has_best = has_best and checkpoint_folder(self.folder, best_step(newer)).name <= path.name
+                break
+            has_best = has_best and checkpoint_folder(self.folder, _best_step(newer)).name <= path.name
             aside = newer.with_name(f"set-aside-{newer.name}")
             shutil.rmtree(aside, ignore_errors=True)
             newer.rename(aside)
@@ -165,34 +300,10 @@ class Checkpoints:
         (self.folder.parent / FINISHED_FILE).unlink(missing_ok=True)  # a finished run may go on
         return has_best
 
-    def wait_until_saved(self) -> bool:
-        """Wait for the last checkpoint; returns whether it and the best model are on disk."""
-        return self.wait() and self._model_is_saved
 
-    def wait(self) -> bool:
-        """Wait until the last save is on disk, or has failed and printed why; returns whether it is on disk."""
-        if self._pending is not None:
-            self._is_saved = self._pending.result()
-            self._pending = None
-        return self._is_saved
-
-    def _write(self, checkpoint: Checkpoint, tensors: dict[str, dict[str, Tensor]]) -> bool:
-        """Write a checkpoint and remove old ones; returns whether it is on disk, and prints a line if not."""
-        try:
-            with complete_folder(checkpoint.path) as folder:
-                for kind, group in tensors.items():
-                    save_file(group, folder / f"{kind}.safetensors")
-                checkpoint.write(folder)
-            self._prune(checkpoint.state)
-        except WRITE_ERRORS as error:
-            say(f"checkpoint {checkpoint.path.name} could not be written ({error}); training goes on without it")
-            return False
-        return True
-
-    def _prune(self, run: RunState) -> None:
-        """Remove all complete checkpoints but the newest and that of the best evaluation."""
-        complete = [path for path in newest_first(self.folder) if (path / MANIFEST).exists()]
-        best = checkpoint_folder(self.folder, run.best_step) if run.has_best else None
-        for path in complete[self.keep :]:
-            if path != best:
-                shutil.rmtree(path, ignore_errors=True)
+def _best_step(path: Path) -> int:
+    """The step of the best evaluation that a checkpoint knows of; 0 if it is damaged."""
+    try:
+        return Checkpoint.read(path).state.best_step
+    except (OSError, ValueError):
+        return 0

@@ -14,9 +14,8 @@ from train_utils.memory.trial import MemoryTrial
 from train_utils.micro_batches import split_from_args
 from train_utils.opened_run import OpenedRun
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.slabs.cut import Slabs
 from train_utils.slabs.split import check_slabs
-from train_utils.start import new_mesh, recorded_profile
+from train_utils.start import new_slabs, recorded_profile
 from unet.model import UNet
 
 
@@ -28,10 +27,9 @@ def fit_batch(
     The batch itself stays as the flags ask.
     The network's `activation_checkpointing` is switched on if nothing else helps. Raises SettingsError if nothing fits.
     """
-    mesh = new_mesh(accelerator, args)
-    slabs = Slabs(mesh, network.config.divisors[0])
+    slabs = new_slabs(accelerator, args, network.config.divisors[0])
     shapes = network_shapes(info, network.config)
-    check_slabs(accelerator, network, mesh, shapes.shortest_first_side, args.sync_batchnorm)
+    check_slabs(accelerator, network, slabs, shapes.shortest_first_side, args.sync_batchnorm)
     if shapes.differ:
         grow_segments(accelerator.device)
     tune_kernels(args, accelerator.device, shapes)

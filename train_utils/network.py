@@ -14,7 +14,7 @@ from train_utils.settings.starting_point import starting_point
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.sharding import prepare_sharding
 from train_utils.slabs.split import split_volumes
-from train_utils.start import new_mesh
+from train_utils.start import new_slabs
 from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet.model import UNet
 
@@ -47,7 +47,7 @@ def prepare_network(
     """
     synchronize_batchnorm(accelerator, network, args.sync_batchnorm, batch_split)
     network.to(accelerator.device)
-    criterion = split_volumes(network, task, new_mesh(accelerator, args))
+    criterion = split_volumes(network, task, new_slabs(accelerator, args, network.config.divisors[0]))
     prepare_sharding(accelerator, network, batch_split, args.max_grad_norm)
     compile_blocks(accelerator, network)
     compile_loss(accelerator, criterion)

@@ -23,7 +23,7 @@ from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
 from train_utils.settings.record import RunSettings
 from train_utils.settings.train_settings import TrainSettings
-from train_utils.slabs.mesh import Mesh
+from train_utils.slabs.slabs import Slabs
 
 
 def launch(flags: TrainSettings) -> Accelerator:
@@ -44,7 +44,7 @@ def launch(flags: TrainSettings) -> Accelerator:
     configure_process(accelerator, flags.ddp_comm_hook)
     # `describe_profile` reads the launch's value: `backward` would divide by it, but the loss counts all micro-batches
     accelerator.gradient_accumulation_steps = 1
-    new_mesh(accelerator, flags)  # an error now, if the processes cannot share volumes
+    new_slabs(accelerator, flags)  # an error now, if the processes cannot share volumes
     set_seed(flags.seed, deterministic=flags.deterministic)
     return accelerator
 
@@ -70,9 +70,9 @@ def check_precision(accelerator: Accelerator) -> None:
         )
 
 
-def new_mesh(accelerator: Accelerator, args: TrainSettings) -> Mesh:
-    """The position of this process among those that share a volume."""
-    return Mesh.from_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume)
+def new_slabs(accelerator: Accelerator, args: TrainSettings, divisor: int = 1) -> Slabs:
+    """The slabs of volumes of this process, one of those that share a volume; `divisor` is the network's."""
+    return Slabs.of_process(accelerator.process_index, accelerator.num_processes, args.processes_per_volume, divisor)
 
 
 def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | None:

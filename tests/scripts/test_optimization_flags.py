@@ -13,7 +13,7 @@ from support.flag_runs import PLAIN, Trainer, moved
 from support.in_process import Run, parsed, run_train
 
 from train_utils import start
-from train_utils.slabs.mesh import Mesh
+from train_utils.slabs.slabs import Slabs
 from unet import UNet
 
 SGD_FIRST_STEP = 1.9  # Nesterov momentum 0.9: the first step goes 1 + 0.9 times the gradient
@@ -190,10 +190,10 @@ def test_ddp_comm_hook_is_an_option_of_ddp(run, monkeypatch):
 
 
 @pytest.mark.flags("--processes-per-volume")
-def test_processes_per_volume_make_a_mesh(run, monkeypatch):
+def test_processes_per_volume_make_slabs(run, monkeypatch):
     sizes = []
-    from_process = Mesh.from_process
-    monkeypatch.setattr(Mesh, "from_process", lambda *place: sizes.append(place[2]) or from_process(*place[:2], size=1))
+    of_process = Slabs.of_process
+    monkeypatch.setattr(Slabs, "of_process", lambda *place: sizes.append(place[2]) or of_process(*place[:2], size=1))
     run.fresh("--processes-per-volume", "1")
     assert set(sizes) == {1}
     assert parsed("--processes-per-volume", "4").processes_per_volume == 4

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from train_utils.slabs.cut import FIRST_AXIS, Slabs, laid_out_like
-from train_utils.slabs.mesh import Mesh
+from train_utils.slabs.slabs import FIRST_AXIS, Slabs, laid_out_like
 from unet.norms import GroupNorm, InstanceNorm, group_norm
 
 
@@ -26,7 +25,6 @@ def slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
         nn.Conv3d: SlabConv3d,
         GroupNorm: SlabGroupNorm,
         InstanceNorm: SlabInstanceNorm,
-        nn.Upsample: SlabUpsample,
         nn.Dropout: SlabDropout,
     }
     slab_class = classes.get(type(layer))
@@ -43,8 +41,6 @@ def _stays_inside(layer: nn.Module) -> bool:
     """Whether a layer needs nothing from beyond its slab, although others of its kind do."""
     if isinstance(layer, nn.Conv2d | nn.Conv3d):
         return layer.kernel_size[0] == 1
-    if isinstance(layer, nn.Upsample):
-        return layer.scale_factor[0] == 1
     return isinstance(layer, nn.Dropout) and layer.p == 0
 
 
@@ -101,7 +97,9 @@ class _ConvolutionWithBorders(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, slabs: Slabs) -> Tensor:
         reach = weight.shape[FIRST_AXIS] // 2
-        before, behind = _slices_beside(x, slabs, reach)
+        first_slices = x.narrow(FIRST_AXIS, 0, reach)
+        last_slices = x.narrow(FIRST_AXIS, x.shape[FIRST_AXIS] - reach, reach)
+        before, behind = slabs.exchange(first_slices, last_slices)
         ctx.slabs = slabs
         ctx.bias_sizes = None
         if bias is not None:
@@ -127,25 +125,13 @@ class _ConvolutionWithBorders(torch.autograd.Function):
         rows = x.shape[FIRST_AXIS]
         to_previous = grad_padded.narrow(FIRST_AXIS, 0, reach)
         to_next = grad_padded.narrow(FIRST_AXIS, reach + rows, reach)
-        from_previous, from_next = _exchange(ctx.slabs.mesh, to_previous, to_next)
+        from_previous, from_next = ctx.slabs.exchange(to_previous, to_next)
         grad_x = grad_padded.narrow(FIRST_AXIS, reach, rows)
         if from_previous is not None:
             grad_x.narrow(FIRST_AXIS, 0, reach).add_(from_previous)
         if from_next is not None:
             grad_x.narrow(FIRST_AXIS, rows - reach, reach).add_(from_next)
         return grad_x, grad_weight, grad_bias, None
-
-
-def _slices_beside(x: Tensor, slabs: Slabs, reach: int) -> tuple[Tensor | None, Tensor | None]:
-    """The last `reach` slices of the slab before x (B, C, *spatial), and the first `reach` slices of the slab after."""
-    first_slices = x.narrow(FIRST_AXIS, 0, reach)
-    last_slices = x.narrow(FIRST_AXIS, x.shape[FIRST_AXIS] - reach, reach)
-    return _exchange(slabs.mesh, first_slices, last_slices)
-
-
-def _exchange(mesh: Mesh, to_previous: Tensor, to_next: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """What the processes with the slabs before and behind send; None, and nothing is sent, at an end of the volume."""
-    return mesh.exchange(None if mesh.is_first else to_previous, None if mesh.is_last else to_next)
 
 
 def _join_borders(before: Tensor | None, x: Tensor, behind: Tensor | None, reach: int) -> Tensor:
@@ -174,56 +160,14 @@ class SlabGroupNorm(SlabLayer, GroupNorm):
     """Group norm over all slabs of a volume."""
 
     def slab_forward(self, x: Tensor) -> Tensor:
-        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps, self.slabs.mesh.sum)
+        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps, self.slabs.sum)
 
 
 class SlabInstanceNorm(SlabLayer, InstanceNorm):
     """Instance norm over all slabs of a volume."""
 
     def slab_forward(self, x: Tensor) -> Tensor:
-        return group_norm(x, self.num_features, self.weight, self.bias, self.eps, self.slabs.mesh.sum)
-
-
-class SlabUpsample(SlabLayer, nn.Upsample):
-    """Interpolation that sees one slice of the slabs beside its own."""
-
-    def slab_forward(self, x: Tensor) -> Tensor:
-        factor = int(self.scale_factor[0])
-        upsampled = nn.Upsample.forward(self, _Borders.apply(x, self.slabs))
-        return upsampled.narrow(FIRST_AXIS, factor, factor * x.shape[FIRST_AXIS])
-
-
-class _Borders(torch.autograd.Function):
-    """A slab x (B, C, *spatial) with one neighboring slice joined to either side.
-
-    At the ends of the volume, the slab's own first or last slice is repeated, as interpolation does.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, slabs: Slabs) -> Tensor:
-        ctx.mesh = slabs.mesh
-        before, behind = _slices_beside(x, slabs, reach=1)
-        if before is None:
-            before = x.narrow(FIRST_AXIS, 0, 1)
-        if behind is None:
-            behind = x.narrow(FIRST_AXIS, x.shape[FIRST_AXIS] - 1, 1)
-        return torch.cat([before, x, behind], dim=FIRST_AXIS)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        rows = grad.shape[FIRST_AXIS] - 2
-        before = grad.narrow(FIRST_AXIS, 0, 1)
-        behind = grad.narrow(FIRST_AXIS, rows + 1, 1)
-        from_previous, from_next = _exchange(ctx.mesh, before, behind)
-        if from_previous is None:
-            from_previous = before
-        if from_next is None:
-            from_next = behind
-        grad_x = grad.narrow(FIRST_AXIS, 1, rows).clone()
-        grad_x.narrow(FIRST_AXIS, 0, 1).add_(from_previous)
-        grad_x.narrow(FIRST_AXIS, rows - 1, 1).add_(from_next)
-        return grad_x, None
+        return group_norm(x, self.num_features, self.weight, self.bias, self.eps, self.slabs.sum)
 
 
 class SlabDropout(SlabLayer, nn.Dropout):

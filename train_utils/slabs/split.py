@@ -1,64 +1,110 @@
-"""Volumes that several processes share: whether a network can be trained so, and what changes in it."""
+"""Volumes that several processes share: whether a network can be trained so, what changes in it, and the loss."""
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
+import torch
 from accelerate import Accelerator
+from torch import Tensor
 
 from runtime.errors import SettingsError
 from runtime.launch import SHARDING
 from tasks.step_loss import StepLoss
+from tasks.target import Target
 from tasks.task import Task
 from train_utils.compilation import compiles
-from train_utils.slabs.cut import Slabs
 from train_utils.slabs.layers import cut_input, slab_layer
-from train_utils.slabs.loss import SlabLoss
-from train_utils.slabs.mesh import Mesh
+from train_utils.slabs.slabs import Slabs
 from unet.model import UNet
 
 FLAG = "--processes-per-volume"
 FEWEST_STRIDES = 2  # least length of a slab at the lowest level: neighbors need a border slice, and norms two values
 
 
-def check_slabs(accelerator: Accelerator, network: UNet, mesh: Mesh, shortest: int, sync_batchnorm: str) -> None:
+def check_slabs(accelerator: Accelerator, network: UNet, slabs: Slabs, shortest: int, sync_batchnorm: str) -> None:
     """Raise SettingsError if several processes cannot share a volume with this network.
 
     Args:
         shortest: the smallest first side of the training images at the network's input.
     """
-    if mesh.size == 1:
+    if slabs.size == 1:
         return
     config = network.config
-    if config.encoder is not None:
-        raise SettingsError(f"{FLAG} works with the plain U-Net only; give --encoder none")
-    if accelerator.distributed_type in SHARDING:
-        raise SettingsError(f"{FLAG} does not work with {accelerator.distributed_type.value}; use a profile of DDP")
-    if compiles(accelerator):
-        raise SettingsError(f"{FLAG} does not work with torch.compile; leave out --dynamo_backend")
-    if config.upsample == "bilinear_aligned":
-        raise SettingsError(f"{FLAG} does not work with --upsample bilinear_aligned, which looks at whole images")
-    if sync_batchnorm == "off" and config.norm == "batch":
-        raise SettingsError(f"{FLAG} needs batch norm over all slabs; leave out --sync-batchnorm off")
-    divisor = config.divisors[0]
-    fewest_slices = FEWEST_STRIDES * divisor * mesh.size
+    kind = accelerator.distributed_type
+    problems = {
+        "works with the plain U-Net only; give --encoder none": config.encoder is not None,
+        f"does not work with {kind.value}; use a profile of DDP": kind in SHARDING,
+        "does not work with torch.compile; leave out --dynamo_backend": compiles(accelerator),
+        f"does not work with --upsample {config.upsample}; give transpose": config.upsample != "transpose",
+        "needs batch norm over all slabs; leave out --sync-batchnorm off": (
+            sync_batchnorm == "off" and config.norm == "batch"
+        ),
+    }
+    for problem, is_present in problems.items():
+        if is_present:
+            raise SettingsError(f"{FLAG} {problem}")
+    fewest_slices = FEWEST_STRIDES * slabs.divisor * slabs.size
     if shortest < fewest_slices:
         raise SettingsError(
-            f"{FLAG} {mesh.size} needs {fewest_slices} or more slices along the first axis,"
-            f" {FEWEST_STRIDES * divisor} for each process, but training images have {shortest}; give a smaller number"
-            " or a larger --crop-size"
+            f"{FLAG} {slabs.size} needs {fewest_slices} or more slices along the first axis,"
+            f" {FEWEST_STRIDES * slabs.divisor} for each process, but training images have {shortest}; give a smaller"
+            " number or a larger --crop-size"
         )
 
 
-def split_volumes(network: UNet, task: Task, mesh: Mesh) -> StepLoss:
+def split_volumes(network: UNet, task: Task, slabs: Slabs) -> StepLoss:
     """Let the processes of a group share each volume, and return the loss that goes with it.
 
     The network's layers are changed in place: on slabs they then compute what they would compute on whole volumes.
     """
-    if mesh.size == 1:
+    if slabs.size == 1:
         return StepLoss(task, network.head_strides)
-    slabs = Slabs(mesh, network.config.divisors[0])
     for name, layer in list(network.named_modules()):
         changed = slab_layer(layer, slabs)
         if changed is not None:
             network.set_submodule(name, changed)
     network.register_forward_pre_hook(partial(cut_input, slabs))
     return SlabLoss(task, network.head_strides, slabs)
+
+
+class SlabLoss(StepLoss):
+    """The loss of a step whose images are cut into slabs; targets are whole, logits cover this process's slab.
+
+    Args:
+        strides: see `StepLoss`.
+    """
+
+    def __init__(self, task: Task, strides: Sequence[Sequence[int]], slabs: Slabs) -> None:
+        super().__init__(task, strides)
+        self.slabs = slabs
+
+    def counts(self, targets: Target) -> Tensor:
+        """The counts of whole images on the first process of a group; zeros on the others."""
+        counts = super().counts(targets)
+        return counts if self.slabs.slab == 0 else torch.zeros_like(counts)
+
+    def sums(self, logits: Tensor, targets: Target) -> Tensor:
+        """(T,): the sum of each term over whole images, from the slabs of all processes."""
+        slab_sums = self._partial(logits, targets)
+        flat = torch.cat([values.flatten() for values in slab_sums])
+        totals = _SumOverSlabs.apply(flat, self.slabs).split([values.numel() for values in slab_sums])
+        image_sums = [total.view_as(values) for total, values in zip(totals, slab_sums, strict=True)]
+        return self.task.finish(tuple(image_sums))
+
+    def share_from_rendered(self, logits: Tensor | Sequence[Tensor], targets: Target, counts: Tensor) -> Tensor:
+        """This process's share of the loss: an equal part of the value that the processes of a group have computed."""
+        return super().share_from_rendered(logits, self.slabs.cut_targets(targets), counts) / self.slabs.size
+
+
+class _SumOverSlabs(torch.autograd.Function):
+    """The sum of values over the processes of a group; all of them use this sum in the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, slabs: Slabs) -> Tensor:
+        ctx.size = slabs.size
+        return slabs.sum(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad * ctx.size, None  # the sum of the processes' gradients, which are equal

@@ -1,6 +1,6 @@
 """Slabs of volumes on several processes: losses and weights are those of one process, in float64.
 
-Modules: train_utils/slabs/cut.py, train_utils/slabs/layers.py, train_utils/slabs/loss.py, train_utils/slabs/split.py.
+Modules: train_utils/slabs/slabs.py, train_utils/slabs/layers.py, train_utils/slabs/split.py.
 """
 
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from runtime.distributed import seed_step
-from runtime.errors import SettingsError
+from runtime.errors import LaunchError, SettingsError
 from tasks.classes import Classes, ClassTarget
 from tasks.landmarks import Landmarks
 from tasks.objects import Objects, ObjectTarget
@@ -30,9 +30,8 @@ from tasks.points import ABSENT, PRESENT, UNKNOWN, PointTarget
 from tasks.target import Target
 from tasks.task import Task
 from train_utils.settings import lite0
-from train_utils.slabs.cut import Slabs
 from train_utils.slabs.layers import SlabConv2d
-from train_utils.slabs.mesh import Mesh
+from train_utils.slabs.slabs import Slabs
 from train_utils.slabs.split import check_slabs, split_volumes
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet import UNetConfig
@@ -50,13 +49,13 @@ CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         (76, 4, 4),  # slabs of 16, 20, 20 and 20 slices
     ),
     "image, landmarks": ({"norm": "batch", "depth": 3}, (71, 12)),
-    "volume, instance, odd": ({"norm": "instance", "depth": 2, "dims": 3, "upsample": "bilinear"}, (67, 4, 5)),
+    "volume, instance, odd": ({"norm": "instance", "depth": 2, "dims": 3}, (67, 4, 5)),
 }
 MORE_CASES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
-    "image, odd": ({"norm": "batch", "depth": 2, "upsample": "bilinear"}, (67, 11)),
+    "image, odd": ({"norm": "batch", "depth": 2}, (67, 11)),
     "image": ({"norm": "batch", "depth": 3}, (64, 10)),
     "image, residual": ({"norm": "group", "block": "residual", "depth": 2}, (64, 9)),
-    "image, instance": ({"norm": "instance", "upsample": "bilinear", "depth": 2}, (64, 12)),
+    "image, instance": ({"norm": "instance", "depth": 2}, (64, 12)),
     "image, group, odd": ({"norm": "group", "depth": 3}, (71, 13)),
     "image, dropout": ({"norm": "group", "depth": 2, "dropout": 0.3}, (64, 8)),
     "volume, group, odd": ({"norm": "group", "depth": 2, "dims": 3, "block": "residual", **VOLUMES}, (65, 5, 6)),
@@ -87,7 +86,7 @@ def task_and_targets(case: str, size: tuple[int, ...]) -> tuple[Task, Target]:
     return Classes(tuple("abc"), weights=torch.tensor([0.5, 1, 2])), ClassTarget(masks)
 
 
-def train(case: str, mesh: Mesh, processes: int, recompute: bool) -> tuple[Tensor, dict[str, Tensor]]:
+def train(case: str, slabs: Slabs, processes: int, recompute: bool) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of each step, and the weights at the end."""
     options, size = (CASES | MORE_CASES)[case]
     torch.manual_seed(0)
@@ -101,17 +100,17 @@ def train(case: str, mesh: Mesh, processes: int, recompute: bool) -> tuple[Tenso
         for name, layer in list(network.named_modules()):
             if isinstance(layer, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
                 network.set_submodule(name, SynchronizedBatchNorm.from_norm(layer))
-    criterion = split_volumes(network, task, mesh)
+    criterion = split_volumes(network, task, slabs)
     if processes > 1:
         model = DistributedDataParallel(network, broadcast_buffers=False)
-    groups = processes // mesh.size
-    own = slice(mesh.group * IMAGES // groups, (mesh.group + 1) * IMAGES // groups)
+    groups = processes // slabs.size
+    own = slice(slabs.group * IMAGES // groups, (slabs.group + 1) * IMAGES // groups)
     inputs = channels_last(images[own])
     targets = targets.at(own)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     losses = []
     for step in range(STEPS):
-        seed_step(0, step, mesh.group)
+        seed_step(0, step, slabs.group)
         counts = criterion.counts(targets)
         logits = model(inputs)
         if processes > 1:
@@ -127,16 +126,22 @@ def train(case: str, mesh: Mesh, processes: int, recompute: bool) -> tuple[Tenso
     return torch.stack(losses), network.state_dict()
 
 
+def divisor_of(case: str) -> int:
+    """The factor by which the network of a case divides the first axis."""
+    options, _ = (CASES | MORE_CASES)[case]
+    return UNetConfig(**options).divisors[0]
+
+
 def train_in_one_of_several(rank: int, processes: int, cases: list[str], folder: Path) -> None:
     """What each of the cases comes to on each mesh; a file for each process."""
     dist.init_process_group("gloo", f"file://{folder}/meeting", rank=rank, world_size=processes)
     results = {}
     for name, size in SIZES.items():
-        mesh = Mesh.from_process(rank, processes, size)
         for case in cases:
             if "dropout" in case and size < processes:
                 continue  # every group has a mask of its own
-            results[name, case] = train(case, mesh, processes, recompute=size == 2)
+            slabs = Slabs.of_process(rank, processes, size, divisor_of(case))
+            results[name, case] = train(case, slabs, processes, recompute=size == 2)
     torch.save(results, folder / f"results-{rank}")
     dist.destroy_process_group()
 
@@ -147,7 +152,7 @@ def test_every_mesh_gives_the_losses_and_weights_of_one_process(tmp_path, cases)
     results = torch.load(tmp_path / "results-0", weights_only=False)
     last_process = torch.load(tmp_path / f"results-{PROCESSES - 1}", weights_only=False)
     assert len(results) == 2 * len(cases) - 1
-    of_one_process = {case: train(case, Mesh(), 1, recompute=False) for case in cases}
+    of_one_process = {case: train(case, Slabs(), 1, recompute=False) for case in cases}
     for key, (losses, weights) in results.items():
         whole_losses, whole_weights = of_one_process[key[1]]
         assert losses.tolist() == pytest.approx(whole_losses.tolist(), abs=1e-9), key
@@ -192,7 +197,7 @@ def network_of(**settings: Any) -> SimpleNamespace:
 
 REFUSED_CASES = {
     "encoder": (network_of(encoder=lite0.CONFIG), {}, "give --encoder none"),
-    "whole images": (network_of(upsample="bilinear_aligned"), {}, "looks at whole images"),
+    "interpolation": (network_of(upsample="bilinear"), {}, "--upsample bilinear; give transpose"),
     "FSDP": (network_of(), {"kind": DistributedType.FSDP}, "does not work with FSDP"),
     "DeepSpeed": (
         network_of(),
@@ -206,28 +211,39 @@ REFUSED_CASES = {
 @pytest.mark.parametrize(("network", "launch_settings", "problem"), REFUSED_CASES.values(), ids=REFUSED_CASES)
 def test_network_that_cannot_be_cut_is_refused(network, launch_settings, problem):
     with pytest.raises(SettingsError, match=f"^--processes-per-volume .*{problem}"):
-        check_slabs(accelerator_of(**launch_settings), network, Mesh(2), 32, "auto")
+        check_slabs(accelerator_of(**launch_settings), network, Slabs(2, divisor=8), 32, "auto")
 
 
 def test_batch_norm_of_each_process_alone_is_refused():
-    check_slabs(accelerator_of(), network_of(), Mesh(), 32, "off")
+    check_slabs(accelerator_of(), network_of(), Slabs(), 32, "off")
     with pytest.raises(SettingsError, match=r"^--processes-per-volume .*leave out --sync-batchnorm off"):
-        check_slabs(accelerator_of(), network_of(), Mesh(2), 32, "off")
+        check_slabs(accelerator_of(), network_of(), Slabs(2, divisor=8), 32, "off")
 
 
 @pytest.mark.parametrize(("processes", "slices"), [(3, 48)])
 def test_each_process_needs_two_strides_of_a_volume(processes, slices):
-    check_slabs(accelerator_of(), network_of(), Mesh(processes), slices, "auto")
+    check_slabs(accelerator_of(), network_of(), Slabs(processes, divisor=8), slices, "auto")
     line = (
         f"^--processes-per-volume {processes} needs {slices} or more slices along the first axis, 16 for each process,"
         f" .* have {slices - 1}"
     )
     with pytest.raises(SettingsError, match=line):
-        check_slabs(accelerator_of(), network_of(), Mesh(processes), slices - 1, "auto")
+        check_slabs(accelerator_of(), network_of(), Slabs(processes, divisor=8), slices - 1, "auto")
+
+
+def test_neighbors_share_a_volume():
+    places = [Slabs.of_process(rank, 4, 2) for rank in range(4)]
+    assert [(place.group, place.slab) for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_groups_must_hold_all_processes():
+    line = r"^--processes-per-volume 4 needs a multiple of 4 processes, but 6 were started; give --num_processes 8$"
+    with pytest.raises(LaunchError, match=line):
+        Slabs.of_process(0, 6, 4)
 
 
 def test_slabs_begin_on_strides_of_a_volume_of_any_length():
-    slabs = [Slabs(Mesh(3, slab), 8) for slab in range(3)]
+    slabs = [Slabs(3, slab, divisor=8) for slab in range(3)]
     assert [of_process.rows(67) for of_process in slabs] == [slice(0, 16), slice(16, 40), slice(40, 67)]
 
 
@@ -235,8 +251,7 @@ def test_slabs_begin_on_strides_of_a_volume_of_any_length():
 def slab(request) -> SlabConv2d:
     """The convolution of a slab that is the first and the last."""
     slab = SlabConv2d(2, 3, 3, padding=1, bias=request.param)
-    alone = SimpleNamespace(is_first=True, is_last=True, exchange=lambda *borders: (None, None))
-    slab.slabs = Slabs(alone, 2)
+    slab.slabs = SimpleNamespace(exchange=lambda *borders: (None, None))
     return slab
 
 

@@ -1,6 +1,5 @@
-"""How a global batch is cut into micro-batches."""
+"""The micro-batches of each step, augmented on the device."""
 
-import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -10,53 +9,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from data_utils.loading.augmentation import Recolor, augment
-from data_utils.loading.batch_sampler import BatchSplit
 from data_utils.loading.dataset import TrainingBatch
 from runtime.device import upload
-from runtime.errors import SettingsError
-from runtime.launch import LaunchProfile
 from tasks.target import Target
 from train_utils.compilation import compile_recolor
-from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
-
-
-def split_from_args(args: TrainSettings, profile: LaunchProfile, saved_size: int | None) -> BatchSplit:
-    """The batch split that flags and profile ask for; `saved_size` is a micro-batch that has fitted before."""
-    size = args.micro_batch_size if isinstance(args.micro_batch_size, int) else None
-    accumulation = profile.gradient_accumulation_steps
-    groups = profile.processes // args.processes_per_volume  # the processes of a group share each volume
-    batch_split = split_batch(args.planned_batch_size, groups, size, accumulation, saved_size)
-    return batch_split._replace(processes_per_volume=args.processes_per_volume)
-
-
-def split_batch(
-    batch_size: int,
-    groups: int,
-    micro_batch_size: int | None,
-    accumulation: int | None,
-    saved_size: int | None,
-) -> BatchSplit:
-    """The micro-batches and accumulation steps that hold `batch_size` images over the groups of processes.
-
-    If the size or the accumulation is None, it is derived; a derived micro-batch is never larger than `saved_size`,
-    which a resumed run has recorded. Raises SettingsError if a flag and the profile disagree.
-    """
-    share = math.ceil(batch_size / groups)
-    size = micro_batch_size or math.ceil(share / (accumulation or 1))
-    is_fixed = bool(micro_batch_size or accumulation)
-    if saved_size and not is_fixed:
-        size = min(size, saved_size)
-    batch_split = BatchSplit(batch_size, groups, size, 1, is_fixed).with_micro_batches(size)
-    if micro_batch_size and accumulation and batch_split.accumulation != accumulation:
-        raise SettingsError(
-            f"--micro-batch-size {size} makes {batch_split.accumulation} accumulation steps of"
-            f" --batch-size {batch_size} over {groups} processes, but the launch profile sets {accumulation};"
-            " leave out one of them"
-        )
-    if accumulation:  # with an image in each
-        batch_split = batch_split._replace(accumulation=min(accumulation, share))
-    return batch_split
 
 
 class MicroBatch(NamedTuple):

@@ -7,7 +7,7 @@ import shlex
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -16,13 +16,37 @@ from torch import nn
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import counted, say
+from runtime.documents import read_json
 from runtime.errors import MemoryShortage, one_line
 from runtime.files import replace_file
 from runtime.memory import is_out_of_memory
-from train_utils.memory.limit import MEMORY_FILE, MemoryLimit
+from runtime.values import Natural, from_json
+from train_utils.memory.trial import reports_shortage
 from train_utils.micro_batches import MicroBatch
 from train_utils.run_state import RunState
 from train_utils.step_guard import StepGuard
+
+MEMORY_FILE = "memory.json"
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """What fits into memory, as a run that ran out of it has recorded in memory.json, in its output folder."""
+
+    micro_batch_size: Natural | None = None
+    activation_checkpointing: bool = False
+
+
+def read_memory_limit(folder: Path) -> MemoryLimit:
+    """The limit that a run in this folder has recorded; an empty one if there is none."""
+    file = folder / MEMORY_FILE
+    try:
+        return from_json(MemoryLimit, read_json(file), MEMORY_FILE)
+    except FileNotFoundError:
+        return MemoryLimit()
+    except (OSError, ValueError) as error:
+        say(f"{file} is damaged, and is made again if memory runs out ({one_line(error)})")
+        return MemoryLimit()
 
 
 class StepMemory:
@@ -84,36 +108,34 @@ class StepMemory:
     def shortage_recorded(self, state: RunState) -> Iterator[None]:
         """A context for training in which running out of memory becomes a MemoryShortage.
 
-        A smaller size is recorded unless it is fixed.
+        What may fit is recorded, if anything may.
         """
         try:
             yield
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            size = self.size
-            process = f"process {os.environ.get('RANK', '0')}: out of memory"
-            reason = one_line(error, 100)
+            process = f"process {os.environ.get('RANK', '0')}"
+            where = f"in step {state.step + 1} with micro-batches of {self.size}"
+            remedy = "lower --crop-size, --scale or --base-channels"
             if not self.network.training:
-                raise MemoryShortage(
-                    f"{process} in the evaluation after step {state.step}; lower --scale or --base-channels ({reason})"
-                ) from error
-            line = f"{process} in step {state.step + 1} with micro-batches of {size}"
-            if self.is_fixed:
-                raise MemoryShortage(
-                    f"{line}, fixed by flags or profile; lower --micro-batch-size ({reason})"
-                ) from error
-            if size == 1 and self.network.activation_checkpointing:
-                line += " and activation checkpointing"
-                raise MemoryShortage(f"{line}; lower --crop-size, --scale or --base-channels ({reason})") from error
-            recomputes = size == 1 or self.network.activation_checkpointing
-            limit = MemoryLimit(math.ceil(size / 2), recomputes)
-            self._record(limit)
-            remedy = "activation checkpointing" if size == 1 else f"micro-batches of {limit.micro_batch_size}"
-            raise MemoryShortage(
-                f"{line}; run the same command with --output-dir {shlex.quote(str(self.folder))} --resume auto"
-                f" to continue with {remedy} ({reason})"
-            ) from error
+                where = f"in the evaluation after step {state.step}"
+                remedy = "lower --scale or --base-channels"
+            elif self.is_fixed:
+                remedy = "lower --micro-batch-size, which flags or profile fix"
+            elif self.size > 1 or not self.network.activation_checkpointing:
+                remedy = self._continue_smaller()
+            reason = one_line(error, 100)
+            raise MemoryShortage(f"{process}: out of memory {where}; {remedy} ({reason})") from error
+
+    def _continue_smaller(self) -> str:
+        """Record smaller micro-batches, or activation checkpointing for single images; the line that goes on so."""
+        recomputes = self.size == 1 or self.network.activation_checkpointing
+        size = math.ceil(self.size / 2)
+        self._record(MemoryLimit(size, recomputes))
+        change = "activation checkpointing" if self.size == 1 else f"micro-batches of {size}"
+        folder = shlex.quote(str(self.folder))
+        return f"run the same command with --output-dir {folder} --resume auto to continue with {change}"
 
     def _record(self, limit: MemoryLimit) -> None:
         # machines may not share the folder that the main process has made
@@ -123,5 +145,5 @@ class StepMemory:
 
 
 def can_repeat_steps(accelerator: Accelerator) -> bool:
-    """Whether no other process waits for this one, and its device reports a shortage of memory as an error."""
-    return accelerator.distributed_type == DistributedType.NO and accelerator.device.type != "cpu"
+    """Whether no other process waits for this one, and its device reports a shortage of memory."""
+    return accelerator.distributed_type == DistributedType.NO and reports_shortage(accelerator.device)

@@ -23,14 +23,12 @@ from support.shortages import OTHERS, SHORTAGES, name_of
 
 import train
 import train_utils.memory.step_memory
-import train_utils.micro_batches
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import MemoryShortage, one_line
 from runtime.memory import is_out_of_memory
 from tasks.classes import ClassTarget
-from train_utils.memory.limit import MemoryLimit, read_memory_limit
-from train_utils.memory.step_memory import StepMemory, can_repeat_steps
-from train_utils.memory.trial import MemoryTrial
+from train_utils import fit_batch
+from train_utils.memory.step_memory import MemoryLimit, StepMemory, can_repeat_steps, read_memory_limit
 from train_utils.micro_batches import MicroBatch
 from train_utils.run_state import RunState
 from unet import UNet, UNetConfig
@@ -76,10 +74,19 @@ def test_shortage_names_its_process_among_all_with_what_may_fit(tmp_path, monkey
     assert remedy in str(caught.value)
     is_last = (size, recomputes) == (1, True)
     assert str(caught.value).endswith(" (full)")
-    assert (" and activation checkpointing; " in str(caught.value)) is is_last
     command = f"; run the same command with --output-dir {tmp_path} --resume auto to continue with "
     assert (command in str(caught.value)) is not is_last
     assert read_memory_limit(tmp_path) == limit
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"micro_batch_size": 0}', '{"activation_checkpointing": 1}', '{"size": 2}', "{"],
+)
+def test_a_damaged_record_of_memory_is_reported_and_left_out(tmp_path, capsys, content):
+    (tmp_path / "memory.json").write_text(content)
+    assert read_memory_limit(tmp_path) == MemoryLimit()
+    assert "memory.json is damaged, and is made again if memory runs out (" in capsys.readouterr().out
 
 
 class Activations:
@@ -195,7 +202,7 @@ def short(short_flags, tmp_path_factory) -> tuple[Run, list[int]]:
         patch.setattr(UNet, "forward", lambda network, images: limited(network, images))
         patch.setattr(train_utils.memory.step_memory, "can_repeat_steps", lambda accelerator: True)
         patch.setattr(train.Publisher, "write_results", lambda *arguments: None)
-        patch.setattr(train_utils.micro_batches, "split_batch", lambda *arguments: BatchSplit(8, 1, 4, 2))
+        patch.setattr(fit_batch, "wanted_split", lambda *arguments: BatchSplit(8, 1, 4, 2))
         run = run_train(tmp_path_factory.mktemp("runs") / "short", *short_flags)
     assert run.exit_code == 0, run.output
     return run, limited.passes
@@ -230,7 +237,9 @@ def test_a_run_that_needed_activation_checkpointing_has_it_when_it_is_resumed(
     assert run_train(tmp_path / "run", *flags, "--max-steps", "1").exit_code == 0
     limit = {"micro_batch_size": None, "activation_checkpointing": was_needed}
     (tmp_path / "run" / "memory.json").write_text(json.dumps(limit))
-    monkeypatch.setattr(MemoryTrial, "fit", lambda self, *arguments: sys.exit(self.network.activation_checkpointing))
+    network = {}
+    monkeypatch.setattr(fit_batch, "check_slabs", lambda accelerator, tried, *rest: network.update(tried=tried))
+    monkeypatch.setattr(fit_batch, "say_split", lambda split: sys.exit(network["tried"].activation_checkpointing))
     resumed = run_train(tmp_path / "run", *flags, "--max-steps", "2", "--resume", "auto")
     assert resumed.exit_code == was_needed, resumed.output
 

@@ -16,7 +16,8 @@ from support.shortages import OTHERS, SHORTAGES, name_of
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
 from tasks import task_of_model
-from train_utils.memory.trial import MemoryTrial, input_bytes, largest_tensor
+from train_utils.memory import trial as trial_module
+from train_utils.memory.trial import MemoryTrial, input_bytes, most_images
 from unet import UNet, UNetConfig
 
 SHAPE = (1, 12, 16)
@@ -33,9 +34,7 @@ def trial(network):
     """Trials with the network as on an accelerator."""
     with process_state_kept():
         args = parsed("--dataset", "shapes", "--plan", "none")
-        memory_trial = MemoryTrial(Accelerator(cpu=True), network, task_of_model(network.config), args)
-        memory_trial.is_cpu = False
-        yield memory_trial
+        yield MemoryTrial(Accelerator(cpu=True), network, task_of_model(network.config), args, SHAPE)
 
 
 def has_room(monkeypatch, images: float, error: Exception = SHORTAGES[0]) -> None:
@@ -59,7 +58,7 @@ def test_micro_batches_are_halved_until_they_fit_and_activations_computed_again_
     monkeypatch, trial, room, size, accumulation, recomputes
 ):
     has_room(monkeypatch, room)
-    split = trial.fit(SHAPE, BatchSplit(8, 1, 8, 1))
+    split = trial.fit(BatchSplit(8, 1, 8, 1))
     assert (split.batch_size, split.micro_batch_size, split.accumulation) == (8, size, accumulation)
     assert trial.network.activation_checkpointing is recomputes
 
@@ -68,46 +67,47 @@ def test_micro_batches_are_halved_until_they_fit_and_activations_computed_again_
 def test_no_room_is_one_line_that_names_the_flags(monkeypatch, trial, split):
     has_room(monkeypatch, 0.5)
     with pytest.raises(SettingsError, match=r"no memory for a micro-batch of .* lower --crop-size"):
-        trial.fit(SHAPE, split)
+        trial.fit(split)
 
 
 @pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
 def test_every_face_of_a_shortage_takes_fewer_images(monkeypatch, trial, error):
     has_room(monkeypatch, 4, error)
-    assert trial.fit(SHAPE, BatchSplit(4, 1, 4, 1)).micro_batch_size == 2
+    assert trial.fit(BatchSplit(4, 1, 4, 1)).micro_batch_size == 2
 
 
 @pytest.mark.parametrize("error", [error for error in OTHERS if isinstance(error, RuntimeError)], ids=name_of)
 def test_another_error_is_raised(monkeypatch, trial, error):
     has_room(monkeypatch, 1, error)
     with pytest.raises(type(error)):
-        trial.fit(SHAPE, BatchSplit(4, 1, 4, 1))
-
-
-def test_a_cpu_tries_nothing(monkeypatch, trial, capsys):
-    has_room(monkeypatch, 0)
-    trial.is_cpu = True
-    split = BatchSplit(4, 1, 4, 1)
-    assert trial.fit(SHAPE, split) == split
-    assert "batch: 4 in a step = 4 in a micro-batch" in capsys.readouterr().out
+        trial.fit(BatchSplit(4, 1, 4, 1))
 
 
 def test_a_trial_changes_no_weight(trial):
     before = {name: value.clone() for name, value in trial.network.state_dict().items()}
-    trial.fit(SHAPE, BatchSplit(2, 1, 2, 1))
+    trial.fit(BatchSplit(2, 1, 2, 1))
     assert all(torch.equal(value, before[name]) for name, value in trial.network.state_dict().items())
     assert all(parameter.grad is None for parameter in trial.network.parameters())
 
 
 def test_what_is_held_beside_a_step_is_counted(trial):
     weights = sum(parameter.nbytes for parameter in trial.network.parameters())
-    assert trial.state_bytes == 2 * weights  # the moments of AdamW
+    split = BatchSplit(4, 1, 2, 2)
+    assert trial.reserved_bytes(split) == 2 * weights + input_bytes(SHAPE, split)  # the moments of AdamW
     # two steps of bytes and masks, and as float32 with int64 masks
-    assert input_bytes((3, 5, 7), BatchSplit(4, 1, 2, 2)) == 2 * 4 * 35 * ((3 + 1) + (4 * 3 + 8))
+    assert input_bytes((3, 5, 7), split) == 2 * 4 * 35 * ((3 + 1) + (4 * 3 + 8))
 
 
-def test_the_largest_tensor_of_a_network_is_that_of_its_first_level(network):
-    assert largest_tensor(network, (3, 1, 8, 8)) == 3 * 8 * 8 * 4  # the skip connection beside what comes up
+@pytest.mark.parametrize("settings", [{}, {"num_classes": 9}, {"upsample": "bilinear"}, {"norm": "group", "dims": 3}])
+def test_no_tensor_of_a_micro_batch_has_too_many_elements(monkeypatch, settings):
+    network = UNet(UNetConfig(**{"in_channels": 1, "base_channels": 2, "depth": 2} | settings))
+    shape = (1, *[8] * network.config.dims)
+    counts = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: counts.append(tensor.numel()), lambda tensor: tensor):
+        counts.append(network(torch.rand(3, *shape)).numel())
+    for most, images in ((max(counts), 3), (max(counts) - 1, 2)):
+        monkeypatch.setattr(trial_module, "MOST_ELEMENTS", most)
+        assert most_images(network, shape) == images
 
 
 def test_a_process_without_room_lowers_the_micro_batch_of_all_but_no_loss(tiny_folder, tmp_path):

@@ -1,7 +1,4 @@
-"""How a batch is cut into micro-batches, and the record of what has fitted.
-
-Modules: train_utils/micro_batches.py, train_utils/memory/limit.py.
-"""
+"""How a batch is cut into micro-batches."""
 
 import pytest
 from support.runs import unplanned
@@ -9,8 +6,7 @@ from support.runs import unplanned
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
 from runtime.launch import LaunchProfile
-from train_utils.memory.limit import MemoryLimit, read_memory_limit
-from train_utils.micro_batches import split_batch, split_from_args
+from train_utils.fit_batch import wanted_split
 
 
 def profile_of(processes: int, accumulation: int | None = None) -> LaunchProfile:
@@ -20,22 +16,12 @@ def profile_of(processes: int, accumulation: int | None = None) -> LaunchProfile
 @pytest.mark.parametrize(("processes", "shared", "groups", "micro_batch"), [(4, 1, 4, 1), (4, 2, 2, 2), (6, 3, 2, 2)])
 def test_a_batch_is_split_over_the_groups_that_share_a_volume(processes, shared, groups, micro_batch):
     settings = unplanned("--processes-per-volume", str(shared))
-    batch_split = split_from_args(settings, profile_of(processes), None)
+    batch_split = wanted_split(settings, profile_of(processes), None)
     assert batch_split.groups == groups
     assert batch_split.processes_per_volume == shared
     assert batch_split.world_size == processes
     assert batch_split.micro_batch_size == micro_batch
     assert batch_split.accumulation == 1
-
-
-@pytest.mark.parametrize(
-    "content",
-    ['{"micro_batch_size": 0}', '{"activation_checkpointing": 1}', '{"size": 2}', "{"],
-)
-def test_a_damaged_record_of_memory_is_reported_and_left_out(tmp_path, capsys, content):
-    (tmp_path / "memory.json").write_text(content)
-    assert read_memory_limit(tmp_path) == MemoryLimit()
-    assert "memory.json is damaged, and is made again if memory runs out (" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -53,12 +39,14 @@ def test_a_damaged_record_of_memory_is_reported_and_left_out(tmp_path, capsys, c
     ],
 )
 def test_the_batch_is_split_over_processes_and_accumulation(batch, world, micro, profile, saved, expected):
-    batch_split = split_batch(batch, world, micro, profile, saved)
+    flags = ["--batch-size", str(batch), *(["--micro-batch-size", str(micro)] if micro else [])]
+    batch_split = wanted_split(unplanned(*flags), profile_of(world, profile), saved)
     assert batch_split == BatchSplit(batch, world, *expected, is_fixed=any((micro, profile)))
     assert batch_split.micro_batch_size * batch_split.accumulation * world >= batch
 
 
 @pytest.mark.parametrize(("micro", "steps"), [(4, 1), (1, 4)])
 def test_a_flag_and_a_profile_that_disagree_are_refused(micro, steps):
+    settings = unplanned("--batch-size", "16", "--micro-batch-size", str(micro))
     with pytest.raises(SettingsError, match=f"size {micro} makes {steps} accumulation steps .* launch profile sets 2"):
-        split_batch(16, 4, micro, 2, None)
+        wanted_split(settings, profile_of(4, 2), None)

@@ -1,4 +1,7 @@
-"""A step of training with stand-ins for processes, optimizer and guard: what is added up, exchanged and repeated."""
+"""A step of training with stand-ins for processes, optimizer and guard: what is added up, exchanged and repeated.
+
+Modules: train_utils/step.py, train_utils/micro_batches.py.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

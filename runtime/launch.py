@@ -1,5 +1,6 @@
 """Checks and settings around `Accelerator()`, which silently runs some launches in another way than requested."""
 
+import logging
 import os
 import re
 import shlex
@@ -121,6 +122,8 @@ def allow_graphs(falls_back: bool = False) -> None:
     config.recompile_limit = MOST_GRAPHS
     config.accumulated_recompile_limit = MOST_GRAPHS
     config.suppress_errors = falls_back
+    if falls_back:
+        torch._logging.set_logs(dynamo=logging.ERROR)  # else each shape of each block warns in some hundred lines
 
 
 def check_processes(accelerator: Accelerator, comm_hook: str = "none") -> None:

@@ -63,7 +63,7 @@ def compile_long_run(
     seconds = kernel_seconds(network.config, shapes.largest, batch_split.micro_batch_size)
     step_seconds = batch_split.accumulation * max(seconds, LAUNCH_SECONDS)
     count = len(np.unique(shapes.train, axis=0))
-    pays = compiling_pays(run_seconds(args, images, step_seconds), count)
+    pays = run_seconds(args, images, step_seconds) >= max(60 * ENOUGH_MINUTES, SHAPE_SECONDS * count)
     if recorded is not None:
         pays = "dynamo_backend" in recorded
     if not pays:
@@ -75,8 +75,8 @@ def compile_long_run(
         plugin.mode = "reduce-overhead"
     allow_graphs(falls_back=True)
     say(
-        f"compile: the run is long enough to compile the network for {counted(count, 'shape')} of images, about a"
-        " minute each; not to, start with accelerate launch --dynamo_backend no"
+        f"compile: the network is compiled for {counted(count, 'shape')} of images, about a minute each; not to, start"
+        " with accelerate launch --dynamo_backend no"
     )
 
 
@@ -91,11 +91,6 @@ def run_seconds(args: TrainSettings, images: int, step_seconds: float) -> float:
     steps = args.max_steps or (args.epochs or np.inf) * np.ceil(images / args.planned_batch_size)
     minutes = args.max_minutes or np.inf
     return min(steps * step_seconds, 60 * minutes)
-
-
-def compiling_pays(seconds: float, shapes: int) -> bool:
-    """Whether a run of so many seconds is faster when it is compiled for each of its shapes."""
-    return seconds >= max(60 * ENOUGH_MINUTES, SHAPE_SECONDS * shapes)
 
 
 def can_compile(device: torch.device) -> bool:

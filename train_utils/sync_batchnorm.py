@@ -117,7 +117,7 @@ class _Normalize(torch.autograd.Function):
         ctx.is_counted = is_counted
         ctx.save_for_backward(x, weight, mean, var, count)
         ctx.mark_non_differentiable(mean, var, count)
-        if x.is_cuda:  # the kernel of torch's SyncBatchNorm, which has not been run on GPUs yet
+        if x.is_cuda:  # the kernel of torch's SyncBatchNorm
             output = torch.batch_norm_elemt(x, weight, bias, mean, (var + eps).rsqrt(), eps)
         else:  # the kernel of evaluation normalizes by the mean and variance that it is given
             output = F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
@@ -129,8 +129,7 @@ class _Normalize(torch.autograd.Function):
         x, weight, mean, var, count = ctx.saved_tensors
         invstd = (var + ctx.eps).rsqrt()
         if x.is_cuda:
-            # torch's SyncBatchNorm calls the same kernels (read in torch 2.13, nn/modules/_functions.py). They have not
-            # been run on GPUs yet: `--trace-steps` on two GPUs would show them beside the formula below.
+            # torch's SyncBatchNorm calls the same kernels (torch 2.13, nn/modules/_functions.py)
             sum_grad, sum_grad_x, grad_weight, grad_bias = torch.batch_norm_backward_reduce(
                 grad, x, mean, invstd, weight, True, True, True
             )

@@ -22,6 +22,8 @@ from unet.model import UNet
 SHARE_LEFT = 0.05  # the share of a CUDA device's memory that a trial must leave free
 EXCHANGE_BYTES = 10**9  # the least that a trial must leave free with several processes: torch does not count NCCL's
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
+VALUE_BYTES = 4 + 4  # of a value of an image, loaded and augmented
+MASK_BYTES = 1 + 8
 STEPS_HELD = 2  # steps whose images are on the device: the next step's images arrive before this one's result is read
 
 
@@ -117,7 +119,9 @@ class MemoryTrial:
             _, whole = torch.cuda.mem_get_info(self.accelerator.device)
             least = EXCHANGE_BYTES if processes > 1 else 0
             left = max(least, int(SHARE_LEFT * whole))
-        return state + input_bytes(self.shape, batch_split) + left
+        channels, *sides = self.shape
+        images = STEPS_HELD * batch_split.accumulation * batch_split.micro_batch_size
+        return state + images * math.prod(sides) * (VALUE_BYTES * channels + MASK_BYTES) + left
 
 
 def reports_shortage(device: torch.device) -> bool:
@@ -133,17 +137,3 @@ def most_images(network: UNet, shape: tuple[int, ...]) -> int:
     config = network.config
     channels = max(2 * config.base_channels, config.num_classes, config.network_channels)  # of the last step up
     return max(1, MOST_ELEMENTS // (channels * math.prod(shape[1:])))
-
-
-def input_bytes(shape: tuple[int, ...], batch_split: BatchSplit) -> int:
-    """Bytes of the images (C, *spatial) and masks on the device at once: all micro-batches of a step and the next.
-
-    The loader gives uint8 values for a pixel or float32 values for a voxel, and a uint8 mask; augmentation turns them
-    into float32 values and an int64 mask.
-    """
-    channels, *sides = shape
-    images = STEPS_HELD * batch_split.accumulation * batch_split.micro_batch_size
-    value_bytes = 1 if len(sides) == 2 else 4
-    loaded_bytes = value_bytes * channels + 1
-    augmented = 4 * channels + 8
-    return images * math.prod(sides) * (loaded_bytes + augmented)

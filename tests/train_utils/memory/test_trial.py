@@ -17,7 +17,7 @@ from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
 from tasks import task_of_model
 from train_utils.memory import trial as trial_module
-from train_utils.memory.trial import MemoryTrial, input_bytes, most_images
+from train_utils.memory.trial import MemoryTrial, most_images
 from unet import UNet, UNetConfig
 
 SHAPE = (1, 12, 16)
@@ -93,9 +93,8 @@ def test_a_trial_changes_no_weight(trial):
 def test_what_is_held_beside_a_step_is_counted(trial):
     weights = sum(parameter.nbytes for parameter in trial.network.parameters())
     split = BatchSplit(4, 1, 2, 2)
-    assert trial.reserved_bytes(split) == 2 * weights + input_bytes(SHAPE, split)  # the moments of AdamW
-    # two steps of bytes and masks, and as float32 with int64 masks
-    assert input_bytes((3, 5, 7), split) == 2 * 4 * 35 * ((3 + 1) + (4 * 3 + 8))
+    images = 2 * 4 * 12 * 16 * (4 + 1 + 4 + 8)  # of two steps, in float32, with masks, as they are loaded and augmented
+    assert trial.reserved_bytes(split) == 2 * weights + images  # AdamW has two moments
 
 
 @pytest.mark.parametrize("settings", [{}, {"num_classes": 9}, {"upsample": "bilinear"}, {"norm": "group", "dims": 3}])

@@ -35,12 +35,15 @@ class UNet(
 
     The default configuration has 31,037,698 parameters (`bilinear`: 17,263,042). With `activation_checkpointing` set,
     training keeps each block's inputs only and computes the block once more in the backward pass.
+
+    Args:
+        deep_supervision: whether the coarser levels, except the lowest two, predict too in training (Lee et al. 2015,
+            arXiv:1409.5185). Their heads are not saved: evaluation, prediction and export do not use them.
     """
 
     activation_checkpointing = False
-    supervised_levels = 1  # how many levels have logits in training
 
-    def __init__(self, config: UNetConfig | None = None) -> None:
+    def __init__(self, config: UNetConfig | None = None, deep_supervision: bool = False) -> None:
         super().__init__()
         self.config = config = config or UNetConfig()
         mean = config.preprocess.mean or (0.0,) * config.network_channels
@@ -88,8 +91,12 @@ class UNet(
             )
             self.ups.append(up)
         self.head = OutConv(config.base_channels, config.num_classes, config.dims)
+        self.heads = nn.ModuleList()  # of coarser levels, finest first
+        if deep_supervision:
+            for width in outputs[1 : config.depth - 1]:
+                self.heads.append(OutConv(width, config.num_classes, config.dims))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor | list[Tensor]:
         """Segment images or volumes of any size.
 
         Args:
@@ -99,15 +106,23 @@ class UNet(
             Logits (B, num_classes, ...) of the size of the images. A side shorter than its divisor (2^depth, or the
             product of the strides) would vanish in the poolings: such a side is padded to twice the divisor with its
             border pixels, and the logits are cropped back. With an encoder every side is padded to the next multiple
-            of its divisor.
+            of its divisor. With deep supervision, in training, a list of the logits of each level, finest first.
         """
+        coarser: list[Tensor] = []  # features for the heads
         with self._blocks_recomputed():
             skips = self._way_down(images)  # the features of each level, finest first
             x = self.dropout(skips.pop())
             for up in self.ups:
                 x = up(x, skips.pop())
-        logits = self.head(x)
-        return self._cropped(logits, images)
+                if self.training and 0 < len(skips) <= len(self.heads):
+                    coarser.insert(0, x)
+        logits = self._cropped(self.head(x), images)
+        if not coarser:
+            return logits
+        levels = [logits]
+        for head, features in zip(self.heads, coarser, strict=True):
+            levels.append(head(features))
+        return levels
 
     def _blocks_recomputed(self) -> AbstractContextManager[None]:
         """A context in which activation checkpointing, if it is on, has blocks run again in the backward pass."""
@@ -137,7 +152,7 @@ class UNet(
     @property
     def head_strides(self) -> Axes:
         """For the logits of each coarser level in training, the factor along each axis from the level above."""
-        return self.config.level_strides[: self.supervised_levels - 1]
+        return self.config.level_strides[: len(self.heads)]
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -182,8 +197,8 @@ class UNet(
         return padded_size
 
     def published_state(self) -> dict[str, Tensor]:
-        """The entries of model.safetensors."""
-        return self.state_dict()
+        """The entries of model.safetensors: all weights except those that only training uses."""
+        return {name: value for name, value in self.state_dict().items() if not name.startswith("heads.")}
 
     def _save_pretrained(self, save_directory: Path) -> None:
         # channels-last weights are not contiguous, and safetensors takes only contiguous ones
@@ -230,42 +245,6 @@ class UNet(
         model = cls(config)
         model.load_state_dict(weights)
         return model.eval()
-
-
-class DeeplySupervisedUNet(UNet):
-    """A U-Net whose coarser levels, except the lowest two, predict too in training (Lee et al. 2015, arXiv:1409.5185).
-
-    Only the U-Net is saved, without the heads of the coarser levels: evaluation, prediction and export do not use them.
-    """
-
-    def __init__(self, config: UNetConfig | None = None) -> None:
-        super().__init__(config)
-        self.supervised_levels = max(1, self.config.depth - 1)
-        self.heads = nn.ModuleList()
-        coarser_levels = self.ups[::-1][1 : self.supervised_levels]
-        for up in coarser_levels:
-            width = up.conv.conv2.out_channels
-            self.heads.append(OutConv(width, self.config.num_classes, self.config.dims))
-
-    def forward(self, images: Tensor) -> Tensor | list[Tensor]:
-        """Segment as `UNet` does; in training return the logits (B, num_classes, ...) of each level, finest first."""
-        if not self.training:
-            return super().forward(images)
-        features: list[Tensor] = []
-        with self._blocks_recomputed():
-            skips = self._way_down(images)
-            x = self.dropout(skips.pop())
-            for up in self.ups:
-                x = up(x, skips.pop())
-                features.insert(0, x)
-        logits = [self._cropped(self.head(x), images)]
-        for head, level_features in zip(self.heads, features[1 : self.supervised_levels], strict=True):
-            logits.append(head(level_features))
-        return logits
-
-    def published_state(self) -> dict[str, Tensor]:
-        """The entries of model.safetensors: all weights except the heads that only training uses."""
-        return {name: value for name, value in self.state_dict().items() if not name.startswith("heads.")}
 
 
 def _level_channels(config: UNetConfig) -> tuple[list[int], list[int]]:

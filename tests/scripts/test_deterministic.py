@@ -24,7 +24,6 @@ from tasks.classes import ClassTarget
 from tasks.step_loss import StepLoss
 from unet import UNet, UNetConfig
 from unet.blocks import DoubleConv, Up
-from unet.model import DeeplySupervisedUNet
 
 
 def always(*arguments, **options) -> bool:
@@ -124,7 +123,7 @@ def on_cuda(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 @pytest.fixture
 def as_on_cuda(monkeypatch) -> None:
     """The network, the memory check and the count of pixels choose as on CUDA."""
-    for module in (UNet, DeeplySupervisedUNet, DoubleConv, Up):  # blocks run again in the backward pass
+    for module in (UNet, DoubleConv, Up):  # blocks run again in the backward pass
         monkeypatch.setattr(module, "forward", on_cuda(module.forward))
     monkeypatch.setattr(metrics, "_count", metrics.count_replicated)
     monkeypatch.setattr(train.Publisher, "write_results", lambda *arguments: None)  # pictures and report
@@ -165,7 +164,7 @@ def test_nothing_that_is_called_raises(norm, upsample, loss, tiny_folder, tmp_pa
 
 @pytest.mark.parametrize(("norm", "upsample", "loss"), KINDS)
 def test_no_operator_of_a_network_with_its_loss_raises(norm, upsample, loss, as_on_cuda):
-    network = DeeplySupervisedUNet(UNetConfig(3, 2, 4, 3, norm, upsample, dropout=0.1, block="residual")).train()
+    network = UNet(UNetConfig(3, 2, 4, 3, norm, upsample, dropout=0.1, block="residual"), deep_supervision=True).train()
     network.activation_checkpointing = True
     criterion = ClassLoss(2, loss, strides=network.head_strides)
     images, masks = torch.rand(2, 3, 40, 56), torch.randint(0, 2, (2, 40, 56))
@@ -178,7 +177,7 @@ def test_no_operator_of_a_network_with_its_loss_raises(norm, upsample, loss, as_
 
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
 def test_nothing_that_is_called_for_volumes_raises(upsample, as_on_cuda):
-    network = DeeplySupervisedUNet(UNetConfig(1, 2, base_channels=2, depth=3, dims=3, upsample=upsample)).train()
+    network = UNet(UNetConfig(1, 2, base_channels=2, depth=3, dims=3, upsample=upsample), deep_supervision=True).train()
     criterion = ClassLoss(2, strides=network.head_strides)
     images, masks = torch.rand(2, 1, 9, 17, 20), torch.randint(0, 2, (2, 9, 17, 20))
     with process_state_kept(), Recorder() as recorder:

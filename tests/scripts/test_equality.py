@@ -11,8 +11,7 @@ from data_utils.loading.batch_sampler import BatchSplit, Slot, TrainingSampler
 from tasks.classes import ClassTarget
 from train_utils.learning_rates import learning_rate
 from train_utils.optim import build_optimizer
-from unet import UNetConfig
-from unet.model import DeeplySupervisedUNet
+from unet import UNet, UNetConfig
 
 IMAGES = 14
 CLASSES = 3
@@ -39,7 +38,7 @@ def losses_of_a_run(processes: int, micro_batch_size: int, accumulation: int, na
     masks[:, :5] = 255
     fill = std = torch.full((3,), 50.0)
     config = UNetConfig(3, CLASSES, base_channels=4, depth=3, norm="group", block="residual")
-    network = DeeplySupervisedUNet(config).double().train()
+    network = UNet(config, deep_supervision=True).double().train()
     weights = torch.tensor([0.5, 1.0, 3.0])
     criterion = ClassLoss(CLASSES, "ce+logdice", class_weights=weights, strides=network.head_strides)
     optimizer = build_optimizer(network, name, 1e-3, 1e-2)

@@ -21,7 +21,6 @@ from train_utils.settings.encoder import load_encoder
 from train_utils.sharding import whole_network
 from train_utils.sync_batchnorm import synchronize_batchnorm
 from unet import UNet, UNetConfig
-from unet.model import DeeplySupervisedUNet
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def process_group() -> Iterator[None]:
 
 @pytest.mark.parametrize("family", ["resnet", pytest.param("lite0", marks=pytest.mark.slow)])
 def test_network_that_fsdp_has_spread_is_evaluated_whole_without_its_heads(new_network, process_group, family):
-    spread = DeeplySupervisedUNet(new_network(family).config).eval()
+    spread = UNet(new_network(family).config, deep_supervision=True).eval()
     images = torch.rand(2, 3, 40, 56)
     with torch.no_grad():
         logits = spread(images)

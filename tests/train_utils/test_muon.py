@@ -12,7 +12,6 @@ from train_utils.muon import Muon, orthogonalize
 from train_utils.optim import build_optimizer
 from train_utils.settings import lite0
 from unet import UNet, UNetConfig
-from unet.model import DeeplySupervisedUNet
 
 
 def by_the_paper(matrix: torch.Tensor) -> torch.Tensor:
@@ -54,9 +53,9 @@ def test_steps_are_those_of_the_papers(shape, matrix, longer):
         torch.testing.assert_close(weight.grad, gradient, rtol=0, atol=0)
 
 
-def new_network(dims: int = 2) -> DeeplySupervisedUNet:
+def new_network(dims: int = 2) -> UNet:
     torch.manual_seed(0)
-    return DeeplySupervisedUNet(UNetConfig(base_channels=4, depth=3, num_classes=3, dims=dims))
+    return UNet(UNetConfig(base_channels=4, depth=3, num_classes=3, dims=dims), deep_supervision=True)
 
 
 @pytest.mark.parametrize("dims", [2, 3])

@@ -11,7 +11,6 @@ from support.networks import tiny
 
 from runtime.errors import CheckpointError
 from unet import UNet, UNetConfig
-from unet.model import DeeplySupervisedUNet
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "3", "--norm", "group", "--num-workers", "0"]
 FLAGS += ["--tracker", "none", "--checkpoint-every", "2", "--keep-checkpoints", "9", "--block", "residual"]
@@ -20,9 +19,9 @@ FLAGS += ["--tracker", "none", "--checkpoint-every", "2", "--keep-checkpoints", 
 STRIDES = [(1, 2), (2, 2), (2, 1), (2, 2)]
 
 
-def deep(**settings) -> DeeplySupervisedUNet:
+def deep(**settings) -> UNet:
     torch.manual_seed(0)
-    return DeeplySupervisedUNet(UNetConfig(3, 4, base_channels=2, **settings))
+    return UNet(UNetConfig(3, 4, base_channels=2, **settings), deep_supervision=True)
 
 
 @pytest.mark.parametrize("size", [(97, 131), (33, 64), (15, 15)])
@@ -45,7 +44,7 @@ def test_evaluation_knows_nothing_of_the_heads(tmp_path):
 
 
 def test_logits_of_a_level_have_the_size_that_its_strides_leave():
-    network = DeeplySupervisedUNet(tiny(depth=4, strides=STRIDES)).train()
+    network = UNet(tiny(depth=4, strides=STRIDES), deep_supervision=True).train()
     logits = network(torch.rand(1, 1, 18, 34))
     assert [tuple(level.shape[2:]) for level in logits] == [(18, 34), (18, 17), (9, 8)]
     assert network(torch.rand(1, 1, 3, 34))[0].shape[2:] == (3, 34)  # a padded side is cut back

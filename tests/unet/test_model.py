@@ -17,7 +17,6 @@ from support.networks import LITE, randomized, tiny
 from runtime.errors import ModelError
 from unet import Preprocess, UNet, UNetConfig
 from unet.blocks import ResidualConv
-from unet.model import DeeplySupervisedUNet
 from unet.model_files import weights_problem
 
 
@@ -83,9 +82,9 @@ def test_a_residual_block_adds_its_input_before_the_last_relu(outputs):
     torch.testing.assert_close(block(x), F.relu(y + shortcut), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [UNet, DeeplySupervisedUNet])
-def test_dropout_falls_on_the_lowest_level_in_training(kind):
-    network = kind(tiny(depth=3, dropout=0.5))
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_dropout_falls_on_the_lowest_level_in_training(is_deep):
+    network = UNet(tiny(depth=3, dropout=0.5), deep_supervision=is_deep)
     shapes = []
     network.dropout.register_forward_hook(lambda layer, inputs, output: shapes.append(tuple(output.shape)))
     network.train()(torch.rand(1, 1, 32, 48))

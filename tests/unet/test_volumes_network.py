@@ -16,16 +16,15 @@ from inference.onnx_network import OnnxNetwork
 from unet import Preprocess, UNet, UNetConfig
 from unet.axes import level_axes
 from unet.blocks import BLOCKS, NORMS, fold_batch_norm
-from unet.model import DeeplySupervisedUNet
 
 ISOTROPIC = {"dims": 3}
 FLAT = {"dims": 3, "kernels": ((1, 3, 3), (1, 3, 3), (3, 3, 3)), "strides": ((1, 2, 2), (2, 2, 2))}
 SLICED = {"dims": 3, "kernels": ((1, 3, 3),) * 3, "strides": ((1, 2, 2),) * 2}
 
 
-def network(kind: type[UNet] = UNet, **settings) -> UNet:
+def network(deep_supervision: bool = False, **settings) -> UNet:
     torch.manual_seed(0)
-    return kind(UNetConfig(1, 3, **({"base_channels": 4, "depth": 2} | settings)))
+    return UNet(UNetConfig(1, 3, **({"base_channels": 4, "depth": 2} | settings)), deep_supervision)
 
 
 def reference(weights: list[Tensor], x: Tensor, kernels: tuple, strides: tuple) -> Tensor:
@@ -124,7 +123,7 @@ DEEP_FLAT = DEEP | {"kernels": ((1, 3, 3), *FLAT["kernels"]), "strides": ((1, 2,
     ],
 )
 def test_coarser_levels_predict_in_training(axes, size, coarser):
-    model = network(DeeplySupervisedUNet, norm="group", **axes).train()
+    model = network(True, norm="group", **axes).train()
     logits = model(torch.rand(2, 1, *size))
     assert [tuple(x.shape) for x in logits] == [(2, 3, *size), (2, 3, *coarser)]
     masks = torch.randint(0, 3, (2, *size))
@@ -136,7 +135,7 @@ def test_coarser_levels_predict_in_training(axes, size, coarser):
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_saved_model_comes_back_with_its_axes(norm, tmp_path):
     preprocess = Preprocess(spacing=(5.0, 0.7, 0.7), clip=(-100.0, 240.0), standardize=True)
-    model = network(DeeplySupervisedUNet, norm=norm, block="residual", preprocess=preprocess, **FLAT)
+    model = network(True, norm=norm, block="residual", preprocess=preprocess, **FLAT)
     model = model.to(memory_format=model.memory_format).eval()
     model.save_pretrained(tmp_path)
     loaded = UNet.from_pretrained(tmp_path)

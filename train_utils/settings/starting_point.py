@@ -14,7 +14,7 @@ from train_utils.settings.train_settings import TrainSettings
 from unet.axes import NetworkAxes
 from unet.backbone import encoder_name
 from unet.config import Preprocess, UNetConfig
-from unet.model import DeeplySupervisedUNet, UNet
+from unet.model import UNet
 
 ARCHITECTURE = ("base_channels", "depth", "norm", "block", "upsample", "dropout")
 ENCODER_FLAGS = ("encoder_weights", "freeze_encoder", "encoder_lr_factor")
@@ -54,8 +54,7 @@ class StartingPoint(NamedTuple):
         }
         if self.architecture.encoder is not None:
             values |= self._fit_encoder(self.architecture.encoder, in_channels, preprocess)
-        network_class = DeeplySupervisedUNet if self.settings.deep_supervision else UNet
-        network = network_class(replace(self.architecture, **values))
+        network = UNet(replace(self.architecture, **values), deep_supervision=self.settings.deep_supervision)
         if self.model is not None:
             if network.encoder is not None and self.model.encoder is not None:
                 network.encoder.take(self.model.encoder.backbone.state_dict())

@@ -34,9 +34,8 @@ from train_utils.slabs.layers import SlabConv2d
 from train_utils.slabs.slabs import Slabs
 from train_utils.slabs.split import check_slabs, split_volumes
 from train_utils.sync_batchnorm import SynchronizedBatchNorm
-from unet import UNetConfig
+from unet import UNet, UNetConfig
 from unet.blocks import channels_last
-from unet.model import DeeplySupervisedUNet
 
 IMAGES = 2
 CLASSES = 3
@@ -91,7 +90,7 @@ def train(case: str, slabs: Slabs, processes: int, recompute: bool) -> tuple[Ten
     options, size = (CASES | MORE_CASES)[case]
     torch.manual_seed(0)
     config = UNetConfig(1, CLASSES, base_channels=2, **options)
-    network = DeeplySupervisedUNet(config).double().train()
+    network = UNet(config, deep_supervision=True).double().train()
     network.activation_checkpointing = recompute
     images = torch.randn(IMAGES, 1, *size, dtype=torch.float64)
     task, targets = task_and_targets(case, size)

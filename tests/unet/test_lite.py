@@ -12,13 +12,9 @@ import torch
 from matplotlib import cbook
 from PIL import Image
 from support.encoders import build_network, pixels
-from support.networks import export
 from torch import Tensor
 
 from inference.models import load_model
-from inference.onnx_network import OnnxNetwork
-from inference.tiling import choose_tiling, stream_logits
-from inference.tiling.receptive_field import reach
 from runtime.errors import ModelError
 from train_utils.settings import lite0
 
@@ -84,30 +80,6 @@ def test_a_trained_model_comes_back_bit_for_bit(tmp_path, monkeypatch, channels)
             assert logits.shape == (2, 2, height, width)
             assert logits.isfinite().all()
             assert torch.equal(loaded(images[:, :, :height, :width]), logits)
-
-
-@pytest.mark.slow
-def test_tiles_equal_the_whole_image():
-    network = build_network("lite0", encoder_weights="random").double().eval()
-    halo = reach(network.config)[0]
-    size = (2 * halo + 64, 20)
-    tiling = choose_tiling(network.config, size, tile_size=2 * halo + 32)
-    assert tiling.exact
-    image = torch.rand(3, *size, dtype=torch.float64) * 255
-    with torch.inference_mode():
-        strips = stream_logits(network, lambda start, stop: image[:, start:stop], size, tiling, 10**6)
-        assert (torch.cat(list(strips), dim=1) - network(image[None])[0]).abs().max() < 1e-12
-
-
-@pytest.mark.slow
-def test_the_exported_network_gives_the_same_logits(tmp_path):
-    network = build_network("lite0").eval()
-    export(network, tmp_path / "model.onnx")
-    exported = OnnxNetwork(tmp_path / "model.onnx")
-    assert exported.config == network.config
-    images = pixels(1, 3, 97, 131).float()
-    with torch.inference_mode():
-        torch.testing.assert_close(exported(images), network(images), rtol=0, atol=1e-4)
 
 
 def test_a_missing_package_is_a_one_line_error_that_says_what_to_do(monkeypatch):

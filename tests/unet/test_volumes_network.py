@@ -1,4 +1,4 @@
-"""The network and its loss on volumes (B, C, D, H, W): the code of images with a third axis.
+"""The network on images (B, C, H, W) and volumes (B, C, D, H, W), which share their code.
 
 Modules: unet/axes.py.
 """
@@ -27,39 +27,48 @@ def network(deep_supervision: bool = False, **settings) -> UNet:
     return UNet(UNetConfig(1, 3, **({"base_channels": 4, "depth": 2} | settings)), deep_supervision)
 
 
-def reference(weights: list[Tensor], x: Tensor, kernels: tuple, strides: tuple) -> Tensor:
-    """The network with batch norm and transposed convolutions as functions, of the tensors of its state_dict."""
+def reference(weights: list[Tensor], x: Tensor, config: UNetConfig) -> Tensor:
+    """Pytorch-UNet's forward written out with functions, taking the tensors of its state_dict in order."""
     queue = iter(weights)
+    conv, transposed_conv, max_pool = F.conv2d, F.conv_transpose2d, F.max_pool2d
+    if config.dims == 3:
+        conv, transposed_conv, max_pool = F.conv3d, F.conv_transpose3d, F.max_pool3d
 
     def double_conv(x: Tensor, kernel: tuple[int, ...]) -> Tensor:
         for _ in range(2):
-            x = F.conv3d(x, next(queue), padding=tuple(size // 2 for size in kernel))
+            x = conv(x, next(queue), padding=tuple(size // 2 for size in kernel))
             scale, shift, mean, variance, _ = (next(queue) for _ in range(5))
             x = F.relu(F.batch_norm(x, mean, variance, scale, shift))
         return x
 
+    kernels, strides = config.level_kernels, config.level_strides
     skips = [double_conv(x, kernels[0])]
     for kernel, stride in zip(kernels[1:], strides, strict=True):
-        skips.append(double_conv(F.max_pool3d(skips[-1], stride), kernel))
+        skips.append(double_conv(max_pool(skips[-1], stride), kernel))
     x = skips.pop()
     for kernel, stride in zip(kernels[-2::-1], strides[::-1], strict=True):
-        x, skip = F.conv_transpose3d(x, next(queue), next(queue), stride=stride), skips.pop()
-        (d, h, w) = (wanted - side for wanted, side in zip(skip.shape[2:], x.shape[2:], strict=True))
-        x = F.pad(x, (w // 2, w - w // 2, h // 2, h - h // 2, d // 2, d - d // 2))
-        x = double_conv(torch.cat([skip, x], dim=1), kernel)
-    return F.conv3d(x, next(queue), next(queue))
+        x, skip = transposed_conv(x, next(queue), next(queue), stride=stride), skips.pop()
+        pads = []
+        for wanted, side in zip(reversed(skip.shape[2:]), reversed(x.shape[2:]), strict=True):
+            pads += [(wanted - side) // 2, wanted - side - (wanted - side) // 2]
+        x = double_conv(torch.cat([skip, F.pad(x, pads)], dim=1), kernel)
+    return conv(x, next(queue), next(queue))
 
 
-@pytest.mark.parametrize("axes", [ISOTROPIC, FLAT])
-@pytest.mark.parametrize("size", [(7, 35, 50), (4, 8, 9)])
-def test_network_equals_the_reference(axes, size):
+@pytest.mark.parametrize(
+    ("axes", "size"),
+    [
+        *[({"depth": 4}, size) for size in ((16, 16), (17, 23), (31, 64), (33, 100))],
+        *[(axes, size) for axes in (ISOTROPIC, FLAT) for size in ((7, 35, 50), (4, 8, 9))],
+    ],
+)
+def test_network_equals_the_reference_from_its_least_size_on(axes, size):
     model = randomized(network(**axes))
     x = torch.randn(2, 1, *size, dtype=torch.float64)
-    config = model.config
-    expected = reference(list(model.state_dict().values()), x, config.level_kernels, config.level_strides)
-    assert expected.std(dim=(2, 3, 4)).min() > 1e-4  # the logits differ from voxel to voxel
+    expected = reference(list(model.state_dict().values()), x, model.config)
+    assert expected.flatten(2).std(dim=2).min() > 1e-4  # the logits differ from pixel to pixel
     with torch.no_grad():
-        torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-13)
+        torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-13)  # float64: measured 4e-16
 
 
 @pytest.mark.parametrize(
@@ -89,8 +98,13 @@ def test_a_network_that_never_looks_along_an_axis_sees_slices_as_images(upsample
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("upsample", ["transpose", "bilinear"])
-@pytest.mark.parametrize("axes", [ISOTROPIC, FLAT])
-@pytest.mark.parametrize("size", [(7, 35, 50), (1, 1, 1), (1, 30, 3), (3, 4, 5)])
+@pytest.mark.parametrize(
+    ("axes", "size"),
+    [
+        *[({"depth": 4}, size) for size in ((1, 1), (1, 40), (15, 16), (16, 16), (31, 7), (33, 47))],
+        *[(axes, size) for axes in (ISOTROPIC, FLAT) for size in ((7, 35, 50), (1, 1, 1), (1, 30, 3), (3, 4, 5))],
+    ],
+)
 def test_any_size_comes_back_at_its_own_size(norm, block, upsample, axes, size):
     model = network(norm=norm, block=block, upsample=upsample, **axes)
     model = model.to(memory_format=model.memory_format).eval()

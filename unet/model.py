@@ -218,32 +218,24 @@ class UNet(
         """
         name = str(pretrained_model_name_or_path)
         check_source(name)
+
+        def find(file: str) -> Path:
+            local = Path(name) / file
+            return local if local.is_file() else Path(hf_hub_download(name, file, **options))
+
         try:
-            if Path(name).is_dir():
-                read_config(Path(name) / CONFIG_NAME)  # the mixin would trust its content
-            return super().from_pretrained(name, **options)
+            config = read_config(find(CONFIG_NAME))
+            weights = read_weights(find(WEIGHTS_NAME))
+            problem = weights_problem(cls, config, weights)
+            if problem:
+                raise ValueError(f"{WEIGHTS_NAME} {problem}, unlike the network of {CONFIG_NAME}")
+            model = cls(config)
+            model.load_state_dict(weights)
         except ModelError:
             raise
         except (OSError, ValueError, TypeError, RuntimeError) as error:  # errors of the Hub, RecursionErrors too
             # torch lists wrong weights over many lines
             raise ModelError(f"{name}: cannot be loaded: {one_line(error)}") from error
-
-    @classmethod
-    def _from_pretrained(cls, *, model_id: str, config: UNetConfig | None = None, **options) -> "UNet":
-        if config is None:
-            raise ValueError("no config.json was found")
-
-        def find(name: str) -> Path:
-            file = Path(model_id) / name
-            return file if file.is_file() else Path(hf_hub_download(model_id, name, **options))
-
-        config = read_config(find(CONFIG_NAME))  # the mixin's own config lacks entries that it does not know
-        weights = read_weights(find(WEIGHTS_NAME))
-        problem = weights_problem(cls, config, weights)
-        if problem:
-            raise ValueError(f"{WEIGHTS_NAME} {problem}, unlike the network of {CONFIG_NAME}")
-        model = cls(config)
-        model.load_state_dict(weights)
         return model.eval()
 
 

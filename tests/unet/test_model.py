@@ -209,7 +209,6 @@ def test_files_of_a_model_on_the_hub_are_those_of_its_revision(tmp_path, monkeyp
         calls.append((repo_id, filename, options["revision"], options["token"]))
         return str(tmp_path / filename)
 
-    monkeypatch.setattr("huggingface_hub.hub_mixin.hf_hub_download", download)
     monkeypatch.setattr("unet.model.hf_hub_download", download)
     model = UNet.from_pretrained("someone/cells", revision="v2", token="hf_x")
     assert not model.training

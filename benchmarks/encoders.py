@@ -27,6 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -42,7 +43,7 @@ from transformers.modeling_outputs import BackboneOutput
 from train_utils.settings.encoder import load_encoder
 from train_utils.settings.starting_point import BASE_CHANNELS, StartingPoint
 from unet import UNet, UNetConfig
-from unet.blocks import Up
+from unet.blocks import BLOCKS, Up
 
 TAPS = {"stage1": 0, "stage2": 2, "stage3": 4, "stage4": 10, "stage5": 15}  # blocks whose outputs are features
 LITE0 = {"image_mean": [127 / 255] * 3, "image_std": [128 / 255] * 3}  # as it was trained
@@ -155,17 +156,11 @@ def leave_out_stem() -> None:
     def without(self, *args):
         network = build(self, *args)
         config, above = network.config, 1 + len(network.downs)
+        block = partial(BLOCKS[config.block], norm=config.norm)
         network.stem, network.downs = NoSkip(1), nn.ModuleList(NoSkip(2) for _ in network.downs)
         for up in range(config.depth - above, config.depth):
             channels = network.ups[up].up.in_channels, 0, network.ups[up].conv.conv2.out_channels
-            network.ups[up] = Up(
-                *channels,
-                norm=config.norm,
-                upsample=config.upsample,
-                block=config.block,
-                kernel=(3, 3),
-                stride=(2, 2),
-            )
+            network.ups[up] = Up(*channels, block, config.upsample, (3, 3), (2, 2))
         return network.to(memory_format=torch.channels_last)
 
     StartingPoint.build = without

@@ -4,7 +4,7 @@ Images and volumes use the same blocks: the length of a block's kernel is its nu
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -15,6 +15,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from unet.norms import BatchNorm3d, GroupNorm, InstanceNorm
 
 Network = TypeVar("Network", bound=nn.Module)
+Sides = tuple[int, ...]  # a number for each spatial axis
+Block = Callable[..., nn.Module]  # of in_channels, out_channels, kernel and mid_channels: one of BLOCKS with its norm
 
 UPSAMPLINGS = ("transpose", "bilinear", "bilinear_aligned")
 
@@ -70,9 +72,10 @@ class DoubleConv(nn.Module):
         self,
         in_channels: int,
         out_channels: int,
-        norm: str,
-        kernel: tuple[int, ...],
+        kernel: Sides,
         mid_channels: int | None = None,
+        *,
+        norm: str,
     ) -> None:
         super().__init__()
         mid_channels = mid_channels or out_channels
@@ -115,19 +118,10 @@ BLOCKS = {"plain": DoubleConv, "residual": ResidualConv}  # --block
 class Down(nn.Module):
     """Divide each side by the stride along its axis (rounding down), then convolve."""
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        *,
-        norm: str,
-        block: str,
-        kernel: tuple[int, ...],
-        stride: tuple[int, ...],
-    ) -> None:
+    def __init__(self, in_channels: int, out_channels: int, block: Block, kernel: Sides, stride: Sides) -> None:
         super().__init__()
         self.pool = LAYERS[len(kernel)].max_pool(stride)
-        self.conv = BLOCKS[block](in_channels, out_channels, norm, kernel)
+        self.conv = block(in_channels, out_channels, kernel)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(self.pool(x))
@@ -146,23 +140,21 @@ class Up(nn.Module):
         in_channels: int,
         skip_channels: int,
         out_channels: int,
-        *,
-        norm: str,
+        block: Block,
         upsample: str,
-        block: str,
-        kernel: tuple[int, ...],
-        stride: tuple[int, ...],
+        kernel: Sides,
+        stride: Sides,
     ) -> None:
         super().__init__()
         layers = LAYERS[len(kernel)]
         if upsample == "transpose":
             self.up = layers.transposed_conv(in_channels, out_channels, kernel_size=stride, stride=stride)
-            self.conv = BLOCKS[block](out_channels + skip_channels, out_channels, norm, kernel)
+            self.conv = block(out_channels + skip_channels, out_channels, kernel)
         else:
             aligned = upsample == "bilinear_aligned"
             self.up = nn.Upsample(scale_factor=stride, mode=layers.interpolation, align_corners=aligned)
             mid_channels = min(skip_channels, 2 * out_channels)
-            self.conv = BLOCKS[block](in_channels + skip_channels, out_channels, norm, kernel, mid_channels)
+            self.conv = block(in_channels + skip_channels, out_channels, kernel, mid_channels)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         x = self.up(x)

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -62,34 +63,18 @@ class UNet(
 
         kernels = config.level_kernels
         strides = config.level_strides
-        self.stem = BLOCKS[config.block](config.network_channels, skips[0], config.norm, kernels[0])
+        block = partial(BLOCKS[config.block], norm=config.norm)
+        self.stem = block(config.network_channels, skips[0], kernels[0])
         self.downs = nn.ModuleList()
         for level in range(steps_down):
-            down = Down(
-                skips[level],
-                skips[level + 1],
-                norm=config.norm,
-                block=config.block,
-                kernel=kernels[level + 1],
-                stride=strides[level],
-            )
-            self.downs.append(down)
+            self.downs.append(Down(skips[level], skips[level + 1], block, kernels[level + 1], strides[level]))
         self.dropout = nn.Dropout(config.dropout)
         inputs = outputs[1:]  # the channels that each level gets from the level below
         inputs[-1] = skips[-1]
         self.ups = nn.ModuleList()
         for level in reversed(range(config.depth)):
-            up = Up(
-                inputs[level],
-                skips[level],
-                outputs[level],
-                norm=config.norm,
-                upsample=config.upsample,
-                block=config.block,
-                kernel=kernels[level],
-                stride=strides[level],
-            )
-            self.ups.append(up)
+            channels = (inputs[level], skips[level], outputs[level])
+            self.ups.append(Up(*channels, block, config.upsample, kernels[level], strides[level]))
         self.head = OutConv(config.base_channels, config.num_classes, config.dims)
         self.heads = nn.ModuleList()  # of coarser levels, finest first
         if deep_supervision:

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from runtime.errors import SettingsError
 from runtime.launch import SHARDING
 from train_utils.muon import Muon
-from unet.blocks import OutConv
 
 DECAYED_LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
 
@@ -71,18 +70,15 @@ def build_optimizer(
 
 def _parameter_groups(model: nn.Module, weight_decay: float, orthogonalizes: bool) -> list[dict]:
     """The weights that train, by whether they are an encoder's, how they decay, and whether they are orthogonalized."""
-    head_weights: set[nn.Parameter] = set()
-    for module in model.modules():
-        if isinstance(module, OutConv):
-            head_weights.update(module.parameters())
     weights: dict[tuple[bool, float, bool], list[nn.Parameter]] = {}
     for path, module in model.named_modules():
         is_encoder = path.startswith("encoder.")
+        is_head = path.startswith(("head.", "heads."))
         for key, parameter in module.named_parameters(recurse=False):
             decay = weight_decay if key == "weight" and isinstance(module, DECAYED_LAYERS) else 0.0
             is_kernel = key == "weight" and isinstance(module, nn.modules.conv._ConvNd)
             # it is for hidden layers; encoders stay with AdamW, which has pretrained them
-            orthogonal = orthogonalizes and is_kernel and not is_encoder and parameter not in head_weights
+            orthogonal = orthogonalizes and is_kernel and not is_encoder and not is_head
             if parameter.requires_grad:
                 weights.setdefault((is_encoder, decay, orthogonal), []).append(parameter)
     groups = []

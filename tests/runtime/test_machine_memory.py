@@ -31,19 +31,37 @@ def test_the_peak_of_memory_is_not_held_by_an_error():
     assert str(caught.value) == "a: does not fit into memory; b (full)"
 
 
-@pytest.mark.parametrize(
-    ("error", "is_shortage"),
-    [
-        (MemoryError(), True),
-        (torch.OutOfMemoryError("full"), True),
-        (RuntimeError("CUDNN_STATUS_ALLOC_FAILED"), True),
-        (RuntimeError("NCCL: Failed to CUDA calloc 6291456 bytes"), True),
-        (RuntimeError("shapes differ"), False),
-        (ValueError("out of memory"), False),
-    ],
-)
-def test_a_shortage_is_told_by_the_type_or_the_text_of_an_error_of_torch(error, is_shortage):
-    assert is_out_of_memory(error) is is_shortage
+SHORTAGES = [  # as they were reported
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.77 GiB"),
+    torch.OutOfMemoryError(),
+    torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("GET was unable to find an engine to execute this computation"),
+    RuntimeError("FIND was unable to find an engine to execute this computation"),
+    RuntimeError("Unable to find a valid cuDNN algorithm to run convolution"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 17.50 GB, max allowed: 18.13 GB)."),
+    torch.distributed.DistBackendError("NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"),
+    torch.distributed.DistBackendError("NCCL error: unhandled cuda error\nFailed to CUDA calloc 6291456 bytes"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: Error code 12"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: not enough memory: you tried to allocate"),
+    RuntimeError("std::bad_alloc"),
+    MemoryError(),
+]
+OTHERS = [
+    RuntimeError("a bug"),
+    RuntimeError("CUDA error: device-side assert triggered"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
+    torch.distributed.DistBackendError("NCCL error: remote process exited or there was a network error"),
+    ValueError("out of memory"),
+]
+
+
+@pytest.mark.parametrize("error", [*SHORTAGES, *OTHERS], ids=lambda error: f"{type(error).__name__}: {error}"[:60])
+def test_a_shortage_is_told_by_the_type_or_the_text_of_an_error_of_torch(error):
+    assert is_out_of_memory(error) is (error in SHORTAGES)
 
 
 @pytest.mark.parametrize("variable", [None, "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])

@@ -11,7 +11,6 @@ from accelerate import Accelerator
 from support.in_process import parsed, process_state_kept, run_train
 from support.launches import PROGRAMS, TINY, launch
 from support.run_files import losses
-from support.shortages import OTHERS, SHORTAGES, name_of
 
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.errors import SettingsError
@@ -21,6 +20,7 @@ from train_utils.memory.trial import MemoryTrial, most_images
 from unet import UNet, UNetConfig
 
 SHAPE = (1, 12, 16)
+FULL = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 ROOM_FLAGS = ["--max-steps", "3", "--log-every", "1", "--tracker", "none", "--optimizer", "sgd", "--batch-size", "8"]
 
 
@@ -37,7 +37,7 @@ def trial(network):
         yield MemoryTrial(Accelerator(cpu=True), network, task_of_model(network.config), args, SHAPE)
 
 
-def has_room(monkeypatch, images: float, error: Exception = SHORTAGES[0]) -> None:
+def has_room(monkeypatch, images: float, error: Exception = FULL) -> None:
     """Networks fail for more than so many images; half as many without activation checkpointing."""
     forward = UNet.forward
 
@@ -70,16 +70,9 @@ def test_no_room_is_one_line_that_names_the_flags(monkeypatch, trial, split):
         trial.fit(split)
 
 
-@pytest.mark.parametrize("error", SHORTAGES, ids=name_of)
-def test_every_face_of_a_shortage_takes_fewer_images(monkeypatch, trial, error):
-    has_room(monkeypatch, 4, error)
-    assert trial.fit(BatchSplit(4, 1, 4, 1)).micro_batch_size == 2
-
-
-@pytest.mark.parametrize("error", [error for error in OTHERS if isinstance(error, RuntimeError)], ids=name_of)
-def test_another_error_is_raised(monkeypatch, trial, error):
-    has_room(monkeypatch, 1, error)
-    with pytest.raises(type(error)):
+def test_another_error_is_raised(monkeypatch, trial):
+    has_room(monkeypatch, 1, RuntimeError("CUDA error: an illegal memory access was encountered"))
+    with pytest.raises(RuntimeError, match="illegal"):
         trial.fit(BatchSplit(4, 1, 4, 1))
 
 

@@ -42,7 +42,7 @@ def fit_batch(
         batch_split = MemoryTrial(accelerator, network, task, args, largest_shape).fit(batch_split)
     say_split(batch_split)
     recorded = on_main(accelerator, lambda: recorded_profile(run.flags))
-    compile_long_run(accelerator, args, network, batch_split, shapes, images=len(info.train), recorded=recorded)
+    compile_long_run(accelerator, args, info, network, batch_split, shapes, recorded)
     return batch_split, shapes
 
 

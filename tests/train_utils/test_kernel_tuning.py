@@ -37,14 +37,23 @@ def test_kernels_are_timed_on_a_gpu_for_few_shapes_in_a_long_run(device, shapes,
 
 
 LONG = ["--max-steps", "100000"]
-SMALL = NetworkShapes(np.array([(64, 64)]), np.array([(64, 64)]))
+ONE = NetworkShapes(np.array([(64, 64)] * 8), np.array([(64, 64)]))
+FULL_AND_SHORT = NetworkShapes(np.array([(64, 64)] * 10), np.array([(64, 64)]))
+LARGE = NetworkShapes(np.array([(4096, 4096)] * 4), np.array([(8, 8)]))
+THOUSANDS = NetworkShapes(np.full((80_000, 2), 64), np.array([(64, 64)]))
+
+
+class Images(list):
+    """The training images of a folder."""
+
+    records = SimpleNamespace(group_sizes=None)
 
 
 def compiled(
     monkeypatch: pytest.MonkeyPatch,
     flags: list[str],
     *,
-    shapes: NetworkShapes = FEW,
+    shapes: NetworkShapes = ONE,
     accumulation: int = 1,
     recorded: dict | None = None,
     kind: DistributedType = DistributedType.NO,
@@ -53,6 +62,7 @@ def compiled(
     """What a run with these flags on a GPU that can compile asks of the compiler."""
     monkeypatch.setattr(kernel_tuning, "can_compile", lambda device: device.type == "cuda")
     monkeypatch.setattr(kernel_tuning, "allow_graphs", lambda falls_back: None)
+    info = SimpleNamespace(train=Images(shapes.train), config=SimpleNamespace(seed=0))
     accelerator = new_accelerator(device="cuda", kind=kind)
     accelerator.state = SimpleNamespace(dynamo_plugin=TorchDynamoPlugin(backend="no"))
     network = UNet(UNetConfig(base_channels=2, depth=1))
@@ -60,11 +70,11 @@ def compiled(
     compile_long_run(
         accelerator,
         parsed("--dataset", "shapes", "--batch-size", "4", *flags),
+        info,
         network,
         BatchSplit(4, 1, 4 // accumulation, accumulation),
         shapes,
-        images=100,
-        recorded=recorded,
+        recorded,
     )
     return accelerator.state.dynamo_plugin
 
@@ -73,14 +83,17 @@ def compiled(
     ("flags", "options", "is_compiled"),
     [
         (LONG, {}, True),
-        (["--epochs", "4000"], {}, True),
-        (["--epochs", "400"], {}, False),
+        (["--epochs", "30000"], {}, True),  # of two steps, which take a hundredth of a second
+        (["--epochs", "29999"], {}, False),
         (["--max-steps", "1000"], {}, False),
         (["--max-minutes", "10"], {}, True),
         (["--max-minutes", "9.9"], {}, False),
-        (["--max-minutes", "9.9", "--epochs", "4000"], {}, False),
-        (["--max-minutes", "20"], {"shapes": MANY}, False),  # five shapes take 25 minutes to pay
-        (["--max-minutes", "25"], {"shapes": MANY}, True),
+        (["--max-minutes", "9.9", "--epochs", "30000"], {}, False),
+        (["--max-minutes", "14"], {"shapes": FEW}, False),  # two shapes and their mixture take 15 minutes to pay
+        (["--max-minutes", "15"], {"shapes": FEW}, True),
+        (["--max-minutes", "10"], {"shapes": FULL_AND_SHORT}, True),
+        (["--max-minutes", "60"], {"shapes": THOUSANDS}, False),  # a shape might come too late
+        (["--max-minutes", "90"], {"shapes": THOUSANDS}, True),
         ([*LONG, "--deterministic"], {}, False),
         ([*LONG, "--processes-per-volume", "2"], {}, False),
         (LONG, {"kind": DistributedType.FSDP}, False),
@@ -104,10 +117,10 @@ def test_a_launch_that_names_a_backend_decides(monkeypatch, backend):
 @pytest.mark.parametrize(
     ("options", "has_graphs"),
     [
-        ({"shapes": SMALL}, True),
-        ({"shapes": SMALL, "accumulation": 2}, False),
-        ({"shapes": SMALL, "kind": DistributedType.MULTI_GPU}, False),
-        ({"shapes": NetworkShapes(np.array([(4096, 4096)]), np.array([(8, 8)]))}, False),
+        ({}, True),
+        ({"accumulation": 2}, False),
+        ({"kind": DistributedType.MULTI_GPU}, False),
+        ({"shapes": LARGE}, False),
     ],
     ids=["small", "several passes", "several processes", "large"],
 )

@@ -45,19 +45,19 @@ def main() -> None:
     # 2. Recipes: runs that differ only by seed and fold belong together
     recipes = group_runs(runs)
     tables = [recipe_table(recipes), settings_table(recipes)]
-    differences, remarks = compare_recipes(recipes)
+    sentences, remarks = compare_recipes(recipes)
     lines += remarks
 
     # 3. Report: on the terminal, and as a page
     for line in lines:
         say(line)
     say("\n\n".join(as_text(table) for table in tables if table.rows))
-    for difference in differences:
-        say(difference.sentence())
+    for sentence in sentences:
+        say(sentence)
     if len(recipes) == 1:
         say("all runs are of one recipe: they differ by seed and fold alone")
     try:
-        write_page(args.output, recipes, tables, differences, lines)
+        write_page(args.output, recipes, tables, sentences, lines)
     except OSError as error:
         raise SettingsError(f"--output {args.output} cannot be written ({error.strerror}); choose another") from error
     say(f"page in {args.output.resolve()}")

@@ -13,7 +13,7 @@ import pytest
 import compare
 from runtime.errors import UserError
 from runtime.script import print_error
-from train_utils.comparison.differences import Difference, compare_recipes
+from train_utils.comparison.differences import compare_recipes
 from train_utils.comparison.recipes import Recipe, group_runs
 from train_utils.comparison.runs import read_runs
 
@@ -80,8 +80,8 @@ def recipes_of(folders: list[Path]) -> list[Recipe]:
     return group_runs(runs)
 
 
-def differences_of(folders: list[Path]) -> tuple[list[Difference], list[str]]:
-    """The differences of the recipes of runs, and a line for each that cannot be compared."""
+def differences_of(folders: list[Path]) -> tuple[list[str], list[str]]:
+    """A sentence on each difference of the recipes of runs, and a line for each that cannot be compared."""
     return compare_recipes(recipes_of(folders))
 
 

@@ -14,8 +14,8 @@ pairs of recipes (Bonferroni).
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import mean, stdev
 
 from runtime.console import counted
@@ -28,57 +28,17 @@ MIN_PAIRS = 3  # fewer pairs of runs have no interval
 IMAGE_COUNTS = re.compile(r"(\d+) \+ (\d+) images")  # for training and validation: how `DatasetInfo.fingerprint` begins
 REMEDY = "train both with --seed 0, 1 and 2, or with --fold 1/5 to 5/5"
 
-
-@dataclass(frozen=True)
-class Difference:
-    """The score of a recipe minus the score of the first recipe, on the images that both were validated on.
-
-    Args:
-        images: the number of these images.
-        value: the mean over pairs of runs of the mean over their images.
-        deviation: the standard deviation over the images.
-        better, worse: on how many of the images the second recipe has the higher and the lower score.
-        pairs: how many pairs of runs have the same seed and fold; 0 if the compared runs have different seeds.
-        interval: the interval of the mean difference over seeds or folds; None if there are too few.
-    """
-
-    first: str
-    second: str
-    compared_by: str
-    images: int
-    value: float
-    deviation: float
-    better: int
-    worse: int
-    pairs: int
-    interval: tuple[float, float] | None
-
-    def sentence(self) -> str:
-        """The difference in words, and its meaning."""
-        summary = (
-            f"{self.second} - {self.first}: {self.compared_by} {self.value:+.4f} on average over {self.images:,} images"
-            f" (standard deviation over images {self.deviation:.4f}; {self.second} is better on {self.better:,}, worse"
-            f" on {self.worse:,})"
-        )
-        if self.interval is None:
-            runs = counted(self.pairs, "common seed or fold", "common seeds or folds")
-            return f"{summary}. With {runs} this does not say which recipe is better: {REMEDY}."
-        low, high = self.interval
-        over = f"Over {self.pairs} seeds or folds, {LEVEL:.0%} interval {low:+.4f} to {high:+.4f}"
-        if low <= 0 <= high:
-            return f"{summary}. {over}: it holds 0, so the runs do not say which recipe is better."
-        better = self.second if self.value > 0 else self.first
-        return f"{summary}. {over}: {better} is better on these data."
+Pair = tuple[RecordedRun, RecordedRun]
 
 
-def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[str]]:
-    """The difference of each finished recipe from the first of its task, and a line for each recipe without one."""
+def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[str], list[str]]:
+    """A sentence on each finished recipe beside the first of its task, and a line for each that is not comparable."""
     finished = [recipe for recipe in recipes if recipe.is_finished]
     level = 1 - (1 - LEVEL) / max(1, math.comb(len(finished), 2))
     firsts: dict[str, Recipe] = {}
     for recipe in finished:
         firsts.setdefault(recipe.runs[0].task, recipe)
-    differences = []
+    sentences = []
     lines = []
     if len(firsts) > 1:
         lines.append(f"the runs have other tasks ({', '.join(firsts)}): only those of one task are compared")
@@ -87,44 +47,51 @@ def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[Difference], list[s
         if first is recipe:
             continue
         names = f"{first.label} and {recipe.label}"
-        difference = compare(first, recipe, level)
+        sentence = difference(first, recipe, level)
         if not have_same_basis(first.runs[0], recipe.runs[0]):
             lines.append(f"{names} have other classes: their scores cannot be compared")
-        elif difference is None:
+        elif sentence is None:
             lines.append(f"{names} have no validation image in common: they are not compared")
         else:
-            differences.append(difference)
+            sentences.append(sentence)
             lines += _remarks(first, recipe)
-    return differences, lines
+    return sentences, lines
 
 
-def compare(first: Recipe, second: Recipe, level: float) -> Difference | None:
-    """The difference of two recipes; None if they have no image in common."""
-    pairs = _common_images(_pairs(first, second))
-    differences = pairs or _common_images([(first.runs[0], second.runs[0])])
-    if not differences:
+def difference(first: Recipe, second: Recipe, level: float) -> str | None:
+    """The score of a recipe minus that of the first, in words, and its meaning; None without a common image.
+
+    Args:
+        level: of the interval.
+    """
+    pairs = _image_differences(_pairs(first, second))
+    by_pair = pairs or _image_differences([(first.runs[0], second.runs[0])])
+    if not by_pair:
         return None
-    values = [mean(by_image.values()) for by_image in differences]
-    over_images = _means_over_runs(differences)
-    deviation = 0.0
-    if len(over_images) > 1:
-        deviation = stdev(over_images)
-    ratio = _overlap(first.runs, differences)
-    interval = None
-    if ratio is not None and len(pairs) >= MIN_PAIRS:
-        interval = t_interval(values, ratio, level)
-    return Difference(
-        first.label,
-        second.label,
-        first.runs[0].compared_by,
-        images=len(over_images),
-        value=mean(values),
-        deviation=deviation,
-        better=sum(value > 0 for value in over_images),
-        worse=sum(value < 0 for value in over_images),
-        pairs=len(pairs),
-        interval=interval,
+    by_image: dict[str, list[float]] = defaultdict(list)
+    for differences in by_pair:
+        for name, value in differences.items():
+            by_image[name].append(value)
+    over_images = list(map(mean, by_image.values()))
+    values = [mean(differences.values()) for differences in by_pair]
+    value = mean(values)
+    deviation = stdev(over_images) if len(over_images) > 1 else 0.0
+    better = sum(difference > 0 for difference in over_images)
+    worse = sum(difference < 0 for difference in over_images)
+    summary = (
+        f"{second.label} - {first.label}: {first.runs[0].compared_by} {value:+.4f} on average over"
+        f" {len(over_images):,} images (standard deviation over images {deviation:.4f}; {second.label} is better on"
+        f" {better:,}, worse on {worse:,})"
     )
+    ratio = _overlap(first.runs, by_pair)
+    if ratio is None or len(pairs) < MIN_PAIRS:
+        runs = counted(len(pairs), "common seed or fold", "common seeds or folds")
+        return f"{summary}. With {runs} this does not say which recipe is better: {REMEDY}."
+    low, high = t_interval(values, ratio, level)
+    over = f"Over {len(pairs)} seeds or folds, {LEVEL:.0%} interval {low:+.4f} to {high:+.4f}"
+    if low <= 0 <= high:
+        return f"{summary}. {over}: it holds 0, so the runs do not say which recipe is better."
+    return f"{summary}. {over}: {(second if value > 0 else first).label} is better on these data."
 
 
 def t_interval(values: Sequence[float], ratio: float, level: float) -> tuple[float, float]:
@@ -137,38 +104,24 @@ def t_interval(values: Sequence[float], ratio: float, level: float) -> tuple[flo
     return center - half, center + half
 
 
-def _pairs(first: Recipe, second: Recipe) -> list[tuple[RecordedRun, RecordedRun]]:
+def _pairs(first: Recipe, second: Recipe) -> list[Pair]:
     """A run of each recipe for each seed and fold that both have."""
     runs = {run.replicate: run for run in reversed(first.runs)}
     others = {run.replicate: run for run in reversed(second.runs)}
-    pairs = []
-    for replicate, run in runs.items():
-        if replicate in others:
-            pairs.append((run, others[replicate]))
-    return pairs
+    return [(run, others[replicate]) for replicate, run in runs.items() if replicate in others]
 
 
-def _common_images(pairs: Iterable[tuple[RecordedRun, RecordedRun]]) -> list[dict[str, float]]:
+def _image_differences(pairs: Iterable[Pair]) -> list[dict[str, float]]:
     """Of each pair that has images in common, the second score minus the first of each of them."""
     differences = []
     for first, second in pairs:
-        scores = second.image_scores
         common = {}
         for name, score in first.image_scores.items():
-            if name in scores:
-                common[name] = scores[name] - score
+            if name in second.image_scores:
+                common[name] = second.image_scores[name] - score
         if common:
             differences.append(common)
     return differences
-
-
-def _means_over_runs(differences: Sequence[Mapping[str, float]]) -> list[float]:
-    """The mean difference of each image over the pairs of runs that have it."""
-    values: dict[str, list[float]] = {}
-    for by_image in differences:
-        for name, value in by_image.items():
-            values.setdefault(name, []).append(value)
-    return [mean(image_values) for image_values in values.values()]
 
 
 def _overlap(runs: Sequence[RecordedRun], differences: Sequence[Mapping[str, float]]) -> float | None:

@@ -9,7 +9,6 @@ from data_utils.image_io.reader import read_image
 from data_utils.visualize import to_rgb
 from runtime.errors import ImageError
 from tasks.tables import Table
-from train_utils.comparison.differences import Difference
 from train_utils.comparison.recipes import Recipe
 from train_utils.comparison.runs import RecordedRun
 from train_utils.metrics_log import series
@@ -27,13 +26,14 @@ def write_page(
     file: Path,
     recipes: Sequence[Recipe],
     tables: Sequence[Table],
-    differences: Sequence[Difference],
+    sentences: Sequence[str],
     lines: Sequence[str],
 ) -> None:
     """Write the page, at most about four megabytes. Raises OSError.
 
     Args:
         tables: of the recipes, and of the settings in which they differ.
+        sentences: on the differences of recipes.
         lines: the obstacles to the comparison.
     """
     plotted_recipes = recipes[: len(SERIES)]
@@ -44,7 +44,7 @@ def write_page(
         side=PANEL_SIDE,
         tables=tables,
         colors={recipe.label: color for recipe, color in zip(plotted_recipes, SERIES, strict=False)},
-        sentences=[difference.sentence() for difference in differences],
+        sentences=sentences,
         lines=lines,
         charts=_charts(plotted_recipes),
         is_one_recipe=len(recipes) == 1,

@@ -1,6 +1,6 @@
 """Runs grouped by recipe, and the tables of recipes and of the settings in which they differ."""
 
-import shlex
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from train_utils.reporting.pages import plain_text
 from train_utils.settings.record import PACKAGES
 from train_utils.settings.train_settings import NOT_REPEATED, UNPLANNED, WITHOUT_EFFECT
 
+FLAG = re.compile(r"(?<![^\s'])--(?:no-)?([a-z-]+)")  # in a command that is quoted for a shell
 REPLICATE = ("seed", "fold")  # the flags in which runs of one recipe differ
 OUTSIDE_OF_RECIPE = {*REPLICATE, *NOT_REPEATED, *WITHOUT_EFFECT}
 VERSIONS = ("git_commit", *PACKAGES)
@@ -46,40 +47,18 @@ class Recipe:
         """Whether the runs of the recipe have made all their steps."""
         return all(run.is_finished for run in self.runs)
 
-    @property
-    def mean_score(self) -> float:
-        """The mean over its runs."""
-        return mean(run.score for run in self.runs)
-
-    @property
-    def spread(self) -> float | None:
-        """The standard deviation over its runs; None for one run."""
-        if len(self.runs) == 1:
-            return None
-        return stdev(run.score for run in self.runs)
-
 
 def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
     """The recipes of runs, whatever their order: those of one task stand together, the highest mean score first.
 
     Runs of a recipe differ by nothing but seed and fold, and by what the plan has chosen for both: that depends on the
-    training images, which differ between folds. Where all that it has chosen is equal to what others typed, these
-    belong to the recipe too.
+    training images, which differ between folds.
     """
-    by_typed: dict[str, list[RecordedRun]] = defaultdict(list)
+    finished: dict[str, list[RecordedRun]] = defaultdict(list)
     for run in runs:
         if run.is_finished:
-            by_typed[_key(run, _planned_settings(run))].append(run)
-    by_value: dict[str, list[RecordedRun]] = defaultdict(list)
-    for key, group in by_typed.items():
-        values = {_key(run) for run in group}
-        if len(values) == 1:
-            key = values.pop()
-        by_value[key] += group
-    groups = list(by_value.values())
-    for run in runs:
-        if not run.is_finished:
-            groups.append([run])
+            finished[_key(run)].append(run)
+    groups = [*finished.values(), *([run] for run in runs if not run.is_finished)]
     groups.sort(key=lambda group: (group[0].task, -mean(run.score for run in group)))
     return [Recipe(_label(index), group) for index, group in enumerate(groups)]
 
@@ -93,14 +72,14 @@ def _basis(run: RecordedRun) -> tuple[str, Any]:
     return run.task, run.settings.identity.get("classes")
 
 
-def _key(run: RecordedRun, left_out: Iterable[str] = ()) -> str:
-    """A text that is equal for runs of one task, with the same classes and settings but for those that are left out."""
-    settings = _settings(run)
+def _key(run: RecordedRun) -> str:
+    """A text that is equal for runs of one task, with the same classes and settings but for those of the plan."""
+    planned = _planned_settings(run)
     compared = []
-    for name in sorted(settings.keys() - left_out):
-        if settings[name] is not None:  # None is the same as a flag that is not recorded
-            compared.append((name, settings[name]))
-    return repr((_basis(run), sorted(left_out), compared))
+    for name, value in sorted(_settings(run).items()):
+        if value is not None and name not in planned:  # None is the same as a flag that is not recorded
+            compared.append((name, value))
+    return repr((_basis(run), sorted(planned), compared))
 
 
 def _settings(run: RecordedRun) -> dict[str, Any]:
@@ -114,17 +93,10 @@ def _planned_settings(run: RecordedRun) -> set[str]:
     """The settings that the plan has chosen, since the command does not give them."""
     if run.settings.flags.get("plan") != "auto":
         return set()
-    command = str(run.settings.run.get("command", ""))
-    try:
-        words = shlex.split(command)
-    except ValueError:  # earlier versions have recorded it without quotes
-        words = command.split()
-    typed_names = set()
-    for word in words:
-        if word.startswith("--"):
-            flag = word.partition("=")[0].removeprefix("--no-")
-            typed_names.add(flag.lstrip("-").replace("-", "_"))
-    return set(UNPLANNED) - typed_names
+    typed = set()
+    for flag in FLAG.findall(run.settings.run.get("command", "")):
+        typed.add(flag.replace("-", "_"))
+    return set(UNPLANNED) - typed
 
 
 def _label(index: int) -> str:
@@ -144,23 +116,17 @@ def recipe_table(recipes: Sequence[Recipe]) -> Table:
         values = {
             "runs": str(len(runs)) if recipe.is_finished else "unfinished",
             "compared_by": runs[0].compared_by,
-            "mean": recipe.mean_score,
-            "spread": recipe.spread,
+            "mean": mean(scores),
+            "spread": stdev(scores) if len(scores) > 1 else None,
             "lowest": min(scores),
             "highest": max(scores),
-            "images": _distinct(map(_image_count, runs)),
+            "images": _distinct(f"{len(run.image_scores):,}" if run.image_scores else "n/a" for run in runs),
             "best_step": _distinct(f"{run.best_step:,} of {run.steps:,}" for run in runs),
             "replicates": _distinct(run.replicate for run in runs),
             "folders": _distinct(str(run.folder) for run in runs),
         }
         rows.append((recipe.label, values))
     return Table("Recipes", "recipe", COLUMNS, rows)
-
-
-def _image_count(run: RecordedRun) -> str:
-    if not run.image_scores:
-        return "n/a"
-    return f"{len(run.image_scores):,}"
 
 
 def settings_table(recipes: Sequence[Recipe]) -> Table:

@@ -88,7 +88,7 @@ def main() -> None:
     checkpoints.resume(run.checkpoint, state, model)
     state.best_evaluation(task)  # scores that are damaged end the run now, and not when its report is written
 
-    publisher = Publisher.begin(accelerator, network, checkpoints, schedule, state, data, task)
+    publisher = Publisher(accelerator, network, checkpoints, schedule, state, data, task)
     memory = StepMemory(accelerator, run.output_dir, network, batch_split)
     with memory.shortage_recorded(state):
         fit(
@@ -107,7 +107,7 @@ def main() -> None:
             checkpoints=checkpoints,
             publisher=publisher,
         )
-    publisher.finish(args, run, schedule, state)
+    publisher.finish(run)
 
 
 def fit(
@@ -158,7 +158,7 @@ def fit(
         if schedule.is_evaluation_step(state.step):
             with log.pause(), clock.evaluating(), average.average_weights():
                 evaluation = evaluate(accelerator, model, val_loader, criterion, state.step)
-                is_best = publisher.publish(evaluation, state)
+                is_best = publisher.publish(evaluation)
             schedule.say_forecast(state.step)
         if schedule.is_checkpoint_step(state.step) or is_best or guard.run_ends:
             with log.pause(), clock.saving(state):

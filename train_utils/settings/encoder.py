@@ -18,10 +18,7 @@ from unet.model_files import check_numbers, layer_counts
 MOST_LAYERS = 1000  # the stages of the deepest known encoders have 36
 # entries of a backbone's config that are not kept
 NEEDLESS_ENTRIES = ("id2label", "label2id", "architectures", "transformers_version", "dtype")
-# names of encoders in torchvision, timm and segmentation_models.pytorch -> the Hub's id of such weights
-HUB_IDS = {f"resnet{layers}": f"microsoft/resnet-{layers}" for layers in (18, 26, 34, 50, 101, 152)}
-HUB_IDS |= {f"convnext_{size}": f"facebook/convnext-{size}-224" for size in ("tiny", "small", "base", "large")}
-HUB_IDS |= {f"swin_{size}": f"microsoft/swin-{size}-patch4-window7-224" for size in ("tiny", "small", "base")}
+HUB_EXAMPLE = "microsoft/resnet-50"
 EXAMPLES = "resnet, convnext, convnextv2, swin, swinv2, focalnet, hgnet_v2, pvt_v2"
 # mean and standard deviation of channels in 0..1 if there is no preprocessor_config.json: ImageNet's, except for BiT
 IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -79,16 +76,12 @@ def with_channels(config: dict[str, Any], channels: int) -> dict[str, Any]:
 def _find_backbone(source: str) -> tuple[Any, Any]:
     """The transformers config in a folder or on the Hub, and the class of its backbone; ModelError without one."""
     transformers = import_transformers()
-    is_folder = Path(source).is_dir()
-    hub_id = HUB_IDS.get(source.lower().replace("-", "_").replace("resnet_", "resnet"))
-    if hub_id and not is_folder:
-        raise ModelError(f"--encoder {source}: is no folder and no Hub id; did you mean --encoder {hub_id}?")
-    if source.startswith("timm/"):
-        raise ModelError(f"--encoder {source}: models of timm are not supported; use one of transformers: {EXAMPLES}")
     try:
         config = transformers.AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # transformers may raise anything at somebody else's file
-        problem = "has no usable config.json" if is_folder else "is not a folder, and cannot be loaded from the Hub"
+        problem = "has no usable config.json"
+        if not Path(source).is_dir():
+            problem = f"is not a folder, and cannot be loaded from the Hub by an id such as {HUB_EXAMPLE}"
         raise ModelError(f"--encoder {source}: {problem}: {one_line(error)}") from error
     backbones = transformers.AutoBackbone._model_mapping
     if type(config) not in backbones or not getattr(config, "stage_names", None):  # some have no stages

@@ -1,10 +1,9 @@
-"""Runs of which reviews ask the opinion, without any network, and review.py in the test's own process."""
+"""Runs that review masks, without any network, and review.py in the test's own process."""
 
 import contextlib
 import csv
 import io
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,7 @@ from data_utils.sources.records import ListRecords
 from runtime.errors import UserError
 from runtime.script import print_error
 from train_utils.review.masks import Area
-from train_utils.review.reviews import MaskReview, Opinion
+from train_utils.review.reviews import MaskReview
 
 
 class RunStandIn:
@@ -46,18 +45,13 @@ class FourImages:
         return 4
 
 
-def opinion(score: float = 0.5, share: float = 0.0, areas: Sequence[Area] = (), *, shifted: bool = False) -> Opinion:
-    """The opinion of the run "run" on its first image."""
-    run = SimpleNamespace(name="run", info=None, has_volumes=False)
-    return Opinion(run, 0, [0], score, share, areas, ["moved"] if shifted else [])
-
-
 def mask_review(
-    name: str, score: float, share: float = 0.0, missing: float = 0.0, *, shifted: bool = False
+    name: str, score: float = 0.5, share: float = 0.0, missing: float = 0.0, shifted: bool = False
 ) -> MaskReview:
-    """A review whose only problem may be a shift."""
+    """A review by the run "run" whose only problem may be a shift."""
+    run = SimpleNamespace(name="run", info=None, has_volumes=False)
     areas = [Area(False, "car", 50, 1.0, False, None, missing)]
-    return MaskReview(name, [opinion(score, share, areas, shifted=shifted)])
+    return MaskReview(name, run, 0, [0], score, share, areas, ["moved"] if shifted else [])
 
 
 def cell_probabilities(*boxes: tuple[int, int, int, int, float]) -> np.ndarray:

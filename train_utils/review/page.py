@@ -56,18 +56,16 @@ def table_text(reviews: Sequence[MaskReview]) -> str:
     table = TableWriter(text)
     table.writerow(TITLES)
     for review in reviews:
-        runs = " ".join(opinion.run.name for opinion in review.opinions)
         numbers = (f"{review.score:.6f}", f"{review.area_share:.6f}", f"{review.missing:.6f}")
-        table.writerow((review.name, *numbers, "; ".join(review.problems), runs))
+        table.writerow((review.name, *numbers, "; ".join(review.problems), review.run.name))
     return text.getvalue()
 
 
 def _views(review: MaskReview) -> dict[str, dict[str, np.ndarray]]:
     """The pictures by label, (H, W, 3) uint8, of an image, "", or of each of the worst slices of a volume."""
-    first = review.opinions[0]
-    section = new_section(first.run.info)
+    section = new_section(review.run.info)
     views = {}
-    for example in predicted_examples(first.run, first.index, first.slices):
+    for example in predicted_examples(review.run, review.index, review.slices):
         pictures: dict[str, np.ndarray] = {}
         for label, picture in section.views(example.image, example.truth, example.pred).items():
             pictures[LABELS.get(label, label)] = reduce_picture(picture)

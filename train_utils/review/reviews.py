@@ -1,7 +1,6 @@
 """The masks of the validation images of runs, each reviewed by the models that have not trained on it."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -35,8 +34,8 @@ class Slice(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Opinion:
-    """What the model of one run says of a mask.
+class MaskReview:
+    """What the model of a run says of the mask of an image or a volume.
 
     Args:
         index: the number of the image among the validation images of the run.
@@ -45,8 +44,10 @@ class Opinion:
         area_share: the mean over these slices of `area_share`, in 0..1, high if whole areas look wrong.
         areas: the areas in these slices on which mask and model do not agree.
         shifts: how the mask, or the masks of slices, have to be moved, in words.
+        equal_to: an image with the same content that the model has trained on, if there is one.
     """
 
+    name: str
     run: ReviewedRun
     index: int
     slices: Sequence[int]
@@ -54,55 +55,21 @@ class Opinion:
     area_share: float
     areas: Sequence[Area]
     shifts: Sequence[str]
+    equal_to: str | None = None
 
     @property
     def missing(self) -> float:
         """The confidence, in 0..1, that the mask lacks the likeliest of the objects that it may lack."""
         return max((area.confidence for area in self.areas if not area.in_mask), default=0.0)
 
-
-@dataclass(frozen=True, eq=False)
-class MaskReview:
-    """The findings on the mask of an image or a volume; its numbers are means over the models.
-
-    Args:
-        opinions: of the models that have not trained on the image.
-        equal_to: an image with the same content that a model has trained on, if there is one.
-    """
-
-    name: str
-    opinions: Sequence[Opinion]
-    equal_to: str | None = None
-
-    @property
-    def score(self) -> float:
-        """See `Opinion.score`."""
-        return mean(opinion.score for opinion in self.opinions)
-
-    @property
-    def area_share(self) -> float:
-        """See `Opinion.area_share`."""
-        return mean(opinion.area_share for opinion in self.opinions)
-
-    @property
-    def missing(self) -> float:
-        """See `Opinion.missing`."""
-        return mean(opinion.missing for opinion in self.opinions)
-
-    @property
-    def is_shifted(self) -> bool:
-        """Whether the mask has to be moved to fit the first model's prediction."""
-        return bool(self.opinions[0].shifts)
-
     @property
     def problems(self) -> list[str]:
-        """The likely mistakes in the eyes of the first model, in words, the surest first."""
-        first = self.opinions[0]
+        """The likely mistakes in words, the surest first."""
         problems = []
-        for area in sorted(first.areas, key=attrgetter("confidence"), reverse=True):
+        for area in sorted(self.areas, key=attrgetter("confidence"), reverse=True):
             if area.text and area.confidence >= MIN_CONFIDENCE:
                 problems.append(f"{area.text} ({area.confidence:.0%} sure)")
-        problems += first.shifts
+        problems += self.shifts
         if self.equal_to is not None:
             problems.append(f"the image is equal to the training image {self.equal_to}")
         return problems
@@ -113,11 +80,10 @@ def review_runs(
 ) -> tuple[list[MaskReview], list[str]]:
     """A review of each image that a run has not trained on, the worst mask first, and a line for each failure.
 
-    One image is in memory at a time.
+    An image that several runs hold out is reviewed by the first of them. One image is in memory at a time.
     """
     lines: list[str] = []
-    opinions: dict[str, list[Opinion]] = defaultdict(list)
-    equal_names: dict[str, str] = {}
+    reviews: dict[str, MaskReview] = {}
     areas: list[Area] = []
     for folder in folders:
         try:
@@ -126,24 +92,24 @@ def review_runs(
             lines.append(f"{folder}: {error}; it is left out")
             continue
         val = run.info.val
-        equal_names |= equal_images(run.info.train.records, val.records)
+        equal_names = equal_images(run.info.train.records, val.records)
         for index in track(range(len(val)), len(val), f"reviewing {folder}"):
-            if index in val.bad:
+            name = shown_name(val.records, index)
+            if index in val.bad or name in reviews:
                 continue
             try:
-                opinion = ask(run, index, areas)
+                review = review_mask(run, index, areas, equal_names.get(name))
             except DataError as error:
                 lines.append(f"{error}; it is left out")
                 continue
-            if opinion is not None:
-                opinions[shown_name(val.records, index)].append(opinion)
+            if review is not None:
+                reviews[name] = review
     rate_areas(areas)
-    reviews = [MaskReview(name, by_run, equal_names.get(name)) for name, by_run in opinions.items()]
-    return worst_first(reviews), lines
+    return worst_first(list(reviews.values())), lines
 
 
-def ask(run: ReviewedRun, index: int, all_areas: list[Area]) -> Opinion | None:
-    """The opinion of a run's model on a mask; None if nothing of it is labeled. All areas are added to `all_areas`."""
+def review_mask(run: ReviewedRun, index: int, all_areas: list[Area], equal_to: str | None) -> MaskReview | None:
+    """The review of a mask by a run; None if nothing of it is labeled. All areas are added to `all_areas`."""
     worst: list[Slice] = []
     for number, (probabilities, mask) in enumerate(predicted_slices(run, index)):
         areas = list(compare_areas(probabilities, mask, run.class_names))
@@ -170,7 +136,8 @@ def ask(run: ReviewedRun, index: int, all_areas: list[Area]) -> Opinion | None:
         if shift is not None:
             moved = f"{shift[0]:+d} rows and {shift[1]:+d} columns"
             shifts.append(f"{place}the mask fits better when it is moved by {moved}")
-    return Opinion(
+    return MaskReview(
+        shown_name(run.info.val.records, index),
         run,
         index,
         slices=[scored.number for scored in worst],
@@ -178,6 +145,7 @@ def ask(run: ReviewedRun, index: int, all_areas: list[Area]) -> Opinion | None:
         area_share=mean(area_share(scored.probabilities, scored.mask) for scored in worst),
         areas=doubted,
         shifts=shifts,
+        equal_to=equal_to,
     )
 
 
@@ -199,7 +167,7 @@ def worst_first(reviews: Sequence[MaskReview]) -> list[MaskReview]:
         missing_rank = missing_ranks[index] if review.missing else last
         area_rank = area_ranks[index] if review.area_share else last
         rank = score_ranks[index] * missing_rank * math.sqrt(area_rank)
-        keys.append((not review.is_shifted, rank, review.name))
+        keys.append((not review.shifts, rank, review.name))
     return [reviews[index] for index in sorted(range(last), key=keys.__getitem__)]
 
 

@@ -71,8 +71,7 @@ def train_step(
     Returns:
         Whether the step is made, a bool on the device.
     """
-    group = accelerator.process_index // args.processes_per_volume
-    seed_step(args.seed, guard.state.step, group)  # for dropout
+    seed_step(args.seed, guard.state.step, accelerator.process_index)  # for dropout
     # The loss is divided by the counts of all micro-batches on all processes, so that it does not depend on their
     # number. The same exchange tells all processes whether one of them was asked to stop, and what time it is.
     own_counts = sum(criterion.counts(micro_batch.targets) for micro_batch in micro_batches)

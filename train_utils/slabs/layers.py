@@ -25,23 +25,16 @@ def slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
         nn.Conv3d: SlabConv3d,
         GroupNorm: SlabGroupNorm,
         InstanceNorm: SlabInstanceNorm,
-        nn.Dropout: SlabDropout,
     }
     slab_class = classes.get(type(layer))
-    if slab_class is None or _stays_inside(layer):
+    is_flat = isinstance(layer, nn.Conv2d | nn.Conv3d) and layer.kernel_size[0] == 1
+    if slab_class is None or is_flat:
         return None
     # the layer keeps its parameters, buffers and hooks; only its class changes
     changed: Any = object.__new__(slab_class)
     changed.__dict__ = layer.__dict__
     changed.slabs = slabs
     return changed
-
-
-def _stays_inside(layer: nn.Module) -> bool:
-    """Whether a layer needs nothing from beyond its slab, although others of its kind do."""
-    if isinstance(layer, nn.Conv2d | nn.Conv3d):
-        return layer.kernel_size[0] == 1
-    return isinstance(layer, nn.Dropout) and layer.p == 0
 
 
 class SlabLayer(nn.Module):
@@ -168,15 +161,3 @@ class SlabInstanceNorm(SlabLayer, InstanceNorm):
 
     def slab_forward(self, x: Tensor) -> Tensor:
         return group_norm(x, self.num_features, self.weight, self.bias, self.eps, self.slabs.sum)
-
-
-class SlabDropout(SlabLayer, nn.Dropout):
-    """Dropout at the lowest level, which applies this slab's part of the whole volume's mask."""
-
-    def slab_forward(self, x: Tensor) -> Tensor:
-        slabs = self.slabs
-        shape = list(x.shape)
-        shape[FIRST_AXIS] = slabs.length // slabs.divisor
-        mask = F.dropout(laid_out_like(x, x.new_ones(shape)), self.p)
-        start = slabs.rows(slabs.length).start // slabs.divisor
-        return x * mask.narrow(FIRST_AXIS, start, x.shape[FIRST_AXIS])

@@ -1,7 +1,7 @@
 """The cut of volumes into slabs, one for each process of a group, and what these processes exchange."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 import torch
@@ -16,7 +16,7 @@ from unet.blocks import channels_last
 FIRST_AXIS = 2  # the first spatial axis of (B, C, *spatial)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Slabs:
     """The slabs of a volume, and the place of this process among the processes that share it.
 
@@ -28,16 +28,12 @@ class Slabs:
         slab: the number of this process's slab in the volume, from 0.
         group: the number of this process's group, from 0.
         divisor: the factor by which the first axis is divided on the way to the lowest level.
-
-    Attributes:
-        length: the first side of the volume that was cut last.
     """
 
     size: int = 1
     slab: int = 0
     group: int = 0
     divisor: int = 1
-    length: int = field(default=0, init=False)
 
     @classmethod
     def of_process(cls, process: int, processes: int, size: int, divisor: int = 1) -> "Slabs":
@@ -65,8 +61,7 @@ class Slabs:
 
     def cut(self, images: Tensor) -> Tensor:
         """This process's slab of images (B, C, *spatial)."""
-        self.length = images.shape[FIRST_AXIS]
-        return laid_out_like(images, images[:, :, self.rows(self.length)])
+        return laid_out_like(images, images[:, :, self.rows(images.shape[FIRST_AXIS])])
 
     def cut_targets(self, targets: Target) -> Target:
         """This process's slab of targets (B, *spatial)."""
@@ -105,7 +100,7 @@ class Slabs:
 
 
 def laid_out_like(x: Tensor, values: Tensor) -> Tensor:
-    """The values in the memory format of x: it determines the kernels, and the order in which a mask is drawn."""
+    """The values in the memory format of x: it determines the kernels."""
     return values.contiguous() if x.is_contiguous() else channels_last(values)
 
 

@@ -37,6 +37,7 @@ def check_slabs(accelerator: Accelerator, network: UNet, slabs: Slabs, shortest:
         f"does not work with {kind.value}; use a profile of DDP": kind in SHARDING,
         "does not work with torch.compile; leave out --dynamo_backend": compiles(accelerator),
         f"does not work with --upsample {config.upsample}; give transpose": config.upsample != "transpose",
+        f"does not work with --dropout {config.dropout:g}; give 0": config.dropout > 0,
         "needs batch norm over all slabs; leave out --sync-batchnorm off": (
             sync_batchnorm == "off" and config.norm == "batch"
         ),

@@ -8,7 +8,19 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from train_utils.slabs.slabs import FIRST_AXIS, Slabs, laid_out_like
+from train_utils.sync_batchnorm import SynchronizedBatchNorm
 from unet.norms import GroupNorm, InstanceNorm, group_norm
+
+STAYS_INSIDE = (  # layers that need nothing from beyond their slab, or add up over all processes already
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.MaxPool2d,
+    nn.MaxPool3d,
+    nn.Dropout,
+    nn.Identity,
+    nn.ModuleList,
+    SynchronizedBatchNorm,
+)
 
 
 def cut_input(slabs: Slabs, network: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
@@ -27,8 +39,11 @@ def slab_layer(layer: nn.Module, slabs: Slabs) -> nn.Module | None:
         InstanceNorm: SlabInstanceNorm,
     }
     slab_class = classes.get(type(layer))
-    is_flat = isinstance(layer, nn.Conv2d | nn.Conv3d) and layer.kernel_size[0] == 1
-    if slab_class is None or is_flat:
+    if slab_class is None:
+        is_known = isinstance(layer, STAYS_INSIDE) or any(layer.children())
+        assert is_known, f"slabs do not know what {type(layer).__name__} looks at"
+        return None
+    if isinstance(layer, nn.Conv2d | nn.Conv3d) and layer.kernel_size[0] == 1:
         return None
     # the layer keeps its parameters, buffers and hooks; only its class changes
     changed: Any = object.__new__(slab_class)

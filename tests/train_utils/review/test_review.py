@@ -256,7 +256,7 @@ def test_a_calibrated_model_needs_no_further_temperature(calibrated, noisy_data,
     run = tmp_path / "run"
     shutil.copytree(calibrated.run, run)
     assert run_review("--runs", run, "--calibrate", "--dataset", noisy_data, "--output", tmp_path).code == 0
-    assert recorded_temperature(run) == pytest.approx(calibrated.temperature, rel=0.001)
+    assert recorded_temperature(run) == pytest.approx(calibrated.temperature, rel=0.01)
 
 
 def test_a_run_of_volumes_is_calibrated(volumes, tmp_path):

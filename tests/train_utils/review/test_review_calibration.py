@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from train_utils.review.calibration import TEMPERATURES, UNCHANGED, apply_temperature, try_temperatures
+from train_utils.review.calibration import (
+    TEMPERATURES,
+    apply_temperature,
+    best_temperature,
+    confidence_counts,
+    cross_entropies,
+)
 from unet import UNet, UNetConfig
 
 
@@ -26,9 +32,8 @@ def test_temperatures_divide_all_of_the_last_layer(tmp_path):
 
 def test_confidences_are_counted_where_the_mask_is_known():
     probabilities = np.array([[[0.75, 0.25, 0.625]], [[0.25, 0.75, 0.375]]], np.float32)
-    _, counts = try_temperatures(probabilities, np.array([[0, 0, 255]]))
-    assert TEMPERATURES[UNCHANGED] == 1
-    assert counts[UNCHANGED].sum(dim=0).tolist() == [2, 1, 1.5 * 2**20]
+    counts = confidence_counts(probabilities, np.array([[0, 0, 255]]))
+    assert counts.sum(dim=0).tolist() == [2, 1, 1.5 * 2**20]
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -44,32 +49,28 @@ def toy(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return logits, (rng.random((100, 100)) > below).sum(axis=0).astype(np.uint8)
 
 
-def best_temperature(probabilities: np.ndarray, mask: np.ndarray) -> float:
-    entropies, _ = try_temperatures(probabilities, mask)
-    assert entropies.isfinite().all()
-    return TEMPERATURES[entropies.argmin()].item()
-
-
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.7])
 def test_the_temperature_is_the_number_that_logits_were_multiplied_by(factor):
     logits, mask = toy(0)
     mask[0] = 255
-    assert best_temperature(softmax(factor * logits).astype(np.float32), mask) == pytest.approx(factor, rel=0.05)
+    entropies = cross_entropies(softmax(factor * logits).astype(np.float32), mask)
+    assert best_temperature(entropies) == pytest.approx(factor, rel=0.05)
     logs = np.log(np.take_along_axis(softmax(logits), np.minimum(mask, 2)[None].astype(int), 0))[0][mask != 255]
-    assert try_temperatures(softmax(logits), mask)[0][UNCHANGED].item() == pytest.approx(-logs.sum())
+    assert TEMPERATURES[24] == 1
+    assert cross_entropies(softmax(logits), mask)[24] == pytest.approx(-logs.sum())
 
 
 def test_a_model_that_is_never_right_gets_the_highest_temperature_and_one_that_always_is_the_lowest():
     _, mask = toy(0)
     probabilities = np.zeros((3, 100, 100), np.float32)
     np.put_along_axis(probabilities, mask[None].astype(int), 1, axis=0)
-    assert best_temperature(probabilities, mask) == 0.125
-    assert best_temperature(probabilities, (mask + 1) % 3) == 8
+    assert best_temperature(cross_entropies(probabilities, mask)) == 0.125
+    assert best_temperature(cross_entropies(probabilities, (mask + 1) % 3)) == 8
 
 
 @pytest.mark.parametrize(("rows", "pixels"), [(300, 20_000), (10, 4000), (110, 22_000)])
 def test_some_twenty_thousand_pixels_of_an_image_count_where_it_is_labeled(rows, pixels):
     mask = np.full((300, 400), 255, np.uint8)
     mask[:rows] = 1
-    entropies, _ = try_temperatures(np.full((2, 300, 400), 0.5, np.float32), mask)
-    assert entropies.numpy() == pytest.approx(np.full(len(TEMPERATURES), pixels * np.log(2)))
+    entropies = cross_entropies(np.full((2, 300, 400), 0.5, np.float32), mask)
+    assert entropies == pytest.approx(np.full(len(TEMPERATURES), pixels * np.log(2)))

@@ -31,13 +31,11 @@ class Totals(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """The moments of a step, the seconds of evaluations and saves within it, and its images."""
+    """The moments of a step, and its images."""
 
     begin: Mark
     data: Mark
     end: Mark
-    paused: float
-    paused_before_data: float
     images: float
 
 
@@ -52,8 +50,6 @@ class Meter:
         self._on_cuda = accelerator.device.type == "cuda"
         self._steps_seen = 0
         self._begin = self._data = self._now()
-        self._paused = 0.0
-        self._paused_before_data = 0.0
         self._over: list[_Step] = []  # steps whose events may not have happened yet
         self._window = Totals()  # since the last summary
         self._total = Totals()
@@ -61,20 +57,17 @@ class Meter:
     def data_ready(self) -> None:
         """Note that the next step's micro-batches are here."""
         self._data = self._now()
-        self._paused_before_data = self._paused
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """A context for work that belongs to no step; the device has computed all steps before it."""
-        begin = time.perf_counter()
+        """A context for work between two steps: the next step begins behind it."""
         yield
-        self._paused += time.perf_counter() - begin
+        self._begin = self._now()
 
     def end_step(self, images: float) -> None:
         """Note that a step is queued, with `images` images over all processes; the next step begins."""
-        step = _Step(self._begin, self._data, self._now(), self._paused, self._paused_before_data, images)
+        step = _Step(self._begin, self._data, self._now(), images)
         self._begin = step.end
-        self._paused = 0.0
         self._steps_seen += 1
         if self._steps_seen > WARMUP_STEPS:
             self._over.append(step)
@@ -115,10 +108,9 @@ class Meter:
     def _settle(self) -> None:
         """Add up the steps that the device has finished: reading their events does not wait."""
         while self._over and _is_past(self._over[0].end):
-            begin, data, end, paused, paused_before_data, images = self._over.pop(0)
-            seconds = _seconds(begin, end) - paused
-            waited = _seconds(begin, data) - paused_before_data
-            self._window = self._window.plus(Totals(1, images, seconds, waited))
+            step = self._over.pop(0)
+            seconds, waited = _seconds(step.begin, step.end), _seconds(step.begin, step.data)
+            self._window = self._window.plus(Totals(1, step.images, seconds, waited))
 
     def _now(self) -> Mark:
         if not self._on_cuda:

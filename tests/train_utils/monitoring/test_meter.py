@@ -33,11 +33,11 @@ def measured(clock: Clock, *, steps: int, data: float, compute: float) -> Meter:
     """
     meter = Meter(Accelerator(cpu=True))
     for step in range(3 + steps):
-        clock.now += data if step >= 3 else 100
-        meter.data_ready()
         for seconds in (20, 30):
             with meter.pause():
                 clock.now += seconds
+        clock.now += data if step >= 3 else 100
+        meter.data_ready()
         clock.now += compute if step >= 3 else 100
         meter.end_step(4)
     return meter
@@ -85,15 +85,3 @@ def test_waiting_for_data_is_named_by_the_flags_that_help(clock, cached, remedy)
     meter = measured(clock, steps=20, data=0.5, compute=0.5)
     meter.summary()
     assert meter.bottleneck(2, cached) == f"training waited for data 50% of the time: {remedy}"
-
-
-def test_an_evaluation_before_the_data_of_a_step_is_no_wait_for_them(clock):
-    meter = Meter(Accelerator(cpu=True))
-    for _ in range(8):
-        with meter.pause():
-            clock.now += 50
-        clock.now += 1
-        meter.data_ready()
-        clock.now += 3
-        meter.end_step(4)
-    assert meter.summary()["perf/data_wait_percent"] == 25.0

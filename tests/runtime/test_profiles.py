@@ -244,8 +244,8 @@ def test_a_run_knows_the_command_that_started_it(monkeypatch, tmp_path, own, par
     for name in ("accelerate", "unet-train"):
         (tmp_path / name).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    flags = ["--dataset", "s3://me:secret@host/my data"]
-    monkeypatch.setattr("sys.argv", ["train.py", "--dataset", "s3://host/my data"])  # redacted
+    flags = ["--dataset", "s3://host/data?key=secret", "--output-dir", "my run"]
+    monkeypatch.setattr("sys.argv", ["train.py", "--dataset", "s3://host/data", "--output-dir", "my run"])  # redacted
     monkeypatch.setattr("sys.orig_argv", [*own.replace("BIN", str(tmp_path)).split(), *flags])
     if parent:
         monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
@@ -253,7 +253,7 @@ def test_a_run_knows_the_command_that_started_it(monkeypatch, tmp_path, own, par
         monkeypatch.setattr("psutil.Process", lambda number: launcher)
     if parent == "bash":
         flags.clear()
-    assert command_line(["--resume", "auto"]) == f"{line} --dataset 's3://host/my data' --resume auto"
+    assert command_line(["--resume", "auto"]) == f"{line} --dataset s3://host/data --output-dir 'my run' --resume auto"
 
 
 @pytest.mark.parametrize(

@@ -118,10 +118,12 @@ def allow_graphs(falls_back: bool = False) -> None:
         falls_back: whether what cannot be compiled runs as it is; else it is an error.
     """
     from torch._dynamo import config  # takes a second
+    from torch._functorch import config as gradient_config
 
     config.recompile_limit = MOST_GRAPHS
     config.accumulated_recompile_limit = MOST_GRAPHS
     config.suppress_errors = falls_back
+    gradient_config.force_non_lazy_backward_lowering = falls_back  # else errors of backward passes come too late
     if falls_back:
         torch._logging.set_logs(dynamo=logging.ERROR)  # else each shape of each block warns in some hundred lines
 

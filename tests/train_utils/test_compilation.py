@@ -16,6 +16,7 @@ from support.folders import write_folder
 from support.in_process import run_train
 from torch._dynamo.utils import counters
 
+from runtime.launch import allow_graphs
 from tasks.classes import ClassTarget
 from tasks.losses import LOSSES
 from tasks.step_loss import StepLoss
@@ -135,3 +136,21 @@ def test_a_compiled_loss_is_one_graph_for_each_shape(compiled, loss):
         torch.testing.assert_close(ours.counts(targets), counts, rtol=1e-12, atol=0)
         torch.testing.assert_close(ours(logits, targets, counts), plain(logits, targets, counts), rtol=1e-12, atol=0)
     assert counters["stats"]["unique_graphs"] == 2 * 2  # counts and sums of two shapes
+
+
+def no_compiler(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> None:
+    raise RuntimeError("no compiler is installed")
+
+
+def test_what_a_run_compiles_by_itself_runs_as_it_is_where_the_compiler_fails(compiled, capfd):
+    plain = torch.nn.Linear(2, 3)
+    ours = copy.deepcopy(plain)
+    ours.compile(backend=no_compiler)
+    x = torch.rand(4, 2)
+    allow_graphs(falls_back=True)
+    try:
+        assert torch.equal(ours(x), plain(x))
+    finally:
+        allow_graphs()
+        torch._logging.set_logs()
+    assert capfd.readouterr().err == ""

@@ -48,12 +48,6 @@ def run(tmp_path) -> Path:
     return mark(tmp_path, unplanned())
 
 
-def test_a_finished_run_says_its_step_with_the_flags_that_continue_it(run):
-    line = finished_line(run, unplanned())
-    assert line.startswith(f"{run}: the run has finished, at step 30 of 30;")
-    assert line.endswith("give more --epochs, --max-steps or --max-minutes")
-
-
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
@@ -70,21 +64,11 @@ def test_a_run_has_finished_if_no_more_steps_and_no_other_settings_are_asked_for
     assert has_finished(run, *flags.split()) is expected
 
 
-def test_a_record_with_damaged_flags_is_of_no_finished_run(run):
-    change_record(run, flags="all")
-    assert not has_finished(run)
-
-
 def test_a_flag_that_is_newer_than_a_finished_run_counts_as_unchanged(run):
     flags = recorded_flags(run)
     del flags["num_workers"]
     change_record(run, flags=flags)
     assert has_finished(run, "--num-workers", "7")
-
-
-def test_a_run_whose_last_checkpoint_was_removed_has_not_finished(run):
-    (run / "checkpoints" / "step-00000030").rmdir()
-    assert not has_finished(run)
 
 
 @pytest.mark.parametrize(
@@ -105,21 +89,7 @@ def test_flags_that_the_plan_or_the_data_decided_need_not_be_typed(tmp_path, fla
     assert (line is not None) is expected
 
 
-def test_a_finished_run_is_recognized_without_the_query_that_its_file_holds(run):
-    url = "https://example.org/data.parquet?t=secret"
-    change_record(run, flags=recorded_flags(run) | {"dataset": url})
-    assert has_finished(run, "--dataset", url)
-
-
 @pytest.mark.parametrize(("minutes", "expected"), [("3", True), ("3.1", False)])
 def test_a_run_of_minutes_has_finished_unless_more_minutes_are_given(tmp_path, minutes, expected):
     mark(tmp_path, unplanned("--max-minutes", "3"), step=20, total_steps=20)  # fewer than the ten epochs of --epochs
     assert has_finished(tmp_path, "--max-minutes", minutes) is expected
-
-
-@pytest.mark.parametrize("flags", ["", "--max-steps 99"])
-def test_a_run_without_patience_left_has_finished_whatever_its_length(tmp_path, flags):
-    mark(tmp_path, unplanned(), step=12)
-    line = finished_line(tmp_path, unplanned(*flags.split()))
-    assert line.startswith(f"{tmp_path}: the run has finished, at step 12 of 30;")
-    assert line.endswith("give a larger --patience")

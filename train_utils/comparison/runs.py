@@ -51,11 +51,9 @@ class RecordedRun:
     @property
     def replicate(self) -> str:
         """What tells runs of one recipe apart: the seed, and the fold where there are folds."""
-        fold = self.settings.flags.get("fold")
-        seed = f"seed {self.settings.flags.get('seed')}"
-        if fold is None:
-            return seed
-        return f"fold {fold}, {seed}"
+        flags = self.settings.flags
+        fold = f"fold {flags['fold']}, " if flags.get("fold") else ""
+        return f"{fold}seed {flags.get('seed')}"
 
 
 def read_runs(folders: Iterable[Path]) -> tuple[list[RecordedRun], list[str]]:
@@ -103,8 +101,6 @@ def read_run(folder: Path) -> tuple[RecordedRun, list[str]]:
     image_scores: Mapping[str, float] = {}
     try:
         image_scores = read_image_scores(folder)
-    except FileNotFoundError:
-        remarks.append(f"there is no {IMAGE_SCORES}, as in runs of earlier versions; its images cannot be compared")
     except (OSError, ValueError) as error:
         remarks.append(f"{IMAGE_SCORES} cannot be read ({_reason(error)}); its images cannot be compared")
     return RecordedRun(folder, settings, records, score, best_step, image_scores, steps, is_finished), remarks

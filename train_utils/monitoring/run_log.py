@@ -68,7 +68,6 @@ class RunLog:
         if settings.flags["trace_steps"]:
             self._profiler = self._trace.enter_context(self._profile(settings.flags["trace_steps"]))
         self._last: StepResult | None = None  # the last step whose result is known
-        self._brief = ""
         self._has_named_bottleneck = False
         clock = schedule.clock
         if clock.budget:
@@ -105,7 +104,6 @@ class RunLog:
             self._last = result
         if self.schedule.is_log_step(self.state.step):
             self._write_training(learning_rate)
-        self._describe()
         clock = self.schedule.clock
         if clock.budget:
             self.bar.update(clock.done // 1000 - self.bar.n)
@@ -126,18 +124,22 @@ class RunLog:
             **self.meter.summary(),
         }
         self._write(record)
-        self._brief = f"epoch {self.schedule.epoch(self.state.step):.1f}, {brief(record)}"
+        self.bar.set_postfix_str(self._brief(record), refresh=False)
         bottleneck = self.bottleneck()
         if bottleneck and not self._has_named_bottleneck:
             self._has_named_bottleneck = True
             say(bottleneck)
 
-    def _describe(self) -> None:
-        """Write the last record and the best score behind the bar."""
-        text = self._brief
-        if self.state.best >= 0:
-            text += f", best {self.compared_by} {self.state.best:.3f}"
-        self.bar.set_postfix_str(text, refresh=False)
+    def _brief(self, record: dict[str, float | None]) -> str:
+        """Epoch, loss, speed, wait for data and best score, for the bar."""
+        loss = record["train/loss"]
+        parts = [f"epoch {self.schedule.epoch(self.state.step):.1f}", "no loss" if loss is None else f"loss {loss:.3f}"]
+        if "perf/images_per_second" in record:
+            parts.append(f"{record['perf/images_per_second']:.1f} images/s")
+            parts.append(f"{record['perf/data_wait_percent']:.0f}% waiting for data")
+        if self.state.has_best:
+            parts.append(f"best {self.compared_by} {self.state.best:.3f}")
+        return ", ".join(parts)
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Write a record of the scores."""
@@ -154,7 +156,6 @@ class RunLog:
 
     def close(self) -> None:
         """End the measurement after the last step, and name the samples that any process left out."""
-        self._describe()
         self.bar.close()
         self._profiler = None
         self._trace.close()  # perhaps before all the steps were traced
@@ -193,13 +194,3 @@ class RunLog:
             device = "cpu" if self.accelerator.device.type == "cpu" else "device"
             table = profiler.key_averages().table(f"self_{device}_time_total", row_limit=TOP_OPERATORS)
             say(f"{table}\ntraces, a file for each process: {folder}")
-
-
-def brief(record: dict[str, float | None]) -> str:
-    """Loss, speed and wait for data, for a progress bar."""
-    loss = record["train/loss"]
-    parts = ["no loss" if loss is None else f"loss {loss:.3f}"]
-    if "perf/images_per_second" in record:
-        parts.append(f"{record['perf/images_per_second']:.1f} images/s")
-        parts.append(f"{record['perf/data_wait_percent']:.0f}% waiting for data")
-    return ", ".join(parts)

@@ -60,7 +60,7 @@ def test_broken_runs_are_left_out(of_broken_runs):
     ("name", "words"),
     [
         ("unfinished", "has not finished (step 40 of 40)"),
-        ("old", "there is no images.csv"),
+        ("old", "images.csv cannot be read (No such file or directory)"),
         ("broken", "run.json cannot be read"),
         ("listed", "run.json "),
         ("young", "the run has no evaluation yet; it is left out"),

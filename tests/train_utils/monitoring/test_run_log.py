@@ -93,9 +93,9 @@ def test_bar_shows_the_best_score_from_zero_on(tmp_path):
     log.step([StepResult(2, 0.5, 1.0, False)], 0.1)
     assert log.bar.postfix == "epoch 0.7, loss 0.500"
     state.best = 0.0
-    state.step = 3
-    log.step([], 0.1)
-    assert log.bar.postfix == "epoch 0.7, loss 0.500, best mean IoU 0.000"
+    state.step = 4
+    log.step([StepResult(4, 0.25, 1.0, False)], 0.1)
+    assert log.bar.postfix == "epoch 1.3, loss 0.250, best mean IoU 0.000"
     log.close()
 
 

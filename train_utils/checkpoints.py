@@ -131,6 +131,7 @@ def newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*"), reverse=True)
 
 
+@dataclass
 class Checkpoints:
     """The folders `checkpoints/` and `model/` of a run.
 
@@ -147,25 +148,17 @@ class Checkpoints:
         model_folder: the best model, never the last one.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        output_dir: Path,
-        network: UNet,
-        optimizer: Optimizer,
-        average: WeightAverage,
-        settings: RunSettings,
-        *,
-        keep: int,
-    ) -> None:
-        self.accelerator = accelerator
-        self.folder = output_dir / "checkpoints"
-        self.model_folder = output_dir / "model"
-        self.keep = keep
-        self.network = network
-        self.optimizer = optimizer
-        self.average = average
-        self.settings = settings
+    accelerator: Accelerator
+    output_dir: Path
+    network: UNet
+    optimizer: Optimizer
+    average: WeightAverage
+    settings: RunSettings
+    keep: int
+
+    def __post_init__(self) -> None:
+        self.folder = self.output_dir / "checkpoints"
+        self.model_folder = self.output_dir / "model"
         self._writer = ThreadPoolExecutor(1)
         self._pending: Future[bool] | None = None
         self._is_saved = True

@@ -1,5 +1,7 @@
 """Pictures, scores and the report of a run: at each evaluation, and at the end."""
 
+from dataclasses import dataclass
+
 from accelerate import Accelerator
 
 from data_utils.analysis.dataset_info import DatasetInfo
@@ -35,6 +37,7 @@ from train_utils.sharding import whole_network
 from unet.model import UNet
 
 
+@dataclass
 class Publisher:
     """Publishes each evaluation in the log, the best model's folder and the terminal; writes the report at the end.
 
@@ -46,26 +49,19 @@ class Publisher:
         log: logs steps, scores and pictures.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        network: UNet,
-        checkpoints: Checkpoints,
-        schedule: Schedule,
-        state: RunState,
-        info: DatasetInfo,
-        task: Task,
-    ) -> None:
-        self.accelerator = accelerator
-        self.network = network
-        self.checkpoints = checkpoints
-        self.schedule = schedule
-        self.state = state
-        self.info = info
-        self.task = task
-        self.folder = checkpoints.folder.parent
-        self.log = RunLog(accelerator, self.folder, checkpoints.settings, schedule, state, task.compared_by)
-        self.section = new_section(info)  # what reports say of the task
+    accelerator: Accelerator
+    network: UNet
+    checkpoints: Checkpoints
+    schedule: Schedule
+    state: RunState
+    info: DatasetInfo
+    task: Task
+
+    def __post_init__(self) -> None:
+        self.folder = self.checkpoints.folder.parent
+        settings, compared_by = self.checkpoints.settings, self.task.compared_by
+        self.log = RunLog(self.accelerator, self.folder, settings, self.schedule, self.state, compared_by)
+        self.section = new_section(self.info)  # what reports say of the task
 
     def publish(self, evaluation: Evaluation) -> bool:
         """Log an evaluation, save the network if it is the best one, and note it in the state of the run.

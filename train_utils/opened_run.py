@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,8 @@ from runtime.errors import CheckpointError, SettingsError
 from runtime.files import remove_leftovers, replace_file, tolerate_write_errors
 from runtime.launch import command_line
 from runtime.lock import lock_folder
-from runtime.redact import redact_all
 from runtime.settings import as_flags
-from runtime.values import Count, checked, from_json
+from runtime.values import checked
 from train_utils.checkpoints import MANIFEST, Checkpoint, checkpoint_folder, find_checkpoint
 from train_utils.clock import Clock
 from train_utils.memory.step_memory import MemoryLimit, read_memory_limit
@@ -32,7 +31,7 @@ from train_utils.run_state import RunState
 from train_utils.schedule import Schedule
 from train_utils.settings.data_checks import check_axes
 from train_utils.settings.plan import fill, plan_run
-from train_utils.settings.record import FINISHED_FILE, UNRECORDED, changed_flags, flags_as_json
+from train_utils.settings.record import FINISHED_FILE, RunSettings, changed_flags, flags_as_json
 from train_utils.settings.run_length import run_length
 from train_utils.settings.sizes import patch_size
 from train_utils.settings.train_settings import NO_ENCODER, UNPLANNED, TrainSettings
@@ -200,49 +199,37 @@ def _remove_empty(folders: list[Path]) -> None:
             folder.rmdir()
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """The content of finished.json, which a run writes last.
-
-    Args:
-        step: the last step that was made.
-        total_steps: the planned number of steps.
-        flags: the flags by name, redacted.
-    """
-
-    step: Count
-    total_steps: Count
-    steps_per_epoch: Count
-    flags: dict[str, Any]
-
-    def is_shorter_than(self, args: TrainSettings) -> bool:
-        """Whether the flags ask for more steps or minutes than this run had planned."""
-        if args.max_minutes:
-            return args.max_minutes > (self.flags.get("max_minutes") or math.inf)
-        return (args.max_steps or (args.epochs or 0) * self.steps_per_epoch) > self.total_steps
-
-
-def mark_finished(folder: Path, schedule: Schedule, step: int) -> None:
-    """Mark the run as finished; call it when all is written and published."""
-    total_steps = step if schedule.clock.budget else schedule.total_steps
-    run = FinishedRun(step, total_steps, schedule.steps_per_epoch, flags_as_json(schedule.args))
+def mark_finished(folder: Path, step: int) -> None:
+    """Mark the run as finished at its last step; call it when all is written and published."""
     with tolerate_write_errors(FINISHED_FILE), replace_file(folder / FINISHED_FILE) as file:
-        file.write(json.dumps(asdict(run), indent=2).encode())
+        file.write(json.dumps({"step": step}).encode())
+
+
+def _is_longer(args: TrainSettings, record: RunSettings) -> bool:
+    """Whether the flags ask for more steps, epochs or minutes than a recorded run had planned."""
+    if args.max_minutes:
+        return args.max_minutes > (record.flags.get("max_minutes") or math.inf)
+    if args.max_steps:
+        return args.max_steps > record.total_steps
+    return (args.epochs or 0) > (record.flags.get("epochs") or 0)
 
 
 def finished_line(folder: Path, args: TrainSettings) -> str | None:
     """The line that the run in `folder` has finished; None if the flags ask for other settings or more steps."""
     try:
-        run = from_json(FinishedRun, read_json(folder / FINISHED_FILE), "it")
+        step = read_json(folder / FINISHED_FILE).get("step")
+        record = RunSettings.read(folder)
     except (OSError, ValueError):
         return None
-    if not checkpoint_folder(folder / "checkpoints", run.step).is_dir():  # removed to go on from an earlier one
+    # the last checkpoint may have been removed, to go on from an earlier one
+    if type(step) is not int or not checkpoint_folder(folder / "checkpoints", step).is_dir():
         return None
-    if changed_flags(UNRECORDED | redact_all(run.flags), flags_as_json(args)):
+    typed = {name: value for name, value in flags_as_json(args).items() if value is not None}
+    if changed_flags(record.flags, typed):
         return None
     remedy = "a larger --patience"
-    if run.step == run.total_steps:
-        if run.is_shorter_than(args):
+    if step == record.total_steps:
+        if _is_longer(args, record):
             return None
         remedy = "more --epochs, --max-steps or --max-minutes"
-    return f"{folder}: the run has finished, at step {run.step} of {run.total_steps}; to continue it, give {remedy}"
+    return f"{folder}: the run has finished, at step {step} of {record.total_steps}; to continue it, give {remedy}"

@@ -112,16 +112,15 @@ class Publisher:
         self.log.close()
         all_saved = all([self.checkpoints.wait(), self.log.is_saved()])
         if self.accelerator.is_main_process:
-            schedule, step = self.schedule, self.state.step
-            resume = None if schedule.is_over(self.state) else run.resume_line()
-            if schedule.clock.budget and not resume:
+            resume = None if self.schedule.is_over(self.state) else run.resume_line()
+            if self.schedule.clock.budget and not resume:
                 self.log.record_length()
             self.write_results(resume)
             if resume:
                 saved = "all is saved" if all_saved else "not all is saved, see above"
                 say(f"stopped after step {self._steps_made()}; {saved}; continue with: {resume}")
             elif all_saved and push_to_hub(self.checkpoints.model_folder, run.flags.push_to_hub):
-                mark_finished(self.folder, schedule, step)
+                mark_finished(self.folder, self.state.step)
         self.log.tracker.finish()
         if not all_saved:
             raise WriteError(f"{self.folder} is incomplete: files could not be written, see the lines above")

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.folders import write_folder
-from support.in_process import Run, parsed, run_train
+from support.in_process import Run, run_train
 from support.launches import ROOT, TINY
 
 import predict
@@ -143,14 +143,9 @@ def test_a_run_goes_on_with_the_new_query_of_the_same_data(done, store, tmp_path
     assert leaks(again) == leaks(longer) == []
 
 
-def test_the_secrets_of_a_recorded_run_must_be_given_again(done, store, capsys):
-    with pytest.raises(SystemExit) as ended:
-        parsed("--like", done.folder)
-    error = capsys.readouterr().err
-    assert ended.value.code == 2
-    assert error.count("\n") == 1
-    assert f"the URL of --dataset http://{store.place} had a query" in error
-    assert "give --dataset again, with its query" in error
+def test_a_recorded_run_without_its_secrets_is_refused_by_the_server(done, store, tmp_path):
+    with pytest.raises(DataError, match=f"^--dataset http://{store.place} .*401"):
+        run_train(tmp_path / "again", "--like", done.folder)
 
 
 def test_a_recorded_run_is_repeated_with_new_secrets(done, store, tmp_path):

@@ -111,7 +111,7 @@ def test_run_that_ran_out_of_patience_has_finished_whatever_its_length(data, imp
 
 
 def test_a_damaged_marker_does_not_count(data, copied):
-    (copied / "finished.json").write_text('{"step": 4}')
+    (copied / "finished.json").write_text('{"step": 3}')
     run = resume(copied, data)
     assert run.exit_code == 0
     assert "resumed from" in run.output

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -27,6 +27,7 @@ PROBLEMS_IN_MESSAGE = 20  # the most problems of samples that a message lists
 TOP_OPERATORS = 12  # that a trace prints
 
 
+@dataclass
 class RunLog:
     """The log of a run. Every process makes the same calls, and the main process writes.
 
@@ -38,42 +39,35 @@ class RunLog:
         compared_by: the name of the score that evaluations are compared by.
     """
 
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        output_dir: Path,
-        settings: RunSettings,
-        schedule: Schedule,
-        state: RunState,
-        compared_by: str,
-    ) -> None:
-        self.accelerator = accelerator
-        self.output_dir = output_dir
-        self.settings = settings
-        self.schedule = schedule
-        self.state = state
-        self.compared_by = compared_by
+    accelerator: Accelerator
+    output_dir: Path
+    settings: RunSettings
+    schedule: Schedule
+    state: RunState
+    compared_by: str
+
+    def __post_init__(self) -> None:
+        settings, state, clock = self.settings, self.state, self.schedule.clock
         self.problems: set[str] = set()  # why samples were left out
         self._file: MetricsFile | None = None
-        if accelerator.is_main_process:
+        if self.accelerator.is_main_process:
             try:
                 self._write_settings(settings)
-                self._file = MetricsFile(output_dir / "metrics.jsonl", state.step)
+                self._file = MetricsFile(self.output_dir / "metrics.jsonl", state.step)
             except OSError as error:
-                raise WriteError(f"--output-dir {output_dir} cannot be written to: {error}") from error
-        self.tracker = Tracker(accelerator, settings.flags["tracker"], asdict(settings), state.step)
-        self.meter = Meter(accelerator)
+                raise WriteError(f"--output-dir {self.output_dir} cannot be written to: {error}") from error
+        self.tracker = Tracker(self.accelerator, settings.flags["tracker"], asdict(settings), state.step)
+        self.meter = Meter(self.accelerator)
         self._trace = ExitStack()
         self._profiler: torch.profiler.profile | None = None
         if settings.flags["trace_steps"]:
             self._profiler = self._trace.enter_context(self._profile(settings.flags["trace_steps"]))
         self._last: StepResult | None = None  # the last step whose result is known
         self._has_named_bottleneck = False
-        clock = schedule.clock
         if clock.budget:
             self.bar = progress_bar(clock.budget // 1000, "training", "s")
         else:
-            self.bar = progress_bar(schedule.total_steps, "training", "step", initial=state.step)
+            self.bar = progress_bar(self.schedule.total_steps, "training", "step", initial=state.step)
 
     def data_ready(self, batches: list[TrainingBatch]) -> None:
         """Note that the next step's micro-batches are here, and which problems their samples had."""

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, stdev
 
 from runtime.console import counted
-from train_utils.comparison.recipes import Recipe, have_same_basis
+from train_utils.comparison.recipes import Recipe
 from train_utils.comparison.runs import RecordedRun
 from train_utils.settings.record import CONTENT_ENTRY
 
@@ -48,7 +48,7 @@ def compare_recipes(recipes: Sequence[Recipe]) -> tuple[list[str], list[str]]:
             continue
         names = f"{first.label} and {recipe.label}"
         sentence = difference(first, recipe, level)
-        if not have_same_basis(first.runs[0], recipe.runs[0]):
+        if first.runs[0].basis != recipe.runs[0].basis:
             lines.append(f"{names} have other classes: their scores cannot be compared")
         elif sentence is None:
             lines.append(f"{names} have no validation image in common: they are not compared")

@@ -17,18 +17,6 @@ FLAG = re.compile(r"(?<![^\s'])--(?:no-)?([a-z-]+)")  # in a command that is quo
 REPLICATE = ("seed", "fold")  # the flags in which runs of one recipe differ
 OUTSIDE_OF_RECIPE = {*REPLICATE, *NOT_REPEATED, *WITHOUT_EFFECT}
 VERSIONS = ("git_commit", *PACKAGES)
-COLUMNS = (
-    Column("runs", "runs", ""),
-    Column("compared_by", "score", ""),
-    Column("mean", "mean"),
-    Column("spread", "spread"),
-    Column("lowest", "lowest"),
-    Column("highest", "highest"),
-    Column("images", "images", ""),
-    Column("best_step", "best step", ""),
-    Column("replicates", "seeds or folds", ""),
-    Column("folders", "folders", ""),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,15 +51,6 @@ def group_runs(runs: Sequence[RecordedRun]) -> list[Recipe]:
     return [Recipe(_label(index), group) for index, group in enumerate(groups)]
 
 
-def have_same_basis(first: RecordedRun, second: RecordedRun) -> bool:
-    """Whether two runs have the same task and the same classes, so that their scores mean the same."""
-    return _basis(first) == _basis(second)
-
-
-def _basis(run: RecordedRun) -> tuple[str, Any]:
-    return run.task, run.settings.identity.get("classes")
-
-
 def _key(run: RecordedRun) -> str:
     """A text that is equal for runs of one task, with the same classes and settings but for those of the plan."""
     planned = _planned_settings(run)
@@ -79,7 +58,7 @@ def _key(run: RecordedRun) -> str:
     for name, value in sorted(_settings(run).items()):
         if value is not None and name not in planned:  # None is the same as a flag that is not recorded
             compared.append((name, value))
-    return repr((_basis(run), sorted(planned), compared))
+    return repr((run.basis, sorted(planned), compared))
 
 
 def _settings(run: RecordedRun) -> dict[str, Any]:
@@ -113,38 +92,38 @@ def recipe_table(recipes: Sequence[Recipe]) -> Table:
     for recipe in recipes:
         runs = recipe.runs
         scores = [run.score for run in runs]
-        values = {
+        cells = {
             "runs": str(len(runs)) if recipe.is_finished else "unfinished",
-            "compared_by": runs[0].compared_by,
-            "mean": mean(scores),
-            "spread": stdev(scores) if len(scores) > 1 else None,
-            "lowest": min(scores),
-            "highest": max(scores),
+            "score": runs[0].compared_by,
+            "mean": f"{mean(scores):.4f}",
+            "spread": f"{stdev(scores):.4f}" if len(scores) > 1 else "n/a",
+            "lowest": f"{min(scores):.4f}",
+            "highest": f"{max(scores):.4f}",
             "images": _distinct(f"{len(run.image_scores):,}" if run.image_scores else "n/a" for run in runs),
-            "best_step": _distinct(f"{run.best_step:,} of {run.steps:,}" for run in runs),
-            "replicates": _distinct(run.replicate for run in runs),
+            "best step": _distinct(f"{run.best_step:,} of {run.steps:,}" for run in runs),
+            "seeds or folds": _distinct(run.replicate for run in runs),
             "folders": _distinct(str(run.folder) for run in runs),
         }
-        rows.append((recipe.label, values))
-    return Table("Recipes", "recipe", COLUMNS, rows)
+        rows.append((recipe.label, cells))
+    return Table("Recipes", "recipe", [Column(title, title, "") for title in rows[0][1]], rows)
 
 
 def settings_table(recipes: Sequence[Recipe]) -> Table:
     """The settings and versions that differ between recipes, with a column for each recipe."""
-    by_recipe: dict[str, dict[str, list[str]]] = {}  # the values of each setting in each recipe, as text
+    texts: dict[str, dict[str, list[str]]] = {}  # of each setting in each recipe
     for recipe in recipes:
         for run in recipe.runs:
-            environment = run.settings.run
-            versions = {name: environment[name] for name in VERSIONS if name in environment}
+            versions = {name: run.settings.run[name] for name in VERSIONS if name in run.settings.run}
             for name, value in (_settings(run) | versions).items():
-                by_recipe.setdefault(name, {}).setdefault(recipe.label, []).append(plain_text(value))
+                texts.setdefault(name, {}).setdefault(recipe.label, []).append(plain_text(value))
     rows = []
-    for name, values in by_recipe.items():
-        texts = {recipe.label: _distinct(values.get(recipe.label, ["-"]), " / ") for recipe in recipes}
-        if len(set(texts.values())) > 1:
-            rows.append((name.replace("_", " "), texts))
-    columns = [Column(recipe.label, recipe.label, "") for recipe in recipes]
-    return Table("Settings that differ", "setting", columns, rows)
+    for name, by_recipe in texts.items():
+        cells = {recipe.label: _distinct(by_recipe.get(recipe.label, ["-"]), " / ") for recipe in recipes}
+        if len(set(cells.values())) > 1:
+            rows.append((name.replace("_", " "), cells))
+    return Table(
+        "Settings that differ", "setting", [Column(recipe.label, recipe.label, "") for recipe in recipes], rows
+    )
 
 
 def _distinct(texts: Iterable[str], separator: str = ", ") -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from runtime.console import counted
 from runtime.documents import read_json_lines
@@ -42,6 +43,11 @@ class RecordedRun:
     def task(self) -> str:
         """The name of the run's task."""
         return self.settings.identity["task"]
+
+    @property
+    def basis(self) -> tuple[str, Any]:
+        """The task and the classes; scores of runs with others mean something else."""
+        return self.task, self.settings.identity.get("classes")
 
     @property
     def compared_by(self) -> str:

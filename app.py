@@ -6,9 +6,9 @@ It needs an environment of its own, with requirements-app.txt. A Hugging Face Sp
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
-    from runtime.signals import end_at_interrupt
+    from runtime.signals import begin_imports
 
-    end_at_interrupt()
+    begin_imports()
 
 
 import argparse

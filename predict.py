@@ -8,9 +8,9 @@ On all GPUs:     accelerate launch --multi_gpu predict.py --model runs/cells/mod
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
-    from runtime.signals import end_at_interrupt
+    from runtime.signals import begin_imports
 
-    end_at_interrupt()
+    begin_imports()
 
 
 import json

@@ -8,9 +8,9 @@ All GPUs, bf16:  accelerate launch --multi_gpu --mixed_precision bf16 train.py -
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
-    from runtime.signals import end_at_interrupt
+    from runtime.signals import begin_imports
 
-    end_at_interrupt()
+    begin_imports()
 
 
 import torch

@@ -6,9 +6,9 @@ where they lie on another grid than their image.
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
-    from runtime.signals import end_at_interrupt
+    from runtime.signals import begin_imports
 
-    end_at_interrupt()
+    begin_imports()
 
 
 import json

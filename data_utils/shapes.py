@@ -4,9 +4,9 @@ python -m data_utils.shapes OUT [--train 200 --val 40 --seed 0]
 """
 
 if __name__ == "__main__":  # first of all: the imports below take seconds
-    from runtime.signals import end_at_interrupt
+    from runtime.signals import begin_imports
 
-    end_at_interrupt()
+    begin_imports()
 
 
 import numpy as np

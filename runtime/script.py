@@ -2,6 +2,7 @@
 
 import atexit
 import errno
+import gc
 import os
 import signal
 import sys
@@ -23,6 +24,9 @@ LONGEST_SHOWN = 80  # characters of a path that is too long
 def run_script(main: Callable[[], None]) -> None:
     """Run `main`, then end the process; a UserError prints one line and sets the exit code, a bug a traceback."""
     code = 0
+    if not gc.isenabled():  # since `begin_imports`; what stands in memory now stays to the end
+        gc.freeze()
+        gc.enable()
     raise_at_signals()
     open_streams()
     warnings.formatwarning = warning_line

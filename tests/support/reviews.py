@@ -14,7 +14,7 @@ import review
 from data_utils.sources.records import ListRecords
 from runtime.errors import UserError
 from runtime.script import print_error
-from train_utils.review.masks import Area
+from train_utils.review.reviewed_masks import Area
 from train_utils.review.reviews import MaskReview
 
 

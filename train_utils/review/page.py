@@ -11,7 +11,7 @@ from runtime.documents import TableWriter
 from runtime.files import replace_file
 from train_utils.reporting.pages import reduce_picture, write_html
 from train_utils.reporting.sections import new_section
-from train_utils.review.masks import disagreeing_areas
+from train_utils.review.reviewed_masks import disagreeing_areas
 from train_utils.review.reviews import MaskReview
 from train_utils.review.runs import predicted_examples
 

@@ -16,7 +16,7 @@ from data_utils.sources.records import Records
 from runtime.console import track
 from runtime.errors import DataError, UserError
 from runtime.files import checksum
-from train_utils.review.masks import Area, area_share, best_shift, compare_areas, mask_score, rate_areas
+from train_utils.review.reviewed_masks import Area, area_share, best_shift, compare_areas, mask_score, rate_areas
 from train_utils.review.runs import ReviewedRun, open_reviewed_run, predicted_slices
 
 MIN_CONFIDENCE = 0.7  # confidence from which on a finding is reported

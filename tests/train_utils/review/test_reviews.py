@@ -16,7 +16,7 @@ from support.reviews import RunStandIn, cell_probabilities, mask_review
 from data_utils.sources.records import ListRecords
 from runtime.errors import DataError, UserError
 from train_utils.review import reviews as reviews_module
-from train_utils.review.masks import Area
+from train_utils.review.reviewed_masks import Area
 from train_utils.review.reviews import MaskReview, equal_images, review_mask, worst_first
 
 CPU = torch.device("cpu")

@@ -1,6 +1,6 @@
 """What a model says of a mask: a score against cleanlab's formula, masks that were spoiled in known ways, and how sure.
 
-Module: train_utils/review/masks.py.
+Module: train_utils/review/reviewed_masks.py.
 """
 
 import math
@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from train_utils.review.masks import (
+from train_utils.review.reviewed_masks import (
     Area,
     area_share,
     best_shift,

@@ -25,7 +25,7 @@ from train_utils.data import build_loaders, load_data
 from train_utils.ema import WeightAverage
 from train_utils.evaluation import evaluate
 from train_utils.fit_batch import fit_batch
-from train_utils.memory.step_memory import StepMemory
+from train_utils.memory import shortage_recorded
 from train_utils.micro_batches import training_steps
 from train_utils.network import build_network, prepare_network
 from train_utils.optim import build_optimizer
@@ -89,8 +89,7 @@ def main() -> None:
     state.best_evaluation(task)  # scores that are damaged end the run now, and not when its report is written
 
     publisher = Publisher(accelerator, network, checkpoints, schedule, state, data, task)
-    memory = StepMemory(accelerator, run.output_dir, network, batch_split)
-    with memory.shortage_recorded(state):
+    with shortage_recorded(run.output_dir, network, batch_split, state):
         fit(
             accelerator,
             model,
@@ -102,7 +101,6 @@ def main() -> None:
             schedule=schedule,
             state=state,
             guard=StepGuard(accelerator, network, optimizer, schedule, state, data.train.records),
-            memory=memory,
             average=average,
             checkpoints=checkpoints,
             publisher=publisher,
@@ -122,7 +120,6 @@ def fit(
     schedule: Schedule,
     state: RunState,
     guard: StepGuard,
-    memory: StepMemory,
     average: WeightAverage,
     checkpoints: Checkpoints,
     publisher: Publisher,
@@ -133,7 +130,6 @@ def fit(
         schedule: the learning rate of each step, and after which steps the run logs, evaluates, saves and ends.
         state: where the run stands, part of each checkpoint.
         guard: refuses a step whose loss is not finite, and learns on all processes whether one was asked to stop.
-        memory: cuts micro-batches smaller if they do not fit.
         average: the average of the weights, which is evaluated.
         publisher: has the log of the run, shows an evaluation, and saves the network if it is the best one so far.
     """
@@ -145,9 +141,7 @@ def fit(
         if guard.run_ends:
             break
         learning_rate = schedule.set_learning_rate(optimizer, state.step)
-        is_made = train_step(
-            accelerator, model, optimizer, criterion, micro_batches, args=args, guard=guard, memory=memory
-        )
+        is_made = train_step(accelerator, model, optimizer, criterion, micro_batches, args=args, guard=guard)
         state.step += 1
         average.update(state.step, is_made)
         log.end_step(len(train_loader.dataset) / schedule.steps_per_epoch)

@@ -14,7 +14,7 @@ from runtime.launch import LaunchProfile, describe_profile
 from runtime.memory import grow_segments
 from tasks.task import Task
 from train_utils.kernel_tuning import compile_long_run, tune_kernels
-from train_utils.memory.trial import MemoryTrial, reports_shortage
+from train_utils.memory import MemoryTrial, reports_shortage
 from train_utils.opened_run import OpenedRun
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.slabs.split import check_slabs

@@ -25,7 +25,7 @@ from runtime.settings import as_flags
 from runtime.values import checked
 from train_utils.checkpoints import MANIFEST, Checkpoint, checkpoint_folder, find_checkpoint
 from train_utils.clock import Clock
-from train_utils.memory.step_memory import MemoryLimit, read_memory_limit
+from train_utils.memory import MemoryLimit, read_memory_limit
 from train_utils.reporting.samples import REPORT_PICTURES, evaluation_pictures
 from train_utils.run_state import RunState
 from train_utils.schedule import Schedule

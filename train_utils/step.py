@@ -9,7 +9,6 @@ from torch import Tensor
 
 from runtime.distributed import seed_step
 from tasks.step_loss import StepLoss
-from train_utils.memory.step_memory import StepMemory
 from train_utils.micro_batches import MicroBatch
 from train_utils.settings.train_settings import TrainSettings
 from train_utils.step_guard import StepGuard
@@ -61,12 +60,8 @@ def train_step(
     *,
     args: TrainSettings,
     guard: StepGuard,
-    memory: StepMemory,
 ) -> Tensor:
     """Make one optimizer step on this process's micro-batches, which are taken from the list and queued for the device.
-
-    Args:
-        memory: if the only GPU of a run has too little memory, the step is made again in smaller micro-batches.
 
     Returns:
         Whether the step is made, a bool on the device.
@@ -80,14 +75,7 @@ def train_step(
     counts, message = exchanged.split([len(own_counts), len(exchanged) - len(own_counts)])
     reduction = dist.all_reduce(exchanged, async_op=True) if accelerator.num_processes > 1 else None
     guard.begin_step()
-    while True:  # a single pass, unless memory runs out
-        try:
-            smaller_batches = memory.cut(micro_batches)
-            loss = add_gradients(accelerator, model, criterion, smaller_batches, counts, reduction=reduction)
-            break
-        except (MemoryError, RuntimeError) as error:
-            memory.halve_or_raise(error, guard)
-    micro_batches.clear()
+    loss = add_gradients(accelerator, model, criterion, micro_batches, counts, reduction=reduction)
     loss = accelerator.reduce(loss, "sum")
     grad_norm = accelerator.clip_grad_norm_(model.parameters(), args.max_grad_norm or torch.inf)
     is_made = guard.judge(loss, grad_norm, message)

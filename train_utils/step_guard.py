@@ -105,12 +105,6 @@ class StepGuard:
         """Copy the running statistics; call it before the forward pass."""
         self._buffers_before = [_join_buffers(buffers) for buffers in self._buffers]
 
-    def undo_passes(self) -> None:
-        """Undo the passes since `begin_step`: clear the gradients and restore the running statistics."""
-        self._optimizer.zero_grad()
-        for buffers, before in zip(self._buffers, self._buffers_before, strict=True):
-            _split_into(buffers, before)
-
     def judge(self, loss: Tensor, grad_norm: Tensor | float, message: Tensor) -> Tensor:
         """Whether the step is made, a bool on the device; call it before `optimizer.step()`.
 

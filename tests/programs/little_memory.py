@@ -10,19 +10,19 @@ import sys
 import torch
 
 from train_utils import fit_batch
-from train_utils.memory.trial import MemoryTrial
+from train_utils.memory import MemoryTrial
 
 rank, images = sys.argv[1], int(sys.argv[2])
-try_step = MemoryTrial._try_step
+whole_step = MemoryTrial.try_step
 
 
 def try_step_in_room(trial: MemoryTrial, batch_split) -> None:
     if os.environ.get("RANK", "0") == rank and batch_split.micro_batch_size > images:
         raise torch.OutOfMemoryError
-    try_step(trial, batch_split)
+    whole_step(trial, batch_split)
 
 
 fit_batch.reports_shortage = lambda device: True  # as a GPU does
-MemoryTrial._try_step = try_step_in_room
+MemoryTrial.try_step = try_step_in_room
 sys.argv = sys.argv[3:]
 runpy.run_path(sys.argv[0], run_name="__main__")

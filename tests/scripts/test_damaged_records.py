@@ -9,7 +9,7 @@ from support.in_process import run_train
 
 from runtime.errors import CheckpointError
 from train_utils.checkpoints import find_checkpoint, fingerprint
-from train_utils.memory.step_memory import MemoryLimit, read_memory_limit
+from train_utils.memory import MemoryLimit, read_memory_limit
 
 FLAGS = ["--plan", "none", "--base-channels", "2", "--depth", "1", "--norm", "group", "--num-workers", "0"]
 FLAGS += ["--batch-size", "2", "--max-steps", "4", "--checkpoint-every", "2", "--log-every", "1", "--tracker", "none"]

@@ -5,7 +5,7 @@ from typing import Any
 
 from support.in_process import parsed
 from train_utils.checkpoints import Checkpoint
-from train_utils.memory.step_memory import MemoryLimit
+from train_utils.memory import MemoryLimit
 from train_utils.opened_run import OpenedRun
 from train_utils.run_state import RunState
 from train_utils.settings.record import RunSettings

@@ -1,7 +1,14 @@
-"""What fits into the memory of an accelerator: a training step is tried before the first one."""
+"""What fits into memory: a step is tried before the first one, and a later shortage is recorded for the next start."""
 
 import copy
+import json
 import math
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from accelerate import Accelerator
@@ -9,22 +16,84 @@ from accelerate import Accelerator
 from data_utils.loading.batch_sampler import BatchSplit
 from runtime.console import say
 from runtime.device import upload
-from runtime.errors import SettingsError, one_line
+from runtime.documents import read_json
+from runtime.errors import MemoryShortage, SettingsError, one_line
+from runtime.files import replace_file
 from runtime.launch import SHARDING
 from runtime.memory import is_out_of_memory
+from runtime.values import Natural, from_json
 from tasks.step_loss import StepLoss
 from tasks.task import Task
 from train_utils.optim import OPTIMIZERS
+from train_utils.run_state import RunState
 from train_utils.settings.train_settings import TrainSettings
 from unet.blocks import channels_last
 from unet.model import UNet
 
+MEMORY_FILE = "memory.json"
 SHARE_LEFT = 0.05  # the share of a CUDA device's memory that a trial must leave free
 EXCHANGE_BYTES = 10**9  # the least that a trial must leave free with several processes: torch does not count NCCL's
 MOST_ELEMENTS = 2**31 - 1  # many kernels of accelerators count the elements of a tensor with 32 bits
 VALUE_BYTES = 4 + 4  # of a value of an image, loaded and augmented
 MASK_BYTES = 1 + 8
 STEPS_HELD = 2  # steps whose images are on the device: the next step's images arrive before this one's result is read
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """What may fit into memory, as a run that ran out of it has recorded in memory.json, in its output folder."""
+
+    micro_batch_size: Natural | None = None
+    activation_checkpointing: bool = False
+
+
+def read_memory_limit(folder: Path) -> MemoryLimit:
+    """The limit that a run in this folder has recorded; an empty one if there is none."""
+    file = folder / MEMORY_FILE
+    try:
+        return from_json(MemoryLimit, read_json(file), MEMORY_FILE)
+    except FileNotFoundError:
+        return MemoryLimit()
+    except (OSError, ValueError) as error:
+        say(f"{file} is damaged, and is made again if memory runs out ({one_line(error)})")
+        return MemoryLimit()
+
+
+@contextmanager
+def shortage_recorded(folder: Path, network: UNet, batch_split: BatchSplit, state: RunState) -> Iterator[None]:
+    """A context for training in which running out of memory becomes a MemoryShortage.
+
+    What may fit is recorded in the folder of the run, if anything may: micro-batches of half the size, or activation
+    checkpointing for single images. Started again with --resume auto, the run continues with that, and each step still
+    has all its images.
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        size = batch_split.micro_batch_size
+        where = f"in step {state.step + 1} with micro-batches of {size}"
+        remedy = "lower --crop-size, --scale or --base-channels"
+        if not network.training:
+            where = f"in the evaluation after step {state.step}"
+            remedy = "lower --scale or --base-channels"
+        elif batch_split.is_fixed:
+            remedy = "lower --micro-batch-size, which flags or profile fix"
+        elif size > 1 or not network.activation_checkpointing:
+            recomputes = size == 1 or network.activation_checkpointing
+            _record(folder, MemoryLimit(math.ceil(size / 2), recomputes))
+            change = "activation checkpointing" if size == 1 else f"micro-batches of {math.ceil(size / 2)}"
+            command = f"the same command with --output-dir {shlex.quote(str(folder))} --resume auto"
+            remedy = f"run {command} to continue with {change}"
+        process = os.environ.get("RANK", "0")
+        raise MemoryShortage(f"process {process}: out of memory {where}; {remedy} ({one_line(error, 100)})") from error
+
+
+def _record(folder: Path, limit: MemoryLimit) -> None:
+    folder.mkdir(parents=True, exist_ok=True)  # machines may not share the folder that the main process has made
+    with replace_file(folder / MEMORY_FILE) as file:  # several processes may run out at once
+        file.write(json.dumps(asdict(limit)).encode())
 
 
 class MemoryTrial:
@@ -79,7 +148,7 @@ class MemoryTrial:
         """Whether a step fits into the memory of every process; the memory is freed again."""
         shortage = None
         try:
-            self._try_step(batch_split)
+            self.try_step(batch_split)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -92,7 +161,7 @@ class MemoryTrial:
         own_answer = upload(torch.tensor([shortage is None]), self.accelerator.device)
         return bool(self.accelerator.gather(own_answer).all())
 
-    def _try_step(self, batch_split: BatchSplit) -> None:
+    def try_step(self, batch_split: BatchSplit) -> None:
         """Train on random images beside as much memory as training keeps on the accelerator, then free all of it."""
         device = self.accelerator.device
         # the trial makes its own gradients: they are whole here, and spread over processes later if training shards

@@ -3,11 +3,12 @@
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy, is_visible_file
+from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.spelling import by_composed_name
 from data_utils.sources.walk import walk
@@ -16,11 +17,15 @@ from runtime.errors import DataError
 
 IMAGE_FOLDERS = ("images", "imgs", "image")
 MASK_FOLDERS = ("masks", "labels", "annotations", "mask", "label")
+# words by which other folders are known, alone, and before or behind the name of a split: train_masks, img_dir
+IMAGE_WORDS = "images?|imgs?|img_dir|inputs?|originals?"
+MASK_WORDS = "(?:cp_)?masks?|labels?|lbls?|ann|ann_dir|annot(?:ation)?s?|seg(?:mentation)?s?|gts?|ground[ _-]?truths?"
 SPLIT_FOLDERS = ("train", "training", "val", "validation", "valid")  # test is a split only if the user names it
 ANNOTATIONS = "annotations of COCO, labelme, YOLO, VOC or Cityscapes"  # what else a folder may hold
 YOLO_LAYOUT = (
     "text files of YOLO lie in labels/ beside images/, with a data.yaml or classes.txt of class names above them"
 )
+READABLE = IMAGE_SUFFIXES + VOLUME_SUFFIXES
 NAMES_IN_MESSAGE = 5  # files, or endings of files, that a message names
 
 
@@ -42,8 +47,53 @@ def find_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path
     """Split -> (images, masks) folders; a flat folder is one split, `train`.
 
     Splits are train/, val/ and the like, and `named_splits`; they lie above images/ and masks/ or below both. nnU-Net's
-    imagesTr and labelsTr are one split.
+    imagesTr and labelsTr are one split. Folders of other names are found as in `_splits_by_words`.
     """
+    try:
+        return _usual_splits(root, named_splits)
+    except NoFolderError:
+        splits = _splits_by_words(root, wanted_splits(named_splits))
+        if not splits:
+            raise
+        return splits
+
+
+def _splits_by_words(root: Path, split_names: Collection[str]) -> dict[str, tuple[Path, Path]]:
+    """Split -> (images, masks), of folders whose names agree but for a word, as train/ and train_masks/ do.
+
+    Empty if none agree so, or several that are no splits. Raises DataError if a split has images alone.
+    """
+    folders = children(root)
+    images = _by_other_words(folders, IMAGE_WORDS)
+    masks = _by_other_words(folders, MASK_WORDS)
+    pairs: dict[str, tuple[Path, Path]] = {}
+    for name, mask_folder in masks.items():
+        image_folder = images.get(name) or folders.get(name)
+        if image_folder is not None:
+            pairs[name] = image_folder, mask_folder
+    if not pairs and len(images) == len(masks) == 1:
+        pairs = {"": (next(iter(images.values())), next(iter(masks.values())))}
+    splits = {name: pair for name, pair in pairs.items() if name in split_names}
+    lacking = (images.keys() | folders.keys()) & split_names - splits.keys()
+    if not splits and len(pairs) == 1:
+        ((image_folder, mask_folder),) = pairs.values()
+        return splits_below(image_folder, mask_folder, split_names) or {"train": (image_folder, mask_folder)}
+    if splits and lacking:
+        beside = ", ".join(f"{pair[0].name}/ has {pair[1].name}/" for pair in splits.values())
+        raise DataError(
+            f"{root}: {beside}, but {min(lacking)} has no folder of masks beside it; add it, or move the images"
+        )
+    return splits
+
+
+def _by_other_words(folders: Mapping[str, Path], words: str) -> dict[str, Path]:
+    """The folders whose names begin or end with one of the words, by the rest of their names."""
+    name = re.compile(rf"(?:(?P<before>.*?)[ _.-]?)?(?:{words})|(?:{words})[ _.-]?(?P<behind>.*)")
+    matches = ((name.fullmatch(folder), path) for folder, path in folders.items())
+    return {match["before"] or match["behind"] or "": path for match, path in matches if match}
+
+
+def _usual_splits(root: Path, named_splits: Iterable[str]) -> dict[str, tuple[Path, Path]]:
     folders = children(root)
     if {"imagestr", "labelstr"} <= folders.keys():
         return {"train": (folders["imagestr"], folders["labelstr"])}
@@ -111,10 +161,9 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
             lacking.append("images")
         if masks is None:
             lacking.append("masks")
-        has_masks_beside = not children(folder.parent).keys().isdisjoint(MASK_FOLDERS)
-        is_half = folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and has_masks_beside
-        remedy = format_remedy(names)
-        if is_half:
+        beside = {name.lower() for name in os.listdir(folder.parent)}
+        remedy = format_remedy(names) + _rename_hint(folder, lacking, [images, masks])
+        if folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and not beside.isdisjoint(MASK_FOLDERS):
             remedy = f"; did you mean --dataset {shlex.quote(str(folder.parent))}?"
         pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
         if any(f"{os.path.splitext(name)[0]}.txt" in names for name in pictures):
@@ -127,6 +176,21 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
     if images.samefile(masks):
         raise DataError(f"{images} and {masks} are the same folder")
     return images, masks
+
+
+def _rename_hint(folder: Path, lacking: Sequence[str], found: Sequence[Path | None]) -> str:
+    """The other folders with pictures, if a folder has images or masks alone, and what to do if they are the others."""
+    if len(lacking) != 1:
+        return ""
+    others = []
+    for path in children(folder).values():
+        if path not in found and any(name.lower().endswith(READABLE) for name in os.listdir(path)):
+            others.append(f"{path.name}/")
+    if not others:
+        return ""
+    (kind,) = lacking
+    verb = "holds" if len(others) == 1 else "hold"
+    return f"; if {' or '.join(others[:NAMES_IN_MESSAGE])} {verb} the {kind}, rename it to {kind}/"
 
 
 class NoFolderError(DataError):

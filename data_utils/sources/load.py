@@ -8,6 +8,7 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.sources.annotations.find import find_annotations, holds_masks
+from data_utils.sources.annotations.other_formats import check_formats
 from data_utils.sources.annotations.world_polygons import find_polygons
 from data_utils.sources.bands import as_pictures, choose_bands, find_scenes
 from data_utils.sources.blocks import hold_out_blocks
@@ -36,6 +37,7 @@ from data_utils.sources.points.find import (
 from data_utils.sources.points.table import PointTable
 from data_utils.sources.records import Records, SplitOpeners, select, select_all
 from data_utils.sources.shapes import VAL_FIRST, Shapes
+from data_utils.sources.side_by_side import find_side_by_side
 from data_utils.sources.streams.parquet import ParquetRecords
 from data_utils.sources.streams.remote import file_kind, find_files
 from data_utils.sources.streams.webdataset import TarRecords
@@ -124,6 +126,10 @@ def _find_in_folder(path: Path, config: DataConfig) -> SplitOpeners:
             openers = _find_volumes(path, named_splits, config)
         return openers or open_folder(path, named_splits, config, points)
     except NoFolderError as error:
+        openers = find_side_by_side(path, named_splits, config)
+        if openers:
+            return openers
+        check_formats(path)
         lines = other_csv_files(path)
         if not lines:
             raise
@@ -198,6 +204,8 @@ def open_folder(
             " beside its images; leave it out"
         )
     annotated = None if has_masks else find_annotations(path, named_splits, config.allow_unpaired)
+    if not has_masks and not points and annotated is None:
+        check_formats(path)
     if points and annotated is not None:
         file = next(iter(points.values())).files[0]
         raise DataError(f"{path} holds annotations, and points in {file}; give --task classes or --task landmarks")

@@ -117,9 +117,7 @@ def open_pairs(images: Path, masks: Path, config: DataConfig) -> Records:
     hint = "; masks are named like their images, with a suffix that --mask-suffix sets"
     stems, unpaired = cases.pair(images, config.allow_unpaired, hint + _unread_hint(images, cases.masks))
     rows = [cases.row(stem) for stem in stems]
-    records = FileRecords((images, masks), rows, Metadata(unpaired=unpaired))
-    files = chain.from_iterable(row.images + row.targets for row in rows)
-    return divide_into_pages(records) if any(map(is_tiff, files)) else records
+    return with_all_pages(FileRecords((images, masks), rows, Metadata(unpaired=unpaired)))
 
 
 def _unread_hint(images: Path, stems: Collection[str]) -> str:
@@ -152,20 +150,22 @@ class PageRecords(PartRecords):
         return self.indices
 
 
-def divide_into_pages(records: FileRecords) -> Records:
+def with_all_pages(records: FileRecords) -> Records:
     """All pages of the records' files; the numbers of pages are cached on disk.
 
     Raises DataError if an image and its mask have different numbers of pages.
     """
     pairs = [(str(record["image"]), str(record["target"])) for record in records]
     tiffs = [file for file in chain.from_iterable(pairs) if is_tiff(file)]
+    if not tiffs:
+        return records
 
     def read_page_numbers() -> list[list[int]]:
         with ThreadPoolExecutor() as pool:  # only headers are read: the disk takes the time
             return list(pool.map(page_indices, tiffs))
 
     key = digest("pages of images", digest_of_files(tiffs, repr(tiffs).encode()))
-    pages_of = dict(zip(tiffs, load_or_compute(key if tiffs else None, read_page_numbers), strict=True))
+    pages_of = dict(zip(tiffs, load_or_compute(key, read_page_numbers), strict=True))
     indices: list[int] = []
     parts: list[tuple[int, int, int]] = []
     for index, (image, mask) in enumerate(pairs):

@@ -51,15 +51,9 @@ def volume_file(paths: Files, spacing: Spacing | None) -> VolumeFile:
 def find_volume_splits(
     root: Path, named_splits: Sequence[str], config: DataConfig
 ) -> tuple[dict[str, tuple[Path, Path]], tuple[str, ...]]:
-    """Split -> its folders of images and labels, and how the names of volumes end; no split where there are none.
-
-    `.npy` files and TIFFs of many pages are volumes if a spacing is given, by flag or file, or `--dims 3`.
-    """
+    """Split -> its folders of images and labels, and how the names of volumes end; no split where there are none."""
     folders = children(root)
-    suffixes: tuple[str, ...] = VOLUME_SUFFIXES
-    takes_stacks = config.dims == 3 or config.spacing is not None
-    if takes_stacks or _spacing_file(root, *folders.values()) is not None:
-        suffixes += STACK_SUFFIXES
+    suffixes = volume_suffixes(root, config)
     if {"imagestr", "labelstr"} <= folders.keys():
         pictures = tuple(suffix for suffix in IMAGE_SUFFIXES if suffix not in STACK_SUFFIXES)
         if _holds(folders["imagestr"], pictures) and not _holds(folders["imagestr"], suffixes):
@@ -68,6 +62,17 @@ def find_volume_splits(
     if any(_holds(folder, suffixes) for folder in folders.values()):
         return find_splits(root, named_splits), suffixes
     return {}, suffixes
+
+
+def volume_suffixes(root: Path, config: DataConfig) -> tuple[str, ...]:
+    """How the names of volumes end.
+
+    `.npy` files and TIFFs of many pages are volumes if a spacing is given, by flag or file, or `--dims 3`.
+    """
+    takes_stacks = config.dims == 3 or config.spacing is not None
+    if takes_stacks or _spacing_file(root, *children(root).values()) is not None:
+        return VOLUME_SUFFIXES + STACK_SUFFIXES
+    return VOLUME_SUFFIXES
 
 
 def _holds(folder: Path, suffixes: tuple[str, ...]) -> bool:

@@ -10,6 +10,7 @@ from data_utils.class_names import NamedClasses, is_background
 from data_utils.sources.annotations.coco_mask import Entry
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.annotations.layout import number_classes
+from data_utils.sources.annotations.other_formats import describe_format
 from runtime.console import listing
 from runtime.errors import DataError
 
@@ -90,7 +91,8 @@ def _entries(content: dict[str, Any], key: str, fields: dict[str, str], path: Pa
     if "images" in content:
         entries = content.get(key, [])
     if not isinstance(entries, list):
-        raise DataError(f"{path} is no COCO file of objects: it has no list {key!r}")
+        reason = describe_format(path) or f"is no COCO file of objects: it has no list {key!r}"
+        raise DataError(f"{path} {reason}")
     for number, entry in enumerate(entries):
         location = f"{path}: entry {number} of {key!r}"
         lacking = [name for name in fields if not isinstance(entry, dict) or name not in entry]

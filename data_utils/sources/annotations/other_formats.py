@@ -1,0 +1,108 @@
+"""Annotation formats that are not read: how each is known by the beginning of its files, and what converts it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from runtime.documents import open_regular
+from runtime.errors import DataError
+
+SUFFIXES = (".json", ".ndjson", ".xml", ".csv")
+FILES_IN_FOLDER = 20  # files of one folder that are looked at
+LEVELS = 2  # of folders below the data set
+HEAD = 2**16  # bytes in which a file says what it is
+
+
+class OtherFormat(NamedTuple):
+    """A format that is not read.
+
+    Args:
+        signs: what stands in its files alone.
+        remedy: how to get a format that is read.
+    """
+
+    name: str
+    signs: re.Pattern[bytes]
+    remedy: str
+
+
+FORMATS = (
+    OtherFormat(
+        "VIA",
+        re.compile(rb'"_via_img_metadata"|"shape_attributes"|\bregion_shape_attributes\b'),
+        "export them in VIA again: Annotation, Export Annotations (COCO format)",
+    ),
+    OtherFormat(
+        "Supervisely",
+        re.compile(rb'"classTitle"|"geometryType"|"classes"\s*:\s*\[\s*\{[^]]*"title"\s*:'),
+        "export the project with Supervisely's app Export to COCO",
+    ),
+    OtherFormat(
+        "CVAT (XML)",
+        re.compile(rb"<annotations>\s*<version>|<annotations>.*<(?:image|track) id=", re.DOTALL),
+        "export the task again as COCO 1.0 or Segmentation mask 1.1, or: datum convert -if cvat -f coco -i DATA -o OUT",
+    ),
+    OtherFormat(
+        "Label Studio",
+        re.compile(rb'"(?:polygon|brush|rectangle|keypoint|ellipse)labels"|"from_name"\s*:'),
+        "export the project again as COCO, or its brush labels as PNG",
+    ),
+    OtherFormat(
+        "Labelbox",
+        re.compile(rb'"data_row"\s*:|"Labeled Data"\s*:|"DataRow ID"\s*:'),
+        "convert the export to COCO or to masks with Labelbox's Python SDK",
+    ),
+    OtherFormat(
+        "V7 Darwin",
+        re.compile(rb'"schema_ref"\s*:\s*"[^"]*darwin'),
+        "export the data set again as COCO or semantic masks",
+    ),
+    OtherFormat(
+        "VOC for detection (boxes)",
+        re.compile(rb"<bndbox>"),
+        "areas need masks or polygons: outline them with labelme or CVAT",
+    ),
+    OtherFormat(
+        "LabelMe on the web (XML)",
+        re.compile(rb"<annotation>.*<polygon>.*<pt>", re.DOTALL),
+        "convert them to COCO: datum convert -if label_me -f coco -i DATA -o OUT",
+    ),
+    OtherFormat(
+        "ImageScope or ASAP",
+        re.compile(rb"<ASAP_Annotations>|<Annotations[^>]*MicronsPerPixel"),
+        "export masks of them from QuPath",
+    ),
+)
+
+
+def check_formats(root: Path) -> None:
+    """Raises DataError, with a converter, for files of a format that is not read, in a folder or shortly below it."""
+    for folder in _folders(root, LEVELS):
+        files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+        for file in files[:FILES_IN_FOLDER]:
+            hint = describe_format(file)
+            if hint:
+                raise DataError(f"{file} {hint}")
+
+
+def _folders(root: Path, levels: int) -> Iterator[Path]:
+    """A folder and those below it."""
+    yield root
+    if levels:
+        for folder in sorted(root.iterdir()):
+            if folder.is_dir() and not folder.name.startswith("."):
+                yield from _folders(folder, levels - 1)
+
+
+def describe_format(file: Path) -> str:
+    """What a file of such a format is, and what to do with it; empty for other files."""
+    try:
+        with open_regular(file) as stream:
+            head = stream.read(HEAD)
+    except OSError:  # it is reported where it is read
+        return ""
+    for other in FORMATS:
+        if other.signs.search(head):
+            return f"holds annotations of {other.name}, which are not read; {other.remedy}"
+    return ""

@@ -1,0 +1,275 @@
+"""Images and masks in one folder, told apart by a word of their names; and folders of cases.
+
+a.png, a_mask.png           0_img.png, 0_masks.png      volume-0.nii, segmentation-0.nii
+CASE/image.nii.gz           CASE/CASE_t1.nii.gz         CASE/ct.nii.gz
+CASE/label.nii.gz           CASE/CASE_t2.nii.gz         CASE/segmentations/liver.nii.gz
+                            CASE/CASE_seg.nii.gz        CASE/segmentations/spleen.nii.gz
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from data_utils.class_names import NamedClasses
+from data_utils.config import DataConfig
+from data_utils.image_io.formats import IMAGE_SUFFIXES, is_visible_file
+from data_utils.image_io.volumes import volume_stem
+from data_utils.mask_values import parse_values
+from data_utils.sources.annotations.documents import text_of
+from data_utils.sources.files import FileRecords, FileRow, Files
+from data_utils.sources.folder import MASK_WORDS, children, files_by_stem, natural_sort_key, wanted_splits
+from data_utils.sources.overlapping import OVERLAPPING, bits_by_class, class_volume_sources
+from data_utils.sources.pairs import Cases, check_unpaired, with_all_pages
+from data_utils.sources.records import Metadata, Records, SplitOpeners
+from data_utils.sources.volumes import read_spacing, volume_sources, volume_suffixes
+from data_utils.sources.walk import walk
+from runtime.console import listing
+from runtime.documents import parse_csv
+from runtime.errors import DataError
+
+SEPARATOR = "[ _.-]"
+MASK_END = re.compile(rf"(?:(?P<key>.+?){SEPARATOR})?(?:{MASK_WORDS})", re.IGNORECASE | re.DOTALL)
+MASK_START = re.compile(rf"(?:{MASK_WORDS})(?:{SEPARATOR}|(?=[0-9]))(?P<key>.+)", re.IGNORECASE | re.DOTALL)
+NUMBERED = re.compile("([^0-9]+)([0-9].*)", re.DOTALL)  # image12
+# words of images; any other words of a volume's files are those of its channels
+IMAGE_WORDS = ("", "image", "img", "imaging", "volume", "input", "original", "orig", "photo", "rgb", "sat")
+WORDS_OF_VOLUMES = IMAGE_WORDS[:5]
+ROBOFLOW_CLASSES = "_classes.csv"  # Roboflow's names of mask values, beside the images
+PICKLED = "_seg.npy"  # Cellpose's files of Python objects, which are never opened
+LOOKED_AT = 5  # folders by which a layout is recognized
+
+
+class Parts(NamedTuple):
+    """The files below a folder by what they are.
+
+    Args:
+        masks: key -> mask. A key is a name below the folder without the word that says what the file is.
+        images: word -> key -> file, of the files that have the key of a mask.
+        others: word -> key -> file, for each way to read the name of another file.
+    """
+
+    masks: dict[str, str]
+    images: dict[str, dict[str, str]]
+    others: dict[str, dict[str, str]]
+
+    def image_words(self, *, are_volumes: bool) -> Sequence[str]:
+        """The word of images, or those of the channels of volumes; nothing unless most masks have an image.
+
+        Raises DataError if pictures have several.
+        """
+        usual = [word for word, files in sorted(self.images.items()) if 2 * len(files) > len(self.masks)]
+        for word in WORDS_OF_VOLUMES if are_volumes else IMAGE_WORDS:
+            if word in usual:
+                return [word]
+        if len(usual) > 1 and not are_volumes:
+            mask = next(iter(self.masks.values()))
+            raise DataError(f"{mask} may be the mask of {listing(usual)}; leave one image beside each mask")
+        return usual
+
+    def cases(self, words: Sequence[str]) -> Cases:
+        """The masks and the images that have one of the words, or all of them if they are channels."""
+        files_by_key: dict[str, dict[str, str]] = {}
+        for files_by_word in (self.images, self.others):
+            for word in words:
+                for key, file in files_by_word.get(word, {}).items():
+                    files_by_key.setdefault(key, {})[word] = file
+        if "" in words:  # then a word that few files have is a part of their names
+            for files in self.images.values():
+                if 2 * len(files) <= len(self.masks):
+                    files_by_key |= {volume_stem(file): {"": file} for file in files.values()}
+        images: dict[str, str | Files] = {}
+        masks = dict(self.masks)
+        lost: list[str] = []
+        for key in sorted(files_by_key, key=natural_sort_key):
+            files = files_by_key[key]
+            lacking = [word for word in words if word not in files]
+            if lacking:
+                lost.append(f"{next(iter(files.values()))}: its case has no file of {listing(lacking)}")
+                masks.pop(key, None)
+            else:
+                images[key] = files[words[0]] if len(words) == 1 else tuple(files[word] for word in words)
+        return Cases(images, masks, lost)
+
+
+def find_side_by_side(root: Path, named_splits: Sequence[str], config: DataConfig) -> SplitOpeners:
+    """Split -> a function that opens its records; empty unless, in each split, most masks lie beside their images."""
+    split_names = wanted_splits(named_splits)
+    folders = {name: folder for name, folder in children(root).items() if name in split_names} or {"train": root}
+    suffixes = volume_suffixes(root, config)
+    if not any(_names_below(root, suffixes)):
+        suffixes = IMAGE_SUFFIXES
+    openers = _find_class_files(folders, suffixes, config)
+    if openers:
+        return openers
+    for split, folder in folders.items():
+        cases = _find_cases(folder, suffixes, config)
+        if cases is None:
+            return {}
+        openers[split] = partial(_open_cases, folder, cases, suffixes, config)
+    return openers
+
+
+def _names_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
+    """The names of the files below a folder that end so."""
+    for _, folders, names in walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (name for name in names if is_visible_file(name, suffixes))
+
+
+def _find_cases(folder: Path, suffixes: tuple[str, ...], config: DataConfig) -> Cases | None:
+    """The images and masks of a folder; masks are known by the end of their names, or else by their beginning."""
+    stems = [volume_stem(name) for name in _names_below(folder, suffixes)]
+    patterns = [MASK_END, MASK_START]
+    if config.mask_suffix:
+        patterns = [re.compile(f"(?P<key>.*){re.escape(config.mask_suffix)}", re.DOTALL)]
+    for pattern in patterns:
+        if any(map(pattern.fullmatch, stems)):
+            files = files_by_stem(folder, "files", suffixes)
+            files = {stem: file for stem, file in files.items() if not file.lower().endswith(PICKLED)}
+            parts = divide(files, pattern)
+            words = parts.image_words(are_volumes=suffixes != IMAGE_SUFFIXES)
+            if words:
+                return parts.cases(words)
+    return None
+
+
+def divide(files: Mapping[str, str], pattern: re.Pattern[str]) -> Parts:
+    """The files by what they are; `pattern` matches the names of masks. Raises DataError for two masks of one image."""
+    masks: dict[str, str] = {}
+    images: list[tuple[str, str]] = []
+    for stem, file in files.items():
+        folder, name = os.path.split(stem)
+        match = pattern.fullmatch(name)
+        if match is None:
+            images.append((stem, file))
+            continue
+        first = masks.setdefault(os.path.join(folder, match["key"] or ""), file)
+        if first != file:
+            raise DataError(f"{first} and {file} are masks of one image; keep one of them")
+    parts = Parts(masks, {}, {})
+    for stem, file in images:
+        readings = list(_readings(stem, from_start=pattern is MASK_START))
+        with_mask = [(key, word) for key, word in readings if key in masks]
+        for key, word in with_mask[:1]:
+            parts.images.setdefault(word, {})[key] = file
+        for key, word in readings if not with_mask else ():
+            parts.others.setdefault(word, {})[key] = file
+    return parts
+
+
+def _readings(stem: str, *, from_start: bool) -> Iterator[tuple[str, str]]:
+    """The ways to read a name as a key and a word, the longest key first."""
+    folder, name = os.path.split(stem)
+    yield stem, ""
+    separators = [match.start() for match in re.finditer(SEPARATOR, name)]
+    numbered = NUMBERED.fullmatch(name)
+    if from_start:
+        for position in separators:
+            yield os.path.join(folder, name[position + 1 :]), name[:position].lower()
+        if numbered:
+            yield os.path.join(folder, numbered[2]), numbered[1].lower()
+        return
+    for position in reversed(separators):
+        yield os.path.join(folder, name[:position]), name[position + 1 :].lower()
+    yield os.path.join(folder, ""), name.lower()
+
+
+def _open_cases(folder: Path, cases: Cases, suffixes: tuple[str, ...], config: DataConfig) -> Records:
+    """The images with a mask, in natural order. Raises DataError for files without partner, unless allowed."""
+    keys, unpaired = cases.pair(folder, config.allow_unpaired)
+    rows = [cases.row(key) for key in keys]
+    if suffixes == IMAGE_SUFFIXES:
+        metadata = Metadata(read_classes(folder / ROBOFLOW_CLASSES), unpaired)
+        return with_all_pages(FileRecords((folder, folder), rows, metadata))
+    rows = [row._replace(name=_case_name(key)) for key, row in zip(keys, rows, strict=True)]
+    metadata = Metadata(unpaired=unpaired, dims=3)
+    return FileRecords((folder, folder), rows, metadata, volume_sources, config.spacing or read_spacing(folder))
+
+
+def read_classes(file: Path) -> NamedClasses:
+    """The value and the name of each class of Roboflow's masks; empty if there is no file. Raises DataError."""
+    if not file.is_file():
+        return ()
+    try:
+        titles, *rows = [cells for _, cells in parse_csv(text_of(file))]
+        if [title.strip().lower() for title in titles] != ["pixel value", "class"]:
+            return ()
+        return tuple((int(value), name.strip()) for value, name in rows)
+    except ValueError as error:
+        raise DataError(f"{file}: expected a line with a pixel value and a class for each class") from error
+
+
+def _case_name(key: str) -> str:
+    """The name of a case: its folder if its files are called like the folder, or by what they are alone."""
+    folder, name = os.path.split(key)
+    return folder if name in ("", os.path.basename(folder)) else key
+
+
+def _find_class_files(folders: Mapping[str, Path], suffixes: tuple[str, ...], config: DataConfig) -> SplitOpeners:
+    """Split -> a function that opens its records, for volumes with a folder of masks, one for each class; else empty.
+
+    Raises DataError if the task is another than that of classes that may overlap.
+    """
+    openers: SplitOpeners = {}
+    if suffixes == IMAGE_SUFFIXES or not all(map(_holds_class_files, folders.values())):
+        return openers
+    if config.task not in (None, OVERLAPPING):
+        raise DataError(f"--task {config.task}: each case has a folder with a mask for each class; leave it out")
+    rows_by_split = {split: list(_class_rows(folder, suffixes)) for split, folder in folders.items()}
+    # a class has the same bit in each split
+    all_files = chain.from_iterable(row.targets for row in chain.from_iterable(rows_by_split.values()))
+    names = sorted({_class_name(file) for file in all_files}, key=natural_sort_key)
+    for split, folder in folders.items():
+        openers[split] = partial(_open_class_files, folder, rows_by_split[split], names, config)
+    return openers
+
+
+def _holds_class_files(folder: Path) -> bool:
+    """Whether each of the first folders in a folder holds a folder of masks, which alone has such a name."""
+    cases = list(children(folder).values())[:LOOKED_AT]
+    return bool(cases) and all(_mask_folder(case) is not None for case in cases)
+
+
+def _mask_folder(case: Path) -> Path | None:
+    """The only folder of a case that is called like masks."""
+    folders = [path for name, path in children(case).items() if re.fullmatch(MASK_WORDS, name)]
+    return folders[0] if len(folders) == 1 else None
+
+
+def _class_rows(folder: Path, suffixes: tuple[str, ...]) -> Iterator[FileRow]:
+    """The files of each case; no image if the case does not have exactly one."""
+    for case in sorted(children(folder).values(), key=lambda path: natural_sort_key(path.name)):
+        masks = _mask_folder(case)
+        names = [name for name in os.listdir(case) if is_visible_file(name, suffixes)]
+        images = tuple(os.path.join(case.name, name) for name in names) if len(names) == 1 else ()
+        mask_names: Iterable[str] = ()
+        if masks is not None:
+            mask_names = sorted(name for name in os.listdir(masks) if is_visible_file(name, suffixes))
+            mask_names = (os.path.join(case.name, masks.name, name) for name in mask_names)
+        yield FileRow(case.name, images, tuple(mask_names))
+
+
+def _class_name(file: str) -> str:
+    return volume_stem(os.path.basename(file))
+
+
+def _open_class_files(folder: Path, rows: Sequence[FileRow], names: Sequence[str], config: DataConfig) -> FileRecords:
+    """The volumes with masks of classes. Raises DataError for cases that lack one or the other, unless allowed."""
+    paired: list[FileRow] = []
+    unpaired: list[str] = []
+    for row in rows:
+        files = {_class_name(file): file for file in row.targets}
+        if row.images and files:
+            paired.append(row._replace(targets=tuple(files.get(name, "") for name in names)))
+        else:
+            unpaired.append(f"{row.name}: has {'no mask' if row.images else 'not exactly one volume'}")
+    check_unpaired(unpaired, len(paired), config.allow_unpaired, folder)
+    classes = tuple(enumerate(names, 1))
+    metadata = Metadata(classes, tuple(unpaired), dims=3, task=OVERLAPPING)
+    settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
+    spacing = config.spacing or read_spacing(folder)
+    return FileRecords((folder, folder), paired, metadata, class_volume_sources, *settings, spacing)

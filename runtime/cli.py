@@ -18,6 +18,9 @@ LAUNCH_HINTS = {  # flags of other programs -> what to type here
     "amp fp16": "the launcher chooses the precision: accelerate launch --mixed_precision fp16",
     "bf16": "the launcher chooses the precision: accelerate launch --mixed_precision bf16",
     "compile": "the launcher compiles: accelerate launch --dynamo_backend inductor",
+    "config-file cpu mixed-precision multi-gpu num-processes num-machines machine-rank main-process-ip"
+    " main-process-port dynamo-backend max-restarts": "it is an option of the launcher and stands before the script, as"
+    " in accelerate launch --mixed_precision bf16 train.py",
 }
 DASHES = "-\u2013\u2014\u2212"  # word processors turn two dashes into a long one
 FLAG = re.compile(f"[{DASHES}]{{1,2}}[a-zA-Z]")
@@ -78,12 +81,6 @@ class Arguments(argparse.ArgumentParser):
         name = flag.lstrip(DASHES).replace("_", "-")
         if name.lower() in self.hints:
             self.error(f"unknown argument {argument}; {self.hints[name.lower()]}")
-        if flag.startswith("--") and self.hints:
-            from runtime.launch import launcher_options  # torch and accelerate, which not every script needs
-
-            if flag in launcher_options():
-                line = f"accelerate launch {flag} ... {self.prog} ..."
-                self.error(f"{argument} is an option of the launcher and stands before the script: {line}")
         flags = {known.strip("-"): known for known in self._option_string_actions}
         matches = difflib.get_close_matches(name, flags, n=1)  # with their dashes all flags would be similar
         hint = f"did you mean {flags[matches[0]]}?" if matches else f"see {self.prog} --help"

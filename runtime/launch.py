@@ -252,7 +252,7 @@ def _convolves_in_tf32() -> bool:
 
 
 def say_profile(profile: LaunchProfile) -> None:
-    """Print the launch settings, and hints that would make the next run on this machine faster."""
+    """Print the launch settings, and how many GPUs of this machine the launch leaves idle."""
     texts = []
     for name, value in profile.to_json().items():
         texts.append(f"{name} {value}")
@@ -263,9 +263,6 @@ def say_profile(profile: LaunchProfile) -> None:
         if idle > 0:
             remedy = f"accelerate launch --multi_gpu --num_processes {gpus * profile.machines} {_script()}"
             say(f"launch: {idle} of the {gpus} GPUs of this machine idle; to use all of them: {remedy}")
-        if profile.mixed_precision == "no" and torch.cuda.is_bf16_supported(including_emulation=False):
-            option = "accelerate launch --mixed_precision bf16"
-            say(f"precision: this GPU computes in bf16 too, usually faster; next time start with {option}")
 
 
 def command_line(added: Sequence[str] = ()) -> str:
@@ -298,16 +295,6 @@ def compile_networks(accelerator: Accelerator, networks: Iterable[nn.Module]) ->
     if plugin.backend != DynamoBackend.NO:
         for network in networks:
             network.compile(**plugin.to_kwargs())
-
-
-def launcher_options() -> set[str]:
-    """All options of `accelerate launch`, with their dashes."""
-    from accelerate.commands.launch import launch_command_parser  # takes seconds
-
-    options: set[str] = set()
-    for action in launch_command_parser()._actions:
-        options.update(action.option_strings)
-    return options
 
 
 def _launch_line(profile: str) -> str:

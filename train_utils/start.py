@@ -1,29 +1,41 @@
-"""The start of training on the devices, processes and precision of the launch profile."""
+"""What a run prepares before its first step, in the order of `main`: launch, folder, data, network, loaders."""
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object, set_seed
+from torch.utils.data import DataLoader
 
-from runtime.distributed import on_main
+from data_utils.analysis.dataset_info import DatasetInfo, load_dataset_info
+from data_utils.loading import loaders
+from data_utils.loading.batch_sampler import BatchSplit
+from data_utils.loading.loaders import NetworkShapes
+from runtime.console import say
+from runtime.distributed import first_on_each_machine, on_main
 from runtime.errors import LaunchError
-from runtime.launch import (
-    check_launch,
-    configure_process,
-    describe_profile,
-    distributed_options,
-    say_profile,
-)
+from runtime.launch import check_launch, configure_process, describe_profile, distributed_options, say_profile
 from runtime.precision import default_precision
+from tasks.step_loss import StepLoss
+from tasks.task import Task
+from train_utils.compilation import compile_blocks, compile_loss
 from train_utils.monitoring.tracker import available_tracker
 from train_utils.opened_run import OpenedRun, open_run
 from train_utils.reporting.data_report import report_data
 from train_utils.reporting.hub import check_token
+from train_utils.settings.data_checks import check_scale
 from train_utils.settings.record import RunSettings
+from train_utils.settings.starting_point import starting_point
 from train_utils.settings.train_settings import TrainSettings
+from train_utils.sharding import prepare_sharding
 from train_utils.slabs.slabs import Slabs
+from train_utils.slabs.split import split_volumes
+from train_utils.sync_batchnorm import synchronize_batchnorm
+from unet.config import UNetConfig
+from unet.model import UNet
 
 
 def launch(flags: TrainSettings) -> Accelerator:
@@ -88,3 +100,82 @@ def start_run(accelerator: Accelerator, flags: TrainSettings) -> OpenedRun | Non
     accelerator.project_configuration.logging_dir = str(run.output_dir)
     say_profile(describe_profile(accelerator))
     return run
+
+
+def load_data(accelerator: Accelerator, run: OpenedRun) -> tuple[TrainSettings, DatasetInfo]:
+    """The settings of the run, which are the flags and what the plan chooses from the data, and its data set.
+
+    One process reads, the others receive.
+    """
+    place = on_main(accelerator, lambda: run.reads_places)
+    config = replace(run.flags, place=place)
+    info = on_main(accelerator, lambda: load_dataset_info(config))
+    say("\n".join([f"data: {info}", *info.warnings]))
+    args = on_main(accelerator, lambda: run.settings(info))
+    info = replace(info, config=args)
+    with first_on_each_machine(accelerator):  # one process of a machine fills the cache of `datasets` there
+        info.open_here()
+    return args, info
+
+
+def build_network(
+    accelerator: Accelerator, run: OpenedRun, args: TrainSettings, info: DatasetInfo
+) -> tuple[UNet, Task]:
+    """The network and its task: fresh, from --init-from or an encoder, or as the checkpoint has it."""
+    axes = info.axes(args.depth)
+    origin = on_main(
+        accelerator,
+        lambda: starting_point(args, axes, model=run.initial_model, trained=run.trained_config),
+    )
+    preprocess = info.preprocess(origin.trained_preprocess(info.channels))
+    reader = info.reader.at_size(info.usual_size(preprocess))
+    task = reader.task(args.loss, args.class_weights).to(accelerator.device)
+    network = origin.build(info.channels, task, preprocess)
+    check_scale(info, run.flags.scale, network.config)
+    network.activation_checkpointing = args.activation_checkpointing or run.memory_limit.activation_checkpointing
+    return network, task
+
+
+def prepare_network(
+    accelerator: Accelerator, args: TrainSettings, network: UNet, task: Task, batch_split: BatchSplit
+) -> StepLoss:
+    """Change the network in place as the profile asks, and return the loss that goes with it.
+
+    These are batch norm over all processes, slabs of volumes, sharding and compiled blocks. The accelerator's `prepare`
+    comes afterwards.
+    """
+    synchronize_batchnorm(accelerator, network, args.sync_batchnorm, batch_split)
+    network.to(accelerator.device)
+    criterion = split_volumes(network, task, new_slabs(accelerator, args, network.config.divisors[0]))
+    prepare_sharding(accelerator, network, batch_split, args.max_grad_norm)
+    compile_blocks(accelerator, network)
+    compile_loss(accelerator, criterion)
+    return criterion
+
+
+def build_loaders(
+    accelerator: Accelerator,
+    args: TrainSettings,
+    info: DatasetInfo,
+    config: UNetConfig,
+    shapes: NetworkShapes,
+    batch_split: BatchSplit,
+    steps: Sequence[int],
+) -> tuple[DataLoader, DataLoader]:
+    """The loaders of training and of validation.
+
+    Args:
+        config: the config of the network that trains.
+        shapes: those of all images, as `fit_batch` has found them.
+        steps: the steps that are still to be made.
+    """
+    with first_on_each_machine(accelerator):  # one process of a machine decodes for --cache
+        return loaders.build_loaders(
+            info,
+            config,
+            shapes,
+            batch_split,
+            steps=steps,
+            num_workers=args.num_workers,
+            device=accelerator.device,
+        )

@@ -151,7 +151,7 @@ def parse(monkeypatch, capsys):
         (["--inputs", "a"], "unknown argument --inputs; did you mean --input?"),
         (["--frobnicate"], "unknown argument --frobnicate; see prog.py --help"),
         (["--input", "a", "\N{EM DASH}rate", "1"], "unknown argument \N{EM DASH}rate; did you mean --rate?"),
-        (["--num_processes=2"], "--num_processes=2 is an option of the launcher and stands before"),
+        (["--num_processes=2"], "unknown argument --num_processes=2; it is an option of the launcher and stands"),
         (["--rate", "1"], "the following arguments are required: --input"),
         (["--rate=1", "-5", "--no-deep"], "the following arguments are required: --input"),
     ],

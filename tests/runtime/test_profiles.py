@@ -197,7 +197,7 @@ def accelerator_like(device: str, precision: str = "no", dynamo: DynamoBackend =
         ("cuda", "bf16", False, ["only emulates bf16, which is slow; --mixed_precision fp16"]),
         ("cuda", "bf16", True, []),
         ("cuda", "fp16", False, []),
-        ("cuda", "no", True, ["this GPU computes in bf16 too"]),
+        ("cuda", "no", True, []),
         ("cuda", "no", False, []),
         ("cpu", "bf16", False, []),
     ],

@@ -1,6 +1,6 @@
 """train.py, launched as a user would: what it writes, and what it promises about profiles.
 
-Modules: train_utils/start.py, train_utils/data.py, train_utils/network.py, train_utils/fit_batch.py.
+Modules: train_utils/start.py, train_utils/fit_batch.py.
 """
 
 import json
@@ -25,8 +25,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 import train
-import train_utils.data
 import train_utils.settings.record
+import train_utils.start
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.image_io import windowed
 from runtime.distributed import on_main
@@ -386,7 +386,7 @@ def test_a_machine_that_does_not_share_the_cache_of_datasets_loads_its_rows_itse
         rows.append({"image": image.read_bytes(), "mask": (tiny_folder / "train" / "masks" / image.name).read_bytes()})
     datasets.Dataset.from_list(rows).to_parquet(tmp_path / "cells.parquet")
 
-    monkeypatch.setattr(train_utils.data, "on_main", other_machine(cache))
+    monkeypatch.setattr(train_utils.start, "on_main", other_machine(cache))
     flags = ["--dataset", tmp_path / "cells.parquet", *TINY, "--max-steps", "2", "--tracker", "none"]
     run = run_train(tmp_path / "run", *flags)
     assert run.exit_code == 0, run.output
@@ -400,7 +400,7 @@ def test_data_set_with_settings_travel_to_other_processes_once(tiny_folder, tmp_
         results.append(on_main(accelerator, function))
         return results[-1]
 
-    monkeypatch.setattr(train_utils.data, "on_main", noted)
+    monkeypatch.setattr(train_utils.start, "on_main", noted)
     monkeypatch.setattr(train_utils.settings.record, "on_main", noted)
     run = run_train(tmp_path / "run", "--dataset", tiny_folder, *TINY, "--max-steps", "1", "--tracker", "none")
     assert run.exit_code == 0, run.output

@@ -16,7 +16,7 @@ from support.launches import TINY
 from support.run_equality import different_tensors
 
 import train
-import train_utils.data
+import train_utils.start
 from runtime.errors import CheckpointError
 
 FLAGS = [*TINY, "--epochs", "2", "--batch-size", "4", "--log-every", "1", "--tracker", "none", "--seed", "3"]
@@ -42,7 +42,7 @@ def copied(done: Run, tmp_path: Path) -> Path:
 @pytest.fixture
 def no_data() -> Iterator[None]:
     """A run that looks at its data fails."""
-    with mock.patch.object(train_utils.data, "load_dataset_info", side_effect=AssertionError):
+    with mock.patch.object(train_utils.start, "load_dataset_info", side_effect=AssertionError):
         yield
 
 

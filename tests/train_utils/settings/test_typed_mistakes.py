@@ -16,7 +16,7 @@ MISTAKES = {
     "--amp": "accelerate launch --mixed_precision fp16",
     "--pretrained": "--encoder lite0 is a pretrained encoder, --init-from a model",
     "--model unet": "the network is a U-Net: --encoder, --base-channels and --depth",
-    "--mixed_precision bf16": "before the script: accelerate launch --mixed_precision ... train.py",
+    "--mixed_precision bf16": "before the script, as in accelerate launch --mixed_precision",
     "--compile": "accelerate launch --dynamo_backend inductor",
     "--epoch 5": "did you mean --epochs?",
     "--batch_size 4": "did you mean --batch-size?",

@@ -2,8 +2,6 @@
 
 import os
 import re
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +10,6 @@ from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
-import psutil
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
@@ -22,13 +19,12 @@ from runtime.parallel import lost_worker
 
 Result = TypeVar("Result")
 
-# This limits the start of the processes and the exchange in a step, not the waiting in `on_main`.
-COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # of the start of the processes, and of the exchange in a step
+WORK_TIMEOUT = timedelta(days=1)  # of waiting while one process works for all, for example to fill a cache
 # words in the errors that are raised if another process has ended, or hangs
 ENDED = ("connection closed", "connection reset", "broken pipe", "process exited", "connection was likely closed")
 HANGS = ("timed out", "timeout")
 LOADER = "DataLoader worker"  # the first words of torch's message about a lost loader process
-PROBES = 10  # unanswered probes after which a machine counts as lost
 _kept_groups: list[dist.ProcessGroup] = []
 
 
@@ -44,7 +40,7 @@ def keep_process_group() -> None:
 
 
 def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
-    """Run `function` on the main process and return its result on every process; they wait without a time limit.
+    """Run `function` on the main process and return its result on every process; they wait for up to a day.
 
     A UserError ends every process, the main one with the message and the others silently, so that none waits.
     """
@@ -67,7 +63,7 @@ def on_main(accelerator: Accelerator, function: Callable[[], Result]) -> Result:
 
 @contextmanager
 def first_on_each_machine(accelerator: Accelerator) -> Iterator[None]:
-    """In this context, each machine's first process runs first; the others wait for it without a time limit."""
+    """In this context, each machine's first process runs first; the others wait for it for up to a day."""
     if not accelerator.is_local_main_process:
         barrier_without_timeout(accelerator)
     yield
@@ -75,30 +71,8 @@ def first_on_each_machine(accelerator: Accelerator) -> Iterator[None]:
         barrier_without_timeout(accelerator)
 
 
-def notice_lost_machines() -> None:
-    """Make the kernel probe this process's connections, and end those without an answer for COLLECTIVE_TIMEOUT.
-
-    If a process is killed, its connections are closed. A machine that crashes or loses its network closes nothing, and
-    processes that wait for it without a time limit would wait for ever. Call this function after the groups are
-    connected. A process that works for hours is not affected, since its machine answers the probes.
-    """
-    if not dist.is_initialized() or sys.platform != "linux":
-        return
-    _group_without_timeout()
-    seconds = COLLECTIVE_TIMEOUT // timedelta(seconds=1)
-    interval = max(1, seconds // PROBES)
-    for connection in psutil.Process().net_connections("tcp"):
-        if connection.status == psutil.CONN_ESTABLISHED:
-            with socket.socket(fileno=os.dup(connection.fd)) as end:
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES - 1)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, seconds * 1000)  # ms, for sent data
-
-
 def barrier_without_timeout(accelerator: Accelerator) -> None:
-    """Wait for all processes without a time limit, since one may work for hours, for example to fill a cache."""
+    """Wait for all processes for up to a day, since one may work for hours."""
     if accelerator.num_processes > 1:
         dist.barrier(group=_group_without_timeout())
 
@@ -106,7 +80,7 @@ def barrier_without_timeout(accelerator: Accelerator) -> None:
 @cache
 def _group_without_timeout() -> dist.ProcessGroup:
     """A group of all processes with gloo, which notices at once if a process has ended."""
-    return dist.new_group(backend="gloo", timeout=timedelta(days=7))
+    return dist.new_group(backend="gloo", timeout=WORK_TIMEOUT)
 
 
 def seed_step(seed: int, step: int, process: int) -> None:

@@ -17,8 +17,6 @@ from runtime.errors import MemoryShortage, one_line
 M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
 
-ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-
 # words in the errors of torch's allocators, and of libraries below them, if memory runs out; in lower case
 SHORTAGES = (
     "out of memory",  # allocators of CUDA, HIP, XPU and MPS, CUDA itself, most of NCCL
@@ -45,18 +43,6 @@ def keep_freed_memory(device: torch.device) -> None:
     if mallopt is not None:
         mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def grow_segments(device: torch.device) -> None:
-    """Make torch's CUDA allocator grow its segments, unless the environment has settings for the allocator.
-
-    Call it for work on tensors of different shapes: segments of fixed sizes leave gaps that other shapes do not fit.
-    """
-    is_set = any(name in os.environ for name in ALLOCATOR_VARIABLES)
-    if device.type != "cuda" or sys.platform != "linux" or is_set:
-        return
-    # the saved memory was not measured on a GPU (docs/performance.md)
-    torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
 
 
 def available_bytes() -> int:

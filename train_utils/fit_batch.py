@@ -11,7 +11,6 @@ from runtime.console import say
 from runtime.distributed import on_main
 from runtime.errors import SettingsError
 from runtime.launch import LaunchProfile, describe_profile
-from runtime.memory import grow_segments
 from tasks.task import Task
 from train_utils.kernel_tuning import compile_long_run, tune_kernels
 from train_utils.memory import MemoryTrial, reports_shortage
@@ -33,8 +32,6 @@ def fit_batch(
     slabs = new_slabs(accelerator, args, network.config.divisors[0])
     shapes = network_shapes(info, network.config)
     check_slabs(accelerator, network, slabs, shapes.shortest_first_side, args.sync_batchnorm)
-    if shapes.differ:
-        grow_segments(accelerator.device)
     tune_kernels(args, accelerator.device, shapes)
     batch_split = wanted_split(args, describe_profile(accelerator), run.largest_micro_batch)
     if reports_shortage(accelerator.device):

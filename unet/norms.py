@@ -53,7 +53,6 @@ def group_norm(
         sum_slabs: if x is a slab of each volume, a function that adds up over the processes with the other slabs.
             Weight and bias then get the gradient of this slab.
     """
-    # the cost of the copies was not measured on a GPU (docs/performance.md)
     with torch.autocast(x.device.type, enabled=False):
         return _GroupNorm.apply(x, groups, weight, bias, eps, sum_slabs)
 

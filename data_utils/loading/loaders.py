@@ -44,12 +44,6 @@ class NetworkShapes(NamedTuple):
         """The smallest height of a training image, or depth of a volume."""
         return int(self.train[:, 0].min())
 
-    @property
-    def differ(self) -> bool:
-        """Whether there is more than one shape."""
-        first = self.train[0]
-        return bool((self.train != first).any() or (self.val != first).any())
-
 
 def network_shapes(info: DatasetInfo, config: UNetConfig) -> NetworkShapes:
     """The shapes at which a network sees the images: in training cropped and padded, in validation as they are.

@@ -11,7 +11,7 @@ import torch
 from support.launches import PROGRAMS, launch
 
 from runtime import errors
-from runtime.memory import grow_segments, is_out_of_memory, memory_shortage
+from runtime.memory import is_out_of_memory, memory_shortage
 
 
 def test_the_peak_of_memory_is_not_held_by_an_error():
@@ -62,16 +62,6 @@ OTHERS = [
 @pytest.mark.parametrize("error", [*SHORTAGES, *OTHERS], ids=lambda error: f"{type(error).__name__}: {error}"[:60])
 def test_a_shortage_is_told_by_the_type_or_the_text_of_an_error_of_torch(error):
     assert is_out_of_memory(error) is (error in SHORTAGES)
-
-
-@pytest.mark.parametrize("variable", [None, "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"])
-def test_segments_grow_on_cuda_unless_the_user_has_settings(monkeypatch, variable):
-    settings = []
-    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", settings.append)
-    if variable:
-        monkeypatch.setenv(variable, "max_split_size_mb:512")
-    grow_segments(torch.device("cuda"))
-    assert settings == ([] if variable else ["expandable_segments:True"])
 
 
 def test_the_error_of_a_cpu_whose_memory_runs_out_is_known():

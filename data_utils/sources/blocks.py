@@ -16,7 +16,7 @@ from data_utils.image_io.placed_masks import Grid, read_source_grid
 from data_utils.image_io.places import Place
 from data_utils.image_io.scene_windows import Box, SceneWindow
 from data_utils.sources.holdout import hold_out
-from data_utils.sources.records import PartRecords, Record, Records, with_sources
+from data_utils.sources.records import Parts, Record, Records, divide
 from runtime.console import listing
 from runtime.errors import DataError
 from runtime.parallel import map_indices
@@ -28,26 +28,23 @@ MOST_BLOCKS = 2**20  # blocks of an image; a damaged header may claim any size
 TOUCHING_DISTANCE = 0.5  # pixels between two images that touch
 
 
-class BlockRecords(PartRecords):
-    """Windows of images; a part is top, bottom, left and right of the window, and (H, W) of the image."""
+def _window(record: Record, name: str, part: Sequence[int]) -> Record:
+    """A window of an image; a part is its top, bottom, left and right, and (H, W) of the image."""
+    if _is_whole(part):
+        return record
+    box = Box(*part[:4])
+    size = (part[4], part[5])
+    image = SceneWindow(record["image"], name, size, box, is_mask=False)
+    mask = SceneWindow(record["target"], name, size, box, is_mask=True)
+    return {**record, "image": image, "target": mask, "name": name}
 
-    side = 0  # of a block, in pixels
 
-    def cut(self, record: Record, name: str, part: Sequence[int]) -> Record:
-        if _is_whole(part):
-            return record
-        box = Box(*part[:4])
-        size = (part[4], part[5])
-        image = SceneWindow(record["image"], name, size, box, is_mask=False)
-        mask = SceneWindow(record["target"], name, size, box, is_mask=True)
-        return {**record, "image": image, "target": mask, "name": name}
-
-    def part_name(self, name: str, part: Sequence[int]) -> str:
-        if _is_whole(part):
-            return name
-        top, _, left, *_ = part
-        path = Path(name)
-        return str(path.with_name(f"{path.stem}_{top}_{left}{path.suffix}"))
+def _window_name(name: str, part: Sequence[int]) -> str:
+    if _is_whole(part):
+        return name
+    top, _, left, *_ = part
+    path = Path(name)
+    return str(path.with_name(f"{path.stem}_{top}_{left}{path.suffix}"))
 
 
 def _is_whole(part: Sequence[int]) -> bool:
@@ -86,9 +83,8 @@ def hold_out_blocks(records: Records, config: DataConfig) -> tuple[Records, Reco
     groups = np.array([number_by_block.setdefault(block, len(number_by_block)) for block in blocks])
     if len(number_by_block) < 2:
         raise DataError(f"--val-blocks: blocks of {side} pixels hold all images together; give a smaller number")
-    block_records = BlockRecords(records, np.array(indices), np.array(parts))
-    block_records.side = side
-    return hold_out(block_records, config, groups)
+    windows = Parts(np.array(parts), _window_name, _window)
+    return hold_out(divide(records, np.array(indices), windows, block_side=side), config, groups)
 
 
 def _grids(records: Records) -> list[Grid]:
@@ -136,10 +132,10 @@ Footprints = tuple[list[np.ndarray], list[str]]
 def describe_neighbors(train: Records, val: Records) -> list[str]:
     """Lines on validation images that touch or overlap training images in the world; none if there is no place."""
     lines = []
-    for source in with_sources(train):
-        if isinstance(source, BlockRecords):
-            count = len(train) + len(val)
-            lines.append(f"validation blocks: {len(val)} of {count}, of about {source.side} pixels a side")
+    side = train.metadata.block_side
+    if side:
+        count = len(train) + len(val)
+        lines.append(f"validation blocks: {len(val)} of {count}, of about {side} pixels a side")
     origins: dict[object, Place] = {}
     train_footprints = _footprints(train, origins)
     pairs: dict[str, list[str]] = {"overlap": [], "touch": []}

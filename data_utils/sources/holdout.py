@@ -8,7 +8,7 @@ import numpy as np
 
 from data_utils.config import DataConfig
 from data_utils.image_io.placed_masks import read_source_grid
-from data_utils.sources.records import Records, StreamRecords, select, with_sources
+from data_utils.sources.records import Records, StreamRecords, select
 from runtime.console import listing
 from runtime.errors import DataError
 
@@ -113,8 +113,8 @@ def _groups(records: Records, pattern: str | None) -> np.ndarray:
 
 def leak_warnings(train: Records, val: Records) -> tuple[str, ...]:
     """A line if both parts, drawn from one sequence, may show the same thing."""
-    whole = [*with_sources(train)][-1]
-    if whole is not [*with_sources(val)][-1]:
+    whole = train.origin()
+    if whole is not val.origin():
         return ()
     numbers = np.concatenate([train.file_numbers(), val.file_numbers()])
     if len(numbers) > 1 and not numbers.any():

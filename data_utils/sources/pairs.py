@@ -14,7 +14,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES, PageFile, format_remedy
 from data_utils.image_io.tiff import is_tiff, page_numbers
 from data_utils.sources.files import FileRecords, FileRow, Files
 from data_utils.sources.folder import detect_suffix, files_by_stem, natural_sort_key
-from data_utils.sources.records import Metadata, PartRecords, Record, Records
+from data_utils.sources.records import Metadata, Parts, Record, Records, divide
 from runtime.cache import digest, digest_of_files, load_or_compute
 from runtime.console import counted, listing
 from runtime.errors import DataError, ImageError
@@ -129,25 +129,18 @@ def _unread_hint(images: Path, stems: Collection[str]) -> str:
     return ""
 
 
-class PageRecords(PartRecords):
-    """Pages of files, called <stem>_<number>.<ext>; a part is the number, the page of the image and of the mask.
+def _page(record: Record, name: str, part: Sequence[int]) -> Record:
+    """A page of a record; a part is the page's number from 1, 0 for a file of one page, and the pages in both files."""
+    number, image_page, mask_page = part
+    if not number:
+        return record
+    image, mask = str(record["image"]), str(record["target"])
+    return {"image": PageFile(image, image_page), "target": PageFile(mask, mask_page), "name": name}
 
-    The number counts from 1; it is 0 for a file of one page, which is its own record.
-    """
 
-    def cut(self, record: Record, name: str, part: Sequence[int]) -> Record:
-        number, image_page, mask_page = part
-        if not number:
-            return record
-        image, mask = str(record["image"]), str(record["target"])
-        return {"image": PageFile(image, image_page), "target": PageFile(mask, mask_page), "name": name}
-
-    def part_name(self, name: str, part: Sequence[int]) -> str:
-        stem, extension = os.path.splitext(name)
-        return f"{stem}_{part[0]:04}{extension}" if part[0] else name
-
-    def file_numbers(self) -> np.ndarray:
-        return self.indices
+def _page_name(name: str, part: Sequence[int]) -> str:
+    stem, extension = os.path.splitext(name)
+    return f"{stem}_{part[0]:04}{extension}" if part[0] else name
 
 
 def with_all_pages(records: FileRecords) -> Records:
@@ -181,7 +174,7 @@ def with_all_pages(records: FileRecords) -> Records:
             parts.append((number if len(image_pages) > 1 else 0, *pages))
     if len(indices) == len(records):
         return records
-    return PageRecords(records, np.array(indices), np.array(parts, np.int32))
+    return divide(records, np.array(indices), Parts(np.array(parts, np.int32), _page_name, _page))
 
 
 def page_indices(file: str) -> list[int]:

@@ -76,6 +76,7 @@ class Metadata:
         has_rules: whether a `classes.txt` among the images lists the classes that they are labeled for.
         task: the only task that the targets can be read for; None if the task depends on their content.
         bands: the names of the bands that images are made of, if each band is a file; else empty.
+        block_side: the pixels of a side of the blocks of `--val-blocks`; 0 if there are none.
         annotations: the content of the annotation files of the whole split; None if masks are files.
     """
 
@@ -89,6 +90,7 @@ class Metadata:
     has_rules: bool = True
     task: str | None = None
     bands: tuple[str, ...] = ()
+    block_side: int = 0
     annotations: AnnotationSummary | None = None
 
 
@@ -98,12 +100,10 @@ class Records(ABC):
     Attributes:
         metadata: what holds for all records.
         group_sizes: (G,) how many consecutive records of a stream are read together; None if each is read alone.
-        source: the records that these are made from, if they are.
     """
 
     metadata = Metadata()
     group_sizes: np.ndarray | None = None
-    source: "Records | None" = None
 
     @property
     def dims(self) -> int:
@@ -148,6 +148,10 @@ class Records(ABC):
     def image_folders(self) -> set[tuple[str, str]]:
         """Pairs of the images' folder and each folder below it with images; empty if they are not local files."""
         return set()
+
+    def origin(self) -> "Records":
+        """The records that are made from no others, of which these are some, or parts."""
+        return self
 
     def open_here(self) -> None:  # noqa: B027  # most records need nothing
         """Make the records readable in this process, which has received them from another, maybe on another machine.
@@ -241,14 +245,6 @@ class StreamRecords(Records):
         """The records of the groups that `is_chosen`, (G,) bool, marks."""
 
 
-def with_sources(records: Records) -> Iterator[Records]:
-    """The records, then the records that they are made from, and so on."""
-    source: Records | None = records
-    while source is not None:
-        yield source
-        source = source.source
-
-
 class Change(NamedTuple):
     """How a selection changes each record that it reads; `key` tells different changes apart."""
 
@@ -256,12 +252,27 @@ class Change(NamedTuple):
     apply: Callable[[Record], Record]
 
 
+class Parts(NamedTuple):
+    """Which part of its record each row of a selection is: a page of files, a slice of a volume, a window of a scene.
+
+    Args:
+        numbers: (N, n) int, which part it is; each kind of part has its own numbers.
+        name: makes the name of a part, of the record's name and the numbers.
+        cut: makes the part of a record, called by a name.
+    """
+
+    numbers: np.ndarray
+    name: Callable[[str, Sequence[int]], str]
+    cut: Callable[[Record, str, Sequence[int]], Record]
+
+
 @dataclass(eq=False)
 class Selection(Records):
-    """Some records of a source, in any order, each changed when it is read.
+    """Some records of a source, in any order, or parts of them; each is changed when it is read.
 
     Args:
         indices: (N,) int64, the indices of the records in the source.
+        parts: which parts of records these are; None for whole records.
         changes: what is done to each, in this order.
         label_numbers: (N,) int32, the index of each record's set among `metadata.label_sets`, ALL for all classes;
             None if the source knows.
@@ -270,6 +281,7 @@ class Selection(Records):
     source: Records = field()
     indices: np.ndarray = field()
     metadata: Metadata = field()
+    parts: Parts | None = None
     changes: tuple[Change, ...] = ()
     label_numbers: np.ndarray | None = None
 
@@ -279,17 +291,20 @@ class Selection(Records):
         whole = self.source.digest
         if whole is None:
             return None
-        keys = [change.key for change in self.changes]
-        labels: tuple[object, ...] = ()
+        keys: list[object] = [change.key for change in self.changes]
+        if self.parts is not None:
+            keys += [self.parts.cut.__name__, self.parts.numbers.tobytes()]
         if self.label_numbers is not None:
-            labels = (self._label_sets, self.label_numbers.tobytes())
-        return digest(whole, self.indices.tobytes(), *keys, *labels)
+            keys += [self._label_sets, self.label_numbers.tobytes()]
+        return digest(whole, self.indices.tobytes(), *keys)
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __getitem__(self, i: int) -> Record:
         record = self.source[int(self.indices[i])]
+        if self.parts is not None:
+            record = self.parts.cut(record, self.name(i), self.parts.numbers[i].tolist())
         labeled = self.label_set(i)
         if labeled is not None:
             record = {**record, "labeled": labeled}
@@ -298,10 +313,11 @@ class Selection(Records):
         return record
 
     def name(self, i: int) -> str:
-        return self.source.name(int(self.indices[i]))
+        name = self.source.name(int(self.indices[i]))
+        return name if self.parts is None else self.parts.name(name, self.parts.numbers[i].tolist())
 
     def listed_name(self, i: int) -> str:
-        return self.source.listed_name(int(self.indices[i]))
+        return self.name(i) if self.parts is not None else self.source.listed_name(int(self.indices[i]))
 
     def label_set(self, i: int) -> LabelSet | None:
         if self.label_numbers is None:
@@ -319,6 +335,9 @@ class Selection(Records):
     def image_folders(self) -> set[tuple[str, str]]:
         return self.source.image_folders()
 
+    def origin(self) -> Records:
+        return self.source.origin()
+
     def open_here(self) -> None:
         self.source.open_here()
 
@@ -334,6 +353,8 @@ def select(records: Records, indices: np.ndarray) -> Selection:
     """The records at `indices`, (N,) int64."""
     whole = select_all(records)
     part = replace(whole, indices=whole.indices[indices])
+    if whole.parts is not None:
+        part.parts = whole.parts._replace(numbers=whole.parts.numbers[indices])
     if whole.label_numbers is not None:
         part.label_numbers = whole.label_numbers[indices]
     if whole.metadata.unlisted:
@@ -341,6 +362,16 @@ def select(records: Records, indices: np.ndarray) -> Selection:
         unlisted = tuple(name for name in whole.metadata.unlisted if name in names)
         part.metadata = replace(whole.metadata, unlisted=unlisted)
     return part
+
+
+def divide(records: Records, indices: np.ndarray, parts: Parts, **metadata: Any) -> Selection:
+    """Parts of the records at `indices`, (N,) int, with other fields of their metadata."""
+    divided = Selection(records, indices, replace(records.metadata, **metadata), parts)
+    unlisted = set(records.metadata.unlisted)
+    if unlisted:
+        numbers = [i for i, index in enumerate(indices.tolist()) if records.name(index) in unlisted]
+        divided.metadata = replace(divided.metadata, unlisted=tuple(map(divided.name, numbers)))
+    return divided
 
 
 def change(records: Records, key: str, apply: Callable[[Record], Record], **metadata: Any) -> Selection:
@@ -352,57 +383,6 @@ def change(records: Records, key: str, apply: Callable[[Record], Record], **meta
 def labeled(records: Records, label_numbers: np.ndarray, **metadata: Any) -> Selection:
     """The records, each labeled for the classes that `label_numbers` says."""
     return replace(select_all(records, **metadata), label_numbers=label_numbers)
-
-
-class PartRecords(Records):
-    """Parts of the records of a source: pages of files, slices of volumes, windows of scenes.
-
-    Args:
-        indices: (N,) int, the index in the source of the record that each is a part of.
-        parts: (N, n) int, numbers that say which part it is; each kind of part has its own.
-        metadata: the fields of the metadata that differ from the source's.
-    """
-
-    source: Records
-
-    def __init__(self, source: Records, indices: np.ndarray, parts: np.ndarray, **metadata: Any) -> None:
-        self.source = source
-        self.indices = indices
-        self.parts = parts
-        if source.metadata.unlisted:
-            whole = set(source.metadata.unlisted)
-            numbers = [i for i, index in enumerate(indices.tolist()) if source.name(index) in whole]
-            metadata["unlisted"] = tuple(map(self.name, numbers))
-        self.metadata = replace(source.metadata, **metadata)
-
-    @abstractmethod
-    def cut(self, record: Record, name: str, part: Sequence[int]) -> Record:
-        """The record called `name` that is a part of a record."""
-
-    @abstractmethod
-    def part_name(self, name: str, part: Sequence[int]) -> str:
-        """The name of a part of the record called `name`."""
-
-    @cached_property
-    def digest(self) -> str | None:
-        """A digest of the source's digest and of all parts; None if the source has none."""
-        whole = self.source.digest
-        return whole and digest(whole, type(self).__name__, self.indices.tobytes(), self.parts.tobytes())
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, i: int) -> Record:
-        return self.cut(self.source[int(self.indices[i])], self.name(i), self.parts[i].tolist())
-
-    def name(self, i: int) -> str:
-        return self.part_name(self.source.name(int(self.indices[i])), self.parts[i].tolist())
-
-    def label_set(self, i: int) -> LabelSet | None:
-        return self.source.label_set(int(self.indices[i]))
-
-    def image_folders(self) -> set[tuple[str, str]]:
-        return self.source.image_folders()
 
 
 class ListRecords(Records):

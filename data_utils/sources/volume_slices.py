@@ -8,7 +8,7 @@ import numpy as np
 
 from data_utils.image_io.formats import EmbeddedImage, VolumeFile
 from data_utils.image_io.volumes import read_label_volume, read_volume, read_volume_header, same_grid
-from data_utils.sources.records import PartRecords, Record, Records
+from data_utils.sources.records import Parts, Record, Records, divide
 from runtime.cache import digest, load_or_compute
 from runtime.errors import DataError, ImageError
 from runtime.parallel import map_indices
@@ -33,28 +33,27 @@ def _voxels(volume: VolumeFile, is_label: bool) -> np.ndarray:
     return read(volume, volume.paths[0])[0]
 
 
-class SliceRecords(PartRecords):
-    """Slices of volumes, with the same slice of the mask, called <case>_<number>; a part is the index along z."""
-
-    def cut(self, record: Record, name: str, part: Sequence[int]) -> Record:
-        image = record["image"]
-        mask = record["target"]
-        assert isinstance(image, VolumeFile)
-        assert isinstance(mask, VolumeFile)
-        (z,) = part
-        return {**record, "image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}
-
-    def part_name(self, name: str, part: Sequence[int]) -> str:
-        return f"{name}_{part[0] + 1:04}"
+def _slice(record: Record, name: str, part: Sequence[int]) -> Record:
+    """A slice of a volume and of its label; a part is the index along z."""
+    image = record["image"]
+    mask = record["target"]
+    assert isinstance(image, VolumeFile)
+    assert isinstance(mask, VolumeFile)
+    (z,) = part
+    return {**record, "image": VolumeSlice(image, z, False), "target": VolumeSlice(mask, z, True), "name": name}
 
 
-def divide_into_slices(volumes: Records) -> SliceRecords:
-    """Every slice of the volumes, whose numbers are read from the headers and cached on disk."""
+def _slice_name(name: str, part: Sequence[int]) -> str:
+    return f"{name}_{part[0] + 1:04}"
+
+
+def divide_into_slices(volumes: Records) -> Records:
+    """Every slice of the volumes, called <case>_<number>; the numbers of slices are read from the headers and cached on disk."""
     key = volumes.digest and digest("slices", volumes.digest)
     depths = load_or_compute(key, lambda: list(map_indices(lambda i: _depth(volumes[i]), len(volumes))))
     indices = np.repeat(np.arange(len(volumes)), depths)
-    parts = np.concatenate([np.arange(depth) for depth in depths])
-    return SliceRecords(volumes, indices, parts[:, None], dims=2)
+    numbers = np.concatenate([np.arange(depth) for depth in depths])
+    return divide(volumes, indices, Parts(numbers[:, None], _slice_name, _slice), dims=2)
 
 
 def _depth(record: Record) -> int:

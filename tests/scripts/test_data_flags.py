@@ -139,7 +139,7 @@ def test_columns_are_chosen_by_their_names(run, columns, streaming, kind):
         config("--dataset", columns, "--image-column", "second", "--mask-column", "third", *streaming)
     )
     records = [record for split in splits for record in split]
-    whole = splits[0].source or splits[0]
+    whole = splits[0].origin()
     first_image = np.asarray(Image.open(run.data / "train" / "images" / "cell_00.png"))
     last_mask = np.asarray(Image.open(run.data / "train" / "masks" / "cell_07.png"))
     assert isinstance(whole, kind)

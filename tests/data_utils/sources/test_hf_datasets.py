@@ -192,7 +192,7 @@ def test_records_are_loaded_again_on_a_machine_without_their_files(tmp_path, tab
         here.open_here()
         assert list(there) == list(here)
         assert there.digest == here.digest
-    files = {file["filename"] for records in received for file in records.source.rows.cache_files}
+    files = {file["filename"] for records in received for file in records.origin().rows.cache_files}
     assert files
     assert all(file.startswith(str(tmp_path / "another cache")) for file in files)
 

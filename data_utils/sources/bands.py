@@ -21,9 +21,9 @@ from data_utils.image_io.formats import (
 )
 from data_utils.image_io.tiff import is_tiff
 from data_utils.sources.annotations.layout import holds_pictures
-from data_utils.sources.files import FileRecords, FileRow, Sources
+from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import files_by_stem
-from data_utils.sources.pairs import Cases, find_masks
+from data_utils.sources.pairs import Cases, find_masks, pair
 from data_utils.sources.records import Metadata, Record, Records, change
 from runtime.console import listing
 from runtime.errors import DataError
@@ -100,16 +100,17 @@ def find_scenes(images: Path, masks: Path, config: DataConfig) -> FileRecords | 
     folders = scene_folders(images)
     if not folders:
         return None
-    cases = Cases({name: name for name in folders}, *find_masks(masks, folders, config.mask_suffix))
-    if cases.images.keys().isdisjoint(cases.masks):
+    mask_files, others = find_masks(masks, folders, config.mask_suffix)
+    names = [name for name in folders if name in mask_files]
+    if not names:
         return None
-    names, unpaired = cases.pair(images, config.allow_unpaired)
     bands = config.bands or band_names(folders[names[0]])
-    rows = []
+    files_by_name: dict[str, str | Files] = {name: name for name in folders}
     for name in names:
-        band_files = tuple(bands_in(folders[name], bands, str(images / name)))
-        rows.append(FileRow(name, band_files, (cases.masks[name],)))
-    return FileRecords((images, masks), rows, Metadata(unpaired=unpaired, bands=bands), scene_sources, bands)
+        files_by_name[name] = tuple(bands_in(folders[name], bands, str(images / name)))
+    cases = Cases(files_by_name, mask_files, others)
+    metadata = Metadata(bands=bands)
+    return pair((images, masks), cases, metadata, config.allow_unpaired, scene_sources, bands, is_named_by_case=True)
 
 
 def scene_folders(images: Path) -> dict[str, list[str]]:

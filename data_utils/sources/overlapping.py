@@ -29,9 +29,9 @@ from data_utils.image_io.windowed_image import WindowedArray
 from data_utils.mask_values import parse_values
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
 from data_utils.sources.folder import children, files_by_stem, find_splits, natural_sort_key
-from data_utils.sources.pairs import Cases, find_masks, find_pictures
+from data_utils.sources.pairs import Cases, find_masks, find_pictures, pair
 from data_utils.sources.records import Metadata, Record, Records, SplitOpeners, change
-from data_utils.sources.volumes import find_cases, read_spacing, volume_file
+from data_utils.sources.volumes import join_channels, read_spacing, volume_file
 from data_utils.sources.walk import walk
 from runtime.errors import DataError, ImageError
 from tasks.overlapping import MOST_CLASSES, Overlapping
@@ -169,37 +169,27 @@ def open_class_folders(
     images: Path, masks: Path, names: Sequence[str], suffixes: tuple[str, ...], config: DataConfig
 ) -> FileRecords:
     """The images with a mask in any of the folders of classes. DataError for files without partner, unless allowed."""
-    are_pictures = suffixes == IMAGE_SUFFIXES
-    image_files: dict[str, str | Files] = {}
-    if are_pictures:
-        image_files |= files_by_stem(images, "images")
-    class_masks: list[dict[str, str]] = []
-    for name in names:
-        mask_files: dict[str, str] = {}
-        if (masks / name).is_dir():  # else another split has the class
-            if are_pictures:
-                mask_files, _ = find_masks(masks / name, image_files, config.mask_suffix)
-            else:
-                cases, _ = find_cases(images, masks / name, suffixes, config)
-                image_files |= cases.images
-                mask_files = dict(cases.masks)
-        class_masks.append({stem: f"{name}/{file}" for stem, file in mask_files.items()})
-    any_masks = dict(chain.from_iterable(by_stem.items() for by_stem in class_masks))
-    cases = Cases(image_files, any_masks)
-    stems, unpaired = cases.pair(images, config.allow_unpaired)
-    rows = []
-    for stem in stems:
-        class_files = tuple(by_stem.get(stem, "") for by_stem in class_masks)
-        rows.append(cases.row(stem)._replace(targets=class_files))
+    image_files = files_by_stem(images, "images", suffixes)
+    no_files = ("",) * len(names)
+    masks_by_stem: dict[str, Files] = {}
+    for number, name in enumerate(names):
+        if not (masks / name).is_dir():  # another split has the class
+            continue
+        mask_files, _ = find_masks(masks / name, image_files, config.mask_suffix, suffixes)
+        for stem, file in mask_files.items():
+            files = masks_by_stem.get(stem, no_files)
+            masks_by_stem[stem] = (*files[:number], f"{name}/{file}", *files[number + 1 :])
     classes = tuple(enumerate(names, 1))
+    metadata = Metadata(classes, task=OVERLAPPING)
     settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
-    metadata = Metadata(classes, unpaired, task=OVERLAPPING)
-    if are_pictures:
-        return FileRecords((images, masks), rows, metadata, class_file_sources, *settings)
-    rows = [row._replace(name=stem) for stem, row in zip(stems, rows, strict=True)]
-    rows.sort(key=lambda row: natural_sort_key(row.name))
+    if suffixes == IMAGE_SUFFIXES:
+        cases = Cases(image_files, masks_by_stem)
+        return pair((images, masks), cases, metadata, config.allow_unpaired, class_file_sources, *settings)
+    cases = Cases(join_channels(images, image_files, masks_by_stem), masks_by_stem)
     spacing = config.spacing or read_spacing(images)
-    return FileRecords((images, masks), rows, replace(metadata, dims=3), class_volume_sources, *settings, spacing)
+    sources = (class_volume_sources, *settings, spacing)
+    metadata = replace(metadata, dims=3)
+    return pair((images, masks), cases, metadata, config.allow_unpaired, *sources, is_named_by_case=True)
 
 
 def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout:
@@ -233,15 +223,13 @@ def find_class_layout(mask: Path, image: Path, *, explicit: bool) -> ClassLayout
 def open_channels(images: Path, masks: Path, layout: ClassLayout, config: DataConfig) -> FileRecords:
     """Images, and masks with a page or a channel for each class. DataError as in `open_class_folders`."""
     cases = find_pictures(images, masks, config)
-    stems, unpaired = cases.pair(images, config.allow_unpaired)
     classes = numbered_classes(layout.class_count)
     absent = [value for value in chosen_bits(config, classes).bit_by_value if value not in dict(classes)]
     if absent:
         raise DataError(f"--classes names {absent[0]}, but the masks have {len(classes)} pages or channels, from 1")
-    rows = [cases.row(stem) for stem in stems]
+    metadata = Metadata(classes, task=OVERLAPPING)
     settings = (layout.pages, bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
-    metadata = Metadata(classes, unpaired, task=OVERLAPPING)
-    return FileRecords((images, masks), rows, metadata, class_page_sources, *settings)
+    return pair((images, masks), cases, metadata, config.allow_unpaired, class_page_sources, *settings)
 
 
 def numbered_classes(count: int) -> NamedClasses:

@@ -1,8 +1,9 @@
 """Which mask belongs to which image, and what a file without partner gets; pairs of pictures as records."""
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +13,7 @@ import numpy as np
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import IMAGE_SUFFIXES, PageFile, format_remedy
 from data_utils.image_io.tiff import is_tiff, page_numbers
-from data_utils.sources.files import FileRecords, FileRow, Files
+from data_utils.sources.files import FileRecords, FileRow, Files, Sources, first_files
 from data_utils.sources.folder import detect_suffix, files_by_stem, natural_sort_key
 from data_utils.sources.records import Metadata, Parts, Record, Records, divide
 from runtime.cache import digest, digest_of_files, load_or_compute
@@ -23,61 +24,93 @@ NAMES_IN_MESSAGE = 5  # files that a message names
 FIRST_CHANNEL = "_0000"  # the end of the name of a file, after the name of the case
 
 
-def check_unpaired(unpaired: Sequence[str], pairs: int, allow_unpaired: bool, folder: Path, hint: str = "") -> None:
-    """Raises DataError, with a `hint`, for files without partner, unless they are allowed; and if there is no pair.
-
-    Args:
-        unpaired: a line for each file without partner.
-        folder: where they lie.
-    """
-    if pairs and (allow_unpaired or not unpaired):
-        return
-    if not unpaired:
-        raise DataError(f"{folder}: no images with masks")
-    remedy = "; --allow-unpaired leaves them out" if pairs else "; masks have the names of their images"
-    files = counted(len(unpaired), "file")
-    lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
-    raise DataError(f"{folder}: {files} without partner: {lines}{remedy}{hint}")
-
-
 class Cases(NamedTuple):
     """The files of images and of masks below their two folders, by the names that both share.
 
     Args:
         images: the image of each case, or an image for each channel.
+        masks: the mask of each case, or a mask for each class.
         lost: a line for each other file without partner.
     """
 
     images: Mapping[str, str | Files]
-    masks: Mapping[str, str]
+    masks: Mapping[str, str | Files]
     lost: Sequence[str] = ()
 
-    def pair(self, folder: Path, allow_unpaired: bool, hint: str = "") -> tuple[list[str], tuple[str, ...]]:
-        """The names with image and mask, in the order of images, and a line for each other file.
 
-        Raises DataError as `check_unpaired` does.
-        """
-        names = [name for name in self.images if name in self.masks]
-        unpaired: list[str] = []
-        for name in self.images:
-            if name not in self.masks:
-                unpaired.append(f"{self.files(name)[0]}: image without mask")
-        for name, file in self.masks.items():
-            if name not in self.images:
-                unpaired.append(f"{file}: mask without image")
-        unpaired += self.lost
-        check_unpaired(unpaired, len(names), allow_unpaired, folder, hint)
-        return names, tuple(unpaired)
+def pair(
+    folders: tuple[Path, Path],
+    cases: Cases,
+    metadata: Metadata,
+    allow_unpaired: bool,
+    sources: Callable[..., Sources] = first_files,
+    *options: object,
+    hint: str = "",
+    is_named_by_case: bool = False,
+) -> FileRecords:
+    """The cases with image and mask, in the order of images.
 
-    def files(self, name: str) -> Files:
-        """The files of the image of a case."""
-        files = self.images[name]
-        return files if isinstance(files, tuple) else (files,)
+    Records are named after their first image, or after their case and then in the natural order of these names. The
+    other arguments are those of `open_rows`, which also says what is raised.
+    """
+    rows: list[FileRow] = []
+    unpaired: list[str] = []
+    for case, image in cases.images.items():
+        images = _as_files(image)
+        if case in cases.masks:
+            name = case if is_named_by_case else images[0]
+            rows.append(FileRow(name, images, _as_files(cases.masks[case])))
+        else:
+            unpaired.append(f"{images[0]}: image without mask")
+    for case, mask in cases.masks.items():
+        if case not in cases.images:
+            *_, last = filter(None, _as_files(mask))
+            unpaired.append(f"{last}: mask without image")
+    unpaired += cases.lost
+    if is_named_by_case:
+        rows.sort(key=lambda row: natural_sort_key(row.name))
+    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, sources, *options, hint=hint)
 
-    def row(self, name: str) -> FileRow:
-        """The image and the mask of a case, which is called like its image."""
-        files = self.files(name)
-        return FileRow(files[0], files, (self.masks[name],))
+
+def _as_files(file: str | Files) -> Files:
+    return file if isinstance(file, tuple) else (file,)
+
+
+def open_rows(
+    folders: tuple[Path, Path],
+    rows: Sequence[FileRow],
+    unpaired: Sequence[str],
+    metadata: Metadata,
+    allow_unpaired: bool,
+    sources: Callable[..., Sources] = first_files,
+    *options: object,
+    hint: str = "",
+    location: Path | None = None,
+) -> FileRecords:
+    """The records of rows that have image and target.
+
+    Args:
+        folders, rows, sources, options: those of `FileRecords`.
+        unpaired: a line for each file without partner.
+        hint: stands behind these lines in the error.
+        location: what the error names; None for the folder of images.
+
+    Raises DataError for files without partner, unless they are allowed; and if there is no row.
+    """
+    if not rows and not unpaired:
+        raise DataError(f"{location or folders[0]}: no images with masks")
+    if not rows or (unpaired and not allow_unpaired):
+        remedy = "; --allow-unpaired leaves them out" if rows else "; masks have the names of their images"
+        lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
+        files = counted(len(unpaired), "file")
+        raise DataError(f"{location or folders[0]}: {files} without partner: {lines}{remedy}{hint}")
+    return FileRecords(folders, rows, replace(metadata, unpaired=tuple(unpaired)), sources, *options)
+
+
+def split_paths(paths: Sequence[str]) -> tuple[Path, list[str]]:
+    """The folder that all paths lie below, and the paths below it."""
+    folder = os.path.commonpath([os.path.dirname(path) for path in paths] or [""])
+    return Path(folder), [os.path.relpath(path, folder) for path in paths]
 
 
 def find_masks(
@@ -115,18 +148,30 @@ def open_pairs(images: Path, masks: Path, config: DataConfig) -> Records:
     """
     cases = find_pictures(images, masks, config)
     hint = "; masks are named like their images, with a suffix that --mask-suffix sets"
-    stems, unpaired = cases.pair(images, config.allow_unpaired, hint + _unread_hint(images, cases.masks))
-    rows = [cases.row(stem) for stem in stems]
-    return with_all_pages(FileRecords((images, masks), rows, Metadata(unpaired=unpaired)))
+    hint += _unread_hint(images, cases.masks)
+    return pair_pages((images, masks), cases, Metadata(), config.allow_unpaired, hint)
+
+
+def pair_pages(
+    folders: tuple[Path, Path], cases: Cases, metadata: Metadata, allow_unpaired: bool, hint: str = ""
+) -> Records:
+    """The records of `pair` for pictures, those of all pages where files have several."""
+    records = pair(folders, cases, metadata, allow_unpaired, hint=hint)
+    files = chain(cases.images.values(), cases.masks.values())
+    return _with_all_pages(records) if any(map(is_tiff, files)) else records
 
 
 def _unread_hint(images: Path, stems: Collection[str]) -> str:
     """A note on the first file that has the name of a mask and a format that is not read."""
-    for name in sorted(os.listdir(images), key=natural_sort_key):
+    unread = []
+    for name in os.listdir(images):
         stem, ending = os.path.splitext(name)
         if stem in stems and not ending.lower().endswith(IMAGE_SUFFIXES):
-            return f"; {name} is not read{format_remedy([name])}"
-    return ""
+            unread.append(name)
+    if not unread:
+        return ""
+    first = min(unread, key=natural_sort_key)
+    return f"; {first} is not read{format_remedy([first])}"
 
 
 def _page(record: Record, name: str, part: Sequence[int]) -> Record:
@@ -143,15 +188,13 @@ def _page_name(name: str, part: Sequence[int]) -> str:
     return f"{stem}_{part[0]:04}{extension}" if part[0] else name
 
 
-def with_all_pages(records: FileRecords) -> Records:
+def _with_all_pages(records: FileRecords) -> Records:
     """All pages of the records' files; the numbers of pages are cached on disk.
 
     Raises DataError if an image and its mask have different numbers of pages.
     """
     pairs = [(str(record["image"]), str(record["target"])) for record in records]
     tiffs = [file for file in chain.from_iterable(pairs) if is_tiff(file)]
-    if not tiffs:
-        return records
 
     def read_page_numbers() -> list[list[int]]:
         with ThreadPoolExecutor() as pool:  # only headers are read: the disk takes the time

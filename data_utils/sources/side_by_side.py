@@ -23,7 +23,7 @@ from data_utils.sources.annotations.documents import text_of
 from data_utils.sources.files import FileRecords, FileRow, Files
 from data_utils.sources.folder import MASK_WORDS, children, files_by_stem, natural_sort_key, wanted_splits
 from data_utils.sources.overlapping import OVERLAPPING, bits_by_class, class_volume_sources
-from data_utils.sources.pairs import Cases, check_unpaired, with_all_pages
+from data_utils.sources.pairs import Cases, open_rows, pair, pair_pages
 from data_utils.sources.records import Metadata, Records, SplitOpeners
 from data_utils.sources.volumes import read_spacing, volume_sources, volume_suffixes
 from data_utils.sources.walk import walk
@@ -180,14 +180,16 @@ def _readings(stem: str, *, from_start: bool) -> Iterator[tuple[str, str]]:
 
 def _open_cases(folder: Path, cases: Cases, suffixes: tuple[str, ...], config: DataConfig) -> Records:
     """The images with a mask, in natural order. Raises DataError for files without partner, unless allowed."""
-    keys, unpaired = cases.pair(folder, config.allow_unpaired)
-    rows = [cases.row(key) for key in keys]
+    folders = (folder, folder)
     if suffixes == IMAGE_SUFFIXES:
-        metadata = Metadata(read_classes(folder / ROBOFLOW_CLASSES), unpaired)
-        return with_all_pages(FileRecords((folder, folder), rows, metadata))
-    rows = [row._replace(name=_case_name(key)) for key, row in zip(keys, rows, strict=True)]
-    metadata = Metadata(unpaired=unpaired, dims=3)
-    return FileRecords((folder, folder), rows, metadata, volume_sources, config.spacing or read_spacing(folder))
+        metadata = Metadata(read_classes(folder / ROBOFLOW_CLASSES))
+        return pair_pages(folders, cases, metadata, config.allow_unpaired)
+    images = {_case_name(key): files for key, files in cases.images.items()}
+    masks = {_case_name(key): file for key, file in cases.masks.items()}
+    sources = (volume_sources, config.spacing or read_spacing(folder))
+    metadata = Metadata(dims=3)
+    named_cases = Cases(images, masks, cases.lost)
+    return pair(folders, named_cases, metadata, config.allow_unpaired, *sources, is_named_by_case=True)
 
 
 def read_classes(file: Path) -> NamedClasses:
@@ -267,9 +269,8 @@ def _open_class_files(folder: Path, rows: Sequence[FileRow], names: Sequence[str
             paired.append(row._replace(targets=tuple(files.get(name, "") for name in names)))
         else:
             unpaired.append(f"{row.name}: has {'no mask' if row.images else 'not exactly one volume'}")
-    check_unpaired(unpaired, len(paired), config.allow_unpaired, folder)
     classes = tuple(enumerate(names, 1))
-    metadata = Metadata(classes, tuple(unpaired), dims=3, task=OVERLAPPING)
+    metadata = Metadata(classes, dims=3, task=OVERLAPPING)
     settings = (bits_by_class(config, classes), tuple(parse_values(config.ignore_index)))
-    spacing = config.spacing or read_spacing(folder)
-    return FileRecords((folder, folder), paired, metadata, class_volume_sources, *settings, spacing)
+    sources = (class_volume_sources, *settings, config.spacing or read_spacing(folder))
+    return open_rows((folder, folder), paired, unpaired, metadata, config.allow_unpaired, *sources)

@@ -48,7 +48,7 @@ def _slice_name(name: str, part: Sequence[int]) -> str:
 
 
 def divide_into_slices(volumes: Records) -> Records:
-    """Every slice of the volumes, called <case>_<number>; the numbers of slices are read from the headers and cached on disk."""
+    """Every slice of the volumes, called <case>_<number>; how many there are is read from headers, and cached."""
     key = volumes.digest and digest("slices", volumes.digest)
     depths = load_or_compute(key, lambda: list(map_indices(lambda i: _depth(volumes[i]), len(volumes))))
     indices = np.repeat(np.arange(len(volumes)), depths)

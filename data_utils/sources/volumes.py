@@ -1,7 +1,7 @@
 """Folders of volumes -> cases: the layouts of the Medical Segmentation Decathlon, of nnU-Net, images/ beside masks/."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +13,8 @@ from data_utils.image_io.volume_formats import STACK_SUFFIXES, VOLUME_SUFFIXES, 
 from data_utils.image_io.volumes import volume_stem
 from data_utils.sources.annotations.documents import json_of
 from data_utils.sources.files import FileRecords, FileRow, Files, Sources
-from data_utils.sources.folder import children, files_by_stem, find_splits, natural_sort_key
-from data_utils.sources.pairs import Cases, find_masks
+from data_utils.sources.folder import children, files_by_stem, find_splits
+from data_utils.sources.pairs import Cases, find_masks, pair
 from data_utils.sources.records import Metadata, Records
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
@@ -97,12 +97,10 @@ def find_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
     if suffix is None and description_file is not None:
         suffix = ""
     mask_by_name, others = find_masks(masks, image_files, suffix, suffixes)
-    images_by_name: dict[str, str | Files] = {**image_files}
     renamed_images = _renamed_images(description, image_files)
-    has_channels = description.channels is not None or not mask_by_name.keys() & images_by_name.keys()
-    if has_channels and not renamed_images:
-        images_by_name = {**_files_by_channel(images, image_files, description.channels)}
-    images_by_name |= renamed_images
+    images_by_name: dict[str, str | Files] = {**image_files, **renamed_images}
+    if not renamed_images:
+        images_by_name = join_channels(images, image_files, mask_by_name, description.channels)
     if description_file is None or description.cases is None:
         return Cases(images_by_name, mask_by_name, others), description
     listed = [name for _, name in description.cases]
@@ -116,10 +114,10 @@ def find_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: Dat
 def open_cases(images: Path, masks: Path, suffixes: tuple[str, ...], config: DataConfig) -> FileRecords:
     """The cases of two folders, in natural order. Raises DataError for files without partner, unless allowed."""
     cases, description = find_cases(images, masks, suffixes, config)
-    names, unpaired = cases.pair(images, config.allow_unpaired)
-    rows = [cases.row(name)._replace(name=name) for name in sorted(names, key=natural_sort_key)]
-    metadata = Metadata(description.classes, unpaired, dims=3, modality=description.modality)
-    return FileRecords((images, masks), rows, metadata, volume_sources, config.spacing or read_spacing(images))
+    metadata = Metadata(description.classes, dims=3, modality=description.modality)
+    spacing = config.spacing or read_spacing(images)
+    settings = (metadata, config.allow_unpaired, volume_sources, spacing)
+    return pair((images, masks), cases, *settings, is_named_by_case=True)
 
 
 def _description_file(folder: Path) -> Path | None:
@@ -140,8 +138,15 @@ def _renamed_images(description: Description, image_files: Mapping[str, str]) ->
     return images
 
 
-def _files_by_channel(folder: Path, files: dict[str, str], count: int | None) -> dict[str, Files]:
-    """Case -> its files CASE_0000, CASE_0001, ... in a folder; DataError if one has no number or is missing."""
+def join_channels(
+    folder: Path, files: dict[str, str], names: Collection[str], count: int | None = None
+) -> dict[str, str | Files]:
+    """Case -> its files CASE_0000, CASE_0001, ... in a folder, unless files have the names of masks.
+
+    Raises DataError if a file has no number or is missing. `count` is how many channels there are, None if unknown.
+    """
+    if count is None and not files.keys().isdisjoint(names):
+        return {**files}
     cases: dict[str, dict[int, str]] = {}
     for stem, path in files.items():
         match = re.fullmatch("(.+)_([0-9]{4})", stem)
@@ -152,7 +157,7 @@ def _files_by_channel(folder: Path, files: dict[str, str], count: int | None) ->
         channels = cases.setdefault(match[1], {})
         channels[int(match[2])] = path
     expected = count or max(map(len, cases.values()))
-    images_by_name: dict[str, Files] = {}
+    images_by_name: dict[str, str | Files] = {}
     for name, channels in cases.items():
         numbers = sorted(channels)
         if numbers != list(range(expected)):

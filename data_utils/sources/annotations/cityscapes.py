@@ -16,7 +16,7 @@ from data_utils.image_io.reader import read_mask
 from data_utils.sources.annotations.layout import SplitPaths, folder_in
 from data_utils.sources.files import FileRecords, FileRow, Sources, first_files
 from data_utils.sources.folder import natural_sort_key, splits_below, wanted_splits
-from data_utils.sources.pairs import Cases
+from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from data_utils.sources.walk import walk
 from unet.config import IGNORE_INDEX
@@ -73,15 +73,15 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
 def open_records(folders: tuple[Path, Path], ending: str, allow_unpaired: bool) -> FileRecords:
     """Pairs of images and the masks with this ending."""
     cases = Cases(files(folders[0], IMAGE), files(folders[1], ending))
-    names, unpaired = cases.pair(folders[0], allow_unpaired)
     ids: Sequence[int] = IDS
     sources: Callable[..., Sources] = evaluated_sources
     if ending == TRAIN_IDS:
         ids = range(len(NAMES))
         sources = first_files
-    summary = AnnotationSummary("Cityscapes", len(names), 0, {})
-    metadata = Metadata(tuple(zip(ids, NAMES, strict=True)), unpaired, annotations=summary)
-    return FileRecords(folders, [cases.row(name) for name in names], metadata, sources)
+    annotated = len(cases.images.keys() & cases.masks.keys())
+    summary = AnnotationSummary("Cityscapes", annotated, 0, {})
+    metadata = Metadata(tuple(zip(ids, NAMES, strict=True)), annotations=summary)
+    return pair(folders, cases, metadata, allow_unpaired, sources)
 
 
 def files(folder: Path, ending: str) -> dict[str, str]:

@@ -18,10 +18,10 @@ from data_utils.class_names import NamedClasses
 from data_utils.sources.annotations.coco_file import CocoFile, number_categories, read_coco
 from data_utils.sources.annotations.coco_mask import CocoMask, Entry
 from data_utils.sources.annotations.layout import SplitPaths, find_file, summarize, without_image_roots
-from data_utils.sources.files import FileRecords, FileRow, Sources
+from data_utils.sources.files import FileRow, Sources
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
-from data_utils.sources.pairs import check_unpaired
+from data_utils.sources.pairs import open_rows, split_paths
 from data_utils.sources.records import Metadata, Records, SplitOpeners
 from runtime.console import listing
 from runtime.errors import DataError
@@ -143,18 +143,17 @@ def open_records(files: Sequence[SplitFile], split: str, classes: NamedClasses, 
             else:
                 listings[path].append((number, image))
     first_file = files[0].content.path
-    check_unpaired(list(unpaired), len(listings), allow_unpaired, first_file)
     if repeated:
         raise DataError(
             f"{first_file}: {len(repeated)} images are listed more than once: {listing(repeated, separator='; ')}"
         )
-    folder = Path(os.path.commonpath([os.path.dirname(path) for path in listings]))
+    folder, names_below = split_paths(list(listings))
     annotation_files = tuple(os.path.relpath(file.content.path, first_file.parent) for file in files)
     names = dict(classes)
     rows: list[FileRow] = []
     counts: list[Counter[int]] = []
     labels: list[ImageLabels | None] = []
-    for path, entries in listings.items():
+    for name, (path, entries) in zip(names_below, listings.items(), strict=True):
         _, image = entries[0]
         objects: list[Entry] = []
         labeled: set[int] = set()
@@ -162,16 +161,17 @@ def open_records(files: Sequence[SplitFile], split: str, classes: NamedClasses, 
             objects += _drawn_objects(files[number], number, entry)
             labeled |= files[number].listed_values()
         content = {"size": [image.get("height") or 0, image.get("width") or 0], "objects": objects}
-        name = os.path.relpath(path, folder)
         row = FileRow(name, (name,), annotation_files, _listed_name(path, image), json.dumps(content).encode())
         rows.append(row)
         counts.append(Counter(map(_counted_value, objects)))
         labels.append(_as_labels(labeled - {0}, names, first_file))
     crowds = sum(image_counts[IGNORE_INDEX] for image_counts in counts)
     summary = summarize("COCO", counts, classes)._replace(crowds=crowds)
-    metadata = Metadata(classes, tuple(unpaired), annotations=summary)
-    values = {value: value for value in names}
-    return with_labels(FileRecords((folder, first_file.parent), rows, metadata, coco_sources, values), labels)
+    metadata = Metadata(classes, annotations=summary)
+    folders = (folder, first_file.parent)
+    sources = (coco_sources, {value: value for value in names})
+    records = open_rows(folders, rows, list(unpaired), metadata, allow_unpaired, *sources, location=first_file)
+    return with_labels(records, labels)
 
 
 def _image_folders(file: SplitFile, split: str) -> list[str]:

@@ -35,7 +35,7 @@ from data_utils.sources.annotations.drawn import (
 )
 from data_utils.sources.annotations.layout import (
     SplitPaths,
-    annotated_records,
+    annotated_rows,
     find_file,
     holds_pictures,
     number_classes,
@@ -44,6 +44,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.files import FileRecords, FileRow, Sources
 from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, files_by_stem
+from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import Metadata, SplitOpeners
 from data_utils.sources.walk import walk
 from runtime.cache import digest, digest_of_files, load_or_compute
@@ -295,8 +296,8 @@ def open_records(
                 counts[values.get(label, IGNORE_INDEX)] += count
         objects.append(counts)
     summary = summarize("labelme", objects, classes)
-    metadata = Metadata(classes, tuple(unpaired), annotations=summary)
-    return annotated_records(folders, pairs, metadata, allow_unpaired, labelme_sources, values)
+    metadata = Metadata(classes, annotations=summary)
+    return open_rows(folders, annotated_rows(pairs), unpaired, metadata, allow_unpaired, labelme_sources, values)
 
 
 def named_image(folders: tuple[Path, Path], file: str, contents: Contents | None) -> str | None:

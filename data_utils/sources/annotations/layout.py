@@ -11,10 +11,9 @@ from urllib.parse import unquote
 
 from data_utils.class_names import BACKGROUND, NamedClasses, is_background
 from data_utils.image_io.formats import IMAGE_SUFFIXES, RenderedMask, is_visible_file
-from data_utils.sources.files import FileRecords, FileRow, Sources, first_files
+from data_utils.sources.files import FileRow, Sources
 from data_utils.sources.folder import children, splits_below, wanted_splits
-from data_utils.sources.pairs import check_unpaired
-from data_utils.sources.records import AnnotationSummary, Metadata
+from data_utils.sources.records import AnnotationSummary
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
 from runtime.errors import DataError
@@ -123,22 +122,9 @@ def rendered_sources(row: FileRow, mask: Callable[..., RenderedMask], *options: 
     return row.images[0], mask(row.targets[0], row.images[0], *options)
 
 
-def annotated_records(
-    folders: tuple[Path, Path],
-    pairs: Sequence[tuple[str, str]],
-    metadata: Metadata,
-    allow_unpaired: bool,
-    sources: Callable[..., Sources] = first_files,
-    *options: object,
-) -> FileRecords:
-    """Pairs of an image and an annotation file, below their folders; records are named after their images.
+def annotated_rows(pairs: Sequence[tuple[str, str]]) -> list[FileRow]:
+    """Rows of an image and its annotation file, named after the image.
 
-    Args:
-        pairs: an image is "" if it is in the annotation file, an annotation file "" if the image has none.
-        sources, options: make image and mask, as in `FileRecords`.
-
-    Raises DataError for files without partner, unless they are allowed.
+    An image is "" if it is in the annotation file, an annotation file "" if the image has none.
     """
-    check_unpaired(metadata.unpaired, len(pairs), allow_unpaired, folders[0])
-    rows = [FileRow(image or file, (image,), (file,)) for image, file in pairs]
-    return FileRecords(folders, rows, metadata, sources, *options)
+    return [FileRow(image or file, (image,), (file,)) for image, file in pairs]

@@ -13,7 +13,7 @@ from data_utils.image_io.reader import decode_mask, read_header
 from data_utils.sources.annotations.layout import SplitPaths
 from data_utils.sources.files import FileRecords, FileRow, Sources
 from data_utils.sources.folder import children, natural_sort_key, wanted_splits
-from data_utils.sources.pairs import check_unpaired
+from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import Metadata, SplitOpeners
 from runtime.errors import DataError
 
@@ -129,5 +129,4 @@ def open_records(root: Path, allow_unpaired: bool) -> FileRecords:
         else:
             missing_part = MASKS if images else "image"
             unpaired.append(f"{folder.name}: has no {missing_part}")
-    check_unpaired(unpaired, len(rows), allow_unpaired, root)
-    return FileRecords((root, root), rows, Metadata(unpaired=tuple(unpaired), task=TASK), one_object_sources)
+    return open_rows((root, root), rows, unpaired, Metadata(task=TASK), allow_unpaired, one_object_sources)

@@ -11,9 +11,10 @@ from pathlib import Path
 from data_utils.class_names import BACKGROUND, BACKGROUND_NAMES, NamedClasses
 from data_utils.image_io.reader import read_header
 from data_utils.sources.annotations.documents import lines_of
-from data_utils.sources.annotations.layout import SplitPaths, annotated_records, folder_in
+from data_utils.sources.annotations.layout import SplitPaths, annotated_rows, folder_in
 from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import files_by_stem, wanted_splits
+from data_utils.sources.pairs import open_rows
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from data_utils.sources.spelling import find_name, spellings
 from runtime.documents import read_bytes
@@ -69,8 +70,8 @@ def load(root: Path, splits: SplitPaths, allow_unpaired: bool) -> SplitOpeners:
         unpaired = [f"{stem}: no image" for stem in stems if stem not in image_files]
         unpaired += [f"{stem}: no mask" for stem in stems if stem in image_files and stem not in mask_files]
         summary = AnnotationSummary("VOC", len(pairs), 0, {})
-        metadata = Metadata(classes, tuple(unpaired), annotations=summary)
-        return annotated_records((images, masks), pairs, metadata, allow_unpaired)
+        metadata = Metadata(classes, annotations=summary)
+        return open_rows((images, masks), annotated_rows(pairs), unpaired, metadata, allow_unpaired)
 
     return {split: partial(open_records, list_file) for split, (_, list_file) in splits.items()}
 

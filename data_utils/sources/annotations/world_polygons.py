@@ -27,7 +27,7 @@ from data_utils.sources.folder import (
     natural_sort_key,
     wanted_splits,
 )
-from data_utils.sources.pairs import Cases
+from data_utils.sources.pairs import Cases, pair
 from data_utils.sources.records import AnnotationSummary, Metadata, SplitOpeners
 from runtime.errors import DataError
 
@@ -144,8 +144,7 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
         polygons = dict.fromkeys(image_files, common_files[0].name)
     else:
         polygons = files_by_stem(folder, "polygons", SUFFIXES)
-    cases = Cases(image_files, polygons)
-    stems, unpaired = cases.pair(images, config.allow_unpaired)
+    stems = [stem for stem in image_files if stem in polygons]
     labels: Counter[str] = Counter()
     annotated = 0
     files = sorted({polygons[stem] for stem in stems})
@@ -153,7 +152,7 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
         shapes = read_shapes(str(folder / file), config.label_column).shapes
         labels.update(shape.label for shape in shapes)
         annotated += bool(shapes)
-    if not labels:
+    if files and not labels:
         raise DataError(f"{folder}: its files of polygons hold no polygon")
     names_in_order = sorted(labels, key=natural_sort_key)
     classes, numbers = number_classes(names_in_order, str(folder))
@@ -164,6 +163,6 @@ def _open(folders: tuple[Path, Path], common_files: Sequence[Path], config: Data
     if len(files) < len(stems):
         annotated = empty = 0
     summary = AnnotationSummary(kind, annotated, empty, {name: labels[name] for name in names_in_order})
-    rows = [cases.row(stem) for stem in stems]
-    metadata = Metadata(classes, unpaired, annotations=summary)
-    return FileRecords(folders, rows, metadata, rendered_sources, PolygonMask, config.label_column, values)
+    metadata = Metadata(classes, annotations=summary)
+    sources = (rendered_sources, PolygonMask, config.label_column, values)
+    return pair(folders, Cases(image_files, polygons), metadata, config.allow_unpaired, *sources)

@@ -20,7 +20,7 @@ from data_utils.sources.annotations.documents import lines_of, reading
 from data_utils.sources.annotations.drawn import Area, DrawnMask, fill_polygon, read_points
 from data_utils.sources.annotations.layout import (
     SplitPaths,
-    annotated_records,
+    annotated_rows,
     find_file,
     folder_in,
     number_classes,
@@ -30,6 +30,7 @@ from data_utils.sources.annotations.layout import (
 )
 from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, files_by_stem, wanted_splits
+from data_utils.sources.pairs import open_rows, split_paths
 from data_utils.sources.records import Metadata, SplitOpeners
 from data_utils.sources.spelling import composed
 from runtime.documents import read_yaml
@@ -176,8 +177,7 @@ def open_records(
                 unpaired.append(f"{entry}: listed in {images.name}, but the file is missing")
             else:
                 paths.append(path)
-        folder = Path(os.path.commonpath([os.path.dirname(path) for path in paths] or [str(root)]))
-        names = [os.path.relpath(path, folder) for path in paths]
+        folder, names = split_paths(paths)
     labels = label_folder(folder, root)
     texts = files_by_stem(labels, "label files", (".txt",))
     stems = [composed(os.path.splitext(name)[0]) for name in names]
@@ -187,8 +187,9 @@ def open_records(
         unpaired += [f"{texts[stem]}: label file without image" for stem in sorted(without_image)]
     summary = summarize("YOLO", [_count_objects(labels, text, values) for _, text in pairs], classes)
     # a classes.txt names the classes
-    metadata = Metadata(classes, tuple(unpaired), has_rules=False, annotations=summary)
-    return annotated_records((folder, labels), pairs, metadata, allow_unpaired, rendered_sources, YoloMask, values)
+    metadata = Metadata(classes, has_rules=False, annotations=summary)
+    sources = (rendered_sources, YoloMask, values)
+    return open_rows((folder, labels), annotated_rows(pairs), unpaired, metadata, allow_unpaired, *sources)
 
 
 def _count_objects(folder: Path, file: str, values: dict[int, int]) -> Counter[int]:

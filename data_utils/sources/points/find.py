@@ -13,7 +13,7 @@ from data_utils.sources.annotations.find import holds_masks
 from data_utils.sources.annotations.layout import find_file
 from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, children, wanted_splits
-from data_utils.sources.pairs import FIRST_CHANNEL, check_unpaired
+from data_utils.sources.pairs import FIRST_CHANNEL
 from data_utils.sources.points import csv_tables, files, nnlandmark
 from data_utils.sources.points.coco_keypoints import find_keypoints
 from data_utils.sources.points.labelme_points import find_shapes
@@ -149,19 +149,18 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
             rows.append(row)
             paths.append(path)
     location = Path(table.files[0])
-    check_unpaired(unpaired, len(paths), allow_unpaired, location)
     repeated = sorted(path for path, count in Counter(paths).items() if count > 1)
     if repeated:
         raise DataError(f"{location}: lists {len(repeated)} images more than once: {listing(repeated, separator='; ')}")
     kinds = {is_volume(path) for path in paths}
     if len(kinds) > 1:
         raise DataError(f"{location}: lists images and volumes; give a data set of each")
-    dims = 3 if kinds.pop() else 2
-    if table.axes != dims:
+    dims = 3 if True in kinds else 2
+    if kinds and table.axes != dims:
         kind = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}[dims]
         raise DataError(f"{location}: its points have {table.axes} coordinates, but it lists {kind}")
     table = replace(table, entries=[table.entries[row] for row in rows])
-    return open_points(table, paths, absent, unpaired)
+    return open_points(table, paths, unpaired, location, absent, allow_unpaired)
 
 
 def _image_folders(root: Path, table: PointTable) -> list[str]:

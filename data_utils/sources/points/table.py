@@ -18,7 +18,7 @@ import numpy as np
 from data_utils.image_io.formats import PointSource, VolumeFile
 from data_utils.sources.annotations.labelme import LabelmeImage
 from data_utils.sources.files import FileRecords, FileRow, Sources
-from data_utils.sources.pairs import FIRST_CHANNEL
+from data_utils.sources.pairs import FIRST_CHANNEL, open_rows, split_paths
 from data_utils.sources.records import LandmarkNames, Metadata
 from runtime.errors import DataError
 from tasks.landmarks import Landmarks
@@ -258,30 +258,41 @@ def point_sources(row: FileRow, space: str, dims: int) -> Sources:
     return LabelmeImage(image) if image.lower().endswith(".json") else image, points
 
 
-def open_points(table: PointTable, paths: Sequence[str], absent: str | None, unpaired: Sequence[str]) -> FileRecords:
+def open_points(
+    table: PointTable,
+    paths: Sequence[str],
+    unpaired: Sequence[str],
+    location: Path,
+    absent: str | None,
+    allow_unpaired: bool,
+) -> FileRecords:
     """Images, or volumes, and their points.
 
     Args:
         table: the points; row i belongs to record i.
         paths: the file of each image.
+        unpaired: a line for each image that is not there.
+        location: what an error names.
         absent: the meaning of an empty cell of the table, as in `--absent`.
-        unpaired: the files that were left out, a line for each.
+
+    Raises DataError for such images, unless they are allowed.
     """
-    folder = Path(os.path.commonpath([os.path.dirname(path) for path in paths]))
-    files_folder = Path(os.path.commonpath([os.path.dirname(file) for file in table.files]))
+    folder, _ = split_paths(paths)
+    files_folder, targets = split_paths(table.files)
     whole = table.with_absence(absent)
     rows: list[FileRow] = []
-    for index, (path, entry) in enumerate(zip(paths, whole.entries, strict=True)):
+    for index, (path, target, entry) in enumerate(zip(paths, targets, whole.entries, strict=True)):
         files = channel_files(path) if table.axes == 3 else (path,)
         names = tuple(os.path.relpath(file, folder) for file in files)
         positions, states = whole.positions[index].tolist(), whole.states[index].tolist()
         content = {"size": entry.size, "positions": positions, "states": states}
-        target = os.path.relpath(entry.file, files_folder)
         rows.append(FileRow(names[0], names, (target,), entry=json.dumps(content).encode()))
     empty = int((table.states == EMPTY_CELL).sum()) if absent is None else 0
     landmarks = LandmarkNames(table.names, table.layout, table.space, empty)
-    metadata = Metadata(unpaired=tuple(unpaired), dims=table.axes, landmarks=landmarks, task=Landmarks.name)
-    return FileRecords((folder, files_folder), rows, metadata, point_sources, table.space, table.axes)
+    metadata = Metadata(dims=table.axes, landmarks=landmarks, task=Landmarks.name)
+    folders = (folder, files_folder)
+    sources = (point_sources, table.space, table.axes)
+    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, *sources, location=location)
 
 
 def channel_files(path: str) -> tuple[str, ...]:

@@ -8,16 +8,17 @@ import tifffile
 
 from data_utils.config import DataConfig
 from data_utils.image_io.formats import PageFile
-from data_utils.sources.pairs import Cases, open_pairs
+from data_utils.sources.pairs import Cases, open_pairs, pair
+from data_utils.sources.records import Metadata
 from runtime.errors import DataError
 
 
 def test_names_are_paired_in_the_order_of_images_and_others_are_named():
     images = {"b": "b.png", "a": ("a_0.png", "a_1.png"), "c": "c.png"}
     cases = Cases(images, {"c": "c.tif", "b": "b.tif", "d": "d.tif"}, ["e.tif: lost"])
-    names, unpaired = cases.pair(Path("images"), allow_unpaired=True)
-    assert names == ["b", "c"]
-    assert unpaired == ("a_0.png: image without mask", "d.tif: mask without image", "e.tif: lost")
+    records = pair((Path("images"), Path("masks")), cases, Metadata(), allow_unpaired=True)
+    assert [record["name"] for record in records] == ["b.png", "c.png"]
+    assert records.metadata.unpaired == ("a_0.png: image without mask", "d.tif: mask without image", "e.tif: lost")
 
 
 def write_pages(folder, name: str, count: int) -> None:

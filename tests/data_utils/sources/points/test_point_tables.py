@@ -276,6 +276,10 @@ def keyed_points(tmp_path):
     return files.read(folder / "points.csv"), [str(folder / "images" / name) for name in ("a.png", "b.png")]
 
 
+def opened(table, paths):
+    return open_points(table, paths, (), Path("points.csv"), absent=None, allow_unpaired=False)
+
+
 def test_the_key_of_points_changes_with_all_that_they_are(keyed_points):
     table, paths = keyed_points
     points = ("wide", ("p",), table.images, table.positions, table.states, table.files)
@@ -289,15 +293,15 @@ def test_the_key_of_points_changes_with_all_that_they_are(keyed_points):
         )
     ]
     unlike.append(replace(table, space="pixels from the bottom"))
-    digests = [open_points(other, paths, None, ()).digest for other in (table, *unlike)]
+    digests = [opened(other, paths).digest for other in (table, *unlike)]
     assert len({*digests}) == len(digests)
-    assert open_points(table, paths, None, ()).digest == digests[0]
+    assert opened(table, paths).digest == digests[0]
 
 
 def test_the_key_of_points_changes_with_their_files(keyed_points, tmp_path):
     table, paths = keyed_points
     key_files = [*(tmp_path / "images").iterdir(), tmp_path / "points.csv"]
-    assert unnoticed_changes(key_files, lambda: open_points(table, paths, None, ()).digest) == []
+    assert unnoticed_changes(key_files, lambda: opened(table, paths).digest) == []
 
 
 def table_of_a_point(name: str) -> PointTable:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, DynamoBackend
+from accelerate.utils import DynamoBackend
 
 from data_utils.analysis.dataset_info import DatasetInfo
 from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
@@ -52,8 +52,6 @@ def compile_long_run(
 ) -> None:
     """Have a run on CUDA compiled if it is long enough to pay for that, and its launch names no backend.
 
-    Small networks on one GPU get CUDA graphs too: their kernels take less time than the host needs to launch them.
-
     Args:
         recorded: the profile of the run that is resumed or repeated, which is compiled again or not, as it was.
     """
@@ -70,11 +68,7 @@ def compile_long_run(
         pays = "dynamo_backend" in recorded
     if not pays:
         return
-    plugin = accelerator.state.dynamo_plugin
-    plugin.backend = DynamoBackend.INDUCTOR
-    is_one_pass = accelerator.distributed_type == DistributedType.NO and batch_split.accumulation == 1
-    if seconds < LAUNCH_SECONDS and is_one_pass:  # a step's next pass would write over the gradients
-        plugin.mode = "reduce-overhead"
+    accelerator.state.dynamo_plugin.backend = DynamoBackend.INDUCTOR
     allow_graphs(falls_back=True)
     say(
         f"compile: the network is compiled for {counted(count, 'shape')} of micro-batches, about a minute each; not to,"

@@ -39,7 +39,6 @@ def test_kernels_are_timed_on_a_gpu_for_few_shapes_in_a_long_run(device, shapes,
 LONG = ["--max-steps", "100000"]
 ONE = NetworkShapes(np.array([(64, 64)] * 8), np.array([(64, 64)]))
 FULL_AND_SHORT = NetworkShapes(np.array([(64, 64)] * 10), np.array([(64, 64)]))
-LARGE = NetworkShapes(np.array([(4096, 4096)] * 4), np.array([(8, 8)]))
 THOUSANDS = NetworkShapes(np.full((80_000, 2), 64), np.array([(64, 64)]))
 
 
@@ -54,7 +53,6 @@ def compiled(
     flags: list[str],
     *,
     shapes: NetworkShapes = ONE,
-    accumulation: int = 1,
     recorded: dict | None = None,
     kind: DistributedType = DistributedType.NO,
     checkpointing: bool = False,
@@ -72,7 +70,7 @@ def compiled(
         parsed("--dataset", "shapes", "--batch-size", "4", *flags),
         info,
         network,
-        BatchSplit(4, 1, 4 // accumulation, accumulation),
+        BatchSplit(4, 1, 4, 1),
         shapes,
         recorded,
     )
@@ -112,20 +110,6 @@ def test_a_long_run_on_a_gpu_is_compiled(monkeypatch, capsys, flags, options, is
 def test_a_launch_that_names_a_backend_decides(monkeypatch, backend):
     monkeypatch.setenv("ACCELERATE_DYNAMO_BACKEND", backend)
     assert compiled(monkeypatch, LONG).backend == DynamoBackend.NO  # as this stand-in's profile says
-
-
-@pytest.mark.parametrize(
-    ("options", "has_graphs"),
-    [
-        ({}, True),
-        ({"accumulation": 2}, False),
-        ({"kind": DistributedType.MULTI_GPU}, False),
-        ({"shapes": LARGE}, False),
-    ],
-    ids=["small", "several passes", "several processes", "large"],
-)
-def test_cuda_graphs_where_launches_take_longer_than_kernels(monkeypatch, options, has_graphs):
-    assert (compiled(monkeypatch, LONG, **options).mode == "reduce-overhead") == has_graphs
 
 
 def test_a_step_of_the_size_that_was_measured_has_its_time():

@@ -50,7 +50,7 @@ ROOMS = {
         "optim",
         "settings",
         "gradient_buckets compilation metrics_log micro_batches memory schedule kernel_tuning ema step_guard"
-        " clock step step_result sharding slabs sync_batchnorm evaluation run_state",
+        " clock step sharding slabs sync_batchnorm evaluation run_state",
         "reporting",
         "comparison",
         "review",
@@ -58,7 +58,7 @@ ROOMS = {
         "monitoring",
         "opened_run",
         "start",
-        "data network fit_batch publisher",
+        "fit_batch publisher",
     ),
 }
 SCRIPTS = ("train.py", "predict.py", "app.py", "compare.py", "review.py")

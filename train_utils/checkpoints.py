@@ -36,7 +36,6 @@ from unet.model import UNet
 MANIFEST = "manifest.json"  # sizes and checksums; without it a checkpoint is not complete
 STATE = "state.json"
 CHECKPOINT_FILES = {"model.safetensors", "optimizer.safetensors", STATE}  # the files of every checkpoint
-OBJECTS = ("flags", "identity", "model", "run")  # the entries of every state.json
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,9 @@ class Checkpoint:
     def read(cls, path: Path) -> "Checkpoint":
         """The content of a state.json. Raises OSError, and ValueError for content that no checkpoint has."""
         entries = read_json(path / STATE, most_bytes=MOST_BYTES_OF_DATA)
-        for name in OBJECTS:
-            if not isinstance(entries.get(name), dict):
-                raise ValueError(f"its {name} is no object")
         entries.pop("score", None)  # which earlier versions wrote
-        config = UNetConfig.from_json(entries.pop("model"))
-        state = RunState.from_json(entries.pop("run"))
+        config = UNetConfig.from_json(entries.pop("model", None))
+        state = RunState.from_json(entries.pop("run", None))
         scaler = entries.pop("scaler", None)
         return cls(path, RunSettings.from_json(entries), config, state, scaler)
 

@@ -11,8 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast
 
 from runtime.console import counted, say
-from train_utils.run_state import RunState
-from train_utils.step_result import StepResult
+from train_utils.run_state import RunState, StepResult
 
 FINISH = 2500  # milliseconds for charts and the report, without their pictures (2 to 4 s on one busy core)
 RESERVE = 1.25  # the last evaluation and save get so many times what the longest ones took

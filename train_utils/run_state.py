@@ -1,7 +1,8 @@
-"""Where a run stands: part of every checkpoint."""
+"""Where a run stands, which is part of every checkpoint, and what came of a step."""
 
+import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -9,6 +10,27 @@ from runtime.errors import CheckpointError
 from runtime.values import Count, from_json
 from tasks.task import Task
 from train_utils.evaluation import Evaluation
+
+
+class StepResult(NamedTuple):
+    """The result of an optimizer step.
+
+    Args:
+        loss, grad_norm: over all processes.
+        is_stop_requested: whether any process was asked to stop.
+        began: when the step began, in milliseconds of the main process's clock.
+    """
+
+    step: int
+    loss: float
+    grad_norm: float
+    is_stop_requested: bool
+    began: int = 0
+
+    @property
+    def is_made(self) -> bool:
+        """Whether loss and gradient are finite. Only then the weights move, except with DeepSpeed."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
 
 @dataclass
@@ -39,10 +61,10 @@ class RunState:
     elapsed: Count = 0
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "RunState":
+    def from_json(cls, value: Any) -> "RunState":
         """The state in a checkpoint; older ones have a confusion matrix, and the IoU of each image."""
-        value = dict(value)
-        if "best_matrix" in value:
+        if isinstance(value, dict) and "best_matrix" in value:
+            value = dict(value)
             value["best_scores"] = {"sums": value.pop("best_matrix"), "by_image": value.pop("best_images", [])}
         return from_json(cls, value, "its run")
 

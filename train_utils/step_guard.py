@@ -16,10 +16,9 @@ from runtime.console import say
 from runtime.device import LateRead
 from runtime.errors import TrainingError
 from runtime.signals import StopRequest
-from train_utils.run_state import RunState
+from train_utils.run_state import RunState, StepResult
 from train_utils.schedule import Schedule
 from train_utils.sharding import gather_tensor
-from train_utils.step_result import StepResult
 
 MAX_IN_A_ROW = 5
 MOST_NAMES = 8  # the most images that a message names

@@ -277,5 +277,5 @@ def test_a_checkpoint_survives_its_file_without_the_environment_of_its_run(tmp_p
     assert checkpoint.settings.identity["seed"] == 0
     assert checkpoint.settings.run == {}
     (tmp_path / "state.json").write_text(json.dumps(content | {"model": []}))
-    with pytest.raises(ValueError, match=r"^its model is no object$"):
+    with pytest.raises(ValueError, match=r"^the config is \[\], expected an object$"):
         Checkpoint.read(tmp_path)

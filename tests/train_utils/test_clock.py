@@ -1,6 +1,6 @@
 """The clock of a run with --max-minutes: it ends in time, all processes at the same step, and a resumed run goes on.
 
-Modules: train_utils/clock.py, train_utils/step_result.py.
+Module: train_utils/clock.py.
 """
 
 import json
@@ -15,8 +15,7 @@ from support.launches import launch
 from train_utils import clock as clock_module
 from train_utils.clock import Clock
 from train_utils.learning_rates import learning_rate
-from train_utils.run_state import RunState
-from train_utils.step_result import StepResult
+from train_utils.run_state import RunState, StepResult
 
 NETWORK = ["--plan", "none", "--base-channels", "2", "--depth", "2", "--norm", "group", "--num-workers", "0"]
 QUICK = [*NETWORK, "--batch-size", "4", "--tracker", "none", "--log-every", "1"]

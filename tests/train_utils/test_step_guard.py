@@ -24,9 +24,8 @@ from data_utils.loading.batch_sampler import BatchSplit, TrainingSampler
 from runtime.errors import TrainingError
 from tasks.step_loss import StepLoss
 from train_utils.optim import build_optimizer
-from train_utils.run_state import RunState
+from train_utils.run_state import RunState, StepResult
 from train_utils.step_guard import StepGuard
-from train_utils.step_result import StepResult
 
 FLAGS = ["--base-channels", "2", "--depth", "1", "--num-workers", "0", "--batch-size", "4", "--tracker", "none"]
 FLAGS += ["--plan", "none"]

@@ -18,10 +18,9 @@ from train_utils.evaluation import Evaluation
 from train_utils.metrics_log import MetricsFile
 from train_utils.monitoring.meter import WARMUP_STEPS, Meter
 from train_utils.monitoring.tracker import Tracker
-from train_utils.run_state import LossWindow, RunState
+from train_utils.run_state import LossWindow, RunState, StepResult
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
-from train_utils.step_result import StepResult
 
 PROBLEMS_IN_MESSAGE = 20  # the most problems of samples that a message lists
 TOP_OPERATORS = 12  # that a trace prints

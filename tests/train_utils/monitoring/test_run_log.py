@@ -23,10 +23,9 @@ from train_utils.metrics_log import MetricsFile
 from train_utils.monitoring import run_log
 from train_utils.monitoring.run_log import RunLog
 from train_utils.monitoring.tracker import Tracker, available_tracker
-from train_utils.run_state import LossWindow, RunState
+from train_utils.run_state import LossWindow, RunState, StepResult
 from train_utils.schedule import Schedule
 from train_utils.settings.record import RunSettings
-from train_utils.step_result import StepResult
 
 NAN = float("nan")
 FLAGS = ("--dataset", "shapes", "--plan", "none", "--batch-size", "4", "--max-steps", "20", "--log-every", "2")

@@ -9,13 +9,14 @@ from typing import NamedTuple
 from data_utils.image_io.formats import IMAGE_SUFFIXES, format_remedy
 from data_utils.image_io.volumes import is_volume, volume_stem
 from data_utils.sources.annotations.one_object_masks import find_object_images
-from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS
+from data_utils.sources.folder import IMAGE_FOLDERS, MASK_FOLDERS, MASK_WORDS
+from data_utils.sources.side_by_side import masks_among
 from runtime.console import counted, say
 from runtime.errors import DataError
 
 # name of a folder of masks -> names of the folder of their images beside it
 IMAGES_OF = dict.fromkeys(MASK_FOLDERS, IMAGE_FOLDERS) | {"labelstr": ("imagestr",), "labelsts": ("imagests",)}
-MASK_ENDING = "[ _.-](?:masks?|labels?|seg|segmentation|gt|annotations?)"  # of the names of masks beside images
+FOLDER_OF_MASKS = re.compile(MASK_WORDS)  # of classes, beside the image of a case
 
 
 class StemmedFile(NamedTuple):
@@ -59,16 +60,14 @@ def files_of_patterns(
 
 def _without_masks(files: Sequence[StemmedFile], suffix: str | None) -> list[StemmedFile]:
     """The files that are no masks of others: by the folder they lie in, or by the end of their names."""
-    name = re.compile(f"(.+?){MASK_ENDING}", re.DOTALL | re.IGNORECASE)
-    if suffix:
-        name = re.compile(f"(.+?){re.escape(suffix)}", re.DOTALL)
     in_mask_folder = mask_folder_test([path for _, path in files])
-    stems = {stem_of(path) for _, path in files}
+    mask_stems = masks_among({str(stem_of(path)) for _, path in files}, suffix)
+
+    folders = {path.parent for _, path in files}
 
     def is_mask(path: Path) -> bool:
-        stem = stem_of(path)
-        match = name.fullmatch(stem.name)
-        return in_mask_folder(path) or (match is not None and stem.with_name(match[1]) in stems)
+        is_in_case = path.parent.parent in folders and FOLDER_OF_MASKS.fullmatch(path.parent.name.lower())
+        return bool(is_in_case) or in_mask_folder(path) or str(stem_of(path)) in mask_stems
 
     masks = {path: None for _, path in files if is_mask(path)}
     if masks:

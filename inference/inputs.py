@@ -22,6 +22,7 @@ from inference.jobs import MASK, InputPages, Job, Truth
 from runtime.errors import DataError
 
 CHANNEL = re.compile(r"(.+)_(\d{4})")  # how nnU-Net names the files of a volume's channels: CASE_0000, CASE_0001
+CHANNEL_WORD = re.compile("(?:^|[ _.-])[^ _.-]*[a-zA-Z][^ _.-]*$")  # how BraTS does: CASE_flair, CASE_t1
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,11 @@ def _grouped_files(files: Sequence[StemmedFile], rules: InputRules) -> dict[Inpu
 
 
 def _cases(files: Sequence[StemmedFile], channels: int) -> dict[Path, InputKey]:
-    """{file: its case} of volumes that are numbered from 0000 to the last channel, or are all numbered 0000."""
+    """{file: its case} of volumes whose channels are files.
+
+    They are numbered from 0000 to the last channel, or are all numbered 0000; or as many lie in one folder and have the
+    same name but for the last word, as those of BraTS.
+    """
     volumes = [file for file in files if is_volume(file.path)]
     numbered: dict[InputKey, list[tuple[str, Path]]] = {}
     for stem, path in volumes:
@@ -141,7 +146,19 @@ def _cases(files: Sequence[StemmedFile], channels: int) -> dict[Path, InputKey]:
         if all_are_first or (channels > 1 and numbers[key] == expected):
             for _, path in entries:
                 cases[path] = key
+    if channels > 1:
+        cases |= _worded_cases([file for file in volumes if file.path not in cases], channels)
     return cases
+
+
+def _worded_cases(files: Sequence[StemmedFile], channels: int) -> dict[Path, InputKey]:
+    """{file: its case} of the volumes that are as many as the model has channels, but for the last word of a name."""
+    paths: dict[InputKey, list[Path]] = {}
+    for stem, path in files:
+        name = CHANNEL_WORD.sub("", stem.name)
+        case = stem.parent if name in ("", stem.parent.name) else stem.with_name(name)
+        paths.setdefault(InputKey(path.parent, case), []).append(path)
+    return {path: key for key, of_case in paths.items() if len(of_case) == channels for path in of_case}
 
 
 def _scenes(files: Sequence[StemmedFile], bands: Sequence[str]) -> dict[Path, list[Path]]:
@@ -223,7 +240,7 @@ def _volume_job(file: Path, volume: VolumeFile, output: Path, stem: Path) -> Job
 def _volume_file(files: Sequence[Path], stack_spacing: Spacing | None) -> VolumeFile | None:
     """The files of a volume, or a stack if the model takes volumes; None for an image."""
     if is_volume(files[0]):
-        return VolumeFile(tuple(sorted(map(str, files))))
+        return VolumeFile(tuple(sorted(map(str, files), key=str.lower)))
     if stack_spacing is None or not str(files[0]).lower().endswith(STACK_SUFFIXES):
         return None
     return VolumeFile((str(files[0]),), read_spacing(files[0].parent) or stack_spacing)

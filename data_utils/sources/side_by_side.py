@@ -50,18 +50,24 @@ class Parts(NamedTuple):
         masks: key -> mask. A key is a name below the folder without the word that says what the file is.
         images: word -> key -> file, of the files that have the key of a mask.
         others: word -> key -> file, for each way to read the name of another file.
+        doubles: a line for each mask that has the key of another.
     """
 
     masks: dict[str, str]
     images: dict[str, dict[str, str]]
     others: dict[str, dict[str, str]]
+    doubles: list[str]
+
+    def usual_words(self) -> list[str]:
+        """The words of files that most masks lie beside."""
+        return [word for word, files in sorted(self.images.items()) if 2 * len(files) > len(self.masks)]
 
     def image_words(self, *, are_volumes: bool) -> Sequence[str]:
         """The word of images, or those of the channels of volumes; nothing unless most masks have an image.
 
         Raises DataError if pictures have several.
         """
-        usual = [word for word, files in sorted(self.images.items()) if 2 * len(files) > len(self.masks)]
+        usual = self.usual_words()
         for word in WORDS_OF_VOLUMES if are_volumes else IMAGE_WORDS:
             if word in usual:
                 return [word]
@@ -123,22 +129,41 @@ def _names_below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[str]:
 def _find_cases(folder: Path, suffixes: tuple[str, ...], config: DataConfig) -> Cases | None:
     """The images and masks of a folder; masks are known by the end of their names, or else by their beginning."""
     stems = [volume_stem(name) for name in _names_below(folder, suffixes)]
-    patterns = [MASK_END, MASK_START]
-    if config.mask_suffix:
-        patterns = [re.compile(f"(?P<key>.*){re.escape(config.mask_suffix)}", re.DOTALL)]
-    for pattern in patterns:
+    for pattern in mask_patterns(config.mask_suffix):
         if any(map(pattern.fullmatch, stems)):
             files = files_by_stem(folder, "files", suffixes)
             files = {stem: file for stem, file in files.items() if not file.lower().endswith(PICKLED)}
             parts = divide(files, pattern)
             words = parts.image_words(are_volumes=suffixes != IMAGE_SUFFIXES)
+            if words and parts.doubles:
+                raise DataError(f"{folder}: {listing(parts.doubles, separator='; ')}; keep one of them")
             if words:
                 return parts.cases(words)
     return None
 
 
+def masks_among(stems: Iterable[str], suffix: str | None) -> set[str]:
+    """The paths of masks among those of images, all without extension; masks may share a suffix."""
+    files = {stem: stem for stem in stems}
+    masks: set[str] = set()
+    for pattern in mask_patterns(suffix):
+        parts = divide(files, pattern)
+        for word in ("", *parts.usual_words()):
+            keys = parts.images.get(word, {}).keys()
+            masks.update(mask for key, mask in parts.masks.items() if key in keys)
+    return masks
+
+
+def mask_patterns(suffix: str | None) -> Sequence[re.Pattern[str]]:
+    """What the names of masks may be: one that ends with a suffix, or with a usual word, or begins with one."""
+    if suffix:
+        return [re.compile(f"(?P<key>.*){re.escape(suffix)}", re.DOTALL)]
+    return [MASK_END, MASK_START]
+
+
 def divide(files: Mapping[str, str], pattern: re.Pattern[str]) -> Parts:
-    """The files by what they are; `pattern` matches the names of masks. Raises DataError for two masks of one image."""
+    """The files, by their names without extension, by what they are; `pattern` matches the names of masks."""
+    doubles: list[str] = []
     masks: dict[str, str] = {}
     images: list[tuple[str, str]] = []
     for stem, file in files.items():
@@ -149,8 +174,8 @@ def divide(files: Mapping[str, str], pattern: re.Pattern[str]) -> Parts:
             continue
         first = masks.setdefault(os.path.join(folder, match["key"] or ""), file)
         if first != file:
-            raise DataError(f"{first} and {file} are masks of one image; keep one of them")
-    parts = Parts(masks, {}, {})
+            doubles.append(f"{first} and {file} are masks of one image")
+    parts = Parts(masks, {}, {}, doubles)
     for stem, file in images:
         readings = list(_readings(stem, from_start=pattern is MASK_START))
         with_mask = [(key, word) for key, word in readings if key in masks]

@@ -237,6 +237,16 @@ def test_channels_of_a_case_are_joined_where_the_model_takes_several(tmp_path, p
     assert outputs(tmp_path, *patterns, channels=2) == {"a": BOTH_CHANNELS}
 
 
+def test_channels_that_words_name_are_joined_and_masks_of_cases_left_out(tmp_path):
+    files = [f"in/B0/B0_{word}.nii.gz" for word in ("flair", "seg", "T1")] + [
+        "in/k/ct.nii.gz",
+        "in/k/segmentations/liver.nii.gz",
+    ]
+    touch(tmp_path, *files)
+    expected = {"B0": ("in/B0/B0_flair.nii.gz", "in/B0/B0_T1.nii.gz"), "k/ct": ("in/k/ct.nii.gz",)}
+    assert outputs(tmp_path, "in", channels=2) == expected
+
+
 @pytest.mark.parametrize(("pattern", "folder"), [("one", ""), ("o*", "one/")])
 def test_channels_of_cases_have_the_name_of_the_case_where_all_are_the_first(tmp_path, pattern, folder):
     touch(tmp_path, "one/a_0000.nii.gz", "one/b_0000.nii.gz")

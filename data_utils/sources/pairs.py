@@ -67,9 +67,22 @@ def pair(
             *_, last = filter(None, _as_files(mask))
             unpaired.append(f"{last}: mask without image")
     unpaired += cases.lost
+    hint += _case_hint(cases)
+    if not rows and not hint:
+        hint = "; masks have the names of their images"
     if is_named_by_case:
         rows.sort(key=lambda row: natural_sort_key(row.name))
     return open_rows(folders, rows, unpaired, metadata, allow_unpaired, sources, *options, hint=hint)
+
+
+def _case_hint(cases: Cases) -> str:
+    """The first image and mask without partner whose names differ in upper and lower case alone."""
+    masks = {name.casefold(): name for name in cases.masks if name not in cases.images}
+    for name in cases.images:
+        mask = masks.get(name.casefold())
+        if mask and name not in cases.masks:
+            return f"; {name} and {mask} differ in upper and lower case: name both alike"
+    return ""
 
 
 def _as_files(file: str | Files) -> Files:
@@ -100,7 +113,7 @@ def open_rows(
     if not rows and not unpaired:
         raise DataError(f"{location or folders[0]}: no images with masks")
     if not rows or (unpaired and not allow_unpaired):
-        remedy = "; --allow-unpaired leaves them out" if rows else "; masks have the names of their images"
+        remedy = "; --allow-unpaired leaves them out" if rows else ""
         lines = listing(unpaired, NAMES_IN_MESSAGE, separator="; ")
         files = counted(len(unpaired), "file")
         raise DataError(f"{location or folders[0]}: {files} without partner: {lines}{remedy}{hint}")

@@ -17,7 +17,13 @@ from urllib.parse import unquote
 from data_utils.class_names import NamedClasses
 from data_utils.sources.annotations.coco_file import CocoFile, number_categories, read_coco
 from data_utils.sources.annotations.coco_mask import CocoMask, Entry
-from data_utils.sources.annotations.layout import SplitPaths, find_file, summarize, without_image_roots
+from data_utils.sources.annotations.layout import (
+    SplitPaths,
+    describe_missing,
+    find_file,
+    summarize,
+    without_image_roots,
+)
 from data_utils.sources.files import FileRow, Sources
 from data_utils.sources.folder import children, wanted_splits
 from data_utils.sources.label_files import ImageLabels, with_labels
@@ -132,11 +138,13 @@ def open_records(files: Sequence[SplitFile], split: str, classes: NamedClasses, 
     listings: defaultdict[str, list[tuple[int, Entry]]] = defaultdict(list)  # of each path: its files and their entries
     unpaired: dict[str, None] = {}
     repeated: list[str] = []
+    missing: list[str] = []
     for number, file in enumerate(files):
         folders = _image_folders(file, split)
         for image in file.content.images:
             path = find_file(str(image["file_name"]), folders)
             if path is None:
+                missing.append(str(image["file_name"]))
                 unpaired[f"{image['file_name']}: listed, but the file is missing"] = None
             elif listings[path] and listings[path][-1][0] == number:
                 repeated.append(path)
@@ -170,7 +178,10 @@ def open_records(files: Sequence[SplitFile], split: str, classes: NamedClasses, 
     metadata = Metadata(classes, annotations=summary)
     folders = (folder, first_file.parent)
     sources = (coco_sources, {value: value for value in names})
-    records = open_rows(folders, rows, list(unpaired), metadata, allow_unpaired, *sources, location=first_file)
+    hint = "" if rows and allow_unpaired else describe_missing(missing, _image_folders(files[0], split), files[0].root)
+    records = open_rows(
+        folders, rows, list(unpaired), metadata, allow_unpaired, *sources, location=first_file, hint=hint
+    )
     return with_labels(records, labels)
 
 

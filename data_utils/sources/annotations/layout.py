@@ -16,6 +16,7 @@ from data_utils.sources.folder import children, splits_below, wanted_splits
 from data_utils.sources.records import AnnotationSummary
 from data_utils.sources.spelling import composed
 from data_utils.sources.walk import walk
+from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import IGNORE_INDEX
 
@@ -73,6 +74,33 @@ def find_file(name: str, folders: Sequence[str]) -> str | None:
                 if os.path.isfile(path):
                     return path
     return None
+
+
+def describe_missing(names: Sequence[str], folders: Sequence[str], root: Path) -> str:
+    """Where listed images were looked for, and where below `root` files of such names are, as the end of a line."""
+    if not names:
+        return ""
+    listed: dict[str, str] = {}
+    for name in names:
+        base = name.replace("\\", "/").rpartition("/")[2]
+        listed[base.casefold()] = base
+    counts: Counter[str] = Counter()
+    alike: list[str] = []
+    for parent, _, files in walk(root):
+        for file in files:
+            stem, ending = os.path.splitext(file)
+            base = listed.get(file.casefold()) or (listed.get(stem.casefold()) if ending else None)
+            if base in (file, stem):
+                counts[parent] += 1
+            elif base is not None:
+                alike.append(f"{os.path.relpath(os.path.join(parent, file), root)} is there for {base}")
+    below = [f"{os.path.relpath(folder, root)}/" for folder in folders if root in Path(folder).parents]
+    text = f"; looked in {listing([str(root), *below])}"
+    for folder, count in counts.most_common(1):
+        text += f"; {os.path.relpath(folder, root)}/ holds {count} of them: move them to images/"
+    if alike:
+        text += f"; {alike[0]}: names must agree in upper and lower case"
+    return text
 
 
 def without_image_roots(folders: Sequence[str]) -> Sequence[str]:

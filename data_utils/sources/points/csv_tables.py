@@ -30,6 +30,8 @@ MISSING_VALUES = {"", "nan", "na", "n/a", "none", "null"}
 DIALECTS = ",;\t"
 AXES = "xyz"
 NUMBERED_TITLE = re.compile(r"([xyz])_?(\d+)")  # X1
+AXIS_FIRST = re.compile(r"([xyzvXYZV])[_ .-](.+)")  # x_nose
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 COLUMN_NAME = re.compile(r"(.+)[_ .-]([xyzv]|confidence|presence)")  # nose_x
 PREDICTED_TITLES = Certainty._fields  # further columns of a prediction
 
@@ -90,6 +92,8 @@ def read_table(file: str | Path) -> PointTable:
         image = "/".join(cell.strip() for cell in row[headings.image] if cell.strip())
         entry = entries.setdefault(image, ImagePoints(str(file), image))
         for name, columns in headings.points.items():
+            if separator != ",":
+                _mend_commas(row, [column for title, column in columns.items() if title in AXES])
             if headings.layout == "long":
                 name = row[columns["name"]].strip()
                 if not image or not name:
@@ -100,6 +104,13 @@ def read_table(file: str | Path) -> PointTable:
     if not entries or not headings.points:
         raise NoPointsError(f"{file}: lists no points")
     return PointTable(headings.layout, axes.pop(), list(entries.values()))
+
+
+def _mend_commas(row: list[str], columns: Sequence[int]) -> None:
+    """Write a point for the comma of 121,9 in some cells of a row."""
+    for column in columns:
+        if DECIMAL_COMMA.fullmatch(row[column].strip()):
+            row[column] = row[column].replace(",", ".")
 
 
 def read_headings(rows: Rows, file: str) -> Headings | None:
@@ -135,10 +146,13 @@ def _wide_columns(titles: Sequence[str]) -> dict[str, dict[str, int]]:
         text = title.strip()
         numbered = NUMBERED_TITLE.fullmatch(text.lower())
         named = COLUMN_NAME.fullmatch(text) or COLUMN_NAME.fullmatch(text.lower())
+        axis_first = AXIS_FIRST.fullmatch(text)
         if numbered:
             points.setdefault(numbered[2], {})[numbered[1]] = column
         elif named:
             points.setdefault(named[1], {})[named[2].lower()] = column
+        elif axis_first:
+            points.setdefault(axis_first[2], {})[axis_first[1].lower()] = column
     return {name: columns for name, columns in points.items() if {"x", "y"} <= columns.keys()}
 
 
@@ -170,6 +184,8 @@ def _are_boxes(rows: Rows) -> bool:
     (_, first_row), *others = rows
     titles = [re.sub(r"[\W_]", "", title.lower()) for title in first_row]
     if {"x", "y", "w", "h"} <= set(titles) or {"xmin", "ymin", "xmax", "ymax"} <= set(titles):
+        return True
+    if {"xcenter", "ycenter"} <= set(titles) and {"width", "height", "w", "h"} & set(titles):
         return True
     if any(title.startswith("bbox") for title in titles):
         return True

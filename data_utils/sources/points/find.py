@@ -10,7 +10,7 @@ from data_utils.image_io.formats import IMAGE_SUFFIXES
 from data_utils.image_io.volume_formats import VOLUME_SUFFIXES
 from data_utils.image_io.volumes import is_volume
 from data_utils.sources.annotations.find import holds_masks
-from data_utils.sources.annotations.layout import find_file
+from data_utils.sources.annotations.layout import describe_missing, find_file
 from data_utils.sources.files import FileRecords
 from data_utils.sources.folder import IMAGE_FOLDERS, children, wanted_splits
 from data_utils.sources.pairs import FIRST_CHANNEL
@@ -139,11 +139,13 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
     rows: list[int] = []
     paths: list[str] = []
     unpaired: list[str] = []
+    missing: list[str] = []
     for row, image in enumerate(table.images):
         path = _find_image(image, folders)
         if path is None and test_images and _find_image(image, [str(test_images)]):
             continue  # nnLandmark's file also lists the test images
         if path is None:
+            missing.append(image)
             unpaired.append(f"{image}: listed in {Path(table.files[row]).name}, but the file is missing")
         else:
             rows.append(row)
@@ -160,7 +162,8 @@ def _open_split(root: Path, table: PointTable, absent: str | None, allow_unpaire
         kind = {2: "images, which take x and y", 3: "volumes, which take x, y and z"}[dims]
         raise DataError(f"{location}: its points have {table.axes} coordinates, but it lists {kind}")
     table = replace(table, entries=[table.entries[row] for row in rows])
-    return open_points(table, paths, unpaired, location, absent, allow_unpaired)
+    hint = "" if rows and allow_unpaired else describe_missing(missing, folders, root)
+    return open_points(table, paths, unpaired, location, absent, allow_unpaired, hint)
 
 
 def _image_folders(root: Path, table: PointTable) -> list[str]:

@@ -265,6 +265,7 @@ def open_points(
     location: Path,
     absent: str | None,
     allow_unpaired: bool,
+    hint: str = "",
 ) -> FileRecords:
     """Images, or volumes, and their points.
 
@@ -274,6 +275,7 @@ def open_points(
         unpaired: a line for each image that is not there.
         location: what an error names.
         absent: the meaning of an empty cell of the table, as in `--absent`.
+        hint: stands behind these lines in the error.
 
     Raises DataError for such images, unless they are allowed.
     """
@@ -292,7 +294,7 @@ def open_points(
     metadata = Metadata(dims=table.axes, landmarks=landmarks, task=Landmarks.name)
     folders = (folder, files_folder)
     sources = (point_sources, table.space, table.axes)
-    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, *sources, location=location)
+    return open_rows(folders, rows, unpaired, metadata, allow_unpaired, *sources, location=location, hint=hint)
 
 
 def channel_files(path: str) -> tuple[str, ...]:

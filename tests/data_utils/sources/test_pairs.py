@@ -21,6 +21,12 @@ def test_names_are_paired_in_the_order_of_images_and_others_are_named():
     assert records.metadata.unpaired == ("a_0.png: image without mask", "d.tif: mask without image", "e.tif: lost")
 
 
+def test_names_that_differ_in_case_alone_are_named():
+    cases = Cases({"Cell1": "Cell1.png", "b": "b.png"}, {"cell1": "cell1.png", "b": "b.png"})
+    with pytest.raises(DataError, match=r"Cell1 and cell1 differ in upper and lower case"):
+        pair((Path("images"), Path("masks")), cases, Metadata(), allow_unpaired=False)
+
+
 def write_pages(folder, name: str, count: int) -> None:
     folder.mkdir(exist_ok=True)
     with tifffile.TiffWriter(folder / name) as tiff:

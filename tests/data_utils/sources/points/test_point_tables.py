@@ -215,6 +215,13 @@ def test_the_first_line_of_a_table_says_its_separator(tmp_path, separator):
     assert table.names == ("nose, left",)
 
 
+@pytest.mark.parametrize("text", ["image;landmark;x;y\n1,5;p;121,9;-3,25\n", "image\tp_x\tp_y\n1,5\t121,9\t-3.25\n"])
+def test_a_comma_in_a_number_is_a_point_where_other_characters_separate_cells(tmp_path, text):
+    table = table_of(tmp_path, text)
+    assert table.images == ("1,5",)
+    assert table.positions.tolist() == [[[121.9, -3.25]]]
+
+
 def test_a_point_may_be_named_first_in_a_later_image(tmp_path):
     table = table_of(tmp_path, "image,landmark,x,y\na,p,1,2\nb,p,3,4\nb,q,5,6\n")
     assert table.names == ("p", "q")
@@ -384,6 +391,8 @@ def test_a_table_of_a_truth_has_neither_confidence_nor_places_of_absent_points(l
         ("a-x,a-y", "a"),
         (" x1 , y1", "1"),
         ("X_1,Y_1", "1"),
+        ("x_a,y_a", "a"),
+        ("Y-left eye,X-left eye", "left eye"),
     ],
 )
 def test_columns_of_a_point_may_be_titled_in_any_of_these_ways(tmp_path, titles, name):
@@ -410,6 +419,7 @@ def test_a_table_of_something_else_lists_no_points(tmp_path, titles):
         ("image,label,x,y,w,h\na.png,car,1,2,5,9\n", "points.csv lists boxes"),
         ("image,label,x,y,width,height\na.png,car,9,2,5,9\na.png,cat,9,2,5,9\n", "points.csv lists boxes"),
         ("filename,width,height,class,xmin,ymin,xmax,ymax\na.png,9,9,car,1,2,5,9\n", "points.csv lists boxes"),
+        ("image,x_center,y_center,width,height\na.png,1,2,5,9\n", "points.csv lists boxes"),
         ("image,bbox_x,bbox_y,bbox_width,bbox_height\na.png,1,2,5,9\n", "points.csv lists boxes"),
         ("Alter;Gr\N{LATIN SMALL LETTER O WITH DIAERESIS}sse\n1;2\n", "points.csv cannot be read as CSV"),
     ],

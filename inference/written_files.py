@@ -1,5 +1,7 @@
 """The files that a call of prediction will write: none is an input, a true mask, an annotation or a model."""
 
+import os
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -53,8 +55,17 @@ def _written_files(args: PredictSettings, jobs: Sequence[Job], requested: Reques
             if other is None:
                 raise DataError(f"--input: {job.name} would write {path}, which is of all inputs; rename it")
             if other is not job:
-                raise DataError(f"--input: {other.name} and {job.name} would both write {path}; give one of them")
+                raise DataError(f"--input: {other.name} and {job.name} would both write {path}; {_remedy(other, job)}")
     return list(writers)
+
+
+def _remedy(first: Job, second: Job) -> str:
+    """How two inputs of one output are told apart: files of one name come from a pattern that the shell expanded."""
+    if first.image.name != second.image.name or first.image.is_absolute() != second.image.is_absolute():
+        return "give one of them"
+    folder = os.path.commonpath([first.image.parent, second.image.parent])
+    pattern = shlex.quote(os.path.join(folder, "**", first.image.name))
+    return f"give one of them, or a pattern in quotes, which the shell does not expand: --input {pattern}"
 
 
 def _names_of_all(args: PredictSettings, requested: RequestedOutputs) -> list[str]:

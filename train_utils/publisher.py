@@ -158,6 +158,7 @@ class Publisher:
         """The facts that the remarks on the run need beside its log."""
         info = self.info
         has_encoder = self.network.config.encoder is not None
+        flags = self.checkpoints.settings.flags
         is_of_photographs = info.normalization.is_color and info.val.records.dims == 2
         return Facts(
             steps=self.state.step,
@@ -165,6 +166,8 @@ class Publisher:
             resume=resume,
             validation_images=len(info.val),
             unfound=[] if best is None else best.scores.unfound,
+            is_weighted=flags.get("class_weights") not in (None, ["none"], ("none",)),
+            is_reduced=(flags.get("scale") or 1) < 1,
             lacks_encoder=self.section.gains_from_encoder and is_of_photographs and not has_encoder,
             is_generated=info.config.dataset == DataConfig.dataset,
             is_good=best is not None and best.scores.comparison >= self.section.good,

@@ -10,11 +10,11 @@ import numpy as np
 
 from data_utils.analysis.data_warnings import Findings, find_warnings
 from data_utils.analysis.dataset_info import understand
-from data_utils.analysis.inspection import InspectedSplits, SplitInspection
+from data_utils.analysis.inspection import InspectedSplits, SplitInspection, total_pixels
 from data_utils.analysis.inspectors import choose_inspector, inspect_split
 from data_utils.analysis.label_sets import describe_labels, read_labels
 from data_utils.analysis.point_warnings import describe_points
-from data_utils.analysis.problems import exclude_unreadable, merge_equal
+from data_utils.analysis.problems import LOSSY, exclude_unreadable, merge_equal
 from data_utils.class_map import ClassMap
 from data_utils.config import DataConfig
 from data_utils.mask_values import value_text
@@ -73,8 +73,9 @@ def check_data(config: DataConfig) -> tuple[str, int]:
         classes, more_warnings = describe_targets(train, val, inspected_splits, config, insists=insists)
         warnings += more_warnings
     except DataError as error:
-        # where no mask can be read, each of them is already a problem
-        if any(inspection.contents for inspection, _ in inspected_splits):
+        # where no mask can be read, each of them is already a problem; of JPEG masks only the empty ones can
+        kinds = {problem.kind for inspection, _ in inspected_splits for problem in inspection.problems.values()}
+        if len(total_pixels(inspected_splits)) > (LOSSY in kinds):
             problems["classes"].append(str(error))
     problems["number of channels"] += odd_channels(inspected_splits)
     for inspection, _ in inspected_splits:

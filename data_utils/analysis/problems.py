@@ -15,6 +15,7 @@ from runtime.console import listing
 from runtime.errors import DataError
 from unet.config import MaskValue
 
+LOSSY = "lossy mask"  # a kind of problem
 NAMES_IN_MESSAGE = 3  # files with the same problem that a message names
 NUMBER = re.compile(r"#?\b\d[\da-f]*\b(, (\.\.\.)?)?")  # mask values and sizes in a text
 MIN_MERGED_FILES = 4  # from this many files with the same problem on, one line stands for all
@@ -36,7 +37,7 @@ def check_values(name: str, pixels: Mapping[MaskValue, int], *, is_jpeg: bool = 
                 f"{name}: mask is a JPEG with the values {show(sorted(pixels))}; compression has invented some, and"
                 " re-saving the file keeps them: export the mask again as PNG (or are images and masks swapped?)"
             )
-        raise UnusableRecord(Problem("lossy mask", text))
+        raise UnusableRecord(Problem(LOSSY, text))
     if excess is not None:
         text = f"{name}: mask holds more than {MAX_VALUES} values: {excess}"
         raise UnusableRecord(Problem("too many mask values", text))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,12 +10,12 @@ import numpy as np
 from data_utils.analysis.inspection import InspectedSplits, SplitInspection, mask_value_from_json
 from data_utils.class_names import classes_example
 from data_utils.image_io.formats import VolumeFile
-from data_utils.image_io.reader import decode_mask
+from data_utils.image_io.reader import decode_mask, read_image
 from data_utils.image_io.volumes import read_label_volume
 from data_utils.image_io.windowed import open_if_large, strips
-from data_utils.invented_values import REPAIR
+from data_utils.invented_values import REPAIR, SWAPPED_FOLDERS_HINT
 from data_utils.mask_values import MANY_VALUES, count_colors, count_values, has_colors, is_run, show, sort_values
-from data_utils.sources.records import Record
+from data_utils.sources.records import Record, spread_indices
 from runtime.cache import digest, load_or_compute
 from runtime.console import listing
 from runtime.errors import DataError
@@ -22,6 +23,8 @@ from unet.config import MaskValue
 
 MASKS = 64  # masks of a split that are read again
 VOLUMES = 8
+IMAGES = 4  # images of a split whose values are counted
+FEW_VALUES = 8  # images of so few values look like masks
 MASKS_WITH_VALUE = 4  # masks of each set of values that are read before another set has its second turn
 REACH = 2  # the pixels to each side among which the neighbors of a border lie
 MOST_REPEATED = 32  # times that a row or column is repeated; farther changes are those of large shapes
@@ -111,6 +114,8 @@ def _count_where(mask: np.ndarray, is_chosen: np.ndarray) -> dict[MaskValue, int
 def check_masks(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int], *, insists: bool = False) -> None:
     """Raises DataError if masks hold values that smoothing, resizing or JPEG has invented on the borders of others.
 
+    It is also raised if masks look like images, and images like masks.
+
     Args:
         pixels: how many pixels of the masks hold each value; none of them has a name.
         insists: whether a flag says that the values are classes.
@@ -118,6 +123,8 @@ def check_masks(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int],
     is_numbered = is_run(pixels) and len(pixels) <= MANY_VALUES
     if len(pixels) < 2 + MIN_BORDER_VALUES or is_numbered:
         return
+    if len(pixels) > MANY_VALUES and not insists:
+        _check_folders(inspected_splits, pixels)
     digests = [records.digest for _, records in inspected_splits]
     key = digest("values on borders", *digests) if all(digests) else None
     likely, certain = load_or_compute(key, lambda: _classes(inspected_splits))
@@ -125,6 +132,24 @@ def check_masks(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int],
         classes = sort_values(map(mask_value_from_json, likely))
         remedy = "name all of them with --classes" if certain else "give --task classes"
         raise DataError(f"{_describe(inspected_splits, pixels, classes)}. If all values are classes, {remedy}")
+
+
+def _check_folders(inspected_splits: InspectedSplits, pixels: dict[MaskValue, int]) -> None:
+    """Raises DataError if some images hold a few values alone, as only masks do."""
+    values: set[MaskValue] = set()
+    for _, records in inspected_splits:
+        for i in spread_indices(len(records), IMAGES):
+            record = records[i]
+            with open_if_large(record["image"]) as picture, suppress(DataError):
+                image = None if picture is not None or records.dims == 3 else read_image(record["image"], "image")
+                if image is None or image.shape[2] not in (1, 3) or image.dtype not in (np.uint8, np.uint16):
+                    return
+                values.update(count_values(image[:, :, 0] if image.shape[2] == 1 else image))
+    if 0 < len(values) <= FEW_VALUES:
+        raise DataError(
+            f"{SWAPPED_FOLDERS_HINT}? The masks hold {len(pixels)} values, {show(sort_values(pixels))}, and the images"
+            f" {show(sort_values(values))} alone. If all values of the masks are classes, give --task classes"
+        )
 
 
 def _classes(inspected_splits: InspectedSplits) -> tuple[list[MaskValue], list[MaskValue]]:

@@ -18,6 +18,7 @@ from data_utils.image_io.formats import (
     check_finite,
     image_errors,
     page_file,
+    source_files,
 )
 from data_utils.image_io.pictures import WindowedPicture, open_picture_file
 from data_utils.image_io.rasters import open_bands, open_raster
@@ -58,6 +59,13 @@ class DecodedMask(NamedTuple):
     values: np.ndarray
     is_colored: bool
     is_jpeg: bool
+
+
+def _location(source: ImageSource, name: str, kind: str) -> str:
+    """What an error names: the source and what it is; the file itself where the caller gave no name."""
+    if name == kind:
+        name = ", ".join(source_files(source))
+    return f"{name}: {kind}" if name else kind
 
 
 @contextmanager
@@ -115,7 +123,7 @@ def decode_image(source: ImageSource, name: str, page: int = 0, draft_for: Prepr
 
     With `draft_for`, a JPEG file is decoded with no more detail than that preprocessing needs.
     """
-    location = f"{name}: image"
+    location = _location(source, name, "image")
     with open_source(source, location, page) as image, image_errors(location):
         drafted = image.draft(draft_for) if draft_for else None
         pixels = image.pixels()
@@ -143,7 +151,7 @@ def read_mask(source: ImageSource, name: str) -> np.ndarray:
 
 def decode_mask(source: ImageSource, name: str) -> DecodedMask:
     """Mask values as `read_mask` gives them, and how they are stored."""
-    location = f"{name}: mask"
+    location = _location(source, name, "mask")
     with open_source(source, location) as image, image_errors(location):
         mask = image.values()
         is_jpeg = image.format == "JPEG"
@@ -164,7 +172,7 @@ def decode_mask(source: ImageSource, name: str) -> DecodedMask:
 
 def read_palette_mask(source: ImageSource, name: str) -> np.ndarray | None:
     """The colors (H, W, 3) uint8 of a mask that is stored as indices into a palette; None for any other mask."""
-    location = f"{name}: mask"
+    location = _location(source, name, "mask")
     with open_source(source, location) as image, image_errors(location):
         if not isinstance(image, WindowedPicture) or not image.has_palette:
             return None
@@ -179,7 +187,7 @@ def read_colors(source: ImageSource, name: str) -> np.ndarray:
 
 def stored_palette(source: ImageSource, name: str) -> tuple[str, bytes] | None:
     """How the palette of a mask of indices is stored, and its bytes, from the header alone; None for any other mask."""
-    location = f"{name}: mask"
+    location = _location(source, name, "mask")
     if isinstance(source, RenderedMask | WindowSource):
         return None
     with open_source(source, location) as image, image_errors(location):

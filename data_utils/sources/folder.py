@@ -165,6 +165,8 @@ def _folder_pair(folder: Path) -> tuple[Path, Path]:
         remedy = format_remedy(names) + _rename_hint(folder, lacking, [images, masks])
         if folder.name.lower() in IMAGE_FOLDERS + MASK_FOLDERS and not beside.isdisjoint(MASK_FOLDERS):
             remedy = f"; did you mean --dataset {shlex.quote(str(folder.parent))}?"
+        elif len(lacking) == 2 and len(names) == 1 and (folder / names[0]).is_dir():  # as in unpacked archives
+            remedy = f"; did you mean --dataset {shlex.quote(str(folder / names[0]))}?"
         pictures = [name for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
         if any(f"{os.path.splitext(name)[0]}.txt" in names for name in pictures):
             remedy += f"; {YOLO_LAYOUT}"

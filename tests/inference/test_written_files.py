@@ -85,7 +85,13 @@ def call(tmp_path) -> Path:
         (CLASSES, "in/a.png", "old", "", r"old/a\.png is there already; --overwrite replaces it"),
         (CLASSES, "in/a.png", "old/a.png", "", r"old/a\.png is there already; --overwrite replaces it"),
         (CLASSES, "in/a.png", "old/new.png", "--overlay", r"new\.overlay\.png is there already"),
-        (CLASSES, "in/a.png hard/a.png", "out", "", r"in/a\.png and hard/a\.png would both write out/a\.png"),
+        (
+            CLASSES,
+            "in/a.png hard/a.png",
+            "out",
+            "",
+            r"in/a\.png and hard/a\.png would both write out/a\.png; .* --input '\*\*/a\.png'$",
+        ),
         (
             POINTS,
             "points.png",

@@ -27,6 +27,8 @@ class Facts:
         resume: the command that makes the others, if the run was stopped.
         validation_images: how many images, or volumes, the score is measured on.
         unfound: names of classes that occur in masks and in no prediction.
+        is_weighted: whether the loss weighs classes already.
+        is_reduced: whether the network sees images smaller than they are.
         lacks_encoder: whether the images are colored and the network has no pretrained encoder.
         is_generated: whether the data are generated, so that advice on them is of no use.
         is_good: whether the best score is so good that general advice is of no use.
@@ -44,6 +46,8 @@ class Facts:
     is_generated: bool
     is_good: bool
     score: str
+    is_weighted: bool = False
+    is_reduced: bool = False
     answers: str = "masks"
     examples: str = "image"
 
@@ -81,15 +85,21 @@ def remarks_on(records: Sequence[LogRecord], facts: Facts) -> list[str]:
             " (docs/choosing-settings.md)."
         )
     if facts.unfound:
-        remedy = "give" if over_fitting else "train longer, and give"
+        remedies = []
+        if not facts.is_weighted:
+            remedies.append("give --class-weights auto")
+        if facts.is_reduced:
+            remedies.append("give a larger --scale")
+        remedies.append(f"add {facts.examples}s of {'it' if len(facts.unfound) == 1 else 'them'}")
+        length = "" if over_fitting else "train longer, and "
         remarks.append(
-            f"Nothing of {listing(facts.unfound)} was found: {remedy} --class-weights auto or a larger --scale where"
-            " the run had neither (docs/reading-the-report.md, Classes)."
+            f"Nothing of {listing(facts.unfound)} was found: {length}{' or '.join(remedies)}"
+            " (docs/reading-the-report.md, Classes)."
         )
     if facts.lacks_encoder and not facts.is_generated and not facts.is_good:
         remarks.append(ENCODER)
     if not remarks and series(records, facts.score):
-        remarks.append("Nothing stands out: nothing was left unfound, and the validation loss has not risen.")
+        remarks.append("Nothing stands out: every class was found, and the validation loss has not risen.")
     return remarks
 
 

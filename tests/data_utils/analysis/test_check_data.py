@@ -113,6 +113,19 @@ def test_the_check_names_masks_of_one_class_beside_damaged_ones(damaged_splits):
     assert problems == 5
 
 
+def test_empty_masks_beside_others_of_jpeg_are_no_problem_of_their_own(tmp_path):
+    write_splits(tmp_path, 2, 2)
+    for mask in tmp_path.glob("*/masks/*.png"):
+        with Image.open(mask) as picture:
+            picture.point(lambda level, is_empty="00" in mask.name: 0 if is_empty else level).save(
+                mask.with_suffix(".jpg")
+            )
+        mask.unlink()
+    report, problems = check_data(DataConfig(str(tmp_path)))
+    assert problems == 2
+    assert "lossy mask: 2" in report
+
+
 @pytest.fixture
 def shifted_mask(tmp_path):
     """Two neighboring images in the world, of which the mask of the second is shifted by 4 m."""

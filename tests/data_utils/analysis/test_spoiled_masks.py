@@ -126,6 +126,23 @@ def test_invented_values_are_a_problem_in_the_report(spoiled_folder):
     assert "no problems" not in report
 
 
+@pytest.mark.parametrize("image_value", [1, 255, (255, 0, 0)])
+def test_folders_of_8_bits_that_are_swapped_are_asked_about(image_value, tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        disc = np.array(shapes(number)) > 0
+        Image.fromarray((disc[..., None] * np.array(image_value)).squeeze().astype(np.uint8)).save(
+            tmp_path / "images" / f"{number}.png"
+        )
+        grey = rng.normal(90, 20, disc.shape) + 80 * disc
+        Image.fromarray(grey.clip(0, 255).astype(np.uint8)).save(tmp_path / "masks" / f"{number}.png")
+    with pytest.raises(DataError, match="are images and masks swapped"):
+        load_info(tmp_path)
+    load_info(tmp_path, task="classes")
+
+
 @pytest.fixture
 def one_spoiled_mask(tmp_path):
     """A data set in which the borders of one mask of twelve have invented values."""

@@ -104,6 +104,7 @@ REFUSED = {
     "s0/ct.nii s0/segmentations/liver.nii s1/segmentations/liver.nii": "s1: has not exactly one volume",
     "raw/a.png labels/a.png": "if raw/ holds the images, rename it to images/",
     "images/a.png outlines/a.png more/a.png": "if more/ or outlines/ hold the masks, rename it to masks/",
+    "data/train/images/a.png data/train/masks/a.png": "/data?",
     "train/a.png train_masks/a.png val/b.png": "train/ has train_masks/, but val has no folder of masks beside it",
 }
 

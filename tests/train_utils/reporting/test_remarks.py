@@ -45,7 +45,17 @@ CLOSER = [{"step": 100 * number, "eval/closeness": 0.1 * number} for number in r
     [
         ({"steps": 180}, FLAT, ["Only 180 steps were made", "masks are often poor", "--max-minutes"]),
         ({"steps": 94, "total_steps": 1200, "resume": "train.py x"}, FLAT, ["94 steps of 1,200 were", "train.py x"]),
-        ({"unfound": ["cat", "dog"]}, FLAT, ["Nothing of cat, dog was found", "--class-weights auto"]),
+        (
+            {"unfound": ["cat", "dog"]},
+            FLAT,
+            ["Nothing of cat, dog was found", "--class-weights auto or add images of them"],
+        ),
+        ({"unfound": ["cat"], "is_weighted": True}, FLAT, ["train longer, and add images of it (docs"]),
+        (
+            {"unfound": ["cat"], "is_weighted": True, "is_reduced": True},
+            FLAT,
+            ["and give a larger --scale or add images"],
+        ),
         ({}, OVER, ["since step 300 the validation loss has risen from 0.5 to 1", "--augment strong"]),
         ({"validation_images": 9}, FLAT, ["measured on 9 images only", "--fold 1/5", "docs/data.md"]),
         ({"lacks_encoder": True}, FLAT, ["--encoder lite0 (docs/encoders.md)"]),
